@@ -1,0 +1,1 @@
+"""Hemstitch: a fusing compiler backend for PyTorch."""

@@ -1,0 +1,231 @@
+"""Prints LLVM IR one instruction at a time. Knows instructions, not kernels.
+
+All arithmetic is on vectors of `width` lanes; a uniform value is a vector whose lanes agree.
+Nothing here is folded or optimised: LLVM selects and schedules what is printed, and no
+optimisation passes run (they cost more time than they save; docs/codegen.md has the numbers).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64}
+BITS |= {"half": 16, "bfloat": 16, "float": 32, "double": 64}
+_MANGLED = {"half": "f16", "bfloat": "bf16", "float": "f32", "double": "f64"}
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """An LLVM value or literal: its text and its LLVM type, e.g. ("%7", "<16 x float>")."""
+
+    text: str
+    type: str
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.text}"
+
+    @property
+    def element(self) -> str:
+        """ "float" of "<16 x float>"; the type itself where it is no vector."""
+        return self.type.split(" x ")[1][:-1] if self.type.startswith("<") else self.type
+
+
+class Emitter:
+    """The body of one LLVM function, as it grows."""
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self.lines: list[str] = []
+        self.declarations: dict[str, str] = {}  # symbol -> declare line; shared by a module
+        self.block = "entry"
+        self._count = 0
+
+    # --- plumbing
+
+    def fresh(self, hint: str = "v") -> str:
+        self._count += 1
+        return f"{hint}{self._count}"
+
+    def define(self, type_: str, instruction: str) -> Value:
+        """Append `%new = instruction` and return the new value."""
+        value = Value(f"%{self.fresh()}", type_)
+        self.lines.append(f"  {value.text} = {instruction}")
+        return value
+
+    def line(self, instruction: str) -> None:
+        self.lines.append(f"  {instruction}")
+
+    def comment(self, text: str) -> None:
+        self.lines.append(f"  ; {text}")
+
+    def label(self, name: str) -> None:
+        self.lines.append(f"{name}:")
+        self.block = name
+
+    def vector(self, element: str) -> str:
+        return f"<{self.width} x {element}>"
+
+    # --- constants
+
+    def constant(self, value: float | int | bool, element: str) -> Value:
+        """Every lane is `value`. Floats are given in double and rounded to the element type."""
+        text = f"{element} {literal(value, element)}"
+        return Value(f"<{', '.join([text] * self.width)}>", self.vector(element))
+
+    def i64(self, value: int) -> Value:
+        return Value(str(value), "i64")
+
+    def lane_numbers(self, element: str = "i64") -> Value:
+        """<0, 1, 2, ...>"""
+        lanes = ", ".join(f"{element} {lane}" for lane in range(self.width))
+        return Value(f"<{lanes}>", self.vector(element))
+
+    def splat(self, scalar: Value) -> Value:
+        """A vector of `width` copies of a scalar."""
+        type_ = self.vector(scalar.type)
+        first = self.define(type_, f"insertelement {type_} poison, {scalar}, i32 0")
+        return self.define(
+            type_,
+            f"shufflevector {first}, {type_} poison, <{self.width} x i32> zeroinitializer",
+        )
+
+    def lane(self, vector: Value, index: int = 0) -> Value:
+        """One lane as a scalar."""
+        return self.define(vector.element, f"extractelement {vector}, i32 {index}")
+
+    # --- arithmetic; operands of one type, vector or scalar
+
+    def binary(self, instruction: str, a: Value, b: Value) -> Value:
+        """`instruction` is LLVM's own name: fadd, mul, and, lshr, sdiv, ..."""
+        assert a.type == b.type, f"{instruction} {a} {b}"
+        return self.define(a.type, f"{instruction} {a}, {b.text}")
+
+    def fneg(self, x: Value) -> Value:
+        return self.define(x.type, f"fneg {x}")
+
+    def compare(self, predicate: str, a: Value, b: Value) -> Value:
+        """`predicate` is LLVM's: "olt", "une", ... for floats, "slt", "eq", ... for integers."""
+        assert a.type == b.type, f"compare {a} {b}"
+        instruction = "fcmp" if a.element in _MANGLED else "icmp"
+        type_ = a.type.replace(f"x {a.element}>", "x i1>") if a.type.startswith("<") else "i1"
+        return self.define(type_, f"{instruction} {predicate} {a}, {b.text}")
+
+    def select(self, condition: Value, yes: Value, no: Value) -> Value:
+        assert yes.type == no.type, f"select {yes} {no}"
+        return self.define(yes.type, f"select {condition}, {yes}, {no}")
+
+    def convert(self, instruction: str, x: Value, element: str) -> Value:
+        """sitofp, uitofp, fptosi, fpext, fptrunc, zext, sext, trunc, bitcast to another element."""
+        if x.element == element:
+            return x
+        type_ = self.vector(element) if x.type.startswith("<") else element
+        return self.define(type_, f"{instruction} {x} to {type_}")
+
+    def intrinsic(self, name: str, *operands: Value) -> Value:
+        """An overloaded LLVM intrinsic whose result has the operands' type: "fma", "sqrt", ..."""
+        type_ = operands[0].type
+        symbol = f"llvm.{name}.{mangle(type_)}"
+        return self.call(symbol, type_, *operands)
+
+    def fma(self, a: Value, b: Value, c: Value) -> Value:
+        """a * b + c, rounded once where the host can (fmuladd lets LLVM split it elsewhere)."""
+        return self.intrinsic("fmuladd", a, b, c)
+
+    def call(self, symbol: str, result: str, *operands: Value) -> Value:
+        """Call an external function; `result` is its LLVM type, "void" for none."""
+        types = ", ".join(operand.type for operand in operands)
+        self.declarations[symbol] = f"declare {result} @{symbol}({types})"
+        text = f"call {result} @{symbol}({', '.join(map(str, operands))})"
+        if result == "void":
+            self.line(text)
+            return Value("undef", "void")
+        return self.define(result, text)
+
+    def per_lane(self, symbol: str, element: str, *vectors: Value) -> Value:
+        """Call a scalar C function once a lane: for functions too rare to vectorise."""
+        type_ = self.vector(element)
+        result = Value("poison", type_)
+        for index in range(self.width):
+            scalars = [self.lane(vector, index) for vector in vectors]
+            one = self.call(symbol, element, *scalars)
+            result = self.define(type_, f"insertelement {result}, {one}, i32 {index}")
+        return result
+
+    # --- control flow
+
+    def loop(
+        self,
+        low: Value,
+        high: Value,
+        step: Value,
+        carried: Sequence[Value],
+        body: Callable[[Value, list[Value]], Sequence[Value]],
+    ) -> list[Value]:
+        """for (i = low; i < high; i += step) carried = body(i, carried); returns the last carried.
+
+        The body may be skipped altogether. All of i, low, high, step are i64.
+        """
+        head, inside, done = self.fresh("head"), self.fresh("body"), self.fresh("done")
+        before = self.block
+        self.line(f"br label %{head}")
+        self.label(head)
+        index = Value(f"%{self.fresh('i')}", "i64")
+        phis = [Value(f"%{self.fresh('c')}", value.type) for value in carried]
+        place = len(self.lines)
+        more = self.compare("slt", index, high)
+        self.line(f"br i1 {more.text}, label %{inside}, label %{done}")
+        self.label(inside)
+        results = list(body(index, phis))
+        following = self.binary("add", index, step)
+        latch = self.block
+        self.line(f"br label %{head}")
+        lines = [
+            f"  {phi.text} = phi {phi.type} [{first.text}, %{before}], [{last.text}, %{latch}]"
+            for phi, first, last in zip([index, *phis], [low, *carried], [following, *results])
+        ]
+        self.lines[place:place] = lines
+        self.label(done)
+        return phis
+
+    @contextmanager
+    def when(self, condition: Value) -> Iterator[None]:
+        """Run what is emitted inside only if the i1 `condition` holds. Nothing may escape."""
+        yes, after = self.fresh("yes"), self.fresh("after")
+        self.line(f"br {condition}, label %{yes}, label %{after}")
+        self.label(yes)
+        yield
+        self.line(f"br label %{after}")
+        self.label(after)
+
+
+def literal(value: float | int | bool, element: str) -> str:
+    """`value` as LLVM text of type `element`, rounded to it. Floats are printed by their bits."""
+    if element == "i1":
+        return "true" if value else "false"
+    if element not in _MANGLED:
+        return str(int(value))
+    if element == "half":
+        return "0xH" + struct.pack(">e", _saturate(value, "e")).hex().upper()
+    if element == "float":  # LLVM wants the double that equals the float
+        value = struct.unpack("f", struct.pack("f", _saturate(value, "f")))[0]
+    assert element != "bfloat", "bfloat constants are made in float"
+    return "0x" + struct.pack(">d", value).hex().upper()
+
+
+def _saturate(value: float, code: str) -> float:
+    try:
+        struct.pack(code, value)
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")
+    return value
+
+
+def mangle(type_: str) -> str:
+    """LLVM's overload suffix: v16f32 for <16 x float>."""
+    if not type_.startswith("<"):
+        return _MANGLED.get(type_, type_)
+    count, element = type_[1:-1].split(" x ")
+    return f"v{count}{_MANGLED.get(element, element)}"

@@ -1,0 +1,1 @@
+"""The graph IR: sizes, types, nodes, their meaning as text. Knows nothing of torch."""

@@ -1,0 +1,232 @@
+"""Sizes that may not be known until a call: integers and integer polynomials over named symbols.
+
+A `Dim` is a Python int whenever the value is known, else a `SymbolicDim`, kept in a canonical form
+(a sum of products with integer coefficients) so that equal sizes are equal objects to `==`.
+Division that does not cancel becomes an opaque factor (`Quotient`, `Remainder`, `Choice`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from operator import mul
+from typing import Union
+
+Dim = Union[int, "SymbolicDim"]
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A size that a call brings along, e.g. the batch size."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Quotient:
+    """floor(numerator / denominator), where the division did not cancel."""
+
+    numerator: SymbolicDim
+    denominator: Dim
+
+    def __str__(self) -> str:
+        return f"(({self.numerator})//({self.denominator}))"
+
+
+@dataclass(frozen=True, slots=True)
+class Remainder:
+    """numerator - denominator * floor(numerator / denominator)."""
+
+    numerator: SymbolicDim
+    denominator: Dim
+
+    def __str__(self) -> str:
+        return f"(({self.numerator})%({self.denominator}))"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The smallest or largest of several sizes; `function` is "min" or "max"."""
+
+    function: str
+    choices: tuple[Dim, ...]
+
+    def __str__(self) -> str:
+        return f"{self.function}({', '.join(map(str, self.choices))})"
+
+
+Factor = Union[Symbol, Quotient, Remainder, Choice]
+Term = tuple[Factor, ...]  # a product of factors, sorted by their text
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolicDim:
+    """sum of coefficient * product(factors) with at least one factor; never a plain number."""
+
+    terms: tuple[tuple[Term, int], ...]
+
+    def __add__(self, other: Dim) -> Dim:
+        return _from_terms([*self.terms, *_terms(other)])
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Dim:
+        return self * -1
+
+    def __sub__(self, other: Dim) -> Dim:
+        return self + other * -1
+
+    def __rsub__(self, other: Dim) -> Dim:
+        return self * -1 + other
+
+    def __mul__(self, other: Dim) -> Dim:
+        return _from_terms(
+            (tuple(sorted(a + b, key=str)), m * n) for a, m in self.terms for b, n in _terms(other)
+        )
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Dim) -> Dim:
+        whole, rest = _divide(self, other)
+        if rest == 0:
+            return whole
+        return whole if isinstance(rest, int) else whole + _single(Quotient(rest, other))
+
+    def __mod__(self, other: Dim) -> Dim:
+        _, rest = _divide(self, other)
+        return rest if isinstance(rest, int) else _single(Remainder(rest, other))
+
+    def __str__(self) -> str:
+        return " + ".join(_term_text(term, count) for term, count in self.terms)
+
+
+def symbol(name: str) -> SymbolicDim:
+    return _single(Symbol(name))
+
+
+def choice(function: str, choices: Iterable[Dim]) -> Dim:
+    """min or max of sizes, folded when all are known."""
+    known = tuple(choices)
+    if all(isinstance(size, int) for size in known):
+        return (min if function == "min" else max)(known)  # type: ignore[type-var]
+    return _single(Choice(function, known))
+
+
+def product(sizes: Iterable[Dim]) -> Dim:
+    return reduce(mul, sizes, 1)
+
+
+def divides(divisor: Dim, size: Dim) -> bool:
+    """True only when it is certain for every value of the symbols."""
+    if isinstance(divisor, int) and isinstance(size, int):
+        return divisor != 0 and size % divisor == 0
+    if isinstance(size, int):
+        return False
+    return _divide(size, divisor)[1] == 0
+
+
+def quotient(size: Dim, divisor: Dim) -> Dim:
+    """floor(size / divisor)."""
+    if isinstance(size, int) and not isinstance(divisor, int):
+        return _single(Quotient(SymbolicDim((((), size),)), divisor))
+    return size // divisor  # type: ignore[operator]
+
+
+def symbols(size: Dim) -> set[str]:
+    """The names of all symbols that `size` depends on."""
+    if isinstance(size, int):
+        return set()
+    return {name for term, _ in size.terms for factor in term for name in _factor_symbols(factor)}
+
+
+def evaluate(size: Dim, values: Mapping[str, int]) -> int:
+    """The number that `size` is, given one for each symbol."""
+    if isinstance(size, int):
+        return size
+    return sum(
+        count * reduce(mul, (_factor_value(factor, values) for factor in term), 1)
+        for term, count in size.terms
+    )
+
+
+def _factor_value(factor: Factor, values: Mapping[str, int]) -> int:
+    match factor:
+        case Symbol(name):
+            return values[name]
+        case Quotient(numerator, denominator):
+            return evaluate(numerator, values) // evaluate(denominator, values)
+        case Remainder(numerator, denominator):
+            return evaluate(numerator, values) % evaluate(denominator, values)
+        case Choice(function, choices):
+            picked: Callable[..., int] = min if function == "min" else max
+            return picked(evaluate(size, values) for size in choices)
+
+
+def _factor_symbols(factor: Factor) -> set[str]:
+    match factor:
+        case Symbol(name):
+            return {name}
+        case Quotient(numerator, denominator) | Remainder(numerator, denominator):
+            return symbols(numerator) | symbols(denominator)
+        case Choice(_, choices):
+            return {name for size in choices for name in symbols(size)}
+
+
+def _single(factor: Factor) -> SymbolicDim:
+    return SymbolicDim((((factor,), 1),))
+
+
+def _terms(size: Dim) -> tuple[tuple[Term, int], ...]:
+    if isinstance(size, int):
+        return (((), size),)
+    return size.terms
+
+
+def _from_terms(terms: Iterable[tuple[Term, int]]) -> Dim:
+    total: dict[Term, int] = {}
+    for term, count in terms:
+        total[term] = total.get(term, 0) + count
+    kept = {term: count for term, count in total.items() if count}
+    if not kept:
+        return 0
+    if set(kept) == {()}:
+        return kept[()]
+    return SymbolicDim(tuple(sorted(kept.items(), key=lambda item: tuple(map(str, item[0])))))
+
+
+def _divide(size: SymbolicDim, divisor: Dim) -> tuple[Dim, Dim]:
+    """(whole, rest) with size == whole * divisor + rest; terms that divide go to whole."""
+    if not isinstance(divisor, int) and size == divisor:
+        return 1, 0
+    if not isinstance(divisor, int) and len(divisor.terms) > 1:
+        return 0, size
+    ((by, count),) = _terms(divisor)
+    whole: list[tuple[Term, int]] = []
+    rest: list[tuple[Term, int]] = []
+    for term, coefficient in size.terms:
+        left = _remove(term, by)
+        if left is not None and coefficient % count == 0:
+            whole.append((left, coefficient // count))
+        else:
+            rest.append((term, coefficient))
+    return _from_terms(whole), _from_terms(rest)
+
+
+def _remove(term: Term, factors: Term) -> Term | None:
+    left = list(term)
+    for factor in factors:
+        if factor not in left:
+            return None
+        left.remove(factor)
+    return tuple(left)
+
+
+def _term_text(term: Term, count: int) -> str:
+    factors = [str(factor) for factor in term]
+    if count != 1 or not factors:
+        factors.insert(0, str(count))
+    return "*".join(factors)

@@ -1,0 +1,278 @@
+"""The graph IR: an immutable DAG of tensor operations.
+
+A node never changes. A pass builds new nodes and leaves the old graph as it was.
+Equal nodes are the same object, because only `Builder` makes nodes and it interns them.
+
+Conventions that keep later stages small:
+- operands of elementwise ops have the shape of the result: broadcasting is explicit (`BROADCAST`),
+  a constant carries the shape it is used at;
+- operands of arithmetic have one element type: promotion is explicit (`CAST`);
+- reductions drop their axes; a kept axis is a `RESHAPE` afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from hemstitch.ir.dims import Dim
+from hemstitch.ir.types import TensorType
+
+
+class Op(Enum):
+    """The closed set of operations. Each has one row in `hemstitch.ir.ops.OPS`."""
+
+    # sources
+    INPUT = "input"  # InputAttr
+    CONSTANT = "constant"  # bool | int | float: every element is this value
+    SIZE = "size"  # Dim: a size as an i64 scalar
+    IOTA = "iota"  # int: i64, the index along this axis
+    PHILOX = "philox"  # inputs (seed i64[]), f32 uniform in [0, 1) by linear index
+    # elementwise, one operand
+    NEG = "neg"
+    ABS = "abs"
+    SIGN = "sign"
+    EXP = "exp"
+    EXP2 = "exp2"
+    EXPM1 = "expm1"
+    LOG = "log"
+    LOG2 = "log2"
+    LOG10 = "log10"
+    LOG1P = "log1p"
+    SQRT = "sqrt"
+    RSQRT = "rsqrt"
+    RECIPROCAL = "reciprocal"
+    SIN = "sin"
+    COS = "cos"
+    TAN = "tan"
+    ASIN = "asin"
+    ACOS = "acos"
+    ATAN = "atan"
+    SINH = "sinh"
+    COSH = "cosh"
+    TANH = "tanh"
+    SIGMOID = "sigmoid"
+    ERF = "erf"
+    ERFC = "erfc"
+    FLOOR = "floor"
+    CEIL = "ceil"
+    ROUND = "round"  # half to even
+    TRUNC = "trunc"
+    NOT = "not"  # logical for bool, bitwise for ints
+    ISNAN = "isnan"
+    CAST = "cast"  # to type.dtype
+    # elementwise, two operands
+    ADD = "add"
+    SUB = "sub"
+    MUL = "mul"
+    DIV = "div"  # floats; true division
+    FLOORDIV = "floordiv"  # rounds down; ints: 0 where the divisor is 0
+    TRUNCDIV = "truncdiv"  # ints, rounds towards zero
+    FMOD = "fmod"  # sign of the dividend
+    REMAINDER = "remainder"  # sign of the divisor
+    POW = "pow"
+    ATAN2 = "atan2"
+    MAXIMUM = "maximum"  # NaN if either is NaN
+    MINIMUM = "minimum"
+    AND = "and"  # logical for bool, bitwise for ints
+    OR = "or"
+    XOR = "xor"
+    SHL = "shl"
+    SHR = "shr"  # arithmetic
+    EQ = "eq"
+    NE = "ne"
+    LT = "lt"
+    LE = "le"
+    GT = "gt"
+    GE = "ge"
+    # elementwise, three operands
+    WHERE = "where"  # (bool, x, y)
+    # shape
+    BROADCAST = "broadcast"  # same rank; axes of size 1 grow to type.shape
+    RESHAPE = "reshape"
+    PERMUTE = "permute"  # tuple[int, ...]
+    SLICE = "slice"  # tuple[Range, ...], one an axis
+    PAD = "pad"  # tuple[int, ...] low padding; inputs (x, scalar); high from type.shape
+    CONCAT = "concat"  # int axis
+    GATHER = "gather"  # tuple[Address, ...], one an axis of the source
+    # reductions; attr: tuple of axes, which the result lacks
+    SUM = "sum"
+    PROD = "prod"
+    MAX = "max"  # NaN if any is NaN
+    MIN = "min"
+    ANY = "any"
+    ALL = "all"
+    ARGMAX = "argmax"  # i64; the first of equals, NaN counts as greatest; index within flat axes
+    ARGMIN = "argmin"
+    # everything else
+    LIBRARY = "library"  # LibraryCall; runs an ATen op as it is
+    RESULT = "result"  # int: one result of a LIBRARY node
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Slice of one axis: element k of the result is element start + k * step of the source."""
+
+    start: Dim
+    step: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.start}::{self.step}"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """How GATHER finds the index along one source axis.
+
+    `axis`: the result's own index along that axis. `operand`: the value of that index operand
+    (1-based position among the inputs; integer tensors of the result's shape, already wrapped
+    to be non-negative; out of range is an IndexError at run time). Exactly one is set.
+    """
+
+    axis: int | None = None
+    operand: int | None = None
+
+    def __str__(self) -> str:
+        return f"axis {self.axis}" if self.operand is None else f"operand {self.operand}"
+
+
+@dataclass(frozen=True, slots=True)
+class InputAttr:
+    """A graph input: its position among the call's arguments and where its elements lie."""
+
+    name: str
+    position: int
+    strides: tuple[Dim, ...]  # in elements; the data pointer already includes the offset
+
+    def __str__(self) -> str:
+        return f"{self.name}, strides ({', '.join(map(str, self.strides))})"
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """In a LibraryCall's arguments: the i-th input of the node."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LibraryCall:
+    """A call that the compiler does not look into. Compared by identity: never merged.
+
+    `target` is the callable (an ATen overload), opaque to everything but the runtime.
+    `arguments` and `keywords` may nest tuples and hold `Operand`, sizes and plain constants.
+    `operand_strides[i]`: the strides that input i had when traced; the runtime supplies them.
+    `results`: one entry per result: its type and strides, or None where the result is no tensor.
+    """
+
+    name: str
+    target: object
+    arguments: tuple[object, ...]
+    keywords: tuple[tuple[str, object], ...]
+    operand_strides: tuple[tuple[Dim, ...] | None, ...]
+    results: tuple[tuple[TensorType, tuple[Dim, ...]] | None, ...]
+    is_tuple: bool = False  # the call returns a sequence even if it has one result
+    effects: bool = False  # stateful or mutating: neither dropped, repeated nor reordered
+
+    def __str__(self) -> str:
+        return self.name
+
+
+Attr = (
+    bool
+    | int
+    | float
+    | Dim
+    | tuple[int, ...]
+    | tuple[Range, ...]
+    | tuple[Address, ...]
+    | InputAttr
+    | LibraryCall
+    | None
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """One operation. Identity is equality (see `Builder`)."""
+
+    op: Op
+    inputs: tuple[Node, ...]
+    type: TensorType
+    attr: Attr = None
+
+    @property
+    def shape(self) -> tuple[Dim, ...]:
+        return self.type.shape
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where in the user's program a value comes from, and what the framework called it."""
+
+    op: str  # "aten.gelu.default"
+    file: str = ""
+    line: int = 0
+    source: str = ""
+    module: str = ""  # path in the model, "layers.3.mlp"
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}" if self.file else "?"
+        return f"{self.op} at {place}"
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A value the caller gets: as a fresh tensor with these strides, or written into an input."""
+
+    value: Node
+    strides: tuple[Dim, ...]
+    mutates: Node | None = None  # an INPUT: the value replaces its contents
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """What one compile works on.
+
+    `symbols`: where a call finds each symbol's value: (argument position, axis), or
+    (argument position, None) when that argument is the number itself.
+    `hints`: an example value of each symbol, for costs only; never for meaning.
+    """
+
+    inputs: tuple[Node, ...]
+    outputs: tuple[Output, ...]
+    effects: tuple[Node, ...] = ()  # LIBRARY nodes that must run though nobody reads them
+    symbols: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
+    hints: Mapping[str, int] = field(default_factory=dict)
+    origins: Mapping[Node, Origin] = field(default_factory=dict)
+
+    @property
+    def roots(self) -> tuple[Node, ...]:
+        return (*(output.value for output in self.outputs), *self.effects)
+
+
+def toposort(outputs: Iterable[Node]) -> list[Node]:
+    """All nodes that `outputs` need, producers before consumers."""
+    order: dict[Node, None] = {}
+    stack = [(node, False) for node in reversed(tuple(outputs))]
+    while stack:
+        node, inputs_done = stack.pop()
+        if node in order:
+            continue
+        if inputs_done:
+            order[node] = None
+        else:
+            stack.append((node, True))
+            stack.extend((operand, False) for operand in reversed(node.inputs))
+    return list(order)
+
+
+def users(nodes: Iterable[Node]) -> dict[Node, list[Node]]:
+    """For each node, those of `nodes` that read it (once per operand)."""
+    found: dict[Node, list[Node]] = {}
+    for node in nodes:
+        found.setdefault(node, [])
+        for operand in node.inputs:
+            found.setdefault(operand, []).append(node)
+    return found

@@ -1,0 +1,112 @@
+"""What every stage knows of each op: class, operand count, result type, cost. Total over `Op`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from hemstitch.ir.graph import Op
+
+
+class OpClass(Enum):
+    """How an op reads its operands."""
+
+    SOURCE = "source"  # has no tensor operands (PHILOX: only its seed)
+    ELEMENTWISE = "elementwise"  # result[i] from operand[i]
+    VIEW = "view"  # result[i] from operand[f(i)]; no arithmetic
+    GATHER = "gather"  # result[i] from source[index[i]]
+    REDUCTION = "reduction"
+    LIBRARY = "library"
+
+
+class ResultType(Enum):
+    """How an op's element type follows from its operands'."""
+
+    SAME = "same"  # that of the last operand
+    BOOL = "bool"
+    INDEX = "i64"
+    GIVEN = "given"  # the caller says
+
+
+@dataclass(frozen=True, slots=True)
+class OpRow:
+    """`flops`: arithmetic per element worked on, in units of one add. Sources: the CPU
+    measurements in docs/performance.md (ns of one vector op over that of an add)."""
+
+    op_class: OpClass
+    arity: int | None  # None: any
+    flops: int
+    result: ResultType = ResultType.SAME
+
+    @property
+    def is_expensive(self) -> bool:
+        """Worth keeping rather than computing twice (FusionStitching 2020, section 3.1)."""
+        return self.flops >= 8
+
+
+def _elementwise(arity: int, flops: int, result: ResultType = ResultType.SAME) -> OpRow:
+    return OpRow(OpClass.ELEMENTWISE, arity, flops, result)
+
+
+def _view(arity: int | None, result: ResultType = ResultType.GIVEN) -> OpRow:
+    return OpRow(OpClass.VIEW, arity, 0, result)
+
+
+def _reduction(flops: int, result: ResultType = ResultType.SAME) -> OpRow:
+    return OpRow(OpClass.REDUCTION, 1, flops, result)
+
+
+OPS: dict[Op, OpRow] = {
+    Op.INPUT: OpRow(OpClass.SOURCE, 0, 0, ResultType.GIVEN),
+    Op.CONSTANT: OpRow(OpClass.SOURCE, 0, 0, ResultType.GIVEN),
+    Op.SIZE: OpRow(OpClass.SOURCE, 0, 0, ResultType.GIVEN),
+    Op.IOTA: OpRow(OpClass.SOURCE, 0, 1, ResultType.GIVEN),
+    Op.PHILOX: OpRow(OpClass.SOURCE, 1, 20, ResultType.GIVEN),
+    **dict.fromkeys((Op.NEG, Op.ABS, Op.NOT), _elementwise(1, 1)),
+    **dict.fromkeys((Op.FLOOR, Op.CEIL, Op.ROUND, Op.TRUNC), _elementwise(1, 1)),
+    Op.SIGN: _elementwise(1, 2),
+    **dict.fromkeys((Op.SQRT, Op.RECIPROCAL), _elementwise(1, 6)),
+    **dict.fromkeys((Op.EXP, Op.EXP2, Op.RSQRT), _elementwise(1, 10)),
+    **dict.fromkeys((Op.LOG, Op.LOG2, Op.LOG10, Op.SIGMOID), _elementwise(1, 14)),
+    **dict.fromkeys((Op.EXPM1, Op.LOG1P, Op.SIN, Op.COS), _elementwise(1, 18)),
+    **dict.fromkeys((Op.TANH, Op.ERF, Op.SINH, Op.COSH), _elementwise(1, 20)),
+    **dict.fromkeys((Op.TAN, Op.ASIN, Op.ACOS, Op.ATAN, Op.ERFC), _elementwise(1, 26)),
+    Op.ISNAN: _elementwise(1, 1, ResultType.BOOL),
+    Op.CAST: _elementwise(1, 1, ResultType.GIVEN),
+    **dict.fromkeys((Op.ADD, Op.SUB, Op.MUL, Op.MAXIMUM, Op.MINIMUM), _elementwise(2, 1)),
+    **dict.fromkeys((Op.AND, Op.OR, Op.XOR, Op.SHL, Op.SHR), _elementwise(2, 1)),
+    Op.DIV: _elementwise(2, 6),
+    **dict.fromkeys((Op.FLOORDIV, Op.TRUNCDIV, Op.FMOD, Op.REMAINDER), _elementwise(2, 12)),
+    **dict.fromkeys((Op.POW, Op.ATAN2), _elementwise(2, 30)),
+    **dict.fromkeys(
+        (Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE), _elementwise(2, 1, ResultType.BOOL)
+    ),
+    Op.WHERE: _elementwise(3, 1),
+    Op.BROADCAST: _view(1),
+    Op.RESHAPE: _view(1),
+    Op.PERMUTE: _view(1),
+    Op.SLICE: _view(1),
+    Op.PAD: _view(2),
+    Op.CONCAT: _view(None),
+    Op.GATHER: OpRow(OpClass.GATHER, None, 2, ResultType.GIVEN),
+    **dict.fromkeys((Op.SUM, Op.PROD, Op.MAX, Op.MIN, Op.ANY, Op.ALL), _reduction(1)),
+    **dict.fromkeys((Op.ARGMAX, Op.ARGMIN), _reduction(3, ResultType.INDEX)),
+    Op.LIBRARY: OpRow(OpClass.LIBRARY, None, 0, ResultType.GIVEN),
+    Op.RESULT: OpRow(OpClass.LIBRARY, 1, 0, ResultType.GIVEN),
+}
+
+
+def is_elementwise(op: Op) -> bool:
+    return OPS[op].op_class is OpClass.ELEMENTWISE
+
+
+def is_view(op: Op) -> bool:
+    return OPS[op].op_class is OpClass.VIEW
+
+
+def is_reduction(op: Op) -> bool:
+    return OPS[op].op_class is OpClass.REDUCTION
+
+
+def is_library(op: Op) -> bool:
+    return OPS[op].op_class is OpClass.LIBRARY
