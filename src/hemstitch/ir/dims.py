@@ -92,13 +92,15 @@ class SymbolicDim:
 
     def __floordiv__(self, other: Dim) -> Dim:
         whole, rest = _divide(self, other)
-        if rest == 0:
-            return whole
-        return whole if isinstance(rest, int) else whole + _single(Quotient(rest, other))
+        if isinstance(rest, int) and isinstance(other, int):
+            return whole + rest // other
+        return whole if rest == 0 else whole + _single(Quotient(_symbolic(rest), other))
 
     def __mod__(self, other: Dim) -> Dim:
         _, rest = _divide(self, other)
-        return rest if isinstance(rest, int) else _single(Remainder(rest, other))
+        if isinstance(rest, int) and isinstance(other, int):
+            return rest % other
+        return 0 if rest == 0 else _single(Remainder(_symbolic(rest), other))
 
     def __str__(self) -> str:
         return " + ".join(_term_text(term, count) for term, count in self.terms)
@@ -132,8 +134,15 @@ def divides(divisor: Dim, size: Dim) -> bool:
 def quotient(size: Dim, divisor: Dim) -> Dim:
     """floor(size / divisor)."""
     if isinstance(size, int) and not isinstance(divisor, int):
-        return _single(Quotient(SymbolicDim((((), size),)), divisor))
+        return _single(Quotient(_symbolic(size), divisor))
     return size // divisor  # type: ignore[operator]
+
+
+def remainder(size: Dim, divisor: Dim) -> Dim:
+    """size - divisor * floor(size / divisor)."""
+    if isinstance(size, int) and not isinstance(divisor, int):
+        return _single(Remainder(_symbolic(size), divisor))
+    return size % divisor  # type: ignore[operator]
 
 
 def symbols(size: Dim) -> set[str]:
@@ -178,6 +187,10 @@ def _factor_symbols(factor: Factor) -> set[str]:
 
 def _single(factor: Factor) -> SymbolicDim:
     return SymbolicDim((((factor,), 1),))
+
+
+def _symbolic(size: Dim) -> SymbolicDim:
+    return SymbolicDim((((), size),)) if isinstance(size, int) else size
 
 
 def _terms(size: Dim) -> tuple[tuple[Term, int], ...]:

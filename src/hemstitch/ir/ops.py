@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from hemstitch.ir.graph import Op
+from hemstitch.ir.types import DType, Kind
 
 
 class OpClass(Enum):
@@ -110,3 +111,41 @@ def is_reduction(op: Op) -> bool:
 
 def is_library(op: Op) -> bool:
     return OPS[op].op_class is OpClass.LIBRARY
+
+
+def identity(op: Op, dtype: DType) -> bool | int | float:
+    """What a reduction starts from: combining with it changes nothing."""
+    match op:
+        case Op.SUM:
+            return 0
+        case Op.PROD:
+            return 1
+        case Op.ANY:
+            return False
+        case Op.ALL:
+            return True
+        case Op.MAX | Op.ARGMAX:
+            return lowest(dtype)
+        case _:
+            assert op in (Op.MIN, Op.ARGMIN), op
+            return highest(dtype)
+
+
+def lowest(dtype: DType) -> bool | int | float:
+    match dtype.kind:
+        case Kind.FLOAT:
+            return float("-inf")
+        case Kind.BOOL:
+            return False
+        case _:
+            return 0 if dtype is DType.U8 else -(1 << (8 * dtype.bytes - 1))
+
+
+def highest(dtype: DType) -> bool | int | float:
+    match dtype.kind:
+        case Kind.FLOAT:
+            return float("inf")
+        case Kind.BOOL:
+            return True
+        case _:
+            return (1 << (8 * dtype.bytes - (0 if dtype is DType.U8 else 1))) - 1

@@ -1,0 +1,284 @@
+"""Memory-intensive workloads on the processor: eager, Inductor and Hemstitch in one process.
+
+python -m benchmarks.cpu [--quick] [--only NAME] [--threads 1,2] [--json FILE] [--keep-pages]
+
+Each case runs at sizes whose tensors fit L2, fit L3 and exceed it, forward and forward + backward.
+`roof` is the share of the roofline: the time that a copy of as many bytes as the case must move
+takes at the same size, over Hemstitch's time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks import machine
+from benchmarks.cases import CASES, Arguments, Case, bytes_of, tensors
+from benchmarks.timing import Function, Timing, geometric_mean, paired
+
+BASELINES = ("eager", "inductor")
+DIRECTIONS = ("forward", "both")
+# Share of the cache that one set of tensors takes, and how many sets are rotated.
+SIZE_CLASSES: dict[str, tuple[int, float, int]] = {
+    "L2": (2, 0.6, 1),
+    "L3": (3, 0.25, 2),
+    "memory": (3, 1.5, 3),
+}
+FIXED_SETS = 3
+ROUNDS, QUICK_ROUNDS = 15, 5
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One line of the table."""
+
+    case: str
+    size_class: str
+    direction: str
+    threads: int
+    shape: tuple[int, ...]  # of the first tensor
+    bytes: int  # that must move
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    setting: Setting
+    timings: dict[str, Timing]
+    failures: dict[str, str]  # backend -> what went wrong
+
+    def ratio(self, baseline: str, backend: str) -> float | None:
+        if backend not in self.timings or baseline not in self.timings:
+            return None
+        return self.timings[backend].times_faster_than(self.timings[baseline])
+
+    def over_the_best(self, backend: str) -> float | None:
+        known = [ratio for name in BASELINES if (ratio := self.ratio(name, backend)) is not None]
+        return min(known, default=None)
+
+    def roof(self, backend: str) -> float | None:
+        return self.ratio("copy", backend)
+
+
+def bytes_moved(case: Case, arguments: Arguments, direction: str) -> int:
+    """Each pass reads its arguments once and writes its results once."""
+    if case.moves is not None:
+        return case.moves(arguments)
+    with torch.no_grad():
+        results = bytes_of(case.function(*arguments))
+    forward = bytes_of(arguments) + results
+    if direction == "forward":
+        return forward
+    return forward + bytes_of(arguments) + results + bytes_of(_differentiable(case, arguments))
+
+
+def settings(case: Case, threads: int, quick: bool) -> Iterator[tuple[str, int, int]]:
+    """(size class, rows, sets of arguments)"""
+    if case.rows is not None:
+        yield "as named", case.rows, FIXED_SETS
+        return
+    small, large = (bytes_moved(case, case.arguments(rows), "forward") for rows in (8, 16))
+    for name, (level, share, sets) in SIZE_CLASSES.items():
+        cache = machine.cache_bytes(level) * (threads if level == 2 else 1)
+        rows = max(1, int(cache * share) // ((large - small) // 8))
+        yield name, 1 << (rows.bit_length() - 1), sets
+        if quick:
+            return
+
+
+def compiled(case: Case, backend: str) -> Function:
+    """The case's function by this backend. Dynamo keeps what it compiled with the code object, so
+    each backend gets its own."""
+    if backend == "eager":
+        return case.function
+    assert isinstance(case.function, FunctionType)
+    code = case.function.__code__.replace(co_name=f"{case.function.__name__}_{backend}")
+    copy = FunctionType(code, case.function.__globals__, closure=case.function.__closure__)
+    return torch.compile(copy, backend=backend, dynamic=False)
+
+
+def _differentiable(case: Case, arguments: Arguments) -> list[Tensor]:
+    return [
+        value
+        for position, value in enumerate(arguments)
+        if position not in case.constant and isinstance(value, Tensor) and value.is_floating_point()
+    ]
+
+
+def _forward(function: Function) -> Function:
+    def call(arguments: Arguments, *_: object) -> object:
+        with torch.no_grad():
+            return function(*arguments)
+
+    return call
+
+
+def _both(function: Function) -> Function:
+    def call(arguments: Arguments, inputs: list[Tensor], gradients: list[Tensor]) -> object:
+        return torch.autograd.grad(tensors(function(*arguments)), inputs, gradients)
+
+    return call
+
+
+def _copy(size: int, sets: int) -> Callable[..., object]:
+    count = max(1, size // 8)  # each element is four bytes read and four written
+    buffers = [(torch.zeros(count), torch.zeros(count)) for _ in range(sets)]
+    turn = 0
+
+    def call(*_: object) -> Tensor:
+        nonlocal turn
+        turn = (turn + 1) % sets
+        source, target = buffers[turn]
+        return target.copy_(source)
+
+    return call
+
+
+def _prepared(case: Case, rows: int, direction: str) -> tuple[Any, ...]:
+    arguments = case.arguments(rows)
+    if direction == "forward":
+        return (arguments,)
+    inputs = [tensor.requires_grad_() for tensor in _differentiable(case, arguments)]
+    with torch.no_grad():
+        results = tensors(case.function(*arguments))
+    return arguments, inputs, [torch.randn_like(result) for result in results]
+
+
+def measure(
+    case: Case, size: tuple[str, int, int], direction: str, backends: list[str], rounds: int
+) -> Line:
+    size_class, rows, sets = size
+    torch.manual_seed(0)
+    rotation = [_prepared(case, rows, direction) for _ in range(sets)]
+    arguments = rotation[0][0]
+    shape = tuple(tensors(arguments)[0].shape)
+    moved = bytes_moved(case, arguments, direction)
+    setting = Setting(case.name, size_class, direction, torch.get_num_threads(), shape, moved)
+    functions: dict[str, Function] = {"copy": _copy(moved, sets)}
+    failures = {}
+    wrap = _forward if direction == "forward" else _both
+    for backend in backends:
+        function = wrap(compiled(case, backend))
+        try:
+            function(*rotation[0])
+        except Exception as error:  # a backend that fails is a result too
+            failures[backend] = f"{type(error).__name__}: {error}".splitlines()[0]
+        else:
+            functions[backend] = function
+    timings = paired(functions, rotation, rounds)
+    torch._dynamo.reset()
+    return Line(setting, timings, failures)
+
+
+def number(value: float | None, form: str) -> str:
+    return format(value, form) if value is not None else "-"
+
+
+def text_of(line: Line, backends: list[str]) -> str:
+    setting, ours = line.setting, backends[-1]
+    columns = [
+        f"{setting.case:46.46}",
+        f"{setting.size_class:8}",
+        f"{setting.direction:7}",
+        f"{'x'.join(map(str, setting.shape)):16.16}",
+        f"{setting.bytes / 1e6:7.1f} MB",
+    ]
+    for backend in backends:
+        timing = line.timings.get(backend)
+        columns.append(
+            f"{timing.median * 1e6:9.1f} ±{timing.spread:4.0%}" if timing else "        failed"
+        )
+    columns += [f"{number(line.ratio(name, ours), '5.2f')}x" for name in BASELINES]
+    columns.append(f"{number(line.roof(ours), '4.0%')}")
+    return "  ".join(columns)
+
+
+def heading(backends: list[str]) -> str:
+    return "  ".join(
+        [
+            *(f"{'case':46}", f"{'size':8}", f"{'passes':7}", f"{'first tensor':16}", "must move "),
+            *(f"{name + ', us':>15}" for name in backends),
+            *("eager/", "induc/", "roof"),
+        ]
+    )
+
+
+def summary(lines: list[Line], ours: str) -> Iterator[str]:
+    for baseline in BASELINES:
+        ratios = [ratio for line in lines if (ratio := line.ratio(baseline, ours)) is not None]
+        yield f"geometric mean over {len(ratios)} lines, {ours} against {baseline}: " + (
+            f"{geometric_mean(ratios):.2f}x faster"
+        )
+    roofs = [roof for line in lines if (roof := line.roof(ours)) is not None]
+    yield f"geometric mean share of the roofline: {geometric_mean(roofs):.0%}"
+    slower = [line for line in lines if (line.over_the_best(ours) or 1) < 1]
+    yield f"slower than the faster of the two: {len(slower)}"
+    for line in slower:
+        setting = line.setting
+        yield (
+            f"  {line.over_the_best(ours):.2f}x  {setting.case}, {setting.size_class}, "
+            f"{setting.direction}, {setting.threads} threads"
+        )
+    for line in lines:
+        for backend, why in line.failures.items():
+            setting = line.setting
+            yield f"failed: {backend}, {setting.case}, {setting.size_class}: {why}"
+
+
+def record(lines: list[Line], arguments: argparse.Namespace) -> dict[str, object]:
+    return {
+        "machine": machine.describe(),
+        "command": vars(arguments) | {"json": None},
+        "lines": [
+            asdict(line.setting)
+            | {
+                "microseconds": {k: round(v.median * 1e6, 2) for k, v in line.timings.items()},
+                "spread": {k: round(v.spread, 3) for k, v in line.timings.items()},
+                "failures": line.failures,
+            }
+            for line in lines
+        ],
+    }
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="benchmarks.cpu", description=__doc__.splitlines()[0])
+    parser.add_argument("--backend", default="hemstitch", help="the one compared with the others")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--threads", default=f"{torch.get_num_threads()}", metavar="1,2")
+    parser.add_argument("--only", default="", metavar="NAME", help="cases whose name contains it")
+    parser.add_argument("--quick", action="store_true", help="the smallest size, few rounds")
+    parser.add_argument("--keep-pages", action="store_true", help="no page faults (glibc)")
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = parse()
+    if arguments.keep_pages:
+        machine.keep_pages()
+    backends = list(dict.fromkeys([*BASELINES, arguments.backend]))
+    rounds = QUICK_ROUNDS if arguments.quick else ROUNDS
+    lines: list[Line] = []
+    for threads in map(int, arguments.threads.split(",")):
+        torch.set_num_threads(threads)
+        print(f"\n{threads} thread{'s' * (threads > 1)}\n{heading(backends)}")
+        for case in (case for case in CASES if arguments.only in case.name):
+            for size in settings(case, threads, arguments.quick):
+                for direction in DIRECTIONS[: 2 if case.backward else 1]:
+                    lines.append(measure(case, size, direction, backends, rounds))
+                    print(text_of(lines[-1], backends), flush=True)
+    print("", *summary(lines, backends[-1]), sep="\n")
+    if arguments.json:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        arguments.json.write_text(json.dumps(record(lines, arguments), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+"""The models that tests and benchmarks share: one table, name -> how to make the model, its
+inputs and its loss, at a tiny size (tests) and a larger one (measurements)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from benchmarks.models import hugging_face as hf
+from benchmarks.models import recurrent
+from benchmarks.models.recurrent import CRNNSize, DIENSize, LanguageModelSize
+
+Size = Literal["tiny", "large"]
+Batch = dict[str, Tensor]  # the model's arguments by name, and "labels" for the loss
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """`model(size, dropout)`, `inputs(size)` from PyTorch's random state, `loss(output, batch)`."""
+
+    model: Callable[[Size, float], nn.Module]
+    inputs: Callable[[Size], Batch]
+    loss: Callable[[Tensor, Batch], Tensor]
+
+
+class Training(nn.Module):
+    """A model together with its loss, the unit that is compiled: batch -> (loss, output)."""
+
+    def __init__(self, workload: Workload, size: Size, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.model = workload.model(size, dropout)
+        self.loss = workload.loss
+
+    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        arguments = {name: value for name, value in batch.items() if not name.startswith("label")}
+        output = self.model(**arguments)
+        return self.loss(output, batch), output
+
+
+def _tokens(*shape: int) -> Tensor:
+    return torch.randint(3, hf.VOCABULARY, shape)
+
+
+def _every_token(logits: Tensor, batch: Batch) -> Tensor:
+    return F.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten())
+
+
+def _next_token(logits: Tensor, batch: Batch) -> Tensor:
+    return F.cross_entropy(logits[:, :-1].flatten(0, 1), batch["labels"][:, 1:].flatten())
+
+
+def _label(logits: Tensor, batch: Batch) -> Tensor:
+    return F.cross_entropy(logits, batch["labels"], label_smoothing=0.1)
+
+
+def _click(logit: Tensor, batch: Batch) -> Tensor:
+    return F.binary_cross_entropy_with_logits(logit, batch["labels"])
+
+
+def _text_in_image(logits: Tensor, batch: Batch) -> Tensor:
+    scores = logits.log_softmax(-1).transpose(0, 1)
+    lengths = batch["label_lengths"]
+    return F.ctc_loss(scores, batch["labels"], torch.full_like(lengths, len(scores)), lengths)
+
+
+def _of(sizes: Mapping[Size, tuple[int, ...]]) -> Callable[[Size], Batch]:
+    """Inputs of a language model: (batch, sequence length)."""
+
+    def inputs(size: Size) -> Batch:
+        tokens = _tokens(*sizes[size])
+        return {"input_ids": tokens, "labels": tokens.clone()}
+
+    return inputs
+
+
+def _masked(size: Size) -> Batch:
+    batch = _of({"tiny": (2, 12), "large": (8, 128)})(size)
+    rows, columns = batch["input_ids"].shape
+    lengths = torch.randint(columns // 2, columns + 1, (rows, 1))
+    return batch | {"attention_mask": (torch.arange(columns) < lengths).long()}
+
+
+def _pairs(size: Size) -> Batch:
+    rows, source, target = (2, 10, 7) if size == "tiny" else (8, 128, 64)
+    labels = _tokens(rows, target)
+    return {
+        "input_ids": _tokens(rows, source),
+        "decoder_input_ids": labels.roll(1, 1),
+        "labels": labels,
+    }
+
+
+def _speech(size: Size) -> Batch:
+    rows, frames, target = (2, 24, 7) if size == "tiny" else (4, 600, 48)
+    labels = _tokens(rows, target)
+    features = torch.randn(rows, hf.MELS, frames)
+    return {
+        "input_features": features,
+        "decoder_input_ids": labels.roll(1, 1),
+        "labels": labels,
+    }
+
+
+def _images(size: Size) -> Batch:
+    rows, side = (3, 32) if size == "tiny" else (8, 128)
+    return {
+        "pixel_values": torch.randn(rows, 3, side, side),
+        "labels": torch.randint(hf.LABELS, (rows,)),
+    }
+
+
+_LANGUAGE_MODEL: dict[Size, LanguageModelSize] = {
+    "tiny": LanguageModelSize(batch=3, steps=5, vocabulary=60, hidden=24, layers=2),
+    "large": LanguageModelSize(batch=32, steps=35, vocabulary=10000, hidden=512, layers=2),
+}
+_CRNN: dict[Size, CRNNSize] = {
+    "tiny": CRNNSize(batch=2, width=16, height=8, channels=4, hidden=12, letters=11, text=3),
+    "large": CRNNSize(batch=16, width=64, height=32, channels=32, hidden=128, letters=37, text=8),
+}
+_DIEN: dict[Size, DIENSize] = {
+    "tiny": DIENSize(batch=6, history=5, items=50, categories=9, features=8, hidden=12),
+    "large": DIENSize(batch=256, history=30, items=5000, categories=100, features=32, hidden=64),
+}
+
+
+def _language_inputs(size: Size) -> Batch:
+    chosen = _LANGUAGE_MODEL[size]
+    tokens = torch.randint(chosen.vocabulary, (chosen.batch, chosen.steps))
+    return {"tokens": tokens, "labels": tokens.clone()}
+
+
+def _crnn_inputs(size: Size) -> Batch:
+    chosen = _CRNN[size]
+    return {
+        "images": torch.randn(chosen.batch, 1, chosen.height, chosen.width),
+        "labels": torch.randint(1, chosen.letters, (chosen.batch, chosen.text)),
+        "label_lengths": torch.randint(1, chosen.text + 1, (chosen.batch,)),
+    }
+
+
+def _dien_inputs(size: Size) -> Batch:
+    chosen = _DIEN[size]
+    past = (chosen.batch, chosen.history)
+    return {
+        "item": torch.randint(chosen.items, (chosen.batch,)),
+        "category": torch.randint(chosen.categories, (chosen.batch,)),
+        "past_items": torch.randint(chosen.items, past),
+        "past_categories": torch.randint(chosen.categories, past),
+        "length": torch.randint(1, chosen.history + 1, (chosen.batch,)),
+        "labels": torch.randint(2, (chosen.batch,)).float(),
+    }
+
+
+def _transformer(
+    make: Callable[..., nn.Module],
+    tiny: Mapping[str, int] | None = None,
+    large: Mapping[str, int] | None = None,
+) -> Callable[[Size, float], nn.Module]:
+    """Hidden size, heads and layers are the same for all; `tiny` and `large` say what is not."""
+
+    def model(size: Size, dropout: float) -> nn.Module:
+        if size == "tiny":
+            return make(hidden=32, heads=4, layers=2, dropout=dropout, **(tiny or {}))
+        return make(hidden=384, heads=6, layers=4, dropout=dropout, **(large or {}))
+
+    return model
+
+
+WORKLOADS: dict[str, Workload] = {
+    "bert": Workload(_transformer(hf.bert), _masked, _every_token),
+    "gpt2": Workload(_transformer(hf.gpt2), _of({"tiny": (2, 11), "large": (4, 256)}), _next_token),
+    "llama": Workload(
+        _transformer(hf.llama), _of({"tiny": (2, 11), "large": (4, 256)}), _next_token
+    ),
+    "t5": Workload(_transformer(hf.t5), _pairs, _every_token),
+    "vit": Workload(
+        _transformer(hf.vit, {"image": 32, "patch": 8}, {"image": 128, "patch": 16}),
+        _images,
+        _label,
+    ),
+    "resnet": Workload(lambda size, _: hf.resnet(8 if size == "tiny" else 64, 2), _images, _label),
+    "whisper": Workload(
+        _transformer(hf.whisper, {"frames": 24}, {"frames": 600}), _speech, _every_token
+    ),
+    "dien": Workload(lambda size, _: recurrent.DIEN(_DIEN[size]), _dien_inputs, _click),
+    "crnn": Workload(lambda size, _: recurrent.CRNN(_CRNN[size]), _crnn_inputs, _text_in_image),
+    "lstm": Workload(
+        lambda size, dropout: recurrent.LanguageModel(_LANGUAGE_MODEL[size], dropout),
+        _language_inputs,
+        _next_token,
+    ),
+}

@@ -1,0 +1,147 @@
+"""Conversions between element types, and between how elements are stored and computed with.
+
+Half types are computed with as f32; a value of such a type is an f32 that the type can hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from hemstitch.codegen.llvm.arithmetic import bits, from_bits, i32, is_nan, magnitude
+from hemstitch.codegen.llvm.emitter import BITS, Emitter, Value
+from hemstitch.ir.types import DType, Kind
+
+COMPUTE: Mapping[DType, str] = MappingProxyType(
+    {
+        DType.BOOL: "i1",
+        DType.U8: "i8",
+        DType.I8: "i8",
+        DType.I16: "i16",
+        DType.I32: "i32",
+        DType.I64: "i64",
+        DType.F16: "float",
+        DType.BF16: "float",
+        DType.F32: "float",
+        DType.F64: "double",
+    }
+)
+STORAGE: Mapping[DType, str] = MappingProxyType(
+    {**COMPUTE, DType.BOOL: "i8", DType.F16: "half", DType.BF16: "i16"}
+)
+
+_BFLOAT_NAN = 0x7FC00000
+
+
+def cast(e: Emitter, x: Value, source: DType, target: DType) -> Value:
+    """PyTorch's `x.to(target)`, on compute representations."""
+    x = _ROUTES[source.kind, target.kind](e, x, source, target)
+    if source is target:
+        return x
+    if target is DType.BF16:
+        return from_bits(e, _round_to_bfloat(e, x))
+    if target is DType.F16:
+        return e.convert("fpext", e.convert("fptrunc", x, "half"), "float")
+    return x
+
+
+def to_storage(e: Emitter, x: Value, dtype: DType) -> Value:
+    """What to write to memory: bool as bytes 0 and 1, half types rounded to nearest even."""
+    match dtype:
+        case DType.BOOL:
+            return e.convert("zext", x, "i8")
+        case DType.F16:
+            return e.convert("fptrunc", x, "half")
+        case DType.BF16:
+            return e.convert("trunc", e.binary("lshr", _round_to_bfloat(e, x), i32(e, 16)), "i16")
+        case _:
+            return x
+
+
+def from_storage(e: Emitter, x: Value, dtype: DType) -> Value:
+    match dtype:
+        case DType.BOOL:
+            return e.compare("ne", x, e.constant(0, "i8"))
+        case DType.F16:
+            return e.convert("fpext", x, "float")
+        case DType.BF16:
+            return from_bits(e, e.binary("shl", e.convert("zext", x, "i32"), i32(e, 16)))
+        case _:
+            return x
+
+
+def _round_to_bfloat(e: Emitter, x: Value) -> Value:
+    """The bits of the bfloat nearest to an f32, in the high half. In integers, because the
+    hosts' own instructions flush denormals."""
+    raw = bits(e, x)
+    last = e.binary("and", e.binary("lshr", raw, i32(e, 16)), i32(e, 1))
+    rounded = e.binary("add", raw, e.binary("add", last, i32(e, 0x7FFF)))
+    rounded = e.binary("and", rounded, i32(e, -0x10000))
+    return e.select(is_nan(e, x), i32(e, _BFLOAT_NAN), rounded)
+
+
+# --- routes between kinds
+
+
+def _same(e: Emitter, x: Value, source: DType, target: DType) -> Value:
+    return x
+
+
+def _bool_to_int(e: Emitter, x: Value, source: DType, target: DType) -> Value:
+    return e.convert("zext", x, COMPUTE[target])
+
+
+def _bool_to_float(e: Emitter, x: Value, source: DType, target: DType) -> Value:
+    element = COMPUTE[target]
+    return e.select(x, e.constant(1.0, element), e.constant(0.0, element))
+
+
+def _int_to_bool(e: Emitter, x: Value, source: DType, target: DType) -> Value:
+    return e.compare("ne", x, e.constant(0, x.element))
+
+
+def _int_to_int(e: Emitter, x: Value, source: DType, target: DType) -> Value:
+    element = COMPUTE[target]
+    if BITS[element] < BITS[x.element]:
+        return e.convert("trunc", x, element)
+    return e.convert("zext" if source is DType.U8 else "sext", x, element)
+
+
+def _int_to_float(e: Emitter, x: Value, source: DType, target: DType) -> Value:
+    return e.convert("uitofp" if source is DType.U8 else "sitofp", x, COMPUTE[target])
+
+
+def _float_to_bool(e: Emitter, x: Value, source: DType, target: DType) -> Value:
+    return e.compare("une", x, e.constant(0.0, x.element))
+
+
+def _float_to_int(e: Emitter, x: Value, source: DType, target: DType) -> Value:
+    """Towards zero. What does not fit becomes the least integer, as x86 has it; types
+    narrower than 32 bits wrap."""
+    element = "i64" if target is DType.I64 else "i32"
+    least = -(1 << BITS[element] - 1)
+    fits = e.compare("olt", magnitude(e, x), e.constant(float(-least), x.element))
+    safe = e.select(fits, x, e.constant(0.0, x.element))
+    result = e.select(fits, e.convert("fptosi", safe, element), e.constant(least, element))
+    return e.convert("trunc", result, COMPUTE[target])
+
+
+def _float_to_float(e: Emitter, x: Value, source: DType, target: DType) -> Value:
+    return e.convert("fpext" if x.element == "float" else "fptrunc", x, COMPUTE[target])
+
+
+_ROUTES: Mapping[tuple[Kind, Kind], Callable[[Emitter, Value, DType, DType], Value]] = (
+    MappingProxyType(
+        {
+            (Kind.BOOL, Kind.BOOL): _same,
+            (Kind.BOOL, Kind.INT): _bool_to_int,
+            (Kind.BOOL, Kind.FLOAT): _bool_to_float,
+            (Kind.INT, Kind.BOOL): _int_to_bool,
+            (Kind.INT, Kind.INT): _int_to_int,
+            (Kind.INT, Kind.FLOAT): _int_to_float,
+            (Kind.FLOAT, Kind.BOOL): _float_to_bool,
+            (Kind.FLOAT, Kind.INT): _float_to_int,
+            (Kind.FLOAT, Kind.FLOAT): _float_to_float,
+        }
+    )
+)

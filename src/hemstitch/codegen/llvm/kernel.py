@@ -1,0 +1,300 @@
+"""A kernel as an LLVM module: its nests, the deal of rows to threads, and a Python-callable entry.
+
+The entry is a METH_FASTCALL function made by the JIT itself: it takes tensors, sizes and a scratch
+address, reads the tensors' data pointers, and runs the phases on torch's own OpenMP threads. It
+costs a tenth of a call through ctypes (docs/performance.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hemstitch.codegen.llvm.emitter import Emitter, Value
+from hemstitch.codegen.llvm.layout import ScratchLayout, scratch_layout
+from hemstitch.codegen.llvm.nest import STATUS, NestPrinter, Slot
+from hemstitch.ir.dims import Dim, SymbolicDim, product
+from hemstitch.kernel.nodes import Buffer, Kernel, Nest, Phase, Role
+
+GRAIN = 1 << 14  # elements of work that pay for one more thread; docs/performance.md
+DATA_POINTER = "hemstitch_data_pointer"  # bound to torch's function when the module is loaded
+CHECK_MESSAGE = "index out of range in a gather or embedding"
+ATTRIBUTES = 'attributes #0 = { nounwind "prefer-vector-width"="512" }'
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What code is printed for. `lanes`: f32 elements of a vector; `parallel`: OpenMP is there."""
+
+    lanes: int
+    threads: int  # most tasks a launch may have; scratch has room for them
+    parallel: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A printed kernel. The entry takes (*parameters, *sizes, scratch address)."""
+
+    entry: str
+    text: str
+    parameters: tuple[Buffer, ...]
+    sizes: tuple[Dim, ...]
+    scratch_bytes: Dim
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A printed nest, and what each of its slots stands for in the kernel's table."""
+
+    function: str
+    slots: tuple[Slot, ...]
+
+
+class _Table:
+    """The kernel's slots: pointers of parameters and scratch, the status, sizes."""
+
+    def __init__(self, kernel: Kernel, layout: ScratchLayout, calls: dict[Nest, _Call]) -> None:
+        self.kernel = kernel
+        self.layout = layout
+        found: dict[Slot, None] = {buffer: None for buffer in kernel.buffers}
+        found[STATUS] = None
+        sizes: dict[SymbolicDim, None] = {}
+        for call in calls.values():
+            sizes |= {slot: None for slot in call.slots if isinstance(slot, SymbolicDim)}
+        known = [*layout.offset.values(), work(kernel), *_row_sizes(kernel)]
+        sizes |= {size: None for size in known if isinstance(size, SymbolicDim)}
+        self.sizes = tuple(sizes)
+        self.position = {slot: place for place, slot in enumerate([*found, *sizes])}
+
+    def load(self, e: Emitter, size: Dim) -> Value:
+        """A size, inside a function that has %table."""
+        if isinstance(size, int):
+            return e.i64(size)
+        place = e.define("ptr", f"getelementptr i64, ptr %table, i64 {self.position[size]}")
+        return e.define("i64", f"load i64, {place}")
+
+
+def work(kernel: Kernel) -> Dim:
+    """Elements of the kernel's busiest phase, which decide how many threads are worth it."""
+    known = [sum((_nest_work(n) for n in p.nests), start=_zero()) for p in kernel.phases]
+    ints = [size for size in known if isinstance(size, int)]
+    return max(ints) if len(ints) == len(known) else sum(known, start=_zero())
+
+
+def print_kernel(kernel: Kernel, target: Target) -> Program:
+    layout = scratch_layout(kernel, target.threads)
+    declarations: dict[str, str] = {}
+    texts: dict[str, str] = {}  # body -> function name: equal nests are printed once
+    calls: dict[Nest, _Call] = {}
+    for phase in kernel.phases:
+        for nest in phase.nests:
+            calls[nest] = _print_nest(nest, kernel.name, layout, target, declarations, texts)
+    table = _Table(kernel, layout, calls)
+    functions = [_define(name, NEST_PARAMETERS, body) for body, name in texts.items()]
+    functions.append(_phases(table, calls, target, declarations))
+    if target.parallel:
+        functions.append(_task(kernel.name, declarations))
+    functions.append(_run(table, target, declarations))
+    functions.append(_entry(table, declarations))
+    text = [*_constants(table, calls), *sorted(declarations.values()), *functions, ATTRIBUTES]
+    return Program(kernel.name, "\n".join(text), kernel.parameters, table.sizes, layout.total)
+
+
+NEST_PARAMETERS = "ptr %table, ptr %indices, i64 %task, i64 %threads, i64 %low, i64 %high"
+
+
+def _define(name: str, parameters: str, body: str, result: str = "void") -> str:
+    scope = "" if result == "ptr" else "internal "
+    return f"define {scope}{result} @{name}({parameters}) #0 {{\nentry:\n{body}\n}}"
+
+
+def _emitter(target_lanes: int, declarations: dict[str, str]) -> Emitter:
+    e = Emitter(target_lanes)
+    e.declarations = declarations
+    return e
+
+
+def _print_nest(
+    nest: Nest,
+    kernel_name: str,
+    layout: ScratchLayout,
+    target: Target,
+    declarations: dict[str, str],
+    texts: dict[str, str],
+) -> _Call:
+    e = _emitter(target.lanes, declarations)
+    printer = NestPrinter(e, layout)
+    printer.print(nest)
+    body = "\n".join(e.lines)
+    name = texts.setdefault(body, f"{kernel_name}_nest{len(texts)}")
+    return _Call(name, tuple(printer.slots))
+
+
+def _constants(table: _Table, calls: dict[Nest, _Call]) -> list[str]:
+    """Each nest's slots as positions in the table, and the message of a failed check."""
+    lines = []
+    for number, call in enumerate(calls.values()):
+        places = ", ".join(f"i32 {table.position[slot]}" for slot in call.slots) or "i32 0"
+        count = max(len(call.slots), 1)
+        lines.append(f"@slots{number} = private constant [{count} x i32] [{places}]")
+    size = len(CHECK_MESSAGE) + 1
+    lines.append(f'@message = private constant [{size} x i8] c"{CHECK_MESSAGE}\\00"')
+    return lines
+
+
+# --- phases
+
+
+def _phases(
+    table: _Table, calls: dict[Nest, _Call], target: Target, declarations: dict[str, str]
+) -> str:
+    """void phases(table, task, threads): every phase's share of one task, barriers between."""
+    e = _emitter(target.lanes, declarations)
+    numbers = {nest: number for number, nest in enumerate(calls)}
+    for index, phase in enumerate(table.kernel.phases):
+        if index and target.parallel:
+            e.comment(f"barrier: {phase.why}")
+            several = e.compare("sgt", Value("%threads", "i64"), e.i64(1))
+            with e.when(several):
+                e.call("GOMP_barrier", "void")
+        for nest, (low, high) in zip(phase.nests, _shares(e, table, phase)):
+            arguments = f"ptr %table, ptr @slots{numbers[nest]}, i64 %task, i64 %threads"
+            e.line(f"call void @{calls[nest].function}({arguments}, {low}, {high})")
+    e.line("ret void")
+    parameters = "ptr %table, i64 %task, i64 %threads"
+    return _define(f"{table.kernel.name}_phases", parameters, "\n".join(e.lines))
+
+
+def _shares(e: Emitter, table: _Table, phase: Phase) -> list[tuple[Value, Value]]:
+    """Which rows of each nest this task runs: a contiguous part of all the phase's work, so that
+    a task meets the same rows in every phase and every kernel of equal shape."""
+    task, threads = Value("%task", "i64"), Value("%threads", "i64")
+    following = e.binary("add", task, e.i64(1))
+    rows = [table.load(e, product(a.extent for a in nest.rows)) for nest in phase.nests]
+    if len(phase.nests) == 1:
+        return [(_part(e, rows[0], task, threads), _part(e, rows[0], following, threads))]
+    weights = [table.load(e, nest.weight) for nest in phase.nests]
+    weights = [e.intrinsic("smax", weight, e.i64(1)) for weight in weights]
+    starts = [e.i64(0)]
+    for count, weight in zip(rows, weights):
+        starts.append(e.binary("add", starts[-1], e.binary("mul", count, weight)))
+    low, high = _part(e, starts[-1], task, threads), _part(e, starts[-1], following, threads)
+    shares = []
+    for start, count, weight in zip(starts, rows, weights):
+        ends = [_rows_before(e, place, start, count, weight) for place in (low, high)]
+        shares.append((ends[0], ends[1]))
+    return shares
+
+
+def _part(e: Emitter, whole: Value, numerator: Value, denominator: Value) -> Value:
+    return e.binary("udiv", e.binary("mul", whole, numerator), denominator)
+
+
+def _rows_before(e: Emitter, place: Value, start: Value, count: Value, weight: Value) -> Value:
+    """How many rows of a nest lie before `place` in the phase's work."""
+    distance = e.intrinsic("smax", e.binary("sub", place, start), e.i64(0))
+    rounded = e.binary("add", distance, e.binary("sub", weight, e.i64(1)))
+    return e.intrinsic("smin", e.binary("udiv", rounded, weight), count)
+
+
+# --- launch
+
+
+def _task(name: str, declarations: dict[str, str]) -> str:
+    """void task(table): what each OpenMP thread runs."""
+    e = _emitter(1, declarations)
+    task = e.convert("zext", e.call("omp_get_thread_num", "i32"), "i64")
+    threads = e.convert("zext", e.call("omp_get_num_threads", "i32"), "i64")
+    e.line(f"call void @{name}_phases(ptr %table, {task}, {threads})")
+    e.line("ret void")
+    return _define(f"{name}_task", "ptr %table", "\n".join(e.lines))
+
+
+def _run(table: _Table, target: Target, declarations: dict[str, str]) -> str:
+    """void run(table): on as many threads as the work is worth and torch allows."""
+    e = _emitter(1, declarations)
+    name = table.kernel.name
+    if target.parallel:
+        allowed = e.convert("zext", e.call("omp_get_max_threads", "i32"), "i64")
+        worth = e.binary("udiv", table.load(e, work(table.kernel)), e.i64(GRAIN))
+        worth = e.intrinsic("smin", worth, e.i64(target.threads))
+        threads = e.intrinsic("smin", worth, allowed)
+        several = e.compare("sgt", threads, e.i64(1))
+        e.line(f"br {several}, label %parallel, label %serial")
+        e.label("parallel")
+        count = e.convert("trunc", threads, "i32")
+        declarations["GOMP_parallel"] = "declare void @GOMP_parallel(ptr, ptr, i32, i32)"
+        e.line(f"call void @GOMP_parallel(ptr @{name}_task, ptr %table, {count}, i32 0)")
+        e.line("ret void")
+        e.label("serial")
+    e.line(f"call void @{name}_phases(ptr %table, i64 0, i64 1)")
+    e.line("ret void")
+    return _define(f"{name}_run", "ptr %table", "\n".join(e.lines))
+
+
+def _entry(table: _Table, declarations: dict[str, str]) -> str:
+    """PyObject *entry(self, arguments, count): METH_FASTCALL."""
+    e = _emitter(1, declarations)
+    e.define("ptr", "alloca i64")  # %v1: the status
+    status = Value("%v1", "ptr")
+    e.line(f"store i64 0, {status}")
+    e.line(f"%table = alloca [{len(table.position)} x i64], align 8")
+    parameters = table.kernel.parameters
+    for number, buffer in enumerate(parameters):
+        pointer = e.call(DATA_POINTER, "ptr", _argument(e, number))
+        _put(e, table.position[buffer], pointer)
+    for number, size in enumerate(table.sizes, start=len(parameters)):
+        _put(e, table.position[size], e.call("PyLong_AsLongLong", "i64", _argument(e, number)))
+    last = len(parameters) + len(table.sizes)
+    base = e.call("PyLong_AsLongLong", "i64", _argument(e, last))
+    for buffer in table.kernel.buffers:
+        if buffer.role in (Role.TASK, Role.SHARED):
+            offset = table.load(e, table.layout.offset[buffer])
+            _put(e, table.position[buffer], e.binary("add", base, offset))
+    _put(e, table.position[STATUS], status)
+    thread_state = e.call("PyEval_SaveThread", "ptr")
+    e.line(f"call void @{table.kernel.name}_run(ptr %table)")
+    e.call("PyEval_RestoreThread", "void", thread_state)
+    _return(e, status, declarations)
+    arguments = "ptr %self, ptr %arguments, i64 %count"
+    return _define(table.kernel.name, arguments, "\n".join(e.lines), "ptr")
+
+
+def _argument(e: Emitter, number: int) -> Value:
+    place = e.define("ptr", f"getelementptr ptr, ptr %arguments, i64 {number}")
+    return e.define("ptr", f"load ptr, {place}")
+
+
+def _put(e: Emitter, position: int, value: Value) -> None:
+    place = e.define("ptr", f"getelementptr i64, ptr %table, i64 {position}")
+    e.line(f"store {value}, {place}")
+
+
+def _return(e: Emitter, status: Value, declarations: dict[str, str]) -> None:
+    """None, or an IndexError where a check has failed."""
+    for symbol in ("PyExc_IndexError", "_Py_NoneStruct"):
+        declarations[symbol] = f"@{symbol} = external global ptr"
+    failed = e.compare("ne", e.define("i64", f"load i64, {status}"), e.i64(0))
+    e.line(f"br {failed}, label %failed, label %good")
+    e.label("failed")
+    error = e.define("ptr", "load ptr, ptr @PyExc_IndexError")
+    e.call("PyErr_SetString", "void", error, Value("@message", "ptr"))
+    e.line("ret ptr null")
+    e.label("good")
+    e.call("Py_IncRef", "void", Value("@_Py_NoneStruct", "ptr"))
+    e.line("ret ptr @_Py_NoneStruct")
+
+
+def _nest_work(nest: Nest) -> Dim:
+    return product(axis.extent for axis in nest.rows) * nest.weight
+
+
+def _row_sizes(kernel: Kernel) -> Sequence[Dim]:
+    nests = [nest for phase in kernel.phases for nest in phase.nests]
+    return [product(axis.extent for axis in nest.rows) for nest in nests] + [
+        nest.weight for nest in nests
+    ]
+
+
+def _zero() -> Dim:
+    return 0

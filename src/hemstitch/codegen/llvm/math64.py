@@ -1,0 +1,43 @@
+"""f64 functions on vectors: libm's, one lane at a time. Doubles are rare in what this compiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from hemstitch.codegen.llvm.arithmetic import add, divide, f64, magnitude
+from hemstitch.codegen.llvm.emitter import Emitter, Value
+from hemstitch.ir.graph import Op
+
+_LIBM = (
+    *(Op.EXP, Op.EXP2, Op.EXPM1, Op.LOG, Op.LOG2, Op.LOG10, Op.LOG1P),
+    *(Op.SIN, Op.COS, Op.TAN, Op.ASIN, Op.ACOS, Op.ATAN, Op.SINH, Op.COSH, Op.TANH),
+    *(Op.ERF, Op.ERFC, Op.POW, Op.ATAN2),
+)
+
+
+def _libm(symbol: str) -> Callable[..., Value]:
+    def function(e: Emitter, *operands: Value) -> Value:
+        return e.per_lane(symbol, "double", *operands)
+
+    return function
+
+
+def rsqrt(e: Emitter, x: Value) -> Value:
+    return divide(e, f64(e, 1.0), e.intrinsic("sqrt", x))
+
+
+def sigmoid(e: Emitter, x: Value) -> Value:
+    """exp(min(x, 0)) / (1 + exp(-|x|)): neither tail loses its small values."""
+    small, one = e.per_lane("exp", "double", e.fneg(magnitude(e, x))), f64(e, 1.0)
+    numerator = e.select(e.compare("olt", x, f64(e, 0.0)), small, one)
+    return divide(e, numerator, add(e, one, small))
+
+
+def fmod(e: Emitter, a: Value, b: Value) -> Value:
+    return e.binary("frem", a, b)
+
+
+FUNCTIONS: Mapping[Op, Callable[..., Value]] = MappingProxyType(
+    {op: _libm(op.value) for op in _LIBM} | {Op.RSQRT: rsqrt, Op.SIGMOID: sigmoid, Op.FMOD: fmod}
+)

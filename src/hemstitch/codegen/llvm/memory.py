@@ -1,0 +1,146 @@
+"""Loads and stores of vectors: from storage type to compute type and back, for any stride.
+
+Masked-off lanes touch no memory; when loaded they are zero or false.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hemstitch.codegen.llvm.arithmetic import any_lane
+from hemstitch.codegen.llvm.convert import COMPUTE, STORAGE, from_storage, to_storage
+from hemstitch.codegen.llvm.emitter import Emitter, Value, mangle
+from hemstitch.ir.types import DType
+
+__all__ = ["COMPUTE", "STORAGE", "gather", "load", "scatter", "store"]
+
+
+def load(
+    e: Emitter, dtype: DType, pointer: Value, stride: Value | int, mask: Value | None
+) -> Value:
+    """Lane k reads element `pointer + k * stride`."""
+    if stride == 1:
+        return from_storage(e, _load_block(e, dtype, pointer, mask), dtype)
+    if stride == 0:
+        return _load_uniform(e, dtype, pointer, mask)
+    if mask is None:
+        return _load_lanes(e, dtype, _places(e, STORAGE[dtype], pointer, stride))
+    return gather(e, dtype, pointer, _offsets(e, stride), mask)
+
+
+def store(
+    e: Emitter,
+    dtype: DType,
+    pointer: Value,
+    stride: Value | int,
+    value: Value,
+    mask: Value | None,
+) -> None:
+    """Lane k writes element `pointer + k * stride`."""
+    assert stride != 0, "all lanes would write to one place"
+    if stride != 1 and mask is not None:
+        scatter(e, dtype, pointer, _offsets(e, stride), value, mask)
+        return
+    stored, align = to_storage(e, value, dtype), dtype.bytes
+    if stride != 1:
+        _store_lanes(e, dtype, _places(e, stored.element, pointer, stride), stored)
+        return
+    if mask is None:
+        e.line(f"store {stored}, {pointer}, align {align}")
+        return
+    symbol = f"llvm.masked.store.{mangle(stored.type)}.p0"
+    e.call(symbol, "void", stored, pointer, Value(str(align), "i32"), mask)
+
+
+def gather(e: Emitter, dtype: DType, base: Value, offsets: Value, mask: Value | None) -> Value:
+    """Lane k reads element `base + offsets[k]`."""
+    element, type_ = STORAGE[dtype], e.vector(STORAGE[dtype])
+    if mask is not None:
+        addresses = _addresses(e, element, base, offsets)
+        symbol = f"llvm.masked.gather.{mangle(type_)}.{_pointers(e)}"
+        align, nothing = Value(str(dtype.bytes), "i32"), Value("zeroinitializer", type_)
+        return from_storage(e, e.call(symbol, type_, addresses, align, mask, nothing), dtype)
+    lanes = [e.lane(offsets, lane) for lane in range(e.width)]
+    return _load_lanes(e, dtype, [_element(e, element, base, lane) for lane in lanes])
+
+
+def scatter(
+    e: Emitter, dtype: DType, base: Value, offsets: Value, value: Value, mask: Value | None
+) -> None:
+    """Lane k writes element `base + offsets[k]`; of equal offsets the highest lane stays."""
+    stored = to_storage(e, value, dtype)
+    if mask is not None:
+        addresses = _addresses(e, stored.element, base, offsets)
+        symbol = f"llvm.masked.scatter.{mangle(stored.type)}.{_pointers(e)}"
+        e.call(symbol, "void", stored, addresses, Value(str(dtype.bytes), "i32"), mask)
+        return
+    lanes = [e.lane(offsets, lane) for lane in range(e.width)]
+    _store_lanes(e, dtype, [_element(e, stored.element, base, lane) for lane in lanes], stored)
+
+
+def _load_block(e: Emitter, dtype: DType, pointer: Value, mask: Value | None) -> Value:
+    type_ = e.vector(STORAGE[dtype])
+    if mask is None:
+        return e.define(type_, f"load {type_}, {pointer}, align {dtype.bytes}")
+    symbol = f"llvm.masked.load.{mangle(type_)}.p0"
+    align, nothing = Value(str(dtype.bytes), "i32"), Value("zeroinitializer", type_)
+    return e.call(symbol, type_, pointer, align, mask, nothing)
+
+
+def _load_uniform(e: Emitter, dtype: DType, pointer: Value, mask: Value | None) -> Value:
+    element = STORAGE[dtype]
+    if mask is None:
+        one = e.define(element, f"load {element}, {pointer}, align {dtype.bytes}")
+        return from_storage(e, e.splat(one), dtype)
+    element_type = f"<1 x {element}>"
+    condition = e.define("<1 x i1>", f"insertelement <1 x i1> poison, {any_lane(e, mask)}, i32 0")
+    align, nothing = Value(str(dtype.bytes), "i32"), Value("zeroinitializer", element_type)
+    symbol = f"llvm.masked.load.{mangle(element_type)}.p0"
+    one = e.lane(e.call(symbol, element_type, pointer, align, condition, nothing))
+    everywhere = from_storage(e, e.splat(one), dtype)
+    return e.select(mask, everywhere, Value("zeroinitializer", everywhere.type))
+
+
+def _load_lanes(e: Emitter, dtype: DType, places: Sequence[Value]) -> Value:
+    """One load a lane: faster than the hosts' gathers, where no mask asks for those."""
+    element, type_ = STORAGE[dtype], e.vector(STORAGE[dtype])
+    result = Value("poison", type_)
+    for lane, place in enumerate(places):
+        one = e.define(element, f"load {element}, {place}, align {dtype.bytes}")
+        result = e.define(type_, f"insertelement {result}, {one}, i32 {lane}")
+    return from_storage(e, result, dtype)
+
+
+def _store_lanes(e: Emitter, dtype: DType, places: Sequence[Value], stored: Value) -> None:
+    for lane, place in enumerate(places):
+        e.line(f"store {e.lane(stored, lane)}, {place}, align {dtype.bytes}")
+
+
+def _places(e: Emitter, element: str, pointer: Value, stride: Value | int) -> list[Value]:
+    """The address of each lane's element."""
+    if isinstance(stride, int):
+        return [_element(e, element, pointer, e.i64(lane * stride)) for lane in range(e.width)]
+    places = [pointer]
+    while len(places) < e.width:
+        places.append(_element(e, element, places[-1], stride))
+    return places
+
+
+def _offsets(e: Emitter, stride: Value | int) -> Value:
+    """k * stride, as i64."""
+    if isinstance(stride, int):
+        lanes = ", ".join(f"i64 {lane * stride}" for lane in range(e.width))
+        return Value(f"<{lanes}>", e.vector("i64"))
+    return e.binary("mul", e.splat(stride), e.lane_numbers())
+
+
+def _element(e: Emitter, element: str, base: Value, offset: Value) -> Value:
+    return e.define("ptr", f"getelementptr {element}, {base}, {offset}")
+
+
+def _addresses(e: Emitter, element: str, base: Value, offsets: Value) -> Value:
+    return e.define(e.vector("ptr"), f"getelementptr {element}, {base}, {offsets}")
+
+
+def _pointers(e: Emitter) -> str:
+    return f"v{e.width}p0"

@@ -1,0 +1,558 @@
+"""One nest as an LLVM function: void nest(table, indices, task, threads, low, high).
+
+What a nest touches, in the order it is met, are its slots: a pointer for each buffer, an i64 for
+each symbolic size, found as table[indices[slot]]. So two nests that differ in nothing else are the
+same text, and one function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from typing_extensions import assert_never
+
+from hemstitch.codegen.llvm import memory, philox, reduce
+from hemstitch.codegen.llvm.convert import cast
+from hemstitch.codegen.llvm.elementwise import apply
+from hemstitch.codegen.llvm.emitter import Emitter, Value
+from hemstitch.codegen.llvm.layout import ScratchLayout
+from hemstitch.ir.dims import Dim, SymbolicDim, divides
+from hemstitch.ir.graph import Op
+from hemstitch.ir.ops import OPS, highest, identity
+from hemstitch.ir.types import DType
+from hemstitch.kernel.index import Axis, Computed, Index
+from hemstitch.kernel.nodes import (
+    TASK,
+    THREADS,
+    Accumulate,
+    AccumulateInto,
+    Buffer,
+    Check,
+    Constant,
+    Finish,
+    Init,
+    Let,
+    Load,
+    Loop,
+    Nest,
+    Position,
+    Random,
+    Role,
+    Stmt,
+    Store,
+    walk,
+)
+
+ARG = (Op.ARGMAX, Op.ARGMIN)
+STATUS = "status"  # the slot that a failed check writes to
+Slot = Buffer | SymbolicDim | str
+Inside = Callable[[Value], None]
+
+
+@dataclass(slots=True)
+class _Accumulator:
+    """Running values, one for each copy of the loop body in flight; pairs for ARGMAX."""
+
+    op: Op
+    dtype: DType
+    across: bool
+    copies: list[tuple[Value, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Lanes:
+    """The lane loop being printed: its axis, the first lane of each copy, the lanes in use."""
+
+    axis: Axis
+    firsts: tuple[Value, ...]
+    mask: Value | None
+
+
+@dataclass(slots=True)
+class NestPrinter:
+    """Prints one nest. `slots` lists what the caller must put into the slot table."""
+
+    emitter: Emitter
+    layout: ScratchLayout
+    slots: dict[Slot, Value] = field(default_factory=dict)
+    _names: dict[str, list[Value]] = field(default_factory=dict)
+    _accumulators: dict[str, _Accumulator] = field(default_factory=dict)
+    _axes: dict[Axis, Value] = field(default_factory=dict)
+    _varying: set[str] = field(default_factory=set)  # values that differ between lanes
+    _lanes: _Lanes | None = None
+
+    def print(self, nest: Nest) -> None:
+        e = self.emitter
+        self._collect_slots(nest)
+        self._axes[TASK] = Value("%task", "i64")
+        self._statements(nest.prologue)
+
+        def row(number: Value, carried: Sequence[Value]) -> Sequence[Value]:
+            self._decode(nest.rows, number)
+            self._statements(nest.body)
+            return carried
+
+        e.loop(Value("%low", "i64"), Value("%high", "i64"), e.i64(1), [], row)
+        e.line("ret void")
+
+    # --- slots
+
+    def _collect_slots(self, nest: Nest) -> None:
+        """Load every buffer pointer and size once, at the top of the function."""
+        for statement in (*walk(nest.prologue), *walk(nest.body)):
+            for buffer in _buffers(statement):
+                self._slot(buffer)
+            for size in _sizes(statement):
+                self._slot_of_size(size)
+        for axis in nest.rows:
+            self._slot_of_size(axis.extent)
+        if any(isinstance(s, Check) for s in (*walk(nest.prologue), *walk(nest.body))):
+            self._slot(STATUS)
+
+    def _slot_of_size(self, size: Dim) -> None:
+        if isinstance(size, SymbolicDim) and size != THREADS:
+            self._slot(size)
+
+    def _slot(self, key: Slot) -> None:
+        if key in self.slots:
+            return
+        e = self.emitter
+        number = e.define("ptr", f"getelementptr i32, ptr %indices, i64 {len(self.slots)}")
+        position = e.define("i32", f"load i32, {number}")
+        place = e.define("ptr", f"getelementptr i64, ptr %table, {position}")
+        type_ = "i64" if isinstance(key, SymbolicDim) else "ptr"
+        value = self.slots[key] = e.define(type_, f"load {type_}, {place}")
+        if isinstance(key, Buffer) and key.role is Role.TASK:
+            stride = self.layout.stride[key]
+            self._slot_of_size(stride)
+            offset = e.binary("mul", self._dim(stride), Value("%task", "i64"))
+            self.slots[key] = e.define("ptr", f"getelementptr i8, {value}, {offset}")
+
+    def _dim(self, size: Dim) -> Value:
+        if size == THREADS:
+            return Value("%threads", "i64")
+        return self.emitter.i64(size) if isinstance(size, int) else self.slots[size]
+
+    # --- control
+
+    def _decode(self, rows: tuple[Axis, ...], number: Value) -> None:
+        """The row axes' indices from the row's number, the last axis fastest."""
+        e = self.emitter
+        for axis in reversed(rows[1:]):
+            extent = self._dim(axis.extent)
+            self._axes[axis] = e.binary("urem", number, extent)
+            number = e.binary("udiv", number, extent)
+        if rows:
+            self._axes[rows[0]] = number
+
+    def _statements(self, statements: Iterable[Stmt]) -> None:
+        for statement in statements:
+            self._statement(statement)
+
+    def _statement(self, statement: Stmt) -> None:  # noqa: C901  one case for each kind
+        match statement:
+            case Let():
+                self._let(statement)
+            case Constant(name, value, dtype):
+                element = memory.COMPUTE[dtype]
+                self._set(name, [self.emitter.constant(value, element)])
+            case Position(name, index):
+                self._set(name, [self._position(index, copy) for copy in self._copies()])
+            case Random():
+                self._random(statement)
+            case Load(name, buffer, index, mask):
+                self._set(name, [self._read(buffer, index, c, mask) for c in self._copies()])
+            case Store(buffer, index, value):
+                for copy in self._copies():
+                    self._store(buffer, index, self._get(value, copy), copy)
+            case Init(name, op, dtype, across):
+                copies = [self._identity(op, dtype) for _ in self._copies()]
+                self._accumulators[name] = _Accumulator(op, dtype, across, copies)
+            case Accumulate():
+                self._accumulate(statement)
+            case Finish():
+                self._finish(statement)
+            case AccumulateInto():
+                for copy in self._copies():
+                    self._accumulate_into(statement, copy)
+            case Check(condition, _):
+                for copy in self._copies():
+                    self._check(self._get(condition, copy))
+            case Loop(axis, body, lanes):
+                if lanes and self._lanes is None:
+                    self._lane_loop(axis, body)
+                else:
+                    self._serial_loop(axis, body)
+            case _:
+                assert_never(statement)
+
+    def _serial_loop(self, axis: Axis, body: tuple[Stmt, ...]) -> None:
+        def inside(index: Value) -> None:
+            self._axes[axis] = index
+            self._statements(body)
+
+        self._loop(self.emitter.i64(0), self._extent(axis), 1, body, inside)
+
+    def _loop(
+        self, low: Value, high: Value, step: int, body: tuple[Stmt, ...], inside: Inside
+    ) -> None:
+        """A loop that carries the accumulators its body adds to."""
+        names = self._changed(body)
+
+        def run(index: Value, carried: list[Value]) -> list[Value]:
+            self._unpack(names, carried)
+            inside(index)
+            return self._pack(names)
+
+        carried = self._pack(names)
+        done = self.emitter.loop(low, high, self.emitter.i64(step), carried, run)
+        self._unpack(names, done)
+
+    def _changed(self, body: tuple[Stmt, ...]) -> list[str]:
+        """Accumulators from outside that statements of `body` add to."""
+        found = {s.accumulator: None for s in walk(body) if isinstance(s, Accumulate)}
+        inner = {s.name for s in walk(body) if isinstance(s, Init)}
+        return [name for name in found if name not in inner]
+
+    def _pack(self, names: list[str]) -> list[Value]:
+        return [v for name in names for copy in self._accumulators[name].copies for v in copy]
+
+    def _unpack(self, names: list[str], values: list[Value]) -> None:
+        rest = iter(values)
+        for name in names:
+            accumulator = self._accumulators[name]
+            accumulator.copies = [tuple(next(rest) for _ in copy) for copy in accumulator.copies]
+
+    def _extent(self, axis: Axis) -> Value:
+        """How far the loop over `axis` goes; the last block of a cut axis may end early."""
+        e = self.emitter
+        extent = self._dim(axis.extent)
+        if axis.outer is None or axis.limit is None or divides(axis.extent, axis.limit):
+            return extent
+        start = e.binary("mul", self._axes[axis.outer], extent)
+        left = e.binary("sub", self._dim(axis.limit), start)
+        is_less = e.compare("slt", left, extent)
+        return e.select(is_less, left, extent)
+
+    # --- lanes
+
+    def _lane_loop(self, axis: Axis, body: tuple[Stmt, ...]) -> None:
+        """Whole vectors several at a time, then what is left one masked vector at a time."""
+        e = self.emitter
+        copies = self._copies_for(axis, body)
+        extent = self._extent(axis)
+        known = int(extent.text) if not extent.text.startswith("%") else None
+        step = e.width * copies
+        if known is not None:
+            whole = e.i64(known - known % step)
+        else:
+            whole = e.binary("sub", extent, e.binary("srem", extent, e.i64(step)))
+        if known is None or known >= step:
+            self._widen(body, copies)
+            self._loop(e.i64(0), whole, step, body, lambda i: self._vectors(axis, body, i, copies))
+            self._narrow(body)
+        if known is None or known % step:
+            is_even = known is not None and known % e.width == 0
+            self._loop(
+                whole,
+                extent,
+                e.width,
+                body,
+                lambda i: self._vectors(axis, body, i, 1, None if is_even else extent),
+            )
+
+    def _copies_for(self, axis: Axis, body: tuple[Stmt, ...]) -> int:
+        """How many vectors to work on at once: more for short bodies, to hide latencies."""
+        if any(isinstance(s, Random) for s in walk(body)):
+            return 4
+        work = sum(OPS[s.op].flops if isinstance(s, Let) else 2 for s in walk(body))
+        copies = 4 if work <= 24 else 2 if work <= 80 else 1
+        while (
+            copies > 1
+            and isinstance(axis.extent, int)
+            and axis.extent < copies * self.emitter.width
+        ):
+            copies //= 2
+        return copies
+
+    def _vectors(
+        self,
+        axis: Axis,
+        body: tuple[Stmt, ...],
+        first: Value,
+        copies: int,
+        extent: Value | None = None,
+    ) -> None:
+        e = self.emitter
+        firsts = [first]
+        for copy in range(1, copies):
+            firsts.append(e.binary("add", first, e.i64(copy * e.width)))
+        mask = None
+        if extent is not None:
+            left = e.splat(e.binary("sub", extent, first))
+            mask = e.compare("slt", e.lane_numbers(), left)
+        self._lanes = _Lanes(axis, tuple(firsts), mask)
+        self._statements(body)
+        self._lanes = None
+
+    def _widen(self, body: tuple[Stmt, ...], copies: int) -> None:
+        """Accumulators from outside get a partner for each further copy of the body."""
+        for name in self._changed(body):
+            accumulator = self._accumulators[name]
+            extra = [self._identity(accumulator.op, accumulator.dtype) for _ in range(copies - 1)]
+            accumulator.copies += extra
+
+    def _narrow(self, body: tuple[Stmt, ...]) -> None:
+        for name in self._changed(body):
+            accumulator = self._accumulators[name]
+            while len(accumulator.copies) > 1:
+                half = len(accumulator.copies) // 2
+                pairs = zip(accumulator.copies[:half], accumulator.copies[half:])
+                accumulator.copies = [self._combine(accumulator, a, b) for a, b in pairs]
+
+    def _copies(self) -> range:
+        return range(len(self._lanes.firsts)) if self._lanes is not None else range(1)
+
+    def _set(self, name: str, values: list[Value]) -> None:
+        self._names[name] = values
+        if self._lanes is not None:
+            self._varying.add(name)
+
+    def _get(self, name: str, copy: int) -> Value:
+        values = self._names[name]
+        return values[copy] if len(values) > 1 else values[0]
+
+    # --- arithmetic
+
+    def _let(self, let: Let) -> None:
+        e = self.emitter
+        operands = [self._names[name] for name in let.operands]
+        copies = max(len(values) for values in operands)
+        results = []
+        for copy in range(copies):
+            values = [v[copy] if len(v) > 1 else v[0] for v in operands]
+            if let.op is Op.CAST:
+                results.append(cast(e, values[0], let.source, let.dtype))
+            else:
+                results.append(apply(e, let.op, let.source.compute, *values))
+        self._set(let.name, results)
+
+    def _random(self, random: Random) -> None:
+        e = self.emitter
+        seed = e.lane(self._get(random.seed, 0))
+        lanes = self._lanes
+        if lanes is not None and len(lanes.firsts) % 4 == 0 and _steps_by_four(random.index, lanes):
+            values = [
+                value
+                for copy in range(0, len(lanes.firsts), 4)
+                for value in philox.uniform4(e, seed, self._scalar(random.index, copy))
+            ]
+        else:
+            positions = [self._position(random.index, copy) for copy in self._copies()]
+            values = [philox.uniform(e, seed, position) for position in positions]
+        self._set(random.name, values)
+
+    def _check(self, condition: Value) -> None:
+        e = self.emitter
+        if self._lanes is not None and self._lanes.mask is not None:
+            unused = e.binary("xor", self._lanes.mask, e.constant(True, "i1"))
+            condition = e.binary("or", condition, unused)
+        good = reduce.horizontal(e, Op.ALL, DType.BOOL, condition)
+        bad = e.binary("xor", good, Value("true", "i1"))
+        with e.when(bad):
+            e.line(f"store i64 1, {self.slots[STATUS]}")
+
+    # --- reductions
+
+    def _identity(self, op: Op, dtype: DType) -> tuple[Value, ...]:
+        e = self.emitter
+        start = e.constant(identity(op, dtype), memory.COMPUTE[dtype])
+        return (start, e.constant(highest(DType.I64), "i64")) if op in ARG else (start,)
+
+    def _combine(
+        self, accumulator: _Accumulator, a: tuple[Value, ...], b: tuple[Value, ...]
+    ) -> tuple[Value, ...]:
+        e, op, dtype = self.emitter, accumulator.op, accumulator.dtype
+        if op in ARG:
+            return reduce.combine_arg(e, op, dtype, (a[0], a[1]), (b[0], b[1]))
+        return (reduce.combine(e, op, dtype, a[0], b[0]),)
+
+    def _accumulate(self, statement: Accumulate) -> None:
+        e = self.emitter
+        accumulator = self._accumulators[statement.accumulator]
+        mask = self._lanes.mask if self._lanes is not None else None
+        for copy in self._copies():
+            new: tuple[Value, ...] = (self._get(statement.value, copy),)
+            if statement.position is not None:
+                new = (*new, self._position(statement.position, copy))
+            elif statement.order is not None:
+                new = (*new, self._get(statement.order, copy))
+            old = accumulator.copies[copy]
+            result = self._combine(accumulator, old, new)
+            if mask is not None and accumulator.across:
+                result = tuple(e.select(mask, r, o) for r, o in zip(result, old))
+            accumulator.copies[copy] = result
+
+    def _finish(self, statement: Finish) -> None:
+        accumulator = self._accumulators.pop(statement.accumulator)
+        results = [self._finished(accumulator, copy) for copy in accumulator.copies]
+        self._set(statement.name, [result[0] for result in results])
+        if statement.position_name is not None:
+            self._set(statement.position_name, [result[1] for result in results])
+
+    def _finished(self, accumulator: _Accumulator, copy: tuple[Value, ...]) -> tuple[Value, ...]:
+        if not accumulator.across:
+            return copy
+        e, op, dtype = self.emitter, accumulator.op, accumulator.dtype
+        if op in ARG:
+            pair = reduce.horizontal_arg(e, op, dtype, (copy[0], copy[1]))
+            return tuple(e.splat(scalar) for scalar in pair)
+        return (e.splat(reduce.horizontal(e, op, dtype, copy[0])),)
+
+    def _accumulate_into(self, statement: AccumulateInto, copy: int) -> None:
+        buffer, index, positions = statement.buffer, statement.index, statement.positions
+        new: tuple[Value, ...] = (self._get(statement.value, copy),)
+        old: tuple[Value, ...] = (self._read(buffer, index, copy, None),)
+        if positions is not None and statement.order is not None:
+            new = (*new, self._get(statement.order, copy))
+            old = (*old, self._read(positions, index, copy, None))
+        accumulator = _Accumulator(statement.op, statement.dtype, False, [])
+        result = self._combine(accumulator, old, new)
+        self._store(buffer, index, result[0], copy)
+        if positions is not None:
+            self._store(positions, index, result[1], copy)
+
+    # --- memory
+
+    def _read(self, buffer: Buffer, index: Index, copy: int, condition: str | None) -> Value:
+        e = self.emitter
+        mask = self._mask(copy, condition)
+        if self._is_scattered(index):
+            offsets = self._position(index, copy)
+            return memory.gather(e, buffer.dtype, self.slots[buffer], offsets, mask)
+        pointer = self._pointer(buffer, index, copy)
+        stride = self._lane_stride(index)
+        if stride == 0:  # one element for all lanes: it exists even where lanes are unused
+            mask = self._mask(copy, condition, with_lanes=False)
+        return memory.load(e, buffer.dtype, pointer, stride, mask)
+
+    def _store(self, buffer: Buffer, index: Index, value: Value, copy: int) -> None:
+        e = self.emitter
+        mask = self._lanes.mask if self._lanes is not None else None
+        if self._is_scattered(index):
+            offsets = self._position(index, copy)
+            memory.scatter(e, buffer.dtype, self.slots[buffer], offsets, value, mask)
+            return
+        stride = self._lane_stride(index)
+        if stride == 0:
+            stride, mask = 1, self._first_lane()
+        memory.store(e, buffer.dtype, self._pointer(buffer, index, copy), stride, value, mask)
+
+    def _first_lane(self) -> Value:
+        lanes = ", ".join(
+            f"i1 {'true' if lane == 0 else 'false'}" for lane in range(self.emitter.width)
+        )
+        return Value(f"<{lanes}>", self.emitter.vector("i1"))
+
+    def _mask(self, copy: int, condition: str | None, with_lanes: bool = True) -> Value | None:
+        mask = self._lanes.mask if self._lanes is not None and with_lanes else None
+        if condition is None:
+            return mask
+        value = self._get(condition, copy)
+        return value if mask is None else self.emitter.binary("and", mask, value)
+
+    def _pointer(self, buffer: Buffer, index: Index, copy: int) -> Value:
+        offset = self._scalar(index, copy)
+        element = memory.STORAGE[buffer.dtype]
+        return self.emitter.define(
+            "ptr", f"getelementptr {element}, {self.slots[buffer]}, {offset}"
+        )
+
+    def _lane_stride(self, index: Index) -> Value | int:
+        if self._lanes is None:
+            return 0
+        step = index.coefficient(self._lanes.axis)
+        return step if isinstance(step, int) else self._dim(step)
+
+    def _is_scattered(self, index: Index) -> bool:
+        """Some index is computed lane by lane."""
+        if self._lanes is None:
+            return False
+        return any(isinstance(v, Computed) and v.name in self._varying for v, _ in index.terms)
+
+    # --- indices
+
+    def _scalar(self, index: Index, copy: int) -> Value:
+        """The index of the copy's first lane, as a scalar."""
+        e = self.emitter
+        total = self._dim(index.constant)
+        for variable, coefficient in index.terms:
+            if isinstance(variable, Computed):
+                value = e.lane(self._get(variable.name, copy))
+            elif self._lanes is not None and variable is self._lanes.axis:
+                value = self._lanes.firsts[copy]
+            else:
+                value = self._axes[variable]
+            if coefficient != 1:
+                value = e.binary("mul", value, self._dim(coefficient))
+            total = value if total.text == "0" else e.binary("add", total, value)
+        return total
+
+    def _position(self, index: Index, copy: int) -> Value:
+        """The index of every lane, as a vector."""
+        e = self.emitter
+        uniform = Index((), index.constant)
+        varying: list[Value] = []
+        for variable, coefficient in index.terms:
+            if isinstance(variable, Computed):
+                value = self._get(variable.name, copy)
+            elif self._lanes is not None and variable is self._lanes.axis:
+                value = e.binary("add", e.splat(self._lanes.firsts[copy]), e.lane_numbers())
+            else:
+                uniform = Index((*uniform.terms, (variable, coefficient)), uniform.constant)
+                continue
+            if coefficient != 1:
+                value = e.binary("mul", value, e.splat(self._dim(coefficient)))
+            varying.append(value)
+        total = e.splat(self._scalar(uniform, copy))
+        for value in varying:
+            total = e.binary("add", total, value)
+        return total
+
+
+def _steps_by_four(index: Index, lanes: _Lanes) -> bool:
+    """Every vector group starts at a multiple of four and walks one by one (see philox.uniform4)."""
+    for variable, coefficient in index.terms:
+        if variable is lanes.axis:
+            if coefficient != 1:
+                return False
+        elif isinstance(variable, Computed) or not divides(4, coefficient):
+            return False
+    return index.coefficient(lanes.axis) == 1 and divides(4, index.constant)
+
+
+def _buffers(statement: Stmt) -> Iterator[Buffer]:
+    match statement:
+        case Load() | Store():
+            yield statement.buffer
+        case AccumulateInto():
+            yield statement.buffer
+            if statement.positions is not None:
+                yield statement.positions
+        case _:
+            return
+
+
+def _sizes(statement: Stmt) -> Iterator[Dim]:
+    """Every size a statement mentions."""
+    if isinstance(statement, Loop):
+        yield statement.axis.extent
+        if statement.axis.limit is not None:
+            yield statement.axis.limit
+    for name in ("index", "position"):
+        index = getattr(statement, name, None)
+        if isinstance(index, Index):
+            yield index.constant
+            for _, coefficient in index.terms:
+                yield coefficient

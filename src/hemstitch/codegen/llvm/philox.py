@@ -1,0 +1,71 @@
+"""Random numbers on vectors: Philox4x32-10, element by element as `hemstitch.ir.philox` says.
+
+Words of 32 bits live in 64-bit lanes, where the product of two of them has room. What is above
+the low 32 bits of a lane is not cleared: every product masks its operand, which costs nothing.
+"""
+
+from __future__ import annotations
+
+from hemstitch.codegen.llvm.arithmetic import f32, i32, multiply
+from hemstitch.codegen.llvm.emitter import Emitter, Value
+from hemstitch.ir.philox import KEY_STEPS, MULTIPLIERS, ROUNDS
+
+
+def uniform(e: Emitter, seed: Value, index: Value) -> Value:
+    """f32 in [0, 1) for the elements with these linear indices."""
+    words = _philox(e, seed, e.binary("lshr", index, e.constant(2, "i64")))
+    odd = e.convert("trunc", index, "i1")
+    upper = e.convert("trunc", e.binary("lshr", index, e.constant(1, "i64")), "i1")
+    low, high = e.select(odd, words[1], words[0]), e.select(odd, words[3], words[2])
+    return _to_uniform(e, e.select(upper, high, low))
+
+
+def uniform4(e: Emitter, seed: Value, first: Value) -> list[Value]:
+    """For the elements first .. first + 4 W - 1, `first` a multiple of 4: one Philox for all."""
+    counter = e.splat(e.binary("lshr", first, e.i64(2)))
+    words = _philox(e, seed, e.binary("add", counter, e.lane_numbers()))
+    even_words, odd_words = _interleave(e, words[0], words[2]), _interleave(e, words[1], words[3])
+    low, high = (_interleave(e, *pair) for pair in zip(even_words, odd_words))
+    return [_to_uniform(e, part) for part in (*low, *high)]
+
+
+def _philox(e: Emitter, seed: Value, counter: Value) -> list[Value]:
+    """The four output words of each lane's counter, as i32."""
+    half, zero = e.constant(32, "i64"), e.constant(0, "i64")
+    words = [counter, e.binary("lshr", counter, half), zero, zero]
+    keys = [e.splat(seed), e.splat(e.binary("lshr", seed, e.i64(32)))]
+    for round_ in range(ROUNDS):
+        if round_:
+            keys = [
+                e.binary("add", key, e.constant(step, "i64")) for key, step in zip(keys, KEY_STEPS)
+            ]
+        products = [_product(e, words[2 * k], MULTIPLIERS[k]) for k in range(2)]
+        high = [e.binary("lshr", product, half) for product in products]
+        words = [
+            e.binary("xor", e.binary("xor", high[1], words[1]), keys[0]),
+            products[1],
+            e.binary("xor", e.binary("xor", high[0], words[3]), keys[1]),
+            products[0],
+        ]
+    return [e.convert("trunc", word, "i32") for word in words]
+
+
+def _product(e: Emitter, word: Value, multiplier: int) -> Value:
+    low = e.binary("and", word, e.constant(0xFFFFFFFF, "i64"))
+    return e.binary("mul", low, e.constant(multiplier, "i64"))
+
+
+def _interleave(e: Emitter, a: Value, b: Value) -> tuple[Value, Value]:
+    """a0 b0 a1 b1 ... as two vectors."""
+
+    def part(first: int) -> Value:
+        lanes = range(first, first + e.width // 2)
+        order = ", ".join(f"i32 {lane}, i32 {lane + e.width}" for lane in lanes)
+        return e.define(a.type, f"shufflevector {a}, {b}, <{e.width} x i32> <{order}>")
+
+    return part(0), part(e.width // 2)
+
+
+def _to_uniform(e: Emitter, word: Value) -> Value:
+    top = e.convert("sitofp", e.binary("lshr", word, i32(e, 8)), "float")
+    return multiply(e, top, f32(e, 2.0**-24))

@@ -1,0 +1,339 @@
+"""From the fx graph of AOTAutograd (functional ATen) to the graph IR: one pass over its nodes, each
+translated by its rule or kept whole as a library call."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Union
+
+import torch
+import torch.fx
+
+from hemstitch.errors import Location, UnsupportedError
+from hemstitch.frontend.context import Context, NotHandled, Rule
+from hemstitch.frontend.library import has_effects, make_library, strides_of, tensor_type
+from hemstitch.frontend.origin import origin_of
+from hemstitch.frontend.random import draw_seeds
+from hemstitch.frontend.rules import RULES
+from hemstitch.frontend.sizes import Sizes
+from hemstitch.frontend.values import Value
+from hemstitch.ir.builder import Builder
+from hemstitch.ir.dims import Dim, SymbolicDim
+from hemstitch.ir.graph import Graph, LibraryCall, Node, Output, Range
+from hemstitch.ir.types import DType, TensorType
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The call returns the value of `graph.outputs[index]`, as a tensor of its own."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """The call returns the very tensor that it was given at this position."""
+
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """The call returns a size."""
+
+    value: Dim
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """The call returns this, known when compiled (most often None)."""
+
+    value: object
+
+
+Returned = Union[Result, Argument, Number, Fixed]
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """`returns[k]`: where the k-th result of a call comes from. `constants`: tensors the traced
+    program holds; they are appended to the arguments of every call."""
+
+    graph: Graph
+    builder: Builder
+    returns: tuple[Returned, ...]
+    constants: tuple[torch.Tensor, ...] = ()
+
+
+def capture(gm: torch.fx.GraphModule, example_inputs: Sequence[object]) -> Captured:
+    """The graph IR of `gm`. Sizes stay symbolic where the trace's are, without new guards."""
+    state = _Capture(gm)
+    state.bind_arguments(example_inputs)
+    for node in gm.graph.nodes:
+        state.visit(node)
+    return state.finish()
+
+
+@dataclass(slots=True)
+class _Capture:
+    gm: torch.fx.GraphModule
+    builder: Builder = field(default_factory=Builder)
+    environment: dict[torch.fx.Node, Any] = field(default_factory=dict)
+    positions: dict[torch.fx.Node, int] = field(default_factory=dict)
+    inputs: list[Node] = field(default_factory=list)
+    constants: list[torch.Tensor] = field(default_factory=list)
+    outputs: list[Output] = field(default_factory=list)
+    effects: list[Node] = field(default_factory=list)
+    returns: tuple[Returned, ...] = ()
+    seeds: list[Node] = field(default_factory=list)
+    sizes: Sizes = field(init=False)
+    device: torch.device | None = None
+
+    def __post_init__(self) -> None:
+        self.sizes = Sizes(self.builder)
+
+    # --- the call's arguments
+
+    def bind_arguments(self, example_inputs: Sequence[object]) -> None:
+        placeholders = [node for node in self.gm.graph.nodes if node.op == "placeholder"]
+        traced = [
+            node.meta.get("val", example) for node, example in zip(placeholders, example_inputs)
+        ]
+        self.sizes.bind(traced)
+        self.device = _main_device(traced)
+        for position, (node, value) in enumerate(zip(placeholders, traced)):
+            self.environment[node] = self._argument(node.name, position, value)
+            self.positions[node] = position
+
+    def _argument(self, name: str, position: int, traced: Any) -> Any:
+        if isinstance(traced, (torch.SymInt, torch.SymFloat)):
+            return self.sizes.number(traced)
+        if traced is None or isinstance(traced, (bool, int, float, str)):
+            return traced
+        type_, strides = TensorType((), DType.OPAQUE), ()
+        if isinstance(traced, torch.Tensor):
+            type_, strides = tensor_type(traced, self.sizes), strides_of(traced, self.sizes)
+        node = self.builder.input(name, position, type_.shape, type_.dtype, strides)
+        self.inputs.append(node)
+        return Value(self.builder, node)
+
+    # --- nodes
+
+    def visit(self, node: torch.fx.Node) -> None:
+        self.builder.origin = origin_of(node)
+        try:
+            visit = {
+                "placeholder": lambda node: None,
+                "get_attr": self._attribute,
+                "call_function": self._function,
+                "output": self._output,
+            }[node.op]
+            visit(node)
+        except UnsupportedError as error:
+            if error.where is not None:
+                raise
+            origin = self.builder.origin
+            where = Location(origin.file, origin.line, origin.source) if origin.file else None
+            raise UnsupportedError(f"{origin.op}: {error.what}", where=where) from error
+
+    def _attribute(self, node: torch.fx.Node) -> None:
+        value = operator.attrgetter(str(node.target))(self.gm)
+        if not isinstance(value, torch.Tensor):
+            self.environment[node] = value
+            return
+        position = len(self.positions)
+        self.constants.append(value)
+        self.positions[node] = position
+        self.environment[node] = self._argument(node.name, position, node.meta.get("val", value))
+
+    def _function(self, node: torch.fx.Node) -> None:
+        special = _SPECIAL.get(node.target)
+        if special is not None:
+            special(self, node)
+        elif isinstance(node.meta.get("val"), _NUMBERS):
+            self.environment[node] = self._number(node.meta["val"])
+        else:
+            self.environment[node] = self._operator(node)
+
+    def _number(self, traced: Any) -> Any:
+        if isinstance(traced, (torch.SymInt, torch.SymFloat)):
+            return self.sizes.number(traced)
+        return None if isinstance(traced, torch.SymBool) else traced
+
+    def _operator(self, node: torch.fx.Node) -> Any:
+        rule = RULES.get(node.target)  # type: ignore[call-overload]
+        if rule is not None and self._is_translatable(node):
+            try:
+                return self._translate(node, rule)
+            except NotHandled:
+                pass
+        value, library = make_library(node, self.environment, self.sizes)
+        if has_effects(node.target):
+            self.effects.append(library)
+        return value
+
+    def _is_translatable(self, node: torch.fx.Node) -> bool:
+        """Everything on one device, in types that the IR computes with, and all of it real."""
+        tensors = [
+            tensor
+            for traced in [
+                *(operand.meta.get("val") for operand in node.all_input_nodes),
+                node.meta.get("val"),
+            ]
+            for tensor in (traced if isinstance(traced, (list, tuple)) else (traced,))
+            if isinstance(tensor, torch.Tensor)
+        ]
+        scalars = [*node.args, *node.kwargs.values()]
+        return not any(isinstance(scalar, complex) for scalar in scalars) and all(
+            tensor.device == self.device
+            and tensor_type(tensor, self.sizes).dtype is not DType.OPAQUE
+            for tensor in tensors
+        )
+
+    def _translate(self, node: torch.fx.Node, rule: Rule) -> Any:
+        traced = node.meta["val"]
+        parts = traced if isinstance(traced, (list, tuple)) else (traced,)
+        types = tuple(
+            tensor_type(part, self.sizes) if isinstance(part, torch.Tensor) else None
+            for part in parts
+        )
+        context = Context(self.builder, types, lambda: self._draw_seed(node))
+        arguments = [self._operand(argument) for argument in node.args]
+        keywords = {key: self._operand(argument) for key, argument in node.kwargs.items()}
+        result = rule(context, *arguments, **keywords)
+        if parts is not traced:
+            return self._as_traced(result, types[0])
+        return tuple(self._as_traced(each, type_) for each, type_ in zip(result, types))
+
+    def _operand(self, argument: Any) -> Any:
+        if isinstance(argument, torch.fx.Node):
+            return self.environment[argument]
+        if isinstance(argument, (list, tuple)):
+            return tuple(self._operand(part) for part in argument)
+        return argument
+
+    def _as_traced(self, value: Value | None, type_: TensorType | None) -> Value | None:
+        """With the element type and the size formulas that the trace says."""
+        if value is None or type_ is None:
+            return None
+        node = value.cast(type_.dtype).broadcast(type_.shape).node
+        return Value(self.builder, node)
+
+    def _draw_seed(self, node: torch.fx.Node) -> Node:
+        """All draws of the graph are one library call: the k-th draw is element k of its result."""
+        draws = [each for each in self.gm.graph.nodes if each.target is _DRAW_SEED]
+        if not self.seeds:
+            self.seeds.append(self._draw_all(len(draws), node.meta["val"].device))
+        picked = self.builder.slice(self.seeds[0], (Range(draws.index(node)),), (1,))
+        return self.builder.reshape(picked, ())
+
+    def _draw_all(self, count: int, device: torch.device) -> Node:
+        call = LibraryCall(
+            name="hemstitch.draw_seeds",
+            target=draw_seeds,
+            arguments=(count, device),
+            keywords=(),
+            operand_strides=(),
+            results=((TensorType((count,), DType.I64), (1,)),),
+            effects=True,
+        )
+        (seeds,) = self.builder.library(call, ())
+        assert seeds is not None
+        self.effects.append(seeds.inputs[0])
+        return seeds
+
+    def get_item(self, node: torch.fx.Node) -> None:
+        source, index = node.args
+        self.environment[node] = self.environment[source][index]  # type: ignore[index]
+
+    def alias(self, node: torch.fx.Node) -> None:
+        (source,) = node.args
+        self.environment[node] = self.environment[source]  # type: ignore[index]
+        if source in self.positions:
+            self.positions[node] = self.positions[source]  # type: ignore[index]
+
+    def item(self, node: torch.fx.Node) -> None:
+        (source,) = node.args
+        number = node.meta["val"]
+        if isinstance(number, (torch.SymInt, torch.SymFloat)):
+            self.sizes.bind_value(number, self.environment[source])  # type: ignore[index]
+        self.environment[node] = self._number(number)
+
+    def skip(self, node: torch.fx.Node) -> None:
+        self.environment[node] = None
+
+    def copy_into(self, node: torch.fx.Node) -> None:
+        """A write to an argument at the end of the graph; any other stays a library call."""
+        target, source = node.args[0], node.args[1]
+        if target not in self.positions:
+            value, library = make_library(node, self.environment, self.sizes)
+            self.effects.append(library)
+            self.environment[node] = value
+            return
+        position = self.positions[target]  # type: ignore[index]
+        place = next(each for each in self.inputs if each.attr.position == position)  # type: ignore[union-attr]
+        value = self.environment[source].cast(place.type.dtype).broadcast(place.shape)  # type: ignore[index]
+        self.outputs.append(Output(value.node, place.attr.strides, mutates=place))  # type: ignore[union-attr]
+        self.environment[node] = self.environment[target] = value  # type: ignore[index]
+        self.positions[node] = position
+
+    # --- results
+
+    def _output(self, node: torch.fx.Node) -> None:
+        (returned,) = node.args
+        results: dict[torch.fx.Node, Result] = {}
+        listed: Any = returned if isinstance(returned, (list, tuple)) else (returned,)
+        self.returns = tuple(self._returned(each, results) for each in listed)
+
+    def _returned(self, result: Any, known: dict[torch.fx.Node, Result]) -> Returned:
+        if not isinstance(result, torch.fx.Node):
+            return Fixed(result)
+        value = self.environment[result]
+        if result in self.positions and isinstance(value, Value):
+            return Argument(self.positions[result])
+        if isinstance(value, Value):
+            if value.is_number:
+                raise UnsupportedError("the program returns a number that is computed in a tensor")
+            if result not in known:
+                known[result] = Result(len(self.outputs))
+                strides = strides_of(result.meta["val"], self.sizes)
+                self.outputs.append(Output(value.node, strides))
+            return known[result]
+        return Number(value) if isinstance(value, SymbolicDim) else Fixed(value)
+
+    def finish(self) -> Captured:
+        graph = Graph(
+            tuple(self.inputs),
+            tuple(self.outputs),
+            tuple(self.effects),
+            self.sizes.places,
+            self.sizes.hints,
+            self.builder.origins,
+        )
+        return Captured(graph, self.builder, self.returns, tuple(self.constants))
+
+
+_NUMBERS = (bool, int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
+_DRAW_SEED = torch.ops.hemstitch.draw_seed.default
+
+_SPECIAL: dict[Any, Callable[[_Capture, torch.fx.Node], None]] = {
+    operator.getitem: _Capture.get_item,
+    aten.alias.default: _Capture.alias,
+    aten.detach.default: _Capture.alias,
+    aten._local_scalar_dense.default: _Capture.item,
+    aten.copy_.default: _Capture.copy_into,
+    aten._assert_scalar.default: _Capture.skip,
+    aten.sym_constrain_range.default: _Capture.skip,
+    aten.sym_constrain_range_for_size.default: _Capture.skip,
+}
+
+
+def _main_device(arguments: Sequence[object]) -> torch.device | None:
+    """The device of the first tensor with axes, else of any: what the graph is compiled for."""
+    tensors = [each for each in arguments if isinstance(each, torch.Tensor)]
+    ordered = [each for each in tensors if each.dim()] + tensors
+    return ordered[0].device if ordered else torch.device("cpu")

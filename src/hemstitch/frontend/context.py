@@ -1,0 +1,70 @@
+"""What a rule knows of the op that it translates, and how it declines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from hemstitch.frontend.values import Number, Value, constant
+from hemstitch.ir.builder import Builder
+from hemstitch.ir.dims import Dim, SymbolicDim
+from hemstitch.ir.graph import Node
+from hemstitch.ir.types import DType, TensorType
+
+
+class NotHandled(Exception):
+    """Raised by a rule for arguments it has no translation for: the op becomes a library call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """One op being translated. `results`: the types it had when traced (None: not a tensor)."""
+
+    builder: Builder
+    results: tuple[TensorType | None, ...]
+    draw_seed: Callable[[], Node]
+
+    @property
+    def result(self) -> TensorType:
+        first = self.results[0]
+        assert first is not None
+        return first
+
+    @property
+    def shape(self) -> tuple[Dim, ...]:
+        return self.result.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.result.dtype
+
+    def constant(self, value: Number, dtype: DType, shape: tuple[Dim, ...] = ()) -> Value:
+        return constant(self.builder, value, dtype, shape)
+
+    def iota(self, shape: tuple[Dim, ...], axis: int) -> Value:
+        return Value(self.builder, self.builder.iota(shape, axis))
+
+    def value(self, node: Node) -> Value:
+        return Value(self.builder, node)
+
+
+Rule = Callable[..., Any]  # (Context, *arguments, **keywords) -> Value, or a sequence of them
+
+
+def axis_of(axis: int, rank: int) -> int:
+    return axis % rank if rank else 0
+
+
+def axes_of(axes: Any, rank: int) -> tuple[int, ...]:
+    """A dim argument as axes: None or empty means all."""
+    if axes is None or axes == ():
+        return tuple(range(rank))
+    listed = axes if isinstance(axes, tuple) else (axes,)
+    return tuple(axis_of(axis, rank) for axis in listed) if rank else ()
+
+
+def is_certainly_not_negative(size: Dim) -> bool:
+    if isinstance(size, SymbolicDim):
+        return all(count >= 0 for _, count in size.terms)
+    return size >= 0

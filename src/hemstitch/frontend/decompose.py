@@ -1,0 +1,72 @@
+"""Which ATen ops AOTAutograd breaks up while it traces, and into what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import torch
+from torch._decomp import core_aten_decompositions, get_decompositions
+
+from hemstitch.frontend.rules import RULES
+
+aten = torch.ops.aten
+Decompositions = dict[Any, Callable[..., Any]]
+
+# Expanded already in the trace, so that the partitioner sees what is cheap to compute again.
+EXPANDED = (
+    *("native_layer_norm", "native_group_norm", "_softmax", "_log_softmax"),
+    *("_native_batch_norm_legit", "_native_batch_norm_legit_functional"),
+    *("_native_batch_norm_legit_no_training", "native_batch_norm", "batch_norm_backward"),
+    *("_batch_norm_with_update", "_batch_norm_with_update_functional", "_batch_norm_no_update"),
+    *("native_layer_norm_backward", "_fused_rms_norm", "_fused_rms_norm_backward"),
+    *("nll_loss2d_backward", "linalg_vector_norm", "upsample_bilinear2d.vec"),
+)
+
+# One library call is better than what they would become.
+KEPT = (
+    *("baddbmm", "addmm", "embedding_dense_backward", "index_add", "convolution_backward"),
+    *("_unsafe_masked_index", "_unsafe_masked_index_put_accumulate", "native_dropout"),
+)
+KEPT_PREFIXES = ("_scaled_dot_product", "_flash_attention", "_efficient_attention")
+
+
+def decompositions() -> Decompositions:
+    """A fresh table for one compile."""
+    table = {
+        op: function
+        for op, function in core_aten_decompositions().items()
+        if op not in RULES and not _is_kept(op)
+    }
+    expanded = [getattr(aten, name) for name in map(_packet, EXPANDED) if hasattr(aten, name)]
+    table.update(get_decompositions(expanded))
+    table[aten.native_dropout.default] = _dropout()
+    return table
+
+
+def _packet(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def _is_kept(op: Any) -> bool:
+    name = op._schema.name.rpartition("::")[2] if hasattr(op, "_schema") else ""
+    return name in KEPT or name.startswith(KEPT_PREFIXES)
+
+
+def _dropout() -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
+    """Dropout whose mask is a function of a seed, with a seed of its own for each call site."""
+    slots = count()
+
+    def native_dropout(
+        x: torch.Tensor, p: float, train: bool | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if train is False or p == 0:
+            return x.clone(), torch.ones_like(x, dtype=torch.bool)
+        if p == 1:
+            return torch.zeros_like(x), torch.zeros_like(x, dtype=torch.bool)
+        seed = torch.ops.hemstitch.draw_seed(next(slots), device=x.device)
+        mask = torch.ops.hemstitch.uniform(seed, x.shape) >= p
+        return x * (mask * (1 / (1 - p))).to(x.dtype), mask
+
+    return native_dropout

@@ -1,0 +1,144 @@
+"""Ops that stay whole: an fx node to a LIBRARY node with its operands and results as traced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx
+from torch._ops import HigherOrderOperator, OpOverload
+from torch.utils import _pytree as pytree
+
+from hemstitch.errors import UnsupportedError
+from hemstitch.frontend.sizes import Sizes
+from hemstitch.frontend.values import Value
+from hemstitch.ir.builder import NOTHING
+from hemstitch.ir.dims import Dim
+from hemstitch.ir.graph import LibraryCall, Node, Op, Operand
+from hemstitch.ir.types import DType, TensorType
+from hemstitch.runtime.dtypes import from_torch
+
+EFFECTFUL_NAMESPACES = ("_c10d_functional", "_c10d_functional_autograd", "c10d", "fsdp")
+
+Environment = Mapping[torch.fx.Node, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Structured:
+    """Calls `target` with the structure of arguments it was traced with, from a flat list.
+
+    `numbers`: the leaves that are tensors here but Python numbers to `target`.
+    """
+
+    target: Any
+    structure: Any
+    numbers: frozenset[int]
+
+    def __call__(self, *leaves: Any) -> Any:
+        plain = [
+            leaf.item() if index in self.numbers else leaf for index, leaf in enumerate(leaves)
+        ]
+        arguments, keywords = pytree.tree_unflatten(plain, self.structure)
+        return self.target(*arguments, **keywords)
+
+
+def tensor_type(tensor: torch.Tensor, sizes: Sizes) -> TensorType:
+    """OPAQUE for anything but plain strided tensors of a type that the IR computes with."""
+    plain = tensor.layout is torch.strided and not tensor.is_quantized
+    dtype = from_torch(tensor.dtype) if plain else DType.OPAQUE
+    return TensorType(sizes.dims(tensor.shape), dtype)
+
+
+def strides_of(tensor: torch.Tensor, sizes: Sizes) -> tuple[Dim, ...]:
+    return sizes.dims(tensor.stride()) if tensor.layout is torch.strided else ()
+
+
+def has_effects(target: object) -> bool:
+    if isinstance(target, OpOverload):
+        return (
+            target._schema.is_mutable
+            or torch.Tag.nondeterministic_seeded in target.tags
+            or target.namespace in EFFECTFUL_NAMESPACES
+        )
+    return isinstance(target, HigherOrderOperator)
+
+
+def make_library(node: torch.fx.Node, environment: Environment, sizes: Sizes) -> tuple[Any, Node]:
+    """What the fx node gives (a Value, a size, None, or a tuple of those), and the LIBRARY node."""
+    leaves, structure = pytree.tree_flatten((node.args, node.kwargs), is_leaf=_is_slice)
+    operands = list(dict.fromkeys(leaf for leaf in leaves if _is_operand(leaf, environment)))
+    flat = [_argument(leaf, operands, environment) for leaf in leaves]
+    numbers = frozenset(
+        index
+        for index, leaf in enumerate(leaves)
+        if leaf in operands and environment[leaf].is_number
+    )
+    target: Any = node.target
+    keywords: dict[str, Any] = {}
+    if numbers or isinstance(target, HigherOrderOperator):
+        target, arguments = Structured(target, structure, numbers), tuple(flat)
+    else:
+        arguments, keywords = _as_tuples(pytree.tree_unflatten(flat, structure))
+    traced = node.meta.get("val")
+    is_tuple = isinstance(traced, (tuple, list))
+    parts: Any = traced if is_tuple else (traced,)
+    call = LibraryCall(
+        name=str(node.target),
+        target=target,
+        arguments=arguments,
+        keywords=tuple(keywords.items()),
+        operand_strides=tuple(_operand_strides(operand, sizes) for operand in operands),
+        results=tuple(_result_type(part, sizes) for part in parts),
+        is_tuple=is_tuple,
+        effects=has_effects(node.target),
+    )
+    inputs = [environment[operand].node for operand in operands]
+    values = tuple(
+        _plain(part, sizes) if result is None else Value(sizes.builder, result)
+        for result, part in zip(sizes.builder.library(call, inputs), parts)
+    )
+    library = sizes.builder.make(Op.LIBRARY, *inputs, attr=call, type=NOTHING)
+    return (values if is_tuple else values[0]), library
+
+
+def _is_slice(leaf: object) -> bool:
+    return isinstance(leaf, slice)
+
+
+def _is_operand(leaf: object, environment: Environment) -> bool:
+    return isinstance(leaf, torch.fx.Node) and isinstance(environment[leaf], Value)
+
+
+def _argument(leaf: Any, operands: list[Any], environment: Environment) -> object:
+    if not isinstance(leaf, torch.fx.Node):
+        return leaf
+    return Operand(operands.index(leaf)) if leaf in operands else environment[leaf]
+
+
+def _as_tuples(structure: Any) -> Any:
+    """Lists as tuples, at any depth; a dict stays one at the top, where it holds the keywords."""
+    if isinstance(structure, (list, tuple)):
+        return tuple(_as_tuples(part) for part in structure)
+    if isinstance(structure, dict):
+        return {key: _as_tuples(part) for key, part in structure.items()}
+    return structure
+
+
+def _operand_strides(operand: torch.fx.Node, sizes: Sizes) -> tuple[Dim, ...] | None:
+    traced = operand.meta.get("val")
+    return strides_of(traced, sizes) if isinstance(traced, torch.Tensor) else None
+
+
+def _result_type(part: Any, sizes: Sizes) -> tuple[TensorType, tuple[Dim, ...]] | None:
+    if isinstance(part, (list, tuple)):
+        raise UnsupportedError("an operator returns lists within a list")
+    if not isinstance(part, torch.Tensor):
+        return None
+    return tensor_type(part, sizes), strides_of(part, sizes)
+
+
+def _plain(part: Any, sizes: Sizes) -> Any:
+    """A result that is no tensor, as known from the trace."""
+    return sizes.number(part) if isinstance(part, (torch.SymInt, torch.SymFloat)) else part

@@ -1,0 +1,28 @@
+"""The split of a joint graph into forward and backward: torch's min-cut, told that random numbers
+are computed again rather than kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.fx
+from functorch.compile import min_cut_rematerialization_partition
+from torch.utils.checkpoint import CheckpointPolicy
+
+_UNIFORM = torch.ops.hemstitch.uniform.default
+
+
+def partition(
+    joint: torch.fx.GraphModule, inputs: Any, *, num_fwd_outputs: int, **keywords: Any
+) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+    """(forward, backward); what backward needs of forward is returned by the one, given to the
+    other."""
+    for node in joint.graph.nodes:
+        if node.target is _UNIFORM:
+            node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
+            node.meta["ac_graph_id"] = 0
+    forward, backward = min_cut_rematerialization_partition(
+        joint, inputs, num_fwd_outputs=num_fwd_outputs, **keywords
+    )
+    return forward, backward

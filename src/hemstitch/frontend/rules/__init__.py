@@ -1,0 +1,52 @@
+"""The table of rules: for each ATen overload that the IR can express, how."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+
+from hemstitch.frontend.context import Rule
+from hemstitch.frontend.rules.activations import ACTIVATIONS
+from hemstitch.frontend.rules.creation import CREATION
+from hemstitch.frontend.rules.foreach import foreach_rules
+from hemstitch.frontend.rules.indexing import INDEXING
+from hemstitch.frontend.rules.normalization import NORMALIZATION
+from hemstitch.frontend.rules.pointwise import POINTWISE
+from hemstitch.frontend.rules.reductions import REDUCTIONS
+from hemstitch.frontend.rules.views import VIEWS
+
+NAMED: dict[str, Rule] = {
+    **POINTWISE,
+    **ACTIVATIONS,
+    **REDUCTIONS,
+    **NORMALIZATION,
+    **VIEWS,
+    **INDEXING,
+    **CREATION,
+}
+
+
+def _overloads(name: str) -> Iterator[torch._ops.OpOverload]:
+    """All functional overloads of "add", or the one of "max.dim"; none that this torch lacks."""
+    namespace, _, operator = name.rpartition("::")
+    packet_name, _, overload = operator.partition(".")
+    packet = getattr(getattr(torch.ops, namespace or "aten"), packet_name, None)
+    if packet is None:
+        return
+    for each in [overload] if overload else packet.overloads():
+        found = getattr(packet, each, None)
+        if found is not None and not found._schema.is_mutable:
+            yield found
+
+
+def _resolve(named: Mapping[str, Rule]) -> dict[torch._ops.OpOverload, Rule]:
+    """Names with an overload come last, so that they win."""
+    ordered = sorted(named, key=lambda name: "." in name)
+    return {overload: named[name] for name in ordered for overload in _overloads(name)}
+
+
+RULES: dict[torch._ops.OpOverload, Rule] = {
+    **_resolve(foreach_rules(NAMED)),
+    **_resolve(NAMED),
+}

@@ -1,0 +1,148 @@
+"""Rules for activation functions and their derivatives, from torch's definitions."""
+
+from __future__ import annotations
+
+import math
+
+from hemstitch.frontend.context import Context, Rule
+from hemstitch.frontend.rules.pointwise import of_floats
+from hemstitch.frontend.values import (
+    Value,
+    absolute,
+    erf,
+    exp,
+    expm1,
+    log1p,
+    maximum,
+    minimum,
+    sigmoid,
+    tanh,
+    where,
+)
+
+_CUBE = 0.044715
+_TANH_SCALE = math.sqrt(2 / math.pi)
+
+
+def _clip(x: Value, low: float, high: float) -> Value:
+    return minimum(maximum(x, low), high)
+
+
+def _gelu(x: Value, approximate: str = "none") -> Value:
+    if approximate == "tanh":
+        return 0.5 * x * (1 + tanh(_TANH_SCALE * (x + _CUBE * x * x * x)))
+    return 0.5 * x * (1 + erf(x * math.sqrt(0.5)))
+
+
+def _gelu_backward(grad: Value, x: Value, approximate: str = "none") -> Value:
+    if approximate == "tanh":
+        inner = tanh(_TANH_SCALE * (x + _CUBE * x * x * x))
+        slope = _TANH_SCALE * (1 + 3 * _CUBE * x * x)
+        return grad * (0.5 * (1 + inner) + 0.5 * x * (1 - inner * inner) * slope)
+    distribution = 0.5 * (1 + erf(x * math.sqrt(0.5)))
+    density = exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
+    return grad * (distribution + x * density)
+
+
+def _silu_backward(grad: Value, x: Value) -> Value:
+    gate = sigmoid(x)
+    return grad * gate * (1 + x * (1 - gate))
+
+
+def _hardswish_backward(grad: Value, x: Value) -> Value:
+    middle = where(x < 3, grad * (x / 3 + 0.5), grad)
+    return where(x <= -3, 0.0, middle)
+
+
+def _elu(x: Value, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Value:
+    return where(x > 0, x * scale, expm1(x * input_scale) * (alpha * scale))
+
+
+def _elu_backward(
+    grad: Value, alpha: float, scale: float, input_scale: float, is_result: bool, x: Value
+) -> Value:
+    if is_result:
+        negative = grad * input_scale * (x + alpha * scale)
+    else:
+        negative = grad * (input_scale * alpha * scale) * exp(x * input_scale)
+    return where(x <= 0, negative, grad * scale)
+
+
+def _softplus(x: Value, beta: float = 1, threshold: float = 20) -> Value:
+    scaled = x * beta
+    return where(scaled > threshold, x, log1p(exp(scaled)) / beta)
+
+
+def _softplus_backward(grad: Value, x: Value, beta: float, threshold: float) -> Value:
+    return where(x * beta > threshold, grad, grad * sigmoid(x * beta))
+
+
+def _log_sigmoid_forward(c: Context, x: Value) -> tuple[Value, Value]:
+    """The second result is scratch space: on CPU exp(-|x|), elsewhere empty."""
+    x = x.cast(x.dtype.compute)
+    tail = exp(-absolute(x))
+    scratch = c.results[1]
+    assert scratch is not None
+    buffer = tail if scratch.shape == x.shape else c.constant(0, scratch.dtype, scratch.shape)
+    return minimum(x, 0) - log1p(tail), buffer
+
+
+def _log_sigmoid_backward(c: Context, grad: Value, x: Value, buffer: Value) -> Value:
+    return grad * sigmoid(-x)
+
+
+def _mish(x: Value) -> Value:
+    return x * tanh(_softplus(x))
+
+
+def _mish_backward(grad: Value, x: Value) -> Value:
+    gate = tanh(_softplus(x))
+    return grad * (gate + x * sigmoid(x) * (1 - gate * gate))
+
+
+ACTIVATIONS: dict[str, Rule] = {
+    "relu": lambda c, x: maximum(x, 0),
+    "relu6": lambda c, x: _clip(x, 0, 6),
+    "hardtanh": lambda c, x, low=-1, high=1: _clip(x, low, high),
+    "leaky_relu": of_floats(lambda x, slope=0.01: where(x > 0, x, x * slope)),
+    "_prelu_kernel": of_floats(lambda x, weight: where(x > 0, x, weight * x)),
+    "gelu": of_floats(_gelu),
+    "silu": of_floats(lambda x: x * sigmoid(x)),
+    "hardswish": of_floats(lambda x: x * _clip(x + 3, 0, 6) / 6),
+    "hardsigmoid": of_floats(lambda x: _clip(x + 3, 0, 6) / 6),
+    "elu": of_floats(_elu),
+    "softplus": of_floats(_softplus),
+    "mish": of_floats(_mish),
+    "log_sigmoid_forward": _log_sigmoid_forward,
+    "threshold": lambda c, x, threshold, value: where(x <= threshold, value, x),
+    "hardshrink": of_floats(lambda x, lam=0.5: where(absolute(x) <= lam, 0.0, x)),
+    "softshrink": of_floats(
+        lambda x, lam=0.5: where(x > lam, x - lam, where(x < -lam, x + lam, x * 0))
+    ),
+    "sigmoid_backward": of_floats(lambda grad, y: grad * (1 - y) * y),
+    "tanh_backward": of_floats(lambda grad, y: grad * (1 - y * y)),
+    "threshold_backward": lambda c, grad, x, threshold: where(x <= threshold, 0, grad),
+    "hardtanh_backward": of_floats(
+        lambda grad, x, low, high: where((x <= low) | (x >= high), 0.0, grad)
+    ),
+    "leaky_relu_backward": of_floats(
+        lambda grad, x, slope, is_result: where(x > 0, grad, grad * slope)
+    ),
+    "gelu_backward": of_floats(_gelu_backward),
+    "silu_backward": of_floats(_silu_backward),
+    "hardswish_backward": of_floats(_hardswish_backward),
+    "hardsigmoid_backward": of_floats(
+        lambda grad, x: where((x > -3) & (x < 3), grad * (1 / 6), 0.0)
+    ),
+    "elu_backward": of_floats(_elu_backward),
+    "softplus_backward": of_floats(_softplus_backward),
+    "log_sigmoid_backward": _log_sigmoid_backward,
+    "mish_backward": of_floats(_mish_backward),
+    "hardshrink_backward": of_floats(
+        lambda grad, x, lam: where((x >= -lam) & (x <= lam), 0.0, grad)
+    ),
+    "softshrink_backward": of_floats(
+        lambda grad, x, lam: where((x >= -lam) & (x <= lam), 0.0, grad)
+    ),
+    "native_dropout_backward": of_floats(lambda grad, mask, scale: grad * (mask * scale)),
+}

@@ -1,0 +1,79 @@
+"""Rules for tensors made from nothing: constants, ranges, random numbers from a seed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hemstitch.frontend.context import Context, Rule
+from hemstitch.frontend.random import DRAW_SEED, UNIFORM
+from hemstitch.frontend.values import Value, equal
+from hemstitch.ir.types import DType
+
+
+def _filled(value: float) -> Rule:
+    return lambda c, *_, **__: c.constant(value, c.dtype, c.shape)
+
+
+def _full(c: Context, _: Any, value: Any, **__: Any) -> Value:
+    if isinstance(value, Value):
+        return value.cast(c.dtype).broadcast(c.shape)
+    return c.constant(value, c.dtype, c.shape)
+
+
+def _new_full(c: Context, x: Value, size: Any, value: Any, **__: Any) -> Value:
+    return _full(c, size, value)
+
+
+def _scalar_tensor(c: Context, value: Any, **__: Any) -> Value:
+    return _full(c, (), value)
+
+
+def _arange(c: Context, *bounds: Any, **__: Any) -> Value:
+    """(end), (start, end) or (start, end, step), computed in the widest type."""
+    start = bounds[0] if len(bounds) > 1 else 0
+    step = bounds[2] if len(bounds) > 2 else 1
+    return _ramp(c, start, step)
+
+
+def _iota(c: Context, length: Any, *, start: Any, step: Any, **__: Any) -> Value:
+    return _ramp(c, start, step)
+
+
+def _ramp(c: Context, start: Any, step: Any) -> Value:
+    index = c.iota(c.shape, 0)
+    if c.dtype.is_float:
+        index = index.cast(DType.F64)
+    index = index if step == 1 else index * step
+    return index if start == 0 else index + start
+
+
+def _eye(c: Context, *_: Any, **__: Any) -> Value:
+    return equal(c.iota(c.shape, 0), c.iota(c.shape, 1))
+
+
+def _uniform(c: Context, seed: Value, size: Any) -> Value:
+    return c.value(c.builder.philox(seed.node, c.shape))
+
+
+def _draw_seed(c: Context, *_: Any, **__: Any) -> Value:
+    return c.value(c.draw_seed())
+
+
+_EMPTY = (
+    *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"),
+    *("empty_permuted", "zeros", "zeros_like", "new_zeros"),
+)
+
+CREATION: dict[str, Rule] = {
+    **dict.fromkeys(_EMPTY, _filled(0)),
+    **dict.fromkeys(("ones", "ones_like", "new_ones"), _filled(1)),
+    "full": _full,
+    "full_like": _full,
+    "new_full": _new_full,
+    "scalar_tensor": _scalar_tensor,
+    "arange": _arange,
+    "prims::iota": _iota,
+    "eye": _eye,
+    UNIFORM: _uniform,
+    DRAW_SEED: _draw_seed,
+}

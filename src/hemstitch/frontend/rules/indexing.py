@@ -1,0 +1,125 @@
+"""Rules for reading by index tensors, and for the scatters that are a comparison of indices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hemstitch.frontend.context import Context, NotHandled, Rule, axis_of
+from hemstitch.frontend.values import Value, broadcast_shape, equal, where
+from hemstitch.ir.dims import Dim
+from hemstitch.ir.graph import Address
+from hemstitch.ir.types import DType, Kind
+
+
+def _gather_at(
+    c: Context, source: Value, places: dict[int, Value | int], shape: tuple[Dim, ...]
+) -> Value:
+    """Read along each source axis at an index tensor, or at the result's own index of an axis."""
+    operands: list[Value] = []
+    addresses = []
+    for axis in range(source.rank):
+        place = places[axis]
+        if isinstance(place, Value):
+            operands.append(place.broadcast(shape))
+            addresses.append(Address(operand=len(operands)))
+        else:
+            addresses.append(Address(axis=place))
+    nodes = [operand.node for operand in operands]
+    return c.value(c.builder.gather(source.node, nodes, addresses, shape))
+
+
+def _embedding(c: Context, weight: Value, indices: Value, *_: Any) -> Value:
+    rows = indices.reshape((*indices.shape, 1))
+    return _gather_at(c, weight, {0: rows, 1: indices.rank}, c.shape)
+
+
+def _index_select(c: Context, x: Value, dim: int, index: Value) -> Value:
+    if not x.rank:
+        return x
+    axis = axis_of(dim, x.rank)
+    places: dict[int, Value | int] = {a: a for a in range(x.rank)}
+    places[axis] = index.reshape((c.shape[axis], *(1,) * (x.rank - axis - 1)))
+    return _gather_at(c, x, places, c.shape)
+
+
+def _gather(c: Context, x: Value, dim: int, index: Value, *, sparse_grad: bool = False) -> Value:
+    if not x.rank or not index.rank:
+        raise NotHandled
+    axis = axis_of(dim, x.rank)
+    places: dict[int, Value | int] = {a: a for a in range(x.rank)}
+    places[axis] = index
+    return _gather_at(c, x, places, c.shape)
+
+
+def _index(c: Context, x: Value, indices: tuple[Value | None, ...]) -> Value:
+    """Indexed axes become those of the broadcast index: in place if adjacent, else in front."""
+    given = {axis: index for axis, index in enumerate(indices) if index is not None}
+    if any(index.dtype.kind is not Kind.INT or index.dtype is DType.U8 for index in given.values()):
+        raise NotHandled
+    block = broadcast_shape(*(index.shape for index in given.values()))
+    axes = sorted(given)
+    adjacent = axes == list(range(axes[0], axes[-1] + 1))
+    front = axes[0] if adjacent else 0
+    free = [axis for axis in range(x.rank) if axis not in given]
+    behind = len(free) - front
+    places: dict[int, Value | int] = {
+        axis: _wrapped(index, x.shape[axis]).reshape(
+            (1,) * (len(block) - index.rank) + index.shape + (1,) * behind
+        )
+        for axis, index in given.items()
+    }
+    for position, axis in enumerate(free):
+        places[axis] = position if position < front else position + len(block)
+    return _gather_at(c, x, places, c.shape)
+
+
+def _wrapped(index: Value, size: Dim) -> Value:
+    index = index.cast(DType.I64)
+    return where(index < 0, index + size, index)
+
+
+def _take_along(c: Context, x: Value, index: Value, dim: int | None = None) -> Value:
+    if dim is None:
+        raise NotHandled
+    return _gather(c, x, dim, index)
+
+
+def _hits(c: Context, x: Value, dim: int, index: Value) -> tuple[Value, int]:
+    """Where a scatter of one index per line writes: the line's own index equals it."""
+    axis = axis_of(dim, x.rank)
+    one_per_line = x.rank and tuple(index.shape) == (*x.shape[:axis], 1, *x.shape[axis + 1 :])
+    if not one_per_line:
+        raise NotHandled
+    return equal(c.iota(x.shape, axis), index), axis
+
+
+def _scatter(c: Context, x: Value, dim: int, index: Value, source: Any, **reduction: Any) -> Value:
+    if reduction:
+        raise NotHandled
+    hit, axis = _hits(c, x, dim, index)
+    if isinstance(source, Value) and source.rank:
+        source = source.slice(axis, 0, 1)
+        if source.shape != index.shape:
+            raise NotHandled
+    return where(hit, source, x).cast(c.dtype)
+
+
+def _scatter_add(c: Context, x: Value, dim: int, index: Value, source: Value) -> Value:
+    hit, axis = _hits(c, x, dim, index)
+    source = source.slice(axis, 0, 1)
+    if source.shape != index.shape:
+        raise NotHandled
+    return x + where(hit, source, 0)
+
+
+INDEXING: dict[str, Rule] = {
+    "embedding": _embedding,
+    "index_select": _index_select,
+    "gather": _gather,
+    "index.Tensor": _index,
+    "_unsafe_index.Tensor": _index,
+    "take_along_dim": _take_along,
+    "scatter.value": _scatter,
+    "scatter.src": _scatter,
+    "scatter_add": _scatter_add,
+}

@@ -1,0 +1,266 @@
+"""Rules for normalisation layers that arrive whole, and for pooling."""
+
+from __future__ import annotations
+
+from itertools import product as cross
+from typing import Any
+
+from hemstitch.frontend.context import Context, NotHandled, Rule
+from hemstitch.frontend.rules.reductions import count_of, mean_over, moments
+from hemstitch.frontend.values import Value, rsqrt
+from hemstitch.ir.dims import Dim, choice
+from hemstitch.ir.graph import Op
+
+MAX_POOL_WINDOW = 16  # elements of a pooling window that are added up one by one
+
+
+def _layer_norm(
+    c: Context, x: Value, sizes: tuple[Dim, ...], weight: Value | None, bias: Value | None, eps: Any
+) -> tuple[Value, Value, Value]:
+    axes = tuple(range(x.rank - len(sizes), x.rank))
+    x = x.cast(x.dtype.compute)
+    mean, squares = moments(x, axes)
+    scale = rsqrt(squares / count_of(x, axes) + eps)
+    return _affine((x - mean) * scale, weight, bias), mean, scale
+
+
+def _affine(x: Value, weight: Value | None, bias: Value | None) -> Value:
+    x = x if weight is None else x * weight
+    return x if bias is None else x + bias
+
+
+def _layer_norm_backward(
+    c: Context,
+    grad: Value,
+    x: Value,
+    sizes: tuple[Dim, ...],
+    mean: Value,
+    scale: Value,
+    weight: Value | None,
+    bias: Value | None,
+    mask: tuple[bool, bool, bool],
+) -> tuple[Value | None, Value | None, Value | None]:
+    outer = tuple(range(x.rank - len(sizes)))
+    inner = tuple(range(x.rank - len(sizes), x.rank))
+    grad, normal = grad.cast(grad.dtype.compute), (x - mean) * scale
+    inward = grad if weight is None else grad * weight
+    along = (inward * normal).reduce(Op.SUM, inner, keep=True)
+    count = count_of(x, inner)
+    dx = (inward - (inward.reduce(Op.SUM, inner, keep=True) + normal * along) / count) * scale
+    return (
+        dx if mask[0] else None,
+        (grad * normal).reduce(Op.SUM, outer) if mask[1] and weight is not None else None,
+        grad.reduce(Op.SUM, outer) if mask[2] and bias is not None else None,
+    )
+
+
+def _rms_norm(
+    c: Context, x: Value, sizes: tuple[Dim, ...], weight: Value | None, eps: float | None
+) -> tuple[Value, Value]:
+    if eps is None:
+        raise NotHandled
+    axes = tuple(range(x.rank - len(sizes), x.rank))
+    x = x.cast(x.dtype.compute)
+    scale = rsqrt(mean_over(x * x, axes) + eps)
+    return _affine(x * scale, weight, None), scale
+
+
+def _rms_norm_backward(
+    c: Context,
+    grad: Value,
+    x: Value,
+    sizes: tuple[Dim, ...],
+    scale: Value,
+    weight: Value | None,
+    mask: tuple[bool, bool],
+) -> tuple[Value | None, Value | None]:
+    outer = tuple(range(x.rank - len(sizes)))
+    inner = tuple(range(x.rank - len(sizes), x.rank))
+    grad, normal = grad.cast(grad.dtype.compute), x * scale
+    inward = grad if weight is None else grad * weight
+    dx = (inward - normal * mean_over(inward * normal, inner)) * scale
+    has_weight = mask[1] and weight is not None
+    return (
+        dx if mask[0] else None,
+        (grad * normal).reduce(Op.SUM, outer) if has_weight else None,
+    )
+
+
+def _group_norm(
+    c: Context,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    batch: Dim,
+    channels: Dim,
+    area: Dim,
+    groups: int,
+    eps: float,
+) -> tuple[Value, Value, Value]:
+    if not isinstance(channels, int):
+        raise NotHandled
+    shape = x.shape
+    grouped = x.cast(x.dtype.compute).reshape((batch, groups, channels // groups, area))
+    mean, squares = moments(grouped, (2, 3))
+    scale = rsqrt(squares / count_of(grouped, (2, 3)) + eps)
+    normal = ((grouped - mean) * scale).reshape(shape)
+    result = _affine(normal, *(_per_channel(each, x.rank) for each in (weight, bias)))
+    return result, mean.reshape((batch, groups)), scale.reshape((batch, groups))
+
+
+def _per_channel(x: Value | None, rank: int) -> Value | None:
+    return None if x is None else x.reshape((x.shape[0], *(1,) * (rank - 2)))
+
+
+def _batch_norm_parts(
+    x: Value, weight: Value | None, bias: Value | None, eps: float
+) -> tuple[Value, Value, Value, Value]:
+    """Normalised x, then mean, 1 / deviation and sum of squares for each channel."""
+    axes = (0, *range(2, x.rank))
+    mean, squares = moments(x, axes)
+    scale = rsqrt(squares / count_of(x, axes) + eps)
+    normal = (x - mean) * scale
+    result = _affine(normal, *(_per_channel(each, x.rank) for each in (weight, bias)))
+    channels = (x.shape[1],)
+    return result, mean.reshape(channels), scale.reshape(channels), squares.reshape(channels)
+
+
+def _batch_norm_training(
+    c: Context,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value | None,
+    running_variance: Value | None,
+    momentum: float,
+    eps: float,
+) -> tuple[Value | None, ...]:
+    x = x.cast(x.dtype.compute)
+    result, mean, scale, squares = _batch_norm_parts(x, weight, bias, eps)
+    count = count_of(x, (0, *range(2, x.rank)))
+    degrees = max(1, count - 1) if isinstance(count, int) else choice("max", (1, count - 1))
+    return (
+        result,
+        mean,
+        scale,
+        _moved(running_mean, mean, momentum),
+        _moved(running_variance, squares / degrees, momentum),
+    )
+
+
+def _moved(running: Value | None, now: Value, momentum: float) -> Value | None:
+    return None if running is None else now * momentum + running * (1 - momentum)
+
+
+def _batch_norm_inference(
+    c: Context,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value,
+    running_variance: Value,
+    momentum: float,
+    eps: float,
+) -> Value:
+    x = x.cast(x.dtype.compute)
+    scale = rsqrt(running_variance.cast(running_variance.dtype.compute) + eps)
+    mean, scale = (_channel_value(each, x.rank) for each in (running_mean, scale))
+    return _affine((x - mean) * scale, *(_per_channel(each, x.rank) for each in (weight, bias)))
+
+
+def _channel_value(x: Value, rank: int) -> Value:
+    return x.reshape((x.shape[0], *(1,) * (rank - 2)))
+
+
+def _empty(c: Context, index: int) -> Value | None:
+    result = c.results[index]
+    return None if result is None else c.constant(0, result.dtype, result.shape)
+
+
+def _batch_norm_functional(
+    c: Context,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value,
+    running_variance: Value,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Value | None, ...]:
+    if training:
+        return _batch_norm_training(
+            c, x, weight, bias, running_mean, running_variance, momentum, eps
+        )
+    result = _batch_norm_inference(
+        c, x, weight, bias, running_mean, running_variance, momentum, eps
+    )
+    return result, _empty(c, 1), _empty(c, 2), running_mean, running_variance
+
+
+def _batch_norm_no_statistics(
+    c: Context,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Value | None, ...]:
+    return _batch_norm_training(c, x, weight, bias, None, None, momentum, eps)[:3]
+
+
+def _batch_norm_no_training(c: Context, *arguments: Any) -> tuple[Value | None, ...]:
+    return _batch_norm_inference(c, *arguments), _empty(c, 1), _empty(c, 2)
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    return (value[0], value[-1]) if isinstance(value, tuple) else (value, value)
+
+
+def _avg_pool2d(
+    c: Context,
+    x: Value,
+    kernel: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor: int | None = None,
+) -> Value:
+    """The sum of one strided slice for each place in the window."""
+    height, width = _pair(kernel)
+    steps = _pair(stride) if stride != () else (height, width)
+    pads = _pair(padding)
+    padded = pads != (0, 0)
+    if ceil_mode or height * width > MAX_POOL_WINDOW or (padded and not count_include_pad):
+        raise NotHandled
+    x = x.cast(x.dtype.compute)
+    if padded:
+        x = _pad_evenly(c, x, pads)
+    rows, columns = c.shape[-2:]
+    parts = [
+        x.slice(x.rank - 2, i, rows, steps[0]).slice(x.rank - 1, j, columns, steps[1])
+        for i, j in cross(range(height), range(width))
+    ]
+    return sum(parts[1:], start=parts[0]) * (1 / (divisor or height * width))
+
+
+def _pad_evenly(c: Context, x: Value, pads: tuple[int, int]) -> Value:
+    low = (*(0,) * (x.rank - 2), *pads)
+    shape = tuple(size + 2 * pad for size, pad in zip(x.shape, low))
+    fill = c.constant(0, x.dtype).node
+    return c.value(c.builder.pad(x.node, low, shape, fill))
+
+
+NORMALIZATION: dict[str, Rule] = {
+    "native_layer_norm": _layer_norm,
+    "native_layer_norm_backward": _layer_norm_backward,
+    "_fused_rms_norm": _rms_norm,
+    "_fused_rms_norm_backward": _rms_norm_backward,
+    "native_group_norm": _group_norm,
+    "_native_batch_norm_legit_functional": _batch_norm_functional,
+    "_native_batch_norm_legit.no_stats": _batch_norm_no_statistics,
+    "_native_batch_norm_legit_no_training": _batch_norm_no_training,
+    "avg_pool2d": _avg_pool2d,
+}

@@ -1,0 +1,369 @@
+"""Rules for elementwise arithmetic, comparisons and logic. Operands may be numbers or tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from hemstitch.frontend.context import Context, NotHandled, Rule
+from hemstitch.frontend.values import (
+    Term,
+    Value,
+    absolute,
+    apply,
+    equal,
+    exp,
+    expm1,
+    floating,
+    isnan,
+    log,
+    log1p,
+    maximum,
+    minimum,
+    reciprocal,
+    rsqrt,
+    sign,
+    sqrt,
+    trunc,
+    where,
+)
+from hemstitch.ir.graph import Op
+from hemstitch.ir.types import DType
+from hemstitch.runtime.dtypes import TORCH_DTYPES
+
+LARGE = 2.0**28  # its square is far from overflow, and x + 1 == x in float32 from here on
+
+
+def of_floats(function: Callable[..., Any]) -> Rule:
+    """The rule that calls `function` on operands that have become floats."""
+
+    def rule(c: Context, *arguments: Any, **keywords: Any) -> Any:
+        dtype = floating(*(value for value in arguments if isinstance(value, Value)))
+        return function(
+            *(value.cast(dtype) if isinstance(value, Value) else value for value in arguments),
+            **keywords,
+        )
+
+    return rule
+
+
+def of_any(function: Callable[..., Any]) -> Rule:
+    return lambda c, *arguments, **keywords: function(*arguments, **keywords)
+
+
+def elementwise(op: Op) -> Rule:
+    return lambda c, *operands: apply(op, *operands)
+
+
+def float_elementwise(op: Op) -> Rule:
+    return of_floats(lambda *operands: apply(op, *operands))
+
+
+def to_bool(x: Value) -> Value:
+    return x.cast(DType.BOOL)
+
+
+def _add(x: Term, y: Term, alpha: Any = 1) -> Term:
+    return x + _scaled(y, alpha)
+
+
+def _sub(x: Term, y: Term, alpha: Any = 1) -> Term:
+    return x - _scaled(y, alpha)
+
+
+def _rsub(x: Term, y: Term, alpha: Any = 1) -> Term:
+    return y - _scaled(x, alpha)
+
+
+def _scaled(x: Term, alpha: Any) -> Term:
+    return x if alpha == 1 and not isinstance(alpha, Value) else x * alpha
+
+
+def _div(c: Context, x: Value, y: Term, rounding_mode: str | None = None) -> Value:
+    if rounding_mode is None:
+        result: Value = of_floats(lambda a, b: a / b)(c, x, y)
+        return result
+    if rounding_mode == "floor":
+        return apply(Op.FLOORDIV, x, y)
+    if c.dtype.is_float:
+        return trunc(apply(Op.DIV, x, y))
+    return apply(Op.TRUNCDIV, x, y)
+
+
+_POWERS: dict[float, Callable[[Value], Value]] = {
+    0.5: sqrt,
+    1: lambda x: x,
+    2: lambda x: x * x,
+    3: lambda x: x * x * x,
+    -0.5: rsqrt,
+    -1: reciprocal,
+    -2: lambda x: reciprocal(x * x),
+}
+
+
+def _pow(c: Context, x: Term, exponent: Term) -> Value:
+    if not isinstance(x, Value) or not isinstance(exponent, (int, float)):
+        return apply(
+            Op.POW, *(v.cast(c.dtype.compute) if isinstance(v, Value) else v for v in (x, exponent))
+        )
+    x = x.cast(c.dtype.compute)
+    short = _POWERS.get(exponent)
+    if short is not None and (c.dtype.is_float or exponent > 0):
+        return short(x)
+    return apply(Op.POW, x, exponent)
+
+
+def _clamp(x: Value, low: Term | None = None, high: Term | None = None) -> Value:
+    if low is not None:
+        x = maximum(x, low)
+    return x if high is None else minimum(x, high)
+
+
+def _lerp(start: Value, end: Value, weight: Term) -> Value:
+    """Exact at both ends: from whichever is nearer."""
+    if isinstance(weight, Value):
+        near_start = absolute(weight) < 0.5
+        return where(
+            near_start,
+            start + weight * (end - start),
+            end - (end - start) * (1 - weight),
+        )
+    if isinstance(weight, (int, float)) and abs(weight) < 0.5:
+        return start + weight * (end - start)
+    return end - (end - start) * (1 - weight)  # type: ignore[operator]
+
+
+def _addcmul(x: Value, a: Value, b: Value, value: Any = 1) -> Value:
+    return x + _scaled(a, value) * b
+
+
+def _addcdiv(x: Value, a: Value, b: Value, value: Any = 1) -> Value:
+    return x + _scaled(a, value) / b
+
+
+def _where(c: Context, condition: Value, x: Term, y: Term) -> Value:
+    if isinstance(x, Value) or isinstance(y, Value):
+        return where(to_bool(condition), x, y)
+    return where(to_bool(condition), c.constant(x, c.dtype), c.constant(y, c.dtype))
+
+
+def _masked_fill(c: Context, x: Value, mask: Value, value: Term) -> Value:
+    if isinstance(value, Value):
+        value = value.cast(x.dtype)
+    return where(mask, value, x).cast(c.dtype)
+
+
+def _fill(c: Context, x: Value, value: Term) -> Value:
+    if isinstance(value, Value):
+        return value.cast(c.dtype).broadcast(c.shape)
+    return c.constant(value, c.dtype, c.shape)
+
+
+def _copy(c: Context, x: Value, source: Value, non_blocking: bool = False) -> Value:
+    return source.cast(c.dtype).broadcast(c.shape)
+
+
+def _always(c: Context, value: bool) -> Value:
+    return c.constant(value, DType.BOOL, c.shape)
+
+
+def _isnan(c: Context, x: Value) -> Value:
+    return isnan(x) if x.dtype.is_float else _always(c, False)
+
+
+def _isinf(c: Context, x: Value) -> Value:
+    return equal(absolute(x), math.inf) if x.dtype.is_float else _always(c, False)
+
+
+def _isfinite(c: Context, x: Value) -> Value:
+    return absolute(x) < math.inf if x.dtype.is_float else _always(c, True)
+
+
+def _sign_bit(x: Value) -> Value:
+    if not x.dtype.is_float:
+        return x < 0
+    return (x < 0) | (equal(x, 0) & (reciprocal(x) < 0))
+
+
+def _copysign(x: Value, y: Term) -> Value:
+    if isinstance(y, Value):
+        return where(_sign_bit(y), -absolute(x), absolute(x))
+    assert isinstance(y, (int, float))
+    return -absolute(x) if math.copysign(1, y) < 0 else absolute(x)
+
+
+def _nan_to_num(
+    c: Context,
+    x: Value,
+    nan: float | None = None,
+    positive: float | None = None,
+    negative: float | None = None,
+) -> Value:
+    if not x.dtype.is_float:
+        return x
+    limits = torch.finfo(TORCH_DTYPES[x.dtype])
+    result = where(isnan(x), 0.0 if nan is None else nan, x)
+    result = where(equal(x, math.inf), limits.max if positive is None else positive, result)
+    return where(equal(x, -math.inf), limits.min if negative is None else negative, result)
+
+
+def _hypot(x: Value, y: Value) -> Value:
+    large = maximum(absolute(x), absolute(y))
+    ratio = minimum(absolute(x), absolute(y)) / large
+    plain = equal(large, 0) | equal(large, math.inf)
+    return where(plain, large, large * sqrt(1 + ratio * ratio))
+
+
+def _log_add_exp(x: Value, y: Value) -> Value:
+    large = maximum(x, y)
+    same_infinity = equal(x, y) & equal(absolute(x), math.inf)
+    return where(same_infinity, x, large + log1p(exp(-absolute(x - y))))
+
+
+def _log_add_exp2(x: Value, y: Value) -> Value:
+    large = maximum(x, y)
+    same_infinity = equal(x, y) & equal(absolute(x), math.inf)
+    tail = log1p(apply(Op.EXP2, -absolute(x - y))) * (1 / math.log(2))
+    return where(same_infinity, x, large + tail)
+
+
+def _x_log(logarithm: Callable[[Value], Value]) -> Rule:
+    def rule(c: Context, x: Term, y: Term) -> Value:
+        dtype = c.dtype.compute
+        x, y = (
+            term.cast(dtype) if isinstance(term, Value) else c.constant(term, dtype)
+            for term in (x, y)
+        )
+        return where(isnan(y), math.nan, where(equal(x, 0), 0.0, x * logarithm(y)))
+
+    return rule
+
+
+def _asinh(x: Value) -> Value:
+    size = absolute(x)
+    near = log1p(size + size * size / (1 + sqrt(size * size + 1)))
+    return _copysign(where(size > LARGE, log(size) + math.log(2), near), x)
+
+
+def _acosh(x: Value) -> Value:
+    above = x - 1
+    near = log1p(above + sqrt(above * (x + 1)))
+    return where(x > LARGE, log(x) + math.log(2), near)
+
+
+def _atanh(x: Value) -> Value:
+    return 0.5 * (log1p(x) - log1p(-x))
+
+
+def _logit(x: Value, eps: float | None = None) -> Value:
+    if eps is not None:
+        x = _clamp(x, eps, 1 - eps)
+    return log(x / (1 - x))
+
+
+def _round(c: Context, x: Value, decimals: int = 0) -> Value:
+    if decimals:
+        raise NotHandled
+    return apply(Op.ROUND, x) if x.dtype.is_float else x
+
+
+def _rounding(op: Op) -> Rule:
+    return lambda c, x: apply(op, x) if x.dtype.is_float else x
+
+
+def _logical(op: Op) -> Rule:
+    return lambda c, *operands: apply(op, *map(to_bool, operands))
+
+
+def _heaviside(x: Value, at_zero: Value) -> Value:
+    return where(equal(x, 0), at_zero, where(isnan(x), 0, where(x > 0, 1, 0)).cast(at_zero.dtype))
+
+
+_COMPARISONS = {name: getattr(Op, name.upper()) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
+_FLOAT_UNARY = (
+    *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "reciprocal"),
+    *("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "sigmoid"),
+    *("erf", "erfc"),
+)
+_BITWISE = {
+    "bitwise_and": Op.AND,
+    "bitwise_or": Op.OR,
+    "bitwise_xor": Op.XOR,
+    "__and__": Op.AND,
+    "__or__": Op.OR,
+    "__xor__": Op.XOR,
+    "bitwise_left_shift": Op.SHL,
+    "bitwise_right_shift": Op.SHR,
+    "__lshift__": Op.SHL,
+    "__rshift__": Op.SHR,
+}
+
+POINTWISE: dict[str, Rule] = {
+    **{name: elementwise(op) for name, op in _COMPARISONS.items()},
+    **{name: float_elementwise(getattr(Op, name.upper())) for name in _FLOAT_UNARY},
+    **{name: elementwise(op) for name, op in _BITWISE.items()},
+    **{name: _rounding(getattr(Op, name.upper())) for name in ("floor", "ceil", "trunc")},
+    "special_erfc": float_elementwise(Op.ERFC),
+    "add": of_any(_add),
+    "sub": of_any(_sub),
+    "rsub": of_any(_rsub),
+    "mul": elementwise(Op.MUL),
+    "div": _div,
+    "true_divide": _div,
+    "floor_divide": elementwise(Op.FLOORDIV),
+    "fmod": elementwise(Op.FMOD),
+    "remainder": elementwise(Op.REMAINDER),
+    "pow": _pow,
+    "neg": of_any(lambda x: -x),
+    "abs": lambda c, x: x if x.dtype is DType.BOOL else absolute(x),
+    "sign": lambda c, x: x if x.dtype is DType.BOOL else sign(x),
+    "sgn": lambda c, x: x if x.dtype is DType.BOOL else sign(x),
+    "square": of_any(lambda x: x * x),
+    "round": _round,
+    "frac": of_any(lambda x: x - trunc(x)),
+    "deg2rad": of_floats(lambda x: x * (math.pi / 180)),
+    "rad2deg": of_floats(lambda x: x * (180 / math.pi)),
+    "maximum": of_any(maximum),
+    "minimum": of_any(minimum),
+    "max.other": of_any(maximum),
+    "min.other": of_any(minimum),
+    "fmax": of_any(lambda x, y: where(isnan(x), y, where(isnan(y), x, maximum(x, y)))),
+    "fmin": of_any(lambda x, y: where(isnan(x), y, where(isnan(y), x, minimum(x, y)))),
+    "clamp": of_any(_clamp),
+    "clamp_min": of_any(_clamp),
+    "clamp_max": of_any(lambda x, high: _clamp(x, None, high)),
+    "atan2": float_elementwise(Op.ATAN2),
+    "hypot": of_floats(_hypot),
+    "logaddexp": of_floats(_log_add_exp),
+    "logaddexp2": of_floats(_log_add_exp2),
+    "xlogy": _x_log(log),
+    "special_xlog1py": _x_log(log1p),
+    "asinh": of_floats(_asinh),
+    "acosh": of_floats(_acosh),
+    "atanh": of_floats(_atanh),
+    "logit": of_floats(_logit),
+    "sinc": of_floats(lambda x: where(equal(x, 0), 1, apply(Op.SIN, x * math.pi) / (x * math.pi))),
+    "lerp": of_any(_lerp),
+    "addcmul": of_any(_addcmul),
+    "addcdiv": of_any(_addcdiv),
+    "where": _where,
+    "masked_fill": _masked_fill,
+    "fill": _fill,
+    "copy": _copy,
+    "isnan": _isnan,
+    "isinf": _isinf,
+    "isfinite": _isfinite,
+    "signbit": of_any(_sign_bit),
+    "copysign": of_floats(_copysign),
+    "nan_to_num": _nan_to_num,
+    "heaviside": of_any(_heaviside),
+    "bitwise_not": of_any(lambda x: ~x),
+    "logical_not": of_any(lambda x: ~to_bool(x)),
+    "logical_and": _logical(Op.AND),
+    "logical_or": _logical(Op.OR),
+    "logical_xor": _logical(Op.XOR),
+    "expm1": of_floats(expm1),
+}

@@ -1,0 +1,230 @@
+"""Rules for reductions: sums, extrema with and without their places, moments, norms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from hemstitch.frontend.context import Context, Rule, axes_of
+from hemstitch.frontend.values import Value, absolute, apply, equal, exp, log, sqrt, where
+from hemstitch.ir.dims import Dim, choice, product
+from hemstitch.ir.graph import Op
+from hemstitch.ir.types import DType
+
+
+def count_of(x: Value, axes: tuple[int, ...]) -> Dim:
+    return product(x.shape[axis] for axis in axes)
+
+
+def mean_over(x: Value, axes: tuple[int, ...], keep: bool = True) -> Value:
+    return x.reduce(Op.SUM, axes, keep) / count_of(x, axes)
+
+
+def moments(x: Value, axes: tuple[int, ...]) -> tuple[Value, Value]:
+    """Mean and the sum of squared distances from it (two passes), axes kept."""
+    mean = mean_over(x, axes)
+    distance = x - mean
+    return mean, (distance * distance).reduce(Op.SUM, axes, keep=True)
+
+
+def _sum(c: Context, x: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
+    return x.cast(c.dtype.compute).reduce(Op.SUM, axes_of(dim, x.rank), keepdim)
+
+
+def _nansum(
+    c: Context, x: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None
+) -> Value:
+    if x.dtype.is_float:
+        x = where(apply(Op.ISNAN, x), 0.0, x)
+    return _sum(c, x, dim, keepdim)
+
+
+def _mean(c: Context, x: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
+    return mean_over(x.cast(c.dtype.compute), axes_of(dim, x.rank), keepdim)
+
+
+def _prod(c: Context, x: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
+    return x.cast(c.dtype.compute).reduce(Op.PROD, axes_of(dim, x.rank), keepdim)
+
+
+def _extreme(op: Op) -> Rule:
+    def rule(c: Context, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+        return x.reduce(op, axes_of(dim, x.rank), keepdim)
+
+    return rule
+
+
+def _extreme_and_place(op: Op, place_op: Op) -> Rule:
+    def rule(c: Context, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+        axes = axes_of(dim, x.rank)
+        return x.reduce(op, axes, keepdim), _orderable(x).reduce(place_op, axes, keepdim)
+
+    return rule
+
+
+def _both_extremes(c: Context, x: Value, *, dim: Any = None, keepdim: bool = False) -> Any:
+    axes = axes_of(dim, x.rank)
+    return x.reduce(Op.MIN, axes, keepdim), x.reduce(Op.MAX, axes, keepdim)
+
+
+def _place(op: Op) -> Rule:
+    def rule(c: Context, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+        return _orderable(x).reduce(op, axes_of(dim, x.rank)).reshape(c.shape)
+
+    return rule
+
+
+def _orderable(x: Value) -> Value:
+    return x.cast(DType.U8) if x.dtype is DType.BOOL else x
+
+
+def _truth(op: Op) -> Rule:
+    def rule(c: Context, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+        return x.cast(DType.BOOL).reduce(op, axes_of(dim, x.rank), keepdim)
+
+    return rule
+
+
+def _count_nonzero(c: Context, x: Value, dim: Any = None) -> Value:
+    return _sum(c, x.cast(DType.BOOL), dim)
+
+
+def variance(x: Value, axes: tuple[int, ...], correction: Any) -> tuple[Value, Value]:
+    mean, squares = moments(x, axes)
+    return mean, squares / _degrees(count_of(x, axes), correction)
+
+
+def _degrees(count: Dim, correction: Any) -> Any:
+    if isinstance(count, int):
+        return float(max(0, count - correction))
+    return choice("max", (0, count - int(correction)))
+
+
+Variance = Callable[[Value, Value], Any]
+
+
+def _of_variance(finish: Variance) -> dict[str, Rule]:
+    """The rules of the three ways in which torch spells var, std, var_mean and std_mean."""
+
+    def rule(c: Context, x: Value, dim: Any, correction: Any, keepdim: bool) -> Any:
+        axes = axes_of(dim, x.rank)
+        mean, squares = variance(x.cast(c.dtype.compute), axes, correction)
+        result = finish(mean, squares)
+        if isinstance(result, tuple):
+            return tuple(value.reshape(c.shape) for value in result)
+        return result.reshape(c.shape)
+
+    def default(c: Context, x: Value, unbiased: bool = True) -> Any:
+        return rule(c, x, None, int(unbiased), False)
+
+    def dim(c: Context, x: Value, dim: Any, unbiased: bool = True, keepdim: bool = False) -> Any:
+        return rule(c, x, dim, int(unbiased), keepdim)
+
+    def correction(
+        c: Context, x: Value, dim: Any = None, *, correction: Any = None, keepdim: bool = False
+    ) -> Any:
+        return rule(c, x, dim, 1 if correction is None else correction, keepdim)
+
+    return {"default": default, "dim": dim, "correction": correction}
+
+
+_VARIANCES: dict[str, Variance] = {
+    "var": lambda mean, square: square,
+    "std": lambda mean, square: sqrt(square),
+    "var_mean": lambda mean, square: (square, mean),
+    "std_mean": lambda mean, square: (sqrt(square), mean),
+}
+
+_NORMS: dict[float, Callable[[Value, tuple[int, ...], bool], Value]] = {
+    0: lambda x, axes, keep: x.cast(DType.BOOL).cast(x.dtype).reduce(Op.SUM, axes, keep),
+    1: lambda x, axes, keep: absolute(x).reduce(Op.SUM, axes, keep),
+    2: lambda x, axes, keep: sqrt((x * x).reduce(Op.SUM, axes, keep)),
+    math.inf: lambda x, axes, keep: absolute(x).reduce(Op.MAX, axes, keep),
+    -math.inf: lambda x, axes, keep: absolute(x).reduce(Op.MIN, axes, keep),
+}
+
+
+def vector_norm(
+    c: Context, x: Value, order: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
+) -> Value:
+    x, axes = x.cast(c.dtype.compute), axes_of(dim, x.rank)
+    order = 2 if order is None else order
+    if order in _NORMS:
+        return _NORMS[order](x, axes, keepdim)
+    powers = apply(Op.POW, absolute(x), float(order))
+    return apply(Op.POW, powers.reduce(Op.SUM, axes, keepdim), 1 / order)
+
+
+def _log_sum_exp(c: Context, x: Value, dim: Any, keepdim: bool = False) -> Value:
+    axes = axes_of(dim, x.rank)
+    x = x.cast(c.dtype.compute)
+    greatest = x.reduce(Op.MAX, axes, keep=True)
+    greatest = where(equal(absolute(greatest), math.inf), 0.0, greatest)
+    total = log(exp(x - greatest).reduce(Op.SUM, axes, keep=True)) + greatest
+    return total.reshape(c.shape)
+
+
+def _softmax_parts(c: Context, x: Value, dim: int) -> tuple[Value, tuple[int, ...]]:
+    """x less its greatest along `dim`, in the compute type of the result."""
+    axes = axes_of(dim, x.rank)
+    x = x.cast(c.dtype.compute)
+    return x - x.reduce(Op.MAX, axes, keep=True), axes
+
+
+def _softmax(c: Context, x: Value, dim: int, half_to_float: bool = False) -> Value:
+    shifted, axes = _softmax_parts(c, x, dim)
+    weights = exp(shifted)
+    return weights / weights.reduce(Op.SUM, axes, keep=True)
+
+
+def _log_softmax(c: Context, x: Value, dim: int, half_to_float: bool = False) -> Value:
+    shifted, axes = _softmax_parts(c, x, dim)
+    return shifted - log(exp(shifted).reduce(Op.SUM, axes, keep=True))
+
+
+def _softmax_backward(c: Context, grad: Value, y: Value, dim: int, dtype: Any = None) -> Value:
+    product_ = grad * y
+    axes = axes_of(dim, y.rank)
+    return product_ - y * product_.reduce(Op.SUM, axes, keep=True)
+
+
+def _log_softmax_backward(c: Context, grad: Value, y: Value, dim: int, dtype: Any = None) -> Value:
+    grad = grad.cast(grad.dtype.compute)
+    return grad - exp(y) * grad.reduce(Op.SUM, axes_of(dim, y.rank), keep=True)
+
+
+REDUCTIONS: dict[str, Rule] = {
+    "sum": _sum,
+    "nansum": _nansum,
+    "mean": _mean,
+    "prod": _prod,
+    "amax": _extreme(Op.MAX),
+    "amin": _extreme(Op.MIN),
+    "max.default": _extreme(Op.MAX),
+    "min.default": _extreme(Op.MIN),
+    "max.dim": _extreme_and_place(Op.MAX, Op.ARGMAX),
+    "min.dim": _extreme_and_place(Op.MIN, Op.ARGMIN),
+    "aminmax": _both_extremes,
+    "argmax": _place(Op.ARGMAX),
+    "argmin": _place(Op.ARGMIN),
+    "any": _truth(Op.ANY),
+    "all": _truth(Op.ALL),
+    "count_nonzero": _count_nonzero,
+    "linalg_vector_norm": vector_norm,
+    "norm": vector_norm,
+    "logsumexp": _log_sum_exp,
+    "_softmax": _softmax,
+    "_log_softmax": _log_softmax,
+    "_softmax_backward_data": _softmax_backward,
+    "_log_softmax_backward_data": _log_softmax_backward,
+    **{
+        f"{name}.{spelling}": rule
+        for name, finish in _VARIANCES.items()
+        for spelling, rule in _of_variance(finish).items()
+    },
+    "prims::sum": _sum,
+    "prims::var": lambda c, x, dim, correction=1, output_dtype=None: variance(
+        x.cast(c.dtype.compute), axes_of(dim, x.rank), correction
+    )[1].reshape(c.shape),
+}

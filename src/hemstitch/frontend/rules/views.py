@@ -1,0 +1,231 @@
+"""Rules for ops that move elements and compute nothing, and for those that only change types."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hemstitch.frontend.context import (
+    Context,
+    NotHandled,
+    Rule,
+    axes_of,
+    axis_of,
+    is_certainly_not_negative,
+)
+from hemstitch.frontend.values import Value, where
+from hemstitch.ir.dims import Dim, SymbolicDim, choice
+from hemstitch.ir.types import DType
+
+
+def _same(c: Context, x: Value, *_: Any, **__: Any) -> Value:
+    return x
+
+
+def _reshape(c: Context, x: Value, *_: Any, **__: Any) -> Value:
+    return x.reshape(c.shape)
+
+
+def _expand(c: Context, x: Value, *_: Any, **__: Any) -> Value:
+    return x.broadcast(c.shape)
+
+
+def _broadcast_in_dim(c: Context, x: Value, shape: Any, axes: tuple[int, ...]) -> Value:
+    places = dict(zip(axes, x.shape))
+    return x.reshape([places.get(axis, 1) for axis in range(len(c.shape))]).broadcast(c.shape)
+
+
+def _permute(c: Context, x: Value, order: tuple[int, ...]) -> Value:
+    return x.permute([axis_of(axis, x.rank) for axis in order])
+
+
+def _transpose(c: Context, x: Value, first: int, second: int) -> Value:
+    order = list(range(x.rank))
+    if x.rank:
+        order[first], order[second] = order[second], order[first]
+    return x.permute(order)
+
+
+def wrapped_index(index: Dim, size: Dim) -> Dim:
+    """An index that counts from the end if negative, as one that does not."""
+    if is_certainly_not_negative(index):
+        return index
+    if isinstance(index, SymbolicDim):
+        return index % size
+    return size + index
+
+
+def _select(c: Context, x: Value, dim: int, index: Dim) -> Value:
+    axis = axis_of(dim, x.rank)
+    return x.slice(axis, wrapped_index(index, x.shape[axis]), 1).reshape(c.shape)
+
+
+def _start(start: Dim | None, size: Dim) -> Dim:
+    if start is None:
+        return 0
+    if is_certainly_not_negative(start):
+        return start
+    if isinstance(start, SymbolicDim):
+        raise NotHandled
+    return choice("max", (0, size + start))
+
+
+def _slice(
+    c: Context, x: Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> Value:
+    axis = axis_of(dim, x.rank)
+    if c.shape[axis] == x.shape[axis] and step == 1:
+        return x
+    return x.slice(axis, _start(start, x.shape[axis]), c.shape[axis], step)
+
+
+def _pieces(c: Context, x: Value, sizes: Any, dim: int = 0) -> list[Value]:
+    axis = axis_of(dim, x.rank)
+    pieces, start = [], 0
+    for result in c.results:
+        assert result is not None
+        pieces.append(x.slice(axis, start, result.shape[axis]))
+        start = start + result.shape[axis]  # type: ignore[assignment]
+    return pieces
+
+
+def _unbind(c: Context, x: Value, dim: int = 0) -> list[Value]:
+    axis = axis_of(dim, x.rank)
+    return [x.slice(axis, index, 1).reshape(c.shape) for index in range(len(c.results))]
+
+
+def _cat(c: Context, tensors: Sequence[Value], dim: int = 0) -> Value:
+    axis = axis_of(dim, len(c.shape))
+    parts = [x for x in tensors if x.rank == len(c.shape)]  # torch lets empty vectors join
+    return concat(c, parts, axis)
+
+
+def concat(c: Context, parts: Sequence[Value], axis: int) -> Value:
+    kept = [part for part in parts if part.shape[axis] != 0] or list(parts[:1])
+    return c.value(c.builder.concat([part.cast(c.dtype).node for part in kept], axis))
+
+
+def _stack(c: Context, tensors: Sequence[Value], dim: int = 0) -> Value:
+    axis = axis_of(dim, len(c.shape))
+    shape = (*c.shape[:axis], 1, *c.shape[axis + 1 :])
+    return concat(c, [x.reshape(shape) for x in tensors], axis)
+
+
+def _flip(c: Context, x: Value, dims: tuple[int, ...]) -> Value:
+    for axis in axes_of(dims, x.rank) if dims else ():
+        x = x.slice(axis, x.shape[axis] - 1, x.shape[axis], -1)
+    return x
+
+
+def _repeat(c: Context, x: Value, repeats: tuple[Dim, ...]) -> Value:
+    sizes = (1,) * (len(repeats) - x.rank) + x.shape
+    apart = [part for size in sizes for part in (1, size)]
+    joined = [part for count, size in zip(repeats, sizes) for part in (count, size)]
+    return x.reshape(apart).broadcast(joined).reshape(c.shape)
+
+
+def _pad(c: Context, x: Value, pads: tuple[int, ...], value: Any = 0) -> Value:
+    if not all(isinstance(pad, int) for pad in pads) or isinstance(value, Value):
+        raise NotHandled
+    missing = x.rank - len(pads) // 2
+    low = [0] * missing + list(reversed(pads[0::2]))
+    high = [0] * missing + list(reversed(pads[1::2]))
+    for axis in range(x.rank):
+        cut = x.shape[axis] + min(low[axis], 0) + min(high[axis], 0)
+        x = x.slice(axis, max(-low[axis], 0), cut)
+    fill = c.constant(value, x.dtype).node
+    return c.value(c.builder.pad(x.node, [max(pad, 0) for pad in low], c.shape, fill))
+
+
+def _slice_scatter(
+    c: Context,
+    x: Value,
+    source: Value,
+    dim: int = 0,
+    start: Any = None,
+    end: Any = None,
+    step: int = 1,
+) -> Value:
+    axis = axis_of(dim, x.rank)
+    if step != 1:
+        raise NotHandled
+    first, length = _start(start, x.shape[axis]), source.shape[axis]
+    if length == x.shape[axis]:
+        return source.broadcast(c.shape)
+    return _replaced(c, x, source, axis, first, length)
+
+
+def _select_scatter(c: Context, x: Value, source: Value, dim: int, index: Dim) -> Value:
+    axis = axis_of(dim, x.rank)
+    shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
+    first = wrapped_index(index, x.shape[axis])
+    return _replaced(c, x, source.reshape(shape), axis, first, 1)
+
+
+def _replaced(c: Context, x: Value, source: Value, axis: int, first: Dim, length: Dim) -> Value:
+    rest = x.shape[axis] - first - length
+    before, after = x.slice(axis, 0, first), x.slice(axis, first + length, rest)
+    return concat(c, [before, source, after], axis)
+
+
+def _diagonal_distance(c: Context, shape: tuple[Dim, ...]) -> Value:
+    """Column less row, over the last two axes."""
+    return c.iota(shape, len(shape) - 1) - c.iota(shape, len(shape) - 2)
+
+
+def _tril(c: Context, x: Value, diagonal: int = 0) -> Value:
+    return where(_diagonal_distance(c, x.shape) <= diagonal, x, 0).cast(c.dtype)
+
+
+def _triu(c: Context, x: Value, diagonal: int = 0) -> Value:
+    return where(_diagonal_distance(c, x.shape) >= diagonal, x, 0).cast(c.dtype)
+
+
+def _declined(c: Context, *_: Any, **__: Any) -> Value:
+    raise NotHandled
+
+
+def _view_dtype(c: Context, x: Value, *_: Any) -> Value:
+    if c.dtype is not x.dtype or c.dtype is DType.OPAQUE:
+        raise NotHandled
+    return x
+
+
+_SAME = (
+    *("alias", "clone", "contiguous", "detach", "lift", "lift_fresh", "lift_fresh_copy"),
+    *("_to_copy", "to", "alias_copy", "detach_copy", "positive", "conj", "_conj", "resolve_conj"),
+    *("prims::convert_element_type", "prims::view_of", "conj_physical", "real"),
+)
+_RESHAPES = (
+    *("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "view_copy", "flatten"),
+    *("unsqueeze_copy", "squeeze_copy", "_reshape_alias", "_reshape_copy", "prims::reshape"),
+)
+
+VIEWS: dict[str, Rule] = {
+    **dict.fromkeys(_SAME, _same),
+    **dict.fromkeys(_RESHAPES, _reshape),
+    "view.dtype": _view_dtype,
+    "expand": _expand,
+    "expand_copy": _expand,
+    "broadcast_to": _expand,
+    "prims::broadcast_in_dim": _broadcast_in_dim,
+    "permute": _permute,
+    "permute_copy": _permute,
+    "t": lambda c, x: x.permute(range(x.rank)[::-1]),
+    "transpose.int": _transpose,
+    "select.int": _select,
+    "slice.Tensor": _slice,
+    "split.Tensor": _pieces,
+    "split_with_sizes": _pieces,
+    "chunk": _pieces,
+    "unbind.int": _unbind,
+    "cat": _cat,
+    "stack": _stack,
+    "flip": _flip,
+    "repeat": _repeat,
+    "constant_pad_nd": _pad,
+    "slice_scatter": _slice_scatter,
+    "select_scatter": _select_scatter,
+    "tril": _tril,
+    "triu": _triu,
+}

@@ -1,0 +1,172 @@
+"""Symbolic sizes of a trace as the IR's: sympy expressions to `Dim`, and symbols to where a call
+brings their values. Reads only what the trace already knows, so no guard is ever added."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import add, mul
+from typing import Any
+
+import sympy
+import torch
+
+from hemstitch.errors import UnsupportedError
+from hemstitch.frontend.values import Value, apply, constant, sqrt
+from hemstitch.ir.builder import Builder
+from hemstitch.ir.dims import Dim, SymbolicDim, choice, quotient, symbol
+from hemstitch.ir.graph import Op
+from hemstitch.ir.types import DType
+
+Place = tuple[int, "int | None"]  # (argument position, axis), as in Graph.symbols
+
+
+@dataclass(slots=True)
+class Sizes:
+    """Belongs to one capture. `places` and `hints` become the graph's symbols and hints."""
+
+    builder: Builder
+    places: dict[str, Place] = field(default_factory=dict)
+    hints: dict[str, int] = field(default_factory=dict)
+    _dims: dict[sympy.Basic, Dim] = field(default_factory=dict)
+    _values: dict[sympy.Basic, Value] = field(default_factory=dict)
+
+    def bind(self, arguments: Sequence[object]) -> None:
+        """Find each symbol among the numbers and tensor sizes of a call: where it stands alone,
+        else in a formula that can be solved for it."""
+        sources = list(_sources(arguments))
+        for size, place in sources:
+            expression = size.node.expr
+            if expression.is_Symbol and expression not in self._dims:
+                self._dims[expression] = self._new_symbol(str(expression), size, place)
+        for size, place in sources:
+            self._solve(size, place)
+
+    def bind_value(self, number: Any, value: Value) -> None:
+        """`number` (a SymInt or SymFloat) is the content of a tensor."""
+        self._values[number.node.expr] = value
+
+    def dim(self, size: int | torch.SymInt) -> Dim:
+        return size if isinstance(size, int) else self._dim(size.node.expr)
+
+    def dims(self, sizes: Sequence[int | torch.SymInt]) -> tuple[Dim, ...]:
+        return tuple(self.dim(size) for size in sizes)
+
+    def number(self, number: Any) -> Dim | float | Value:
+        """A SymInt or SymFloat as a size, if it is one, else as a scalar computed at run time."""
+        expression = number.node.expr
+        is_integer = isinstance(number, torch.SymInt)
+        if is_integer and expression.free_symbols <= self._dims.keys():
+            return self._dim(expression)
+        value = self._value(expression).cast(DType.I64 if is_integer else DType.F64)
+        return Value(self.builder, value.node, is_number=True)
+
+    def _new_symbol(self, name: str, size: torch.SymInt, place: Place) -> SymbolicDim:
+        self.places[name] = place
+        if size.node.hint is not None:
+            self.hints[name] = int(size.node.hint)
+        return symbol(name)
+
+    def _solve(self, size: torch.SymInt, place: Place) -> None:
+        expression = size.node.expr
+        missing = expression.free_symbols - self._dims.keys()
+        if len(missing) != 1 or not expression.is_polynomial(*missing):
+            return
+        (unknown,) = missing
+        factor, rest = expression.coeff(unknown, 1), expression.coeff(unknown, 0)
+        if factor != 0 and sympy.expand(factor * unknown + rest - expression) == 0:
+            whole = self._new_symbol(f"size_of_{unknown}", size, place)
+            self._dims[unknown] = quotient(whole - self._dim(rest), self._dim(factor))
+
+    def _dim(self, expression: Any) -> Dim:
+        if expression.is_Integer:
+            return int(expression)
+        if expression in self._dims:
+            return self._dims[expression]
+        rule = _DIM_RULES.get(type(expression).__name__)
+        if rule is None:
+            raise UnsupportedError(f"the size {expression} is not known before the call")
+        return rule(*map(self._dim, expression.args))
+
+    def _value(self, expression: Any) -> Value:
+        if expression in self._values:
+            return self._values[expression].cast(DType.F64)
+        if expression.is_Number:
+            return self._scalar(float(expression))
+        if expression.is_integer and expression.free_symbols <= self._dims.keys():
+            return self._scalar(self._dim(expression))
+        rule = _VALUE_RULES.get(type(expression).__name__)
+        if rule is None:
+            raise UnsupportedError(f"the number {expression} cannot be computed from sizes")
+        return rule(*map(self._value, expression.args))
+
+    def _scalar(self, number: Dim | float) -> Value:
+        return constant(self.builder, number, DType.F64)
+
+
+def _sources(arguments: Sequence[object]) -> list[tuple[torch.SymInt, Place]]:
+    numbers: list[tuple[torch.SymInt, Place]] = []
+    sizes: list[tuple[torch.SymInt, Place]] = []
+    for position, argument in enumerate(arguments):
+        if isinstance(argument, torch.SymInt):
+            numbers.append((argument, (position, None)))
+        elif isinstance(argument, torch.Tensor):
+            found = [(size, (position, axis)) for axis, size in enumerate(argument.shape)]
+            sizes += [(size, place) for size, place in found if isinstance(size, torch.SymInt)]
+    return numbers + sizes
+
+
+def _remainder(size: Dim, divisor: Dim) -> Dim:
+    return size - divisor * quotient(size, divisor) if isinstance(size, int) else size % divisor
+
+
+def _power(base: Dim, exponent: Dim) -> Dim:
+    if not isinstance(exponent, int) or exponent < 0:
+        raise UnsupportedError(f"the size ({base})**({exponent}) is not a polynomial")
+    return reduce(mul, [base] * exponent, 1)
+
+
+_DIM_RULES: dict[str, Callable[..., Dim]] = {
+    "Add": lambda *terms: reduce(add, terms),
+    "Mul": lambda *factors: reduce(mul, factors),
+    "Pow": _power,
+    "PowByNatural": _power,
+    "FloorDiv": quotient,
+    "CleanDiv": quotient,
+    "CeilDiv": lambda size, divisor: -quotient(-size, divisor),
+    "PythonMod": _remainder,
+    "Mod": _remainder,
+    "ModularIndexing": lambda size, step, count: _remainder(quotient(size, step), count),
+    "Max": lambda *sizes: choice("max", sizes),
+    "Min": lambda *sizes: choice("min", sizes),
+    "Identity": lambda size: size,
+}
+
+
+def _unary(op: Op) -> Callable[[Value], Value]:
+    return lambda x: apply(op, x)
+
+
+def _float_power(base: Value, exponent: Value) -> Value:
+    return apply(Op.POW, base, exponent)
+
+
+_VALUE_RULES: dict[str, Callable[..., Value]] = {
+    "Add": lambda *terms: reduce(add, terms),
+    "Mul": lambda *factors: reduce(mul, factors),
+    "Pow": _float_power,
+    "PowByNatural": _float_power,
+    "FloatPow": _float_power,
+    "IntTrueDiv": lambda x, y: x / y,
+    "FloatTrueDiv": lambda x, y: x / y,
+    "ToFloat": lambda x: x,
+    "Identity": lambda x: x,
+    "TruncToFloat": _unary(Op.TRUNC),
+    "OpaqueUnaryFn_sqrt": sqrt,
+    "OpaqueUnaryFn_exp": _unary(Op.EXP),
+    "OpaqueUnaryFn_log2": _unary(Op.LOG2),
+    "OpaqueUnaryFn_cos": _unary(Op.COS),
+    "OpaqueUnaryFn_sin": _unary(Op.SIN),
+    "OpaqueUnaryFn_tanh": _unary(Op.TANH),
+}

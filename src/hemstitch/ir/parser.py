@@ -1,0 +1,330 @@
+"""Text -> graph, the inverse of `printer.show`: for tests and bug reports."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from hemstitch.errors import InternalError
+from hemstitch.ir import dims
+from hemstitch.ir.builder import Builder
+from hemstitch.ir.dims import Dim
+from hemstitch.ir.graph import (
+    Address,
+    Attr,
+    Graph,
+    InputAttr,
+    LibraryCall,
+    Node,
+    Op,
+    Operand,
+    Output,
+    Range,
+)
+from hemstitch.ir.ops import OPS, OpClass
+from hemstitch.ir.types import DType, TensorType
+
+Item = TypeVar("Item")
+
+_TOKEN = re.compile(
+    r"""
+    (?P<skip> \s+ | \#.* )
+  | (?P<text> "(?:[^"\\]|\\.)*" )
+  | (?P<float> -?(?:inf|nan)\b | -?\d+(?:\.\d+(?:e[+-]?\d+)?|e[+-]?\d+) )
+  | (?P<int> -?\d+ )
+  | (?P<node> %\d+ )
+  | (?P<operand> \$\d+ )
+  | (?P<word> [A-Za-z_]\w* )
+  | (?P<mark> ::|//|[\[\](){}<>,=*+%] )
+    """,
+    re.VERBOSE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """A library call's argument of which only the text is known."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def parse(text: str, builder: Builder) -> Graph:
+    """The graph that `text` shows, its nodes made by `builder`. Library calls have no target."""
+    parts = _Parts()
+    for number, line in enumerate(text.splitlines(), start=1):
+        try:
+            reader = _Reader(_tokens(line), builder, parts.nodes)
+            if reader.kind is not None:
+                _line(reader, parts)
+        except (KeyError, ValueError, AssertionError) as error:
+            raise InternalError(f"line {number}: {line.strip()}: {error}") from error
+    return Graph(
+        tuple(node for node in parts.nodes.values() if node.op is Op.INPUT),
+        tuple(parts.outputs),
+        tuple(parts.effects),
+        parts.symbols,
+        parts.hints,
+    )
+
+
+@dataclass
+class _Parts:
+    """What has been read so far."""
+
+    nodes: dict[str, Node] = field(default_factory=dict)
+    outputs: list[Output] = field(default_factory=list)
+    effects: list[Node] = field(default_factory=list)
+    symbols: dict[str, tuple[int, int | None]] = field(default_factory=dict)
+    hints: dict[str, int] = field(default_factory=dict)
+
+
+def _tokens(line: str) -> list[tuple[str, str]]:
+    """(kind, text) of each token; a last one of kind "end"."""
+    found: list[tuple[str, str]] = []
+    position = 0
+    while position < len(line):
+        match = _TOKEN.match(line, position)
+        if match is None:
+            raise ValueError(f"cannot read {line[position:]!r}")
+        if match.lastgroup and match.lastgroup != "skip":
+            found.append((match.lastgroup, match.group()))
+        position = match.end()
+    return [*found, ("end", "")]
+
+
+@dataclass
+class _Reader:
+    """The tokens of one line, read from left to right."""
+
+    tokens: list[tuple[str, str]]
+    builder: Builder
+    nodes: Mapping[str, Node]
+    position: int = 0
+
+    @property
+    def kind(self) -> str | None:
+        """Of the next token; None at the end of the line."""
+        kind = self.tokens[self.position][0]
+        return None if kind == "end" else kind
+
+    def take(self, kind: str) -> str:
+        found, text = self.tokens[self.position]
+        if found != kind:
+            raise ValueError(f"expected a token of kind {kind}, found {text or 'the line end'!r}")
+        self.position += 1
+        return text
+
+    def accept(self, text: str) -> bool:
+        """Steps over the next token if it is `text`."""
+        kind, found = self.tokens[self.position]
+        matches = found == text and kind != "text"
+        self.position += matches
+        return matches
+
+    def expect(self, text: str) -> None:
+        if not self.accept(text):
+            found = self.tokens[self.position][1]
+            raise ValueError(f"expected {text!r}, found {found or 'the line end'!r}")
+
+    def integer(self) -> int:
+        return int(self.take("int"))
+
+    def string(self) -> str:
+        return str(json.loads(self.take("text")))
+
+    def node(self) -> Node:
+        return self.nodes[self.take("node")]
+
+    def items(self, read: Callable[[], Item], opening: str = "(", closing: str = ")") -> list[Item]:
+        """opening item, item, ... closing"""
+        self.expect(opening)
+        found: list[Item] = []
+        while not self.accept(closing):
+            if found:
+                self.expect(",")
+            found.append(read())
+        return found
+
+    # --- sizes and types
+
+    def dim(self) -> Dim:
+        total = self._product()
+        while self.accept("+"):
+            total = total + self._product()
+        return total
+
+    def _product(self) -> Dim:
+        total = self._factor()
+        while self.accept("*"):
+            total = total * self._factor()
+        return total
+
+    def _factor(self) -> Dim:
+        if self.kind == "int":
+            return self.integer()
+        if self.kind == "word":
+            name = self.take("word")
+            is_choice = name in ("min", "max")
+            return dims.choice(name, self.items(self.dim)) if is_choice else dims.symbol(name)
+        self.expect("(")
+        (numerator,) = self.items(self.dim)
+        divide = dims.remainder if self.accept("%") else dims.quotient
+        if divide is dims.quotient:
+            self.expect("//")
+        (denominator,) = self.items(self.dim)
+        self.expect(")")
+        return divide(numerator, denominator)
+
+    def dims(self) -> tuple[Dim, ...]:
+        return tuple(self.items(self.dim))
+
+    def strides(self) -> tuple[Dim, ...]:
+        self.expect("strides")
+        return self.dims()
+
+    def type(self) -> TensorType:
+        dtype = DType(self.take("word"))
+        return TensorType(tuple(self.items(self.dim, "[", "]")), dtype)
+
+    # --- attributes
+
+    def constant(self) -> bool | int | float:
+        if self.kind == "word":
+            return self._word_argument(self.take("word")) is True
+        return float(self.take("float")) if self.kind == "float" else self.integer()
+
+    def integers(self) -> tuple[int, ...]:
+        return tuple(self.items(self.integer))
+
+    def ranges(self) -> tuple[Range, ...]:
+        return tuple(self.items(self._range))
+
+    def _range(self) -> Range:
+        start = self.dim()
+        self.expect("::")
+        return Range(start, self.integer())
+
+    def addresses(self) -> tuple[Address, ...]:
+        return tuple(self.items(self._address))
+
+    def _address(self) -> Address:
+        kind = self.take("word")
+        return Address(**{kind: self.integer()})
+
+    def input(self) -> InputAttr:
+        name = self.string()
+        self.expect("position")
+        position = self.integer()
+        return InputAttr(name, position, self.strides())
+
+    def call(self) -> LibraryCall:
+        name = self.string()
+        self.expect("arguments")
+        arguments = tuple(self.items(self.argument))
+        self.expect("keywords")
+        keywords = tuple(self.items(self._keyword))
+        self.expect("operands")
+        strides = tuple(self.items(lambda: None if self.accept("none") else self.dims()))
+        self.expect("results")
+        results = tuple(self.items(self._result))
+        is_tuple, effects = self.accept("tuple"), self.accept("effects")
+        return LibraryCall(name, None, arguments, keywords, strides, results, is_tuple, effects)
+
+    def _result(self) -> tuple[TensorType, tuple[Dim, ...]] | None:
+        if self.accept("none"):
+            return None
+        type_ = self.type()
+        return type_, self.strides()
+
+    def _keyword(self) -> tuple[str, object]:
+        name = self.take("word")
+        self.expect("=")
+        return name, self.argument()
+
+    def argument(self) -> object:
+        kind, text = self.tokens[self.position]
+        if text == "(":
+            return tuple(self.items(self.argument))
+        if text == "{":
+            return self.items(self.dim, "{", "}")[0]
+        if text == "<":
+            return Opaque(self.items(self.string, "<", ">")[0])
+        return _ARGUMENTS[kind](self, self.take(kind))
+
+    def _word_argument(self, word: str) -> bool | None:
+        return {"none": None, "true": True, "false": False}[word]
+
+
+_ARGUMENTS: dict[str, Callable[[_Reader, str], object]] = {
+    "text": lambda _, text: json.loads(text),
+    "int": lambda _, text: int(text),
+    "float": lambda _, text: float(text),
+    "operand": lambda _, text: Operand(int(text[1:])),
+    "word": _Reader._word_argument,
+}
+_ATTRIBUTES: dict[Op, Callable[[_Reader], Attr]] = {
+    Op.INPUT: _Reader.input,
+    Op.CONSTANT: _Reader.constant,
+    Op.SIZE: _Reader.dim,
+    Op.SLICE: _Reader.ranges,
+    Op.GATHER: _Reader.addresses,
+    Op.LIBRARY: _Reader.call,
+    **dict.fromkeys((Op.IOTA, Op.CONCAT, Op.RESULT), _Reader.integer),
+    **dict.fromkeys((Op.PERMUTE, Op.PAD), _Reader.integers),
+    **{op: _Reader.integers for op, row in OPS.items() if row.op_class is OpClass.REDUCTION},
+}
+
+
+def _line(reader: _Reader, parts: _Parts) -> None:
+    if reader.kind == "node":
+        name = reader.take("node")
+        reader.expect("=")
+        parts.nodes[name] = _node(reader)
+    else:
+        _STATEMENTS[reader.take("word")](reader, parts)
+    if reader.kind is not None:
+        raise ValueError(f"did not expect {reader.tokens[reader.position][1]!r}")
+
+
+def _node(reader: _Reader) -> Node:
+    op = Op(reader.take("word"))
+    type_ = reader.type()
+    inputs: list[Node] = []
+    while reader.kind == "node":
+        inputs.append(reader.node())
+        reader.accept(",")
+    attr = _ATTRIBUTES[op](reader) if op in _ATTRIBUTES else None
+    return reader.builder.make(op, *inputs, attr=attr, type=type_)
+
+
+def _symbol(reader: _Reader, parts: _Parts) -> None:
+    name = reader.take("word")
+    reader.expect("=")
+    reader.expect("argument")
+    position = reader.integer()
+    parts.symbols[name] = (position, reader.integer() if reader.accept("axis") else None)
+    if reader.accept("hint"):
+        parts.hints[name] = reader.integer()
+
+
+def _output(reader: _Reader, parts: _Parts) -> None:
+    value = reader.node()
+    strides = reader.strides()
+    parts.outputs.append(Output(value, strides, reader.node() if reader.accept("into") else None))
+
+
+def _effect(reader: _Reader, parts: _Parts) -> None:
+    parts.effects.append(reader.node())
+
+
+_STATEMENTS: dict[str, Callable[[_Reader, _Parts], None]] = {
+    "symbol": _symbol,
+    "output": _output,
+    "effect": _effect,
+}

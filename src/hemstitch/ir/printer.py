@@ -1,0 +1,102 @@
+"""Graph -> text. Nothing that matters for the meaning is left out; `parser` reads it back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+
+from hemstitch.ir.dims import SymbolicDim
+from hemstitch.ir.graph import Attr, Graph, InputAttr, LibraryCall, Node, Operand, Output, toposort
+
+
+def show(graph: Graph, *, origins: bool = False) -> str:
+    """One line for each symbol, input, node and output; `origins` adds where a node comes from."""
+    nodes = dict.fromkeys((*graph.inputs, *toposort(graph.roots)))
+    names = {node: f"%{number}" for number, node in enumerate(nodes)}
+    lines = [_symbol_line(graph, name) for name in graph.symbols]
+    for node in nodes:
+        comment = f"  # {graph.origins[node]}" if origins and node in graph.origins else ""
+        lines.append(f"{names[node]} = {_node_text(node, names)}{comment}")
+    lines.extend(_output_line(output, names) for output in graph.outputs)
+    lines.extend(f"effect {names[node]}" for node in graph.effects)
+    return "\n".join(lines) + "\n"
+
+
+def describe(node: Node) -> str:
+    """A node by itself, its operands shown by their types: for messages."""
+    operands = ", ".join(str(operand.type) for operand in node.inputs)
+    return f"{node.op.value} {node.type} of ({operands}) {attr_text(node.attr)}".rstrip()
+
+
+def attr_text(attr: Attr) -> str:
+    match attr:
+        case None:
+            return ""
+        case bool():
+            return str(attr).lower()
+        case tuple():
+            return _tuple(attr)
+        case InputAttr():
+            return (
+                f"{json.dumps(attr.name)} position {attr.position} strides {_tuple(attr.strides)}"
+            )
+        case LibraryCall():
+            return _call_text(attr)
+        case int() | float() | SymbolicDim():
+            return str(attr)
+
+
+def _symbol_line(graph: Graph, name: str) -> str:
+    position, axis = graph.symbols[name]
+    place = f"argument {position}" + ("" if axis is None else f" axis {axis}")
+    hint = f" hint {graph.hints[name]}" if name in graph.hints else ""
+    return f"symbol {name} = {place}{hint}"
+
+
+def _node_text(node: Node, names: Mapping[Node, str]) -> str:
+    operands = ", ".join(names[operand] for operand in node.inputs)
+    words = (node.op.value, str(node.type), operands, attr_text(node.attr))
+    return " ".join(word for word in words if word)
+
+
+def _output_line(output: Output, names: Mapping[Node, str]) -> str:
+    into = "" if output.mutates is None else f" into {names[output.mutates]}"
+    return f"output {names[output.value]} strides {_tuple(output.strides)}{into}"
+
+
+def _call_text(call: LibraryCall) -> str:
+    strides = ("none" if item is None else _tuple(item) for item in call.operand_strides)
+    results = (
+        "none" if item is None else f"{item[0]} strides {_tuple(item[1])}" for item in call.results
+    )
+    keywords = (f"{name}={_argument(value)}" for name, value in call.keywords)
+    words = [
+        json.dumps(call.name),
+        f"arguments {_argument(call.arguments)}",
+        f"keywords {_tuple(keywords)}",
+        f"operands {_tuple(strides)}",
+        f"results {_tuple(results)}",
+    ]
+    words += ["tuple"] * call.is_tuple + ["effects"] * call.effects
+    return " ".join(words)
+
+
+def _argument(value: object) -> str:
+    """An argument of a library call. What only the framework understands stands in <quotes>."""
+    match value:
+        case None | bool() | int() | float():
+            return str(value).lower()
+        case str():
+            return json.dumps(value)
+        case Operand():
+            return f"${value.index}"
+        case SymbolicDim():
+            return f"{{{value}}}"
+        case tuple():
+            return _tuple(_argument(item) for item in value)
+        case _:
+            return f"<{json.dumps(str(value))}>"
+
+
+def _tuple(items: Iterable[object]) -> str:
+    return f"({', '.join(map(str, items))})"

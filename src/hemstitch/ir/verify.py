@@ -1,0 +1,477 @@
+"""What holds of any graph. Passes run it after each stage; it says which node breaks which rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+
+from hemstitch.errors import InternalError
+from hemstitch.ir.dims import Dim, SymbolicDim, product, symbols
+from hemstitch.ir.graph import (
+    Address,
+    Attr,
+    Graph,
+    InputAttr,
+    LibraryCall,
+    Node,
+    Op,
+    Operand,
+    Output,
+    Range,
+)
+from hemstitch.ir.ops import OPS, ResultType, highest, lowest
+from hemstitch.ir.printer import describe
+from hemstitch.ir.types import DType, Kind, TensorType
+
+Problems = Iterator[str]
+
+
+def verify(graph: Graph) -> None:
+    """Raises InternalError with the first thing that is wrong."""
+    for problem in _problems(graph):
+        raise InternalError(f"invalid graph: {problem}")
+
+
+def _problems(graph: Graph) -> Problems:
+    if _has_cycle((*graph.inputs, *graph.roots)):
+        yield "a node needs its own value"
+        return
+    known = set(graph.symbols)
+    inputs = set(graph.inputs)
+    for node in _reachable((*graph.inputs, *graph.roots)):
+        for problem in chain(_node_problems(node), _symbol_problems(node, known)):
+            yield f"{describe(node)}: {problem}"
+        if node.op is Op.INPUT and node not in inputs:
+            yield f"{describe(node)}: is not among the graph's inputs"
+    yield from _input_problems(graph)
+    yield from _output_problems(graph)
+    yield from _effect_problems(graph)
+
+
+# --- the graph as a whole
+
+
+def _reachable(roots: Iterable[Node]) -> list[Node]:
+    """Unlike `toposort` in no order, so that it ends for a cycle too."""
+    found: dict[Node, None] = {}
+    stack = list(roots)
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found[node] = None
+            stack.extend(node.inputs)
+    return list(found)
+
+
+def _has_cycle(roots: Iterable[Node]) -> bool:
+    """Takes away nodes whose operands are all gone; what is left is in or behind a cycle."""
+    nodes = _reachable(roots)
+    missing = {node: len(node.inputs) for node in nodes}
+    readers: dict[Node, list[Node]] = {node: [] for node in nodes}
+    for node in nodes:
+        for operand in node.inputs:
+            readers[operand].append(node)
+    ready = [node for node, count in missing.items() if count == 0]
+    gone = 0
+    while ready:
+        gone += 1
+        for reader in readers[ready.pop()]:
+            missing[reader] -= 1
+            if missing[reader] == 0:
+                ready.append(reader)
+    return gone < len(nodes)
+
+
+def _input_problems(graph: Graph) -> Problems:
+    positions: set[int] = set()
+    for node in graph.inputs:
+        if not isinstance(node.attr, InputAttr):
+            yield f"{describe(node)}: stands among the graph's inputs"
+        elif node.attr.position in positions:
+            yield f"{describe(node)}: another input has this position"
+        else:
+            positions.add(node.attr.position)
+
+
+def _output_problems(graph: Graph) -> Problems:
+    mutated: set[Node] = set()
+    for index, output in enumerate(graph.outputs):
+        for problem in _output_faults(output, graph, mutated):
+            yield f"output {index} ({describe(output.value)}): {problem}"
+
+
+def _output_faults(output: Output, graph: Graph, mutated: set[Node]) -> Problems:
+    value, target = output.value, output.mutates
+    if len(output.strides) != value.type.rank:
+        yield f"{len(output.strides)} strides for {value.type.rank} axes"
+    if value.op is Op.LIBRARY:
+        yield "a library call is no value; its RESULT is"
+    if target is None:
+        return
+    if target not in graph.inputs:
+        yield "mutates something that is not an input of the graph"
+    elif target.type != value.type:
+        yield f"mutates an input of type {target.type}"
+    if target in mutated:
+        yield "mutates an input that another output mutates"
+    mutated.add(target)
+
+
+def _effect_problems(graph: Graph) -> Problems:
+    for node in graph.effects:
+        if not isinstance(node.attr, LibraryCall) or not node.attr.effects:
+            yield f"{describe(node)}: stands among the effects but has none"
+
+
+def _symbol_problems(node: Node, known: set[str]) -> Problems:
+    unknown = {name for size in _sizes(node) for name in symbols(size)} - known
+    if unknown:
+        yield f"no argument gives {', '.join(sorted(unknown))}"
+
+
+def _sizes(node: Node) -> Iterator[Dim]:
+    yield from node.shape
+    match node.attr:
+        case InputAttr():
+            yield from node.attr.strides
+        case SymbolicDim():
+            yield node.attr
+        case tuple():
+            yield from (part.start for part in node.attr if isinstance(part, Range))
+
+
+# --- one node
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """`attr`: is the attribute of the right type; `kinds`: what the operands' elements may be."""
+
+    attr: Callable[[Attr], bool]
+    check: Callable[[Node], Problems]
+    kinds: frozenset[Kind] = frozenset((Kind.BOOL, Kind.INT, Kind.FLOAT))
+
+
+def _node_problems(node: Node) -> Problems:
+    """The checks of one op may rely on the attribute and the operand count, so these come first."""
+    row, arity = _ROWS[node.op], OPS[node.op].arity
+    if arity not in (None, len(node.inputs)):
+        yield f"takes {arity} operands, has {len(node.inputs)}"
+    elif not row.attr(node.attr):
+        yield f"has an attribute of type {type(node.attr).__name__}"
+    elif any(operand.type.dtype.kind not in row.kinds for operand in node.inputs):
+        yield "does not take operands of these element types"
+    else:
+        yield from (f"has a negative size {size}" for size in node.shape if _surely(size, -1))
+        yield from row.check(node)
+        yield from _result_problems(node)
+
+
+def _result_problems(node: Node) -> Problems:
+    dtype = node.type.dtype
+    match OPS[node.op].result:
+        case ResultType.SAME:
+            expected = node.inputs[-1].type.dtype
+        case ResultType.BOOL:
+            expected = DType.BOOL
+        case ResultType.INDEX:
+            expected = DType.I64
+        case ResultType.GIVEN:
+            expected = dtype
+    if dtype is not expected:
+        yield f"gives {expected}"
+
+
+def _surely(size: Dim, at_most: int) -> bool:
+    return isinstance(size, int) and size <= at_most
+
+
+def _input(node: Node) -> Problems:
+    assert isinstance(node.attr, InputAttr)
+    if len(node.attr.strides) != node.type.rank:
+        yield f"{len(node.attr.strides)} strides for {node.type.rank} axes"
+
+
+def _constant(node: Node) -> Problems:
+    expected = {Kind.BOOL: bool, Kind.INT: int, Kind.FLOAT: float}.get(node.type.dtype.kind)
+    if type(node.attr) is not expected:
+        yield f"its value is a {type(node.attr).__name__}"
+    elif expected is int and not _fits(node.attr, node.type.dtype):
+        yield "its value does not fit its element type"
+
+
+def _fits(value: Attr, dtype: DType) -> bool:
+    return isinstance(value, int) and lowest(dtype) <= value <= highest(dtype)
+
+
+def _size(node: Node) -> Problems:
+    if node.type != TensorType((), DType.I64):
+        yield "a size is an i64 scalar"
+
+
+def _iota(node: Node) -> Problems:
+    if node.type.dtype is not DType.I64:
+        yield "an index is an i64"
+    yield from _axis(node.attr, node.type.rank)
+
+
+def _philox(node: Node) -> Problems:
+    if node.inputs[0].type != TensorType((), DType.I64):
+        yield "its seed is an i64 scalar"
+    if node.type.dtype is not DType.F32:
+        yield "gives f32"
+
+
+def _axis(axis: Attr, rank: int) -> Problems:
+    if not isinstance(axis, int) or not 0 <= axis < rank:
+        yield f"there is no axis {axis}"
+
+
+def _elementwise(node: Node) -> Problems:
+    for operand in node.inputs:
+        if operand.shape != node.shape:
+            yield f"an operand has the shape of {operand.type}: broadcasts are explicit"
+    if len({operand.type.dtype for operand in node.inputs}) > 1:
+        yield "its operands differ in element type: casts are explicit"
+
+
+def _where(node: Node) -> Problems:
+    condition, x, y = node.inputs
+    if condition.type.dtype is not DType.BOOL:
+        yield "its condition is not bool"
+    if any(operand.shape != node.shape for operand in node.inputs):
+        yield "an operand has another shape: broadcasts are explicit"
+    if x.type.dtype is not y.type.dtype:
+        yield "its branches differ in element type: casts are explicit"
+
+
+def _cast(node: Node) -> Problems:
+    yield from _elementwise(node)
+    if node.type.dtype is DType.OPAQUE:
+        yield "casts to opaque"
+
+
+def _view(node: Node) -> Problems:
+    if node.type.dtype is not node.inputs[0].type.dtype:
+        yield "changes the element type"
+
+
+def _broadcast(node: Node) -> Problems:
+    yield from _view(node)
+    (x,) = node.inputs
+    if x.type.rank != node.type.rank:
+        yield "changes the number of axes"
+    elif any(old not in (1, new) for old, new in zip(x.shape, node.shape)):
+        yield "only axes of size 1 grow"
+
+
+def _reshape(node: Node) -> Problems:
+    yield from _view(node)
+    if product(node.inputs[0].shape) != product(node.shape):
+        yield "changes the number of elements"
+
+
+def _permute(node: Node) -> Problems:
+    yield from _view(node)
+    (x,) = node.inputs
+    order = _integers(node)
+    if sorted(order) != list(range(x.type.rank)):
+        yield f"{order} is no order of {x.type.rank} axes"
+    elif node.shape != tuple(x.shape[axis] for axis in order):
+        yield "its shape does not follow from the order"
+
+
+def _slice(node: Node) -> Problems:
+    yield from _view(node)
+    (x,) = node.inputs
+    assert isinstance(node.attr, tuple)
+    if not len(node.attr) == x.type.rank == node.type.rank:
+        yield f"{len(node.attr)} ranges for {x.type.rank} axes, result with {node.type.rank}"
+        return
+    for axis, (part, old, new) in enumerate(zip(node.attr, x.shape, node.shape)):
+        assert isinstance(part, Range)
+        if part.step == 0:
+            yield f"steps by 0 along axis {axis}"
+        elif new != 0 and any(
+            _surely(end, -1) or _surely(old - end, 0)
+            for end in (part.start, part.start + (new - 1) * part.step)
+        ):
+            yield f"leaves its operand along axis {axis}"
+
+
+def _pad(node: Node) -> Problems:
+    yield from _view(node)
+    x, fill = node.inputs
+    low = _integers(node)
+    if fill.type != TensorType((), x.type.dtype):
+        yield f"fills with {fill.type}"
+    if not len(low) == x.type.rank == node.type.rank:
+        yield f"{len(low)} paddings for {x.type.rank} axes, result with {node.type.rank}"
+        return
+    for before, old, new in zip(low, x.shape, node.shape):
+        if before < 0 or _surely(new - old - before, -1):
+            yield "pads by less than nothing"
+
+
+def _concat(node: Node) -> Problems:
+    if not node.inputs:
+        yield "joins nothing"
+        return
+    yield from _axis(node.attr, node.type.rank)
+    axis = node.attr
+    assert isinstance(axis, int)
+    total: Dim = 0
+    for part in node.inputs:
+        if part.type.rank != node.type.rank or part.type.dtype is not node.type.dtype:
+            yield f"joins {part.type}"
+            return
+        total = total + part.shape[axis]
+        if _without(part.shape, axis) != _without(node.shape, axis):
+            yield f"joins {part.type}"
+    if total != node.shape[axis]:
+        yield f"its parts have {total} elements along axis {axis}"
+
+
+def _without(shape: tuple[Dim, ...], axis: int) -> tuple[Dim, ...]:
+    return shape[:axis] + shape[axis + 1 :]
+
+
+def _gather(node: Node) -> Problems:
+    if not node.inputs:
+        yield "has no source"
+        return
+    yield from _view(node)
+    source, *indices = node.inputs
+    assert isinstance(node.attr, tuple)
+    if len(node.attr) != source.type.rank:
+        yield f"{len(node.attr)} addresses for {source.type.rank} axes"
+        return
+    for index in indices:
+        if index.shape != node.shape or index.type.dtype.kind is not Kind.INT:
+            yield f"an index operand is {index.type}"
+    for address, size in zip(node.attr, source.shape):
+        assert isinstance(address, Address)
+        yield from _address(address, size, node)
+
+
+def _address(address: Address, size: Dim, node: Node) -> Problems:
+    if (address.axis is None) == (address.operand is None):
+        yield "an address has either an axis or an operand"
+    elif address.operand is not None and not 0 < address.operand < len(node.inputs):
+        yield f"there is no index operand {address.operand}"
+    elif address.axis is not None:
+        if not 0 <= address.axis < node.type.rank:
+            yield f"there is no axis {address.axis}"
+        elif _surely(size - node.shape[address.axis], -1):
+            yield f"axis {address.axis} is longer than the source"
+
+
+def _reduction(node: Node) -> Problems:
+    (x,) = node.inputs
+    axes = _integers(node)
+    if list(axes) != sorted(set(axes)) or any(not 0 <= axis < x.type.rank for axis in axes):
+        yield f"{axes} are no sorted axes of {x.type}"
+    elif node.shape != tuple(size for axis, size in enumerate(x.shape) if axis not in axes):
+        yield "its result lacks other axes than it reduces"
+
+
+def _library(node: Node) -> Problems:
+    call = node.attr
+    assert isinstance(call, LibraryCall)
+    if len(call.operand_strides) != len(node.inputs):
+        yield f"strides of {len(call.operand_strides)} operands for {len(node.inputs)}"
+    for operand in _operands((call.arguments, tuple(value for _, value in call.keywords))):
+        if not 0 <= operand.index < len(node.inputs):
+            yield f"there is no operand {operand.index}"
+    for result in call.results:
+        if result is not None and result[0].rank != len(result[1]):
+            yield f"{len(result[1])} strides for a result of type {result[0]}"
+
+
+def _operands(value: object) -> Iterator[Operand]:
+    if isinstance(value, Operand):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _operands(item)
+
+
+def _result(node: Node) -> Problems:
+    call, index = node.inputs[0].attr, node.attr
+    assert isinstance(index, int)
+    if not isinstance(call, LibraryCall):
+        yield "its operand is no library call"
+    elif not 0 <= index < len(call.results):
+        yield f"the call has {len(call.results)} results"
+    else:
+        result = call.results[index]
+        if result is None or result[0] != node.type:
+            yield f"result {index} of the call is {result and result[0]}"
+
+
+def _integers(node: Node) -> tuple[int, ...]:
+    assert isinstance(node.attr, tuple)
+    return tuple(value for value in node.attr if isinstance(value, int))
+
+
+# --- the table
+
+
+def _no_attr(attr: Attr) -> bool:
+    return attr is None
+
+
+def _is(*types: type) -> Callable[[Attr], bool]:
+    return lambda attr: type(attr) in types
+
+
+def _tuple_of(item: type) -> Callable[[Attr], bool]:
+    return lambda attr: isinstance(attr, tuple) and all(type(part) is item for part in attr)
+
+
+def _arithmetic(*kinds: Kind) -> _Row:
+    return _Row(_no_attr, _elementwise, frozenset(kinds))
+
+
+_ANY = frozenset(Kind)
+_NUMBER = _arithmetic(Kind.INT, Kind.FLOAT)
+_FLOAT = _arithmetic(Kind.FLOAT)
+_INT = _arithmetic(Kind.INT)
+_BITS = _arithmetic(Kind.BOOL, Kind.INT)
+_COMPARISON = _arithmetic(Kind.BOOL, Kind.INT, Kind.FLOAT)
+_REDUCTION = _Row(_tuple_of(int), _reduction)
+
+_ROWS: dict[Op, _Row] = {
+    Op.INPUT: _Row(_is(InputAttr), _input),
+    Op.CONSTANT: _Row(_is(bool, int, float), _constant),
+    Op.SIZE: _Row(_is(int, SymbolicDim), _size),
+    Op.IOTA: _Row(_is(int), _iota),
+    Op.PHILOX: _Row(_no_attr, _philox),
+    **dict.fromkeys((Op.NEG, Op.ABS, Op.SIGN), _NUMBER),
+    **dict.fromkeys((Op.EXP, Op.EXP2, Op.EXPM1, Op.LOG, Op.LOG2, Op.LOG10, Op.LOG1P), _FLOAT),
+    **dict.fromkeys((Op.SQRT, Op.RSQRT, Op.RECIPROCAL, Op.SIGMOID, Op.ERF, Op.ERFC), _FLOAT),
+    **dict.fromkeys((Op.SIN, Op.COS, Op.TAN, Op.ASIN, Op.ACOS, Op.ATAN, Op.ATAN2), _FLOAT),
+    **dict.fromkeys((Op.SINH, Op.COSH, Op.TANH), _FLOAT),
+    **dict.fromkeys((Op.FLOOR, Op.CEIL, Op.ROUND, Op.TRUNC, Op.ISNAN, Op.DIV), _FLOAT),
+    **dict.fromkeys((Op.NOT, Op.AND, Op.OR, Op.XOR), _BITS),
+    **dict.fromkeys((Op.TRUNCDIV, Op.SHL, Op.SHR), _INT),
+    **dict.fromkeys((Op.ADD, Op.SUB, Op.MUL, Op.POW), _NUMBER),
+    **dict.fromkeys((Op.FLOORDIV, Op.FMOD, Op.REMAINDER), _NUMBER),
+    **dict.fromkeys((Op.MAXIMUM, Op.MINIMUM), _COMPARISON),
+    **dict.fromkeys((Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE), _COMPARISON),
+    Op.CAST: _Row(_no_attr, _cast),
+    Op.WHERE: _Row(_no_attr, _where),
+    Op.BROADCAST: _Row(_no_attr, _broadcast),
+    Op.RESHAPE: _Row(_no_attr, _reshape),
+    Op.PERMUTE: _Row(_tuple_of(int), _permute),
+    Op.SLICE: _Row(_tuple_of(Range), _slice),
+    Op.PAD: _Row(_tuple_of(int), _pad),
+    Op.CONCAT: _Row(_is(int), _concat),
+    Op.GATHER: _Row(_tuple_of(Address), _gather),
+    **dict.fromkeys((Op.SUM, Op.PROD), _Row(_tuple_of(int), _reduction, _NUMBER.kinds)),
+    **dict.fromkeys((Op.MAX, Op.MIN, Op.ARGMAX, Op.ARGMIN), _REDUCTION),
+    **dict.fromkeys((Op.ANY, Op.ALL), _Row(_tuple_of(int), _reduction, frozenset((Kind.BOOL,)))),
+    Op.LIBRARY: _Row(_is(LibraryCall), _library, _ANY),
+    Op.RESULT: _Row(_is(int), _result, _ANY),
+}

@@ -1,0 +1,132 @@
+"""Loop axes, and positions in memory as affine functions of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Union
+
+from hemstitch.ir.dims import Dim, SymbolicDim, divides, quotient
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Axis:
+    """One loop variable, from 0 to `extent`; identity is equality.
+
+    `limit`: where the axis is the inner half of a split one, how far the whole axis goes; the loop
+    also ends when the whole index reaches it: outer * extent + inner < limit.
+    """
+
+    name: str
+    extent: Dim
+    outer: Axis | None = None
+    limit: Dim | None = None
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """An i64 value of the program used as an index (a gather); `extent` bounds it."""
+
+    name: str
+    extent: Dim
+
+    def __str__(self) -> str:
+        return self.name
+
+
+Variable = Union[Axis, Computed]
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """constant + sum of coefficient * variable, in the order of the names: equal means `==`."""
+
+    terms: tuple[tuple[Variable, Dim], ...] = ()
+    constant: Dim = 0
+
+    def __add__(self, other: Index) -> Index:
+        total = dict(self.terms)
+        for variable, coefficient in other.terms:
+            total[variable] = total.get(variable, 0) + coefficient
+        ordered = sorted(_nonzero(total.items()), key=lambda term: term[0].name)
+        return Index(tuple(ordered), self.constant + other.constant)
+
+    def scaled(self, factor: Dim) -> Index:
+        if factor == 0:
+            return Index()
+        terms = tuple((variable, coefficient * factor) for variable, coefficient in self.terms)
+        return Index(terms, self.constant * factor)
+
+    def shifted(self, offset: Dim) -> Index:
+        return Index(self.terms, self.constant + offset)
+
+    def coefficient(self, variable: Variable) -> Dim:
+        return dict(self.terms).get(variable, 0)
+
+    def substitute(self, values: Mapping[Variable, Index]) -> Index:
+        result = Index((), self.constant)
+        for variable, coefficient in self.terms:
+            result += values.get(variable, Index(((variable, 1),))).scaled(coefficient)
+        return result
+
+    def __str__(self) -> str:
+        parts = [
+            str(variable) if coefficient == 1 else f"{_factor(coefficient)}*{variable}"
+            for variable, coefficient in self.terms
+        ]
+        if self.constant != 0 or not parts:
+            parts.append(str(self.constant))
+        return " + ".join(parts)
+
+
+def at(variable: Variable) -> Index:
+    return Index(((variable, 1),))
+
+
+def linear(indices: Iterable[Index], strides: Iterable[Dim]) -> Index:
+    """sum of index * stride."""
+    total = Index()
+    for index, stride in zip(indices, strides):
+        total += index.scaled(stride)
+    return total
+
+
+def largest(index: Index) -> Dim:
+    """An upper bound of a non-negative index, where every coefficient is non-negative."""
+    total = index.constant
+    for variable, coefficient in index.terms:
+        total = total + coefficient * (variable.extent - 1)
+    return total
+
+
+def divide(index: Index, size: Dim) -> tuple[Index, Index] | None:
+    """(index // size, index % size), where both are affine for certain; else None."""
+    whole = [(v, c) for v, c in index.terms if divides(size, c)]
+    rest = [(v, c) for v, c in index.terms if not divides(size, c)]
+    constant_whole: Dim = 0
+    constant_rest = index.constant
+    if isinstance(constant_rest, int) and isinstance(size, int):
+        constant_whole, constant_rest = divmod(constant_rest, size)
+    elif divides(size, constant_rest):
+        constant_whole, constant_rest = quotient(constant_rest, size), 0
+    remainder = Index(tuple(rest), constant_rest)
+    if any(isinstance(c, int) and c < 0 for _, c in rest):
+        return None
+    slack = largest(remainder) - (size - 1)
+    if isinstance(slack, SymbolicDim) or slack > 0:
+        return None
+    terms = tuple((variable, quotient(coefficient, size)) for variable, coefficient in whole)
+    return Index(terms, constant_whole), remainder
+
+
+def _nonzero(
+    terms: Iterable[tuple[Variable, Dim]],
+) -> tuple[tuple[Variable, Dim], ...]:
+    return tuple((variable, coefficient) for variable, coefficient in terms if coefficient != 0)
+
+
+def _factor(coefficient: Dim) -> str:
+    return str(coefficient) if isinstance(coefficient, int) else f"({coefficient})"

@@ -1,0 +1,242 @@
+"""The kernel IR: what one launch does, for any target.
+
+A kernel is a sequence of phases with a barrier between them. A phase is a set of nests that may run
+at the same time; a nest is a set of rows, dealt out to tasks in contiguous chunks, and the
+statements each row runs. Within a row a `Loop` is serial or runs over lanes; every value is
+conceptually a tile of the lanes around it, a value made outside a lane loop is the same in all.
+
+On a CPU a task is a thread, a lane loop a vector loop and a TASK buffer memory that stays in L1 or
+L2; on a GPU a task is a program, a lane loop a tile and a TASK buffer a tile held in registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Union
+
+from hemstitch.ir.dims import Dim, symbol
+from hemstitch.ir.graph import Op
+from hemstitch.ir.types import DType
+from hemstitch.kernel.index import Axis, Index
+
+
+class Role(Enum):
+    """Who owns a buffer and who sees it."""
+
+    INPUT = "input"  # a tensor of the caller or of another kernel; read only
+    OUTPUT = "output"  # a tensor that is written (and may be read again)
+    SHARED = "shared"  # scratch of this launch, seen by all tasks
+    TASK = "task"  # scratch of one task: a row buffer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Buffer:
+    """Memory a kernel touches. `size` in elements of `dtype`; `why` says what a scratch is for."""
+
+    name: str
+    dtype: DType
+    role: Role
+    size: Dim
+    why: str = ""
+
+
+THREADS = symbol("threads")  # how many tasks this launch has
+TASK = Axis("task", THREADS)  # which of them is running
+
+
+@dataclass(frozen=True, slots=True)
+class Let:
+    """name = op(operands), lane by lane. `source`: element type of the operands."""
+
+    name: str
+    op: Op
+    operands: tuple[str, ...]
+    source: DType
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """name = value in every lane."""
+
+    name: str
+    value: bool | int | float
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """name = the index itself, as i64."""
+
+    name: str
+    index: Index
+
+
+@dataclass(frozen=True, slots=True)
+class Random:
+    """name = uniform f32 in [0, 1), Philox keyed by the scalar `seed` at this linear index."""
+
+    name: str
+    seed: str
+    index: Index
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """name = buffer[index] where `mask` (a bool value's name) holds, zero elsewhere."""
+
+    name: str
+    buffer: Buffer
+    index: Index
+    mask: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """buffer[index] = value."""
+
+    buffer: Buffer
+    index: Index
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Init:
+    """Declare an accumulator of the reduction `op`.
+
+    `across`: lanes are combined too when it is finished. ARGMAX and ARGMIN accumulate pairs.
+    """
+
+    name: str
+    op: Op
+    dtype: DType
+    across: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulate:
+    """accumulator = op(accumulator, value); `position`: the index that goes with it (ARGMAX).
+
+    `order`: like `position`, a value's name, for pairs that were reduced before.
+    """
+
+    accumulator: str
+    value: str
+    position: Index | None = None
+    order: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """name = the accumulated result; `position_name` its index for ARGMAX and ARGMIN."""
+
+    name: str
+    accumulator: str
+    position_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AccumulateInto:
+    """buffer[index] = op(buffer[index], value): an accumulator that lives in memory.
+
+    For ARGMAX and ARGMIN `positions` is the buffer of the indices and `order` the value's index.
+    """
+
+    buffer: Buffer
+    index: Index
+    op: Op
+    dtype: DType
+    value: str
+    positions: Buffer | None = None
+    order: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The bool value `condition` holds in every lane, else the launch raises an IndexError."""
+
+    condition: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """for axis in range(axis.extent): body; over lanes if `lanes`, else one at a time."""
+
+    axis: Axis
+    body: tuple[Stmt, ...]
+    lanes: bool
+
+
+Stmt = Union[
+    Let,
+    Constant,
+    Position,
+    Random,
+    Load,
+    Store,
+    Init,
+    Accumulate,
+    Finish,
+    AccumulateInto,
+    Check,
+    Loop,
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """Rows = all combinations of the `rows` axes, the last fastest, dealt out to tasks.
+
+    `prologue` runs once in each task that takes part, before its first row.
+    `weight`: work of one row, in elements, to deal out fairly beside other nests.
+    """
+
+    rows: tuple[Axis, ...]
+    prologue: tuple[Stmt, ...]
+    body: tuple[Stmt, ...]
+    weight: Dim
+    why: str  # origin and mapping, printed above the nest
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Nests that need nothing of each other. `why`: what the barrier before this phase is for."""
+
+    nests: tuple[Nest, ...]
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One launch. `buffers` in the order of the launch's arguments, scratch last."""
+
+    name: str
+    buffers: tuple[Buffer, ...]
+    phases: tuple[Phase, ...]
+
+    @property
+    def parameters(self) -> tuple[Buffer, ...]:
+        """Buffers that the caller passes."""
+        return tuple(b for b in self.buffers if b.role in (Role.INPUT, Role.OUTPUT))
+
+    @property
+    def barriers(self) -> int:
+        return len(self.phases) - 1
+
+
+def walk(statements: Iterable[Stmt]) -> Iterator[Stmt]:
+    """All statements, outer loops before what is in them."""
+    for statement in statements:
+        yield statement
+        if isinstance(statement, Loop):
+            yield from walk(statement.body)
+
+
+def statements(kernel: Kernel) -> Iterator[Stmt]:
+    for phase in kernel.phases:
+        for nest in phase.nests:
+            yield from walk(nest.prologue)
+            yield from walk(nest.body)

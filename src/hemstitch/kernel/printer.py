@@ -1,0 +1,97 @@
+"""The text form of the kernel IR. Not a backend: it leaves nothing out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from typing_extensions import assert_never
+
+from hemstitch.kernel.nodes import (
+    Accumulate,
+    AccumulateInto,
+    Buffer,
+    Check,
+    Constant,
+    Finish,
+    Init,
+    Kernel,
+    Let,
+    Load,
+    Loop,
+    Nest,
+    Position,
+    Random,
+    Stmt,
+    Store,
+)
+
+
+def show(kernel: Kernel) -> str:
+    return "\n".join(_kernel_lines(kernel))
+
+
+def _kernel_lines(kernel: Kernel) -> Iterator[str]:
+    yield f"kernel {kernel.name}"
+    for buffer in kernel.buffers:
+        yield f"  {_buffer(buffer)}"
+    for number, phase in enumerate(kernel.phases):
+        if number:
+            yield f"  barrier  # {phase.why}"
+        for nest in phase.nests:
+            yield from _nest_lines(nest)
+
+
+def _buffer(buffer: Buffer) -> str:
+    why = f"  # {buffer.why}" if buffer.why else ""
+    return f"{buffer.role.value} {buffer.name}: {buffer.dtype}[{buffer.size}]{why}"
+
+
+def _nest_lines(nest: Nest) -> Iterator[str]:
+    if nest.prologue:
+        yield "  each task:"
+        yield from _lines(nest.prologue, "    ")
+    yield f"  each row of {', '.join(f'{a}<{a.extent}' for a in nest.rows) or '1'}:  # {nest.why}"
+    yield from _lines(nest.body, "    ")
+
+
+def _lines(statements: Iterable[Stmt], pad: str) -> Iterator[str]:
+    for statement in statements:
+        if isinstance(statement, Loop):
+            axis = statement.axis
+            limit = f" while {axis.outer}*{axis.extent}+{axis} < {axis.limit}" if axis.outer else ""
+            yield f"{pad}{'lanes' if statement.lanes else 'for'} {axis} < {axis.extent}{limit}:"
+            yield from _lines(statement.body, pad + "  ")
+        else:
+            yield pad + _text(statement)
+
+
+def _text(statement: Stmt) -> str:  # noqa: C901, PLR0911  one line for each kind of statement
+    match statement:
+        case Let(name, op, operands, source, dtype):
+            return f"{name}: {dtype} = {op.value}.{source}({', '.join(operands)})"
+        case Constant(name, value, dtype):
+            return f"{name}: {dtype} = {value}"
+        case Position(name, index):
+            return f"{name}: i64 = {index}"
+        case Random(name, seed, index):
+            return f"{name}: f32 = uniform({seed}, {index})"
+        case Load(name, buffer, index, mask):
+            return f"{name} = {buffer.name}[{index}]{f' if {mask}' if mask else ''}"
+        case Store(buffer, index, value):
+            return f"{buffer.name}[{index}] = {value}"
+        case Init(name, op, dtype, across):
+            return f"{name}: {dtype} {op.value}{' across lanes' if across else ''}"
+        case Accumulate(accumulator, value, position, order):
+            where = position if position is not None else order
+            return f"{accumulator} <- {value}{f' at {where}' if where is not None else ''}"
+        case Finish(name, accumulator, position_name):
+            return f"{name}{f', {position_name}' if position_name else ''} = {accumulator}"
+        case AccumulateInto(buffer, index, op, dtype, value, positions, order):
+            at = f" at {order} in {positions.name}" if positions is not None else ""
+            return f"{buffer.name}[{index}] <- {op.value}.{dtype} {value}{at}"
+        case Check(condition, why):
+            return f"check {condition}  # {why}"
+        case Loop():
+            return "for ..."
+        case _:
+            assert_never(statement)

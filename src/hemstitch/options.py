@@ -1,0 +1,95 @@
+"""The only options, and the only reader of the environment. Takes what the user gave to
+`torch.compile` and gives one checked `Options` record."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from hemstitch.errors import OptionError, near_match
+
+PREFIX = "HEMSTITCH_"
+CHOICES: dict[str, tuple[str, ...]] = {
+    "target": ("auto", "cpu"),
+    "planner": ("auto", "conservative"),
+}
+# PyTorch's own modes buy speed with compile time. Hemstitch has no such trade yet, so that a
+# program which asks for one of them keeps working and gets the defaults.
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+SWITCH_WORDS = {
+    **dict.fromkeys(("1", "true", "on", "yes"), True),
+    **dict.fromkeys(("0", "false", "off", "no", ""), False),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a user may decide. A value given in the call wins over HEMSTITCH_<NAME>, which wins
+    over the default."""
+
+    target: str = "auto"  # the device to compile for; auto: that of the tensors
+    planner: str = "auto"  # conservative: elementwise, and a reduction only at a kernel's end
+    pack: bool = True  # independent kernels may share a launch
+    verify: bool = False  # run eager beside every compiled call and compare
+    strict: bool = False  # a failure inside Hemstitch raises rather than falls back
+    check: bool = False  # check every intermediate form after every stage
+
+    @staticmethod
+    def parse(
+        options: Mapping[str, object] | None = None,
+        mode: str | None = None,
+        *,
+        environment: Mapping[str, str] | None = None,
+    ) -> Options:
+        """From the arguments of `torch.compile`; `environment` stands in for the process's."""
+        if mode is not None and mode not in MODES:
+            raise OptionError(
+                f'there is no mode "{mode}"',
+                hint=near_match(mode, MODES) or f"the modes are {', '.join(MODES)}",
+            )
+        given = _from_environment(os.environ if environment is None else environment)
+        given.update(options or {})
+        return Options(**{name: _checked(name, value) for name, value in given.items()})  # type: ignore[arg-type]
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name}={getattr(self, name)}" for name in NAMES)
+
+
+NAMES = tuple(field.name for field in fields(Options))
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
+    given: dict[str, object] = {}
+    for variable, text in environment.items():
+        if not variable.startswith(PREFIX):
+            continue
+        name = variable.removeprefix(PREFIX).lower()
+        if name in NAMES:
+            given[name] = text if name in CHOICES else _switch(variable, text)
+        elif hint := near_match(name, NAMES):
+            raise OptionError(f"there is no environment variable {variable}", hint=hint)
+    return given
+
+
+def _switch(variable: str, text: str) -> bool:
+    if text.lower() not in SWITCH_WORDS:
+        raise OptionError(f'{variable} is a switch, not "{text}"', hint="set it to 1 or 0")
+    return SWITCH_WORDS[text.lower()]
+
+
+def _checked(name: str, value: object) -> object:
+    if name not in NAMES:
+        raise OptionError(
+            f'there is no option "{name}"',
+            hint=near_match(name, NAMES) or f"the options are {', '.join(NAMES)}",
+        )
+    if name in CHOICES and value not in CHOICES[name]:
+        raise OptionError(
+            f'option "{name}" cannot be {value!r}',
+            hint=near_match(str(value), CHOICES[name])
+            or f"it can be {', '.join(map(repr, CHOICES[name]))}",
+        )
+    if name not in CHOICES and not isinstance(value, bool):
+        raise OptionError(f'option "{name}" cannot be {value!r}', hint="it can be True or False")
+    return value

@@ -1,0 +1,1 @@
+"""Rewrites of the graph IR, each of which keeps its meaning."""

@@ -1,0 +1,91 @@
+"""The memory one kernel touches while it is being built: parameters, scratch, fresh names."""
+
+from __future__ import annotations
+
+from hemstitch.ir.dims import Dim
+from hemstitch.ir.graph import Node, Op
+from hemstitch.ir.types import DType
+from hemstitch.kernel.nodes import THREADS, Buffer, Role
+from hemstitch.stitch.group import Tensor
+
+NestKey = tuple[int, int]  # nest and phase
+Pair = tuple[Buffer, Buffer | None]  # accumulated values, and positions of ARGMAX and ARGMIN
+
+
+class Buffers:
+    """Makes each buffer once. `row_budget`: bytes that the row buffers of a task may take."""
+
+    def __init__(self, written: frozenset[Tensor], row_budget: int) -> None:
+        self.row_budget = row_budget
+        self.tensors: dict[Tensor, Buffer] = {}
+        self.scratch: list[Buffer] = []
+        self._written = written
+        self._made: dict[object, Buffer] = {}
+        self._names = 0
+
+    def name(self, hint: str) -> str:
+        self._names += 1
+        return f"{hint}{self._names}"
+
+    # --- parameters
+
+    def input(self, tensor: Tensor) -> Buffer:
+        if tensor not in self.tensors:
+            role = Role.OUTPUT if tensor in self._written else Role.INPUT
+            hint = "out" if role is Role.OUTPUT else "in"
+            name = f"{hint}{len(self.tensors)}"
+            type_ = tensor.node.type
+            self.tensors[tensor] = Buffer(name, type_.dtype, role, type_.size)
+        return self.tensors[tensor]
+
+    def output(self, tensor: Tensor) -> Buffer:
+        assert tensor in self._written
+        return self.input(tensor)
+
+    # --- scratch
+
+    def row(self, nest: NestKey, node: Node, size: Dim) -> Buffer:
+        """A row's values of `node`; for ARGMAX and ARGMIN the positions."""
+        return self._make((nest, node), "row", node.type.dtype.compute, Role.TASK, size, "row")
+
+    def row_accumulator(self, nest: NestKey, node: Node, size: Dim) -> Pair:
+        return self._pair(node, self.row(nest, node, size), (nest, node, "values"))
+
+    def combined(self, nest: NestKey, node: Node) -> tuple[Buffer, bool]:
+        """All of a reduction, combined by each task for itself; and whether it is new."""
+        key = (nest, node, "combined")
+        is_new = key not in self._made
+        why = "partial results, combined"
+        dtype = node.type.dtype.compute
+        return self._make(key, "all", dtype, Role.TASK, node.type.size, why), is_new
+
+    def shared(self, node: Node) -> Buffer:
+        """A reduction's results for other tasks; for ARGMAX and ARGMIN the positions."""
+        size, dtype = node.type.size, node.type.dtype.compute
+        return self._make((node, "shared"), "shared", dtype, Role.SHARED, size, "read by others")
+
+    def shared_accumulator(self, node: Node) -> Pair:
+        return self._pair(node, self.shared(node), (node, "shared values"))
+
+    def partial(self, node: Node) -> Pair:
+        """What each task has reduced so far: one copy of the result a task."""
+        size = node.type.size * THREADS
+        dtype = node.type.dtype.compute
+        why = "one partial result a task"
+        found = self._make((node, "partial"), "partial", dtype, Role.SHARED, size, why)
+        return self._pair(node, found, (node, "partial values"))
+
+    def _pair(self, node: Node, found: Buffer, key: object) -> Pair:
+        if node.op not in (Op.ARGMAX, Op.ARGMIN):
+            return found, None
+        dtype = node.inputs[0].type.dtype.compute
+        values = self._make(key, "values", dtype, found.role, found.size, "the values compared")
+        return values, found
+
+    def _make(
+        self, key: object, hint: str, dtype: DType, role: Role, size: Dim, why: str
+    ) -> Buffer:
+        if key not in self._made:
+            self._made[key] = Buffer(self.name(hint), dtype, role, size, why)
+            self.scratch.append(self._made[key])
+        return self._made[key]

@@ -1,0 +1,180 @@
+"""What one kernel is asked to do: nodes to compute, what it reads, what it must leave behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from hemstitch.ir.dims import Dim, evaluate
+from hemstitch.ir.graph import Address, Node, Op
+from hemstitch.ir.ops import OPS, OpClass, is_reduction
+from hemstitch.kernel.index import Computed, Index, at
+from hemstitch.stitch.refusal import Refused
+from hemstitch.stitch.views import BENDING, Indices, strided, through
+
+# Made anew in every kernel that reads them: they cost less than the traffic.
+INLINE = frozenset({Op.CONSTANT, Op.SIZE, Op.IOTA, Op.PHILOX})
+MOST_CONCAT_PARTS = 4  # a concatenation read inside a kernel tests every part for each element
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tensor:
+    """A value in memory between kernels. Strides in elements."""
+
+    node: Node
+    strides: tuple[Dim, ...]
+
+    @property
+    def bytes(self) -> Dim:
+        return self.node.type.bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Write:
+    """The kernel must store `value` into `tensor` at these strides and offset (in elements)."""
+
+    value: Node
+    tensor: Tensor
+    strides: tuple[Dim, ...]
+    offset: Dim = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """`members` in topological order: elementwise, gather and reduction nodes, no views.
+
+    Whatever else they read is in memory (`reads`), a view of something, or made inline.
+    """
+
+    members: tuple[Node, ...]
+    writes: tuple[Write, ...]
+    reads: Mapping[Node, Tensor]
+    hints: Mapping[str, int]
+
+    def hint(self, size: Dim) -> int:
+        return evaluate(size, self.hints)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Root:
+    """What gets a loop of its own: a reduction, or a write."""
+
+    value: Node  # what is computed inside the loop
+    reduction: Node | None
+    write: Write | None
+
+
+def is_member(node: Node) -> bool:
+    """Can be computed inside a kernel, and is work there."""
+    kinds = (OpClass.ELEMENTWISE, OpClass.GATHER, OpClass.REDUCTION)
+    return OPS[node.op].op_class in kinds
+
+
+def roots(group: Group) -> list[Root]:
+    """Reductions in topological order, then the writes."""
+    reductions = [node for node in group.members if is_reduction(node.op)]
+    return [
+        *(Root(node.inputs[0], node, None) for node in reductions),
+        *(Root(write.value, None, write) for write in group.writes),
+    ]
+
+
+def reductions_below(value: Node, members: frozenset[Node]) -> set[Node]:
+    """The reductions of the group that `value` reads without another one in between."""
+    found: set[Node] = set()
+    seen: set[Node] = set()
+    work = [value]
+    while work:
+        node = work.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node in members and is_reduction(node.op):
+            found.add(node)
+        elif node in members or OPS[node.op].op_class is OpClass.VIEW:
+            work.extend(node.inputs)
+    return found
+
+
+def computed_below(value: Node, members: frozenset[Node]) -> set[Node]:
+    """The non-reduction members evaluated when `value` is."""
+    found: set[Node] = set()
+    seen: set[Node] = set()
+    work = [value]
+    while work:
+        node = work.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node in members and not is_reduction(node.op):
+            found.add(node)
+            work.extend(node.inputs)
+        elif OPS[node.op].op_class is OpClass.VIEW:
+            work.extend(node.inputs)
+    return found
+
+
+def operands(node: Node, indices: Indices) -> Iterator[tuple[Node, Indices]]:
+    """What `node` at `indices` reads, and where; conditions of PAD and CONCAT left aside."""
+    if node.op in BENDING:
+        yield node.inputs[0], through(node, indices)
+    elif node.op is Op.PAD:
+        yield node.inputs[0], padded(node, indices)
+        yield node.inputs[1], ()
+    elif node.op is Op.CONCAT:
+        yield from zip(node.inputs, parts(node, indices))
+    elif node.op is Op.GATHER:
+        for index in node.inputs[1:]:
+            yield index, indices
+        names = [Computed(f"?{k}", 1) for k in range(len(node.inputs))]
+        yield node.inputs[0], gathered(node, indices, names)
+    else:
+        for operand in node.inputs:
+            yield operand, indices if operand.type.rank else ()
+
+
+def leaf_below(group: Group, node: Node) -> tuple[Tensor, tuple[Dim, ...], Dim] | None:
+    """`node` as strides and offset over a tensor in memory, where it is no more than that."""
+    base = node
+    while base.op in BENDING and base not in group.reads:
+        base = base.inputs[0]
+    if base not in group.reads:
+        return None
+    tensor = group.reads[base]
+    alias = strided(node, {base: tensor.strides})
+    return None if alias is None else (tensor, alias[1], alias[2])
+
+
+def padded(node: Node, indices: Indices) -> Indices:
+    """PAD: the index into the unpadded tensor; only meaningful inside it."""
+    assert isinstance(node.attr, tuple)
+    return tuple(i.shifted(-low) for i, low in zip(indices, node.attr) if isinstance(low, int))
+
+
+def parts(node: Node, indices: Indices) -> list[Indices]:
+    """CONCAT: the index into each part; only meaningful inside it."""
+    if len(node.inputs) > MOST_CONCAT_PARTS:
+        raise Refused("concat", f"{len(node.inputs)} parts, at most {MOST_CONCAT_PARTS} inside")
+    axis = node.attr
+    assert isinstance(axis, int)
+    start: Dim = 0
+    found = []
+    for part in node.inputs:
+        inside = indices[axis].shifted(-1 * start)
+        found.append((*indices[:axis], inside, *indices[axis + 1 :]))
+        start = start + part.shape[axis]
+    return found
+
+
+def gathered(node: Node, indices: Indices, values: list[Computed]) -> Indices:
+    """GATHER: the index into the source; values[k] stands for input k."""
+    assert isinstance(node.attr, tuple)
+    found: list[Index] = []
+    for address in node.attr:
+        assert isinstance(address, Address)
+        if address.axis is not None:
+            found.append(indices[address.axis])
+        else:
+            assert address.operand is not None
+            found.append(at(values[address.operand]))
+    return tuple(found)

@@ -1,0 +1,24 @@
+"""A "no" that carries its reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why something may not be one kernel: the check that said no, and what it saw."""
+
+    check: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.check}: {self.why}"
+
+
+class Refused(Exception):
+    """Carries a Refusal from deep inside an attempt to the one place that catches it."""
+
+    def __init__(self, check: str, why: str) -> None:
+        super().__init__(f"{check}: {why}")
+        self.refusal = Refusal(check, why)

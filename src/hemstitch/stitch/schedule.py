@@ -1,0 +1,110 @@
+"""When each root runs: its nest, its phase (barriers between) and its stage (loops of a row).
+
+The schemes of AStitch (Table 1) fall out of where a reduction's result is read again:
+in the same row it stays in a register or row buffer (regional); in a row of another task it goes
+through shared scratch or partial results behind a barrier (global).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping as MappingOf
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from hemstitch.ir.graph import Node
+from hemstitch.stitch.axes import Unification
+from hemstitch.stitch.fold import Folding
+from hemstitch.stitch.group import Group, Root, reductions_below, roots
+from hemstitch.stitch.machine import Machine
+from hemstitch.stitch.mapping import Mapping, Shape, choose, shapes_of
+
+
+class Scheme(Enum):
+    """How a reduction's result reaches its readers (AStitch, Table 1)."""
+
+    REGIONAL = "regional"  # within the row: register or row buffer
+    SHARED = "shared"  # whole rows, read after a barrier: scratch
+    PARTIAL = "partial"  # each task has a part; combined after a barrier
+
+    @property
+    def is_global(self) -> bool:
+        return self is not Scheme.REGIONAL
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one root runs."""
+
+    nest: int  # index into Schedule.mappings
+    phase: int
+    stage: int
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """`mappings`: one a dominant; `places` and `shapes` of every root; `schemes` of reductions."""
+
+    unification: Unification
+    folding: Folding
+    mappings: tuple[Mapping, ...]
+    shapes: MappingOf[Root, Shape]
+    places: MappingOf[Root, Place]
+    schemes: MappingOf[Node, Scheme]
+    root_of: MappingOf[Node, Root]
+
+    @property
+    def phases(self) -> int:
+        return 1 + max(place.phase for place in self.places.values())
+
+    def at(self, nest: int, phase: int) -> list[Root]:
+        return [r for r, place in self.places.items() if (place.nest, place.phase) == (nest, phase)]
+
+
+def schedule(group: Group, machine: Machine) -> Schedule:
+    """Raises Refused where the group cannot be one kernel."""
+    found = roots(group)
+    unification = Unification(group.members, [write.value for write in group.writes])
+    shapes, folding = shapes_of(group, found, unification)
+    mappings: list[Mapping] = []
+    nest_of: dict[Root, int] = {}
+    for mapping, followers in choose(group, shapes, machine):
+        nest_of |= {shape.root: len(mappings) for shape in followers}
+        mappings.append(mapping)
+    by_root = {shape.root: shape for shape in shapes}
+    root_of = {root.reduction: root for root in found if root.reduction is not None}
+    partial = {
+        node
+        for node, root in root_of.items()
+        if set(mappings[nest_of[root]].rows)
+        & set(mappings[nest_of[root]].placed(by_root[root].reduced))
+    }
+    members = frozenset(group.members)
+    below = {root: reductions_below(root.value, members) for root in found}
+    places = _places(found, below, nest_of, partial, root_of)
+    schemes = {node: Scheme.PARTIAL if node in partial else Scheme.REGIONAL for node in root_of}
+    for root in found:
+        for node in below[root] - partial:
+            made, read = places[root_of[node]], places[root]
+            if (made.nest, made.phase) != (read.nest, read.phase):
+                schemes[node] = Scheme.SHARED
+    return Schedule(unification, folding, tuple(mappings), by_root, places, schemes, root_of)
+
+
+def _places(
+    found: Sequence[Root],
+    below: MappingOf[Root, set[Node]],
+    nest_of: MappingOf[Root, int],
+    partial: set[Node],
+    root_of: MappingOf[Node, Root],
+) -> dict[Root, Place]:
+    """As early as the reductions that each root reads allow."""
+    places: dict[Root, Place] = {}
+    for root in found:
+        nest = nest_of[root]
+        made = {node: places[root_of[node]] for node in below[root]}
+        same = {n for n, place in made.items() if n not in partial and place.nest == nest}
+        phase = max([made[n].phase + (n not in same) for n in made], default=0)
+        stage = max([made[n].stage + 1 for n in same if made[n].phase == phase], default=0)
+        places[root] = Place(nest, phase, stage)
+    return places

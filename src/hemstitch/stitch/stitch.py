@@ -1,0 +1,47 @@
+"""Groups of nodes become one kernel. Read `stitch` first; the rest of this folder is its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hemstitch.kernel.nodes import Kernel, Nest, Phase
+from hemstitch.stitch.buffers import Buffers
+from hemstitch.stitch.group import Group, Tensor
+from hemstitch.stitch.machine import Machine
+from hemstitch.stitch.nest import NestBuilder
+from hemstitch.stitch.schedule import schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Stitched:
+    """A kernel and the tensors its parameters stand for, in order."""
+
+    kernel: Kernel
+    tensors: tuple[Tensor, ...]
+
+
+def stitch(groups: Sequence[Group], machine: Machine, name: str) -> Stitched:
+    """One kernel for groups that need nothing of each other (AStitch's independent scheme).
+
+    Raises Refused, with the reason, where a group cannot be one kernel.
+    """
+    written = frozenset(write.tensor for group in groups for write in group.writes)
+    buffers = Buffers(written, machine.l2_bytes // 2)
+    phases: list[list[Nest]] = []
+    for group in groups:
+        plan = schedule(group, machine)
+        for phase in range(plan.phases):
+            if phase == len(phases):
+                phases.append([])
+            for nest in range(len(plan.mappings)):
+                if plan.at(nest, phase):
+                    phases[phase].append(NestBuilder(group, plan, buffers, nest, phase).build())
+    parameters = [*buffers.tensors.values(), *buffers.scratch]
+    built = tuple(
+        Phase(tuple(nests), "results of other tasks are read" if number else "")
+        for number, nests in enumerate(phases)
+    )
+    kernel = Kernel(name, tuple(parameters), built)
+    return Stitched(kernel, tuple(buffers.tensors))
+

@@ -1,0 +1,155 @@
+"""Where a view's element comes from: index of the result to index of the operand.
+
+Views do no work in a kernel; they only bend the index at which the value below them is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hemstitch.ir.dims import Dim, product
+from hemstitch.ir.graph import Node, Op, Range
+from hemstitch.ir.types import contiguous_strides
+from hemstitch.kernel.index import Index, divide, linear
+from hemstitch.stitch.refusal import Refused
+
+Indices = tuple[Index, ...]
+
+# Views with one operand and one source element for every element of the result.
+BENDING = frozenset({Op.BROADCAST, Op.RESHAPE, Op.PERMUTE, Op.SLICE})
+
+
+def through(view: Node, indices: Indices) -> Indices:
+    """The index into view.inputs[0] that element `indices` of `view` is read from."""
+    (source,) = view.inputs
+    match view.op:
+        case Op.BROADCAST:
+            return tuple(
+                Index() if size == 1 else index for size, index in zip(source.shape, indices)
+            )
+        case Op.PERMUTE:
+            order = view.attr
+            assert isinstance(order, tuple)
+            found = dict(zip(order, indices))
+            return tuple(found[axis] for axis in range(len(order)))
+        case Op.SLICE:
+            assert isinstance(view.attr, tuple)
+            return tuple(
+                _sliced(part, index) for part, index in zip(view.attr, indices) if _is_range(part)
+            )
+        case _:
+            assert view.op is Op.RESHAPE, view.op
+            return reshaped(view.shape, source.shape, indices)
+
+
+def _is_range(part: object) -> bool:
+    return isinstance(part, Range)
+
+
+def _sliced(part: object, index: Index) -> Index:
+    assert isinstance(part, Range)
+    return index.scaled(part.step).shifted(part.start)
+
+
+def reshaped(shape: tuple[Dim, ...], source: tuple[Dim, ...], indices: Indices) -> Indices:
+    """Indices for `shape` as indices for `source`; refused where an axis would be cut unevenly."""
+    if product(shape) == 0:
+        return (Index(),) * len(source)
+    rest = linear(indices, contiguous_strides(shape))
+    found: list[Index] = []
+    for size, step in zip(source, contiguous_strides(source)):
+        if size == 1:
+            found.append(Index())
+            continue
+        parts = divide(rest, step)
+        if parts is None:
+            raise Refused("reshape", f"{_text(source)} to {_text(shape)} cuts an axis unevenly")
+        whole, rest = parts
+        found.append(whole)
+    return tuple(found)
+
+
+def _text(shape: tuple[Dim, ...]) -> str:
+    return f"[{', '.join(map(str, shape))}]"
+
+
+def strided(
+    node: Node, strides: Mapping[Node, tuple[Dim, ...]]
+) -> tuple[Node, tuple[Dim, ...], Dim] | None:
+    """`node` as a strided alias of the value below its views: (base, strides, offset).
+
+    None where no strides can say it. `strides` holds those of the bases that are in memory;
+    any other base counts as contiguous.
+    """
+    chain: list[Node] = []
+    while node.op in BENDING and node not in strides:
+        chain.append(node)
+        node = node.inputs[0]
+    steps = strides.get(node, contiguous_strides(node.shape))
+    offset: Dim = 0
+    for view in reversed(chain):
+        found = _alias(view, steps)
+        if found is None:
+            return None
+        steps, more = found
+        offset = offset + more
+    return node, steps, offset
+
+
+def _alias(view: Node, steps: tuple[Dim, ...]) -> tuple[tuple[Dim, ...], Dim] | None:
+    (source,) = view.inputs
+    match view.op:
+        case Op.BROADCAST:
+            grown = zip(source.shape, view.shape, steps)
+            return tuple(0 if size != wide else step for size, wide, step in grown), 0
+        case Op.PERMUTE:
+            assert isinstance(view.attr, tuple)
+            return tuple(steps[axis] for axis in view.attr if isinstance(axis, int)), 0
+        case Op.SLICE:
+            assert isinstance(view.attr, tuple)
+            parts = [part for part in view.attr if isinstance(part, Range)]
+            offset = sum((p.start * step for p, step in zip(parts, steps)), start=_zero())
+            return tuple(step * part.step for part, step in zip(parts, steps)), offset
+        case _:
+            reshaped_steps = _reshape_strides(source.shape, steps, view.shape)
+            return None if reshaped_steps is None else (reshaped_steps, 0)
+
+
+def _zero() -> Dim:
+    return 0
+
+
+def _reshape_strides(
+    shape: tuple[Dim, ...], steps: tuple[Dim, ...], target: tuple[Dim, ...]
+) -> tuple[Dim, ...] | None:
+    """Strides of `target` over the same memory, innermost axes first; None if it needs a copy."""
+    if product(shape) == 0:
+        return contiguous_strides(target)
+    axes = [(size, step) for size, step in zip(shape, steps) if size != 1]
+    found: list[Dim] = []
+    size, step = axes.pop() if axes else (1, 1)
+    for wanted in reversed(target):
+        found.append(step)
+        if wanted == 1:
+            continue
+        while size != wanted and axes and axes[-1][1] == step * size:
+            size = size * axes.pop()[0]  # the next axis continues this one
+            if size == wanted:
+                break
+        left = _exact_quotient(size, wanted)
+        if left is None:
+            return None
+        size, step = left, step * wanted
+        if size == 1 and axes:
+            size, step = axes.pop()
+    return tuple(reversed(found))
+
+
+def _exact_quotient(size: Dim, divisor: Dim) -> Dim | None:
+    if size == divisor:
+        return 1
+    if isinstance(size, int) and isinstance(divisor, int):
+        return size // divisor if size % divisor == 0 else None
+    if not isinstance(size, int) and size % divisor == 0:
+        return size // divisor
+    return None

@@ -1,0 +1,29 @@
+"""What all tests share: text goldens, rewritten by `pytest --accept`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--accept", action="store_true", help="write the goldens instead of comparing")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Compares a text with tests/golden/<test file>/<test name>.txt."""
+    path = GOLDEN / request.path.stem / f"{request.node.name}.txt"
+
+    def compare(text: str) -> None:
+        if request.config.getoption("--accept"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        assert path.exists(), f"no golden {path}: run pytest --accept"
+        assert text == path.read_text()
+
+    return compare

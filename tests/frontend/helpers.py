@@ -1,0 +1,73 @@
+"""A test-only backend: AOTAutograd, capture, then the reference interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._dynamo.backends.common import aot_autograd
+
+from hemstitch.frontend.capture import Argument, Captured, Fixed, Number, Result, capture
+from hemstitch.frontend.decompose import decompositions
+from hemstitch.frontend.partition import partition
+from hemstitch.ir import dims
+from hemstitch.runtime.interpret import bind_symbols, run, with_strides
+
+
+class InterpretBackend:
+    """`backend=` for torch.compile; `captured` collects every graph it was given."""
+
+    def __init__(self, precise: bool = False) -> None:
+        self.precise = precise
+        self.captured: list[Captured] = []
+
+    def __call__(self, gm: torch.fx.GraphModule, example_inputs: Any) -> Any:
+        return aot_autograd(
+            fw_compiler=self.compile,
+            bw_compiler=self.compile,
+            inference_compiler=self.compile,
+            decompositions=decompositions(),
+            partition_fn=partition,
+            keep_inference_input_mutations=True,
+        )(gm, example_inputs)
+
+    def compile(self, gm: torch.fx.GraphModule, example_inputs: Any) -> Callable[[list[Any]], Any]:
+        captured = capture(gm, example_inputs)
+        self.captured.append(captured)
+
+        def call(arguments: list[Any]) -> tuple[Any, ...]:
+            result = execute(captured, arguments, self.precise)
+            arguments.clear()
+            return result
+
+        call._boxed_call = True  # type: ignore[attr-defined]
+        return call
+
+
+def execute(captured: Captured, arguments: list[Any], precise: bool = False) -> tuple[Any, ...]:
+    graph = captured.graph
+    arguments = [*arguments, *captured.constants]
+    symbols = bind_symbols(graph, arguments)
+    values = run(graph, arguments, precise=precise)
+    results = []
+    for value, output in zip(values, graph.outputs):
+        assert len(value.shape) == len(output.strides)
+        strides = [dims.evaluate(stride, symbols) for stride in output.strides]
+        results.append(with_strides(value.clone(), strides))
+    for result, output in zip(results, graph.outputs):
+        if output.mutates is not None:
+            arguments[output.mutates.attr.position].copy_(result)
+
+    def returned(each: Any) -> Any:
+        match each:
+            case Result(index):
+                return results[index]
+            case Argument(position):
+                return arguments[position]
+            case Number(value):
+                return dims.evaluate(value, symbols)
+            case Fixed(value):
+                return value
+
+    return tuple(map(returned, captured.returns))

@@ -1,0 +1,132 @@
+"""Whole models against eager PyTorch: outputs, gradients and training runs.
+
+HEMSTITCH_TEST_BACKEND names another backend to test in Hemstitch's place.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from benchmarks.models import WORKLOADS, Batch, Training
+
+BACKEND = os.environ.get("HEMSTITCH_TEST_BACKEND", "hemstitch")
+STEPS = 20
+TRAINED = ("bert", "llama", "resnet", "dien", "lstm")
+
+# Times eager's own error, plus a floor: the error of a quantity that eager happens to get exactly
+# right. In the widest type in use, relative to the quantity's size.
+FACTOR = 2.0
+FLOOR = {torch.float32: 2e-6, torch.bfloat16: 8e-3}
+
+Results = dict[str, Tensor]
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo() -> Iterator[None]:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    yield
+    torch._dynamo.reset()
+
+
+def made(name: str) -> tuple[nn.Module, Batch]:
+    workload = WORKLOADS[name]
+    return Training(workload, "tiny").train(), workload.inputs("tiny")
+
+
+def results(model: nn.Module, batch: Batch, precision: torch.dtype, compiled: bool) -> Results:
+    """The output and all gradients of a copy of the model. Below float32 by autocast."""
+    model = copy.deepcopy(model)
+    if precision is torch.float64:
+        model = model.double()
+        batch = {name: x.double() if x.is_floating_point() else x for name, x in batch.items()}
+    function = torch.compile(model, backend=BACKEND) if compiled else model
+    with torch.autocast("cpu", torch.bfloat16, enabled=precision is torch.bfloat16):
+        loss, output = function(batch)
+    loss.backward()
+    gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return {"output": output.detach(), **gradients}
+
+
+def error(value: Tensor, exact: Tensor) -> float:
+    return torch.linalg.vector_norm(value.double() - exact).item()
+
+
+@pytest.mark.parametrize("precision", FLOOR, ids=lambda precision: str(precision)[6:])
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_no_less_exact_than_eager(name: str, precision: torch.dtype) -> None:
+    model, batch = made(name)
+    exact = results(model, batch, torch.float64, compiled=False)
+    eager = results(model, batch, precision, compiled=False)
+    ours = results(model, batch, precision, compiled=True)
+    assert ours.keys() == eager.keys() == exact.keys()
+    largest = max(torch.linalg.vector_norm(exact[key]).item() for key in exact if key != "output")
+    for key in exact:
+        # Some gradients are zero but for rounding (a key's bias): those are measured by the rest.
+        scale = max(torch.linalg.vector_norm(exact[key]).item(), 1e-2 * largest)
+        allowed = FACTOR * error(eager[key], exact[key]) + FLOOR[precision] * scale
+        assert error(ours[key], exact[key]) <= allowed, key
+
+
+def losses(model: nn.Module, batch: Batch, compiled: bool) -> list[float]:
+    model = copy.deepcopy(model)
+    function = torch.compile(model, backend=BACKEND) if compiled else model
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    found = []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss, _ = function(batch)
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+    return found
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_training_follows_eager(name: str) -> None:
+    model, batch = made(name)
+    eager, ours = losses(model, batch, compiled=False), losses(model, batch, compiled=True)
+    assert eager[-1] < eager[0]
+    assert ours == pytest.approx(eager, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ("bert", "lstm"))
+def test_inference_agrees(name: str) -> None:
+    model, batch = made(name)
+    model.eval()
+    with torch.no_grad():
+        _, eager = model(batch)
+        _, ours = torch.compile(model, backend=BACKEND)(batch)
+    torch.testing.assert_close(ours, eager, rtol=1e-4, atol=1e-5)
+
+
+def test_dropout_differs_from_call_to_call_and_obeys_the_seed() -> None:
+    torch.manual_seed(0)
+    workload = WORKLOADS["bert"]
+    model, batch = Training(workload, "tiny", dropout=0.3).train(), workload.inputs("tiny")
+    function = torch.compile(model, backend=BACKEND)
+
+    def run(seed: int) -> list[float]:
+        torch.manual_seed(seed)
+        return [function(batch)[0].item() for _ in range(3)]
+
+    first, again, other = run(1), run(1), run(2)
+    assert first == again
+    assert len({*first, *other}) == 6
+
+
+def test_another_batch_size_needs_at_most_one_more_graph() -> None:
+    model, _ = made("lstm")
+    counter = torch._dynamo.testing.CompileCounterWithBackend(BACKEND)
+    function = torch.compile(model, backend=counter)
+    for rows in (3, 5, 7, 11):
+        tokens = torch.randint(60, (rows, 5))
+        batch = {"tokens": tokens, "labels": tokens}
+        torch.testing.assert_close(function(batch)[0], model(batch)[0], rtol=1e-5, atol=1e-6)
+    assert counter.frame_count <= 2

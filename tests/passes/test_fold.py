@@ -1,0 +1,230 @@
+"""Constants are computed as the interpreter would, in every element type."""
+
+from __future__ import annotations
+
+from itertools import product
+from random import Random
+
+import pytest
+import torch
+
+from hemstitch.errors import InternalError
+from hemstitch.ir.builder import Builder
+from hemstitch.ir.dims import symbol
+from hemstitch.ir.graph import Op, Range
+from hemstitch.ir.ops import OPS, is_elementwise
+from hemstitch.ir.types import DType, Kind, TensorType
+from hemstitch.ir.verify import verify
+from hemstitch.passes import fold
+from hemstitch.passes.engine import rewrite
+from hemstitch.passes.fold import FOLD
+from hemstitch.runtime.interpret import run
+from tests.graphs import arguments_for, assert_same, single
+from tests.passes.cases import Values, check_fires, check_stays
+
+INF, NAN = float("inf"), float("nan")
+VALUES = {
+    Kind.BOOL: (False, True),
+    Kind.INT: (0, 1, -1, 2, 3, -3, 7, 100, 200, -128),
+    Kind.FLOAT: (0.0, -0.0, 1.0, -1.0, 0.1, -2.5, 3.0, 1e-6, -7.3, 6e4, INF, -INF, NAN),
+}
+DTYPES = [dtype for dtype in DType if dtype is not DType.OPAQUE]
+ELEMENTWISE = [op for op in Op if is_elementwise(op)]
+
+
+def folded(builder, node):
+    """What the rules make of a node, verified."""
+    graph = single(builder, node)
+    verify(graph)
+    found = rewrite(graph, FOLD, builder)
+    verify(found)
+    return found.outputs[0].value
+
+
+def operands_of(builder, op, dtype):
+    """All tuples of constants that `op` takes; none where it is not for this element type."""
+    count = OPS[op].arity
+    constants = [builder.constant(value, dtype, (2,)) for value in VALUES[dtype.kind]]
+    if op is Op.WHERE:
+        flags = [builder.constant(value, DType.BOOL, (2,)) for value in (False, True)]
+        return product(flags, constants[:3], constants[3:])
+    return product(constants, repeat=count)
+
+
+@pytest.mark.parametrize("op", [op for op in ELEMENTWISE if op is not Op.CAST])
+def test_elementwise_ops_of_constants(op):
+    tried = 0
+    for dtype in DTYPES:
+        builder = Builder()
+        for operands in operands_of(builder, op, dtype):
+            node = builder.make(op, *operands)
+            graph = single(builder, node)
+            try:
+                verify(graph)
+            except InternalError:
+                break  # not for this element type
+            value = folded(builder, node)
+            if value.op is Op.CONSTANT:
+                tried += 1
+                found, expected = run(single(builder, value), []), run(graph, [])
+                torch.testing.assert_close(
+                    found, expected, equal_nan=True, rtol=1e-6, atol=1e-7
+                ) if (dtype in (DType.F32, DType.F64)) else torch.testing.assert_close(
+                    found, expected, equal_nan=True
+                )
+    assert tried
+
+
+EXACT = [Op.ADD, Op.SUB, Op.MUL, Op.DIV, Op.SQRT, Op.RECIPROCAL, Op.FMOD, Op.REMAINDER, Op.FLOOR]
+
+
+@pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if dtype.is_float])
+@pytest.mark.parametrize("op", [*EXACT, Op.CEIL, Op.TRUNC, Op.ROUND, Op.FLOORDIV])
+def test_exact_ops_give_the_very_bits(op, dtype):
+    builder = Builder()
+    for operands in operands_of(builder, op, dtype):
+        node = builder.make(op, *operands)
+        value = folded(builder, node)
+        assert value.op is Op.CONSTANT
+        assert_same(run(single(builder, value), []), run(single(builder, node), []))
+
+
+@pytest.mark.parametrize(("source", "target"), list(product(DTYPES, DTYPES)))
+def test_casts_of_constants(source, target):
+    builder = Builder()
+    for number in (*VALUES[source.kind], *((65519, 65520, 2**24 + 1) * (source is DType.I64))):
+        x = builder.constant(number, source, (2,))
+        node = builder.make(Op.CAST, x, type=TensorType((2,), target))
+        value = folded(builder, node)
+        if value.op is Op.CONSTANT:
+            assert_same(run(single(builder, value), []), run(single(builder, node), []))
+        else:
+            assert source.is_float and target.kind is Kind.INT
+
+
+def test_rounding_to_half_types():
+    random = Random(0)
+    numbers = [random.uniform(-1, 1) * 2.0 ** random.randint(-30, 20) for _ in range(500)]
+    for dtype, half in ((DType.BF16, torch.bfloat16), (DType.F16, torch.float16)):
+        expected = torch.tensor(numbers, dtype=torch.float32).to(half)
+        found = torch.tensor([fold.round_to(number, dtype) for number in numbers])
+        assert torch.equal(found.float(), expected.float())
+
+
+def test_every_elementwise_op_has_a_function():
+    functions = set(fold._FLOATS) | set(fold._INTEGERS)
+    assert functions == set(ELEMENTWISE) - {Op.CAST, Op.WHERE}
+
+
+FIRES = [
+    ("of_constants", lambda v: v.add(v.like(2, v.x), 3), lambda v: v.like(5, v.x)),
+    ("of_constants", lambda v: v.floordiv(v.like(2, v.i), 0), lambda v: v.like(0, v.i)),
+    (
+        "view_of_constant",
+        lambda v: v.builder.permute(v.like(2, v.x), (1, 0)),
+        lambda v: v.builder.constant(2, DType.F32, (11, 7)),
+    ),
+    (
+        "view_of_constant",
+        lambda v: v.builder.slice(v.like(2, v.x), [Range(1), Range(0, 2)], (6, 3)),
+        lambda v: v.builder.constant(2, DType.F32, (6, 3)),
+    ),
+    (
+        "view_of_constant",
+        lambda v: v.builder.pad(v.like(2, v.x), (1, 1), (8, 12), v.builder.constant(2, DType.F32)),
+        lambda v: v.builder.constant(2, DType.F32, (8, 12)),
+    ),
+    (
+        "view_of_constant",
+        lambda v: v.builder.concat([v.like(2, v.x), v.like(2, v.x)], 0),
+        lambda v: v.builder.constant(2, DType.F32, (14, 11)),
+    ),
+    *(
+        (
+            "reduced_constant",
+            lambda v, op=op: v.builder.reduce(op, v.like(3, v.x), [1]),
+            lambda v, op=op, value=value: v.builder.constant(
+                value, DType.I64 if op is Op.ARGMAX else DType.F32, (7,)
+            ),
+        )
+        for op, value in ((Op.MAX, 3), (Op.MIN, 3), (Op.SUM, 33), (Op.ARGMAX, 0))
+    ),
+    (
+        "reduced_constant",
+        lambda v: v.builder.reduce(Op.ANY, v.like(True, v.b), [0, 1]),
+        lambda v: v.builder.constant(True, DType.BOOL),
+    ),
+    (
+        "reduced_constant",
+        lambda v: v.builder.reduce(Op.SUM, v.like(200, v.u), [0]),
+        lambda v: v.builder.constant(1400, DType.U8, (11,)),
+    ),
+    (
+        "reduced_empty",
+        lambda v: v.builder.reduce(Op.ALL, v.builder.slice(v.b, [Range(0), Range(0)], (7, 0)), [1]),
+        lambda v: v.builder.constant(True, DType.BOOL, (7,)),
+    ),
+    (
+        "empty",
+        lambda v: v.neg(v.builder.slice(v.x, [Range(0), Range(0)], (7, 0))),
+        lambda v: v.builder.constant(0, DType.F32, (7, 0)),
+    ),
+    ("known_size", lambda v: v.builder.size(5), lambda v: v.builder.constant(5, DType.I64)),
+    (
+        "single_index",
+        lambda v: v.builder.iota((3, 1), 1),
+        lambda v: v.builder.constant(0, DType.I64, (3, 1)),
+    ),
+]
+STAYS = [
+    ("of_constants", lambda v: v.add(v.x, 3)),
+    ("of_constants", lambda v: v.truncdiv(v.like(2, v.i), 0)),
+    ("of_constants", lambda v: v.shl(v.like(2, v.i), 64)),
+    ("of_constants", lambda v: v.to(v.like(NAN, v.x), DType.I64)),
+    ("view_of_constant", lambda v: v.builder.concat([v.like(2, v.x), v.like(3, v.x)], 0)),
+    ("view_of_constant", lambda v: v.builder.concat([v.like(0.0, v.x), v.like(-0.0, v.x)], 0)),
+    ("reduced_constant", lambda v: v.builder.reduce(Op.SUM, v.like(0.1, v.x), [0])),
+    ("reduced_constant", lambda v: v.builder.reduce(Op.SUM, v.like(INF, v.x), [0])),
+    ("reduced_constant", lambda v: v.builder.reduce(Op.PROD, v.like(3, v.x), [0])),
+    ("reduced_empty", lambda v: v.builder.reduce(Op.SUM, v.x, [0])),
+    ("empty", lambda v: v.neg(v.x)),
+    ("single_index", lambda v: v.builder.iota((3, 1), 0)),
+]
+
+
+@pytest.mark.parametrize(("name", "before", "after"), FIRES)
+def test_fires(name, before, after):
+    check_fires(getattr(fold, name), before, after)
+
+
+@pytest.mark.parametrize(("name", "before"), STAYS)
+def test_stays_away(name, before):
+    check_stays(getattr(fold, name), before)
+
+
+def test_every_rule_is_tried():
+    assert {rule.name for rule in FOLD} == {name for name, *_ in FIRES}
+    assert {rule.name for rule in FOLD} - {"known_size"} == {name for name, _ in STAYS}
+
+
+def test_symbolic_sizes_are_left_alone():
+    builder = Builder()
+    s0 = symbol("s0")
+    size = builder.size(s0)
+    rows = builder.reduce(Op.SUM, builder.constant(1, DType.F32, (s0,)), [0])
+    assert folded_of_symbols(builder, size) is size
+    assert folded_of_symbols(builder, rows) is rows
+
+
+def folded_of_symbols(builder, node):
+    return rewrite(single(builder, node), FOLD, builder).outputs[0].value
+
+
+def test_sums_are_exact_or_left():
+    v = Values(shape=(3, 5))
+    for number in (0.0, 1.0, 0.5, -3.0, 2.0**30, 16777215.0, 0.1, 1e38):
+        node = v.builder.reduce(Op.SUM, v.like(number, v.x), [0, 1])
+        value = folded(v.builder, node)
+        assert (value.op is Op.CONSTANT) == (number in (0.0, 1.0, 0.5, -3.0, 2.0**30))
+        graph = single(v.builder, node)
+        assert_same(run(single(v.builder, value), []), run(graph, arguments_for(graph, Random(0))))

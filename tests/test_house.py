@@ -1,0 +1,53 @@
+"""The rule keeper keeps its own rules and finds what it should."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tools import house
+
+
+@pytest.mark.parametrize(
+    ("layer", "source", "message"),
+    [
+        ("ir", "import torch", "imports torch, which only runtime, frontend, backend may"),
+        ("codegen", "from llvmlite import binding", "imports llvmlite, which only runtime may"),
+        ("ir", "from hemstitch.passes import engine", "imports hemstitch.passes, which is not"),
+        ("ir", "from hemstitch import fusion", "imports hemstitch.fusion, which is not below ir"),
+        ("mars", "", "mars is not a layer"),
+    ],
+)
+def test_a_forbidden_import_is_found(layer: str, source: str, message: str) -> None:
+    (found,) = house.imports(ast.parse(source), layer)
+    assert message in found
+
+
+@pytest.mark.parametrize(
+    ("layer", "source"),
+    [
+        ("runtime", "import torch, llvmlite"),
+        ("passes", "from hemstitch.ir import graph\nimport math"),
+    ],
+)
+def test_an_allowed_import_is_not(layer: str, source: str) -> None:
+    assert list(house.imports(ast.parse(source), layer)) == []
+
+
+def test_only_code_is_counted(tmp_path: Path) -> None:
+    path = tmp_path / "sample.py"
+    body = "\n".join(f"    x = {i}  # a comment\n\n    # only a comment" for i in range(61))
+    path.write_text(f'"""Two\nlines."""\n\ndef long() -> None:\n    """One."""\n{body}\n')
+    tree = ast.parse(path.read_text())
+    assert len(house.code_lines(path, tree)) == 62
+    assert list(house.sizes(path, tree)) == ["long has 62 lines of code, at most 60"]
+
+
+def test_unfinished_work_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "sample.py"
+    path.write_text('"""Fine."""\n\nx = 1  # TODO: more\n')
+    assert list(house.manners(path, ast.parse(path.read_text()))) == [
+        "line 3 says that something is unfinished"
+    ]

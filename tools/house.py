@@ -1,0 +1,117 @@
+"""Checks the house rules that a linter cannot: sizes, layers, who may import what.
+
+python tools/house.py              prints each broken rule; exit status 1 if there is one
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = "src/hemstitch"
+FOLDERS = (PACKAGE, "benchmarks", "tests", "tools")
+LAYERS = (
+    *("errors", "options", "ir", "passes", "fusion", "stitch", "kernel", "codegen"),
+    *("runtime", "frontend", "compile", "explain", "backend"),
+)
+IMPORTED_BY = {"torch": ("runtime", "frontend", "backend"), "llvmlite": ("runtime",)}
+MAX_FILE, MAX_FUNCTION = 500, 60  # lines of code: no blanks, comments, docstrings
+MAX_PAGE = {"README.md": 120, "CONTRIBUTING.md": 150}
+NOT_CODE = {
+    *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
+    *(tokenize.ENCODING, tokenize.ENDMARKER),
+}
+UNFINISHED = ("TODO", "FIXME", "XXX")
+
+Function = (ast.FunctionDef, ast.AsyncFunctionDef)
+Documented = (ast.Module, ast.ClassDef, *Function)
+
+
+def code_lines(path: Path, tree: ast.Module) -> set[int]:
+    lines: set[int] = set()
+    with path.open("rb") as source:
+        for token in tokenize.tokenize(source.readline):
+            if token.type not in NOT_CODE:
+                lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(tree):
+        if isinstance(node, Documented) and ast.get_docstring(node) is not None:
+            docstring = node.body[0]
+            lines.difference_update(range(docstring.lineno, (docstring.end_lineno or 0) + 1))
+    return lines
+
+
+def sizes(path: Path, tree: ast.Module) -> Iterator[str]:
+    lines = code_lines(path, tree)
+    if len(lines) > MAX_FILE:
+        yield f"{len(lines)} lines of code, at most {MAX_FILE}"
+    for node in ast.walk(tree):
+        if isinstance(node, Function):
+            length = len(lines.intersection(range(node.lineno, (node.end_lineno or 0) + 1)))
+            if length > MAX_FUNCTION:
+                yield f"{node.name} has {length} lines of code, at most {MAX_FUNCTION}"
+
+
+def manners(path: Path, tree: ast.Module) -> Iterator[str]:
+    if not ast.get_docstring(tree):
+        yield "no module docstring"
+    with path.open("rb") as source:
+        for token in tokenize.tokenize(source.readline):
+            if token.type == tokenize.COMMENT and any(word in token.string for word in UNFINISHED):
+                yield f"line {token.start[0]} says that something is unfinished"
+
+
+def imported(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom) and node.module == "hemstitch":
+        return [f"hemstitch.{alias.name}" for alias in node.names]
+    return [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+
+
+def imports(tree: ast.Module, layer: str) -> Iterator[str]:
+    if layer not in LAYERS:
+        yield f"{layer} is not a layer: add it to LAYERS in tools/house.py"
+        return
+    for name in (name for node in ast.walk(tree) for name in imported(node)):
+        package, _, rest = name.partition(".")
+        target = rest.split(".")[0]
+        if package == "hemstitch" and target not in LAYERS[: LAYERS.index(layer) + 1]:
+            yield f"imports {name}, which is not below {layer}"
+        if layer not in IMPORTED_BY.get(package, (layer,)):
+            yield f"imports {package}, which only {', '.join(IMPORTED_BY[package])} may"
+
+
+def broken(path: Path) -> Iterator[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    yield from manners(path, tree)
+    yield from sizes(path, tree)
+    if path.is_relative_to(ROOT / PACKAGE) and path != ROOT / PACKAGE / "__init__.py":
+        yield from imports(tree, path.relative_to(ROOT / PACKAGE).with_suffix("").parts[0])
+
+
+def long_pages() -> Iterator[str]:
+    for name, most in MAX_PAGE.items():
+        length = len((ROOT / name).read_text(encoding="utf-8").splitlines())
+        if length > most:
+            yield f"{name}: {length} lines, at most {most}"
+
+
+def main() -> int:
+    paths = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+    found = [
+        f"{path.relative_to(ROOT)}: {rule}"
+        for path in paths
+        if path.stat().st_size
+        for rule in broken(path)
+    ]
+    found += long_pages()
+    print("\n".join(found) or f"{len(paths)} files keep the house rules")
+    return bool(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
