@@ -165,8 +165,8 @@ def measure(
     failures = {}
     wrap = _forward if direction == "forward" else _both
     for backend in backends:
-        function = wrap(compiled(case, backend))
         try:
+            function = wrap(compiled(case, backend))
             function(*rotation[0])
         except Exception as error:  # a backend that fails is a result too
             failures[backend] = f"{type(error).__name__}: {error}".splitlines()[0]

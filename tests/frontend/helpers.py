@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch._dynamo.backends.common import aot_autograd
 
-from hemstitch.frontend.capture import Argument, Captured, Fixed, Number, Result, capture
+from hemstitch.frontend.capture import Argument, Captured, Fixed, Item, Number, Result, capture
 from hemstitch.frontend.decompose import decompositions
 from hemstitch.frontend.partition import partition
 from hemstitch.ir import dims
@@ -65,6 +65,8 @@ def execute(captured: Captured, arguments: list[Any], precise: bool = False) -> 
                 return results[index]
             case Argument(position):
                 return arguments[position]
+            case Item(index):
+                return results[index].item()
             case Number(value):
                 return dims.evaluate(value, symbols)
             case Fixed(value):

@@ -150,7 +150,7 @@ def test_wrong_outputs_are_named(lines, message):
         (CALL.replace("$0", "$1"), "there is no operand 1"),
         (CALL.replace("($0)", "((1, ($3, 2)))"), "there is no operand 3"),
         (CALL.replace("operands ((3, 1))", "operands ()"), "strides of 0 operands for 1"),
-        (CALL.replace("(f32[2] strides (1))", "(f32[2] strides ())"), "0 strides for a result"),
+        (CALL.replace("(f32[2] strides (1))", "(f32[2] strides ())"), "0 strides for 1 axes"),
         (CALL.replace("f32[2]", "f32[4]"), "result 0 of the call is f32[4]"),
         (CALL.replace("(f32[2] strides (1))", "()"), "the call has 0 results"),
     ],
@@ -160,6 +160,12 @@ def test_wrong_calls_are_named(call, message):
     with pytest.raises(InternalError) as caught:
         verify(parse(text, Builder()))
     assert message in str(caught.value)
+
+
+def test_a_sparse_tensor_has_no_strides():
+    call = CALL.replace("f32[2] strides (1)", "opaque[2, 2] strides ()")
+    lines = "%8 = result opaque[2, 2] %7 0\noutput %8 strides ()"
+    verify(parse(f"{INPUTS}{call}\n{lines}", Builder()))
 
 
 def test_an_input_the_graph_does_not_list_is_named():

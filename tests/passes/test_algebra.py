@@ -106,6 +106,7 @@ STAYS = [
     ("constants_together", lambda v: v.maximum(v.maximum(v.x, 0.0), -0.0)),
     ("double_negation", lambda v: v.neg(v.abs(v.x))),
     ("absolute_of_signed", lambda v: v.abs(v.floor(v.x))),
+    ("absolute_of_signed", lambda v: v.abs(v.neg(v.u))),
     ("plus_negative", lambda v: v.add(v.x, v.y)),
     ("minus_negative", lambda v: v.sub(v.neg(v.x), v.y)),
     ("minus_integer", lambda v: v.sub(v.x, 3)),

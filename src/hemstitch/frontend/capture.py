@@ -6,7 +6,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Any
 
 import torch
 import torch.fx
@@ -21,41 +21,11 @@ from hemstitch.frontend.sizes import Sizes
 from hemstitch.frontend.values import Value
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import Dim, SymbolicDim
-from hemstitch.ir.graph import Graph, LibraryCall, Node, Output, Range
+from hemstitch.ir.graph import Graph, InputAttr, LibraryCall, Node, Output, Range
 from hemstitch.ir.types import DType, TensorType
+from hemstitch.runtime.returned import Argument, Fixed, Number, Result, Returned
 
 aten = torch.ops.aten
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """The call returns the value of `graph.outputs[index]`, as a tensor of its own."""
-
-    index: int
-
-
-@dataclass(frozen=True, slots=True)
-class Argument:
-    """The call returns the very tensor that it was given at this position."""
-
-    position: int
-
-
-@dataclass(frozen=True, slots=True)
-class Number:
-    """The call returns a size."""
-
-    value: Dim
-
-
-@dataclass(frozen=True, slots=True)
-class Fixed:
-    """The call returns this, known when compiled (most often None)."""
-
-    value: object
-
-
-Returned = Union[Result, Argument, Number, Fixed]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +54,7 @@ class _Capture:
     builder: Builder = field(default_factory=Builder)
     environment: dict[torch.fx.Node, Any] = field(default_factory=dict)
     positions: dict[torch.fx.Node, int] = field(default_factory=dict)
-    inputs: list[Node] = field(default_factory=list)
+    inputs: dict[int, Node] = field(default_factory=dict)
     constants: list[torch.Tensor] = field(default_factory=list)
     outputs: list[Output] = field(default_factory=list)
     effects: list[Node] = field(default_factory=list)
@@ -92,6 +62,7 @@ class _Capture:
     seeds: list[Node] = field(default_factory=list)
     sizes: Sizes = field(init=False)
     device: torch.device | None = None
+    argument_count: int = 0
 
     def __post_init__(self) -> None:
         self.sizes = Sizes(self.builder)
@@ -105,6 +76,7 @@ class _Capture:
         ]
         self.sizes.bind(traced)
         self.device = _main_device(traced)
+        self.argument_count = len(placeholders)
         for position, (node, value) in enumerate(zip(placeholders, traced)):
             self.environment[node] = self._argument(node.name, position, value)
             self.positions[node] = position
@@ -114,11 +86,12 @@ class _Capture:
             return self.sizes.number(traced)
         if traced is None or isinstance(traced, (bool, int, float, str)):
             return traced
-        type_, strides = TensorType((), DType.OPAQUE), ()
+        type_ = TensorType((), DType.OPAQUE)
+        strides: tuple[Dim, ...] = ()
         if isinstance(traced, torch.Tensor):
             type_, strides = tensor_type(traced, self.sizes), strides_of(traced, self.sizes)
         node = self.builder.input(name, position, type_.shape, type_.dtype, strides)
-        self.inputs.append(node)
+        self.inputs[position] = node
         return Value(self.builder, node)
 
     # --- nodes
@@ -126,13 +99,8 @@ class _Capture:
     def visit(self, node: torch.fx.Node) -> None:
         self.builder.origin = origin_of(node)
         try:
-            visit = {
-                "placeholder": lambda node: None,
-                "get_attr": self._attribute,
-                "call_function": self._function,
-                "output": self._output,
-            }[node.op]
-            visit(node)
+            if node.op != "placeholder":
+                _VISIT[node.op](self, node)
         except UnsupportedError as error:
             if error.where is not None:
                 raise
@@ -140,17 +108,17 @@ class _Capture:
             where = Location(origin.file, origin.line, origin.source) if origin.file else None
             raise UnsupportedError(f"{origin.op}: {error.what}", where=where) from error
 
-    def _attribute(self, node: torch.fx.Node) -> None:
+    def attribute(self, node: torch.fx.Node) -> None:
         value = operator.attrgetter(str(node.target))(self.gm)
         if not isinstance(value, torch.Tensor):
             self.environment[node] = value
             return
-        position = len(self.positions)
+        position = self.argument_count + len(self.constants)
         self.constants.append(value)
         self.positions[node] = position
         self.environment[node] = self._argument(node.name, position, node.meta.get("val", value))
 
-    def _function(self, node: torch.fx.Node) -> None:
+    def function(self, node: torch.fx.Node) -> None:
         special = _SPECIAL.get(node.target)
         if special is not None:
             special(self, node)
@@ -247,20 +215,20 @@ class _Capture:
         return seeds
 
     def get_item(self, node: torch.fx.Node) -> None:
-        source, index = node.args
-        self.environment[node] = self.environment[source][index]  # type: ignore[index]
+        source, index = _operands(node)
+        self.environment[node] = self.environment[source][index]
 
     def alias(self, node: torch.fx.Node) -> None:
-        (source,) = node.args
-        self.environment[node] = self.environment[source]  # type: ignore[index]
+        (source,) = _operands(node)
+        self.environment[node] = self.environment[source]
         if source in self.positions:
-            self.positions[node] = self.positions[source]  # type: ignore[index]
+            self.positions[node] = self.positions[source]
 
     def item(self, node: torch.fx.Node) -> None:
-        (source,) = node.args
+        (source,) = _operands(node)
         number = node.meta["val"]
         if isinstance(number, (torch.SymInt, torch.SymFloat)):
-            self.sizes.bind_value(number, self.environment[source])  # type: ignore[index]
+            self.sizes.bind_value(number, self.environment[source])
         self.environment[node] = self._number(number)
 
     def skip(self, node: torch.fx.Node) -> None:
@@ -268,22 +236,23 @@ class _Capture:
 
     def copy_into(self, node: torch.fx.Node) -> None:
         """A write to an argument at the end of the graph; any other stays a library call."""
-        target, source = node.args[0], node.args[1]
+        target, source = _operands(node)[:2]
         if target not in self.positions:
             value, library = make_library(node, self.environment, self.sizes)
             self.effects.append(library)
             self.environment[node] = value
             return
-        position = self.positions[target]  # type: ignore[index]
-        place = next(each for each in self.inputs if each.attr.position == position)  # type: ignore[union-attr]
-        value = self.environment[source].cast(place.type.dtype).broadcast(place.shape)  # type: ignore[index]
-        self.outputs.append(Output(value.node, place.attr.strides, mutates=place))  # type: ignore[union-attr]
-        self.environment[node] = self.environment[target] = value  # type: ignore[index]
-        self.positions[node] = position
+        place = self.inputs[self.positions[target]]
+        assert isinstance(place.attr, InputAttr)
+        value = self._as_traced(self.environment[source], place.type)
+        assert value is not None
+        self.outputs.append(Output(value.node, place.attr.strides, mutates=place))
+        self.environment[node] = self.environment[target] = value
+        self.positions[node] = self.positions[target]
 
     # --- results
 
-    def _output(self, node: torch.fx.Node) -> None:
+    def output(self, node: torch.fx.Node) -> None:
         (returned,) = node.args
         results: dict[torch.fx.Node, Result] = {}
         listed: Any = returned if isinstance(returned, (list, tuple)) else (returned,)
@@ -295,9 +264,10 @@ class _Capture:
         value = self.environment[result]
         if result in self.positions and isinstance(value, Value):
             return Argument(self.positions[result])
+        if isinstance(value, Value) and value.is_number:
+            self.outputs.append(Output(value.node, ()))
+            return Item(len(self.outputs) - 1)
         if isinstance(value, Value):
-            if value.is_number:
-                raise UnsupportedError("the program returns a number that is computed in a tensor")
             if result not in known:
                 known[result] = Result(len(self.outputs))
                 strides = strides_of(result.meta["val"], self.sizes)
@@ -307,7 +277,7 @@ class _Capture:
 
     def finish(self) -> Captured:
         graph = Graph(
-            tuple(self.inputs),
+            tuple(self.inputs.values()),
             tuple(self.outputs),
             tuple(self.effects),
             self.sizes.places,
@@ -320,6 +290,12 @@ class _Capture:
 _NUMBERS = (bool, int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
 _DRAW_SEED = torch.ops.hemstitch.draw_seed.default
 
+_VISIT: dict[str, Callable[[_Capture, torch.fx.Node], None]] = {
+    "get_attr": _Capture.attribute,
+    "call_function": _Capture.function,
+    "output": _Capture.output,
+}
+
 _SPECIAL: dict[Any, Callable[[_Capture, torch.fx.Node], None]] = {
     operator.getitem: _Capture.get_item,
     aten.alias.default: _Capture.alias,
@@ -330,6 +306,10 @@ _SPECIAL: dict[Any, Callable[[_Capture, torch.fx.Node], None]] = {
     aten.sym_constrain_range.default: _Capture.skip,
     aten.sym_constrain_range_for_size.default: _Capture.skip,
 }
+
+
+def _operands(node: torch.fx.Node) -> tuple[Any, ...]:
+    return node.args
 
 
 def _main_device(arguments: Sequence[object]) -> torch.device | None:

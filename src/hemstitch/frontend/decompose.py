@@ -16,7 +16,7 @@ Decompositions = dict[Any, Callable[..., Any]]
 
 # Expanded already in the trace, so that the partitioner sees what is cheap to compute again.
 EXPANDED = (
-    *("native_layer_norm", "native_group_norm", "_softmax", "_log_softmax"),
+    *("native_layer_norm", "_softmax", "_log_softmax"),
     *("_native_batch_norm_legit", "_native_batch_norm_legit_functional"),
     *("_native_batch_norm_legit_no_training", "native_batch_norm", "batch_norm_backward"),
     *("_batch_norm_with_update", "_batch_norm_with_update_functional", "_batch_norm_no_update"),
@@ -34,13 +34,11 @@ KEPT_PREFIXES = ("_scaled_dot_product", "_flash_attention", "_efficient_attentio
 
 def decompositions() -> Decompositions:
     """A fresh table for one compile."""
-    table = {
-        op: function
-        for op, function in core_aten_decompositions().items()
-        if op not in RULES and not _is_kept(op)
-    }
+    core: Any = core_aten_decompositions()
+    table = {op: function for op, function in core.items() if op not in RULES and not _is_kept(op)}
     expanded = [getattr(aten, name) for name in map(_packet, EXPANDED) if hasattr(aten, name)]
     table.update(get_decompositions(expanded))
+    table[aten.native_group_norm.default] = _group_norm
     table[aten.native_dropout.default] = _dropout()
     return table
 
@@ -52,6 +50,31 @@ def _packet(name: str) -> str:
 def _is_kept(op: Any) -> bool:
     name = op._schema.name.rpartition("::")[2] if hasattr(op, "_schema") else ""
     return name in KEPT or name.startswith(KEPT_PREFIXES)
+
+
+def _group_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    batch: int,
+    channels: int,
+    area: int,
+    groups: int,
+    eps: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """torch's own ends in as_strided, which nothing can be fused across."""
+    wide = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
+    grouped = x.to(wide).reshape(batch, groups, channels // groups, area)
+    variance, mean = torch.var_mean(grouped, (2, 3), correction=0, keepdim=True)
+    scale = torch.rsqrt(variance + eps)
+    result = ((grouped - mean) * scale).reshape(x.shape)
+    per_channel = (channels, *(1,) * (x.dim() - 2))
+    if weight is not None:
+        result = result * weight.reshape(per_channel)
+    if bias is not None:
+        result = result + bias.reshape(per_channel)
+    moments = (each.reshape(batch, groups).to(x.dtype) for each in (mean, scale))
+    return (result.to(x.dtype), *moments)
 
 
 def _dropout() -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:

@@ -33,7 +33,6 @@ def _draw_seed(slot: int, *, device: torch.device) -> torch.Tensor:
     return draw_seeds(1, device)[0].clone()
 
 
-@torch.library.register_fake(DRAW_SEED)
 def _fake_draw_seed(slot: int, *, device: torch.device) -> torch.Tensor:
     return torch.empty((), dtype=torch.int64, device=device)
 
@@ -44,6 +43,9 @@ def _uniform(seed: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
     return torch.from_numpy(values).reshape(tuple(size)).to(seed.device)
 
 
-@torch.library.register_fake(UNIFORM)
 def _fake_uniform(seed: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
     return seed.new_empty(size, dtype=torch.float32)
+
+
+torch.library.register_fake(DRAW_SEED, _fake_draw_seed)
+torch.library.register_fake(UNIFORM, _fake_uniform)

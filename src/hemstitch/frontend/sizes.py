@@ -9,7 +9,7 @@ from functools import reduce
 from operator import add, mul
 from typing import Any
 
-import sympy
+import sympy  # type: ignore[import-untyped]
 import torch
 
 from hemstitch.errors import UnsupportedError
@@ -112,8 +112,10 @@ def _sources(arguments: Sequence[object]) -> list[tuple[torch.SymInt, Place]]:
         if isinstance(argument, torch.SymInt):
             numbers.append((argument, (position, None)))
         elif isinstance(argument, torch.Tensor):
-            found = [(size, (position, axis)) for axis, size in enumerate(argument.shape)]
-            sizes += [(size, place) for size, place in found if isinstance(size, torch.SymInt)]
+            shape: Sequence[object] = argument.shape
+            for axis, size in enumerate(shape):
+                if isinstance(size, torch.SymInt):
+                    sizes.append((size, (position, axis)))
     return numbers + sizes
 
 

@@ -170,9 +170,12 @@ def double_negation(builder: Builder, node: Node) -> Node | None:
 
 @rule(Op.ABS)
 def absolute_of_signed(builder: Builder, node: Node) -> Node | None:
-    """|-x|, ||x|| -> |x|"""
+    """|-x|, ||x|| -> |x|    an unsigned -x is no less than 0"""
     (x,) = node.inputs
-    return builder.make(Op.ABS, x.inputs[0]) if x.op in (Op.NEG, Op.ABS) else None
+    if x.op is Op.ABS:
+        return x
+    is_signed = node.type.dtype is not DType.U8
+    return builder.make(Op.ABS, x.inputs[0]) if is_signed and x.op is Op.NEG else None
 
 
 @rule(Op.ADD)

@@ -9,26 +9,22 @@ knows them by their places, and two with one value still are two tensors.
 from __future__ import annotations
 
 from hemstitch.ir.builder import Builder
-from hemstitch.ir.graph import Graph, Node, Op, toposort
+from hemstitch.ir.graph import Graph, Node, Op
 from hemstitch.passes.algebra import COMMUTATIVE
 from hemstitch.passes.engine import Rule, rewrite, rule
 
 
 def cleanup(graph: Graph, builder: Builder) -> Graph:
-    return rewrite(graph, (in_order(graph),), builder)
+    return rewrite(graph, (first_order(),), builder)
 
 
-def in_order(graph: Graph) -> Rule:
-    """The rule that makes `y + x` the node `x + y`, going by which of the two comes first."""
-    place = {node: index for index, node in enumerate(toposort(graph.roots))}
+def first_order() -> Rule:
+    """The rule for one sweep: it remembers which order of two operands came first."""
+    first: dict[tuple[Op, frozenset[Node]], Node] = {}
 
     @rule(*COMMUTATIVE)
-    def operands_in_order(builder: Builder, node: Node) -> Node | None:
-        """y + x -> x + y    and so for *, and, or, xor, ==, !=; constants stay last"""
-        x, y = node.inputs
-        if Op.CONSTANT in (x.op, y.op):
-            return None
-        later = place.setdefault(x, len(place)) > place.setdefault(y, len(place))
-        return builder.make(node.op, y, x) if later else None
+    def same_operands(builder: Builder, node: Node) -> Node | None:
+        """y + x -> x + y    where there is x + y already; and so for *, and, or, xor, ==, !="""
+        return first.setdefault((node.op, frozenset(node.inputs)), node)
 
-    return operands_in_order
+    return same_operands

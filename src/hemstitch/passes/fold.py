@@ -190,6 +190,7 @@ def _truncated_quotient(x: int, y: int) -> int:
 
 _INTEGERS: dict[Op, Function] = {
     **{op: _exact(function) for op, function in _COMPARISONS.items()},
+    Op.ISNAN: lambda x, bits: False,
     Op.NEG: lambda x, bits: -x,
     Op.ABS: lambda x, bits: abs(x),
     Op.SIGN: lambda x, bits: (x > 0) - (x < 0),

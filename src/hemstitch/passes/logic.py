@@ -60,6 +60,13 @@ def compared_with_itself(builder: Builder, node: Node) -> Node | None:
     return builder.constant(holds, DType.BOOL, node.shape)
 
 
+@rule(Op.ISNAN)
+def never_nan(builder: Builder, node: Node) -> Node | None:
+    """isnan(i), isnan(b) -> false"""
+    is_float = node.inputs[0].type.dtype.is_float
+    return None if is_float else builder.constant(False, DType.BOOL, node.shape)
+
+
 @rule(Op.WHERE)
 def known_choice(builder: Builder, node: Node) -> Node | None:
     """where(true, x, y) -> x,    where(false, x, y) -> y,    where(b, x, x) -> x"""
@@ -108,6 +115,7 @@ LOGIC: tuple[Rule, ...] = (
     xor_true,
     compared_with_bool,
     compared_with_itself,
+    never_nan,
     known_choice,
     chosen_by_not,
     chosen_bool,

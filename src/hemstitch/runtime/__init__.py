@@ -1,1 +1,1 @@
-"""Running compiled graphs on torch tensors."""
+"""From a plan to something that runs: machine code, memory, one call list a graph."""

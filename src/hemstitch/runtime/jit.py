@@ -10,7 +10,7 @@ from functools import cache
 import llvmlite.binding as llvm
 import torch
 
-from hemstitch.codegen.llvm.kernel import DATA_POINTER, Program, Target
+from hemstitch.codegen.llvm.kernel import DATA_POINTER, Target
 
 Entry = Callable[..., None]
 METH_FASTCALL = 0x80
@@ -46,14 +46,16 @@ def host_target() -> Target:
     return Target(lanes, threads, _bind_symbols())
 
 
-def load(program: Program) -> Loaded:
-    """Compile for the host and link. Raises RuntimeError if LLVM refuses the text."""
+def load(text: str, name: str) -> Loaded:
+    """Compile for the host and link; the function `name` becomes callable.
+
+    Raises RuntimeError if LLVM refuses the text.
+    """
     host_target()
-    module = llvm.parse_assembly(program.text)
-    engine = llvm.create_mcjit_compiler(module, _machine())
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(text), _machine())
     engine.finalize_object()
-    address = engine.get_function_address(program.entry)
-    definition = _MethodDefinition(program.entry.encode(), address, METH_FASTCALL, None)
+    address = engine.get_function_address(name)
+    definition = _MethodDefinition(name.encode(), address, METH_FASTCALL, None)
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.restype = ctypes.py_object
     make.argtypes = [ctypes.c_void_p] * 3
@@ -61,10 +63,10 @@ def load(program: Program) -> Loaded:
     return Loaded(entry, engine, definition)
 
 
-def assembly(program: Program) -> str:
+def assembly(text: str) -> str:
     """The host's machine code as text, for reports and debugging."""
     host_target()
-    return str(_machine().emit_assembly(llvm.parse_assembly(program.text)))
+    return str(_machine().emit_assembly(llvm.parse_assembly(text)))
 
 
 def _machine() -> llvm.TargetMachine:

@@ -8,7 +8,7 @@ Axes that cannot be told apart (y + y.T) are a refusal, not a guess.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
 from hemstitch.ir.dims import Dim, divides, product, quotient
@@ -103,11 +103,15 @@ class _Forest:
 class Unification:
     """The loops of one group: `natural[node]` for each member, `reduced[node]` for reductions."""
 
-    def __init__(self, members: Sequence[Node], stores: Sequence[Node]) -> None:
+    def __init__(
+        self, members: Sequence[Node], stores: Sequence[Node], leaves: Container[Node]
+    ) -> None:
+        """`leaves`: nodes that are in memory, whatever they are made of."""
         self._forest = _Forest()
         self._members = frozenset(members)
         self._slots: dict[Node, Slots] = {}
         self._reduced: dict[Node, Slots] = {}
+        self._in_memory = leaves
         self._leaves: list[tuple[Node, Slots]] = []
         for node in members:
             self._slots[node] = self._fresh(node.shape)
@@ -173,7 +177,7 @@ class Unification:
                 for own, wanted in zip(self._slots[node], slots):
                     if own is not None and wanted is not None:
                         self._forest.union(own, wanted)
-            elif is_view(node.op):
+            elif is_view(node.op) and node not in self._in_memory:
                 work.extend(self._through(node, slots))
             elif node.type.rank:
                 self._leaves.append((node, slots))

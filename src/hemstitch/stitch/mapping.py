@@ -243,6 +243,7 @@ def _seconds(group: Group, mapping: Mapping, shapes: Sequence[Shape], machine: M
     threads = min(machine.threads, max(count, 1))
     uneven = ceil(max(count, 1) / threads) * threads / max(count, 1)
     total = 0.0
+    is_global = any(rows & set(mapping.placed(shape.reduced)) for shape in shapes)
     for shape in shapes:
         axes = mapping.placed(shape.axes)
         work = shape.volume * (shape.flops + len(shape.addresses)) / machine.lanes
@@ -254,7 +255,7 @@ def _seconds(group: Group, mapping: Mapping, shapes: Sequence[Shape], machine: M
             work += _reduction_work(group, mapping, axes, reduced, shape.volume, machine)
         total += work * uneven / threads / machine.operations_per_second
         if len(shapes) > 1:
-            total += _reload_seconds(shape, count, threads, machine)
+            total += _reload_seconds(shape, 1 if is_global else count, threads, machine)
         if reduced & rows:
             kept = prod(group.hint(a.extent) for a in axes if a not in reduced)
             total += machine.barrier_seconds
@@ -264,7 +265,8 @@ def _seconds(group: Group, mapping: Mapping, shapes: Sequence[Shape], machine: M
 
 
 def _reload_seconds(shape: Shape, rows: int, threads: int, machine: Machine) -> float:
-    """Every root walks the row again: from L1 for nothing, else from where the row fits."""
+    """Every root walks its row again: from L1 for nothing, else from where the row fits. Behind a
+    barrier all rows come again."""
     moved = 4.0 * shape.volume * len(shape.addresses)
     row_bytes = moved / max(rows, 1)
     if row_bytes <= machine.l1_bytes:

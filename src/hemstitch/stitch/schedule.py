@@ -64,7 +64,7 @@ class Schedule:
 def schedule(group: Group, machine: Machine) -> Schedule:
     """Raises Refused where the group cannot be one kernel."""
     found = roots(group)
-    unification = Unification(group.members, [write.value for write in group.writes])
+    unification = Unification(group.members, [w.value for w in group.writes], group.reads)
     shapes, folding = shapes_of(group, found, unification)
     mappings: list[Mapping] = []
     nest_of: dict[Root, int] = {}

@@ -44,4 +44,3 @@ def stitch(groups: Sequence[Group], machine: Machine, name: str) -> Stitched:
     )
     kernel = Kernel(name, tuple(parameters), built)
     return Stitched(kernel, tuple(buffers.tensors))
-

@@ -153,3 +153,22 @@ def _exact_quotient(size: Dim, divisor: Dim) -> Dim | None:
     if not isinstance(size, int) and size % divisor == 0:
         return size // divisor
     return None
+
+
+def is_even(shape: tuple[Dim, ...], target: tuple[Dim, ...]) -> bool:
+    """Whether a reshape only splits and merges whole axes, so that loops can follow it."""
+    ours = [size for size in shape if size != 1]
+    theirs = [size for size in target if size != 1]
+    if product(shape) == 0:
+        return True
+    while ours and theirs:
+        a, b = ours.pop(), theirs.pop()
+        if a == b:
+            continue
+        if (left := _exact_quotient(a, b)) is not None:
+            ours.append(left)
+        elif (left := _exact_quotient(b, a)) is not None:
+            theirs.append(left)
+        else:
+            return False
+    return True

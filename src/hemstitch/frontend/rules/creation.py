@@ -41,7 +41,7 @@ def _iota(c: Context, length: Any, *, start: Any, step: Any, **__: Any) -> Value
 
 def _ramp(c: Context, start: Any, step: Any) -> Value:
     index = c.iota(c.shape, 0)
-    if c.dtype.is_float:
+    if c.dtype.is_float or isinstance(start, float) or isinstance(step, float):
         index = index.cast(DType.F64)
     index = index if step == 1 else index * step
     return index if start == 0 else index + start

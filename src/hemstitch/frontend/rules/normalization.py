@@ -246,6 +246,59 @@ def _avg_pool2d(
     return sum(parts[1:], start=parts[0]) * (1 / (divisor or height * width))
 
 
+def _avg_pool2d_backward(
+    c: Context,
+    grad: Value,
+    x: Value,
+    kernel: Any,
+    stride: Any,
+    padding: Any,
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor: int | None,
+) -> Value:
+    """Where the windows tile the plane, each gives its share to every element."""
+    window = _pair(kernel)
+    if stride not in ((), kernel) or _pair(padding) != (0, 0):
+        raise NotHandled
+    if any(size != count * length for size, count, length in _tiles(x, grad, window)):
+        raise NotHandled
+    return _spread(grad, window, c.shape) * (1 / (divisor or window[0] * window[1]))
+
+
+def _tiles(x: Value, tiled: Value, window: tuple[Dim, Dim]) -> list[tuple[Dim, Dim, Dim]]:
+    return list(zip(x.shape[-2:], tiled.shape[-2:], window))
+
+
+def _spread(x: Value, window: tuple[Dim, Dim], shape: tuple[Dim, ...]) -> Value:
+    """Each element repeated over a window, in the compute type."""
+    outer, (rows, columns) = x.shape[:-2], x.shape[-2:]
+    apart = x.cast(x.dtype.compute).reshape((*outer, rows, 1, columns, 1))
+    return apart.broadcast((*outer, rows, window[0], columns, window[1])).reshape(shape)
+
+
+def _whole_window(plane: Value, rows: Dim, columns: Dim) -> tuple[int, int]:
+    """The window of adaptive pooling where it is the same for every element."""
+    sizes = (*plane.shape[-2:], rows, columns)
+    height, width, rows_, columns_ = (size if isinstance(size, int) else 0 for size in sizes)
+    if not (height and width and rows_ and columns_) or height % rows_ or width % columns_:
+        raise NotHandled
+    return height // rows_, width // columns_
+
+
+def _adaptive_avg_pool2d(c: Context, x: Value, size: Any) -> Value:
+    rows, columns = c.shape[-2:]
+    window = _whole_window(x, rows, columns)
+    shape = (*c.shape[:-2], rows, window[0], columns, window[1])
+    rank = len(shape)
+    return mean_over(x.cast(x.dtype.compute).reshape(shape), (rank - 3, rank - 1), keep=False)
+
+
+def _adaptive_avg_pool2d_backward(c: Context, grad: Value, x: Value) -> Value:
+    window = _whole_window(x, *grad.shape[-2:])
+    return _spread(grad, window, c.shape) * (1 / (window[0] * window[1]))
+
+
 def _pad_evenly(c: Context, x: Value, pads: tuple[int, int]) -> Value:
     low = (*(0,) * (x.rank - 2), *pads)
     shape = tuple(size + 2 * pad for size, pad in zip(x.shape, low))
@@ -263,4 +316,7 @@ NORMALIZATION: dict[str, Rule] = {
     "_native_batch_norm_legit.no_stats": _batch_norm_no_statistics,
     "_native_batch_norm_legit_no_training": _batch_norm_no_training,
     "avg_pool2d": _avg_pool2d,
+    "avg_pool2d_backward": _avg_pool2d_backward,
+    "_adaptive_avg_pool2d": _adaptive_avg_pool2d,
+    "_adaptive_avg_pool2d_backward": _adaptive_avg_pool2d_backward,
 }

@@ -67,19 +67,21 @@ def to_bool(x: Value) -> Value:
 
 
 def _add(x: Term, y: Term, alpha: Any = 1) -> Term:
-    return x + _scaled(y, alpha)
+    return apply(Op.ADD, x, _scaled(y, alpha))
 
 
 def _sub(x: Term, y: Term, alpha: Any = 1) -> Term:
-    return x - _scaled(y, alpha)
+    return apply(Op.SUB, x, _scaled(y, alpha))
 
 
 def _rsub(x: Term, y: Term, alpha: Any = 1) -> Term:
-    return y - _scaled(x, alpha)
+    return apply(Op.SUB, y, _scaled(x, alpha))
 
 
 def _scaled(x: Term, alpha: Any) -> Term:
-    return x if alpha == 1 and not isinstance(alpha, Value) else x * alpha
+    if not isinstance(alpha, Value) and alpha == 1:
+        return x
+    return x * alpha if isinstance(x, (int, float)) else apply(Op.MUL, x, alpha)
 
 
 def _div(c: Context, x: Value, y: Term, rounding_mode: str | None = None) -> Value:
@@ -133,7 +135,7 @@ def _lerp(start: Value, end: Value, weight: Term) -> Value:
         )
     if isinstance(weight, (int, float)) and abs(weight) < 0.5:
         return start + weight * (end - start)
-    return end - (end - start) * (1 - weight)  # type: ignore[operator]
+    return end - (end - start) * (1 - weight)
 
 
 def _addcmul(x: Value, a: Value, b: Value, value: Any = 1) -> Value:

@@ -201,7 +201,7 @@ _RESHAPES = (
     *("unsqueeze_copy", "squeeze_copy", "_reshape_alias", "_reshape_copy", "prims::reshape"),
 )
 
-VIEWS: dict[str, Rule] = {
+_PLAIN: dict[str, Rule] = {
     **dict.fromkeys(_SAME, _same),
     **dict.fromkeys(_RESHAPES, _reshape),
     "view.dtype": _view_dtype,
@@ -229,3 +229,18 @@ VIEWS: dict[str, Rule] = {
     "tril": _tril,
     "triu": _triu,
 }
+
+# Functionalisation may turn views into copies of the same name.
+_COPIES = {
+    "slice_copy.Tensor": "slice.Tensor",
+    "select_copy.int": "select.int",
+    "transpose_copy.int": "transpose.int",
+    "t_copy": "t",
+    "split_copy.Tensor": "split.Tensor",
+    "split_with_sizes_copy": "split_with_sizes",
+    "unbind_copy.int": "unbind.int",
+    "unsafe_split.Tensor": "split.Tensor",
+    "unsafe_split_with_sizes": "split_with_sizes",
+}
+
+VIEWS: dict[str, Rule] = {**_PLAIN, **{copy: _PLAIN[view] for copy, view in _COPIES.items()}}

@@ -1,0 +1,53 @@
+"""The whole compiler, top to bottom. Read this file first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.fx
+
+from hemstitch.frontend.capture import Captured, capture
+from hemstitch.fusion.plan import Plan
+from hemstitch.fusion.planner import make_plan
+from hemstitch.ir.graph import Graph
+from hemstitch.options import Options
+from hemstitch.passes.pipeline import optimize
+from hemstitch.runtime.assemble import assemble
+from hemstitch.runtime.build import build
+from hemstitch.runtime.executable import Executable
+from hemstitch.runtime.jit import host_target
+from hemstitch.stitch.machine import Machine, generic_cpu
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """One graph through all stages: what was captured, what it became, what runs."""
+
+    captured: Captured
+    graph: Graph
+    plan: Plan
+    executable: Executable
+
+
+def compile_graph(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[object], options: Options
+) -> Compiled:
+    """One functional ATen graph, as AOTAutograd gives it, to a callable on a list of arguments."""
+    captured = capture(gm, example_inputs)
+    graph = optimize(captured.graph, captured.builder, check=options.check)
+    plan = make_plan(graph, host_machine(), options)
+    launches = build(plan, strict=options.strict)
+    arguments = len(example_inputs) + len(captured.constants)
+    assembly = assemble(plan, launches, captured.returns, arguments)
+    executable = Executable(assembly, graph.symbols, captured.constants)
+    return Compiled(captured, graph, plan, executable)
+
+
+def host_machine() -> Machine:
+    target = host_target()
+    return generic_cpu(target.threads, target.lanes)
+
+
+Observer = Callable[[Compiled], None]

@@ -1,0 +1,330 @@
+"""Clusters of work that become kernels: legal merges, biggest saving first, until none is left.
+
+A vertex is what planning may not cut further: a member node, a write of something that is no
+member (a transposed result, a mutated input), or a library call, which never merges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Union
+
+from hemstitch.fusion.demand import Demands
+from hemstitch.ir.dims import evaluate
+from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, toposort
+from hemstitch.ir.ops import is_elementwise, is_reduction, is_view
+from hemstitch.ir.types import contiguous_strides
+from hemstitch.stitch.group import Group, Tensor, Write, is_member
+from hemstitch.stitch.machine import Machine
+from hemstitch.stitch.refusal import Refusal, Refused
+from hemstitch.stitch.stitch import stitch
+
+Vertex = Union[Node, Write]
+MOST_MEMBERS = 160  # vertices of one kernel: bounds planning time and code size
+
+
+@dataclass(slots=True, eq=False)
+class Cluster:
+    """Vertices in topological order. `position`: that of its last vertex in program order."""
+
+    vertices: list[Vertex]
+    position: int
+    before: set[Cluster] = field(default_factory=set)  # clusters it reads from
+    after: set[Cluster] = field(default_factory=set)
+
+    @property
+    def is_library(self) -> bool:
+        return is_library_vertex(self.vertices[0])
+
+
+def _library(first: Cluster, second: Cluster) -> Refusal | None:
+    if first.is_library or second.is_library:
+        return Refusal("library", "a library call is not looked into")
+    return None
+
+
+def _size(first: Cluster, second: Cluster) -> Refusal | None:
+    if len(first.vertices) + len(second.vertices) > MOST_MEMBERS:
+        return Refusal("size", f"more than {MOST_MEMBERS} nodes")
+    return None
+
+
+def is_library_vertex(vertex: Vertex) -> bool:
+    return isinstance(vertex, Node) and vertex.op is Op.LIBRARY
+
+
+class Clustering:
+    """All clusters of a graph while they are merged."""
+
+    def __init__(
+        self, graph: Graph, demands: Demands, machine: Machine, conservative: bool
+    ) -> None:
+        self.hints = graph.hints
+        self.machine = machine
+        self.conservative = conservative
+        self.tensors = dict(demands.tensors)
+        self.demanded = frozenset(demands.tensors)
+        self.refusals: dict[tuple[Cluster, Cluster], Refusal] = {}
+        self.unstitchable: dict[Cluster, Refusal] = {}  # not one kernel even alone
+        order = toposort(graph.roots)
+        self.rank = {node: position for position, node in enumerate(order)}
+        members = [n for n in order if is_member(n) or n.op is Op.LIBRARY]
+        self.cluster_of: dict[Vertex, Cluster] = {}
+        for node in members:
+            self.cluster_of[node] = Cluster([node], self.rank[node])
+        for write in demands.writes:
+            self.cluster_of[write] = Cluster([write], self.rank.get(write.value, len(order)))
+        self.made_by: dict[Node, list[Vertex]] = {}
+        for write in demands.writes:
+            self.made_by.setdefault(write.tensor.node, []).append(write)
+        self.reads: dict[Vertex, dict[Node, None]] = {
+            vertex: sources(vertex, self.demanded) for vertex in self.cluster_of
+        }
+        self.readers: dict[Node, list[Vertex]] = {}
+        for vertex, nodes in self.reads.items():
+            for node in nodes:
+                self.readers.setdefault(node, []).append(vertex)
+        self._link(graph, demands)
+
+    def _link(self, graph: Graph, demands: Demands) -> None:
+        for vertex, nodes in self.reads.items():
+            for node in nodes:
+                for producer in self._producers(node):
+                    self._edge(self.cluster_of[producer], self.cluster_of[vertex])
+        for node, operands in demands.operands.items():
+            for operand in operands:
+                for write in demands.writes:
+                    if write.tensor is operand.tensor and operand.tensor.node.op is not Op.INPUT:
+                        self._edge(self.cluster_of[write], self.cluster_of[node])
+        ordered = [n for n in self.rank if isinstance(n.attr, LibraryCall) and n.attr.effects]
+        for first, second in pairwise(ordered):
+            self._edge(self.cluster_of[first], self.cluster_of[second])
+        for write in demands.writes:
+            if write.tensor.node.op is Op.INPUT:  # whoever reads the old contents comes first
+                for reader in self.readers.get(write.tensor.node, ()):
+                    if reader is not write:
+                        self._edge(self.cluster_of[reader], self.cluster_of[write])
+
+    def _producers(self, node: Node) -> list[Vertex]:
+        """The vertices that make a source; none for graph inputs."""
+        if node.op is Op.RESULT:
+            return [node.inputs[0]]
+        if is_member(node):
+            return [node]
+        return self.made_by[node] if node.op is not Op.INPUT else []
+
+    def _edge(self, before: Cluster, after: Cluster) -> None:
+        if before is not after:
+            before.after.add(after)
+            after.before.add(before)
+
+    @property
+    def clusters(self) -> list[Cluster]:
+        return list(dict.fromkeys(self.cluster_of.values()))
+
+    # --- merging
+
+    def merge_all(self) -> None:
+        """Producers with their consumers, then readers of one tensor, until nothing changes."""
+        changed = True
+        while changed:
+            changed = False
+            for vertex in list(self.cluster_of):
+                changed |= self._merge_with_producers(vertex)
+            if not self.conservative:
+                for vertex in list(self.cluster_of):
+                    changed |= self._merge_with_siblings(vertex)
+
+    def _merge_with_producers(self, vertex: Vertex) -> bool:
+        changed = False
+        if is_library_vertex(vertex):
+            return False
+        produced = [n for n in self.reads[vertex] if is_member(n)]
+        for node in sorted(produced, key=self._bytes, reverse=True):
+            changed |= self._try(self.cluster_of[node], self.cluster_of[vertex])
+        return changed
+
+    def _merge_with_siblings(self, vertex: Vertex) -> bool:
+        """Another reader of the same tensor, where reading it once saves a fair part."""
+        changed = False
+        if is_library_vertex(vertex):
+            return False
+        for node in self.reads[vertex]:
+            for other in self.readers[node]:
+                ours, theirs = self.cluster_of[vertex], self.cluster_of[other]
+                if ours is theirs or theirs.is_library or not self._pays(node, ours, theirs):
+                    continue
+                changed |= self._try(*sorted((ours, theirs), key=lambda c: c.position))
+        return changed
+
+    def _pays(self, node: Node, ours: Cluster, theirs: Cluster) -> bool:
+        shared = self._bytes(node)
+        least = min(self._traffic(ours), self._traffic(theirs))
+        return 4 * shared >= least
+
+    def _traffic(self, cluster: Cluster) -> int:
+        inside = set(cluster.vertices)
+        outside = {n for v in cluster.vertices for n in self.reads[v] if n not in inside}
+        return sum(self._bytes(node) for node in outside)
+
+    def _bytes(self, node: Node) -> int:
+        return evaluate(node.type.bytes, self.hints)
+
+    def _try(self, first: Cluster, second: Cluster) -> bool:
+        if first is second or (first, second) in self.refusals:
+            return False
+        refusal = self._refusal(first, second)
+        if refusal is not None:
+            self.refusals[first, second] = refusal
+            return False
+        self._merge(first, second)
+        return True
+
+    def _refusal(self, first: Cluster, second: Cluster) -> Refusal | None:
+        """None means yes. The first refusal wins, so the cheap checks come first."""
+        for check in (_library, _size, self._cycle, self._conservative):
+            refusal = check(first, second)
+            if refusal is not None:
+                return refusal
+        return None if self._is_plain(first, second) else self._unstitchable(first, second)
+
+    def _cycle(self, first: Cluster, second: Cluster) -> Refusal | None:
+        if self._reaches(first, second) or self._reaches(second, first):
+            return Refusal("cycle", "something between the two must run in between")
+        return None
+
+    def _conservative(self, first: Cluster, second: Cluster) -> Refusal | None:
+        nodes = (vertex for vertex in first.vertices if isinstance(vertex, Node))
+        if self.conservative and any(is_reduction(node.op) for node in nodes):
+            return Refusal("conservative", "a reduction ends its kernel")
+        return None
+
+    def _unstitchable(self, first: Cluster, second: Cluster) -> Refusal | None:
+        vertices = sorted([*first.vertices, *second.vertices], key=self._rank)
+        return self._attempt(vertices)
+
+    def refusal_of(self, cluster: Cluster) -> Refusal | None:
+        """Why a whole cluster is not one kernel, if it is not."""
+        return self._attempt(cluster.vertices)
+
+    def _attempt(self, vertices: Sequence[Vertex]) -> Refusal | None:
+        try:
+            stitch([self.group(vertices)], self.machine, "attempt")
+        except Refused as refused:
+            return refused.refusal
+        return None
+
+    def _is_plain(self, first: Cluster, second: Cluster) -> bool:
+        """One elementwise node that reads values of its own shape, or things in memory: always
+        legal, no need to try."""
+        (vertex, *more) = second.vertices
+        if more or not isinstance(vertex, Node) or not is_elementwise(vertex.op):
+            return False
+        inside = set(first.vertices)
+        return all(
+            operand in inside or not sources_below(operand, self.demanded).keys() & inside
+            for operand in vertex.inputs
+        )
+
+    def _reaches(self, start: Cluster, goal: Cluster) -> bool:
+        """Whether a path leads from `start` to `goal` through some third cluster."""
+        seen = {start, goal}
+        work = [cluster for cluster in start.after if cluster is not goal]
+        while work:
+            cluster = work.pop()
+            if cluster in seen:
+                continue
+            seen.add(cluster)
+            if goal in cluster.after:
+                return True
+            work.extend(cluster.after)
+        return False
+
+    def _merge(self, first: Cluster, second: Cluster) -> None:
+        vertices = sorted([*first.vertices, *second.vertices], key=self._rank)
+        merged = Cluster(vertices, max(first.position, second.position))
+        merged.before = (first.before | second.before) - {first, second}
+        merged.after = (first.after | second.after) - {first, second}
+        for cluster in merged.before:
+            cluster.after = (cluster.after - {first, second}) | {merged}
+        for cluster in merged.after:
+            cluster.before = (cluster.before - {first, second}) | {merged}
+        for vertex in vertices:
+            self.cluster_of[vertex] = merged
+
+    def _rank(self, vertex: Vertex) -> int:
+        if isinstance(vertex, Node):
+            return self.rank[vertex]
+        return len(self.rank) + self.rank.get(vertex.value, 0)
+
+    def split(self, cluster: Cluster) -> None:
+        """Back to single vertices, where the whole turned out not to be one kernel."""
+        pieces = {vertex: Cluster([vertex], self._rank(vertex)) for vertex in cluster.vertices}
+        self.cluster_of |= pieces
+        for other in (*cluster.before, *cluster.after):
+            other.before.discard(cluster)
+            other.after.discard(cluster)
+        for vertex, piece in pieces.items():
+            for node in self.reads[vertex]:
+                for producer in self._producers(node):
+                    self._edge(self.cluster_of[producer], piece)
+            if isinstance(vertex, Node):
+                for reader in self.readers.get(vertex, ()):
+                    self._edge(piece, self.cluster_of[reader])
+            elif vertex.tensor.node.op is Op.INPUT:
+                for reader in self.readers.get(vertex.tensor.node, ()):
+                    self._edge(self.cluster_of[reader], piece)
+
+    # --- groups
+
+    def group(self, vertices: Sequence[Vertex]) -> Group:
+        """What the kernel of these vertices computes, reads and writes."""
+        inside = set(vertices)
+        members = [v for v in vertices if isinstance(v, Node)]
+        writes = [v for v in vertices if isinstance(v, Write)]
+        for node in members:
+            outside = any(reader not in inside for reader in self.readers.get(node, ()))
+            if outside or node in self.demanded:
+                tensor = self._tensor(node)
+                writes.append(Write(node, tensor, tensor.strides))
+        read = {n for v in vertices for n in self.reads[v] if n not in inside}
+        reads = {node: self._tensor(node) for node in sorted(read, key=lambda n: self.rank[n])}
+        return Group(tuple(members), tuple(writes), reads, self.hints)
+
+    def _tensor(self, node: Node) -> Tensor:
+        if node not in self.tensors:
+            self.tensors[node] = Tensor(node, contiguous_strides(node.shape))
+        return self.tensors[node]
+
+
+def sources(vertex: Vertex, in_memory: Container[Node]) -> dict[Node, None]:
+    """The nodes in memory or computed elsewhere that `vertex` reads."""
+    if isinstance(vertex, Write):
+        # A view is not read from the very memory that this write fills.
+        own = vertex.value is vertex.tensor.node and is_view(vertex.value.op)
+        return _sources(vertex.value.inputs if own else (vertex.value,), in_memory)
+    return _sources(vertex.inputs, in_memory)
+
+
+def sources_below(node: Node, in_memory: Container[Node]) -> dict[Node, None]:
+    """The same for a value: itself, if it is in memory or computed, else what is below."""
+    return _sources((node,), in_memory)
+
+
+def _sources(start: Iterable[Node], in_memory: Container[Node]) -> dict[Node, None]:
+    """Through views, and what is made inline."""
+    found: dict[Node, None] = {}
+    seen: set[Node] = set()
+    work = list(start)
+    while work:
+        node = work.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if is_member(node) or node.op in (Op.INPUT, Op.RESULT) or node in in_memory:
+            found[node] = None
+        else:
+            work.extend(node.inputs)
+    return found

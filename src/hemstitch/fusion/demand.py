@@ -1,0 +1,183 @@
+"""Which values must be in memory whatever the plan, and in what layout: results, mutated inputs and
+operands of library calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hemstitch.ir.dims import Dim, product
+from hemstitch.ir.graph import Graph, InputAttr, LibraryCall, Node, Op, toposort
+from hemstitch.ir.types import contiguous_strides
+from hemstitch.stitch.group import MOST_CONCAT_PARTS, Tensor, Write, is_member
+from hemstitch.stitch.views import is_even, strided
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Alias:
+    """A library operand: strides and offset over a tensor in memory."""
+
+    tensor: Tensor
+    type_shape: tuple[Dim, ...]
+    strides: tuple[Dim, ...]
+    offset: Dim
+
+    @property
+    def is_whole(self) -> bool:
+        """It is the tensor itself."""
+        same = self.type_shape == self.tensor.node.shape and self.offset == 0
+        return same and agree(self.type_shape, self.strides, self.tensor.strides)
+
+
+@dataclass(slots=True)
+class Demands:
+    """`tensors`: every node in memory, views among them where nothing else will do.
+    `writes`: what kernels must store there that is not simply a member's own value.
+    `operands`: for each library node, where each input is read.
+    `outputs`: for each graph output, where the caller finds it."""
+
+    tensors: dict[Node, Tensor] = field(default_factory=dict)
+    writes: list[Write] = field(default_factory=list)
+    operands: dict[Node, tuple[Alias, ...]] = field(default_factory=dict)
+    outputs: list[Alias] = field(default_factory=list)
+
+    def write(self, value: Node, tensor: Tensor) -> Tensor:
+        """Have `value` stored in `tensor`; each part of a concatenation for itself."""
+        parts = [(value, _zero())]
+        while parts:
+            part, offset = parts.pop()
+            if part.op is Op.CONCAT and (part is value or part not in self.tensors):
+                axis = part.attr
+                assert isinstance(axis, int)
+                for piece in part.inputs:
+                    parts.append((piece, offset))
+                    offset = offset + piece.shape[axis] * tensor.strides[axis]
+            else:
+                self.writes.append(Write(part, tensor, tensor.strides, offset))
+        return tensor
+
+
+def demands(graph: Graph) -> Demands:
+    found = Demands()
+    nodes = toposort(graph.roots)
+    for node in graph.inputs:
+        assert isinstance(node.attr, InputAttr)
+        found.tensors[node] = Tensor(node, node.attr.strides)
+    for node in nodes:
+        if node.op is Op.RESULT:
+            found.tensors[node] = Tensor(node, _result_strides(node))
+    for node in nodes:
+        if node.op is Op.RESHAPE or node.op is Op.CONCAT:
+            _materialise_obstacles(found, node)
+    taken: set[Tensor] = set()
+    for output in graph.outputs:
+        if output.mutates is not None:
+            tensor = found.tensors[output.mutates]
+            found.write(output.value, tensor)
+            found.outputs.append(Alias(tensor, tensor.node.shape, tensor.strides, 0))
+        else:
+            found.outputs.append(_output(found, output.value, output.strides, taken))
+    for node in nodes:
+        if node.op is Op.LIBRARY:
+            call = node.attr
+            assert isinstance(call, LibraryCall)
+            found.operands[node] = tuple(
+                _operand(found, value, strides)
+                for value, strides in zip(node.inputs, call.operand_strides)
+            )
+    return found
+
+
+def _materialise_obstacles(found: Demands, node: Node) -> None:
+    """Views that no loop of a reader can look through get memory of their own: concatenations of
+    many parts, and what is below a reshape that cuts axes unevenly."""
+    if node.op is Op.CONCAT and len(node.inputs) > MOST_CONCAT_PARTS:
+        tensor = found.tensors[node] = Tensor(node, contiguous_strides(node.shape))
+        found.write(node, tensor)
+    elif node.op is Op.RESHAPE and not is_even(node.inputs[0].shape, node.shape):
+        (source,) = node.inputs
+        known = found.tensors.get(source)
+        if known is None and is_member(source):
+            return  # it will be contiguous if it is in memory, else refused as one kernel
+        if known is None or not agree(
+            source.shape, known.strides, contiguous_strides(source.shape)
+        ):
+            tensor = found.tensors[source] = Tensor(source, contiguous_strides(source.shape))
+            found.write(source, tensor)
+
+
+def _result_strides(node: Node) -> tuple[Dim, ...]:
+    call, index = node.inputs[0].attr, node.attr
+    assert isinstance(call, LibraryCall) and isinstance(index, int)
+    result = call.results[index]
+    assert result is not None
+    return result[1]
+
+
+def _output(found: Demands, value: Node, strides: tuple[Dim, ...], taken: set[Tensor]) -> Alias:
+    """A tensor of its own for every result: the caller may write to one and keep the others."""
+    strides = _storable(value.shape, strides)
+    alias = _alias(found.tensors, value)
+    is_free = alias is not None and alias.tensor.node.op is Op.RESULT and alias.tensor not in taken
+    if alias is not None and is_free and agree(value.shape, alias.strides, strides):
+        taken.add(alias.tensor)
+        return alias
+    if is_member(value) and value not in found.tensors:
+        tensor = found.tensors[value] = Tensor(value, strides)
+    else:
+        tensor = Tensor(value, strides)
+        found.write(value, tensor)
+    taken.add(tensor)
+    return Alias(tensor, value.shape, strides, 0)
+
+
+def _operand(found: Demands, value: Node, strides: tuple[Dim, ...] | None) -> Alias:
+    """An alias of what is in memory where its strides are as traced, else a tensor of its own."""
+    wanted = contiguous_strides(value.shape) if strides is None else strides
+    alias = _alias(found.tensors, value)
+    if alias is not None and (strides is None or agree(value.shape, alias.strides, wanted)):
+        found.tensors.setdefault(alias.tensor.node, alias.tensor)
+        return alias
+    wanted = _storable(value.shape, wanted)
+    if is_member(value) and value not in found.tensors:
+        tensor = found.tensors[value] = Tensor(value, wanted)
+    else:
+        made = (w.tensor for w in found.writes if w.tensor.node is value and w.strides == wanted)
+        tensor = next(made, None) or found.write(value, Tensor(value, wanted))
+    return Alias(tensor, value.shape, wanted, 0)
+
+
+def _alias(tensors: Mapping[Node, Tensor], value: Node) -> Alias | None:
+    """`value` as strides over something that is in memory, or will be for its sake."""
+    known = {node: tensor.strides for node, tensor in tensors.items()}
+    found = strided(value, known)
+    if found is None:
+        return None
+    base, strides, offset = found
+    if base in tensors:
+        return Alias(tensors[base], value.shape, strides, offset)
+    if not is_member(base) or base is value:
+        return None
+    return Alias(Tensor(base, contiguous_strides(base.shape)), value.shape, strides, offset)
+
+
+def _zero() -> Dim:
+    return 0
+
+
+def agree(shape: tuple[Dim, ...], a: tuple[Dim, ...], b: tuple[Dim, ...]) -> bool:
+    """Equal strides wherever they matter."""
+    return product(shape) == 0 or all(size == 1 or x == y for size, x, y in zip(shape, a, b))
+
+
+def _storable(shape: tuple[Dim, ...], strides: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    """`strides` if no two elements share memory and none is far out, else contiguous ones."""
+    known = [(size, step) for size, step in zip(shape, strides) if size != 1]
+    if not all(isinstance(size, int) and isinstance(step, int) for size, step in known):
+        return strides if all(step != 0 for _, step in known) else contiguous_strides(shape)
+    extent: Dim = 1
+    for size, step in sorted(known, key=lambda pair: (pair[1], pair[0])):
+        if step != extent:
+            return contiguous_strides(shape)
+        extent = extent * size
+    return strides

@@ -1,0 +1,68 @@
+"""The plan: steps in order, each a kernel or a library call, and why there are not fewer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Union
+
+from hemstitch.fusion.demand import Alias
+from hemstitch.ir.graph import Node
+from hemstitch.kernel.nodes import Role
+from hemstitch.stitch.group import Group, Tensor
+from hemstitch.stitch.refusal import Refusal
+from hemstitch.stitch.stitch import Stitched
+
+
+@dataclass(frozen=True, slots=True)
+class KernelStep:
+    """One launch: groups that need nothing of each other, stitched."""
+
+    groups: tuple[Group, ...]
+    stitched: Stitched
+
+    @property
+    def reads(self) -> tuple[Tensor, ...]:
+        return self._with(Role.INPUT)
+
+    @property
+    def writes(self) -> tuple[Tensor, ...]:
+        return self._with(Role.OUTPUT)
+
+    def _with(self, role: Role) -> tuple[Tensor, ...]:
+        kernel = self.stitched.kernel
+        pairs = zip(kernel.parameters, self.stitched.tensors)
+        return tuple(tensor for buffer, tensor in pairs if buffer.role is role)
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryStep:
+    """One library call; `results[i]` is None where nobody reads that result."""
+
+    node: Node
+    operands: tuple[Alias, ...]
+    results: tuple[Tensor | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UnstitchedStep:
+    """Nodes that even alone are no kernel; they run in their library form."""
+
+    group: Group
+    why: Refusal
+
+
+Step = Union[KernelStep, LibraryStep, UnstitchedStep]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`outputs`: where each graph output is found. `refusals`: for pairs of neighbouring kernels
+    that stayed apart, what was tried and why it was refused."""
+
+    steps: tuple[Step, ...]
+    outputs: tuple[Alias, ...]
+    refusals: tuple[tuple[str, Refusal], ...]
+
+    @property
+    def kernels(self) -> tuple[KernelStep, ...]:
+        return tuple(step for step in self.steps if isinstance(step, KernelStep))

@@ -1,0 +1,120 @@
+"""From a graph to a plan: demands, clusters, order, kernels. Read `make_plan` first."""
+
+from __future__ import annotations
+
+import heapq
+
+from hemstitch.fusion.cluster import Cluster, Clustering
+from hemstitch.fusion.demand import Demands, demands
+from hemstitch.fusion.names import kernel_name
+from hemstitch.fusion.plan import KernelStep, LibraryStep, Plan, Step, UnstitchedStep
+from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, toposort
+from hemstitch.options import Options
+from hemstitch.stitch.machine import Machine
+from hemstitch.stitch.refusal import Refusal
+from hemstitch.stitch.stitch import stitch
+
+MOST_PACKED = 64  # groups of one packed launch: bounds code size and argument count
+
+
+def make_plan(graph: Graph, machine: Machine, options: Options) -> Plan:
+    needs = demands(graph)
+    clustering = Clustering(graph, needs, machine, options.planner == "conservative")
+    clustering.merge_all()
+    _split_impossible(clustering)
+    order = _in_order(clustering)
+    steps = _steps(graph, needs, clustering, order, options.pack)
+    return Plan(tuple(steps), tuple(needs.outputs), _refusals(clustering))
+
+
+def _split_impossible(clustering: Clustering) -> None:
+    """A last look at every cluster as it has become; what cannot be stitched falls apart."""
+    for cluster in clustering.clusters:
+        if not cluster.is_library and len(cluster.vertices) > 1:
+            refusal = clustering.refusal_of(cluster)
+            if refusal is not None:
+                clustering.split(cluster)
+    for cluster in clustering.clusters:
+        if not cluster.is_library:
+            refusal = clustering.refusal_of(cluster)
+            if refusal is not None:
+                clustering.unstitchable[cluster] = refusal
+
+
+def _in_order(clustering: Clustering) -> list[Cluster]:
+    """Topological, otherwise as in the program; kernels that are ready go before library calls,
+    so that independent ones come together."""
+    waiting = {cluster: len(cluster.before) for cluster in clustering.clusters}
+    number = {cluster: place for place, cluster in enumerate(waiting)}
+    ready = [(c.is_library, c.position, number[c], c) for c, count in waiting.items() if not count]
+    heapq.heapify(ready)
+    order: list[Cluster] = []
+    while ready:
+        *_, cluster = heapq.heappop(ready)
+        order.append(cluster)
+        for after in cluster.after:
+            waiting[after] -= 1
+            if not waiting[after]:
+                heapq.heappush(ready, (after.is_library, after.position, number[after], after))
+    assert len(order) == len(waiting), "the clusters form a cycle"
+    return order
+
+
+def _steps(
+    graph: Graph, needs: Demands, clustering: Clustering, order: list[Cluster], pack: bool
+) -> list[Step]:
+    results = {n: n for n in toposort(graph.roots) if n.op is Op.RESULT}
+    steps: list[Step] = []
+    packed: list[Cluster] = []
+
+    def flush() -> None:
+        if packed:
+            steps.append(_kernel_step(graph, clustering, packed, len(steps)))
+            packed.clear()
+
+    for cluster in order:
+        if cluster.is_library:
+            flush()
+            steps.append(_library_step(cluster, needs, results))
+            continue
+        alone = cluster in clustering.unstitchable
+        if not pack or alone or len(packed) == MOST_PACKED or cluster.before & set(packed):
+            flush()
+        packed.append(cluster)
+        if alone:
+            flush()
+    flush()
+    return steps
+
+
+def _kernel_step(
+    graph: Graph, clustering: Clustering, clusters: list[Cluster], number: int
+) -> Step:
+    groups = tuple(clustering.group(cluster.vertices) for cluster in clusters)
+    if clusters[0] in clustering.unstitchable:
+        return UnstitchedStep(groups[0], clustering.unstitchable[clusters[0]])
+    name = kernel_name(number, [n for group in groups for n in group.members], graph.origins)
+    return KernelStep(groups, stitch(groups, clustering.machine, name))
+
+
+def _library_step(cluster: Cluster, needs: Demands, results: dict[Node, Node]) -> LibraryStep:
+    (node,) = cluster.vertices
+    assert isinstance(node, Node) and isinstance(node.attr, LibraryCall)
+    found = {r.attr: needs.tensors[r] for r in results if r.inputs[0] is node}
+    count = len(node.attr.results)
+    return LibraryStep(node, needs.operands[node], tuple(found.get(i) for i in range(count)))
+
+
+def _refusals(clustering: Clustering) -> tuple[tuple[str, Refusal], ...]:
+    """The last word on every pair of neighbours that are still clusters of their own."""
+    alive = set(clustering.clusters)
+    return tuple(
+        (f"{_label(first)} | {_label(second)}", refusal)
+        for (first, second), refusal in clustering.refusals.items()
+        if first in alive and second in alive and refusal.check != "library"
+    )
+
+
+def _label(cluster: Cluster) -> str:
+    nodes = [vertex for vertex in cluster.vertices if isinstance(vertex, Node)]
+    return nodes[-1].op.value if nodes else "write"

@@ -1,0 +1,323 @@
+"""From a plan to straight-line Python: one line a kernel, library call or allocation.
+
+The text is made once a graph; sizes enter it as names, so that a call with other sizes only needs
+other values for those names (see `executable`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from hemstitch.fusion.demand import Alias, agree
+from hemstitch.fusion.plan import LibraryStep, Plan
+from hemstitch.ir.dims import Dim, SymbolicDim
+from hemstitch.ir.graph import InputAttr, LibraryCall, Op, Operand
+from hemstitch.ir.types import DType, contiguous_strides
+from hemstitch.runtime.dtypes import TORCH_DTYPES
+from hemstitch.runtime.interpret import with_strides
+from hemstitch.runtime.returned import Argument, Fixed, Number, Result, Returned
+from hemstitch.stitch.group import Tensor
+
+aten = torch.ops.aten
+# Library calls that write their result where they are told; torch's own bindings are the fastest.
+OUT_FORMS: Mapping[object, object] = {
+    aten.mm.default: torch.mm,
+    aten.bmm.default: torch.bmm,
+    aten.addmm.default: torch.addmm,
+    aten.baddbmm.default: torch.baddbmm,
+}
+_NAME = re.compile(r"\b[at]\d+\b")
+_GUARDS = torch._C._dynamo.guards
+_empty_strided = getattr(_GUARDS, "_empty_strided_cpu", None) or (
+    lambda size, stride, dtype: torch.empty_strided(size, stride, dtype=dtype)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What runs a step of the plan: called with (*tensors, *sizes, scratch address)."""
+
+    function: Callable[..., object]
+    tensors: tuple[Tensor, ...]
+    sizes: tuple[Dim, ...]
+    scratch_bytes: Dim
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A view of an intermediate: which one, and how it is seen. Offset in elements."""
+
+    slot: int
+    shape: tuple[Dim, ...]
+    strides: tuple[Dim, ...]
+    offset: Dim
+    dtype: DType
+
+
+@dataclass(slots=True)
+class Slot:
+    """An intermediate in the arena: its bytes, and the steps between which it lives."""
+
+    bytes: Dim
+    first: int
+    last: int
+
+
+@dataclass(slots=True)
+class Assembly:
+    """`source` defines `run(args, v, scratch)`; `fixed` are its global names that never change,
+    `sizes` those that follow from the symbols."""
+
+    source: str
+    fixed: dict[str, object]
+    sizes: dict[str, Dim | tuple[Dim, ...]]
+    slots: list[Slot]
+    windows: list[Window]
+    scratch: list[Dim]
+
+
+def assemble(
+    plan: Plan,
+    launches: Sequence[Launch | None],
+    returns: Sequence[Returned],
+    arguments: int,
+) -> Assembly:
+    """`launches[k]` runs step k where that is no library call."""
+    return _Assembler(plan, launches, returns, arguments).assemble()
+
+
+@dataclass(slots=True)
+class _Assembler:
+    plan: Plan
+    launches: Sequence[Launch | None]
+    returns: Sequence[Returned]
+    arguments: int
+    lines: list[str] = field(default_factory=list)
+    fixed: dict[str, object] = field(default_factory=dict)
+    sizes: dict[str, Dim | tuple[Dim, ...]] = field(default_factory=dict)
+    names: dict[Tensor, str] = field(default_factory=dict)
+    slots: dict[Tensor, Slot] = field(default_factory=dict)
+    windows: dict[Window, str] = field(default_factory=dict)
+    outputs: set[Tensor] = field(default_factory=set)
+
+    def assemble(self) -> Assembly:
+        self.fixed |= {"empty": _empty_strided, "reinterpret": _reinterpret, "lay": with_strides}
+        self.outputs = {
+            output.tensor for output in self.plan.outputs if output.tensor.node.op is not Op.INPUT
+        }
+        self._find_slots()
+        steps: list[list[str]] = []
+        for number, step in enumerate(self.plan.steps):
+            self.lines = []
+            if isinstance(step, LibraryStep):
+                self._library(step, number)
+            else:
+                self._launch(number)
+            steps.append(self.lines)
+        self.lines = []
+        results = ", ".join(self._returned(returned) for returned in self.returns)
+        source = self._source(steps, results)
+        scratch = [launch.scratch_bytes for launch in self.launches if launch is not None]
+        slots = list(self.slots.values())
+        return Assembly(source, self.fixed, self.sizes, slots, list(self.windows), scratch)
+
+    def _source(self, steps: list[list[str]], results: str) -> str:
+        used = [f"a{p}" for p in range(self.arguments)]
+        head = [f"    {', '.join(used)}, = args"] if used else []
+        body = [f"    {line}" for lines in steps for line in lines]
+        end = [f"    return ({results}{',' if results else ''})"]
+        text = ["def run(args, v, scratch):", *head, "    args.clear()", *body, *end]
+        return "\n".join(_with_frees(text)) + "\n"
+
+    # --- where tensors are
+
+    def _find_slots(self) -> None:
+        """Intermediates that kernels or told library calls write live in the arena."""
+        for number, step in enumerate(self.plan.steps):
+            for tensor in self._touched(step, number):
+                if tensor.node.op is Op.INPUT or tensor in self.outputs:
+                    continue
+                if tensor.node.op is Op.RESULT and not self._is_told(tensor):
+                    continue
+                slot = self.slots.setdefault(tensor, Slot(_room(tensor), number, number))
+                slot.last = number
+
+    def _touched(self, step: object, number: int) -> list[Tensor]:
+        if isinstance(step, LibraryStep):
+            results = [tensor for tensor in step.results if tensor is not None]
+            return [*(operand.tensor for operand in step.operands), *results]
+        launch = self.launches[number]
+        assert launch is not None
+        return list(launch.tensors)
+
+    def _is_told(self, tensor: Tensor) -> bool:
+        """The result of a library call that writes where it is told to."""
+        call = tensor.node.inputs[0].attr
+        assert isinstance(call, LibraryCall)
+        contiguous = agree(tensor.node.shape, tensor.strides, contiguous_strides(tensor.node.shape))
+        return call.target in OUT_FORMS and contiguous
+
+    def _name(self, tensor: Tensor) -> str:
+        """The variable that holds a tensor; an output is allocated when it is first named."""
+        if tensor.node.op is Op.INPUT:
+            assert isinstance(tensor.node.attr, InputAttr)
+            return f"a{tensor.node.attr.position}"
+        if tensor in self.slots:
+            return self._window(tensor, tensor.node.shape, tensor.strides, 0)
+        if tensor not in self.names:
+            self.names[tensor] = f"t{len(self.names)}"
+            if tensor.node.op is not Op.RESULT or self._is_told(tensor):
+                self._allocate(tensor)
+        return self.names[tensor]
+
+    def _allocate(self, tensor: Tensor) -> None:
+        shape, strides = self._sizes(tensor.node.shape), self._sizes(tensor.strides)
+        dtype = self._fix(TORCH_DTYPES[tensor.node.type.dtype], "dtype")
+        self.lines.append(f"{self.names[tensor]} = empty({shape}, {strides}, {dtype})")
+
+    def _window(
+        self, tensor: Tensor, shape: tuple[Dim, ...], strides: tuple[Dim, ...], offset: Dim
+    ) -> str:
+        slot = list(self.slots).index(tensor)
+        window = Window(slot, shape, strides, offset, tensor.node.type.dtype)
+        return self.windows.setdefault(window, f"v[{len(self.windows)}]")
+
+    def _alias(self, alias: Alias) -> str:
+        if alias.is_whole:
+            return self._name(alias.tensor)
+        if alias.tensor in self.slots:
+            return self._window(alias.tensor, alias.type_shape, alias.strides, alias.offset)
+        shape, strides = self._sizes(alias.type_shape), self._sizes(alias.strides)
+        base = self._name(alias.tensor)
+        return f"reinterpret({base}, {shape}, {strides}, {self._size(alias.offset)})"
+
+    # --- steps
+
+    def _launch(self, number: int) -> None:
+        launch = self.launches[number]
+        assert launch is not None
+        tensors = [self._name(tensor) for tensor in launch.tensors]
+        sizes = [self._size(size) for size in launch.sizes]
+        name = self._fix(launch.function, "k")
+        self.lines.append(f"{name}({', '.join([*tensors, *sizes, 'scratch'])})")
+
+    def _library(self, step: LibraryStep, number: int) -> None:
+        call = step.node.attr
+        assert isinstance(call, LibraryCall)
+        operands = [self._alias(operand) for operand in step.operands]
+        arguments = [self._argument(argument, operands) for argument in call.arguments]
+        arguments += [f"{key}={self._argument(v, operands)}" for key, v in call.keywords]
+        told = [t for t in step.results if t is not None and self._is_told(t)]
+        if told:
+            name = self._fix(OUT_FORMS[call.target], "f")
+            self.lines.append(f"{name}({', '.join([*arguments, f'out={self._name(told[0])}'])})")
+            return
+        text = f"{self._fix(call.target, 'f')}({', '.join(arguments)})"
+        if all(tensor is None for tensor in step.results):
+            self.lines.append(text)
+        elif call.is_tuple:
+            self.lines.append(f"r{number} = {text}")
+            for index, tensor in enumerate(step.results):
+                if tensor is not None:
+                    self._result(tensor, f"r{number}[{index}]")
+            self.lines.append(f"del r{number}")
+        else:
+            (tensor,) = step.results
+            assert tensor is not None
+            self._result(tensor, text)
+
+    def _result(self, tensor: Tensor, text: str) -> None:
+        """Take a library call's result, laid out as it was when traced."""
+        name = self._name(tensor)
+        self.lines.append(f"{name} = {text}")
+        if tensor.node.type.dtype is not DType.OPAQUE:
+            strides = self._sizes(tensor.strides)
+            self.lines.append(f"if {name}.stride() != {strides}: {name} = lay({name}, {strides})")
+
+    def _argument(self, argument: object, operands: list[str]) -> str:
+        match argument:
+            case Operand(index):
+                return operands[index]
+            case SymbolicDim():
+                return self._size(argument)
+            case tuple():
+                parts = [self._argument(part, operands) for part in argument]
+                return f"[{', '.join(parts)}]"
+            case bool() | int() | None:
+                return repr(argument)
+            case _:
+                return self._fix(argument, "c")
+
+    def _returned(self, returned: Returned) -> str:
+        match returned:
+            case Result(index):
+                return self._alias(self.plan.outputs[index])
+            case Argument(position):
+                return f"a{position}"
+            case Number(value):
+                return self._size(value)
+            case Fixed(value):
+                return repr(value) if value is None else self._fix(value, "c")
+
+    # --- names
+
+    def _fix(self, value: object, hint: str) -> str:
+        for name, known in self.fixed.items():
+            if known is value:
+                return name
+        name = f"{hint}{len(self.fixed)}"
+        self.fixed[name] = value
+        return name
+
+    def _size(self, size: Dim) -> str:
+        return str(size) if isinstance(size, int) else self._named(size)
+
+    def _sizes(self, sizes: tuple[Dim, ...]) -> str:
+        known = [size for size in sizes if isinstance(size, int)]
+        return repr(tuple(known)) if len(known) == len(sizes) else self._named(sizes)
+
+    def _named(self, value: Dim | tuple[Dim, ...]) -> str:
+        for name, known in self.sizes.items():
+            if known == value and isinstance(known, tuple) == isinstance(value, tuple):
+                return name
+        name = f"s{len(self.sizes)}"
+        self.sizes[name] = value
+        return name
+
+
+def _room(tensor: Tensor) -> Dim:
+    return tensor.node.type.bytes
+
+
+def _with_frees(lines: list[str]) -> list[str]:
+    """`del` each local tensor after the last line that names it, so that its memory is free."""
+    last: dict[str, int] = {}
+    for number, line in enumerate(lines[:-1]):
+        for word in _words(line):
+            last[word] = number
+    returned = set(_words(lines[-1]))
+    gone: dict[int, list[str]] = {}
+    for word, number in last.items():
+        if word not in returned and number > 1:
+            gone.setdefault(number, []).append(word)
+    result: list[str] = []
+    for number, line in enumerate(lines):
+        result.append(line)
+        if number in gone:
+            result.append(f"    del {', '.join(gone[number])}")
+    return result
+
+
+def _words(line: str) -> list[str]:
+    """Names of arguments and tensors in a line: a0, t3."""
+    return [w for w in _NAME.findall(line) if not line.lstrip().startswith("del ")]
+
+
+def _reinterpret(
+    tensor: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...], offset: int
+) -> torch.Tensor:
+    return torch.as_strided(tensor, shape, strides, tensor.storage_offset() + offset)

@@ -1,0 +1,104 @@
+"""Every step of a plan as something that can be called: machine code, or the library form."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+import torch
+
+from hemstitch.codegen.llvm.kernel import Program, print_kernel
+from hemstitch.errors import KernelBuildError, KernelBuildWarning
+from hemstitch.fusion.plan import KernelStep, LibraryStep, Plan, Step
+from hemstitch.ir.dims import Dim, evaluate, symbol, symbols
+from hemstitch.ir.graph import Node
+from hemstitch.kernel.nodes import Kernel
+from hemstitch.runtime import jit
+from hemstitch.runtime.assemble import Launch
+from hemstitch.runtime.interpret import evaluate as evaluate_nodes
+from hemstitch.stitch.group import Group, Tensor
+
+
+@lru_cache(maxsize=2048)
+def _loaded(text: str, entry: str) -> jit.Loaded:
+    """Machine code is shared by all graphs of the process that need the same."""
+    return jit.load(text, entry)
+
+
+def build(plan: Plan, *, strict: bool) -> list[Launch | None]:
+    """A launch for each step that is no library call."""
+    return [None if isinstance(s, LibraryStep) else _build_step(s, strict) for s in plan.steps]
+
+
+def program_of(step: KernelStep) -> Program:
+    """Machine-independent of the kernel's name, so that equal kernels are compiled once."""
+    kernel = step.stitched.kernel
+    return print_kernel(Kernel("kernel", kernel.buffers, kernel.phases), jit.host_target())
+
+
+def _build_step(step: Step, strict: bool) -> Launch:
+    assert not isinstance(step, LibraryStep)
+    if not isinstance(step, KernelStep):
+        return library_form((step.group,), _tensors_of(step.group))
+    name = step.stitched.kernel.name
+    try:
+        program = program_of(step)
+        entry = _loaded(program.text, program.entry).entry
+    except Exception as error:
+        if strict:
+            raise KernelBuildError(f"{name} could not be built: {error}") from error
+        warnings.warn(KernelBuildWarning(name, str(error)), stacklevel=2)
+        return library_form(step.groups, step.stitched.tensors)
+    return Launch(entry, step.stitched.tensors, program.sizes, program.scratch_bytes)
+
+
+def _tensors_of(group: Group) -> tuple[Tensor, ...]:
+    return tuple(dict.fromkeys([*group.reads.values(), *(w.tensor for w in group.writes)]))
+
+
+def library_form(groups: Sequence[Group], tensors: Sequence[Tensor]) -> Launch:
+    """The same values computed op by op through the library, written to the same places."""
+    sizes = _symbols_of(groups)
+
+    def run(*arguments: object) -> None:
+        held = dict(zip(tensors, arguments))
+        numbers = arguments[len(tensors) : len(tensors) + len(sizes)]
+        values = {name: number for name, number in zip(sizes, numbers) if isinstance(number, int)}
+        stores = [store for group in groups for store in _computed(group, held, values)]
+        for target, value in stores:  # after all reads: a target may be an input as well
+            target.copy_(value)
+
+    return Launch(run, tuple(tensors), tuple(symbol(name) for name in sizes), 0)
+
+
+def _computed(
+    group: Group, held: Mapping[Tensor, object], values: Mapping[str, int]
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    known: dict[Node, torch.Tensor] = {}
+    for node, tensor in group.reads.items():
+        argument = held.get(tensor)
+        if isinstance(argument, torch.Tensor):
+            known[node] = argument
+    results = evaluate_nodes([write.value for write in group.writes], known, values)
+    found = []
+    for write in group.writes:
+        target, value = held[write.tensor], results[write.value]
+        assert isinstance(target, torch.Tensor)
+        strides = [evaluate(step, values) for step in write.strides]
+        offset = target.storage_offset() + evaluate(write.offset, values)
+        found.append((target.as_strided(value.shape, strides, offset), value))
+    return found
+
+
+def _symbols_of(groups: Sequence[Group]) -> list[str]:
+    found: dict[str, None] = {}
+    for group in groups:
+        for dim in _dims_of(group):
+            found |= dict.fromkeys(sorted(symbols(dim)))
+    return list(found)
+
+
+def _dims_of(group: Group) -> list[Dim]:
+    writes = [d for w in group.writes for d in (*w.strides, w.offset, *w.value.shape)]
+    return [*writes, *(d for node in group.members for d in node.shape)]

@@ -1,0 +1,105 @@
+"""The compiled callable: finds the sizes of a call, takes an arena, runs the call list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import CodeType
+
+import torch
+
+from hemstitch.ir.dims import Dim, evaluate
+from hemstitch.runtime.assemble import Assembly
+from hemstitch.runtime.dtypes import TORCH_DTYPES
+from hemstitch.runtime.memory import ArenaPool, Lifetime, View, place
+
+MOST_SIZES = 64  # instances kept for one graph with symbolic sizes; the oldest goes first
+Run = Callable[[list[object], tuple[torch.Tensor, ...], int], tuple[object, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Instance:
+    """A call list for particular sizes."""
+
+    run: Run
+    pool: ArenaPool
+
+
+class Executable:
+    """Call with a list of arguments; the list is emptied, as torch's boxed convention has it.
+
+    Safe under threads and re-entrance: a call in flight owns its arena.
+    """
+
+    _boxed_call = True
+
+    def __init__(
+        self,
+        assembly: Assembly,
+        symbols: Mapping[str, tuple[int, int | None]],
+        constants: tuple[torch.Tensor, ...],
+    ) -> None:
+        self.assembly = assembly
+        self._code = compile(assembly.source, "<hemstitch call list>", "exec")
+        self._symbols = tuple(symbols.items())
+        self._constants = constants
+        self._instances: dict[tuple[int, ...], _Instance] = {}
+        if not self._symbols:
+            self._instances[()] = instantiate(assembly, self._code, {})
+
+    def __call__(self, arguments: list[object]) -> tuple[object, ...]:
+        arguments.extend(self._constants)
+        instance = self._instances[()] if not self._symbols else self._instance(arguments)
+        arena = instance.pool.take()
+        try:
+            return instance.run(arguments, arena.views, arena.scratch)
+        finally:
+            instance.pool.give_back(arena)
+
+    def _instance(self, arguments: list[object]) -> _Instance:
+        key = tuple(_symbol_value(arguments, *source) for _, source in self._symbols)
+        instance = self._instances.get(key)
+        if instance is None:
+            values = {name: value for (name, _), value in zip(self._symbols, key)}
+            instance = instantiate(self.assembly, self._code, values)
+            while len(self._instances) >= MOST_SIZES:
+                self._instances.pop(next(iter(self._instances)), None)
+            self._instances[key] = instance
+        return instance
+
+
+def instantiate(assembly: Assembly, code: CodeType, values: Mapping[str, int]) -> _Instance:
+    """The call list with its sizes filled in, and the memory it needs."""
+    names = {name: _evaluated(size, values) for name, size in assembly.sizes.items()}
+    namespace: dict[str, object] = {**assembly.fixed, **names}
+    exec(code, namespace)
+    lifetimes = [
+        Lifetime(evaluate(slot.bytes, values), slot.first, slot.last) for slot in assembly.slots
+    ]
+    offsets, total = place(lifetimes)
+    views = [
+        View(
+            offsets[w.slot] + evaluate(w.offset, values) * w.dtype.bytes,
+            tuple(evaluate(size, values) for size in w.shape),
+            tuple(evaluate(step, values) for step in w.strides),
+            TORCH_DTYPES[w.dtype],
+        )
+        for w in assembly.windows
+    ]
+    scratch = max((evaluate(size, values) for size in assembly.scratch), default=0)
+    run: Run = namespace["run"]  # type: ignore[assignment]
+    return _Instance(run, ArenaPool(views, total, scratch))
+
+
+def _evaluated(size: Dim | tuple[Dim, ...], values: Mapping[str, int]) -> int | tuple[int, ...]:
+    if isinstance(size, tuple):
+        return tuple(evaluate(each, values) for each in size)
+    return evaluate(size, values)
+
+
+def _symbol_value(arguments: list[object], position: int, axis: int | None) -> int:
+    argument = arguments[position]
+    if axis is None:
+        return int(argument)  # type: ignore[call-overload, no-any-return]
+    assert isinstance(argument, torch.Tensor)
+    return argument.shape[axis]

@@ -1,0 +1,94 @@
+"""The measurements measure what they say: every case runs, bytes are counted, ratios are paired."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import cpu, demo, machine
+from benchmarks.cases import CASES, Case, bytes_of, tensors
+from benchmarks.timing import Timing, geometric_mean, paired
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_every_case_runs_and_has_gradients(case: Case) -> None:
+    rows = 4 if case.rows is None else 2
+    call = cpu._prepared(case, rows, "both" if case.backward else "forward")
+    if case.backward:
+        gradients = cpu._both(case.function)(*call)
+        assert [x.shape for x in gradients] == [x.shape for x in call[1]]
+    else:
+        cpu._forward(case.function)(*call)
+    assert cpu.bytes_moved(case, call[0], "forward") > 0
+
+
+def test_a_broadcast_tensor_counts_once() -> None:
+    row = torch.zeros(8)
+    assert bytes_of((row, row.expand(100, 8), [torch.zeros(2, dtype=torch.int64)])) == 32 + 32 + 16
+    assert len(tensors(([row], {"a": row}))) == 2
+
+
+def test_the_bytes_of_a_softmax() -> None:
+    (case,) = (case for case in CASES if case.name == "softmax of short rows")
+    arguments = (torch.zeros(10, 20),)
+    assert cpu.bytes_moved(case, arguments, "forward") == 2 * 800
+    assert cpu.bytes_moved(case, arguments, "both") == 5 * 800  # x, y; x, dy, dx
+
+
+def test_sizes_fit_their_cache() -> None:
+    (case,) = (case for case in CASES if case.name == "layer norm")
+    sizes = {name: (rows * 8192, sets) for name, rows, sets in cpu.settings(case, 1, quick=False)}
+    assert sizes["L2"][0] <= machine.cache_bytes(2)
+    assert machine.cache_bytes(2) < sizes["L3"][0] * sizes["L3"][1] <= machine.cache_bytes(3)
+    assert sizes["memory"][0] * sizes["memory"][1] > 2 * machine.cache_bytes(3)
+
+
+def test_calls_take_turns_and_rotate_their_arguments() -> None:
+    calls: list[tuple[str, int]] = []
+
+    def recorder(name: str) -> object:
+        return lambda value: calls.append((name, value))
+
+    timings = paired({"a": recorder("a"), "b": recorder("b")}, [(1,), (2,), (3,)], rounds=4)  # type: ignore[dict-item]
+    values = [value for _, value in calls]
+    assert values[:9] == [1, 2, 3] * 3
+    assert all(len(timing.samples) == 4 for timing in timings.values())
+
+
+def test_a_ratio_is_taken_round_by_round() -> None:
+    quick, slow = Timing((1.0, 10.0, 1.0)), Timing((2.0, 20.0, 2.0))
+    assert quick.times_faster_than(slow) == 2.0
+    assert (quick.median, quick.spread) == (1.0, pytest.approx(2.25))
+    assert geometric_mean([2.0, 8.0]) == pytest.approx(4.0)
+
+
+def test_a_backend_that_fails_is_reported() -> None:
+    (case,) = (case for case in CASES if case.name == "GLU")
+    line = cpu.measure(case, ("L2", 4, 1), "both", ["eager", "no such backend"], rounds=2)
+    assert list(line.failures) == ["no such backend"]
+    assert list(line.timings) == ["copy", "eager"]
+    assert "failed" in cpu.text_of(line, ["eager", "no such backend"])
+    assert any("failed: no such backend, GLU" in text for text in cpu.summary([line], "eager"))
+
+
+def test_the_demo_page(tmp_path: Path) -> None:
+    report = demo.Report(kernels=12, library_calls=30, bytes_read=4_000_000, bytes_written=1)
+    runs = [
+        demo.Run("eager", (2.0, 1.0), (2.0, 1.0), 1.0, Timing((0.2, 0.2)), None),
+        demo.Run("other", (2.0, 1.01), (2.0, 1.1), 3.0, Timing((0.1, 0.1)), report),
+    ]
+    lines = demo.rows(runs)
+    assert lines[1]["speed"] == "2.00x"
+    assert demo.table(lines).count("\n") == 2
+    assert demo.disagreements(runs) == ["other: losses without dropout differ from eager's"]
+    demo.write_page(tmp_path / "demo.html", runs, lines)
+    page = (tmp_path / "demo.html").read_text()
+    assert "4.0 MB" in page and "src=" not in page and "http" not in page
+
+
+def test_the_machine_is_described_in_json() -> None:
+    record = json.loads(json.dumps(machine.describe()))
+    assert record["torch"].startswith("2.") and record["cores"] >= 1
