@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import cpu, demo, machine
+from benchmarks import cpu, demo, machine, table
 from benchmarks.cases import CASES, Case, bytes_of, tensors
 from benchmarks.timing import Timing, geometric_mean, paired
 
@@ -92,3 +92,15 @@ def test_the_demo_page(tmp_path: Path) -> None:
 def test_the_machine_is_described_in_json() -> None:
     record = json.loads(json.dumps(machine.describe()))
     assert record["torch"].startswith("2.") and record["cores"] >= 1
+
+
+def test_results_go_into_the_readme() -> None:
+    times = {"copy": 1.0, "eager": 8.0, "inductor": 4.0, "ours": 2.0}
+    line = {"threads": 2, "size_class": "L2", "direction": "both", "microseconds": times}
+    about = {"processor": "P", "cores": 2, "vectors": "V", "torch": "2", "date": "2026-01-02T03"}
+    rows = table.table({"lines": [line], "machine": about}, "ours")
+    assert "| 2 | L2 | forward + backward | 1 | 4.00x | 2.00x | 50% |" in rows
+    text = table.insert(f"a\n{table.START}\nold\n{table.END}\nb\n", rows)
+    assert text.startswith(f"a\n{table.START}\n| threads") and text.endswith(f"{table.END}\nb\n")
+    assert "old" not in text
+    assert table.insert(table.README.read_text(), rows) != ""

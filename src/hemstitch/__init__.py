@@ -1,1 +1,6 @@
-"""Hemstitch: a fusing compiler backend for PyTorch."""
+"""Hemstitch: a fusing compiler backend for PyTorch, `torch.compile(model, backend="hemstitch")`."""
+
+from hemstitch.explain import KernelInfo, Report, explain
+
+__all__ = ["KernelInfo", "Report", "explain"]
+__version__ = "0.1.0"

@@ -8,11 +8,14 @@ from typing import Any
 import torch
 from torch._dynamo.backends.common import aot_autograd
 
-from hemstitch.frontend.capture import Argument, Captured, Fixed, Item, Number, Result, capture
+from hemstitch.frontend.capture import Captured, capture
 from hemstitch.frontend.decompose import decompositions
 from hemstitch.frontend.partition import partition
 from hemstitch.ir import dims
+from hemstitch.ir.graph import Op, toposort
+from hemstitch.ir.verify import verify
 from hemstitch.runtime.interpret import bind_symbols, run, with_strides
+from hemstitch.runtime.returned import Argument, Fixed, Item, Number, Result
 
 
 class InterpretBackend:
@@ -34,6 +37,7 @@ class InterpretBackend:
 
     def compile(self, gm: torch.fx.GraphModule, example_inputs: Any) -> Callable[[list[Any]], Any]:
         captured = capture(gm, example_inputs)
+        verify(captured.graph)
         self.captured.append(captured)
 
         def call(arguments: list[Any]) -> tuple[Any, ...]:
@@ -43,6 +47,11 @@ class InterpretBackend:
 
         call._boxed_call = True  # type: ignore[attr-defined]
         return call
+
+
+def library_names(captured: Captured) -> list[str]:
+    nodes = toposort(captured.graph.roots)
+    return [node.attr.name for node in nodes if node.op is Op.LIBRARY]
 
 
 def execute(captured: Captured, arguments: list[Any], precise: bool = False) -> tuple[Any, ...]:

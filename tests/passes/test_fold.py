@@ -29,6 +29,7 @@ VALUES = {
     Kind.FLOAT: (0.0, -0.0, 1.0, -1.0, 0.1, -2.5, 3.0, 1e-6, -7.3, 6e4, INF, -INF, NAN),
 }
 DTYPES = [dtype for dtype in DType if dtype is not DType.OPAQUE]
+TOLERANCE = dict.fromkeys((DType.F32, DType.F64), {"rtol": 1e-6, "atol": 1e-7})
 ELEMENTWISE = [op for op in Op if is_elementwise(op)]
 
 
@@ -67,11 +68,8 @@ def test_elementwise_ops_of_constants(op):
             if value.op is Op.CONSTANT:
                 tried += 1
                 found, expected = run(single(builder, value), []), run(graph, [])
-                torch.testing.assert_close(
-                    found, expected, equal_nan=True, rtol=1e-6, atol=1e-7
-                ) if (dtype in (DType.F32, DType.F64)) else torch.testing.assert_close(
-                    found, expected, equal_nan=True
-                )
+                bounds = TOLERANCE.get(dtype, {})
+                torch.testing.assert_close(found, expected, equal_nan=True, **bounds)
     assert tried
 
 

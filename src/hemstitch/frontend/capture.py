@@ -23,7 +23,7 @@ from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import Dim, SymbolicDim
 from hemstitch.ir.graph import Graph, InputAttr, LibraryCall, Node, Output, Range
 from hemstitch.ir.types import DType, TensorType
-from hemstitch.runtime.returned import Argument, Fixed, Number, Result, Returned
+from hemstitch.runtime.returned import Argument, Fixed, Item, Number, Result, Returned
 
 aten = torch.ops.aten
 

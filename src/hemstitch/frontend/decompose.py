@@ -73,8 +73,8 @@ def _group_norm(
         result = result * weight.reshape(per_channel)
     if bias is not None:
         result = result + bias.reshape(per_channel)
-    moments = (each.reshape(batch, groups).to(x.dtype) for each in (mean, scale))
-    return (result.to(x.dtype), *moments)
+    mean, scale = (each.reshape(batch, groups).to(x.dtype) for each in (mean, scale))
+    return result.to(x.dtype), mean, scale
 
 
 def _dropout() -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:

@@ -19,7 +19,7 @@ from hemstitch.ir.graph import InputAttr, LibraryCall, Op, Operand
 from hemstitch.ir.types import DType, contiguous_strides
 from hemstitch.runtime.dtypes import TORCH_DTYPES
 from hemstitch.runtime.interpret import with_strides
-from hemstitch.runtime.returned import Argument, Fixed, Number, Result, Returned
+from hemstitch.runtime.returned import Argument, Fixed, Item, Number, Result, Returned
 from hemstitch.stitch.group import Tensor
 
 aten = torch.ops.aten
@@ -258,6 +258,8 @@ class _Assembler:
                 return self._alias(self.plan.outputs[index])
             case Argument(position):
                 return f"a{position}"
+            case Item(index):
+                return f"{self._alias(self.plan.outputs[index])}.item()"
             case Number(value):
                 return self._size(value)
             case Fixed(value):

@@ -31,14 +31,13 @@ class Executable:
     Safe under threads and re-entrance: a call in flight owns its arena.
     """
 
-    _boxed_call = True
-
     def __init__(
         self,
         assembly: Assembly,
         symbols: Mapping[str, tuple[int, int | None]],
         constants: tuple[torch.Tensor, ...],
     ) -> None:
+        self._boxed_call = True  # on the instance: wrappers copy its __dict__
         self.assembly = assembly
         self._code = compile(assembly.source, "<hemstitch call list>", "exec")
         self._symbols = tuple(symbols.items())

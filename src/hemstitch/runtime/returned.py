@@ -1,4 +1,4 @@
-"""What a compiled call gives back at each position: a result, an argument, a size, a constant."""
+"""What a compiled call gives back at each position: a result, an argument, a number, a constant."""
 
 from __future__ import annotations
 
@@ -30,10 +30,17 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True)
+class Item:
+    """The call returns the one element of `graph.outputs[index]`, as a Python number."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
 class Fixed:
     """The call returns this, known when compiled (most often None)."""
 
     value: object
 
 
-Returned = Union[Result, Argument, Number, Fixed]
+Returned = Union[Result, Argument, Number, Item, Fixed]

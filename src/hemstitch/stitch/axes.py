@@ -218,15 +218,19 @@ class Unification:
             return below
         ours = [s for s, size in zip(slots, view.shape) if size != 1]
         theirs = [s for s in below if s is not None]
-        if None in ours:  # below a slice: only whole equal axes carry over
-            known = {i: s for i, s in enumerate(ours) if s is not None}
-            if len(ours) == len(theirs):
-                for position, slot in known.items():
-                    if self._forest.size[theirs[position]] == self._forest.size[slot]:
-                        self._forest.union(theirs[position], slot)
+        if None in ours:  # below a slice: only equal axes at either end carry over
+            self._join_equal(ours, theirs)
+            self._join_equal(ours[::-1], theirs[::-1])
             return below
         self._forest.align([s for s in ours if s is not None], theirs)
         return below
+
+    def _join_equal(self, ours: list[Slot | None], theirs: list[Slot]) -> None:
+        sizes = self._forest.size
+        for mine, other in zip(ours, theirs):
+            if mine is None or sizes[mine] != sizes[other]:
+                return
+            self._forest.union(other, mine)
 
     def _share_leaves(self) -> None:
         """Two readers of one tensor read it in one loop, where nothing speaks against it."""

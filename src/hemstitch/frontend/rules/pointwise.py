@@ -351,6 +351,7 @@ POINTWISE: dict[str, Rule] = {
     "lerp": of_any(_lerp),
     "addcmul": of_any(_addcmul),
     "addcdiv": of_any(_addcdiv),
+    "prims::fma": of_any(lambda a, b, c: a * b + c),
     "where": _where,
     "masked_fill": _masked_fill,
     "fill": _fill,

@@ -1,0 +1,68 @@
+"""Brings the results of `benchmarks.cpu` into the README. Takes its JSON file and rewrites what
+stands between the two markers.
+
+python -m benchmarks.table benchmarks/results/cpu.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.timing import geometric_mean
+
+README = Path(__file__).resolve().parents[1] / "README.md"
+START, END = "<!-- numbers: made by benchmarks/table.py -->", "<!-- end of numbers -->"
+
+
+def table(record: dict[str, Any], backend: str) -> list[str]:
+    """Geometric means by size class and passes, and the conditions they hold under."""
+    groups: dict[tuple[int, str, str], list[dict[str, float]]] = defaultdict(list)
+    for line in record["lines"]:
+        if backend in line["microseconds"]:
+            key = (line["threads"], line["size_class"], line["direction"])
+            groups[key].append(line["microseconds"])
+    passes = {"forward": "forward", "both": "forward + backward"}
+    rows = ["| threads | tensors fit | passes | cases | eager / | Inductor / | share of roofline |"]
+    rows.append("|---|---|---|---|---|---|---|")
+    for (threads, size_class, direction), times in groups.items():
+        means = [
+            geometric_mean(time[name] / time[backend] for time in times if name in time)
+            for name in ("eager", "inductor", "copy")
+        ]
+        rows.append(
+            f"| {threads} | {size_class} | {passes[direction]} | {len(times)} "
+            f"| {means[0]:.2f}x | {means[1]:.2f}x | {means[2]:.0%} |"
+        )
+    about = record["machine"]
+    rows += [
+        "",
+        f"Geometric means of eager's and Inductor's time over Hemstitch's. {about['processor']}, "
+        f"{about['cores']} cores, {about['vectors']}, PyTorch {about['torch']}, {about['date'][:10]}.",
+    ]
+    return rows
+
+
+def insert(text: str, rows: list[str]) -> str:
+    before, _, rest = text.partition(START)
+    _, _, after = rest.partition(END)
+    if not after:
+        raise ValueError("the markers for the numbers are missing")
+    return "\n".join([before + START, *rows, END]) + after
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="benchmarks.table")
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--backend", default="hemstitch")
+    arguments = parser.parse_args()
+    record = json.loads(arguments.results.read_text())
+    text = README.read_text(encoding="utf-8")
+    README.write_text(insert(text, table(record, arguments.backend)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

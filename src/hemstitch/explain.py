@@ -1,0 +1,207 @@
+"""What became of a program: its kernels, library calls, bytes, and why there are not fewer kernels."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+from hemstitch.backend import compile_with
+from hemstitch.compile import Compiled
+from hemstitch.fusion.plan import KernelStep, LibraryStep, UnstitchedStep
+from hemstitch.ir.dims import Dim, evaluate
+from hemstitch.ir.graph import LibraryCall, Node
+from hemstitch.ir.ops import is_reduction
+from hemstitch.kernel.nodes import Buffer, Role
+from hemstitch.kernel.printer import show
+from hemstitch.options import Options
+from hemstitch.runtime.build import program_of
+from hemstitch.runtime.jit import host_target
+from hemstitch.stitch.schedule import Scheme
+
+
+@dataclass(frozen=True, slots=True)
+class KernelInfo:
+    """One launch. `reads` and `writes`: bytes of each tensor that the caller passes in;
+    `scratch_bytes`: of all tasks together; `shared_bytes`: the part that tasks exchange."""
+
+    name: str
+    graph: str  # "forward", "backward" or "inference"
+    ops: tuple[str, ...]
+    schemes: tuple[str, ...]
+    reads: dict[str, int]
+    writes: dict[str, int]
+    scratch_bytes: int
+    shared_bytes: int
+    barriers: int
+    launches: int
+    source: str
+    target: str
+    origin: tuple[str, ...]
+
+    @property
+    def bytes_read(self) -> int:
+        return sum(self.reads.values())
+
+    @property
+    def bytes_written(self) -> int:
+        return sum(self.writes.values())
+
+
+@dataclass(slots=True)
+class Report:
+    """The kernels and library calls of all graphs of a program, in the order they run."""
+
+    kernels: list[KernelInfo] = field(default_factory=list)
+    library_calls: list[str] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)
+    options: str = ""
+
+    @property
+    def kernel_count(self) -> int:
+        return len(self.kernels)
+
+    @property
+    def bytes_read(self) -> int:
+        return sum(kernel.bytes_read for kernel in self.kernels)
+
+    @property
+    def bytes_written(self) -> int:
+        return sum(kernel.bytes_written for kernel in self.kernels)
+
+    def to_json(self) -> str:
+        totals = {
+            "kernel_count": self.kernel_count,
+            "bytes_read": self.bytes_read,
+            "bytes_written": self.bytes_written,
+        }
+        return json.dumps({**totals, **asdict(self)}, indent=2)
+
+    def __str__(self) -> str:
+        calls = len(self.library_calls)
+        moved = f"{_bytes(self.bytes_read)} read, {_bytes(self.bytes_written)} written"
+        lines = [f"{self.kernel_count} kernels, {calls} library calls; kernels: {moved}"]
+        for kernel in self.kernels:
+            barriers = f", {kernel.barriers} barriers" if kernel.barriers else ""
+            lines.append(
+                f"  {kernel.graph:9} {kernel.name}: {len(kernel.ops)} ops, "
+                f"{_bytes(kernel.bytes_read)} in, {_bytes(kernel.bytes_written)} out{barriers}"
+            )
+            lines.extend(f"            {place}" for place in kernel.origin[:3])
+        counts = {call: self.library_calls.count(call) for call in self.library_calls}
+        lines.extend(f"  library   {name} x {count}" for name, count in counts.items())
+        lines.extend(f"  apart     {refusal}" for refusal in self.refusals)
+        return "\n".join(lines)
+
+
+def explain(
+    function: Callable[..., Any],
+    *args: Any,
+    options: Mapping[str, object] | None = None,
+    backward: bool = False,
+    dynamic: bool | None = None,
+    **kwargs: Any,
+) -> Report:
+    """Compile `function` (or a module) for these arguments, run it once, say what became of it.
+
+    With `backward`, the sum of all floating-point results is differentiated too. Arguments and
+    the module's buffers and gradients are left as they were.
+    """
+    parsed = Options.parse(options, None)
+    report = Report(options=str(parsed))
+
+    def backend(gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Callable[..., Any]:
+        return compile_with(gm, inputs, parsed, lambda kind, c: _record(report, kind, c))
+
+    target = copy.deepcopy(function) if isinstance(function, torch.nn.Module) else function
+    torch._dynamo.reset()
+    compiled = torch.compile(target, backend=backend, dynamic=dynamic)
+    results = compiled(*_own(args), **_own(kwargs))
+    if backward:
+        _differentiate(results)
+    torch._dynamo.reset()
+    return report
+
+
+def _own(value: Any) -> Any:
+    """Copies of tensors, so that a mutating program leaves the caller's alone."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone().requires_grad_(value.requires_grad)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_own(part) for part in value)
+    if isinstance(value, dict):
+        return {key: _own(part) for key, part in value.items()}
+    return value
+
+
+def _differentiate(results: Any) -> None:
+    leaves = torch.utils._pytree.tree_leaves(results)
+    sums = [x.sum() for x in leaves if isinstance(x, torch.Tensor) and x.requires_grad]
+    torch.stack([each.float() for each in sums]).sum().backward()  # type: ignore[no-untyped-call]
+
+
+def _record(report: Report, kind: str, compiled: Compiled) -> None:
+    hints = compiled.graph.hints
+    for step in compiled.plan.steps:
+        if isinstance(step, LibraryStep):
+            assert isinstance(step.node.attr, LibraryCall)
+            report.library_calls.append(step.node.attr.name)
+        elif isinstance(step, UnstitchedStep):
+            ops = (n.op.value for n in step.group.members)
+            report.library_calls.extend(ops)
+            report.refusals.append(f"not a kernel: {step.why}")
+        else:
+            report.kernels.append(_kernel_info(kind, step, compiled, hints))
+    report.refusals.extend(f"{pair}: {refusal}" for pair, refusal in compiled.plan.refusals)
+
+
+def _kernel_info(
+    kind: str, step: KernelStep, compiled: Compiled, hints: Mapping[str, int]
+) -> KernelInfo:
+    kernel = step.stitched.kernel
+    members = [node for group in step.groups for node in group.members]
+    origins = [compiled.graph.origins[n] for n in members if n in compiled.graph.origins]
+    known = {**hints, "threads": host_target().threads}
+    places = dict.fromkeys(f"{o.file}:{o.line} {o.source}".strip() for o in origins if o.file)
+    program = program_of(step)
+    return KernelInfo(
+        name=kernel.name,
+        graph=kind,
+        ops=tuple(node.op.value for node in members),
+        schemes=_schemes(members, kernel.barriers),
+        reads={b.name: _size(b, hints) for b in kernel.buffers if b.role is Role.INPUT},
+        writes={b.name: _size(b, hints) for b in kernel.buffers if b.role is Role.OUTPUT},
+        scratch_bytes=evaluate(program.scratch_bytes, known),
+        shared_bytes=sum(_size(b, known) for b in kernel.buffers if b.role is Role.SHARED),
+        barriers=kernel.barriers,
+        launches=1,
+        source=show(kernel),
+        target="cpu",
+        origin=tuple(places),
+    )
+
+
+def _schemes(members: Sequence[Node], barriers: int) -> tuple[str, ...]:
+    found = ["local"]
+    if any(is_reduction(node.op) for node in members):
+        found.append(Scheme.REGIONAL.value)
+    if barriers:
+        found.append("global")
+    return tuple(found)
+
+
+def _size(buffer: Buffer, values: Mapping[str, int]) -> int:
+    size: Dim = buffer.size * buffer.dtype.bytes
+    return evaluate(size, values)
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.4g} {unit}"
+        count /= 1024
+    return f"{count:.4g} GiB"
