@@ -13,16 +13,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import jinja2
 import torch
 from torch import Tensor, nn
 
-import hemstitch
 from benchmarks import machine
 from benchmarks.models.hugging_face import bert_encoder
 from benchmarks.timing import Timing
+from hemstitch.explain import explain
 
 LAYERS, BATCH, SEQUENCE, HIDDEN = 2, 8, 128, 768
 DROPOUT, STEPS, LEARNING_RATE = 0.1, 20, 1e-3
@@ -92,7 +91,7 @@ def explained(problem: Problem, backend: str) -> Report | None:
     if backend != "hemstitch":
         return None
     trainer = problem.trainer(DROPOUT, "eager")
-    report: Any = hemstitch.explain(trainer.forward, problem.inputs, problem.target, backward=True)
+    report = explain(trainer.forward, problem.inputs, problem.target, backward=True)
     return Report(
         report.kernel_count, len(report.library_calls), report.bytes_read, report.bytes_written
     )

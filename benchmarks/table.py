@@ -40,8 +40,9 @@ def table(record: dict[str, Any], backend: str) -> list[str]:
     about = record["machine"]
     rows += [
         "",
-        f"Geometric means of eager's and Inductor's time over Hemstitch's. {about['processor']}, "
-        f"{about['cores']} cores, {about['vectors']}, PyTorch {about['torch']}, {about['date'][:10]}.",
+        f"Geometric means of eager's and Inductor's time over Hemstitch's. {about['date'][:10]}, "
+        f"{about['processor']}, {about['cores']} cores, {about['vectors']}, "
+        f"PyTorch {about['torch']}.",
     ]
     return rows
 

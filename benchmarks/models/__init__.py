@@ -107,7 +107,7 @@ def _speech(size: Size) -> Batch:
 
 
 def _images(size: Size) -> Batch:
-    rows, side = (3, 32) if size == "tiny" else (8, 128)
+    rows, side = (8, 32) if size == "tiny" else (8, 128)
     return {
         "pixel_values": torch.randn(rows, 3, side, side),
         "labels": torch.randint(hf.LABELS, (rows,)),

@@ -11,7 +11,9 @@ import torch.fx
 from hemstitch.frontend.capture import Captured, capture
 from hemstitch.fusion.plan import Plan
 from hemstitch.fusion.planner import make_plan
+from hemstitch.fusion.verify import verify_plan
 from hemstitch.ir.graph import Graph
+from hemstitch.kernel.verify import verify as verify_kernel
 from hemstitch.options import Options
 from hemstitch.passes.pipeline import optimize
 from hemstitch.runtime.assemble import assemble
@@ -38,6 +40,10 @@ def compile_graph(
     captured = capture(gm, example_inputs)
     graph = optimize(captured.graph, captured.builder, check=options.check)
     plan = make_plan(graph, host_machine(), options)
+    if options.check:
+        verify_plan(graph, plan)
+        for step in plan.kernels:
+            verify_kernel(step.stitched.kernel)
     launches = build(plan, strict=options.strict)
     arguments = len(example_inputs) + len(captured.constants)
     assembly = assemble(plan, launches, captured.returns, arguments)

@@ -28,7 +28,9 @@ Results = dict[str, Tensor]
 
 
 @pytest.fixture(autouse=True)
-def fresh_dynamo() -> Iterator[None]:
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Strict: what falls back to eager would always agree with it."""
+    monkeypatch.setenv("HEMSTITCH_STRICT", "1")
     torch._dynamo.reset()
     torch.manual_seed(0)
     yield

@@ -21,7 +21,9 @@ CELLS = {"lstm cell": lambda: nn.LSTMCell(6, 8), "gru cell": lambda: nn.GRUCell(
 
 
 @pytest.fixture(autouse=True)
-def fresh_dynamo() -> Iterator[None]:
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Strict: what falls back to eager would always agree with it."""
+    monkeypatch.setenv("HEMSTITCH_STRICT", "1")
     torch._dynamo.reset()
     torch.manual_seed(0)
     yield

@@ -13,6 +13,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[COUNTS] = Counter()
 
 
+@pytest.fixture(autouse=True)
+def strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What falls back to eager would always agree with it."""
+    monkeypatch.setenv("HEMSTITCH_STRICT", "1")
+
+
 @pytest.fixture
 def counts(request: pytest.FixtureRequest) -> Counter[str]:
     return request.config.stash[COUNTS]

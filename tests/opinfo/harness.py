@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
@@ -18,11 +19,12 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-import hemstitch
+from hemstitch.explain import explain
 
 BACKEND = os.environ.get("HEMSTITCH_TEST_BACKEND", "hemstitch")
 # Relative and absolute. Gradients pass through more roundings than results.
 TOLERANCE = {"forward": (1e-4, 1e-5), "backward": (1e-3, 1e-4)}
+BATCH = 16  # samples in one compile
 SEED = 42  # the one that OpInfo itself sets before it calls a random operation
 
 Function = Callable[..., Any]
@@ -56,8 +58,17 @@ def call_of(op: OpInfo, sample: SampleInput) -> Call:
         value, arguments, keywords = tree_unflatten(filled, structure)
         return op.op(value, *arguments, **keywords)
 
-    function.__name__ = "sample"
     return Call(function, tuple(leaves[place] for place in places))
+
+
+def together(calls: Sequence[Call]) -> Call:
+    """Several calls as one, so that what a compile costs whatever its size is paid once."""
+
+    def function(*tensors: Tensor) -> list[Any]:
+        rest = iter(tensors)
+        return [call.function(*islice(rest, len(call.tensors))) for call in calls]
+
+    return Call(function, tuple(tensor for call in calls for tensor in call.tensors))
 
 
 def samples(op: OpInfo, dtype: torch.dtype, backward: bool) -> Iterator[Call]:
@@ -129,19 +140,25 @@ def _same_kind(found: list[Any], expected: list[Any]) -> None:
             assert (mine.shape, mine.dtype) == (theirs.shape, theirs.dtype)
 
 
-def check(call: Call, backward: bool, random: bool = False, backend: str = BACKEND) -> bool:
-    """Raises where the backend's results differ. False where eager PyTorch refuses the sample."""
-    run = _backward if backward else _forward
+def _inputs(call: Call, backward: bool) -> list[Tensor]:
+    wanted = [x.requires_grad and backward for x in call.tensors]
+    return [x.requires_grad_(flag) for x, flag in zip(call.fresh(), wanted)]
 
-    def inputs() -> list[Tensor]:
-        wanted = [x.requires_grad and backward for x in call.tensors]
-        return [x.requires_grad_(flag) for x, flag in zip(call.fresh(), wanted)]
 
+def is_run_by_eager(call: Call, backward: bool) -> bool:
+    """Some samples are there to show what PyTorch refuses."""
     try:
-        expected = run(call.function, inputs())
-    except Exception:  # the sample is not one that PyTorch runs
+        (_backward if backward else _forward)(call.function, _inputs(call, backward))
+    except Exception:
         return False
-    tensors = inputs()
+    return True
+
+
+def check(call: Call, backward: bool, random: bool = False, backend: str = BACKEND) -> None:
+    """Raises where the backend's results differ."""
+    run = _backward if backward else _forward
+    expected = run(call.function, _inputs(call, backward))
+    tensors = _inputs(call, backward)
     with torch.set_grad_enabled(backward):
         function = compiled(call, tensors, backend)
     found = run(function, tensors)
@@ -150,10 +167,34 @@ def check(call: Call, backward: bool, random: bool = False, backend: str = BACKE
         _same_kind(found, expected)
     else:
         torch.testing.assert_close(found, expected, rtol=relative, atol=absolute, equal_nan=True)
-    return True
+
+
+def differences(
+    calls: Sequence[Call], backward: bool, random: bool, backend: str = BACKEND
+) -> list[str]:
+    """What is wrong with each wrong sample. Batches of them go first, single ones only where
+    the batch fails: random operations, for one, do not draw the same numbers in a batch."""
+    wrong = []
+    for start in range(0, len(calls), BATCH):
+        batch = calls[start : start + BATCH]
+        if len(batch) > 1 and _problem(together(batch), backward, random, backend) is None:
+            continue
+        for number, call in enumerate(batch, start):
+            problem = _problem(call, backward, random, backend)
+            if problem is not None:
+                wrong.append(f"sample {number}: {problem}")
+    return wrong
+
+
+def _problem(call: Call, backward: bool, random: bool, backend: str) -> str | None:
+    try:
+        check(call, backward, random, backend)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
 
 
 def is_generated(call: Call) -> bool:
     """Whether Hemstitch computes all of the call in kernels of its own."""
-    report = hemstitch.explain(call.function, *call.fresh())
+    report = explain(call.function, *call.fresh())
     return report.kernel_count > 0 and not report.library_calls

@@ -29,7 +29,8 @@ VALUES = {
     Kind.FLOAT: (0.0, -0.0, 1.0, -1.0, 0.1, -2.5, 3.0, 1e-6, -7.3, 6e4, INF, -INF, NAN),
 }
 DTYPES = [dtype for dtype in DType if dtype is not DType.OPAQUE]
-TOLERANCE = dict.fromkeys((DType.F32, DType.F64), {"rtol": 1e-6, "atol": 1e-7})
+TIGHT = {"rtol": 1e-6, "atol": 1e-7}
+TOLERANCE = {DType.F32: TIGHT, DType.F64: TIGHT}
 ELEMENTWISE = [op for op in Op if is_elementwise(op)]
 
 

@@ -228,7 +228,7 @@ class _Capture:
         (source,) = _operands(node)
         number = node.meta["val"]
         if isinstance(number, (torch.SymInt, torch.SymFloat)):
-            self.sizes.bind_value(number, self.environment[source])
+            self.sizes.bind_value(number, self.environment[source].reshape(()))
         self.environment[node] = self._number(number)
 
     def skip(self, node: torch.fx.Node) -> None:

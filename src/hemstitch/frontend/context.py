@@ -64,7 +64,10 @@ def axes_of(axes: Any, rank: int) -> tuple[int, ...]:
     return tuple(axis_of(axis, rank) for axis in listed) if rank else ()
 
 
-def is_certainly_not_negative(size: Dim) -> bool:
+def is_certainly_not_negative(size: Dim | Value) -> bool:
+    """Declines a size that is read from a tensor: nothing can be laid out by it."""
+    if isinstance(size, Value):
+        raise NotHandled
     if isinstance(size, SymbolicDim):
         return all(count >= 0 for _, count in size.terms)
     return size >= 0

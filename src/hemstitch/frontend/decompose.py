@@ -39,7 +39,7 @@ def decompositions() -> Decompositions:
     expanded = [getattr(aten, name) for name in map(_packet, EXPANDED) if hasattr(aten, name)]
     table.update(get_decompositions(expanded))
     table[aten.native_group_norm.default] = _group_norm
-    table[aten.native_dropout.default] = _dropout()
+    table.update(_random())
     return table
 
 
@@ -77,9 +77,14 @@ def _group_norm(
     return result.to(x.dtype), mean, scale
 
 
-def _dropout() -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
-    """Dropout whose mask is a function of a seed, with a seed of its own for each call site."""
+def _random() -> Decompositions:
+    """Dropout and coin flips as functions of a seed, with a seed of its own for each call site."""
     slots = count()
+
+    def uniform(x: torch.Tensor) -> torch.Tensor:
+        seed = torch.ops.hemstitch.draw_seed(next(slots), device=x.device)
+        numbers: torch.Tensor = torch.ops.hemstitch.uniform(seed, x.shape)
+        return numbers
 
     def native_dropout(
         x: torch.Tensor, p: float, train: bool | None
@@ -88,8 +93,10 @@ def _dropout() -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
             return x.clone(), torch.ones_like(x, dtype=torch.bool)
         if p == 1:
             return torch.zeros_like(x), torch.zeros_like(x, dtype=torch.bool)
-        seed = torch.ops.hemstitch.draw_seed(next(slots), device=x.device)
-        mask = torch.ops.hemstitch.uniform(seed, x.shape) >= p
+        mask = uniform(x) >= p
         return x * (mask * (1 / (1 - p))).to(x.dtype), mask
 
-    return native_dropout
+    def bernoulli(x: torch.Tensor, p: float = 0.5, *, generator: Any = None) -> Any:
+        return (uniform(x) < p).to(x.dtype) if generator is None else NotImplemented
+
+    return {aten.native_dropout.default: native_dropout, aten.bernoulli.p: bernoulli}

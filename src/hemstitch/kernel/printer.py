@@ -62,10 +62,10 @@ def _lines(statements: Iterable[Stmt], pad: str) -> Iterator[str]:
             yield f"{pad}{'lanes' if statement.lanes else 'for'} {axis} < {axis.extent}{limit}:"
             yield from _lines(statement.body, pad + "  ")
         else:
-            yield pad + _text(statement)
+            yield pad + text(statement)
 
 
-def _text(statement: Stmt) -> str:  # noqa: C901, PLR0911  one line for each kind of statement
+def text(statement: Stmt) -> str:  # noqa: C901, PLR0911, PLR0912  one line for each kind of statement
     match statement:
         case Let(name, op, operands, source, dtype):
             return f"{name}: {dtype} = {op.value}.{source}({', '.join(operands)})"

@@ -107,7 +107,7 @@ class _Assembler:
     def assemble(self) -> Assembly:
         self.fixed |= {"empty": _empty_strided, "reinterpret": _reinterpret, "lay": with_strides}
         self.outputs = {
-            output.tensor for output in self.plan.outputs if output.tensor.node.op is not Op.INPUT
+            output.tensor for output in self.plan.outputs if not _is_argument(output.tensor)
         }
         self._find_slots()
         steps: list[list[str]] = []
@@ -139,9 +139,9 @@ class _Assembler:
         """Intermediates that kernels or told library calls write live in the arena."""
         for number, step in enumerate(self.plan.steps):
             for tensor in self._touched(step, number):
-                if tensor.node.op is Op.INPUT or tensor in self.outputs:
+                if _is_argument(tensor) or tensor in self.outputs:
                     continue
-                if tensor.node.op is Op.RESULT and not self._is_told(tensor):
+                if _is_result(tensor) and not self._is_told(tensor):
                     continue
                 slot = self.slots.setdefault(tensor, Slot(_room(tensor), number, number))
                 slot.last = number
@@ -163,14 +163,14 @@ class _Assembler:
 
     def _name(self, tensor: Tensor) -> str:
         """The variable that holds a tensor; an output is allocated when it is first named."""
-        if tensor.node.op is Op.INPUT:
+        if _is_argument(tensor):
             assert isinstance(tensor.node.attr, InputAttr)
             return f"a{tensor.node.attr.position}"
         if tensor in self.slots:
             return self._window(tensor, tensor.node.shape, tensor.strides, 0)
         if tensor not in self.names:
             self.names[tensor] = f"t{len(self.names)}"
-            if tensor.node.op is not Op.RESULT or self._is_told(tensor):
+            if not _is_result(tensor) or self._is_told(tensor):
                 self._allocate(tensor)
         return self.names[tensor]
 
@@ -289,6 +289,22 @@ class _Assembler:
         name = f"s{len(self.sizes)}"
         self.sizes[name] = value
         return name
+
+
+def _is_argument(tensor: Tensor) -> bool:
+    """As the caller passes it; the same node laid out otherwise is a copy of it."""
+    attr = tensor.node.attr
+    return isinstance(attr, InputAttr) and agree(tensor.node.shape, tensor.strides, attr.strides)
+
+
+def _is_result(tensor: Tensor) -> bool:
+    """As a library call gives it; the same node laid out otherwise is a copy of it."""
+    if tensor.node.op is not Op.RESULT:
+        return False
+    call, index = tensor.node.inputs[0].attr, tensor.node.attr
+    assert isinstance(call, LibraryCall) and isinstance(index, int)
+    result = call.results[index]
+    return result is not None and agree(tensor.node.shape, tensor.strides, result[1])
 
 
 def _room(tensor: Tensor) -> Dim:

@@ -19,7 +19,7 @@ from hemstitch.codegen.llvm.emitter import Emitter, Value
 from hemstitch.codegen.llvm.layout import ScratchLayout
 from hemstitch.ir.dims import Dim, SymbolicDim, divides
 from hemstitch.ir.graph import Op
-from hemstitch.ir.ops import OPS, highest, identity
+from hemstitch.ir.ops import highest, identity
 from hemstitch.ir.types import DType
 from hemstitch.kernel.index import Axis, Computed, Index
 from hemstitch.kernel.nodes import (
@@ -45,6 +45,7 @@ from hemstitch.kernel.nodes import (
 )
 
 ARG = (Op.ARGMAX, Op.ARGMIN)
+LONG_BODY = 64  # statements; of longer ones two copies fill the registers
 STATUS = "status"  # the slot that a failed check writes to
 Slot = Buffer | SymbolicDim | str
 Inside = Callable[[Value], None]
@@ -198,6 +199,9 @@ class NestPrinter:
         self, low: Value, high: Value, step: int, body: tuple[Stmt, ...], inside: Inside
     ) -> None:
         """A loop that carries the accumulators its body adds to."""
+        if low.text.isdigit() and high.text.isdigit() and 0 < int(high.text) - int(low.text) <= step:
+            inside(low)
+            return
         names = self._changed(body)
 
         def run(index: Value, carried: list[Value]) -> list[Value]:
@@ -263,11 +267,8 @@ class NestPrinter:
             )
 
     def _copies_for(self, axis: Axis, body: tuple[Stmt, ...]) -> int:
-        """How many vectors to work on at once: more for short bodies, to hide latencies."""
-        if any(isinstance(s, Random) for s in walk(body)):
-            return 4
-        work = sum(OPS[s.op].flops if isinstance(s, Let) else 2 for s in walk(body))
-        copies = 4 if work <= 24 else 2 if work <= 80 else 1
+        """How many vectors to work on at once, to hide latencies (and one Philox makes four)."""
+        copies = 4 if sum(1 for _ in walk(body)) <= LONG_BODY else 2
         while (
             copies > 1
             and isinstance(axis.extent, int)

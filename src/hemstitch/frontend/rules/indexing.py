@@ -10,6 +10,8 @@ from hemstitch.ir.dims import Dim
 from hemstitch.ir.graph import Address
 from hemstitch.ir.types import DType, Kind
 
+MAX_WRITES = 8  # indices per line up to which a scatter is that many comparisons
+
 
 def _gather_at(
     c: Context, source: Value, places: dict[int, Value | int], shape: tuple[Dim, ...]
@@ -84,32 +86,44 @@ def _take_along(c: Context, x: Value, index: Value, dim: int | None = None) -> V
     return _gather(c, x, dim, index)
 
 
-def _hits(c: Context, x: Value, dim: int, index: Value) -> tuple[Value, int]:
-    """Where a scatter of one index per line writes: the line's own index equals it."""
+def _hits(c: Context, x: Value, dim: int, index: Value) -> tuple[int, list[Value]]:
+    """For each of a scatter's few indices per line: where it writes, which is where the line's own
+    index equals it."""
     axis = axis_of(dim, x.rank)
-    one_per_line = x.rank and tuple(index.shape) == (*x.shape[:axis], 1, *x.shape[axis + 1 :])
-    if not one_per_line:
+    if not x.rank or index.rank != x.rank:
         raise NotHandled
-    return equal(c.iota(x.shape, axis), index), axis
+    count = index.shape[axis]
+    whole_lines = index.shape == (*x.shape[:axis], count, *x.shape[axis + 1 :])
+    if not whole_lines or not isinstance(count, int) or count > MAX_WRITES:
+        raise NotHandled
+    places = c.iota(x.shape, axis)
+    return axis, [equal(places, index.slice(axis, k, 1)) for k in range(count)]
 
 
 def _scatter(c: Context, x: Value, dim: int, index: Value, source: Any, **reduction: Any) -> Value:
     if reduction:
         raise NotHandled
-    hit, axis = _hits(c, x, dim, index)
-    if isinstance(source, Value) and source.rank:
-        source = source.slice(axis, 0, 1)
-        if source.shape != index.shape:
-            raise NotHandled
-    return where(hit, source, x).cast(c.dtype)
+    axis, hits = _hits(c, x, dim, index)
+    for k, hit in enumerate(hits):
+        x = where(hit, _line_part(source, index, axis, k), x).cast(c.dtype)
+    return x
 
 
 def _scatter_add(c: Context, x: Value, dim: int, index: Value, source: Value) -> Value:
-    hit, axis = _hits(c, x, dim, index)
-    source = source.slice(axis, 0, 1)
-    if source.shape != index.shape:
+    axis, hits = _hits(c, x, dim, index)
+    for k, hit in enumerate(hits):
+        x = x + where(hit, _line_part(source, index, axis, k), 0)
+    return x
+
+
+def _line_part(source: Any, index: Value, axis: int, k: int) -> Any:
+    """What the k-th index of each line writes."""
+    if not isinstance(source, Value) or not source.rank:
+        return source
+    part = source.slice(axis, k, 1)
+    if part.shape != (*index.shape[:axis], 1, *index.shape[axis + 1 :]):
         raise NotHandled
-    return x + where(hit, source, 0)
+    return part
 
 
 INDEXING: dict[str, Rule] = {

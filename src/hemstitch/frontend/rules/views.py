@@ -17,6 +17,8 @@ from hemstitch.frontend.values import Value, where
 from hemstitch.ir.dims import Dim, SymbolicDim, choice
 from hemstitch.ir.types import DType
 
+NO_END = 2**62  # torch writes "to the end" as the greatest int64
+
 
 def _same(c: Context, x: Value, *_: Any, **__: Any) -> Value:
     return x
@@ -60,23 +62,28 @@ def _select(c: Context, x: Value, dim: int, index: Dim) -> Value:
     return x.slice(axis, wrapped_index(index, x.shape[axis]), 1).reshape(c.shape)
 
 
-def _start(start: Dim | None, size: Dim) -> Dim:
+def _start(start: Dim | None, end: Dim | None, step: int, size: Dim, length: Dim) -> Dim:
+    """Where a slice of `length` elements begins; torch has checked its bounds."""
     if start is None:
         return 0
     if is_certainly_not_negative(start):
         return start
-    if isinstance(start, SymbolicDim):
+    if not isinstance(start, SymbolicDim):
+        return choice("max", (0, size + start))
+    reaches_the_end = end is None or (isinstance(end, int) and end >= NO_END)
+    if step != 1 or not reaches_the_end:
         raise NotHandled
-    return choice("max", (0, size + start))
+    return size - length
 
 
 def _slice(
     c: Context, x: Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> Value:
     axis = axis_of(dim, x.rank)
-    if c.shape[axis] == x.shape[axis] and step == 1:
+    size, length = x.shape[axis], c.shape[axis]
+    if length == size and step == 1:
         return x
-    return x.slice(axis, _start(start, x.shape[axis]), c.shape[axis], step)
+    return x.slice(axis, _start(start, end, step, size, length), length, step)
 
 
 def _pieces(c: Context, x: Value, sizes: Any, dim: int = 0) -> list[Value]:
@@ -149,9 +156,10 @@ def _slice_scatter(
     axis = axis_of(dim, x.rank)
     if step != 1:
         raise NotHandled
-    first, length = _start(start, x.shape[axis]), source.shape[axis]
-    if length == x.shape[axis]:
+    size, length = x.shape[axis], source.shape[axis]
+    if length == size:
         return source.broadcast(c.shape)
+    first = _start(start, end, step, size, length)
     return _replaced(c, x, source, axis, first, length)
 
 

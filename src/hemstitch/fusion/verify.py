@@ -1,0 +1,143 @@
+"""What holds of any plan. Takes it with its graph, says which step breaks which rule."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from hemstitch.errors import InternalError
+from hemstitch.fusion.plan import KernelStep, LibraryStep, Plan, Step
+from hemstitch.ir.dims import Dim
+from hemstitch.ir.graph import Graph, Node, Op, toposort
+from hemstitch.ir.ops import is_view
+from hemstitch.stitch.group import INLINE, Group, Tensor, Write
+
+
+def verify_plan(graph: Graph, plan: Plan) -> None:
+    """Raises InternalError with the first thing that is wrong."""
+    state = _Memory()
+    for number, step in enumerate(plan.steps):
+        state.step(step, f"step {number}")
+    _check_writes(plan)
+    _check_library(graph, plan)
+    _check_outputs(graph, plan, state.filled)
+
+
+def _require(condition: bool, problem: str) -> None:
+    if not condition:
+        raise InternalError(f"invalid plan: {problem}")
+
+
+def _groups(step: Step) -> tuple[Group, ...]:
+    if isinstance(step, LibraryStep):
+        return ()
+    return step.groups if isinstance(step, KernelStep) else (step.group,)
+
+
+class _Memory:
+    """What has been written so far. `replaced`: inputs whose old contents are gone."""
+
+    def __init__(self) -> None:
+        self.filled: set[Tensor] = set()
+        self.replaced: set[Tensor] = set()
+
+    def step(self, step: Step, where: str) -> None:
+        if isinstance(step, LibraryStep):
+            for operand in step.operands:
+                self._read(operand.tensor, where)
+            self.filled.update(tensor for tensor in step.results if tensor is not None)
+            return
+        groups = _groups(step)
+        for group in groups:
+            _check_group(group, where)
+            for tensor in group.reads.values():
+                self._read(tensor, where)
+                others = (g for g in groups if g is not group)
+                apart = all(tensor is not w.tensor for other in others for w in other.writes)
+                _require(apart, f"{where}: a group reads what another one writes")
+        if isinstance(step, KernelStep):
+            _check_parameters(step, where)
+        self._write([write.tensor for group in groups for write in group.writes])
+
+    def _read(self, tensor: Tensor, where: str) -> None:
+        is_there = tensor in self.filled or tensor.node.op is Op.INPUT
+        _require(is_there, f"{where}: {_name(tensor.node)} is read before it is written")
+        is_old = tensor not in self.replaced
+        _require(is_old, f"{where}: {_name(tensor.node)} is read after it was replaced")
+
+    def _write(self, tensors: Iterable[Tensor]) -> None:
+        for tensor in tensors:
+            (self.replaced if tensor.node.op is Op.INPUT else self.filled).add(tensor)
+
+
+def _check_group(group: Group, where: str) -> None:
+    """Members come after what they read; that is inside the group, in memory or made inline."""
+    known = set(group.reads)
+    for node in group.members:
+        _check_known(node.inputs, known, where)
+        known.add(node)
+    for write in group.writes:
+        own = write.value is write.tensor.node and is_view(write.value.op)
+        _check_known(write.value.inputs if own else (write.value,), known, where)
+        _require(len(write.strides) == write.value.type.rank, f"{where}: a write's strides")
+
+
+def _check_known(values: Iterable[Node], known: set[Node], where: str) -> None:
+    work, seen = list(values), set[Node]()
+    while work:
+        node = work.pop()
+        if node in known or node in seen:
+            continue
+        seen.add(node)
+        is_made = is_view(node.op) or node.op in INLINE
+        _require(is_made, f"{where}: {_name(node)} is neither computed nor in memory")
+        work.extend(node.inputs)
+
+
+def _check_parameters(step: KernelStep, where: str) -> None:
+    """The kernel's parameters are the groups' tensors, and it writes those that they write."""
+    reads = {tensor for group in step.groups for tensor in group.reads.values()}
+    writes = {write.tensor for group in step.groups for write in group.writes}
+    _require(set(step.writes) <= writes, f"{where}: the kernel writes something else")
+    _require(set(step.reads) <= reads, f"{where}: the kernel reads something else")
+
+
+def _check_writes(plan: Plan) -> None:
+    """Each tensor is written once, or in parts that make up the whole."""
+    writes: dict[Tensor, list[Write]] = {}
+    for step in plan.steps:
+        for group in _groups(step):
+            for write in group.writes:
+                writes.setdefault(write.tensor, []).append(write)
+    for tensor, parts in writes.items():
+        size: Dim = 0
+        for part in parts:
+            size = size + part.value.type.size
+        _require(size == tensor.node.type.size, f"{_name(tensor.node)} is not written once")
+        places = Counter(part.offset for part in parts if part.value.type.size != 0)
+        apart = all(count == 1 for count in places.values())
+        _require(apart, f"two writes to one place of {_name(tensor.node)}")
+
+
+def _check_library(graph: Graph, plan: Plan) -> None:
+    """Every library call runs once; those with effects in their order."""
+    called = [step.node for step in plan.steps if isinstance(step, LibraryStep)]
+    wanted = [node for node in toposort(graph.roots) if node.op is Op.LIBRARY]
+    _require(Counter(called) == Counter(wanted), "the library calls are not those of the graph")
+    effects = [node for node in called if node in graph.effects]
+    _require(effects == list(graph.effects), "effects are out of order")
+
+
+def _check_outputs(graph: Graph, plan: Plan, filled: set[Tensor]) -> None:
+    _require(len(plan.outputs) == len(graph.outputs), "another number of outputs")
+    for output, place in zip(graph.outputs, plan.outputs):
+        name = _name(output.value)
+        _require(place.type_shape == output.value.shape, f"the output {name} is of another shape")
+        if output.mutates is not None:
+            _require(place.tensor.node is output.mutates, f"the output {name} is elsewhere")
+        else:
+            _require(place.tensor in filled, f"the output {name} is never written")
+
+
+def _name(node: Node) -> str:
+    return f"{node.op.value} {node.type}"

@@ -1,0 +1,205 @@
+"""What the ops of a kernel mean in NumPy: arithmetic, types in memory, reductions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hemstitch.ir.graph import Op
+from hemstitch.ir.ops import highest, identity
+from hemstitch.ir.types import DType
+
+Array = npt.NDArray[Any]
+Pair = tuple[Array, Array]  # a value and its position, for ARGMAX and ARGMIN
+
+# How elements are computed with. NumPy has no bfloat16: in memory it is the bits, as u16.
+COMPUTED: Mapping[DType, type[np.generic]] = MappingProxyType(
+    {
+        DType.BOOL: np.bool_,
+        DType.U8: np.uint8,
+        DType.I8: np.int8,
+        DType.I16: np.int16,
+        DType.I32: np.int32,
+        DType.I64: np.int64,
+        DType.F16: np.float32,
+        DType.BF16: np.float32,
+        DType.F32: np.float32,
+        DType.F64: np.float64,
+    }
+)
+STORED: Mapping[DType, type[np.generic]] = MappingProxyType(
+    {**COMPUTED, DType.F16: np.float16, DType.BF16: np.uint16}
+)
+
+
+def to_storage(value: Array, dtype: DType) -> Array:
+    return _bfloat_bits(value) if dtype is DType.BF16 else value.astype(STORED[dtype])
+
+
+def from_storage(value: Array, dtype: DType) -> Array:
+    if dtype is DType.BF16:
+        return (value.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return value.astype(COMPUTED[dtype])
+
+
+def _bfloat_bits(value: Array) -> Array:
+    """Rounded to nearest even, in integers."""
+    bits = np.atleast_1d(value.astype(np.float32)).view(np.uint32).astype(np.uint64)
+    rounded = (bits + np.uint64(0x7FFF) + ((bits >> np.uint64(16)) & np.uint64(1))) >> np.uint64(16)
+    quiet = np.where(np.isnan(np.atleast_1d(value)), np.uint64(0x7FC0), rounded)
+    return quiet.astype(np.uint16).reshape(value.shape)
+
+
+def cast(value: Array, target: DType) -> Array:
+    """PyTorch's `x.to(target)`; half types are rounded to, and kept as f32."""
+    if value.dtype.kind == "f" and not target.is_float and target is not DType.BOOL:
+        wide = np.int64 if target is DType.I64 else np.int32
+        return value.astype(wide).astype(COMPUTED[target])
+    return from_storage(to_storage(value, target), target)
+
+
+def apply(op: Op, *operands: Array) -> Array:
+    return np.asarray(ARITHMETIC[op](*operands))
+
+
+# --- arithmetic
+
+
+def _power(x: Array, y: Array) -> Array:
+    if x.dtype.kind == "f":
+        return np.asarray(np.power(x, y))
+    of_ones = np.where(x == 1, 1, np.where(x == -1, 1 - 2 * (y & 1), 0))
+    return np.where(y < 0, of_ones, np.power(x, np.maximum(y, 0)))
+
+
+def _truncated(x: Array, y: Array) -> Array:
+    whole = np.floor_divide(x, y)
+    return np.asarray(whole + ((np.remainder(x, y) != 0) & ((x < 0) != (y < 0))))
+
+
+def _elementwise(function: Callable[[float], float]) -> Callable[[Array], Array]:
+    vectorized = np.vectorize(function, otypes=[np.float64])
+
+    def apply_to(x: Array) -> Array:
+        return np.asarray(vectorized(x.astype(np.float64)) if x.size else x)
+
+    return apply_to
+
+
+ARITHMETIC: Mapping[Op, Callable[..., Any]] = MappingProxyType(
+    {
+        Op.NEG: np.negative,
+        Op.ABS: np.abs,
+        Op.SIGN: np.sign,
+        Op.EXP: np.exp,
+        Op.EXP2: np.exp2,
+        Op.EXPM1: np.expm1,
+        Op.LOG: np.log,
+        Op.LOG2: np.log2,
+        Op.LOG10: np.log10,
+        Op.LOG1P: np.log1p,
+        Op.SQRT: np.sqrt,
+        Op.RSQRT: lambda x: 1 / np.sqrt(x),
+        Op.RECIPROCAL: lambda x: 1 / x,
+        Op.SIN: np.sin,
+        Op.COS: np.cos,
+        Op.TAN: np.tan,
+        Op.ASIN: np.arcsin,
+        Op.ACOS: np.arccos,
+        Op.ATAN: np.arctan,
+        Op.SINH: np.sinh,
+        Op.COSH: np.cosh,
+        Op.TANH: np.tanh,
+        Op.SIGMOID: lambda x: 1 / (1 + np.exp(-x)),
+        Op.ERF: _elementwise(math.erf),
+        Op.ERFC: _elementwise(math.erfc),
+        Op.FLOOR: np.floor,
+        Op.CEIL: np.ceil,
+        Op.ROUND: np.rint,
+        Op.TRUNC: np.trunc,
+        Op.NOT: np.invert,
+        Op.ISNAN: np.isnan,
+        Op.ADD: np.add,
+        Op.SUB: np.subtract,
+        Op.MUL: np.multiply,
+        Op.DIV: np.divide,
+        Op.FLOORDIV: np.floor_divide,
+        Op.TRUNCDIV: _truncated,
+        Op.FMOD: np.fmod,
+        Op.REMAINDER: np.remainder,
+        Op.POW: _power,
+        Op.ATAN2: np.arctan2,
+        Op.MAXIMUM: np.maximum,
+        Op.MINIMUM: np.minimum,
+        Op.AND: np.bitwise_and,
+        Op.OR: np.bitwise_or,
+        Op.XOR: np.bitwise_xor,
+        Op.SHL: np.left_shift,
+        Op.SHR: np.right_shift,
+        Op.EQ: np.equal,
+        Op.NE: np.not_equal,
+        Op.LT: np.less,
+        Op.LE: np.less_equal,
+        Op.GT: np.greater,
+        Op.GE: np.greater_equal,
+        Op.WHERE: np.where,
+    }
+)
+
+# --- reductions
+
+_JOIN: Mapping[Op, Any] = MappingProxyType(
+    {
+        Op.SUM: np.add,
+        Op.PROD: np.multiply,
+        Op.MAX: np.maximum,
+        Op.MIN: np.minimum,
+        Op.ANY: np.logical_or,
+        Op.ALL: np.logical_and,
+    }
+)
+ARG = (Op.ARGMAX, Op.ARGMIN)
+
+
+def start(op: Op, dtype: DType, computed: type[np.generic]) -> tuple[Array, ...]:
+    """What an accumulator holds before anything is added."""
+    value = np.asarray(identity(op, dtype)).astype(computed)
+    return (value, np.asarray(highest(DType.I64), np.int64)) if op in ARG else (value,)
+
+
+def combine(op: Op, a: tuple[Array, ...], b: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Lane by lane."""
+    if op in ARG:
+        return _combine_pairs(op, (a[0], a[1]), (b[0], b[1]))
+    return (np.asarray(_JOIN[op](a[0], b[0])),)
+
+
+def _combine_pairs(op: Op, a: Pair, b: Pair) -> Pair:
+    """The greater (ARGMAX) or smaller value; NaN wins; of equals the smaller position."""
+    better, worse = _wins(op, b[0], a[0]), _wins(op, a[0], b[0])
+    take = better | ((better == worse) & (b[1] < a[1]))
+    return np.where(take, b[0], a[0]), np.where(take, b[1], a[1])
+
+
+def _wins(op: Op, a: Array, b: Array) -> Array:
+    beyond = np.greater(a, b) if op is Op.ARGMAX else np.less(a, b)
+    if a.dtype.kind != "f":
+        return np.asarray(beyond)
+    return np.asarray(~np.isnan(b) & (beyond | np.isnan(a)))
+
+
+def across_lanes(op: Op, lanes: tuple[Array, ...]) -> tuple[Array, ...]:
+    """All lanes as one value; there is at least one."""
+    while lanes[0].shape[0] > 1:
+        half = lanes[0].shape[0] // 2
+        joined = combine(
+            op, tuple(part[:half] for part in lanes), tuple(part[half : 2 * half] for part in lanes)
+        )
+        rest = tuple(part[2 * half :] for part in lanes)
+        lanes = tuple(np.concatenate(pair) for pair in zip(joined, rest))
+    return tuple(part[0] for part in lanes)

@@ -1,0 +1,173 @@
+"""Graphs through the compiler's core: planned for any machine, run by the kernel interpreter or as
+machine code, compared with what the graph means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+
+from hemstitch.fusion.plan import KernelStep, LibraryStep, Plan
+from hemstitch.fusion.planner import make_plan
+from hemstitch.fusion.verify import verify_plan
+from hemstitch.ir.dims import evaluate
+from hemstitch.ir.graph import Graph, Op
+from hemstitch.ir.types import DType
+from hemstitch.kernel import interpret as kernel_interpreter
+from hemstitch.kernel.verify import verify
+from hemstitch.options import Options
+from hemstitch.runtime import interpret
+from hemstitch.runtime.assemble import assemble
+from hemstitch.runtime.build import build
+from hemstitch.runtime.dtypes import TORCH_DTYPES
+from hemstitch.runtime.executable import Executable
+from hemstitch.runtime.returned import Result
+from hemstitch.stitch.group import Group, Tensor
+from hemstitch.stitch.machine import Machine, generic_cpu
+
+
+def plan_for(graph: Graph, machine: Machine, planner: str = "auto") -> Plan:
+    """A checked plan."""
+    plan = make_plan(graph, machine, Options(planner=planner))
+    verify_plan(graph, plan)
+    for step in plan.kernels:
+        verify(step.stitched.kernel)
+    return plan
+
+
+class Simulation:
+    """Runs a plan's kernels in the kernel interpreter, on memory of its own."""
+
+    def __init__(
+        self,
+        sizes: Mapping[str, int],
+        threads: int,
+        order: Sequence[int] | None = None,
+        precise: bool = True,
+    ) -> None:
+        self.sizes, self.threads, self.order, self.precise = sizes, threads, order, precise
+        self.memory: dict[Tensor, torch.Tensor] = {}
+
+    def run(self, graph: Graph, plan: Plan, arguments: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The values of the graph's outputs; no argument is written to."""
+        self.arguments = arguments
+        for step in plan.steps:
+            assert not isinstance(step, LibraryStep)
+            if isinstance(step, KernelStep):
+                self._kernel(step)
+            else:
+                self._library_form(step.group)
+        return [
+            self._view(a.tensor, a.type_shape, a.strides, a.offset).clone() for a in plan.outputs
+        ]
+
+    def _flat(self, tensor: Tensor) -> torch.Tensor:
+        if tensor not in self.memory:
+            dtype = TORCH_DTYPES[tensor.node.type.dtype]
+            if self.precise and dtype.is_floating_point:
+                dtype = torch.float64
+            shape = [evaluate(size, self.sizes) for size in tensor.node.shape]
+            strides = [evaluate(step, self.sizes) for step in tensor.strides]
+            extent = 1 + sum((size - 1) * step for size, step in zip(shape, strides))
+            flat = torch.full((0 if 0 in shape else extent,), 77, dtype=dtype)
+            if tensor.node.op is Op.INPUT and flat.numel():
+                argument = self.arguments[tensor.node.attr.position]
+                flat.copy_(argument.as_strided((extent,), (1,)))
+            self.memory[tensor] = flat
+        return self.memory[tensor]
+
+    def _view(self, tensor, shape, strides, offset=0) -> torch.Tensor:
+        shape = [evaluate(size, self.sizes) for size in shape]
+        if 0 in shape:
+            return self._flat(tensor).new_empty(shape)
+        strides = [evaluate(step, self.sizes) for step in strides]
+        return self._flat(tensor).as_strided(shape, strides, evaluate(offset, self.sizes))
+
+    def _kernel(self, step: KernelStep) -> None:
+        arrays = [_array(self._flat(tensor)) for tensor in step.stitched.tensors]
+        kernel_interpreter.run(
+            step.stitched.kernel,
+            arrays,
+            self.sizes,
+            self.threads,
+            self.order,
+            precise=self.precise,
+            check=True,
+        )
+
+    def _library_form(self, group: Group) -> None:
+        known = {n: self._view(t, n.shape, t.strides).clone() for n, t in group.reads.items()}
+        values = interpret._evaluate(
+            [write.value for write in group.writes], known, self.sizes, self.precise
+        )
+        for write in group.writes:
+            view = self._view(write.tensor, write.value.shape, write.strides, write.offset)
+            view.copy_(values[write.value])
+
+
+def _array(flat: torch.Tensor) -> np.ndarray:
+    return flat.view(torch.uint16).numpy() if flat.dtype is torch.bfloat16 else flat.numpy()
+
+
+def simulate(
+    graph: Graph,
+    arguments: Sequence[torch.Tensor],
+    sizes: Mapping[str, int],
+    machine: Machine,
+    *,
+    planner: str = "auto",
+    order: Sequence[int] | None = None,
+) -> list[torch.Tensor]:
+    plan = plan_for(graph, machine, planner)
+    return Simulation(sizes, machine.threads, order).run(graph, plan, arguments)
+
+
+def execute(
+    graph: Graph,
+    arguments: Sequence[torch.Tensor],
+    machine: Machine | None = None,
+    *,
+    planner: str = "auto",
+) -> list[torch.Tensor]:
+    """The machine code's results, and the arguments that it has replaced, in order of outputs."""
+    plan = plan_for(graph, machine or generic_cpu(2, 8), planner)
+    fresh = [sum(o.mutates is None for o in graph.outputs[:k]) for k in range(len(graph.outputs))]
+    returns = [Result(k) for k, o in enumerate(graph.outputs) if o.mutates is None]
+    launches = build(plan, strict=True)
+    executable = Executable(
+        assemble(plan, launches, returns, len(arguments)), graph.symbols, ()
+    )
+    given = [_copy(argument) for argument in arguments]
+    results = executable(list(given))
+    return [
+        results[fresh[k]] if output.mutates is None else given[output.mutates.attr.position]
+        for k, output in enumerate(graph.outputs)
+    ]
+
+
+def _copy(argument: torch.Tensor) -> torch.Tensor:
+    """With the same strides, and memory of its own."""
+    flat = argument.as_strided((argument.untyped_storage().nbytes() // argument.itemsize,), (1,), 0)
+    return flat.clone().as_strided(argument.shape, argument.stride(), argument.storage_offset())
+
+
+def has_halves(graph: Graph) -> bool:
+    nodes = interpret._missing(graph.roots, {})
+    return any(node.type.dtype in (DType.F16, DType.BF16) for node in nodes)
+
+
+def assert_close(
+    found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], tolerance: float
+) -> None:
+    """Within `tolerance` of the largest element, and of 1."""
+    for number, (new, old) in enumerate(zip(found, expected, strict=True)):
+        assert new.shape == old.shape, (number, new.shape, old.shape)
+        if not old.dtype.is_floating_point:
+            assert torch.equal(new.to(old.dtype), old), (number, new, old)
+            continue
+        a, b = new.double(), old.double()
+        assert not a.isnan().any() or b.isnan().any(), f"output {number} has a NaN"
+        scale = max(1.0, float(b.abs().max())) if b.numel() else 1.0
+        error = float((a - b).abs().max()) if b.numel() else 0.0
+        assert error <= tolerance * scale, f"output {number}: {error} of {scale}"

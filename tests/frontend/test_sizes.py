@@ -1,0 +1,86 @@
+"""Sizes of a trace: every formula evaluates to what sympy says, and symbols are found."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+import sympy
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+
+from hemstitch.errors import UnsupportedError
+from hemstitch.frontend.sizes import Sizes
+from hemstitch.ir import dims
+from hemstitch.ir.builder import Builder
+
+
+def symbolic_tensor(*shape: int) -> torch.Tensor:
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    context = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC] * len(shape))
+    return mode.from_tensor(torch.empty(*shape), symbolic_context=context)
+
+
+FORMULAS = {
+    "sum": lambda a, b: 3 * a + b - 2,
+    "product": lambda a, b: (a + 1) * (b - 1) * a,
+    "floor": lambda a, b: (2 * a + 3) // 2 + (b * 5) // a,
+    "floor_negative": lambda a, b: (a - 7) // 3,
+    "remainder": lambda a, b: (3 * a + 2) % 3 + (a * b) % 5 + 17 % a,
+    "power": lambda a, b: a**2 + b**3,
+    "extremes": lambda a, b: torch.sym_max(a, b - 3) + torch.sym_min(a, 4),
+    "ceiling": lambda a, b: -(-a // 4),
+}
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_formulas(name: str) -> None:
+    random = Random(0)
+    x = symbolic_tensor(7, 11)
+    sizes = Sizes(Builder())
+    sizes.bind([x])
+    formula = FORMULAS[name]
+    dim = sizes.dim(formula(*x.shape))
+    first, second = (str(size.node.expr) for size in x.shape)
+    assert sizes.places == {first: (0, 0), second: (0, 1)}
+    assert sizes.hints == {first: 7, second: 11}
+    for _ in range(20):
+        a, b = random.randint(2, 40), random.randint(2, 40)
+        expected = formula(sympy.Integer(a), sympy.Integer(b)) if "extreme" not in name else None
+        value = dims.evaluate(dim, {first: a, second: b})
+        assert value == (max(a, b - 3) + min(a, 4) if expected is None else expected)
+
+
+def test_numbers_come_before_tensor_sizes() -> None:
+    x = symbolic_tensor(7)
+    sizes = Sizes(Builder())
+    sizes.bind([x, x.shape[0]])
+    assert list(sizes.places.values()) == [(1, None)]
+
+
+def test_a_symbol_is_solved_for_where_it_never_stands_alone() -> None:
+    x = symbolic_tensor(6)
+    (n,) = x.shape
+    sizes = Sizes(Builder())
+    sizes.bind([x.new_empty(4 * n + 3)])
+    (name,) = sizes.places
+    assert sizes.hints == {name: 27}
+    assert dims.evaluate(sizes.dim(n * n), {name: 27}) == 36
+
+
+def test_what_no_argument_tells_is_refused() -> None:
+    (n,) = symbolic_tensor(6).shape
+    with pytest.raises(UnsupportedError, match="not known before the call"):
+        Sizes(Builder()).dim(n)
+
+
+def test_no_guard_is_added() -> None:
+    x = symbolic_tensor(6, 8)
+    environment = x.shape[0].node.shape_env
+    before = len(environment.guards)
+    sizes = Sizes(Builder())
+    sizes.bind([x])
+    sizes.dims([x.shape[0] * 2 + x.shape[1], *x.stride()])
+    sizes.number(x.shape[0] / 3)
+    assert len(environment.guards) == before
