@@ -12,7 +12,7 @@ from hemstitch.fusion.plan import KernelStep, LibraryStep, Plan
 from hemstitch.fusion.planner import make_plan
 from hemstitch.fusion.verify import verify_plan
 from hemstitch.ir.dims import evaluate
-from hemstitch.ir.graph import Graph, Op
+from hemstitch.ir.graph import Graph
 from hemstitch.ir.types import DType
 from hemstitch.kernel import interpret as kernel_interpreter
 from hemstitch.kernel.verify import verify
@@ -71,7 +71,7 @@ class Simulation:
             strides = [evaluate(step, self.sizes) for step in tensor.strides]
             extent = 1 + sum((size - 1) * step for size, step in zip(shape, strides))
             flat = torch.full((0 if 0 in shape else extent,), 77, dtype=dtype)
-            if tensor.node.op is Op.INPUT and flat.numel():
+            if tensor.is_argument and flat.numel():
                 argument = self.arguments[tensor.node.attr.position]
                 flat.copy_(argument.as_strided((extent,), (1,)))
             self.memory[tensor] = flat

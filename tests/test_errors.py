@@ -9,12 +9,19 @@ from pathlib import Path
 import pytest
 
 from hemstitch import errors
-from hemstitch.errors import HemstitchError, KernelBuildWarning, Location, UnsupportedError
+from hemstitch.errors import (
+    GraphWarning,
+    HemstitchError,
+    HemstitchWarning,
+    KernelBuildWarning,
+    Location,
+    UnsupportedError,
+)
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "errors.md"
-CLASSES: list[type[HemstitchError] | type[KernelBuildWarning]] = [
+CLASSES: list[type[HemstitchError] | type[HemstitchWarning]] = [
     *HemstitchError.__subclasses__(),
-    KernelBuildWarning,
+    *HemstitchWarning.__subclasses__(),
 ]
 
 
@@ -47,3 +54,18 @@ def test_an_error_without_a_hint_has_the_advice_of_its_kind(kind: type[Hemstitch
 def test_the_warning_names_the_kernel() -> None:
     with pytest.warns(KernelBuildWarning, match="H007: kernel_3 .* no registers left"):
         warnings.warn(KernelBuildWarning("kernel_3", "no registers left"), stacklevel=1)
+
+
+def test_a_graph_that_falls_back_says_why_and_where() -> None:
+    where = Location("train.py", 7, "y = model(x)")
+    warning = GraphWarning(UnsupportedError("no target mars", hint="use earth", where=where))
+    assert str(warning).splitlines() == [
+        "H008: a graph could not be compiled and runs through the library: H002: no target mars",
+        "  at train.py:7: y = model(x)",
+        "  hint: use earth",
+    ]
+
+
+def test_a_graph_that_falls_back_for_another_reason_quotes_it() -> None:
+    warning = GraphWarning(KeyError("x"))
+    assert "library: KeyError('x')" in str(warning) and warning.hint == GraphWarning.advice

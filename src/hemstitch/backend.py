@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.fx
 from torch._dynamo.backends.common import aot_autograd
+from torch._guards import TracingContext
 
 from hemstitch.compile import Compiled, compile_graph
-from hemstitch.errors import HemstitchError
+from hemstitch.errors import GraphWarning
 from hemstitch.frontend.decompose import decompositions
 from hemstitch.frontend.partition import partition
 from hemstitch.options import Options
+from hemstitch.runtime.verified import Verified
 
-Callable_ = Callable[..., Any]
+Function = Callable[..., Any]
+Observer = Callable[[str, Compiled], None]
 
 
 def hemstitch(
@@ -25,29 +29,22 @@ def hemstitch(
     *,
     mode: str | None = None,
     options: Mapping[str, object] | None = None,
-) -> Callable_:
+) -> Function:
     """Compile one Dynamo graph for inference or training."""
-    return compile_with(gm, example_inputs, Options.parse(options, mode), _ignore)
+    return compile_with(gm, example_inputs, Options.parse(options, mode))
 
 
 def compile_with(
     gm: torch.fx.GraphModule,
     example_inputs: Sequence[object],
     options: Options,
-    observe: Callable[[str, Compiled], None],
-) -> Callable_:
+    observe: Observer | None = None,
+) -> Function:
     """The same, telling `observe` of every graph: ("forward" | "backward" | "inference", it)."""
-
-    def compiler(kind: str) -> Callable_:
-        def compile_one(graph: torch.fx.GraphModule, inputs: Sequence[object]) -> Callable_:
-            return _compile_or_fall_back(graph, inputs, options, lambda c: observe(kind, c))
-
-        return compile_one
-
-    compiled: Callable_ = aot_autograd(
-        fw_compiler=compiler("forward"),
-        bw_compiler=compiler("backward"),
-        inference_compiler=compiler("inference"),
+    compiled: Function = aot_autograd(
+        fw_compiler=_GraphCompiler("forward", options, observe),
+        bw_compiler=_GraphCompiler("backward", options, observe),
+        inference_compiler=_GraphCompiler("inference", options, observe),
         partition_fn=partition,
         decompositions=decompositions(),
         keep_inference_input_mutations=True,
@@ -55,33 +52,44 @@ def compile_with(
     return compiled
 
 
-def _compile_or_fall_back(
-    gm: torch.fx.GraphModule,
-    inputs: Sequence[object],
-    options: Options,
-    observe: Callable[[Compiled], None],
-) -> Callable_:
-    """What cannot be compiled as a whole runs as torch traced it, after one warning."""
-    try:
-        compiled = compile_graph(gm, inputs, options)
-    except Exception as error:
-        if options.strict:
-            raise
-        warnings.warn(GraphWarning(error), stacklevel=2)
-        return _boxed(gm)
-    observe(compiled)
-    return compiled.executable
+@dataclass(frozen=True, slots=True)
+class _GraphCompiler:
+    """What AOTAutograd calls for one of its graphs."""
+
+    kind: str
+    options: Options
+    observe: Observer | None
+
+    def __call__(self, gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Function:
+        """What cannot be compiled as a whole runs as torch traced it, after one warning."""
+        try:
+            compiled = compile_graph(gm, inputs, self.options, self._private_results())
+        except Exception as error:
+            if self.options.strict:
+                raise
+            warnings.warn(GraphWarning(error), stacklevel=2)
+            return _boxed(gm)
+        if self.observe is not None:
+            self.observe(self.kind, compiled)
+        return _verified(compiled) if self.options.verify else compiled.executable
+
+    def _private_results(self) -> int | None:
+        """How many results of a forward graph are the user's; the others go to backward."""
+        context = TracingContext.try_get()
+        if self.kind != "forward" or context is None or context.fw_metadata is None:
+            return None
+        count = getattr(context.fw_metadata, "num_forward_returns", None)
+        return count if isinstance(count, int) else None
 
 
-class GraphWarning(UserWarning):
-    """A graph could not be compiled; it runs through the library instead."""
+def _verified(compiled: Compiled) -> Verified:
+    captured = compiled.captured
+    return Verified(
+        compiled.executable, captured.graph, compiled.plan, captured.returns, captured.constants
+    )
 
-    def __init__(self, error: Exception) -> None:
-        what = str(error) if isinstance(error, HemstitchError) else repr(error)
-        super().__init__(f"a graph runs uncompiled: {what}")
 
-
-def _boxed(gm: torch.fx.GraphModule) -> Callable_:
+def _boxed(gm: torch.fx.GraphModule) -> Function:
     def run(arguments: list[object]) -> Any:
         given = list(arguments)
         arguments.clear()
@@ -89,7 +97,3 @@ def _boxed(gm: torch.fx.GraphModule) -> Callable_:
 
     run._boxed_call = True  # type: ignore[attr-defined]
     return run
-
-
-def _ignore(kind: str, compiled: Compiled) -> None:
-    """Nobody asked."""

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-import torch.fx
-
-from hemstitch.frontend.capture import Captured, capture
+from hemstitch.frontend.capture import Captured, TracedGraph, capture
 from hemstitch.fusion.plan import Plan
 from hemstitch.fusion.planner import make_plan
 from hemstitch.fusion.verify import verify_plan
@@ -34,10 +31,16 @@ class Compiled:
 
 
 def compile_graph(
-    gm: torch.fx.GraphModule, example_inputs: Sequence[object], options: Options
+    traced: TracedGraph,
+    example_inputs: Sequence[object],
+    options: Options,
+    private: int | None = None,
 ) -> Compiled:
-    """One functional ATen graph, as AOTAutograd gives it, to a callable on a list of arguments."""
-    captured = capture(gm, example_inputs)
+    """One functional ATen graph, as AOTAutograd gives it, to a callable on a list of arguments.
+
+    `private`: how many of its results the user gets; the others are kept for backward.
+    """
+    captured = capture(traced, example_inputs, private)
     graph = optimize(captured.graph, captured.builder, check=options.check)
     plan = make_plan(graph, host_machine(), options)
     if options.check:
@@ -55,5 +58,3 @@ def host_machine() -> Machine:
     target = host_target()
     return generic_cpu(target.threads, target.lanes)
 
-
-Observer = Callable[[Compiled], None]

@@ -32,11 +32,7 @@ class HemstitchError(Exception):
         self, what: str, *, hint: str | None = None, where: Location | None = None
     ) -> None:
         self.what, self.where, self.hint = what, where, hint or self.advice
-        lines = [f"{self.code}: {what}"]
-        if where is not None:
-            lines.append(f"  at {where}")
-        lines.append(f"  hint: {self.hint}")
-        super().__init__("\n".join(lines))
+        super().__init__(_message(self.code, what, where, self.hint))
 
 
 class OptionError(HemstitchError):
@@ -81,16 +77,49 @@ class KernelBuildError(HemstitchError):
     advice = "without the option `strict` the operations of this kernel run through the library"
 
 
-class KernelBuildWarning(UserWarning):
+class HemstitchWarning(UserWarning):
+    """Says what runs through the library instead, where in the user's program, what to do next."""
+
+    code: ClassVar[str]
+    advice: ClassVar[str]
+
+    def __init__(
+        self, what: str, *, hint: str | None = None, where: Location | None = None
+    ) -> None:
+        self.what, self.where, self.hint = what, where, hint or self.advice
+        super().__init__(_message(self.code, what, where, self.hint))
+
+
+class KernelBuildWarning(HemstitchWarning):
     """A kernel could not be built; its operations run through the library instead."""
 
-    code: ClassVar[str] = "H007"
+    code = "H007"
+    advice = "results are the same, only slower; the option `strict` makes this an error"
 
     def __init__(self, kernel: str, why: str) -> None:
         self.kernel, self.why = kernel, why
+        super().__init__(f"{kernel} could not be built and runs through the library: {why}")
+
+
+class GraphWarning(HemstitchWarning):
+    """A graph could not be compiled; all of it runs through the library instead."""
+
+    code = "H008"
+    advice = "results are the same, only slower; the option `strict` makes this an error"
+
+    def __init__(self, error: Exception) -> None:
+        ours = error if isinstance(error, HemstitchError) else None
+        why = repr(error) if ours is None else f"{ours.code}: {ours.what}"
         super().__init__(
-            f"{self.code}: {kernel} could not be built and runs through the library: {why}"
+            f"a graph could not be compiled and runs through the library: {why}",
+            hint=None if ours is None else ours.hint,
+            where=None if ours is None else ours.where,
         )
+
+
+def _message(code: str, what: str, where: Location | None, hint: str) -> str:
+    place = [] if where is None else [f"  at {where}"]
+    return "\n".join([f"{code}: {what}", *place, f"  hint: {hint}"])
 
 
 def near_match(name: str, known: Iterable[str]) -> str:

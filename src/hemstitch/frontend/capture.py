@@ -25,6 +25,7 @@ from hemstitch.ir.graph import Graph, InputAttr, LibraryCall, Node, Output, Rang
 from hemstitch.ir.types import DType, TensorType
 from hemstitch.runtime.returned import Argument, Fixed, Item, Number, Result, Returned
 
+TracedGraph = torch.fx.GraphModule
 aten = torch.ops.aten
 
 
@@ -39,9 +40,15 @@ class Captured:
     constants: tuple[torch.Tensor, ...] = ()
 
 
-def capture(gm: torch.fx.GraphModule, example_inputs: Sequence[object]) -> Captured:
-    """The graph IR of `gm`. Sizes stay symbolic where the trace's are, without new guards."""
-    state = _Capture(gm)
+def capture(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[object], private: int | None = None
+) -> Captured:
+    """The graph IR of `gm`. Sizes stay symbolic where the trace's are, without new guards.
+
+    `private`: how many of the results, from the first, the user gets; others are only kept for
+    backward. None: all of them.
+    """
+    state = _Capture(gm, private)
     state.bind_arguments(example_inputs)
     for node in gm.graph.nodes:
         state.visit(node)
@@ -51,6 +58,7 @@ def capture(gm: torch.fx.GraphModule, example_inputs: Sequence[object]) -> Captu
 @dataclass(slots=True)
 class _Capture:
     gm: torch.fx.GraphModule
+    private: int | None
     builder: Builder = field(default_factory=Builder)
     environment: dict[torch.fx.Node, Any] = field(default_factory=dict)
     positions: dict[torch.fx.Node, int] = field(default_factory=dict)
@@ -256,9 +264,14 @@ class _Capture:
         (returned,) = node.args
         results: dict[torch.fx.Node, Result] = {}
         listed: Any = returned if isinstance(returned, (list, tuple)) else (returned,)
-        self.returns = tuple(self._returned(each, results) for each in listed)
+        self.returns = tuple(
+            self._returned(each, results, self.private is not None and place >= self.private)
+            for place, each in enumerate(listed)
+        )
 
-    def _returned(self, result: Any, known: dict[torch.fx.Node, Result]) -> Returned:
+    def _returned(
+        self, result: Any, known: dict[torch.fx.Node, Result], may_share: bool
+    ) -> Returned:
         if not isinstance(result, torch.fx.Node):
             return Fixed(result)
         value = self.environment[result]
@@ -271,7 +284,7 @@ class _Capture:
             if result not in known:
                 known[result] = Result(len(self.outputs))
                 strides = strides_of(result.meta["val"], self.sizes)
-                self.outputs.append(Output(value.node, strides))
+                self.outputs.append(Output(value.node, strides, may_share=may_share))
             return known[result]
         return Number(value) if isinstance(value, SymbolicDim) else Fixed(value)
 

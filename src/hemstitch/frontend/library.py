@@ -65,6 +65,14 @@ def has_effects(target: object) -> bool:
     return isinstance(target, HigherOrderOperator)
 
 
+def is_view(target: object) -> bool:
+    """Whether results may look into the operands' memory. A schema says so, except of the ops
+    called unsafe, which are views that promise not to be written to."""
+    if isinstance(target, OpOverload):
+        return target.is_view or "unsafe" in target._schema.name
+    return isinstance(target, HigherOrderOperator)
+
+
 def make_library(node: torch.fx.Node, environment: Environment, sizes: Sizes) -> tuple[Any, Node]:
     """What the fx node gives (a Value, a size, None, or a tuple of those), and the LIBRARY node."""
     leaves, structure = pytree.tree_flatten((node.args, node.kwargs), is_leaf=_is_slice)
@@ -93,6 +101,7 @@ def make_library(node: torch.fx.Node, environment: Environment, sizes: Sizes) ->
         results=tuple(_result_type(part, sizes) for part in parts),
         is_tuple=is_tuple,
         effects=has_effects(node.target),
+        is_view=is_view(node.target),
     )
     inputs = [environment[operand].node for operand in operands]
     values = tuple(

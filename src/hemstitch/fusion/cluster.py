@@ -6,7 +6,7 @@ member (a transposed result, a mutated input), or a library call, which never me
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Union
@@ -16,6 +16,7 @@ from hemstitch.ir.dims import evaluate
 from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, toposort
 from hemstitch.ir.ops import is_elementwise, is_reduction, is_view
 from hemstitch.ir.types import contiguous_strides
+from hemstitch.kernel.hazard import hazard
 from hemstitch.stitch.group import Group, Tensor, Write, is_member
 from hemstitch.stitch.machine import Machine
 from hemstitch.stitch.refusal import Refusal, Refused
@@ -71,41 +72,58 @@ class Clustering:
         order = toposort(graph.roots)
         self.rank = {node: position for position, node in enumerate(order)}
         members = [n for n in order if is_member(n) or n.op is Op.LIBRARY]
-        self.cluster_of: dict[Vertex, Cluster] = {}
-        for node in members:
-            self.cluster_of[node] = Cluster([node], self.rank[node])
-        for write in demands.writes:
-            self.cluster_of[write] = Cluster([write], self.rank.get(write.value, len(order)))
+        vertices: list[Vertex] = [*members, *demands.writes]
         self.made_by: dict[Node, list[Vertex]] = {}
         for write in demands.writes:
             self.made_by.setdefault(write.tensor.node, []).append(write)
         self.reads: dict[Vertex, dict[Node, None]] = {
-            vertex: sources(vertex, self.demanded) for vertex in self.cluster_of
+            vertex: sources(vertex, self.demanded) for vertex in vertices
         }
         self.readers: dict[Node, list[Vertex]] = {}
         for vertex, nodes in self.reads.items():
             for node in nodes:
                 self.readers.setdefault(node, []).append(vertex)
-        self._link(graph, demands)
+        self.edges = list(dict.fromkeys(self._orders(graph, demands)))
+        self.unit_of = self._units(demands)
+        self.cluster_of: dict[Vertex, Cluster] = {}
+        for vertex in vertices:
+            if vertex not in self.cluster_of:
+                unit = self.unit_of.get(vertex, [vertex])
+                position = max(self._position(each) for each in unit)
+                self.cluster_of |= dict.fromkeys(unit, Cluster(list(unit), position))
+        for before, after in self.edges:
+            self._edge(self.cluster_of[before], self.cluster_of[after])
 
-    def _link(self, graph: Graph, demands: Demands) -> None:
+    def _position(self, vertex: Vertex) -> int:
+        node = vertex if isinstance(vertex, Node) else vertex.value
+        return self.rank.get(node, len(self.rank))
+
+    def _orders(self, graph: Graph, demands: Demands) -> Iterator[tuple[Vertex, Vertex]]:
+        """Which vertex must run before which."""
         for vertex, nodes in self.reads.items():
             for node in nodes:
                 for producer in self._producers(node):
-                    self._edge(self.cluster_of[producer], self.cluster_of[vertex])
+                    yield producer, vertex
         for node, operands in demands.operands.items():
-            for operand in operands:
-                for write in demands.writes:
-                    if write.tensor is operand.tensor and operand.tensor.node.op is not Op.INPUT:
-                        self._edge(self.cluster_of[write], self.cluster_of[node])
+            read = {operand.tensor for operand in operands}
+            for write in demands.writes:
+                if write.tensor in read and not write.tensor.is_argument:
+                    yield write, node
         ordered = [n for n in self.rank if isinstance(n.attr, LibraryCall) and n.attr.effects]
-        for first, second in pairwise(ordered):
-            self._edge(self.cluster_of[first], self.cluster_of[second])
+        yield from pairwise(ordered)
         for write in demands.writes:
-            if write.tensor.node.op is Op.INPUT:  # whoever reads the old contents comes first
+            if write.tensor.is_argument:  # whoever reads the old contents comes first
                 for reader in self.readers.get(write.tensor.node, ()):
-                    if reader is not write:
-                        self._edge(self.cluster_of[reader], self.cluster_of[write])
+                    yield reader, write
+
+    def _units(self, demands: Demands) -> dict[Vertex, list[Vertex]]:
+        """Arguments replaced by each other's old contents (a, b = b, a): all at once or not."""
+        replacing = [write for write in demands.writes if write.tensor.is_argument]
+        replaced = {write.tensor.node for write in replacing}
+        together: list[Vertex] = [
+            write for write in replacing if self.reads[write].keys() & replaced
+        ]
+        return dict.fromkeys(together, together)
 
     def _producers(self, node: Node) -> list[Vertex]:
         """The vertices that make a source; none for graph inputs."""
@@ -211,16 +229,19 @@ class Clustering:
 
     def _attempt(self, vertices: Sequence[Vertex]) -> Refusal | None:
         try:
-            stitch([self.group(vertices)], self.machine, "attempt")
+            stitched = stitch([self.group(vertices)], self.machine, "attempt")
         except Refused as refused:
             return refused.refusal
-        return None
+        problem = hazard(stitched.kernel)
+        return Refusal("mutation", problem) if problem is not None else None
 
     def _is_plain(self, first: Cluster, second: Cluster) -> bool:
         """One elementwise node that reads values of its own shape, or things in memory: always
         legal, no need to try."""
         (vertex, *more) = second.vertices
         if more or not isinstance(vertex, Node) or not is_elementwise(vertex.op):
+            return False
+        if any(isinstance(v, Write) and v.tensor.is_argument for v in first.vertices):
             return False
         inside = set(first.vertices)
         return all(
@@ -261,21 +282,17 @@ class Clustering:
 
     def split(self, cluster: Cluster) -> None:
         """Back to single vertices, where the whole turned out not to be one kernel."""
-        pieces = {vertex: Cluster([vertex], self._rank(vertex)) for vertex in cluster.vertices}
-        self.cluster_of |= pieces
         for other in (*cluster.before, *cluster.after):
             other.before.discard(cluster)
             other.after.discard(cluster)
-        for vertex, piece in pieces.items():
-            for node in self.reads[vertex]:
-                for producer in self._producers(node):
-                    self._edge(self.cluster_of[producer], piece)
-            if isinstance(vertex, Node):
-                for reader in self.readers.get(vertex, ()):
-                    self._edge(piece, self.cluster_of[reader])
-            elif vertex.tensor.node.op is Op.INPUT:
-                for reader in self.readers.get(vertex.tensor.node, ()):
-                    self._edge(self.cluster_of[reader], piece)
+        inside = set(cluster.vertices)
+        for vertex in cluster.vertices:
+            unit = self.unit_of.get(vertex, [vertex])
+            if self.cluster_of[vertex] is cluster:
+                self.cluster_of |= dict.fromkeys(unit, Cluster(list(unit), self._rank(vertex)))
+        for before, after in self.edges:
+            if before in inside or after in inside:
+                self._edge(self.cluster_of[before], self.cluster_of[after])
 
     # --- groups
 

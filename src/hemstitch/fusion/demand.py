@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from hemstitch.ir.dims import Dim, product
 from hemstitch.ir.graph import Graph, InputAttr, LibraryCall, Node, Op, toposort
+from hemstitch.ir.ops import is_view
 from hemstitch.ir.types import contiguous_strides
 from hemstitch.stitch.group import MOST_CONCAT_PARTS, Tensor, Write, is_member
 from hemstitch.stitch.views import is_even, strided
@@ -34,15 +35,24 @@ class Demands:
     """`tensors`: every node in memory, views among them where nothing else will do.
     `writes`: what kernels must store there that is not simply a member's own value.
     `operands`: for each library node, where each input is read.
-    `outputs`: for each graph output, where the caller finds it."""
+    `outputs`: for each graph output, where the caller finds it.
+    `views`: views that writes fill; library calls and outputs may read there, kernels do not."""
 
     tensors: dict[Node, Tensor] = field(default_factory=dict)
+    views: dict[Node, Tensor] = field(default_factory=dict)
     writes: list[Write] = field(default_factory=list)
     operands: dict[Node, tuple[Alias, ...]] = field(default_factory=dict)
-    outputs: list[Alias] = field(default_factory=list)
+    outputs: dict[int, Alias] = field(default_factory=dict)
+
+    def keep(self, alias: Alias) -> None:
+        """What `alias` looks at will be in memory."""
+        if alias.tensor.node not in self.views:
+            self.tensors.setdefault(alias.tensor.node, alias.tensor)
 
     def write(self, value: Node, tensor: Tensor) -> Tensor:
         """Have `value` stored in `tensor`; each part of a concatenation for itself."""
+        if is_view(value.op):
+            self.views.setdefault(value, tensor)
         parts = [(value, _zero())]
         while parts:
             part, offset = parts.pop()
@@ -69,14 +79,7 @@ def demands(graph: Graph) -> Demands:
     for node in nodes:
         if node.op is Op.RESHAPE or node.op is Op.CONCAT:
             _materialise_obstacles(found, node)
-    taken: set[Tensor] = set()
-    for output in graph.outputs:
-        if output.mutates is not None:
-            tensor = found.tensors[output.mutates]
-            found.write(output.value, tensor)
-            found.outputs.append(Alias(tensor, tensor.node.shape, tensor.strides, 0))
-        else:
-            found.outputs.append(_output(found, output.value, output.strides, taken))
+    _demand_outputs(found, graph)
     for node in nodes:
         if node.op is Op.LIBRARY:
             call = node.attr
@@ -85,7 +88,42 @@ def demands(graph: Graph) -> Demands:
                 _operand(found, value, strides)
                 for value, strides in zip(node.inputs, call.operand_strides)
             )
+    _demand_shared(found, graph)
     return found
+
+
+def _demand_outputs(found: Demands, graph: Graph) -> None:
+    """Results that are the caller's alone, and mutated inputs."""
+    taken: set[Tensor] = set()
+    for number, output in enumerate(graph.outputs):
+        if output.mutates is not None:
+            tensor = found.tensors[output.mutates]
+            # Not in parts, as `write` would: one part may read what another replaces.
+            found.writes.append(Write(output.value, tensor, tensor.strides))
+            found.outputs[number] = Alias(tensor, tensor.node.shape, tensor.strides, 0)
+        elif not output.may_share:
+            found.outputs[number] = _output(found, output.value, output.strides, taken)
+
+
+def _demand_shared(found: Demands, graph: Graph) -> None:
+    """Results kept for backward: views of what is in memory anyway, where their strides agree."""
+    private = {alias.tensor for alias in found.outputs.values()}
+    changed = {output.mutates for output in graph.outputs}
+    for number, output in enumerate(graph.outputs):
+        if number in found.outputs:
+            continue
+        alias = _alias({**found.views, **found.tensors}, output.value)
+        strides = _storable(output.value.shape, output.strides)
+        if (
+            alias is not None
+            and alias.tensor not in private
+            and alias.tensor.node not in changed
+            and agree(output.value.shape, alias.strides, strides)
+        ):
+            found.keep(alias)
+            found.outputs[number] = alias
+        else:
+            found.outputs[number] = _output(found, output.value, output.strides, private)
 
 
 def _materialise_obstacles(found: Demands, node: Node) -> None:
@@ -99,11 +137,13 @@ def _materialise_obstacles(found: Demands, node: Node) -> None:
         known = found.tensors.get(source)
         if known is None and is_member(source):
             return  # it will be contiguous if it is in memory, else refused as one kernel
-        if known is None or not agree(
-            source.shape, known.strides, contiguous_strides(source.shape)
-        ):
-            tensor = found.tensors[source] = Tensor(source, contiguous_strides(source.shape))
+        contiguous = contiguous_strides(source.shape)
+        if known is None:
+            tensor = found.tensors[source] = Tensor(source, contiguous)
             found.write(source, tensor)
+        elif not agree(source.shape, known.strides, contiguous):
+            tensor = found.tensors[node] = Tensor(node, contiguous_strides(node.shape))
+            found.write(node, tensor)
 
 
 def _result_strides(node: Node) -> tuple[Dim, ...]:
@@ -118,15 +158,14 @@ def _output(found: Demands, value: Node, strides: tuple[Dim, ...], taken: set[Te
     """A tensor of its own for every result: the caller may write to one and keep the others."""
     strides = _storable(value.shape, strides)
     alias = _alias(found.tensors, value)
-    is_free = alias is not None and alias.tensor.node.op is Op.RESULT and alias.tensor not in taken
+    is_free = alias is not None and alias.tensor.is_result and alias.tensor not in taken
     if alias is not None and is_free and agree(value.shape, alias.strides, strides):
         taken.add(alias.tensor)
         return alias
     if is_member(value) and value not in found.tensors:
         tensor = found.tensors[value] = Tensor(value, strides)
     else:
-        tensor = Tensor(value, strides)
-        found.write(value, tensor)
+        tensor = found.write(value, _copy(value, strides))
     taken.add(tensor)
     return Alias(tensor, value.shape, strides, 0)
 
@@ -134,16 +173,16 @@ def _output(found: Demands, value: Node, strides: tuple[Dim, ...], taken: set[Te
 def _operand(found: Demands, value: Node, strides: tuple[Dim, ...] | None) -> Alias:
     """An alias of what is in memory where its strides are as traced, else a tensor of its own."""
     wanted = contiguous_strides(value.shape) if strides is None else strides
-    alias = _alias(found.tensors, value)
+    alias = _alias({**found.views, **found.tensors}, value)
     if alias is not None and (strides is None or agree(value.shape, alias.strides, wanted)):
-        found.tensors.setdefault(alias.tensor.node, alias.tensor)
+        found.keep(alias)
         return alias
     wanted = _storable(value.shape, wanted)
     if is_member(value) and value not in found.tensors:
         tensor = found.tensors[value] = Tensor(value, wanted)
     else:
         made = (w.tensor for w in found.writes if w.tensor.node is value and w.strides == wanted)
-        tensor = next(made, None) or found.write(value, Tensor(value, wanted))
+        tensor = next(made, None) or found.write(value, _copy(value, wanted))
     return Alias(tensor, value.shape, wanted, 0)
 
 
@@ -159,6 +198,10 @@ def _alias(tensors: Mapping[Node, Tensor], value: Node) -> Alias | None:
     if not is_member(base) or base is value:
         return None
     return Alias(Tensor(base, contiguous_strides(base.shape)), value.shape, strides, offset)
+
+
+def _copy(value: Node, strides: tuple[Dim, ...]) -> Tensor:
+    return Tensor(value, strides, is_copy=value.op in (Op.INPUT, Op.RESULT))
 
 
 def _zero() -> Dim:

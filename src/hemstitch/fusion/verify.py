@@ -60,14 +60,14 @@ class _Memory:
         self._write([write.tensor for group in groups for write in group.writes])
 
     def _read(self, tensor: Tensor, where: str) -> None:
-        is_there = tensor in self.filled or tensor.node.op is Op.INPUT
+        is_there = tensor in self.filled or tensor.is_argument
         _require(is_there, f"{where}: {_name(tensor.node)} is read before it is written")
         is_old = tensor not in self.replaced
         _require(is_old, f"{where}: {_name(tensor.node)} is read after it was replaced")
 
     def _write(self, tensors: Iterable[Tensor]) -> None:
         for tensor in tensors:
-            (self.replaced if tensor.node.op is Op.INPUT else self.filled).add(tensor)
+            (self.replaced if tensor.is_argument else self.filled).add(tensor)
 
 
 def _check_group(group: Group, where: str) -> None:

@@ -174,6 +174,7 @@ class LibraryCall:
     results: tuple[tuple[TensorType, tuple[Dim, ...]] | None, ...]
     is_tuple: bool = False  # the call returns a sequence even if it has one result
     effects: bool = False  # stateful or mutating: neither dropped, repeated nor reordered
+    is_view: bool = False  # its results look into the memory of its operands
 
     def __str__(self) -> str:
         return self.name
@@ -224,11 +225,15 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A value the caller gets: as a fresh tensor with these strides, or written into an input."""
+    """A value the caller gets: as a fresh tensor with these strides, or written into an input.
+
+    `may_share`: nobody will write to it (it is kept for backward), so it may share memory.
+    """
 
     value: Node
     strides: tuple[Dim, ...]
     mutates: Node | None = None  # an INPUT: the value replaces its contents
+    may_share: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -316,7 +316,11 @@ def _symbol(reader: _Reader, parts: _Parts) -> None:
 def _output(reader: _Reader, parts: _Parts) -> None:
     value = reader.node()
     strides = reader.strides()
-    parts.outputs.append(Output(value, strides, reader.node() if reader.accept("into") else None))
+    mutates = reader.node() if reader.accept("into") else None
+    may_share = reader.accept("may")
+    if may_share:
+        reader.expect("share")
+    parts.outputs.append(Output(value, strides, mutates, may_share))
 
 
 def _effect(reader: _Reader, parts: _Parts) -> None:

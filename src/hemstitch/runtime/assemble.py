@@ -102,13 +102,13 @@ class _Assembler:
     names: dict[Tensor, str] = field(default_factory=dict)
     slots: dict[Tensor, Slot] = field(default_factory=dict)
     windows: dict[Window, str] = field(default_factory=dict)
-    outputs: set[Tensor] = field(default_factory=set)
+    shared: set[Tensor] = field(default_factory=set)
+    replaced: set[Tensor] = field(default_factory=set)
 
     def assemble(self) -> Assembly:
         self.fixed |= {"empty": _empty_strided, "reinterpret": _reinterpret, "lay": with_strides}
-        self.outputs = {
-            output.tensor for output in self.plan.outputs if not _is_argument(output.tensor)
-        }
+        self.fixed["copy"] = _copy
+        self._find_shared()
         self._find_slots()
         steps: list[list[str]] = []
         for number, step in enumerate(self.plan.steps):
@@ -135,13 +135,23 @@ class _Assembler:
 
     # --- where tensors are
 
+    def _find_shared(self) -> None:
+        """Tensors that others may look into for as long as they like: results of the graph, and
+        what library calls take views of. Arguments are not among them, but may be replaced."""
+        kept = [output.tensor for output in self.plan.outputs]
+        self.replaced = {tensor for tensor in kept if tensor.is_argument}
+        for step in self.plan.steps:
+            if isinstance(step, LibraryStep) and _is_view(step):
+                kept.extend(operand.tensor for operand in step.operands)
+        self.shared = {tensor for tensor in kept if not tensor.is_argument}
+
     def _find_slots(self) -> None:
         """Intermediates that kernels or told library calls write live in the arena."""
         for number, step in enumerate(self.plan.steps):
             for tensor in self._touched(step, number):
-                if _is_argument(tensor) or tensor in self.outputs:
+                if tensor.is_argument or tensor in self.shared:
                     continue
-                if _is_result(tensor) and not self._is_told(tensor):
+                if tensor.is_result and not self._is_told(tensor):
                     continue
                 slot = self.slots.setdefault(tensor, Slot(_room(tensor), number, number))
                 slot.last = number
@@ -163,14 +173,14 @@ class _Assembler:
 
     def _name(self, tensor: Tensor) -> str:
         """The variable that holds a tensor; an output is allocated when it is first named."""
-        if _is_argument(tensor):
+        if tensor.is_argument:
             assert isinstance(tensor.node.attr, InputAttr)
             return f"a{tensor.node.attr.position}"
         if tensor in self.slots:
             return self._window(tensor, tensor.node.shape, tensor.strides, 0)
         if tensor not in self.names:
             self.names[tensor] = f"t{len(self.names)}"
-            if not _is_result(tensor) or self._is_told(tensor):
+            if not tensor.is_result or self._is_told(tensor):
                 self._allocate(tensor)
         return self.names[tensor]
 
@@ -208,7 +218,7 @@ class _Assembler:
     def _library(self, step: LibraryStep, number: int) -> None:
         call = step.node.attr
         assert isinstance(call, LibraryCall)
-        operands = [self._alias(operand) for operand in step.operands]
+        operands = [self._operand(step, operand) for operand in step.operands]
         arguments = [self._argument(argument, operands) for argument in call.arguments]
         arguments += [f"{key}={self._argument(v, operands)}" for key, v in call.keywords]
         told = [t for t in step.results if t is not None and self._is_told(t)]
@@ -229,6 +239,11 @@ class _Assembler:
             (tensor,) = step.results
             assert tensor is not None
             self._result(tensor, text)
+
+    def _operand(self, step: LibraryStep, operand: Alias) -> str:
+        """A view of an argument that the graph replaces must keep the old contents."""
+        text = self._alias(operand)
+        return f"copy({text})" if _is_view(step) and operand.tensor in self.replaced else text
 
     def _result(self, tensor: Tensor, text: str) -> None:
         """Take a library call's result, laid out as it was when traced."""
@@ -291,22 +306,6 @@ class _Assembler:
         return name
 
 
-def _is_argument(tensor: Tensor) -> bool:
-    """As the caller passes it; the same node laid out otherwise is a copy of it."""
-    attr = tensor.node.attr
-    return isinstance(attr, InputAttr) and agree(tensor.node.shape, tensor.strides, attr.strides)
-
-
-def _is_result(tensor: Tensor) -> bool:
-    """As a library call gives it; the same node laid out otherwise is a copy of it."""
-    if tensor.node.op is not Op.RESULT:
-        return False
-    call, index = tensor.node.inputs[0].attr, tensor.node.attr
-    assert isinstance(call, LibraryCall) and isinstance(index, int)
-    result = call.results[index]
-    return result is not None and agree(tensor.node.shape, tensor.strides, result[1])
-
-
 def _room(tensor: Tensor) -> Dim:
     return tensor.node.type.bytes
 
@@ -333,6 +332,16 @@ def _with_frees(lines: list[str]) -> list[str]:
 def _words(line: str) -> list[str]:
     """Names of arguments and tensors in a line: a0, t3."""
     return [w for w in _NAME.findall(line) if not line.lstrip().startswith("del ")]
+
+
+def _is_view(step: LibraryStep) -> bool:
+    assert isinstance(step.node.attr, LibraryCall)
+    return step.node.attr.is_view
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    """With the very same strides."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype).copy_(tensor)
 
 
 def _reinterpret(

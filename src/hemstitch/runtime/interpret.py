@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Union
 
 import numpy as np
@@ -380,15 +380,10 @@ def _result(machine: _Machine, node: Node, operands: Sequence[Any]) -> Tensor:
 
 def _in_float64(call: LibraryCall) -> LibraryCall:
     """The call with every floating-point dtype among its arguments widened."""
-    return LibraryCall(
-        call.name,
-        call.target,
-        tuple(_widened_dtype(argument) for argument in call.arguments),
-        tuple((key, _widened_dtype(value)) for key, value in call.keywords),
-        call.operand_strides,
-        call.results,
-        call.is_tuple,
-        call.effects,
+    return replace(
+        call,
+        arguments=tuple(_widened_dtype(argument) for argument in call.arguments),
+        keywords=tuple((key, _widened_dtype(value)) for key, value in call.keywords),
     )
 
 

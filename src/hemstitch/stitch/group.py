@@ -19,10 +19,24 @@ MOST_CONCAT_PARTS = 4  # a concatenation read inside a kernel tests every part f
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
-    """A value in memory between kernels. Strides in elements."""
+    """A value in memory between kernels. Strides in elements.
+
+    `is_copy`: memory of its own for what an argument or a library call's result holds already.
+    """
 
     node: Node
     strides: tuple[Dim, ...]
+    is_copy: bool = False
+
+    @property
+    def is_argument(self) -> bool:
+        """The caller's memory."""
+        return self.node.op is Op.INPUT and not self.is_copy
+
+    @property
+    def is_result(self) -> bool:
+        """As a library call gives it."""
+        return self.node.op is Op.RESULT and not self.is_copy
 
     @property
     def bytes(self) -> Dim:

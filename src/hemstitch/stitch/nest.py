@@ -346,7 +346,7 @@ class NestBuilder:
         """The result of a reduction, from wherever its scheme left it."""
         scheme = self.schedule.schemes[node]
         if scheme is Scheme.PARTIAL:
-            return self._combined(node, indices)
+            return self._combined(node, indices, mask)
         made = self.schedule.places[self.schedule.root_of[node]]
         if (made.nest, made.phase) != self.place:
             address = self._final(linear(indices, contiguous_strides(node.shape)))
@@ -358,14 +358,14 @@ class NestBuilder:
         buffer = self.buffers.row(self.place, node, self._row_extent(node))
         return self._load(buffer, self._row_address(node, indices), mask)
 
-    def _combined(self, node: Node, indices: Indices) -> str:
-        """The tasks' partial results as one: on the spot where each element is read once,
-        else beforehand, all of them, into memory of the task."""
+    def _combined(self, node: Node, indices: Indices, mask: str | None) -> str:
+        """The tasks' partial results as one: on the spot where each element is read once and
+        certain to exist, else beforehand, all of them, into memory of the task."""
         rows = set(self.mapping.rows)
         natural = self._natural(node)
         kept = set(self.mapping.placed(self.schedule.folding.axes(natural.axes)))
         address = self._final(linear(indices, contiguous_strides(node.shape)))
-        if node.type.size == 1 or (rows and rows <= kept):
+        if node.type.size == 1 or (rows and rows <= kept and mask is None):
             level = self._level(address)
             name, statements = self._combine(node, address)
             self.scopes[level].statements.extend(statements)
@@ -377,7 +377,7 @@ class NestBuilder:
             name, statements = self._combine(node, at(axis))
             body = (*statements, Store(buffer, at(axis), name))
             self.scopes[0].statements.append(Loop(axis, body, lanes=True))
-        return self._load(buffer, address, None)
+        return self._load(buffer, address, mask)
 
     def _combine(self, node: Node, address: Index) -> tuple[str, list[Stmt]]:
         new = self.buffers.name
@@ -490,7 +490,7 @@ class NestBuilder:
         level = self._level(address)
         if mask is not None:
             level = max(level, self.level_of[mask])
-        if buffer.role is Role.TASK:
+        if buffer.role in (Role.TASK, Role.OUTPUT):  # what a row writes is read in that row
             level = max(level, 1)
         return self._define(name, level, Load(name, buffer, address, mask))
 

@@ -1,0 +1,91 @@
+"""A compiled graph that checks itself: every call also runs the graph as it was captured, op by op,
+and raises at the first result that differs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from hemstitch.errors import DifferenceError
+from hemstitch.fusion.plan import Plan
+from hemstitch.ir.graph import Graph, Output
+from hemstitch.runtime.executable import Executable
+from hemstitch.runtime.interpret import run
+from hemstitch.runtime.returned import Result, Returned
+
+# Largest relative error norms that reordered sums and unrounded intermediates explain.
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+
+
+class Verified:
+    """Stands in for an `Executable`; calls cost a multiple of eager's time and memory."""
+
+    def __init__(
+        self,
+        executable: Executable,
+        graph: Graph,
+        plan: Plan,
+        returns: Sequence[Returned],
+        constants: Sequence[torch.Tensor],
+    ) -> None:
+        self._boxed_call = True
+        self._executable = executable
+        self._graph = graph
+        self._plan = plan
+        self._returns = returns
+        self._constants = constants
+
+    def __call__(self, arguments: list[object]) -> tuple[object, ...]:
+        copies = [_copy(argument) for argument in [*arguments, *self._constants]]
+        held = list(arguments)
+        state = torch.get_rng_state()
+        expected = run(self._graph, copies)  # type: ignore[arg-type]
+        torch.set_rng_state(state)  # the same seeds for both
+        results = self._executable(arguments)
+        for number, (output, value) in enumerate(zip(self._graph.outputs, expected)):
+            found = self._found(number, output, results, held)
+            if isinstance(found, torch.Tensor):
+                self._compare(number, found, value)
+        return results
+
+    def _found(
+        self, number: int, output: Output, results: Sequence[object], held: Sequence[object]
+    ) -> object:
+        if output.mutates is not None:
+            return held[output.mutates.attr.position]  # type: ignore[union-attr]
+        places = [k for k, r in enumerate(self._returns) if r == Result(number)]
+        return results[places[0]] if places else None
+
+    def _compare(self, number: int, found: torch.Tensor, expected: torch.Tensor) -> None:
+        if agree(found, expected):
+            return
+        tensor = self._plan.outputs[number].tensor
+        makers = [s.stitched.kernel.name for s in self._plan.kernels if tensor in s.writes]
+        origin = self._graph.origins.get(self._graph.outputs[number].value)
+        raise DifferenceError(
+            f"result {number} of {', '.join(makers) or 'a library call'} ({origin or '?'}) differs "
+            f"from eager by {difference(found, expected):.1e} (relative norm)"
+        )
+
+
+def agree(found: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Equal up to rounding; NaN equals NaN, infinities must be the same."""
+    if found.shape != expected.shape or found.dtype != expected.dtype:
+        return False
+    if not found.dtype.is_floating_point:
+        return bool(torch.equal(found, expected))
+    finite = expected.isfinite()
+    if not torch.equal(found[~finite].nan_to_num(7.0), expected[~finite].nan_to_num(7.0)):
+        return False
+    return difference(found[finite], expected[finite]) <= TOLERANCE[found.dtype]
+
+
+def difference(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """|found - expected| / |expected|, as norms, in float64."""
+    error = (found.double() - expected.double()).norm()
+    return float(error / expected.double().norm().clamp_min(1e-6))
+
+
+def _copy(argument: object) -> object:
+    return argument.clone() if isinstance(argument, torch.Tensor) else argument

@@ -1,0 +1,120 @@
+"""The documents are true: their examples give what they say, links lead somewhere, and every package
+and option is named. `pytest --accept` rewrites the outputs of the examples."""
+
+from __future__ import annotations
+
+import doctest
+import re
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+import pytest
+import torch
+
+from hemstitch.options import NAMES
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "hemstitch"
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+STAGES = (
+    *("graph-ir", "passes", "fusion", "stitching", "kernel-ir", "codegen", "runtime", "frontend"),
+)
+HEADINGS = (
+    "## How it works",
+    "## What it refuses, and why",
+    "## To extend it",
+    "## What holds afterwards",
+)
+FACTS = ("**Takes**", "**Gives**", "**Lives in**", "**Before**", "**After**")
+MOST_LINES_OF_A_DECISION = 40
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def with_outputs(page: str, name: str) -> str:
+    """`page`, its examples followed by what they print now; outputs that match stay as they are."""
+    names: dict[str, object] = {"__name__": "__main__"}
+    written: list[str] = []
+    for part in doctest.DocTestParser().parse(page, name):
+        if isinstance(part, str):
+            written.append(part)
+            continue
+        pad = " " * part.indent
+        prompts = [">>> ", *["... "] * part.source.count("\n")]
+        lines = [prompt + line for prompt, line in zip(prompts, part.source.splitlines())]
+        printed = StringIO()
+        with redirect_stdout(printed):
+            exec(compile(part.source, name, "single"), names)
+        flags = sum(flag for flag, is_on in part.options.items() if is_on)
+        found = re.sub(r"(?m)^\s*$", "<BLANKLINE>", printed.getvalue().rstrip("\n"))
+        is_same = doctest.OutputChecker().check_output(part.want, printed.getvalue(), flags)
+        lines += (part.want if is_same else found).splitlines()
+        written.append("".join(f"{pad}{line}\n" for line in lines))
+    return "".join(written)
+
+
+def identity(page: Path) -> str:
+    return str(page.relative_to(ROOT / "docs").with_suffix(""))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=identity)
+def test_examples(page: Path, request: pytest.FixtureRequest) -> None:
+    if request.config.getoption("--accept"):
+        page.write_text(with_outputs(page.read_text(), page.name))
+    failed, _ = doctest.testfile(str(page), module_relative=False)
+    assert not failed, "see above; if the new text is right: pytest tests/test_docs.py --accept"
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=str)
+def test_links_lead_to_files(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def test_code_names_only_documents_that_exist() -> None:
+    named = {
+        found for path in PACKAGE.rglob("*.py") for found in _documents_named(path.read_text())
+    }
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
+def _documents_named(text: str) -> list[str]:
+    return re.findall(r"docs/[\w/-]+\.md", text)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_has_a_page_of_the_same_form(stage: str) -> None:
+    text = (ROOT / "docs" / f"{stage}.md").read_text()
+    head = text.partition("\n## ")[0]
+    assert [fact for fact in FACTS if fact not in head] == []
+    assert re.findall(r"(?m)^## .*$", text) == list(HEADINGS)
+
+
+def test_every_package_has_a_page_and_says_what_it_does() -> None:
+    homes = "\n".join((ROOT / "docs" / f"{stage}.md").read_text() for stage in STAGES)
+    for init in PACKAGE.rglob("*/__init__.py"):
+        place = init.parent.relative_to(ROOT)
+        assert f"`{place}/`" in homes, f"no page says that it lives in {place}/"
+        docstring = init.read_text().split('"""')[1]
+        assert "akes " in docstring and "ives " in docstring, f"{place} says not what it does"
+
+
+def test_every_option_is_explained() -> None:
+    text = "\n".join(page.read_text() for page in PAGES)
+    assert [name for name in NAMES if f"`{name}`" not in text] == []
+
+
+def test_every_decision_is_short_numbered_and_listed() -> None:
+    decisions = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
+    assert [int(page.name[:4]) for page in decisions] == list(range(1, len(decisions) + 1))
+    for page in decisions:
+        lines = page.read_text().splitlines()
+        assert len(lines) <= MOST_LINES_OF_A_DECISION, page.name
+        assert lines[0].startswith(f"# {page.name[:4]}: "), page.name
