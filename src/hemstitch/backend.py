@@ -1,4 +1,4 @@
-"""The entry that `torch.compile(..., backend="hemstitch")` finds: AOTAutograd around the compiler."""
+"""What `torch.compile(..., backend="hemstitch")` finds: AOTAutograd around the compiler."""
 
 from __future__ import annotations
 

@@ -57,4 +57,3 @@ def compile_graph(
 def host_machine() -> Machine:
     target = host_target()
     return generic_cpu(target.threads, target.lanes)
-

@@ -1,4 +1,4 @@
-"""What became of a program: its kernels, library calls, bytes, and why there are not fewer kernels."""
+"""What became of a program: kernels, library calls, bytes, and why there are not fewer kernels."""
 
 from __future__ import annotations
 

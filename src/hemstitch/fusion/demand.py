@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hemstitch.ir.dims import Dim, product
-from hemstitch.ir.graph import Graph, InputAttr, LibraryCall, Node, Op, toposort
+from hemstitch.ir.graph import Graph, InputAttr, LibraryCall, Node, Op, Output, toposort
 from hemstitch.ir.ops import is_view
 from hemstitch.ir.types import contiguous_strides
 from hemstitch.stitch.group import MOST_CONCAT_PARTS, Tensor, Write, is_member
@@ -95,6 +95,7 @@ def demands(graph: Graph) -> Demands:
 def _demand_outputs(found: Demands, graph: Graph) -> None:
     """Results that are the caller's alone, and mutated inputs."""
     taken: set[Tensor] = set()
+    changed = {output.mutates for output in graph.outputs}
     for number, output in enumerate(graph.outputs):
         if output.mutates is not None:
             tensor = found.tensors[output.mutates]
@@ -102,7 +103,22 @@ def _demand_outputs(found: Demands, graph: Graph) -> None:
             found.writes.append(Write(output.value, tensor, tensor.strides))
             found.outputs[number] = Alias(tensor, tensor.node.shape, tensor.strides, 0)
         elif not output.may_share:
-            found.outputs[number] = _output(found, output.value, output.strides, taken)
+            expanded = _expanded(found, output, changed)
+            found.outputs[number] = expanded or _output(found, output.value, output.strides, taken)
+
+
+def _expanded(found: Demands, output: Output, changed: set[Node | None]) -> Alias | None:
+    """Where eager gives one element under many indices (an expanded gradient), so do we."""
+    alias = _alias(found.tensors, output.value)
+    sizes = zip(output.value.shape, output.strides)
+    if alias is None or alias.tensor.node in changed:
+        return None
+    if not any(size != 1 and step == 0 for size, step in sizes):
+        return None
+    if not agree(output.value.shape, alias.strides, output.strides):
+        return None
+    found.keep(alias)
+    return alias
 
 
 def _demand_shared(found: Demands, graph: Graph) -> None:
@@ -156,8 +172,8 @@ def _result_strides(node: Node) -> tuple[Dim, ...]:
 
 def _output(found: Demands, value: Node, strides: tuple[Dim, ...], taken: set[Tensor]) -> Alias:
     """A tensor of its own for every result: the caller may write to one and keep the others."""
-    strides = _storable(value.shape, strides)
     alias = _alias(found.tensors, value)
+    strides = _storable(value.shape, strides)
     is_free = alias is not None and alias.tensor.is_result and alias.tensor not in taken
     if alias is not None and is_free and agree(value.shape, alias.strides, strides):
         taken.add(alias.tensor)

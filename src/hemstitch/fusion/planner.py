@@ -24,7 +24,11 @@ def make_plan(graph: Graph, machine: Machine, options: Options) -> Plan:
     _split_impossible(clustering)
     order = _in_order(clustering)
     steps = _steps(graph, needs, clustering, order, options.pack)
-    return Plan(tuple(steps), tuple(needs.outputs[number] for number in range(len(graph.outputs))), _refusals(clustering))
+    return Plan(
+        tuple(steps),
+        tuple(needs.outputs[number] for number in range(len(graph.outputs))),
+        _refusals(clustering),
+    )
 
 
 def _split_impossible(clustering: Clustering) -> None:

@@ -1,4 +1,4 @@
-"""The only maker of nodes: gives each its type, interns equal ones, remembers where they came from."""
+"""The only maker of nodes: types them, interns equal ones, remembers where they came from."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import torch
 from hemstitch.fusion.demand import Alias, agree
 from hemstitch.fusion.plan import LibraryStep, Plan
 from hemstitch.ir.dims import Dim, SymbolicDim
-from hemstitch.ir.graph import InputAttr, LibraryCall, Op, Operand
+from hemstitch.ir.graph import InputAttr, LibraryCall, Operand
 from hemstitch.ir.types import DType, contiguous_strides
 from hemstitch.runtime.dtypes import TORCH_DTYPES
 from hemstitch.runtime.interpret import with_strides

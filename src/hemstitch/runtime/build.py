@@ -66,7 +66,8 @@ def library_form(groups: Sequence[Group], tensors: Sequence[Tensor]) -> Launch:
         numbers = arguments[len(tensors) : len(tensors) + len(sizes)]
         values = {name: number for name, number in zip(sizes, numbers) if isinstance(number, int)}
         stores = [store for group in groups for store in _computed(group, held, values)]
-        for target, value in stores:  # after all reads: a target may be an input as well
+        # A target may be an input as well, and a value may be a view of an input.
+        for target, value in [(target, value.clone()) for target, value in stores]:
             target.copy_(value)
 
     return Launch(run, tuple(tensors), tuple(symbol(name) for name in sizes), 0)

@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 import llvmlite.binding as llvm
 import torch
@@ -82,7 +83,7 @@ def _bind_symbols() -> bool:
     """Make torch's and OpenMP's functions known to the JIT; whether there is an OpenMP."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    guards = torch._C._dynamo.guards
+    guards: Any = torch._C._dynamo.guards
     llvm.add_symbol(DATA_POINTER, guards._torchinductor_pyobject_tensor_data_ptr)
     # A handle on torch's library also finds the OpenMP that torch itself uses, never a second one.
     library = ctypes.CDLL(_torch_library())

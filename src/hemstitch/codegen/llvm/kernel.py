@@ -56,7 +56,7 @@ class _Table:
     def __init__(self, kernel: Kernel, layout: ScratchLayout, calls: dict[Nest, _Call]) -> None:
         self.kernel = kernel
         self.layout = layout
-        found: dict[Slot, None] = {buffer: None for buffer in kernel.buffers}
+        found: dict[Slot, None] = dict.fromkeys(kernel.buffers)
         found[STATUS] = None
         sizes: dict[SymbolicDim, None] = {}
         for call in calls.values():

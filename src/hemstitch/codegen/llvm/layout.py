@@ -1,4 +1,4 @@
-"""Where a kernel's scratch lies and which sizes it must be told: shared by the code and its caller."""
+"""Where a kernel's scratch lies: shared by the code and its caller."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ class NestPrinter:
         for statement in statements:
             self._statement(statement)
 
-    def _statement(self, statement: Stmt) -> None:  # noqa: C901  one case for each kind
+    def _statement(self, statement: Stmt) -> None:  # noqa: C901, PLR0912  a case a kind
         match statement:
             case Let():
                 self._let(statement)
@@ -199,7 +199,11 @@ class NestPrinter:
         self, low: Value, high: Value, step: int, body: tuple[Stmt, ...], inside: Inside
     ) -> None:
         """A loop that carries the accumulators its body adds to."""
-        if low.text.isdigit() and high.text.isdigit() and 0 < int(high.text) - int(low.text) <= step:
+        if (
+            low.text.isdigit()
+            and high.text.isdigit()
+            and 0 < int(high.text) - int(low.text) <= step
+        ):
             inside(low)
             return
         names = self._changed(body)
@@ -523,7 +527,7 @@ class NestPrinter:
 
 
 def _steps_by_four(index: Index, lanes: _Lanes) -> bool:
-    """Every vector group starts at a multiple of four and walks one by one (see philox.uniform4)."""
+    """Groups of vectors start at multiples of four and walk one by one (see philox.uniform4)."""
     for variable, coefficient in index.terms:
         if variable is lanes.axis:
             if coefficient != 1:

@@ -1,0 +1,117 @@
+"""The loops of one nest while they are filled: which statement goes where, which index means what.
+
+Level 0 runs once in each task, level 1 once a row, each further level once an iteration of a loop.
+A statement lands in the outermost level that knows everything it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from hemstitch.ir.dims import Dim, product
+from hemstitch.ir.graph import Node
+from hemstitch.ir.types import contiguous_strides
+from hemstitch.kernel.index import Axis, Computed, Index, Variable, at, linear
+from hemstitch.kernel.nodes import TASK, Loop, Stmt
+from hemstitch.stitch.axes import Natural
+from hemstitch.stitch.refusal import Refused
+from hemstitch.stitch.schedule import Schedule
+from hemstitch.stitch.views import Indices
+
+Key = tuple[Node, Indices, str | None]  # a value: its node, where, under which condition
+
+
+@dataclass(slots=True)
+class Scope:
+    """One loop level while it is being filled."""
+
+    axes: tuple[Axis, ...]
+    statements: list[Stmt] = field(default_factory=list)
+    values: dict[Key, str] = field(default_factory=dict)
+
+
+class Scopes:
+    """The open loop levels of nest `nest`, and the arithmetic of indices in its rows."""
+
+    def __init__(self, schedule: Schedule, nest: int) -> None:
+        self.schedule = schedule
+        self.mapping = schedule.mappings[nest]
+        self.scopes = [Scope((TASK,)), Scope(self.mapping.rows)]
+        self.level_of: dict[str, int] = {}
+
+    # --- levels
+
+    @contextmanager
+    def _scope(self, axis: Axis, lanes: bool) -> Iterator[None]:
+        self.scopes.append(Scope((axis,)))
+        yield
+        body = self.scopes.pop().statements
+        self.scopes[-1].statements.append(Loop(axis, tuple(body), lanes))
+
+    def _emit(self, statement: Stmt) -> None:
+        self.scopes[-1].statements.append(statement)
+
+    def _define(self, name: str, level: int, statement: Stmt) -> str:
+        self.level_of[name] = level
+        self.scopes[level].statements.append(statement)
+        return name
+
+    def _final(self, index: Index) -> Index:
+        """In terms of the axes that are looped over."""
+        return self.schedule.folding.index(index).substitute(self.mapping.split)
+
+    def _level(self, index: Index) -> int:
+        """The outermost scope that knows every variable of `index`."""
+        return max((self._level_of_variable(v) for v, _ in index.terms), default=0)
+
+    def _level_of_variable(self, variable: Variable) -> int:
+        if isinstance(variable, Computed):
+            return self.level_of[variable.name]
+        for level, scope in enumerate(self.scopes):
+            if variable in scope.axes:
+                return level
+        raise Refused("axes", f"a value is needed for every {variable} outside that loop")
+
+    # --- a node's part of a row
+
+    def _natural(self, node: Node) -> Natural:
+        return self.schedule.unification.natural[node]
+
+    def _inner(self, axes: Sequence[Axis]) -> tuple[Axis, ...]:
+        return self.mapping.inner(self.mapping.placed(axes))
+
+    def _row_axes(self, node: Node) -> tuple[Axis, ...]:
+        return self._inner(self.schedule.folding.axes(self._natural(node).axes))
+
+    def _row_extent(self, node: Node) -> Dim:
+        return product(axis.extent for axis in self._row_axes(node))
+
+    def _row_address(self, node: Node, indices: Indices) -> Index:
+        """Where element `indices` of `node` is in the row's buffer, laid out in loop order."""
+        axes = self._row_axes(node)
+        steps = dict(zip(axes, contiguous_strides(tuple(axis.extent for axis in axes))))
+        own = self._natural(node).indices
+        if own == indices:
+            return linear((at(axis) for axis in axes), steps.values())
+        total = Index()
+        for ours, wanted in zip(own, indices):
+            total += self._row_offset(self._final(ours), self._final(wanted), steps)
+        if any(variable in self.mapping.rows for variable, _ in total.terms):
+            raise Refused("row buffer", "a value of one row is read in another")
+        return total
+
+    def _row_offset(self, own: Index, wanted: Index, steps: dict[Axis, Dim]) -> Index:
+        """One tensor axis' contribution to an address in a row buffer."""
+        inside = {v: c for v, c in own.terms if isinstance(v, Axis) and v in steps}
+        outside = Index(tuple(term for term in own.terms if term[0] not in inside), own.constant)
+        scale = next((steps[axis] for axis, count in inside.items() if count == 1), None)
+        distance = wanted + outside.scaled(-1)
+        if scale is None:
+            if distance != Index():
+                raise Refused("row buffer", "a value of one row is read in another")
+            return distance
+        if any(steps[axis] != scale * count for axis, count in inside.items()):
+            raise Refused("row buffer", "an axis does not lie in one piece")
+        return distance.scaled(scale)

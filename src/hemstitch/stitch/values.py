@@ -1,0 +1,200 @@
+"""Values are pulled: a value asks for its operands, views bend the index on the way down."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+
+from hemstitch.ir.dims import Dim, SymbolicDim
+from hemstitch.ir.graph import Address, Node, Op
+from hemstitch.ir.ops import is_reduction
+from hemstitch.ir.types import DType, contiguous_strides
+from hemstitch.kernel.index import Computed, Index, linear
+from hemstitch.kernel.nodes import (
+    Buffer,
+    Check,
+    Constant,
+    Let,
+    Load,
+    Position,
+    Random,
+    Role,
+)
+from hemstitch.stitch.buffers import Buffers, NestKey
+from hemstitch.stitch.group import INLINE, Group, gathered, leaf_below, padded, parts
+from hemstitch.stitch.schedule import Schedule
+from hemstitch.stitch.scopes import Scopes
+from hemstitch.stitch.views import BENDING, Indices, through
+
+
+class Values(Scopes, ABC):
+    """Emits the statements that compute any node of a group at any index."""
+
+    def __init__(self, group: Group, schedule: Schedule, buffers: Buffers, place: NestKey) -> None:
+        super().__init__(schedule, place[0])
+        self.group = group
+        self.buffers = buffers
+        self.place = place
+        self.members = frozenset(group.members)
+        self.kept: set[Node] = set()  # in row buffers, by loops before the present one
+
+    @abstractmethod
+    def reduced(self, node: Node, indices: Indices, mask: str | None) -> str:
+        """The name that holds a reduction's result."""
+
+    def value(self, node: Node, indices: Indices, mask: str | None = None) -> str:
+        """The name that holds `node` at `indices`, where `mask` holds."""
+        key = (node, indices, mask)
+        for scope in self.scopes:
+            if key in scope.values:
+                return scope.values[key]
+        name = self._make(node, indices, mask)
+        self.scopes[self.level_of[name]].values[key] = name
+        return name
+
+    def _make(self, node: Node, indices: Indices, mask: str | None) -> str:
+        leaf = leaf_below(self.group, node)
+        if leaf is not None:
+            tensor, strides, offset = leaf
+            address = self._final(linear(indices, strides).shifted(offset))
+            return self._load(self.buffers.input(tensor), address, mask)
+        if node in self.kept:
+            buffer = self.buffers.row(self.place, node, self._row_extent(node))
+            return self._load(buffer, self._row_address(node, indices), mask)
+        if node.op in INLINE:
+            return self._inline(node, indices)
+        special = _SPECIAL.get(node.op)
+        if special is not None:
+            return special(self, node, indices, mask)
+        assert node in self.members, f"{node.op} {node.type} is neither in memory nor a member"
+        if is_reduction(node.op):
+            return self.reduced(node, indices, mask)
+        names = tuple(self.value(operand, indices, mask) for operand in node.inputs)
+        return self._let(node.op, names, node.inputs[-1].type.dtype, node.type.dtype)
+
+    def _bent(self, node: Node, indices: Indices, mask: str | None) -> str:
+        return self.value(node.inputs[0], through(node, indices), mask)
+
+    def _let(self, op: Op, operands: tuple[str, ...], source: DType, dtype: DType) -> str:
+        name = self.buffers.name("v")
+        level = max(self.level_of[operand] for operand in operands)
+        return self._define(name, level, Let(name, op, operands, source, dtype))
+
+    def _load(self, buffer: Buffer, address: Index, mask: str | None) -> str:
+        name = self.buffers.name("v")
+        level = self._level(address)
+        if mask is not None:
+            level = max(level, self.level_of[mask])
+        if buffer.role in (Role.TASK, Role.OUTPUT):  # what a row writes is read in that row
+            level = max(level, 1)
+        return self._define(name, level, Load(name, buffer, address, mask))
+
+    def _constant(self, value: bool | int | float, dtype: DType) -> str:
+        name = self.buffers.name("c")
+        return self._define(name, 0, Constant(name, value, dtype))
+
+    def _position(self, index: Index) -> str:
+        final = self._final(index)
+        name = self.buffers.name("i")
+        return self._define(name, self._level(final), Position(name, final))
+
+    def _inline(self, node: Node, indices: Indices) -> str:
+        match node.op:
+            case Op.CONSTANT:
+                assert isinstance(node.attr, bool | int | float)
+                return self._constant(node.attr, node.type.dtype)
+            case Op.SIZE:
+                assert isinstance(node.attr, int | SymbolicDim)
+                return self._position(Index((), node.attr))
+            case Op.IOTA:
+                assert isinstance(node.attr, int)
+                return self._position(indices[node.attr])
+            case _:
+                seed = self.value(node.inputs[0], ())
+                index = self._final(linear(indices, contiguous_strides(node.shape)))
+                name = self.buffers.name("u")
+                return self._define(name, self._level(index), Random(name, seed, index))
+
+    def _compare(self, op: Op, index: Index, bound: Dim) -> str:
+        limit = self._position(Index((), bound))
+        return self._let(op, (self._position(index), limit), DType.I64, DType.BOOL)
+
+    def _both(self, *conditions: str | None) -> str | None:
+        found: str | None = None
+        for condition in conditions:
+            if condition is not None and found is not None:
+                found = self._let(Op.AND, (found, condition), DType.BOOL, DType.BOOL)
+            else:
+                found = condition or found
+        return found
+
+    def _pad(self, node: Node, indices: Indices, mask: str | None) -> str:
+        source, fill = node.inputs
+        inside: str | None = None
+        lows = [low for low in _tuple(node.attr) if isinstance(low, int)]
+        for index, low, size, wide in zip(indices, lows, source.shape, node.shape):
+            above = self._compare(Op.GE, index, low) if low else None
+            below = self._compare(Op.LT, index, size + low) if size + low != wide else None
+            inside = self._both(inside, above, below)
+        assert inside is not None
+        value = self.value(source, padded(node, indices), self._both(mask, inside))
+        other = self.value(fill, ())
+        return self._let(Op.WHERE, (inside, value, other), node.type.dtype, node.type.dtype)
+
+    def _concat(self, node: Node, indices: Indices, mask: str | None) -> str:
+        axis, dtype = node.attr, node.type.dtype
+        assert isinstance(axis, int)
+        places = parts(node, indices)
+        result: str | None = None
+        for number in reversed(range(len(places))):
+            part, inside = node.inputs[number], places[number]
+            above = self._compare(Op.GE, inside[axis], 0) if number else None
+            below = None if result is None else self._compare(Op.LT, inside[axis], part.shape[axis])
+            value = self.value(part, inside, self._both(mask, above, below))
+            if result is None or below is None:
+                result = value
+            else:
+                result = self._let(Op.WHERE, (below, value, result), dtype, dtype)
+        assert result is not None
+        return result
+
+    def _gather(self, node: Node, indices: Indices, mask: str | None) -> str:
+        source = node.inputs[0]
+        found = [Computed("", 0)]
+        extents = {a.operand: d for a, d in zip(_addresses(node), source.shape) if a.operand}
+        for operand, index in enumerate(node.inputs[1:], start=1):
+            name = self.value(index, indices, mask)
+            if index.type.dtype is not DType.I64:
+                name = self._let(Op.CAST, (name,), index.type.dtype, DType.I64)
+            found.append(Computed(self._checked(name, extents[operand], mask), extents[operand]))
+        return self.value(source, gathered(node, indices, found), mask)
+
+    def _checked(self, name: str, extent: Dim, mask: str | None) -> str:
+        """The index `name`, made safe to use; the launch fails if it had to be."""
+        zero = self._constant(0, DType.I64)
+        last = self._position(Index((), extent - 1))
+        lower = self._let(Op.MAXIMUM, (name, zero), DType.I64, DType.I64)
+        safe = self._let(Op.MINIMUM, (lower, last), DType.I64, DType.I64)
+        good = self._let(Op.EQ, (name, safe), DType.I64, DType.BOOL)
+        if mask is not None:
+            outside = self._let(Op.NOT, (mask,), DType.BOOL, DType.BOOL)
+            good = self._let(Op.OR, (good, outside), DType.BOOL, DType.BOOL)
+        self.scopes[self.level_of[good]].statements.append(Check(good, "index out of range"))
+        return safe
+
+
+def _tuple(attr: object) -> tuple[object, ...]:
+    assert isinstance(attr, tuple)
+    return attr
+
+
+def _addresses(node: Node) -> list[Address]:
+    return [address for address in _tuple(node.attr) if isinstance(address, Address)]
+
+
+_SPECIAL: Mapping[Op, Callable[[Values, Node, Indices, str | None], str]] = {
+    **dict.fromkeys(BENDING, Values._bent),
+    Op.PAD: Values._pad,
+    Op.CONCAT: Values._concat,
+    Op.GATHER: Values._gather,
+}
