@@ -39,25 +39,31 @@ def fresh_compiler() -> Iterator[None]:
 
 
 def with_outputs(page: str, name: str) -> str:
-    """`page`, its examples followed by what they print now; outputs that match stay as they are."""
+    """`page`, its examples followed by what they print now. Outputs that match stay as they are,
+    and so do examples that raise."""
     names: dict[str, object] = {"__name__": "__main__"}
     written: list[str] = []
     for part in doctest.DocTestParser().parse(page, name):
         if isinstance(part, str):
             written.append(part)
             continue
-        pad = " " * part.indent
         prompts = [">>> ", *["... "] * part.source.count("\n")]
         lines = [prompt + line for prompt, line in zip(prompts, part.source.splitlines())]
-        printed = StringIO()
-        with redirect_stdout(printed):
-            exec(compile(part.source, name, "single"), names)
-        flags = sum(flag for flag, is_on in part.options.items() if is_on)
-        found = re.sub(r"(?m)^\s*$", "<BLANKLINE>", printed.getvalue().rstrip("\n"))
-        is_same = doctest.OutputChecker().check_output(part.want, printed.getvalue(), flags)
-        lines += (part.want if is_same else found).splitlines()
-        written.append("".join(f"{pad}{line}\n" for line in lines))
+        lines += (part.want if part.exc_msg else output_of(part, name, names)).splitlines()
+        written += [f"{' ' * part.indent}{line.rstrip()}\n" for line in lines]
     return "".join(written)
+
+
+def output_of(example: doctest.Example, page: str, names: dict[str, object]) -> str:
+    """What is to stand below an example, which is run."""
+    printed = StringIO()
+    with redirect_stdout(printed):
+        exec(compile(example.source, page, "single"), names)
+    text = printed.getvalue()
+    flags = sum(flag for flag, is_on in example.options.items() if is_on)
+    if doctest.OutputChecker().check_output(example.want, text, flags):
+        return example.want
+    return re.sub(r"(?m)^$", "<BLANKLINE>", text.rstrip("\n")) if text else ""
 
 
 def identity(page: Path) -> str:

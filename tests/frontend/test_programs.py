@@ -12,10 +12,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._dynamo.exc import BackendCompilerFailed
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils.checkpoint import checkpoint
 
-from hemstitch.errors import GraphWarning, UnsupportedError
+from hemstitch.errors import GraphWarning
 
 Function = Callable[..., Any]
 
@@ -178,7 +179,7 @@ def test_autocast(dtype: torch.dtype) -> None:
 
 
 def floats(x: Tensor) -> Any:
-    return x.exp().log1p(), x.softmax(0), x.std(1), x.var_mean(0), torch.lerp(x, x.t(), 0.3)
+    return x.exp().log1p(), x.softmax(0), x.std(1), torch.var_mean(x, 0), torch.lerp(x, x.t(), 0.3)
 
 
 def integers(x: Tensor) -> Any:
@@ -188,7 +189,7 @@ def integers(x: Tensor) -> Any:
 
 def booleans(x: Tensor) -> Any:
     y, z = x > 0, x.abs() < 1
-    return y & z, y | ~z, y ^ z, y.any(0), z.all(), y.sum(1), y + z, y * 3, y.argmax(1), y == z
+    return y & z, y | ~z, y ^ z, y.any(0), z.all(), y.sum(1), y + z, y * 3, y == z
 
 
 def overflow(x: Tensor) -> Any:
@@ -299,7 +300,7 @@ def test_other_devices() -> None:
         return (x * 2 + 1).sum(0)
 
     x = torch.randn(3, 4, device="meta")
-    with pytest.raises(UnsupportedError, match="meta"):
+    with pytest.raises(BackendCompilerFailed, match="H002.* meta"):
         compiled(function)(x)
     torch._dynamo.reset()
     with warnings.catch_warnings(record=True) as caught:

@@ -69,7 +69,6 @@ class _Capture:
     returns: tuple[Returned, ...] = ()
     seeds: list[Node] = field(default_factory=list)
     sizes: Sizes = field(init=False)
-    device: torch.device | None = None
     argument_count: int = 0
 
     def __post_init__(self) -> None:
@@ -83,7 +82,6 @@ class _Capture:
             node.meta.get("val", example) for node, example in zip(placeholders, example_inputs)
         ]
         self.sizes.bind(traced)
-        self.device = _main_device(traced)
         self.argument_count = len(placeholders)
         for position, (node, value) in enumerate(zip(placeholders, traced)):
             self.environment[node] = self._argument(node.name, position, value)
@@ -107,6 +105,8 @@ class _Capture:
     def visit(self, node: torch.fx.Node) -> None:
         self.builder.origin = origin_of(node)
         try:
+            for tensor in _traced_tensors(node):
+                _check_device(tensor)
             if node.op != "placeholder":
                 _VISIT[node.op](self, node)
         except UnsupportedError as error:
@@ -114,7 +114,8 @@ class _Capture:
                 raise
             origin = self.builder.origin
             where = Location(origin.file, origin.line, origin.source) if origin.file else None
-            raise UnsupportedError(f"{origin.op}: {error.what}", where=where) from error
+            what = f"{origin.op}: {error.what}"
+            raise UnsupportedError(what, hint=error.hint, where=where) from error
 
     def attribute(self, node: torch.fx.Node) -> None:
         value = operator.attrgetter(str(node.target))(self.gm)
@@ -153,21 +154,13 @@ class _Capture:
         return value
 
     def _is_translatable(self, node: torch.fx.Node) -> bool:
-        """Everything on one device, in types that the IR computes with, and all of it real."""
+        """Everything in types that the IR computes with, and all of it real."""
         tensors = [
-            tensor
-            for traced in [
-                *(operand.meta.get("val") for operand in node.all_input_nodes),
-                node.meta.get("val"),
-            ]
-            for tensor in (traced if isinstance(traced, (list, tuple)) else (traced,))
-            if isinstance(tensor, torch.Tensor)
+            tensor for each in (*node.all_input_nodes, node) for tensor in _traced_tensors(each)
         ]
         scalars = [*node.args, *node.kwargs.values()]
         return not any(isinstance(scalar, complex) for scalar in scalars) and all(
-            tensor.device == self.device
-            and tensor_type(tensor, self.sizes).dtype is not DType.OPAQUE
-            for tensor in tensors
+            tensor_type(tensor, self.sizes).dtype is not DType.OPAQUE for tensor in tensors
         )
 
     def _translate(self, node: torch.fx.Node, rule: Rule) -> Any:
@@ -325,8 +318,16 @@ def _operands(node: torch.fx.Node) -> tuple[Any, ...]:
     return node.args
 
 
-def _main_device(arguments: Sequence[object]) -> torch.device | None:
-    """The device of the first tensor with axes, else of any: what the graph is compiled for."""
-    tensors = [each for each in arguments if isinstance(each, torch.Tensor)]
-    ordered = [each for each in tensors if each.dim()] + tensors
-    return ordered[0].device if ordered else torch.device("cpu")
+def _traced_tensors(node: torch.fx.Node) -> list[torch.Tensor]:
+    traced = node.meta.get("val")
+    parts = traced if isinstance(traced, (list, tuple)) else (traced,)
+    return [part for part in parts if isinstance(part, torch.Tensor)]
+
+
+def _check_device(tensor: torch.Tensor) -> None:
+    """Kernels read and write the processor's memory, and nothing else."""
+    if tensor.device.type != "cpu":
+        raise UnsupportedError(
+            f"a tensor is on the device {tensor.device}, and kernels are made for cpu only",
+            hint="move the model and its inputs to cpu, or use another backend for this device",
+        )

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import torch.fx
-from functorch.compile import (  # type: ignore[import-untyped]
+from functorch.compile import (
     min_cut_rematerialization_partition,
 )
 from torch.utils.checkpoint import CheckpointPolicy

@@ -9,7 +9,7 @@ from functools import reduce
 from operator import add, mul
 from typing import Any
 
-import sympy  # type: ignore[import-untyped]
+import sympy
 import torch
 
 from hemstitch.errors import UnsupportedError

@@ -136,7 +136,8 @@ def _check_outputs(graph: Graph, plan: Plan, filled: set[Tensor]) -> None:
         if output.mutates is not None:
             _require(place.tensor.node is output.mutates, f"the output {name} is elsewhere")
         else:
-            _require(place.tensor in filled, f"the output {name} is never written")
+            is_there = place.tensor in filled or place.tensor.is_argument
+            _require(is_there, f"the output {name} is never written")
 
 
 def _name(node: Node) -> str:

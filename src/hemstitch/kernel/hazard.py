@@ -53,7 +53,7 @@ def _accesses(kernel: Kernel) -> Iterator[_Access]:
     place = 0
     for number, phase in enumerate(kernel.phases):
         for nest in phase.nests:
-            for statement, loops in _walk((*nest.prologue, *nest.body), nest.rows):
+            for statement, loops in _walk((*nest.prologue, *nest.body, *nest.epilogue), nest.rows):
                 place += 1
                 if isinstance(statement, (Load, Store)):
                     yield _Access(statement, number, nest, place, loops)

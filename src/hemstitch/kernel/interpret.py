@@ -35,6 +35,7 @@ from hemstitch.kernel.arithmetic import (
 )
 from hemstitch.kernel.index import Axis, Computed, Index
 from hemstitch.kernel.nodes import (
+    EPILOGUE_ROWS,
     TASK,
     Accumulate,
     AccumulateInto,
@@ -185,6 +186,8 @@ class _Task:
             if low <= row < high:
                 self.axes.update(zip(nest.rows, place))
                 self._statements(nest.body)
+                if row + 1 == high or (row + 1 - low) % EPILOGUE_ROWS == 0:
+                    self._statements(nest.epilogue)
 
     def _statements(self, statements: Iterable[Stmt]) -> None:
         for statement in statements:

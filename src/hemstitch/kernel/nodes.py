@@ -186,17 +186,22 @@ Stmt = Union[
 ]
 
 
+EPILOGUE_ROWS = 32
+
+
 @dataclass(frozen=True, slots=True)
 class Nest:
     """Rows = all combinations of the `rows` axes, the last fastest, dealt out to tasks.
 
-    `prologue` runs once in each task that takes part, before its first row.
+    `prologue` runs once in each task, before its first row; `epilogue` after every `EPILOGUE_ROWS`
+    rows of a task and after its last.
     `weight`: work of one row, in elements, to deal out fairly beside other nests.
     """
 
     rows: tuple[Axis, ...]
     prologue: tuple[Stmt, ...]
     body: tuple[Stmt, ...]
+    epilogue: tuple[Stmt, ...]
     weight: Dim
     why: str  # origin and mapping, printed above the nest
 
@@ -238,5 +243,5 @@ def walk(statements: Iterable[Stmt]) -> Iterator[Stmt]:
 def statements(kernel: Kernel) -> Iterator[Stmt]:
     for phase in kernel.phases:
         for nest in phase.nests:
-            yield from walk(nest.prologue)
-            yield from walk(nest.body)
+            for part in (nest.prologue, nest.body, nest.epilogue):
+                yield from walk(part)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing_extensions import assert_never
 
 from hemstitch.kernel.nodes import (
+    EPILOGUE_ROWS,
     Accumulate,
     AccumulateInto,
     Buffer,
@@ -52,6 +53,9 @@ def _nest_lines(nest: Nest) -> Iterator[str]:
         yield from _lines(nest.prologue, "    ")
     yield f"  each row of {', '.join(f'{a}<{a.extent}' for a in nest.rows) or '1'}:  # {nest.why}"
     yield from _lines(nest.body, "    ")
+    if nest.epilogue:
+        yield f"  each {EPILOGUE_ROWS} rows, and at the end:"
+        yield from _lines(nest.epilogue, "    ")
 
 
 def _lines(statements: Iterable[Stmt], pad: str) -> Iterator[str]:

@@ -73,7 +73,7 @@ class _Buffers:
     def _nest(self, nest: Nest, before: set[Buffer]) -> set[Buffer]:
         """What the nest writes."""
         filled: set[Buffer] = set()
-        everything = [*walk(nest.prologue), *walk(nest.body)]
+        everything = [*walk(nest.prologue), *walk(nest.body), *walk(nest.epilogue)]
         alone = {b for b in _written(everything) if self._is_own(b, everything)}
         for statement in everything:
             for buffer in _read(statement):
@@ -187,6 +187,7 @@ class _NestCheck:
         for axis in nest.rows:
             self._require(axis.outer is None, f"row axis {axis} is the inner part of another")
         self._block(nest.body)
+        self._block(nest.epilogue)
         self._close()
 
     def _require(self, condition: bool, problem: str) -> None:

@@ -138,8 +138,9 @@ class _Assembler:
     def _find_shared(self) -> None:
         """Tensors that others may look into for as long as they like: results of the graph, and
         what library calls take views of. Arguments are not among them, but may be replaced."""
-        kept = [output.tensor for output in self.plan.outputs]
-        self.replaced = {tensor for tensor in kept if tensor.is_argument}
+        outputs = self.plan.outputs
+        self.replaced = {o.tensor for o in outputs if o.tensor.is_argument and o.is_whole}
+        kept = [output.tensor for output in outputs]
         for step in self.plan.steps:
             if isinstance(step, LibraryStep) and _is_view(step):
                 kept.extend(operand.tensor for operand in step.operands)

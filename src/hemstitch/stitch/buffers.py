@@ -49,7 +49,14 @@ class Buffers:
         return self._make((nest, node), "row", node.type.dtype.compute, Role.TASK, size, "row")
 
     def row_accumulator(self, nest: NestKey, node: Node, size: Dim) -> Pair:
-        return self._pair(node, self.row(nest, node, size), (nest, node, "values"))
+        dtype = accumulator_dtype(node)
+        found = self._make((nest, node), "row", dtype, Role.TASK, size, "row")
+        return self._pair(node, found, (nest, node, "values"))
+
+    def recent(self, nest: NestKey, node: Node) -> Buffer:
+        """Sums of the last few rows of a task, in single precision."""
+        dtype, size = node.type.dtype.compute, node.type.size
+        return self._make((nest, node, "recent"), "recent", dtype, Role.TASK, size, "last rows")
 
     def combined(self, nest: NestKey, node: Node) -> tuple[Buffer, bool]:
         """All of a reduction, combined by each task for itself; and whether it is new."""
@@ -65,12 +72,14 @@ class Buffers:
         return self._make((node, "shared"), "shared", dtype, Role.SHARED, size, "read by others")
 
     def shared_accumulator(self, node: Node) -> Pair:
-        return self._pair(node, self.shared(node), (node, "shared values"))
+        size, dtype = node.type.size, accumulator_dtype(node)
+        found = self._make((node, "shared"), "shared", dtype, Role.SHARED, size, "read by others")
+        return self._pair(node, found, (node, "shared values"))
 
     def partial(self, node: Node) -> Pair:
         """What each task has reduced so far: one copy of the result a task."""
         size = node.type.size * THREADS
-        dtype = node.type.dtype.compute
+        dtype = accumulator_dtype(node)
         why = "one partial result a task"
         found = self._make((node, "partial"), "partial", dtype, Role.SHARED, size, why)
         return self._pair(node, found, (node, "partial values"))
@@ -89,3 +98,12 @@ class Buffers:
             self._made[key] = Buffer(self.name(hint), dtype, role, size, why)
             self.scratch.append(self._made[key])
         return self._made[key]
+
+
+def accumulator_dtype(node: Node) -> DType:
+    """Of an accumulator in memory: it may add up millions of values one by one, so sums of f32 are
+    kept in f64 there."""
+    dtype = node.inputs[0].type.dtype.compute
+    if node.op in (Op.ARGMAX, Op.ARGMIN):
+        return DType.I64
+    return DType.F64 if node.op is Op.SUM and dtype is DType.F32 else dtype

@@ -18,6 +18,7 @@ from hemstitch.kernel.nodes import (
     Constant,
     Finish,
     Init,
+    Let,
     Load,
     Loop,
     Nest,
@@ -26,7 +27,7 @@ from hemstitch.kernel.nodes import (
     Store,
 )
 from hemstitch.stitch.axes import Natural
-from hemstitch.stitch.buffers import Buffers
+from hemstitch.stitch.buffers import Buffers, accumulator_dtype
 from hemstitch.stitch.group import Group, Root, computed_below, leaf_below, operands
 from hemstitch.stitch.keep import kept_values
 from hemstitch.stitch.mapping import natural_of
@@ -47,6 +48,7 @@ class NestBuilder(Values):
         super().__init__(group, schedule, buffers, (nest, phase))
         self.roots = schedule.at(nest, phase)
         self.accumulators: dict[Node, str] = {}
+        self.flushed: dict[Node, tuple[Stmt, ...]] = {}  # sums of the last rows, brought home
 
     def build(self) -> Nest:
         stages = sorted({self.schedule.places[root].stage for root in self.roots})
@@ -60,6 +62,7 @@ class NestBuilder(Values):
             self.mapping.rows,
             tuple(self.scopes[0].statements),
             tuple(self.scopes[1].statements),
+            tuple(statement for flush in self.flushed.values() for statement in flush),
             weight,
             self._why(),
         )
@@ -220,6 +223,8 @@ class NestBuilder(Values):
         if target is not None:
             buffer, positions, address = target
             dtype = node.inputs[0].type.dtype.compute
+            if positions is None and buffer.dtype is not dtype:
+                name, dtype = self._widened(name, dtype, buffer.dtype), buffer.dtype
             self._emit(AccumulateInto(buffer, address, node.op, dtype, name, positions, position))
             return
         result = position if position is not None else name
@@ -246,6 +251,8 @@ class NestBuilder(Values):
         flat = linear(indices, contiguous_strides(node.shape))
         match self.schedule.schemes[node]:
             case Scheme.PARTIAL:
+                if self._is_flushed(order, root):
+                    return self.buffers.recent(self.place, node), None, self._final(flat)
                 address = self._final(flat) + at(TASK).scaled(node.type.size)
                 return (*self.buffers.partial(node), address)
             case Scheme.SHARED:
@@ -255,6 +262,21 @@ class NestBuilder(Values):
                 found = self.buffers.row_accumulator(self.place, node, extent)
                 return (*found, self._row_address(node, indices))
 
+    def _is_flushed(self, order: tuple[Axis, ...], root: Root) -> bool:
+        """A whole vector is added in every step: wide sums would cost, so they are made now and
+        then from narrow ones."""
+        node = root.reduction
+        assert node is not None
+        is_wide = accumulator_dtype(node) is not node.type.dtype.compute
+        is_arg = node.op in ARG
+        return bool(order) and is_wide and not is_arg and self._depth(order, root) == len(order)
+
+    def _widened(self, name: str, source: DType, dtype: DType) -> str:
+        wide = self.buffers.name("w")
+        self._emit(Let(wide, Op.CAST, (name,), source, dtype))
+        self.level_of[wide] = len(self.scopes) - 1
+        return wide
+
     def _clear_accumulators(self, order: tuple[Axis, ...], roots: list[Root]) -> None:
         """Set the accumulators in memory that this loop adds to, to the reduction's identity."""
         for root in roots:
@@ -262,26 +284,50 @@ class NestBuilder(Values):
             target = None if node is None else self._memory_accumulator(order, root)
             if node is None or target is None:
                 continue
-            if self.schedule.schemes[node] is Scheme.PARTIAL:
-                axis = Axis(self.buffers.name("k"), node.type.size)
-                start = at(TASK).scaled(node.type.size)
-                self._fill(0, (axis,), target, node, at(axis) + start)
-            else:
-                self._fill(1, self._row_axes(node), target, node, target[2])
+            buffer, positions, address = target
+            if self.schedule.schemes[node] is not Scheme.PARTIAL:
+                self._fill(1, self._row_axes(node), buffer, positions, node, address)
+                continue
+            self._fill_all(node, *self.buffers.partial(node), is_shared=True)
+            if self._is_flushed(order, root):
+                self._fill_all(node, buffer, None, is_shared=False)
+                self.flushed[node] = self._flush(node, buffer)
+
+    def _fill_all(
+        self, node: Node, buffer: Buffer, positions: Buffer | None, *, is_shared: bool
+    ) -> None:
+        """All of a task's accumulator, before its first row."""
+        axis = Axis(self.buffers.name("k"), node.type.size)
+        start = at(TASK).scaled(node.type.size) if is_shared else Index()
+        self._fill(0, (axis,), buffer, positions, node, at(axis) + start)
+
+    def _flush(self, node: Node, recent: Buffer) -> tuple[Stmt, ...]:
+        """Add the sums of the last rows to the task's, and start them anew."""
+        new = self.buffers.name
+        axis, value, wide, zero = Axis(new("k"), node.type.size), new("v"), new("w"), new("zero")
+        partial, _ = self.buffers.partial(node)
+        place = at(axis) + at(TASK).scaled(node.type.size)
+        body: tuple[Stmt, ...] = (
+            Load(value, recent, at(axis)),
+            Let(wide, Op.CAST, (value,), recent.dtype, partial.dtype),
+            AccumulateInto(partial, place, node.op, partial.dtype, wide),
+            Constant(zero, 0, recent.dtype),
+            Store(recent, at(axis), zero),
+        )
+        return (Loop(axis, body, lanes=True),)
 
     def _fill(
         self,
         level: int,
         axes: tuple[Axis, ...],
-        target: tuple[Buffer, Buffer | None, Index],
+        buffer: Buffer,
+        positions: Buffer | None,
         node: Node,
         address: Index,
     ) -> None:
-        dtype = node.inputs[0].type.dtype.compute
         name, nowhere = self.buffers.name("zero"), self.buffers.name("nowhere")
-        buffer, positions, _ = target
         body: list[Stmt] = [
-            Constant(name, identity(node.op, dtype), dtype),
+            Constant(name, identity(node.op, buffer.dtype), buffer.dtype),
             Store(buffer, address, name),
         ]
         if positions is not None:
@@ -299,13 +345,20 @@ class NestBuilder(Values):
         made = self.schedule.places[self.schedule.root_of[node]]
         if (made.nest, made.phase) != self.place:
             address = self._final(linear(indices, contiguous_strides(node.shape)))
-            return self._load(self.buffers.shared(node), address, mask)
+            return self._narrowed(node, self.buffers.shared(node), address, mask)
         if indices == self._natural(node).indices and mask is not None:
             return self.value(node, indices)
         if not self._row_axes(node):
             raise Refused("row", "a row's result is read from another row")
         buffer = self.buffers.row(self.place, node, self._row_extent(node))
-        return self._load(buffer, self._row_address(node, indices), mask)
+        return self._narrowed(node, buffer, self._row_address(node, indices), mask)
+
+    def _narrowed(self, node: Node, buffer: Buffer, address: Index, mask: str | None) -> str:
+        """A result in the precision that its readers expect."""
+        name, dtype = self._load(buffer, address, mask), node.type.dtype.compute
+        if buffer.dtype is dtype:
+            return name
+        return self._let(Op.CAST, (name,), buffer.dtype, dtype)
 
     def _combined(self, node: Node, indices: Indices, mask: str | None) -> str:
         """The tasks' partial results as one: on the spot where each element is read once and
@@ -339,12 +392,16 @@ class NestBuilder(Values):
         if positions is not None:
             order, position = new("at"), new("at")
             loads.append(Load(order, positions, place))
-        dtype = node.inputs[0].type.dtype.compute
+        dtype, result = buffer.dtype, node.type.dtype.compute
         statements: list[Stmt] = [
             Init(accumulator, node.op, dtype, across=False),
             Loop(part, (*loads, Accumulate(accumulator, value, order=order)), lanes=False),
             Finish(name, accumulator, position),
         ]
+        if position is None and dtype is not result:
+            narrow = new("r")
+            statements.append(Let(narrow, Op.CAST, (name,), dtype, result))
+            name = narrow
         return (position or name), statements
 
 

@@ -87,6 +87,8 @@ class Values(Scopes, ABC):
             level = max(level, self.level_of[mask])
         if buffer.role in (Role.TASK, Role.OUTPUT):  # what a row writes is read in that row
             level = max(level, 1)
+        if buffer.size == 0:  # the innermost loop never runs; outside it the load would
+            level = len(self.scopes) - 1
         return self._define(name, level, Load(name, buffer, address, mask))
 
     def _constant(self, value: bool | int | float, dtype: DType) -> str:

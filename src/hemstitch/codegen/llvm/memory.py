@@ -12,7 +12,7 @@ from hemstitch.codegen.llvm.convert import COMPUTE, STORAGE, from_storage, to_st
 from hemstitch.codegen.llvm.emitter import Emitter, Value, mangle
 from hemstitch.ir.types import DType
 
-__all__ = ["COMPUTE", "STORAGE", "gather", "load", "scatter", "store"]
+__all__ = ["COMPUTE", "STORAGE", "gather", "load", "scatter", "store", "store_first"]
 
 
 def load(
@@ -50,6 +50,12 @@ def store(
         return
     symbol = f"llvm.masked.store.{mangle(stored.type)}.p0"
     e.call(symbol, "void", stored, pointer, Value(str(align), "i32"), mask)
+
+
+def store_first(e: Emitter, dtype: DType, pointer: Value, value: Value) -> None:
+    """Lane 0 alone. Never a masked store of one lane: where a truncation comes before that, LLVM
+    writes all the bits there were."""
+    e.line(f"store {e.lane(to_storage(e, value, dtype))}, {pointer}, align {dtype.bytes}")
 
 
 def gather(e: Emitter, dtype: DType, base: Value, offsets: Value, mask: Value | None) -> Value:

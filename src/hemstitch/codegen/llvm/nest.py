@@ -23,6 +23,7 @@ from hemstitch.ir.ops import highest, identity
 from hemstitch.ir.types import DType
 from hemstitch.kernel.index import Axis, Computed, Index
 from hemstitch.kernel.nodes import (
+    EPILOGUE_ROWS,
     TASK,
     THREADS,
     Accumulate,
@@ -63,11 +64,13 @@ class _Accumulator:
 
 @dataclass(frozen=True, slots=True)
 class _Lanes:
-    """The lane loop being printed: its axis, the first lane of each copy, the lanes in use."""
+    """The lane loop being printed: its axis, the first lane of each copy, the lanes in use;
+    `is_single`: that is known to be one."""
 
     axis: Axis
     firsts: tuple[Value, ...]
     mask: Value | None
+    is_single: bool
 
 
 @dataclass(slots=True)
@@ -92,23 +95,36 @@ class NestPrinter:
         def row(number: Value, carried: Sequence[Value]) -> Sequence[Value]:
             self._decode(nest.rows, number)
             self._statements(nest.body)
+            if nest.epilogue:
+                with e.when(self._ends_some_rows(number)):
+                    self._statements(nest.epilogue)
             return carried
 
         e.loop(Value("%low", "i64"), Value("%high", "i64"), e.i64(1), [], row)
         e.line("ret void")
 
+    def _ends_some_rows(self, number: Value) -> Value:
+        """Row `number` is the last of the task, or of EPILOGUE_ROWS rows since its first."""
+        e = self.emitter
+        following = e.binary("add", number, e.i64(1))
+        done = e.binary("sub", following, Value("%low", "i64"))
+        rest = e.binary("urem", done, e.i64(EPILOGUE_ROWS))
+        is_last = e.compare("eq", following, Value("%high", "i64"))
+        return e.binary("or", e.compare("eq", rest, e.i64(0)), is_last)
+
     # --- slots
 
     def _collect_slots(self, nest: Nest) -> None:
         """Load every buffer pointer and size once, at the top of the function."""
-        for statement in (*walk(nest.prologue), *walk(nest.body)):
+        everything = [*walk(nest.prologue), *walk(nest.body), *walk(nest.epilogue)]
+        for statement in everything:
             for buffer in _buffers(statement):
                 self._slot(buffer)
             for size in _sizes(statement):
                 self._slot_of_size(size)
         for axis in nest.rows:
             self._slot_of_size(axis.extent)
-        if any(isinstance(s, Check) for s in (*walk(nest.prologue), *walk(nest.body))):
+        if any(isinstance(statement, Check) for statement in everything):
             self._slot(STATUS)
 
     def _slot_of_size(self, size: Dim) -> None:
@@ -293,11 +309,13 @@ class NestPrinter:
         firsts = [first]
         for copy in range(1, copies):
             firsts.append(e.binary("add", first, e.i64(copy * e.width)))
-        mask = None
+        mask, is_single = None, False
         if extent is not None:
+            is_known = first.text.isdigit() and extent.text.isdigit()
+            is_single = is_known and int(extent.text) - int(first.text) == 1
             left = e.splat(e.binary("sub", extent, first))
             mask = e.compare("slt", e.lane_numbers(), left)
-        self._lanes = _Lanes(axis, tuple(firsts), mask)
+        self._lanes = _Lanes(axis, tuple(firsts), mask, is_single)
         self._statements(body)
         self._lanes = None
 
@@ -445,20 +463,16 @@ class NestPrinter:
     def _store(self, buffer: Buffer, index: Index, value: Value, copy: int) -> None:
         e = self.emitter
         mask = self._lanes.mask if self._lanes is not None else None
+        stride = self._lane_stride(index)
+        is_uniform = stride == 0 and not self._is_scattered(index)
+        if is_uniform or (self._lanes is not None and self._lanes.is_single):
+            memory.store_first(e, buffer.dtype, self._pointer(buffer, index, copy), value)
+            return
         if self._is_scattered(index):
             offsets = self._position(index, copy)
             memory.scatter(e, buffer.dtype, self.slots[buffer], offsets, value, mask)
             return
-        stride = self._lane_stride(index)
-        if stride == 0:
-            stride, mask = 1, self._first_lane()
         memory.store(e, buffer.dtype, self._pointer(buffer, index, copy), stride, value, mask)
-
-    def _first_lane(self) -> Value:
-        lanes = ", ".join(
-            f"i1 {'true' if lane == 0 else 'false'}" for lane in range(self.emitter.width)
-        )
-        return Value(f"<{lanes}>", self.emitter.vector("i1"))
 
     def _mask(self, copy: int, condition: str | None, with_lanes: bool = True) -> Value | None:
         mask = self._lanes.mask if self._lanes is not None and with_lanes else None
