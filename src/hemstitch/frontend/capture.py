@@ -17,13 +17,14 @@ from hemstitch.frontend.library import has_effects, make_library, strides_of, te
 from hemstitch.frontend.origin import origin_of
 from hemstitch.frontend.random import draw_seeds
 from hemstitch.frontend.rules import RULES
+from hemstitch.frontend.sharing import shared_memory
 from hemstitch.frontend.sizes import Sizes
 from hemstitch.frontend.values import Value
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import Dim, SymbolicDim
 from hemstitch.ir.graph import Graph, InputAttr, LibraryCall, Node, Output, Range
 from hemstitch.ir.types import DType, TensorType
-from hemstitch.runtime.returned import Argument, Fixed, Item, Number, Result, Returned
+from hemstitch.runtime.returned import Argument, Fixed, Item, Number, Result, Returned, View
 
 TracedGraph = torch.fx.GraphModule
 aten = torch.ops.aten
@@ -257,10 +258,25 @@ class _Capture:
         (returned,) = node.args
         results: dict[torch.fx.Node, Result] = {}
         listed: Any = returned if isinstance(returned, (list, tuple)) else (returned,)
+        private = listed[: self.private]
+        whole = shared_memory(private, self.sizes)
         self.returns = tuple(
-            self._returned(each, results, self.private is not None and place >= self.private)
+            self._view(each, whole[each], results)
+            if isinstance(each, torch.fx.Node) and each in whole
+            else self._returned(each, results, may_share=place >= len(private))
             for place, each in enumerate(listed)
         )
+
+    def _view(
+        self, result: torch.fx.Node, whole: torch.fx.Node, known: dict[torch.fx.Node, Result]
+    ) -> View:
+        """A result that shares memory with others."""
+        base = self._returned(whole, known, may_share=False)
+        assert isinstance(base, Result)
+        part, all_of_it = result.meta["val"], whole.meta["val"]
+        first, start = (self.sizes.dim(each.storage_offset()) for each in (part, all_of_it))
+        shape, strides = self.sizes.dims(part.shape), strides_of(part, self.sizes)
+        return View(base.index, shape, strides, first - start)
 
     def _returned(
         self, result: Any, known: dict[torch.fx.Node, Result], may_share: bool

@@ -74,7 +74,7 @@ class _Buffers:
         """What the nest writes."""
         filled: set[Buffer] = set()
         everything = [*walk(nest.prologue), *walk(nest.body), *walk(nest.epilogue)]
-        alone = {b for b in _written(everything) if self._is_own(b, everything)}
+        alone = {b for b in _written(everything) if _is_own(b, nest, everything)}
         for statement in everything:
             for buffer in _read(statement):
                 self._check_read(buffer, statement, before, filled, alone)
@@ -112,11 +112,18 @@ class _Buffers:
         if buffer not in self.kernel.buffers:
             raise _wrong(self.kernel, f"{text(statement)}: {buffer.name} is not declared")
 
-    @staticmethod
-    def _is_own(buffer: Buffer, statements: Iterable[Stmt]) -> bool:
-        """Each task touches its own part of `buffer` only."""
-        found = [s.index for s in statements if isinstance(s, (Load, Store)) and s.buffer is buffer]
-        return all(index.coefficient(TASK) != 0 for index in found)
+
+def _is_own(buffer: Buffer, nest: Nest, statements: Iterable[Stmt]) -> bool:
+    """Each task, or each row, touches its own part of `buffer` only."""
+    found = [
+        s.index
+        for s in statements
+        if isinstance(s, (Load, Store, AccumulateInto)) and s.buffer is buffer
+    ]
+    if all(index.coefficient(TASK) != 0 for index in found):
+        return True
+    steps = {tuple(index.coefficient(axis) for axis in nest.rows) for index in found}
+    return len(steps) == 1 and all(step != 0 for step in steps.pop())
 
 
 def _read(statement: Stmt) -> Iterator[Buffer]:

@@ -19,7 +19,7 @@ from hemstitch.ir.graph import InputAttr, LibraryCall, Operand
 from hemstitch.ir.types import DType, contiguous_strides
 from hemstitch.runtime.dtypes import TORCH_DTYPES
 from hemstitch.runtime.interpret import with_strides
-from hemstitch.runtime.returned import Argument, Fixed, Item, Number, Result, Returned
+from hemstitch.runtime.returned import Argument, Fixed, Item, Number, Result, Returned, View
 from hemstitch.stitch.group import Tensor
 
 aten = torch.ops.aten
@@ -272,6 +272,10 @@ class _Assembler:
         match returned:
             case Result(index):
                 return self._alias(self.plan.outputs[index])
+            case View(index, shape, strides, offset):
+                whole = self._alias(self.plan.outputs[index])
+                layout = f"{self._sizes(shape)}, {self._sizes(strides)}, {self._size(offset)}"
+                return f"reinterpret({whole}, {layout})"
             case Argument(position):
                 return f"a{position}"
             case Item(index):

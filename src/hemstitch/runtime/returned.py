@@ -16,6 +16,17 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
+class View:
+    """The call returns a view of `graph.outputs[index]`, which other results look into as well.
+    Strides and offset in elements."""
+
+    index: int
+    shape: tuple[Dim, ...]
+    strides: tuple[Dim, ...]
+    offset: Dim
+
+
+@dataclass(frozen=True, slots=True)
 class Argument:
     """The call returns the very tensor that it was given at this position."""
 
@@ -43,4 +54,4 @@ class Fixed:
     value: object
 
 
-Returned = Union[Result, Argument, Number, Item, Fixed]
+Returned = Union[Result, View, Argument, Number, Item, Fixed]

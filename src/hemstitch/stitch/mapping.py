@@ -18,12 +18,13 @@ from hemstitch.ir.types import contiguous_strides
 from hemstitch.kernel.index import Axis, Index, Variable, at, linear
 from hemstitch.stitch.axes import Natural, Unification
 from hemstitch.stitch.fold import Folding, fold
-from hemstitch.stitch.group import INLINE, Group, Root, leaf_below, operands
+from hemstitch.stitch.group import INLINE, Group, Root, leaf_below, operands, reductions_below
 from hemstitch.stitch.machine import Machine
 from hemstitch.stitch.views import Indices
 
 STRIDED = 16.0  # vector instructions of a strided access of all lanes, a contiguous one being 1
 HORIZONTAL = 12.0  # vector instructions to combine the lanes of one accumulator
+KEPT_SHARE = 0.5  # of the arithmetic that later loops of a row do again rather than keep
 ROW_BUFFER = 10.0  # vector instructions to pass one scalar through a row buffer
 DECODE = 4.0  # vector instructions' time to take one more axis out of a row number
 BLOCK = 4096  # most elements of the lane axis in one block, where it is cut
@@ -67,6 +68,7 @@ class Shape:
     addresses: tuple[Index, ...]
     flops: int
     volume: int  # iterations, at the example sizes
+    needs: frozenset[Node]  # reductions of the group whose results it reads
 
 
 def shapes_of(
@@ -87,6 +89,7 @@ def shapes_of(
         [address for addresses, _ in touched for address in addresses],
         [*loops, *reduced],
     )
+    members = frozenset(group.members)
     shapes = [
         Shape(
             root,
@@ -95,6 +98,7 @@ def shapes_of(
             tuple(folding.index(address) for address in addresses),
             flops,
             prod(group.hint(axis.extent) for axis in natural.axes),
+            frozenset(reductions_below(root.value, members)),
         )
         for root, natural, gone, (addresses, flops) in zip(roots, naturals, reduced, touched)
     ]
@@ -236,39 +240,59 @@ def _cut(group: Group, lane: Axis, machine: Machine) -> tuple[Axis, Axis, dict[V
     return block, inner, {lane: at(block).scaled(size) + at(inner)}
 
 
+@dataclass(slots=True)
+class _Walk:
+    """Roots that share one walk over the rows: they wait for the same things."""
+
+    flops: float = 0.0  # vector instructions of arithmetic; what roots have in common counts once
+    memory: float = 0.0  # and of loads and stores
+
+
 def _seconds(group: Group, mapping: Mapping, shapes: Sequence[Shape], machine: Machine) -> float:
-    """Estimated time of all roots under one mapping; roots that cannot follow it cost a barrier."""
+    """Estimated time of all roots under one mapping.
+
+    Roots run in walks: behind each barrier everything is read and computed anew; later in a row
+    only what was not kept is. Roots that cannot follow the mapping get a nest of their own.
+    """
     rows = set(mapping.rows)
-    count = prod(group.hint(axis.extent) for axis in mapping.rows)
-    threads = min(machine.threads, max(count, 1))
-    uneven = ceil(max(count, 1) / threads) * threads / max(count, 1)
+    count = max(1, prod(group.hint(axis.extent) for axis in mapping.rows))
+    threads = min(machine.threads, count)
+    walks: dict[tuple[int, bool], _Walk] = {}
+    phase: dict[Node, int] = {}
+    partial: set[Node] = set()
     total = 0.0
-    is_global = any(rows & set(mapping.placed(shape.reduced)) for shape in shapes)
     for shape in shapes:
         axes = mapping.placed(shape.axes)
-        work = shape.volume * (shape.flops + len(shape.addresses)) / machine.lanes
-        if not rows <= set(axes):
-            total += machine.barrier_seconds + work / machine.operations_per_second
-            continue
         reduced = frozenset(mapping.placed(shape.reduced))
+        first = max((phase[n] + (n in partial) for n in shape.needs if n in phase), default=0)
+        waits = any(phase.get(n) == first and n not in partial for n in shape.needs)
+        if shape.root.reduction is not None:
+            phase[shape.root.reduction] = first
+            if reduced & rows or not rows <= set(axes):
+                partial.add(shape.root.reduction)
+                kept = prod(group.hint(a.extent) for a in axes if a not in reduced)
+                total += 2 * kept * machine.threads * 4 / machine.cache_bytes_per_second
+        walk = walks.setdefault((first, waits), _Walk())
+        walk.flops = max(walk.flops, shape.volume * shape.flops / machine.lanes)
+        walk.memory += shape.volume * len(shape.addresses) / machine.lanes
         if shape.reduced:
-            work += _reduction_work(group, mapping, axes, reduced, shape.volume, machine)
+            walk.memory += _reduction_work(group, mapping, axes, reduced, shape.volume, machine)
+    uneven = -(-count // threads) * threads / count
+    for (first, waits), walk in walks.items():
+        work = walk.memory + walk.flops * (KEPT_SHARE if waits else 1.0)
         total += work * uneven / threads / machine.operations_per_second
-        if len(shapes) > 1:
-            total += _reload_seconds(shape, 1 if is_global else count, threads, machine)
-        if reduced & rows:
-            kept = prod(group.hint(a.extent) for a in axes if a not in reduced)
-            total += machine.barrier_seconds
-            total += 2 * kept * machine.threads * 4 / machine.cache_bytes_per_second
-    decode = count * len(mapping.rows[1:]) * DECODE
-    return total + decode / threads / machine.operations_per_second
+        if waits or first:
+            total += _reload_seconds(walk, count if waits else 1, threads, machine)
+    barriers = max((first for first, _ in walks), default=0)
+    decode = count * len(mapping.rows[1:]) * DECODE / threads / machine.operations_per_second
+    return total + barriers * machine.barrier_seconds + decode
 
 
-def _reload_seconds(shape: Shape, rows: int, threads: int, machine: Machine) -> float:
-    """Every root walks its row again: from L1 for nothing, else from where the row fits. Behind a
-    barrier all rows come again."""
-    moved = 4.0 * shape.volume * len(shape.addresses)
-    row_bytes = moved / max(rows, 1)
+def _reload_seconds(walk: _Walk, rows: int, threads: int, machine: Machine) -> float:
+    """A walk that is not the first reads again: from L1 for nothing, else from where the row fits;
+    behind a barrier the row is everything."""
+    moved = 4.0 * walk.memory * machine.lanes
+    row_bytes = moved / rows
     if row_bytes <= machine.l1_bytes:
         return 0.0
     if row_bytes <= machine.l2_bytes:

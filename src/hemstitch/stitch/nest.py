@@ -233,7 +233,7 @@ class NestBuilder(Values):
         if self.schedule.schemes[node] is Scheme.SHARED:
             address = self._final(linear(indices, contiguous_strides(node.shape)))
             self._emit(Store(self.buffers.shared(node), address, result))
-        if self._row_axes(node):
+        elif self._row_axes(node):
             buffer = self.buffers.row(self.place, node, self._row_extent(node))
             self._emit(Store(buffer, self._row_address(node, indices), result))
 
@@ -343,15 +343,18 @@ class NestBuilder(Values):
         if scheme is Scheme.PARTIAL:
             return self._combined(node, indices, mask)
         made = self.schedule.places[self.schedule.root_of[node]]
+        address = self._final(linear(indices, contiguous_strides(node.shape)))
         if (made.nest, made.phase) != self.place:
-            address = self._final(linear(indices, contiguous_strides(node.shape)))
             return self._narrowed(node, self.buffers.shared(node), address, mask)
         if indices == self._natural(node).indices and mask is not None:
             return self.value(node, indices)
         if not self._row_axes(node):
             raise Refused("row", "a row's result is read from another row")
+        inside = self._row_address(node, indices)
+        if scheme is Scheme.SHARED:
+            return self._narrowed(node, self.buffers.shared(node), address, mask)
         buffer = self.buffers.row(self.place, node, self._row_extent(node))
-        return self._narrowed(node, buffer, self._row_address(node, indices), mask)
+        return self._narrowed(node, buffer, inside, mask)
 
     def _narrowed(self, node: Node, buffer: Buffer, address: Index, mask: str | None) -> str:
         """A result in the precision that its readers expect."""
