@@ -49,7 +49,9 @@ class Simulation:
         self.sizes, self.threads, self.order, self.precise = sizes, threads, order, precise
         self.memory: dict[Tensor, torch.Tensor] = {}
 
-    def run(self, graph: Graph, plan: Plan, arguments: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def run(
+        self, graph: Graph, plan: Plan, arguments: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
         """The values of the graph's outputs; no argument is written to."""
         self.arguments = arguments
         for step in plan.steps:
@@ -135,9 +137,7 @@ def execute(
     fresh = [sum(o.mutates is None for o in graph.outputs[:k]) for k in range(len(graph.outputs))]
     returns = [Result(k) for k, o in enumerate(graph.outputs) if o.mutates is None]
     launches = build(plan, strict=True)
-    executable = Executable(
-        assemble(plan, launches, returns, len(arguments)), graph.symbols, ()
-    )
+    executable = Executable(assemble(plan, launches, returns, len(arguments)), graph.symbols, ())
     given = [_copy(argument) for argument in arguments]
     results = executable(list(given))
     return [

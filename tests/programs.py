@@ -109,9 +109,7 @@ class Program:
             outputs += self._mutations()
         needed = {node for node in toposort(o.value for o in outputs) if node.op is Op.INPUT}
         needed |= {output.mutates for output in outputs if output.mutates is not None}
-        carriers = {
-            node.shape[0]: node.attr.position for node in self.inputs[: len(self.sizes)]
-        }
+        carriers = {node.shape[0]: node.attr.position for node in self.inputs[: len(self.sizes)]}
         inputs = [n for n in self.inputs if n in needed or n in self.inputs[: len(self.sizes)]]
         symbols = {name: (carriers[symbol(name)], 0) for name in self.sizes}
         return Graph(tuple(inputs), tuple(outputs), (), symbols, dict(self.sizes), builder.origins)

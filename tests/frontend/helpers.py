@@ -15,7 +15,7 @@ from hemstitch.ir import dims
 from hemstitch.ir.graph import Op, toposort
 from hemstitch.ir.verify import verify
 from hemstitch.runtime.interpret import bind_symbols, run, with_strides
-from hemstitch.runtime.returned import Argument, Fixed, Item, Number, Result
+from hemstitch.runtime.returned import Argument, Fixed, Item, Number, Result, View
 
 
 class InterpretBackend:
@@ -72,6 +72,9 @@ def execute(captured: Captured, arguments: list[Any], precise: bool = False) -> 
         match each:
             case Result(index):
                 return results[index]
+            case View(index, shape, steps, offset):
+                sizes, steps = ([dims.evaluate(d, symbols) for d in part] for part in (shape, steps))
+                return results[index].as_strided(sizes, steps, dims.evaluate(offset, symbols))
             case Argument(position):
                 return arguments[position]
             case Item(index):

@@ -17,7 +17,9 @@ from benchmarks.models import WORKLOADS, Batch, Training
 
 BACKEND = os.environ.get("HEMSTITCH_TEST_BACKEND", "hemstitch")
 STEPS = 20
-TRAINED = ("bert", "llama", "resnet", "dien", "lstm")
+# With their learning rates. At 1e-3 eager's own run of this ResNet is chaotic: weights changed by
+# 1e-7 change its losses by 2e-3.
+TRAINED = {"bert": 1e-3, "llama": 1e-3, "resnet": 1e-4, "dien": 1e-3, "lstm": 1e-3}
 
 # Times eager's own error, plus a floor: the error of a quantity that eager happens to get exactly
 # right. In the widest type in use, relative to the quantity's size.
@@ -76,10 +78,10 @@ def test_no_less_exact_than_eager(name: str, precision: torch.dtype) -> None:
         assert error(ours[key], exact[key]) <= allowed, key
 
 
-def losses(model: nn.Module, batch: Batch, compiled: bool) -> list[float]:
+def losses(model: nn.Module, batch: Batch, rate: float, compiled: bool) -> list[float]:
     model = copy.deepcopy(model)
     function = torch.compile(model, backend=BACKEND) if compiled else model
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
     found = []
     for _ in range(STEPS):
         optimizer.zero_grad()
@@ -93,7 +95,7 @@ def losses(model: nn.Module, batch: Batch, compiled: bool) -> list[float]:
 @pytest.mark.parametrize("name", TRAINED)
 def test_training_follows_eager(name: str) -> None:
     model, batch = made(name)
-    eager, ours = losses(model, batch, compiled=False), losses(model, batch, compiled=True)
+    eager, ours = (losses(model, batch, TRAINED[name], compiled) for compiled in (False, True))
     assert eager[-1] < eager[0]
     assert ours == pytest.approx(eager, rel=1e-3)
 

@@ -1,1 +1,1 @@
-"""Kernel IR to source text, one printer per target. Imports the kernel IR only."""
+"""Takes kernels, gives text for a target. Knows neither torch nor the JIT."""

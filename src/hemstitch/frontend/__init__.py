@@ -1,1 +1,2 @@
-"""From torch to the graph IR: tracing, decompositions, partitioning, one rule for each ATen op."""
+"""Takes functional ATen graphs as AOTAutograd makes them, gives the graph IR; what has no rule
+becomes a library call."""

@@ -269,9 +269,11 @@ class _Capture:
 
     def _view(
         self, result: torch.fx.Node, whole: torch.fx.Node, known: dict[torch.fx.Node, Result]
-    ) -> View:
+    ) -> Returned:
         """A result that shares memory with others."""
         base = self._returned(whole, known, may_share=False)
+        if result is whole:
+            return base
         assert isinstance(base, Result)
         part, all_of_it = result.meta["val"], whole.meta["val"]
         first, start = (self.sizes.dim(each.storage_offset()) for each in (part, all_of_it))

@@ -1,1 +1,2 @@
-"""The graph IR: sizes, types, nodes, their meaning as text. Knows nothing of torch."""
+"""What a program computes: takes calls of a `Builder` or text, gives an immutable graph of typed
+operations from a closed set. Knows nothing of torch."""

@@ -1,1 +1,2 @@
-"""The kernel IR: loops over tiles, loads, arithmetic, stores. One program, several printers."""
+"""What one launch does, whatever the target: takes the statements that stitching builds, gives
+their text, their verification and their meaning in NumPy."""

@@ -1,1 +1,2 @@
-"""Rewrites of the graph IR, each of which keeps its meaning."""
+"""Takes a graph as captured, gives one that means the same: simplified, with views where planning
+wants them. Each rewrite keeps every value."""

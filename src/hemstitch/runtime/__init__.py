@@ -1,1 +1,2 @@
-"""From a plan to something that runs: machine code, memory, one call list a graph."""
+"""Takes a plan, gives something that can be called: machine code, memory for intermediates, a list
+of calls; and the reference that everything compiled is compared with."""

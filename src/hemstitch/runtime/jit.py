@@ -71,8 +71,8 @@ def assembly(text: str) -> str:
 
 
 def _machine() -> llvm.TargetMachine:
-    """A fresh one for each module: the JIT takes it over. Level 1 selects as well as 3 on
-    explicit vectors and takes a third of the time (docs/codegen.md)."""
+    """A fresh one for each module: the JIT takes it over. At level 1 explicit vectors become as
+    fast code as at level 3, sooner (docs/decisions/0005-no-llvm-passes.md)."""
     return llvm.Target.from_default_triple().create_target_machine(
         cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=1
     )

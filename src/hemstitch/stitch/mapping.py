@@ -26,6 +26,7 @@ STRIDED = 16.0  # vector instructions of a strided access of all lanes, a contig
 HORIZONTAL = 12.0  # vector instructions to combine the lanes of one accumulator
 KEPT_SHARE = 0.5  # of the arithmetic that later loops of a row do again rather than keep
 ROW_BUFFER = 10.0  # vector instructions to pass one scalar through a row buffer
+NARROW_ACCUMULATE, WIDE_ACCUMULATE = 2.0, 8.0  # to add a vector to memory, in f32 and in f64
 DECODE = 4.0  # vector instructions' time to take one more axis out of a row number
 BLOCK = 4096  # most elements of the lane axis in one block, where it is cut
 LEAST_BLOCK = 256
@@ -312,7 +313,8 @@ def _reduction_work(
     inner = mapping.inner(axes)
     if not inner:
         return 0.0
-    if inner[-1] not in reduced:
-        return 2.0 * volume / machine.lanes
+    if inner[-1] not in reduced:  # an accumulator in memory; see buffers.accumulator_dtype
+        each = NARROW_ACCUMULATE if reduced & set(mapping.rows) else WIDE_ACCUMULATE
+        return each * volume / machine.lanes
     cost = HORIZONTAL if all(axis in reduced for axis in inner) else HORIZONTAL + ROW_BUFFER
     return cost * volume / max(1, group.hint(inner[-1].extent))

@@ -1,1 +1,2 @@
-"""The CPU target: kernel IR to LLVM IR with explicit vectors, for any width the host has."""
+"""The CPU target: takes a kernel, gives LLVM IR with explicit vectors, for any width the host
+has."""

@@ -1,4 +1,5 @@
-"""The table of rules: for each ATen overload that the IR can express, how."""
+"""The table of rules, one for each ATen overload that the IR can express: each takes the op's own
+arguments as `Value`s, gives its results."""
 
 from __future__ import annotations
 

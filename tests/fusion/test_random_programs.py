@@ -1,0 +1,86 @@
+"""Random programs, planned for many machines: the kernels mean what the graph means, in any order of
+tasks, and so does their machine code."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hemstitch.codegen.llvm import kernel as printer
+from hemstitch.codegen.llvm.kernel import Target
+from hemstitch.passes.pipeline import optimize
+from hemstitch.runtime import interpret, jit
+from hemstitch.stitch.machine import generic_cpu
+from tests.compiled import assert_close, execute, has_halves, simulate
+from tests.programs import Program, arguments_for
+
+PLANNERS = ("auto", "auto", "conservative")
+EXACT = 1e-9  # both in float64
+ROUNDED = 1e-4
+HALVES = 3e-2
+
+
+def program_of(random, **kinds):
+    program = Program(random, steps=random.randint(2, 14), **kinds)
+    arguments = arguments_for(program.graph, program.sizes, random.randint(0, 1 << 30))
+    return optimize(program.graph, program.builder), program.sizes, arguments
+
+
+def kinds_of(random):
+    return {
+        "symbolic": random.random() < 0.3,
+        "mutating": random.random() < 0.4,
+        "empty": random.random() < 0.05,
+    }
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.randoms(use_true_random=True))
+def test_kernels_mean_what_the_graph_means(random):
+    graph, sizes, arguments = program_of(random, **kinds_of(random))
+    threads = random.choice((1, 2, 8))
+    order = random.sample(range(threads), threads)
+    found = simulate(
+        graph,
+        arguments,
+        sizes,
+        generic_cpu(threads, random.choice((4, 8, 16))),
+        planner=random.choice(PLANNERS),
+        order=order,
+    )
+    assert_close(found, interpret.run(graph, arguments, precise=True), EXACT)
+
+
+@pytest.fixture(
+    params=[(4, 1), (8, 1), (8, 3), (16, 2)], ids=lambda p: f"{p[0]} lanes, {p[1]} threads"
+)
+def target(request, monkeypatch):
+    """Code for this many lanes and threads, which are used however little there is to do."""
+    lanes, threads = request.param
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    found = Target(lanes, threads, threads > 1 and jit.host_target().parallel)
+    monkeypatch.setattr(jit, "host_target", lambda: found)
+    monkeypatch.setattr(printer, "GRAIN", 1)
+    yield found
+    torch.set_num_threads(before)
+
+
+def test_machine_code_does_what_the_graph_means(target):
+    @settings(max_examples=40, deadline=None, database=None)
+    @given(st.randoms(use_true_random=True))
+    def check(random):
+        graph, _, arguments = program_of(random, **kinds_of(random))
+        found = execute(
+            graph,
+            arguments,
+            generic_cpu(target.threads, target.lanes),
+            planner=random.choice(PLANNERS),
+        )
+        assert_close(
+            found, interpret.run(graph, arguments), HALVES if has_halves(graph) else ROUNDED
+        )
+
+    check()
