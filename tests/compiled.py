@@ -3,11 +3,14 @@ machine code, compared with what the graph means."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 
+from hemstitch.backend import compile_with
+from hemstitch.compile import Compiled
 from hemstitch.fusion.plan import KernelStep, LibraryStep, Plan
 from hemstitch.fusion.planner import make_plan
 from hemstitch.fusion.verify import verify_plan
@@ -34,6 +37,25 @@ def plan_for(graph: Graph, machine: Machine, planner: str = "auto") -> Plan:
     for step in plan.kernels:
         verify(step.stitched.kernel)
     return plan
+
+
+def plans_of(
+    function: Callable[..., Any], arguments: Sequence[Any], machine: Machine, backward: bool = False
+) -> list[tuple[Graph, Plan]]:
+    """Each graph that torch.compile makes of a program, planned for this machine."""
+    found: list[tuple[Graph, Plan]] = []
+
+    def observe(kind: str, compiled: Compiled) -> None:
+        found.append((compiled.graph, plan_for(compiled.graph, machine)))
+
+    def backend(gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Callable[..., Any]:
+        return compile_with(gm, inputs, Options(strict=True, check=True), observe)
+
+    torch._dynamo.reset()
+    result = torch.compile(function, backend=backend)(*arguments)
+    if backward:
+        result.sum().backward()
+    return found
 
 
 class Simulation:

@@ -1,13 +1,15 @@
-"""What all tests share: text goldens, rewritten by `pytest --accept`."""
+"""What all tests share: every stage checked, text goldens, rewritten by `pytest --accept`."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 GOLDEN = Path(__file__).parent / "golden"
+os.environ.setdefault("HEMSTITCH_CHECK", "1")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -1,5 +1,5 @@
-"""Random programs of the kind that people write: normalisations, splits and merges of axes, gathers,
-dropout, several results, arguments updated in place, in any layout and with any sizes."""
+"""Random programs of the kind that people write: normalisations, splits and merges of axes,
+gathers, dropout, several results, arguments updated in place, in any layout, of any size."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import Dim, divides, evaluate, quotient, symbol
 from hemstitch.ir.graph import Address, Graph, Node, Op, Output, Range, toposort
-from hemstitch.ir.types import DType, contiguous_strides
+from hemstitch.ir.types import DType
 from hemstitch.runtime.dtypes import TORCH_DTYPES
 
 SIZES = (1, 2, 2, 3, 4, 5, 6, 7, 8, 12, 16, 17, 31, 32, 64)

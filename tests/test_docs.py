@@ -1,5 +1,5 @@
-"""The documents are true: their examples give what they say, links lead somewhere, every package and
-option is named. `pytest --accept` rewrites the outputs of the examples."""
+"""The documents are true: their examples give what they say, links lead somewhere, every package
+and option is named. `pytest --accept` rewrites the outputs of the examples."""
 
 from __future__ import annotations
 
@@ -110,8 +110,8 @@ def test_every_package_has_a_page_and_says_what_it_does() -> None:
     for init in PACKAGE.rglob("*/__init__.py"):
         place = init.parent.relative_to(ROOT)
         assert f"`{place}/`" in homes, f"no page says that it lives in {place}/"
-        docstring = init.read_text().split('"""')[1]
-        assert "akes " in docstring and "ives " in docstring, f"{place} says not what it does"
+        words = init.read_text().split('"""')[1].lower().split()
+        assert {"takes", "gives"} <= set(words), f"{place} does not say what it takes and gives"
 
 
 def test_every_option_is_explained() -> None:
@@ -119,10 +119,10 @@ def test_every_option_is_explained() -> None:
     assert [name for name in NAMES if f"`{name}`" not in text] == []
 
 
-def test_every_decision_is_short_numbered_and_listed() -> None:
+def test_every_decision_is_short_and_numbered() -> None:
     decisions = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
     assert [int(page.name[:4]) for page in decisions] == list(range(1, len(decisions) + 1))
     for page in decisions:
         lines = page.read_text().splitlines()
         assert len(lines) <= MOST_LINES_OF_A_DECISION, page.name
-        assert lines[0].startswith(f"# {page.name[:4]}: "), page.name
+        assert re.match(rf"# 0*{int(page.name[:4])}[:.] ", lines[0]), page.name

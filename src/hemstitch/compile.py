@@ -16,7 +16,7 @@ from hemstitch.passes.pipeline import optimize
 from hemstitch.runtime.assemble import assemble
 from hemstitch.runtime.build import build
 from hemstitch.runtime.executable import Executable
-from hemstitch.runtime.jit import host_target
+from hemstitch.runtime.jit import host_target, threads_now
 from hemstitch.stitch.machine import Machine, generic_cpu
 
 
@@ -55,5 +55,5 @@ def compile_graph(
 
 
 def host_machine() -> Machine:
-    target = host_target()
-    return generic_cpu(target.threads, target.lanes)
+    """The processor as it is used now; plans adapt to `torch.set_num_threads`."""
+    return generic_cpu(threads_now(), host_target().lanes)

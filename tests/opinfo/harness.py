@@ -1,4 +1,4 @@
-"""Runs one OpInfo sample through a compiler backend and through eager PyTorch, and compares.
+"""Runs OpInfo samples through the compiled backend and through eager PyTorch, and compares.
 
 The backend is called as Dynamo would call it, with a graph of one node, but without Dynamo: that
 is several times faster. Samples that Dynamo would split (results of unknown size, sparse tensors)
@@ -7,25 +7,28 @@ do go through `torch.compile`.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
-from torch.testing._internal.opinfo.core import OpInfo, SampleInput
+from torch.testing._internal.opinfo.core import OpInfo
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from hemstitch.explain import explain
+from hemstitch.backend import compile_with
+from hemstitch.compile import Compiled
+from hemstitch.fusion.plan import KernelStep, LibraryStep
+from hemstitch.options import Options
 
-BACKEND = os.environ.get("HEMSTITCH_TEST_BACKEND", "hemstitch")
 # Relative and absolute. Gradients pass through more roundings than results.
 TOLERANCE = {"forward": (1e-4, 1e-5), "backward": (1e-3, 1e-4)}
 BATCH = 16  # samples in one compile
 SEED = 42  # the one that OpInfo itself sets before it calls a random operation
+STRICT = Options(strict=True)  # what falls back to eager would always agree with it
+DRAW_SEEDS = "hemstitch.draw_seeds"  # torch's generator gives the seeds of random kernels
 
 Function = Callable[..., Any]
 
@@ -37,17 +40,62 @@ class Call:
     function: Function
     tensors: tuple[Tensor, ...]
 
-    def fresh(self) -> list[Tensor]:
+    def inputs(self, backward: bool) -> list[Tensor]:
         """Copies with the same strides, since an operation may change its argument."""
-        return [
+        copies = [
             torch.empty_strided(x.shape, x.stride(), dtype=x.dtype).copy_(x.detach())
             if x.layout is torch.strided and not _overlaps(x)
             else x.detach().clone()
             for x in self.tensors
         ]
+        return [
+            copy.requires_grad_(x.requires_grad and backward)
+            for copy, x in zip(copies, self.tensors)
+        ]
 
 
-def call_of(op: OpInfo, sample: SampleInput) -> Call:
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a call gave, and what its tensors held afterwards. Numbers stand among the results."""
+
+    results: list[Any]
+    gradients: list[Tensor | None]
+    arguments: list[Tensor]
+
+    @staticmethod
+    def joined(outcomes: Sequence[Outcome]) -> Outcome:
+        """That of all the calls made as one."""
+        return Outcome(
+            [x for each in outcomes for x in each.results],
+            [x for each in outcomes for x in each.gradients],
+            [x for each in outcomes for x in each.arguments],
+        )
+
+
+@dataclass(slots=True)
+class Verdict:
+    """On all samples of one operation. `library`: what ran as calls of the library."""
+
+    samples: int = 0
+    wrong: list[str] = field(default_factory=list)
+    kernels: int = 0
+    library: set[str] = field(default_factory=set)
+
+    @property
+    def is_generated(self) -> bool:
+        return self.kernels > 0 and not self.library and not self.wrong
+
+    def observe(self, kind: str, compiled: Compiled) -> None:
+        for step in compiled.plan.steps:
+            if isinstance(step, LibraryStep):
+                self.library |= {str(step.node.attr)} - {DRAW_SEEDS}
+            elif isinstance(step, KernelStep):
+                self.kernels += 1
+            else:
+                self.library.add(f"unstitched: {step.why}")
+
+
+def call_of(op: OpInfo, sample: Any) -> Call:
     leaves, structure = tree_flatten((sample.input, sample.args, sample.kwargs))
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
 
@@ -77,20 +125,77 @@ def samples(op: OpInfo, dtype: torch.dtype, backward: bool) -> Iterator[Call]:
         yield call_of(op, sample)
 
 
-def compiled(call: Call, tensors: Sequence[Tensor], backend: str) -> Function:
+def judge(calls: Sequence[Call], backward: bool, random: bool) -> Verdict:
+    """Batches go first, single samples only where the batch fails: operations that draw random
+    numbers from torch, for one, do not draw the same ones in a batch."""
+    verdict = Verdict()
+    known = [(call, eager(call, backward)) for call in calls]
+    pairs = [(call, expected) for call, expected in known if expected is not None]
+    verdict.samples = len(pairs)
+    for start in range(0, len(pairs), BATCH):
+        batch = pairs[start : start + BATCH]
+        whole = together([call for call, _ in batch])
+        expected = Outcome.joined([expected for _, expected in batch])
+        if len(batch) > 1 and not random and _problem(whole, expected, backward, verdict) is None:
+            continue
+        for number, (call, expected) in enumerate(batch, start):
+            follows_seed = random and is_random(call, expected, backward)
+            problem = _problem(call, expected, backward, verdict, follows_seed)
+            if problem is not None:
+                verdict.wrong.append(f"sample {number}: {problem}")
+    return verdict
+
+
+def eager(call: Call, backward: bool, seed: int = SEED) -> Outcome | None:
+    """None for the samples that are there to show what PyTorch refuses."""
+    try:
+        return _run(call.function, call.inputs(backward), backward, seed)
+    except Exception:
+        return None
+
+
+def is_random(call: Call, expected: Outcome, backward: bool) -> bool:
+    other = eager(call, backward, SEED + 1)
+    assert other is not None
+    try:
+        _compare(other, expected, backward)
+    except AssertionError:
+        return True
+    return False
+
+
+def _problem(
+    call: Call, expected: Outcome, backward: bool, verdict: Verdict, random: bool = False
+) -> str | None:
+    try:
+        tensors = call.inputs(backward)
+        with torch.set_grad_enabled(backward):
+            function = _compiled(call, tensors, verdict)
+        found = _run(function, tensors, backward)
+        (_compare_kinds if random else _compare)(found, expected, backward)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def _compiled(call: Call, tensors: Sequence[Tensor], verdict: Verdict) -> Function:
     """The call as the backend compiles it; its results come as a flat sequence."""
+
+    def backend(gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Function:
+        return compile_with(gm, inputs, STRICT, verdict.observe)
+
     if all(x.layout is torch.strided for x in tensors):
         try:
-            return _without_dynamo(call, tensors, backend)
+            return backend(_graph_of(call), tensors)
         except (DataDependentOutputException, DynamicOutputShapeException):
             pass
     torch._dynamo.reset()
     return torch.compile(call.function, backend=backend)
 
 
-def _without_dynamo(call: Call, tensors: Sequence[Tensor], backend: str) -> Function:
+def _graph_of(call: Call) -> torch.fx.GraphModule:
     graph = torch.fx.Graph()
-    arguments = [graph.placeholder(f"x{index}") for index in range(len(tensors))]
+    arguments = [graph.placeholder(f"x{index}") for index in range(len(call.tensors))]
 
     def results(*values: Tensor) -> tuple[Any, ...]:
         return tuple(tree_leaves(call.function(*values)))
@@ -98,10 +203,9 @@ def _without_dynamo(call: Call, tensors: Sequence[Tensor], backend: str) -> Func
     results.__name__ = "sample"
     node = graph.call_function(results, tuple(arguments))
     with torch.no_grad():
-        count = len(results(*call.fresh()))
+        count = len(results(*call.inputs(backward=False)))
     graph.output(tuple(graph.call_function(_item, (node, index)) for index in range(count)))
-    compiler = torch._dynamo.lookup_backend(backend)
-    return compiler(torch.fx.GraphModule(torch.nn.Module(), graph), list(tensors))
+    return torch.fx.GraphModule(torch.nn.Module(), graph)
 
 
 def _item(values: Sequence[Any], index: int) -> Any:
@@ -112,89 +216,50 @@ def _overlaps(x: Tensor) -> bool:
     return any(stride == 0 and size > 1 for stride, size in zip(x.stride(), x.shape))
 
 
-def _forward(function: Function, tensors: Sequence[Tensor]) -> list[Any]:
-    torch.manual_seed(SEED)
-    with torch.no_grad():
-        return list(tree_leaves(function(*tensors)))
-
-
-def _backward(function: Function, tensors: Sequence[Tensor]) -> list[Any]:
-    """The results and the gradients of all inputs that have one."""
-    torch.manual_seed(SEED)
-    results = [x for x in tree_leaves(function(*tensors)) if isinstance(x, Tensor)]
-    trained = [x for x in results if x.requires_grad]
-    inputs = [x for x in tensors if x.requires_grad]
-    if not trained or not inputs:
-        return [x.detach() for x in results]
-    torch.manual_seed(SEED + 1)
-    directions = [torch.randn_like(x) for x in trained]
-    gradients = torch.autograd.grad(trained, inputs, directions, allow_unused=True)
-    return [*(x.detach() for x in results), *gradients]
-
-
-def _same_kind(found: list[Any], expected: list[Any]) -> None:
-    """For results that are random: shape and type only."""
-    assert len(found) == len(expected)
-    for mine, theirs in zip(found, expected):
-        if isinstance(theirs, Tensor):
-            assert (mine.shape, mine.dtype) == (theirs.shape, theirs.dtype)
-
-
-def _inputs(call: Call, backward: bool) -> list[Tensor]:
-    wanted = [x.requires_grad and backward for x in call.tensors]
-    return [x.requires_grad_(flag) for x, flag in zip(call.fresh(), wanted)]
-
-
-def is_run_by_eager(call: Call, backward: bool) -> bool:
-    """Some samples are there to show what PyTorch refuses."""
-    try:
-        (_backward if backward else _forward)(call.function, _inputs(call, backward))
-    except Exception:
-        return False
-    return True
-
-
-def check(call: Call, backward: bool, random: bool = False, backend: str = BACKEND) -> None:
-    """Raises where the backend's results differ."""
-    run = _backward if backward else _forward
-    expected = run(call.function, _inputs(call, backward))
-    tensors = _inputs(call, backward)
+def _run(
+    function: Function, tensors: Sequence[Tensor], backward: bool, seed: int = SEED
+) -> Outcome:
+    torch.manual_seed(seed)
     with torch.set_grad_enabled(backward):
-        function = compiled(call, tensors, backend)
-    found = run(function, tensors)
+        results = list(tree_leaves(function(*tensors)))
+    gradients = _gradients(results, tensors) if backward else []
+    detached = [x.detach() if isinstance(x, Tensor) else x for x in results]
+    return Outcome(detached, gradients, [x.detach() for x in tensors])
+
+
+def _gradients(results: Sequence[Any], tensors: Sequence[Tensor]) -> list[Tensor | None]:
+    """Of all inputs that want one, None where no result depends on it."""
+    trained = [x for x in results if isinstance(x, Tensor) and x.requires_grad]
+    inputs = [x for x in tensors if x.requires_grad]
+    if not trained:
+        return [None] * len(inputs)
+    directions = [_direction(x) for x in trained]
+    return list(torch.autograd.grad(trained, inputs, directions, allow_unused=True))
+
+
+def _direction(x: Tensor) -> Tensor:
+    """The same in a batch as alone."""
+    generator = torch.Generator().manual_seed(SEED)
+    return torch.randn(x.shape, dtype=x.dtype, generator=generator)
+
+
+def _compare(found: Outcome, expected: Outcome, backward: bool) -> None:
     relative, absolute = TOLERANCE["backward" if backward else "forward"]
-    if random:
-        _same_kind(found, expected)
-    else:
-        torch.testing.assert_close(found, expected, rtol=relative, atol=absolute, equal_nan=True)
+    for part in ("results", "gradients", "arguments"):
+        torch.testing.assert_close(
+            getattr(found, part),
+            getattr(expected, part),
+            rtol=relative,
+            atol=absolute,
+            equal_nan=True,
+            msg=lambda text, part=part: f"{part}: {text}",
+        )
 
 
-def differences(
-    calls: Sequence[Call], backward: bool, random: bool, backend: str = BACKEND
-) -> list[str]:
-    """What is wrong with each wrong sample. Batches of them go first, single ones only where
-    the batch fails: random operations, for one, do not draw the same numbers in a batch."""
-    wrong = []
-    for start in range(0, len(calls), BATCH):
-        batch = calls[start : start + BATCH]
-        if len(batch) > 1 and _problem(together(batch), backward, random, backend) is None:
-            continue
-        for number, call in enumerate(batch, start):
-            problem = _problem(call, backward, random, backend)
-            if problem is not None:
-                wrong.append(f"sample {number}: {problem}")
-    return wrong
-
-
-def _problem(call: Call, backward: bool, random: bool, backend: str) -> str | None:
-    try:
-        check(call, backward, random, backend)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return None
-
-
-def is_generated(call: Call) -> bool:
-    """Whether Hemstitch computes all of the call in kernels of its own."""
-    report = explain(call.function, *call.fresh())
-    return report.kernel_count > 0 and not report.library_calls
+def _compare_kinds(found: Outcome, expected: Outcome, backward: bool) -> None:
+    """For results that are random: shape and type only."""
+    for mine, theirs in ((found.results, expected.results), (found.gradients, expected.gradients)):
+        assert len(mine) == len(theirs)
+        for x, y in zip(mine, theirs):
+            if isinstance(y, Tensor):
+                assert (x.shape, x.dtype) == (y.shape, y.dtype)

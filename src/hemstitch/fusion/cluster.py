@@ -13,7 +13,7 @@ from typing import Union
 
 from hemstitch.fusion.demand import Demands
 from hemstitch.ir.dims import evaluate
-from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, toposort
+from hemstitch.ir.graph import Graph, Node, Op, toposort
 from hemstitch.ir.ops import is_elementwise, is_reduction, is_view
 from hemstitch.ir.types import contiguous_strides
 from hemstitch.kernel.hazard import hazard
@@ -109,8 +109,7 @@ class Clustering:
             for write in demands.writes:
                 if write.tensor in read and not write.tensor.is_argument:
                     yield write, node
-        ordered = [n for n in self.rank if isinstance(n.attr, LibraryCall) and n.attr.effects]
-        yield from pairwise(ordered)
+        yield from pairwise(graph.effects)
         for write in demands.writes:
             if write.tensor.is_argument:  # whoever reads the old contents comes first
                 for reader in self.readers.get(write.tensor.node, ()):

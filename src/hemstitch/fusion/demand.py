@@ -129,12 +129,11 @@ def _demand_shared(found: Demands, graph: Graph) -> None:
         if number in found.outputs:
             continue
         alias = _alias({**found.views, **found.tensors}, output.value)
-        strides = _storable(output.value.shape, output.strides)
         if (
             alias is not None
             and alias.tensor not in private
             and alias.tensor.node not in changed
-            and agree(output.value.shape, alias.strides, strides)
+            and agree(output.value.shape, alias.strides, output.strides)
         ):
             found.keep(alias)
             found.outputs[number] = alias
@@ -173,11 +172,11 @@ def _result_strides(node: Node) -> tuple[Dim, ...]:
 def _output(found: Demands, value: Node, strides: tuple[Dim, ...], taken: set[Tensor]) -> Alias:
     """A tensor of its own for every result: the caller may write to one and keep the others."""
     alias = _alias(found.tensors, value)
-    strides = _storable(value.shape, strides)
     is_free = alias is not None and alias.tensor.is_result and alias.tensor not in taken
     if alias is not None and is_free and agree(value.shape, alias.strides, strides):
         taken.add(alias.tensor)
         return alias
+    strides = _storable(value.shape, strides)
     if is_member(value) and value not in found.tensors:
         tensor = found.tensors[value] = Tensor(value, strides)
     else:

@@ -21,7 +21,7 @@ from hemstitch.stitch.group import Group, Tensor
 
 
 @lru_cache(maxsize=2048)
-def _loaded(text: str, entry: str) -> jit.Loaded:
+def _loaded(text: str, entry: str) -> jit.Entry:
     """Machine code is shared by all graphs of the process that need the same."""
     return jit.load(text, entry)
 
@@ -44,7 +44,7 @@ def _build_step(step: Step, strict: bool) -> Launch:
     name = step.stitched.kernel.name
     try:
         program = program_of(step)
-        entry = _loaded(program.text, program.entry).entry
+        entry = _loaded(program.text, program.entry)
     except Exception as error:
         if strict:
             raise KernelBuildError(f"{name} could not be built: {error}") from error

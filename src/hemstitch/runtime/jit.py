@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -29,13 +29,9 @@ class _MethodDefinition(ctypes.Structure):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """A kernel in memory; keeps its machine code alive as long as itself."""
-
-    entry: Entry
-    engine: object = field(repr=False)
-    definition: object = field(repr=False)
+def threads_now() -> int:
+    """As many as torch would use for an operation."""
+    return torch.get_num_threads()
 
 
 @cache
@@ -43,12 +39,13 @@ def host_target() -> Target:
     """The widest vectors LLVM finds on this processor, and all its threads."""
     features = llvm.get_host_cpu_features()
     lanes = 16 if features.get("avx512f") else 8 if features.get("avx2") else 4
-    threads = max(torch.get_num_threads(), torch.get_num_interop_threads(), 1)
+    threads = max(torch.get_num_threads(), os.cpu_count() or 1)
     return Target(lanes, threads, _bind_symbols())
 
 
-def load(text: str, name: str) -> Loaded:
-    """Compile for the host and link; the function `name` becomes callable.
+def load(text: str, name: str) -> Entry:
+    """Compile for the host and link; the function `name` becomes callable, and keeps its machine
+    code alive as long as itself.
 
     Raises RuntimeError if LLVM refuses the text.
     """
@@ -59,9 +56,10 @@ def load(text: str, name: str) -> Loaded:
     definition = _MethodDefinition(name.encode(), address, METH_FASTCALL, None)
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.restype = ctypes.py_object
-    make.argtypes = [ctypes.c_void_p] * 3
-    entry = make(ctypes.addressof(definition), None, None)
-    return Loaded(entry, engine, definition)
+    make.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
+    # The function's `self` is released last of all (meth_dealloc), so it may own what that needs.
+    entry: Entry = make(ctypes.addressof(definition), (engine, definition), None)
+    return entry
 
 
 def assembly(text: str) -> str:

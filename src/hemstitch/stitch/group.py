@@ -85,11 +85,13 @@ def is_member(node: Node) -> bool:
 
 
 def roots(group: Group) -> list[Root]:
-    """Reductions in topological order, then the writes."""
+    """Reductions in topological order, then the writes, those into memory that is read last."""
     reductions = [node for node in group.members if is_reduction(node.op)]
+    read = set(group.reads.values())
+    writes = sorted(group.writes, key=lambda write: write.tensor in read)
     return [
         *(Root(node.inputs[0], node, None) for node in reductions),
-        *(Root(write.value, None, write) for write in group.writes),
+        *(Root(write.value, None, write) for write in writes),
     ]
 
 

@@ -82,6 +82,7 @@ def schedule(group: Group, machine: Machine) -> Schedule:
     members = frozenset(group.members)
     below = {root: reductions_below(root.value, members) for root in found}
     places = _places(found, below, nest_of, partial, root_of)
+    _delay_replacements(group, places)
     schemes = {node: Scheme.PARTIAL if node in partial else Scheme.REGIONAL for node in root_of}
     for root in found:
         for node in below[root] - partial:
@@ -89,6 +90,17 @@ def schedule(group: Group, machine: Machine) -> Schedule:
             if (made.nest, made.phase) != (read.nest, read.phase):
                 schemes[node] = Scheme.SHARED
     return Schedule(unification, folding, tuple(mappings), by_root, places, schemes, root_of)
+
+
+def _delay_replacements(group: Group, places: dict[Root, Place]) -> None:
+    """An argument that the group both reads and replaces is replaced last."""
+    read = set(group.reads.values())
+    for root, place in places.items():
+        if root.write is not None and root.write.tensor in read:
+            others = [other for other in places.values() if other.nest == place.nest]
+            phase = max(other.phase for other in others)
+            stages = [other.stage for other in others if other.phase == phase]
+            places[root] = Place(place.nest, phase, max(stages))
 
 
 def _places(

@@ -2,7 +2,7 @@
 
 All arithmetic is on vectors of `width` lanes; a uniform value is a vector whose lanes agree.
 Nothing here is folded or optimised: LLVM selects and schedules what is printed, and no
-optimisation passes run (they cost more time than they save; docs/codegen.md has the numbers).
+optimisation passes run (they cost more time than they save; docs/decisions/0005-no-llvm-passes.md).
 """
 
 from __future__ import annotations

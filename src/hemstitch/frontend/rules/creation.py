@@ -6,7 +6,8 @@ from typing import Any
 
 from hemstitch.frontend.context import Context, Rule
 from hemstitch.frontend.random import DRAW_SEED, UNIFORM
-from hemstitch.frontend.values import Value, equal
+from hemstitch.frontend.values import Value, equal, where
+from hemstitch.ir.dims import Dim, quotient
 from hemstitch.ir.types import DType
 
 
@@ -41,10 +42,24 @@ def _iota(c: Context, length: Any, *, start: Any, step: Any, **__: Any) -> Value
 
 def _ramp(c: Context, start: Any, step: Any) -> Value:
     index = c.iota(c.shape, 0)
-    if c.dtype.is_float or isinstance(start, float) or isinstance(step, float):
+    if c.dtype.is_float:
         index = index.cast(DType.F64)
+    else:  # torch rounds both before it begins
+        start, step = (int(x) if isinstance(x, float) else x for x in (start, step))
     index = index if step == 1 else index * step
     return index if start == 0 else index + start
+
+
+def _linspace(c: Context, start: Any, end: Any, steps: Dim, **__: Any) -> Value:
+    """From the nearer end, so that both are exact. Ends of integer ranges are integers."""
+    wide = c.dtype.compute if c.dtype.is_float else DType.F64
+    if steps == 1:
+        return _full(c, (), start)
+    first, last = (_full(c, (), x).cast(wide) for x in (start, end))
+    index = c.iota(c.shape, 0)
+    step = (last - first) / (steps - 1)
+    from_start, from_end = first + index * step, last - (-index + (steps - 1)) * step
+    return where(index < quotient(steps, 2), from_start, from_end)
 
 
 def _eye(c: Context, *_: Any, **__: Any) -> Value:
@@ -73,6 +88,7 @@ CREATION: dict[str, Rule] = {
     "scalar_tensor": _scalar_tensor,
     "arange": _arange,
     "prims::iota": _iota,
+    "linspace": _linspace,
     "eye": _eye,
     UNIFORM: _uniform,
     DRAW_SEED: _draw_seed,
