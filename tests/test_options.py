@@ -43,14 +43,14 @@ def test_other_variables_are_not_ours() -> None:
     ("options", "mode", "environment", "message"),
     [
         ({"planer": "auto"}, None, {}, 'no option "planer"\n  hint: did you mean "planner"?'),
-        ({"zzz": 1}, None, {}, "hint: the options are target, planner"),
+        ({"zzz": 1}, None, {}, "hint: the options are planner"),
         ({"planner": "convservative"}, None, {}, 'did you mean "conservative"?'),
-        ({"target": 3}, None, {}, "cannot be 3\n  hint: it can be 'auto', 'cpu'"),
+        ({"planner": 3}, None, {}, "cannot be 3\n  hint: it can be 'auto', 'conservative'"),
         ({"pack": 1}, None, {}, '"pack" cannot be 1\n  hint: it can be True or False'),
         (None, "max-autotun", {}, 'did you mean "max-autotune"?'),
         (None, None, {"HEMSTITCH_STRICT": "maybe"}, 'HEMSTITCH_STRICT is a switch, not "maybe"'),
         (None, None, {"HEMSTITCH_STRICTT": "1"}, 'did you mean "strict"?'),
-        (None, None, {"HEMSTITCH_TARGET": "mars"}, "\"target\" cannot be 'mars'"),
+        (None, None, {"HEMSTITCH_PLANNER": "mars"}, "\"planner\" cannot be 'mars'"),
     ],
 )
 def test_mistakes(

@@ -56,13 +56,6 @@ class InternalError(HemstitchError):
     advice = "this is a bug in Hemstitch: please report it with this message and the program"
 
 
-class InputError(HemstitchError):
-    """A compiled graph was called with a tensor that it was not compiled for."""
-
-    code = "H004"
-    advice = "call the compiled module itself: it recompiles for new types, devices and sizes"
-
-
 class DifferenceError(HemstitchError):
     """With `verify`, a result differed from that of eager PyTorch."""
 

@@ -11,7 +11,6 @@ from hemstitch.errors import OptionError, near_match
 
 PREFIX = "HEMSTITCH_"
 CHOICES: dict[str, tuple[str, ...]] = {
-    "target": ("auto", "cpu"),
     "planner": ("auto", "conservative"),
 }
 # PyTorch's own modes buy speed with compile time. Hemstitch has no such trade yet, so that a
@@ -28,7 +27,6 @@ class Options:
     """What a user may decide. A value given in the call wins over HEMSTITCH_<NAME>, which wins
     over the default."""
 
-    target: str = "auto"  # the device to compile for; auto: that of the tensors
     planner: str = "auto"  # conservative: elementwise, and a reduction only at a kernel's end
     pack: bool = True  # independent kernels may share a launch
     verify: bool = False  # run eager beside every compiled call and compare

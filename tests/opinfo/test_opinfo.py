@@ -44,12 +44,12 @@ class Kind:
         return self.dtype in known("cpu")
 
 
-FORWARD = Kind("forward f32", torch.float32, False, 2)
+FORWARD = Kind("forward f32", torch.float32, False, 4)
 KINDS = (
     FORWARD,
-    Kind("backward f32", torch.float32, True, 3),
-    Kind("forward i64", torch.int64, False, 4),
-    Kind("forward bool", torch.bool, False, 4),
+    Kind("backward f32", torch.float32, True, 5),
+    Kind("forward i64", torch.int64, False, 7),
+    Kind("forward bool", torch.bool, False, 7),
 )
 
 
