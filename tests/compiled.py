@@ -82,9 +82,7 @@ class Simulation:
                 self._kernel(step)
             else:
                 self._library_form(step.group)
-        return [
-            self._view(a.tensor, a.type_shape, a.strides, a.offset).clone() for a in plan.outputs
-        ]
+        return [self._view(a.tensor, a.shape, a.strides, a.offset).clone() for a in plan.outputs]
 
     def _flat(self, tensor: Tensor) -> torch.Tensor:
         if tensor not in self.memory:

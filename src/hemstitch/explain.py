@@ -12,7 +12,7 @@ import torch
 
 from hemstitch.backend import compile_with
 from hemstitch.compile import Compiled
-from hemstitch.fusion.plan import KernelStep, LibraryStep, UnstitchedStep
+from hemstitch.fusion.plan import KernelStep, LibraryFormStep, LibraryStep
 from hemstitch.ir.dims import Dim, evaluate
 from hemstitch.ir.graph import LibraryCall, Node
 from hemstitch.ir.ops import is_reduction
@@ -150,7 +150,7 @@ def _record(report: Report, kind: str, compiled: Compiled) -> None:
         if isinstance(step, LibraryStep):
             assert isinstance(step.node.attr, LibraryCall)
             report.library_calls.append(step.node.attr.name)
-        elif isinstance(step, UnstitchedStep):
+        elif isinstance(step, LibraryFormStep):
             ops = (n.op.value for n in step.group.members)
             report.library_calls.extend(ops)
             report.refusals.append(f"not a kernel: {step.why}")

@@ -59,7 +59,7 @@ def with_foreign_output(plan):
 
 
 def with_other_shape(plan):
-    alias = replace(plan.outputs[0], type_shape=(16, 8))
+    alias = replace(plan.outputs[0], shape=(16, 8))
     return replace(plan, outputs=(alias, plan.outputs[1]))
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 UNINITIALISED = "its result is whatever was in memory"
 OWN_STREAM = (
-    "draws random numbers from Hemstitch's own generator: of samples that follow the seed only "
-    "shapes and types compare"
+    "draws its random numbers from Hemstitch's own generator: only shapes and types compare"
 )
 
 NOT_COMPARED: dict[str, str] = {

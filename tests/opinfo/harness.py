@@ -27,7 +27,6 @@ from hemstitch.options import Options
 TOLERANCE = {"forward": (1e-4, 1e-5), "backward": (1e-3, 1e-4)}
 BATCH = 16  # samples in one compile
 SEED = 42  # the one that OpInfo itself sets before it calls a random operation
-OTHER_SEEDS = 4  # a single one may drop the very same elements of a small tensor
 STRICT = Options(strict=True)  # what falls back to eager would always agree with it
 DRAW_SEEDS = "hemstitch.draw_seeds"  # torch's generator gives the seeds of random kernels
 
@@ -140,31 +139,18 @@ def judge(calls: Sequence[Call], backward: bool, random: bool) -> Verdict:
         if len(batch) > 1 and not random and _problem(whole, expected, backward, verdict) is None:
             continue
         for number, (call, expected) in enumerate(batch, start):
-            follows_seed = random and is_random(call, expected, backward)
-            problem = _problem(call, expected, backward, verdict, follows_seed)
+            problem = _problem(call, expected, backward, verdict, random)
             if problem is not None:
                 verdict.wrong.append(f"sample {number}: {problem}")
     return verdict
 
 
-def eager(call: Call, backward: bool, seed: int = SEED) -> Outcome | None:
+def eager(call: Call, backward: bool) -> Outcome | None:
     """None for the samples that are there to show what PyTorch refuses."""
     try:
-        return _run(call.function, call.inputs(backward), backward, seed)
+        return _run(call.function, call.inputs(backward), backward)
     except Exception:
         return None
-
-
-def is_random(call: Call, expected: Outcome, backward: bool) -> bool:
-    """Whether eager itself gives something else for other seeds."""
-    others = [eager(call, backward, SEED + k) for k in range(1, OTHER_SEEDS + 1)]
-    try:
-        for other in others:
-            assert other is not None
-            _compare(other, expected, backward)
-    except AssertionError:
-        return True
-    return False
 
 
 def _problem(
@@ -219,10 +205,8 @@ def _overlaps(x: Tensor) -> bool:
     return any(stride == 0 and size > 1 for stride, size in zip(x.stride(), x.shape))
 
 
-def _run(
-    function: Function, tensors: Sequence[Tensor], backward: bool, seed: int = SEED
-) -> Outcome:
-    torch.manual_seed(seed)
+def _run(function: Function, tensors: Sequence[Tensor], backward: bool) -> Outcome:
+    torch.manual_seed(SEED)
     with torch.set_grad_enabled(backward):
         results = list(tree_leaves(function(*tensors)))
     gradients = _gradients(results, tensors) if backward else []

@@ -19,15 +19,15 @@ class Alias:
     """A library operand: strides and offset over a tensor in memory."""
 
     tensor: Tensor
-    type_shape: tuple[Dim, ...]
+    shape: tuple[Dim, ...]
     strides: tuple[Dim, ...]
     offset: Dim
 
     @property
     def is_whole(self) -> bool:
         """It is the tensor itself."""
-        same = self.type_shape == self.tensor.node.shape and self.offset == 0
-        return same and agree(self.type_shape, self.strides, self.tensor.strides)
+        same = self.shape == self.tensor.node.shape and self.offset == 0
+        return same and agree(self.shape, self.strides, self.tensor.strides)
 
 
 @dataclass(slots=True)
@@ -53,7 +53,8 @@ class Demands:
         """Have `value` stored in `tensor`; each part of a concatenation for itself."""
         if is_view(value.op):
             self.views.setdefault(value, tensor)
-        parts = [(value, _zero())]
+        start: Dim = 0
+        parts = [(value, start)]
         while parts:
             part, offset = parts.pop()
             if part.op is Op.CONCAT and (part is value or part not in self.tensors):
@@ -122,7 +123,8 @@ def _expanded(found: Demands, output: Output, changed: set[Node | None]) -> Alia
 
 
 def _demand_shared(found: Demands, graph: Graph) -> None:
-    """Results kept for backward: views of what is in memory anyway, where their strides agree."""
+    """Results kept for backward: views of what is in memory anyway, where their strides agree; and
+    a result of the user's itself, whose version counter tells autograd if it is written to."""
     private = {alias.tensor for alias in found.outputs.values()}
     changed = {output.mutates for output in graph.outputs}
     for number, output in enumerate(graph.outputs):
@@ -131,7 +133,7 @@ def _demand_shared(found: Demands, graph: Graph) -> None:
         alias = _alias({**found.views, **found.tensors}, output.value)
         if (
             alias is not None
-            and alias.tensor not in private
+            and (alias.tensor not in private or alias.is_whole)
             and alias.tensor.node not in changed
             and agree(output.value.shape, alias.strides, output.strides)
         ):
@@ -217,10 +219,6 @@ def _alias(tensors: Mapping[Node, Tensor], value: Node) -> Alias | None:
 
 def _copy(value: Node, strides: tuple[Dim, ...]) -> Tensor:
     return Tensor(value, strides, is_copy=value.op in (Op.INPUT, Op.RESULT))
-
-
-def _zero() -> Dim:
-    return 0
 
 
 def agree(shape: tuple[Dim, ...], a: tuple[Dim, ...], b: tuple[Dim, ...]) -> bool:

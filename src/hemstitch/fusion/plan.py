@@ -44,14 +44,14 @@ class LibraryStep:
 
 
 @dataclass(frozen=True, slots=True)
-class UnstitchedStep:
+class LibraryFormStep:
     """Nodes that even alone are no kernel; they run in their library form."""
 
     group: Group
     why: Refusal
 
 
-Step = Union[KernelStep, LibraryStep, UnstitchedStep]
+Step = Union[KernelStep, LibraryStep, LibraryFormStep]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import heapq
 from hemstitch.fusion.cluster import Cluster, Clustering
 from hemstitch.fusion.demand import Demands, demands
 from hemstitch.fusion.names import kernel_name
-from hemstitch.fusion.plan import KernelStep, LibraryStep, Plan, Step, UnstitchedStep
+from hemstitch.fusion.plan import KernelStep, LibraryFormStep, LibraryStep, Plan, Step
 from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, toposort
 from hemstitch.options import Options
 from hemstitch.stitch.machine import Machine
@@ -96,7 +96,7 @@ def _kernel_step(
 ) -> Step:
     groups = tuple(clustering.group(cluster.vertices) for cluster in clusters)
     if clusters[0] in clustering.unstitchable:
-        return UnstitchedStep(groups[0], clustering.unstitchable[clusters[0]])
+        return LibraryFormStep(groups[0], clustering.unstitchable[clusters[0]])
     name = kernel_name(number, [n for group in groups for n in group.members], graph.origins)
     return KernelStep(groups, stitch(groups, clustering.machine, name))
 

@@ -132,7 +132,7 @@ def _check_outputs(graph: Graph, plan: Plan, filled: set[Tensor]) -> None:
     _require(len(plan.outputs) == len(graph.outputs), "another number of outputs")
     for output, place in zip(graph.outputs, plan.outputs):
         name = _name(output.value)
-        _require(place.type_shape == output.value.shape, f"the output {name} is of another shape")
+        _require(place.shape == output.value.shape, f"the output {name} is of another shape")
         if output.mutates is not None:
             _require(place.tensor.node is output.mutates, f"the output {name} is elsewhere")
         else:

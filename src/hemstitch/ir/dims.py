@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
-from operator import mul
+from operator import add, mul
 from typing import Union
 
 Dim = Union[int, "SymbolicDim"]
@@ -120,6 +120,11 @@ def choice(function: str, choices: Iterable[Dim]) -> Dim:
 
 def product(sizes: Iterable[Dim]) -> Dim:
     return reduce(mul, sizes, 1)
+
+
+def total(sizes: Iterable[Dim]) -> Dim:
+    """Their sum."""
+    return reduce(add, sizes, 0)
 
 
 def divides(divisor: Dim, size: Dim) -> bool:

@@ -201,8 +201,8 @@ class _Assembler:
         if alias.is_whole:
             return self._name(alias.tensor)
         if alias.tensor in self.slots:
-            return self._window(alias.tensor, alias.type_shape, alias.strides, alias.offset)
-        shape, strides = self._sizes(alias.type_shape), self._sizes(alias.strides)
+            return self._window(alias.tensor, alias.shape, alias.strides, alias.offset)
+        shape, strides = self._sizes(alias.shape), self._sizes(alias.strides)
         base = self._name(alias.tensor)
         return f"reinterpret({base}, {shape}, {strides}, {self._size(alias.offset)})"
 

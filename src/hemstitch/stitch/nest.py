@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hemstitch.ir.dims import Dim, product
+from hemstitch.ir.dims import product, total
 from hemstitch.ir.graph import Node, Op
 from hemstitch.ir.ops import highest, identity, is_reduction
 from hemstitch.ir.types import DType, contiguous_strides
@@ -57,7 +57,7 @@ class NestBuilder(Values):
         for position, (order, found) in enumerate(loops):
             self._clear_accumulators(order, found)
             self._open_loops(order, found, keep.get(position, []))
-        weight = sum((product(a.extent for a in order) for order, _ in loops), start=_zero())
+        weight = total(product(axis.extent for axis in order) for order, _ in loops)
         return Nest(
             self.mapping.rows,
             tuple(self.scopes[0].statements),
@@ -411,7 +411,3 @@ class NestBuilder(Values):
 def _axes_of(node: Node) -> tuple[object, ...]:
     assert isinstance(node.attr, tuple)
     return node.attr
-
-
-def _zero() -> Dim:
-    return 0

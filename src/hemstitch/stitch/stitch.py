@@ -30,13 +30,15 @@ def stitch(groups: Sequence[Group], machine: Machine, name: str) -> Stitched:
     buffers = Buffers(written, machine.l2_bytes // 2)
     phases: list[list[Nest]] = []
     for group in groups:
-        plan = schedule(group, machine)
-        for phase in range(plan.phases):
+        scheduled = schedule(group, machine)
+        for phase in range(scheduled.phases):
             if phase == len(phases):
                 phases.append([])
-            for nest in range(len(plan.mappings)):
-                if plan.at(nest, phase):
-                    phases[phase].append(NestBuilder(group, plan, buffers, nest, phase).build())
+            for nest in range(len(scheduled.mappings)):
+                if scheduled.at(nest, phase):
+                    phases[phase].append(
+                        NestBuilder(group, scheduled, buffers, nest, phase).build()
+                    )
     parameters = [*buffers.tensors.values(), *buffers.scratch]
     built = tuple(
         Phase(tuple(nests), "results of other tasks are read" if number else "")

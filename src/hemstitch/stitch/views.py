@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hemstitch.ir.dims import Dim, product
+from hemstitch.ir.dims import Dim, product, total
 from hemstitch.ir.graph import Node, Op, Range
 from hemstitch.ir.types import contiguous_strides
 from hemstitch.kernel.index import Index, divide, linear
@@ -108,15 +108,11 @@ def _alias(view: Node, steps: tuple[Dim, ...]) -> tuple[tuple[Dim, ...], Dim] | 
         case Op.SLICE:
             assert isinstance(view.attr, tuple)
             parts = [part for part in view.attr if isinstance(part, Range)]
-            offset = sum((p.start * step for p, step in zip(parts, steps)), start=_zero())
+            offset = total(part.start * step for part, step in zip(parts, steps))
             return tuple(step * part.step for part, step in zip(parts, steps)), offset
         case _:
             reshaped_steps = _reshape_strides(source.shape, steps, view.shape)
             return None if reshaped_steps is None else (reshaped_steps, 0)
-
-
-def _zero() -> Dim:
-    return 0
 
 
 def _reshape_strides(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from hemstitch.codegen.llvm.emitter import Emitter, Value
 from hemstitch.codegen.llvm.layout import ScratchLayout, scratch_layout
 from hemstitch.codegen.llvm.nest import STATUS, NestPrinter, Slot
-from hemstitch.ir.dims import Dim, SymbolicDim, product
+from hemstitch.ir.dims import Dim, SymbolicDim, product, total
 from hemstitch.kernel.nodes import Buffer, Kernel, Nest, Phase, Role
 
 GRAIN = 1 << 14  # elements of work that pay for one more thread; docs/performance.md
@@ -76,9 +76,9 @@ class _Table:
 
 def work(kernel: Kernel) -> Dim:
     """Elements of the kernel's busiest phase, which decide how many threads are worth it."""
-    known = [sum((_nest_work(n) for n in p.nests), start=_zero()) for p in kernel.phases]
+    known = [total(_nest_work(nest) for nest in p.nests) for p in kernel.phases]
     ints = [size for size in known if isinstance(size, int)]
-    return max(ints) if len(ints) == len(known) else sum(known, start=_zero())
+    return max(ints) if len(ints) == len(known) else total(known)
 
 
 def print_kernel(kernel: Kernel, target: Target) -> Program:
@@ -294,7 +294,3 @@ def _row_sizes(kernel: Kernel) -> Sequence[Dim]:
     return [product(axis.extent for axis in nest.rows) for nest in nests] + [
         nest.weight for nest in nests
     ]
-
-
-def _zero() -> Dim:
-    return 0

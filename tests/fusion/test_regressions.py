@@ -1,0 +1,88 @@
+"""Programs that once went wrong."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hemstitch.ir.builder import Builder
+from hemstitch.ir.graph import Graph, Op, Output, Range
+from hemstitch.ir.types import DType, contiguous_strides
+from hemstitch.runtime import interpret
+from hemstitch.stitch.machine import generic_cpu
+from tests.compiled import assert_close, simulate
+
+OPTIONS = {"strict": True, "check": True}
+
+
+def compiled(function):
+    torch._dynamo.reset()
+    return torch.compile(function, backend="hemstitch", options=OPTIONS)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.uint8, torch.bool])
+@pytest.mark.parametrize("size", [1, 5, 17, 33])
+def test_nothing_is_written_beyond_the_end(dtype, size):
+    """A masked store of one lane after a truncation wrote all the bits there had been."""
+
+    def fill(target, x):
+        target.copy_(x * 2)
+
+    memory = torch.ones(64, dtype=dtype)
+    x = torch.arange(size, dtype=torch.int32 if dtype is torch.uint8 else torch.float32)
+    compiled(fill)(memory[8 : 8 + size], x)
+    assert torch.equal(memory[8 : 8 + size], (x * 2).to(dtype))
+    assert bool((memory[:8] == 1).all()) and bool((memory[8 + size :] == 1).all())
+
+
+def graph_of(builder, x, *values):
+    return Graph((x,), tuple(Output(v, contiguous_strides(v.shape)) for v in values))
+
+
+def check(graph, threads=8):
+    (x,) = graph.inputs
+    arguments = [torch.randn(x.shape)]
+    found = simulate(graph, arguments, {}, generic_cpu(threads, 8))
+    assert_close(found, interpret.run(graph, arguments, precise=True), 1e-9)
+
+
+def less_its_maximum(builder, x, axes):
+    most = builder.reduce(Op.MAX, x, axes, keep=True)
+    return builder.make(Op.EXP, builder.make(Op.SUB, x, builder.broadcast(most, x.shape)))
+
+
+@pytest.mark.parametrize("shape", [(2, 12, 32), (3, 64, 64), (2, 8, 500)])
+def test_a_result_read_in_its_row_and_behind_a_barrier(shape):
+    builder = Builder()
+    x = builder.input("x", 0, shape, DType.F32, contiguous_strides(shape))
+    first = less_its_maximum(builder, x, [0])
+    values = less_its_maximum(builder, first, [0, 1]), less_its_maximum(builder, first, [0])
+    check(graph_of(builder, x, *values))
+
+
+@pytest.mark.parametrize("shape", [(300, 40), (64, 257)])
+def test_partial_results_read_beside_something_else(shape):
+    """Parts of a concatenation are read at places that only exist under its condition."""
+    builder = Builder()
+    x = builder.input("x", 0, shape, DType.F32, contiguous_strides(shape))
+    sums = builder.reduce(Op.SUM, x, [0])
+    ones = builder.constant(1.0, DType.F32, (2,))
+    joined = builder.concat([ones, sums], 0)
+    cut = builder.slice(joined, [Range(0)], (shape[1],))
+    check(graph_of(builder, x, joined, builder.make(Op.SUB, x, builder.broadcast(cut, shape))))
+
+
+def test_an_uneven_reshape_of_a_transposed_argument():
+    def function(x):
+        return x.t().reshape(4, 9).exp() + 1
+
+    x = torch.randn(6, 6)
+    torch.testing.assert_close(compiled(function)(x), function(x))
+
+
+def test_an_argument_in_a_layout_that_the_library_was_not_traced_with():
+    def function(x):
+        return torch.cumsum(x.contiguous(), 0) * 2, x.exp()
+
+    x = torch.randn(5, 7).t()
+    torch.testing.assert_close(compiled(function)(x), function(x))
