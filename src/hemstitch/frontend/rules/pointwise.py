@@ -266,10 +266,13 @@ def _logit(x: Value, eps: float | None = None) -> Value:
     return log(x / (1 - x))
 
 
-def _round(c: Context, x: Value, decimals: int = 0) -> Value:
-    if decimals:
-        raise NotHandled
-    return apply(Op.ROUND, x) if x.dtype.is_float else x
+def _round(c: Context, x: Value, *, decimals: int = 0) -> Value:
+    if not x.dtype.is_float:
+        return x
+    x, scale = x.cast(x.dtype.compute), 10.0 ** abs(decimals)
+    if decimals < 0:
+        return apply(Op.ROUND, x / scale) * scale
+    return apply(Op.ROUND, x * scale) / scale if decimals else apply(Op.ROUND, x)
 
 
 def _rounding(op: Op) -> Rule:
@@ -278,6 +281,11 @@ def _rounding(op: Op) -> Rule:
 
 def _logical(op: Op) -> Rule:
     return lambda c, *operands: apply(op, *map(to_bool, operands))
+
+
+def _angle(x: Value) -> Value:
+    """Of real numbers."""
+    return where(isnan(x), x, where(x < 0, math.pi, 0.0))
 
 
 def _heaviside(x: Value, at_zero: Value) -> Value:
@@ -325,6 +333,8 @@ POINTWISE: dict[str, Rule] = {
     "sgn": lambda c, x: x if x.dtype is DType.BOOL else sign(x),
     "square": of_any(lambda x: x * x),
     "round": _round,
+    "angle": of_floats(_angle),
+    "ldexp": of_floats(lambda x, exponent: x * apply(Op.EXP2, exponent)),
     "frac": of_any(lambda x: x - trunc(x)),
     "deg2rad": of_floats(lambda x: x * (math.pi / 180)),
     "rad2deg": of_floats(lambda x: x * (180 / math.pi)),
