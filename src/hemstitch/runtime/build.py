@@ -20,7 +20,7 @@ from hemstitch.runtime.interpret import evaluate as evaluate_nodes
 from hemstitch.stitch.group import Group, Tensor
 
 
-@lru_cache(maxsize=2048)
+@lru_cache(maxsize=512)
 def _loaded(text: str, entry: str) -> jit.Entry:
     """Machine code is shared by all graphs of the process that need the same."""
     return jit.load(text, entry)

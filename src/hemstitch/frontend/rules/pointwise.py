@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from hemstitch.frontend.context import Context, NotHandled, Rule
+from hemstitch.frontend.context import Context, Rule
 from hemstitch.frontend.values import (
     Term,
     Value,
