@@ -15,7 +15,7 @@ from hemstitch.ir import dims
 from hemstitch.ir.graph import Op, toposort
 from hemstitch.ir.verify import verify
 from hemstitch.runtime.interpret import bind_symbols, run, with_strides
-from hemstitch.runtime.returned import Argument, Fixed, Item, Number, Result, View
+from hemstitch.runtime.returned import Argument, Fixed, Item, Number, Result, Returned, View
 
 
 class InterpretBackend:
@@ -68,20 +68,23 @@ def execute(captured: Captured, arguments: list[Any], precise: bool = False) -> 
         if output.mutates is not None:
             arguments[output.mutates.attr.position].copy_(result)
 
-    def returned(each: Any) -> Any:
-        match each:
-            case Result(index):
-                return results[index]
-            case View(index, shape, steps, offset):
-                sizes, steps = ([dims.evaluate(d, symbols) for d in part] for part in (shape, steps))
-                return results[index].as_strided(sizes, steps, dims.evaluate(offset, symbols))
-            case Argument(position):
-                return arguments[position]
-            case Item(index):
-                return results[index].item()
-            case Number(value):
-                return dims.evaluate(value, symbols)
-            case Fixed(value):
-                return value
+    return tuple(_returned(each, arguments, results, symbols) for each in captured.returns)
 
-    return tuple(map(returned, captured.returns))
+
+def _returned(
+    each: Returned, arguments: list[Any], results: list[torch.Tensor], symbols: dict[str, int]
+) -> Any:
+    match each:
+        case Result(index):
+            return results[index]
+        case View(index, shape, strides, offset):
+            sizes, steps = ([dims.evaluate(d, symbols) for d in part] for part in (shape, strides))
+            return results[index].as_strided(sizes, steps, dims.evaluate(offset, symbols))
+        case Argument(position):
+            return arguments[position]
+        case Item(index):
+            return results[index].item()
+        case Number(value):
+            return dims.evaluate(value, symbols)
+        case Fixed(value):
+            return value

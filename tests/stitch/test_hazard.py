@@ -52,9 +52,9 @@ UNSAFE = {
 
 @pytest.mark.parametrize("safe", SAFE.values(), ids=SAFE)
 def test_safe(safe):
-    assert hazard(safe) is None
+    assert hazard(safe, safe.buffers) is None
 
 
 @pytest.mark.parametrize("unsafe", UNSAFE.values(), ids=UNSAFE)
 def test_unsafe(unsafe):
-    assert hazard(unsafe) == "x is read where another row may have replaced it"
+    assert hazard(unsafe, unsafe.buffers) == "x is read where another row may have replaced it"

@@ -3,6 +3,7 @@ of them must see it in the others."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import torch
@@ -16,18 +17,15 @@ from hemstitch.ir.dims import Dim
 
 def shared_memory(results: Sequence[object], sizes: Sizes) -> dict[torch.fx.Node, torch.fx.Node]:
     """For each result that shares memory with another: the node that made the whole of it."""
-    nodes = dict.fromkeys(each for each in results if _is_tensor(each))
-    whole = {node: _whole(node) for node in nodes}
-    shared = [base for base in whole.values() if list(whole.values()).count(base) > 1]
+    nodes = [each for each in results if isinstance(each, torch.fx.Node)]
+    tensors = [node for node in nodes if isinstance(node.meta.get("val"), torch.Tensor)]
+    whole = {node: _whole(node) for node in tensors}
+    count = Counter(whole.values())
     return {
         node: base
         for node, base in whole.items()
-        if base in shared and base.op == "call_function" and _is_dense(base, sizes)
+        if count[base] > 1 and base.op == "call_function" and _is_dense(base, sizes)
     }
-
-
-def _is_tensor(result: object) -> bool:
-    return isinstance(result, torch.fx.Node) and isinstance(result.meta.get("val"), torch.Tensor)
 
 
 def _whole(node: torch.fx.Node) -> torch.fx.Node:

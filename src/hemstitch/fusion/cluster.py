@@ -231,7 +231,7 @@ class Clustering:
             stitched = stitch([self.group(vertices)], self.machine, "attempt")
         except Refused as refused:
             return refused.refusal
-        problem = hazard(stitched.kernel)
+        problem = hazard(stitched.kernel, stitched.replaced)
         return Refusal("mutation", problem) if problem is not None else None
 
     def _is_plain(self, first: Cluster, second: Cluster) -> bool:

@@ -6,11 +6,11 @@ and before it does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 
 from hemstitch.kernel.index import Axis
-from hemstitch.kernel.nodes import Buffer, Kernel, Load, Loop, Nest, Role, Stmt, Store
+from hemstitch.kernel.nodes import Buffer, Kernel, Load, Loop, Nest, Stmt, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +24,12 @@ class _Access:
     loops: tuple[Axis, ...]
 
 
-def hazard(kernel: Kernel) -> str | None:
-    """What is wrong, or None."""
+def hazard(kernel: Kernel, replaced: Container[Buffer]) -> str | None:
+    """What is wrong, or None. `replaced`: the parameters that held something before; what a kernel
+    reads of others is what it has put there itself."""
     found: dict[Buffer, list[_Access]] = {}
     for access in _accesses(kernel):
-        if access.statement.buffer.role is Role.OUTPUT:
+        if access.statement.buffer in replaced:
             found.setdefault(access.statement.buffer, []).append(access)
     for buffer, accesses in found.items():
         loads = [a for a in accesses if isinstance(a.statement, Load)]

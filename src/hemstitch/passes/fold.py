@@ -283,7 +283,7 @@ def reduced_empty(builder: Builder, node: Node) -> Node | None:
     return None
 
 
-@rule(*COMPUTED)
+@rule(*COMPUTED, Op.GATHER)
 def empty(builder: Builder, node: Node) -> Node | None:
     """x -> 0    where x has no elements"""
     return builder.constant(0, node.type.dtype, node.shape) if node.type.size == 0 else None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hemstitch.ir.dims import product, total
 from hemstitch.ir.graph import Node, Op
-from hemstitch.ir.ops import highest, identity, is_reduction
+from hemstitch.ir.ops import OPS, highest, identity, is_reduction
 from hemstitch.ir.types import DType, contiguous_strides
 from hemstitch.kernel.index import Axis, Index, at, linear
 from hemstitch.kernel.nodes import (
@@ -48,6 +48,7 @@ class NestBuilder(Values):
         super().__init__(group, schedule, buffers, (nest, phase))
         self.roots = schedule.at(nest, phase)
         self.accumulators: dict[Node, str] = {}
+        self.staged: dict[Node, tuple[Buffer, Index]] = {}  # kept values that wait in a result
         self.flushed: dict[Node, tuple[Stmt, ...]] = {}  # sums of the last rows, brought home
 
     def build(self) -> Nest:
@@ -70,7 +71,8 @@ class NestBuilder(Values):
     def _plan_kept(
         self, loops: Sequence[tuple[tuple[Axis, ...], list[Root]]]
     ) -> dict[int, list[Node]]:
-        """For each loop, the values it must leave in row buffers; none if they would not fit."""
+        """For each loop, the values it must leave for later ones: in row buffers, or if those would
+        not fit, only what can wait in the memory of a result."""
         evaluated: list[set[Node]] = [
             set().union(*(computed_below(root.value, self.members) for root in roots))
             for _, roots in loops
@@ -83,11 +85,41 @@ class NestBuilder(Values):
         kept = kept_values(self.group, evaluated, first)
         extents = (self.group.hint(self._row_extent(node)) for node in kept)
         if 4 * sum(extents) > self.buffers.row_budget:
-            return {}
+            self.staged = self._staged(loops, evaluated, first)
+            kept = [node for node in kept if node in self.staged]
         found: dict[int, list[Node]] = {}
         for node in kept:
             found.setdefault(first[node], []).append(node)
         return found
+
+    def _staged(
+        self,
+        loops: Sequence[tuple[tuple[Axis, ...], list[Root]]],
+        evaluated: Sequence[set[Node]],
+        first: Mapping[Node, int],
+    ) -> dict[Node, tuple[Buffer, Index]]:
+        """Costly values that only one later loop needs, which writes a result of the same shape:
+        they wait in its memory (AStitch's hierarchical reuse, without on-chip memory)."""
+        places: dict[Node, tuple[Buffer, Index]] = {}
+        for node, made in first.items():
+            later = [k for k in range(made + 1, len(loops)) if node in evaluated[k]]
+            if not OPS[node.op].is_expensive or len(later) != 1:
+                continue
+            order, roots = loops[later[0]]
+            free = (root for root in roots if self._can_hold(node, root, places))
+            root = next(free, None) if order == loops[made][0] else None
+            if root is not None:
+                places[node] = self._destination(root)
+        return places
+
+    def _can_hold(
+        self, node: Node, root: Root, places: Mapping[Node, tuple[Buffer, Index]]
+    ) -> bool:
+        write = root.write
+        if write is None or write.tensor.is_argument:
+            return False
+        is_free = all(self.buffers.output(write.tensor) is not b for b, _ in places.values())
+        return is_free and write.value.type.dtype is node.type.dtype is node.type.dtype.compute
 
     def _why(self) -> str:
         rows = " x ".join(f"{axis}[{axis.extent}]" for axis in self.mapping.rows) or "one row"
@@ -132,23 +164,31 @@ class NestBuilder(Values):
         for node, indices in self._evaluation_order(roots):
             self.value(node, indices)
         for node in keep:
-            name = self.value(node, self._natural(node).indices)
-            buffer = self.buffers.row(self.place, node, self._row_extent(node))
-            self._emit(Store(buffer, self._row_address(node, self._natural(node).indices), name))
+            indices = self._natural(node).indices
+            name = self.value(node, indices)
+            place = self.staged.get(node)
+            if place is None:
+                buffer = self.buffers.row(self.place, node, self._row_extent(node))
+                place = (buffer, self._row_address(node, indices))
+            self._emit(Store(*place, name))
         for root in roots:
             natural = natural_of(root, self.schedule.unification)
             name = self.value(root.value, natural.indices)
             if root.write is not None:
-                address = linear(natural.indices, root.write.strides).shifted(root.write.offset)
-                self._emit(
-                    Store(self.buffers.output(root.write.tensor), self._final(address), name)
-                )
+                self._emit(Store(*self._destination(root), name))
             elif self._depth(order, root) < len(order):
                 self._accumulate(root, natural, name)
             else:
                 assert root.reduction is not None
                 self._result(order, root, name, self._arg_order(root, natural))
-        self.kept |= set(keep)
+        self.kept |= {node: self.staged.get(node) for node in keep}
+
+    def _destination(self, root: Root) -> tuple[Buffer, Index]:
+        """Where a write puts the elements of its own loop's index."""
+        write, natural = root.write, natural_of(root, self.schedule.unification)
+        assert write is not None
+        address = linear(natural.indices, write.strides).shifted(write.offset)
+        return self.buffers.output(write.tensor), self._final(address)
 
     def _evaluation_order(self, roots: list[Root]) -> list[tuple[Node, Indices]]:
         """Members and where they are evaluated, operands first, so that `value` never recurses
@@ -168,7 +208,7 @@ class NestBuilder(Values):
                 continue
             seen.add((node, indices))
             if node in self.members:
-                if is_reduction(node.op) or node in self.kept:
+                if is_reduction(node.op) or self._is_kept(node, indices):
                     continue
                 work.append((node, indices, True))
                 if node.op is not Op.GATHER:

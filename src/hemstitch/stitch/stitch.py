@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hemstitch.kernel.nodes import Kernel, Nest, Phase
+from hemstitch.kernel.nodes import Buffer, Kernel, Nest, Phase, Role
 from hemstitch.stitch.buffers import Buffers
 from hemstitch.stitch.group import Group, Tensor
 from hemstitch.stitch.machine import Machine
@@ -19,6 +19,12 @@ class Stitched:
 
     kernel: Kernel
     tensors: tuple[Tensor, ...]
+
+    @property
+    def replaced(self) -> frozenset[Buffer]:
+        """Parameters through which the kernel writes over an argument's old contents."""
+        pairs = zip(self.kernel.parameters, self.tensors)
+        return frozenset(b for b, t in pairs if t.is_argument and b.role is Role.OUTPUT)
 
 
 def stitch(groups: Sequence[Group], machine: Machine, name: str) -> Stitched:

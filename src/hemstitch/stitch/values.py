@@ -36,7 +36,9 @@ class Values(Scopes, ABC):
         self.buffers = buffers
         self.place = place
         self.members = frozenset(group.members)
-        self.kept: set[Node] = set()  # in row buffers, by loops before the present one
+        # Left by loops before the present one: in row buffers (None), or in place of what will be
+        # written there later (the buffer, and the address of the row's own elements).
+        self.kept: dict[Node, tuple[Buffer, Index] | None] = {}
 
     @abstractmethod
     def reduced(self, node: Node, indices: Indices, mask: str | None) -> str:
@@ -58,9 +60,8 @@ class Values(Scopes, ABC):
             tensor, strides, offset = leaf
             address = self._final(linear(indices, strides).shifted(offset))
             return self._load(self.buffers.input(tensor), address, mask)
-        if node in self.kept:
-            buffer = self.buffers.row(self.place, node, self._row_extent(node))
-            return self._load(buffer, self._row_address(node, indices), mask)
+        if self._is_kept(node, indices):
+            return self._load(*self._kept_at(node, indices), mask)
         if node.op in INLINE:
             return self._inline(node, indices)
         special = _SPECIAL.get(node.op)
@@ -71,6 +72,18 @@ class Values(Scopes, ABC):
             return self.reduced(node, indices, mask)
         names = tuple(self.value(operand, indices, mask) for operand in node.inputs)
         return self._let(node.op, names, node.inputs[-1].type.dtype, node.type.dtype)
+
+    def _is_kept(self, node: Node, indices: Indices) -> bool:
+        if node not in self.kept:
+            return False
+        return self.kept[node] is None or indices == self._natural(node).indices
+
+    def _kept_at(self, node: Node, indices: Indices) -> tuple[Buffer, Index]:
+        place = self.kept[node]
+        if place is not None:
+            return place
+        buffer = self.buffers.row(self.place, node, self._row_extent(node))
+        return buffer, self._row_address(node, indices)
 
     def _bent(self, node: Node, indices: Indices, mask: str | None) -> str:
         return self.value(node.inputs[0], through(node, indices), mask)

@@ -91,7 +91,7 @@ def _div(c: Context, x: Value, y: Term, rounding_mode: str | None = None) -> Val
     if rounding_mode == "floor":
         return apply(Op.FLOORDIV, x, y)
     if c.dtype.is_float:
-        return trunc(apply(Op.DIV, x, y))
+        return trunc(apply(Op.DIV, x, y).cast(c.dtype))  # torch rounds the quotient first
     return apply(Op.TRUNCDIV, x, y)
 
 
