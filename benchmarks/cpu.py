@@ -1,6 +1,7 @@
 """Memory-intensive workloads on the processor: eager, Inductor and Hemstitch in one process.
 
-python -m benchmarks.cpu [--quick] [--only NAME] [--threads 1,2] [--json FILE] [--keep-pages]
+python -m benchmarks.cpu [--sizes L2,L3,memory] [--only NAME] [--threads 1,2] [--json FILE]
+                         [--quick] [--keep-pages]
 
 Each case runs at sizes whose tensors fit L2, fit L3 and exceed it, forward and forward + backward.
 `roof` is the share of the roofline: the time that a copy of as many bytes as the case must move
@@ -79,18 +80,18 @@ def bytes_moved(case: Case, arguments: Arguments, direction: str) -> int:
     return forward + bytes_of(arguments) + results + bytes_of(_differentiable(case, arguments))
 
 
-def settings(case: Case, threads: int, quick: bool) -> Iterator[tuple[str, int, int]]:
+def settings(case: Case, threads: int, wanted: list[str]) -> Iterator[tuple[str, int, int]]:
     """(size class, rows, sets of arguments)"""
     if case.rows is not None:
         yield "as named", case.rows, FIXED_SETS
         return
     small, large = (bytes_moved(case, case.arguments(rows), "forward") for rows in (8, 16))
     for name, (level, share, sets) in SIZE_CLASSES.items():
+        if name not in wanted:
+            continue
         cache = machine.cache_bytes(level) * (threads if level == 2 else 1)
         rows = max(1, int(cache * share) // ((large - small) // 8))
         yield name, 1 << (rows.bit_length() - 1), sets
-        if quick:
-            return
 
 
 def compiled(case: Case, backend: str) -> Function:
@@ -248,13 +249,19 @@ def record(lines: list[Line], arguments: argparse.Namespace) -> dict[str, object
     }
 
 
+def keep(lines: list[Line], arguments: argparse.Namespace) -> None:
+    arguments.json.parent.mkdir(parents=True, exist_ok=True)
+    arguments.json.write_text(json.dumps(record(lines, arguments), indent=1) + "\n")
+
+
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks.cpu", description=__doc__.splitlines()[0])
     parser.add_argument("--backend", default="hemstitch", help="the one compared with the others")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--threads", default=f"{torch.get_num_threads()}", metavar="1,2")
     parser.add_argument("--only", default="", metavar="NAME", help="cases whose name contains it")
-    parser.add_argument("--quick", action="store_true", help="the smallest size, few rounds")
+    parser.add_argument("--sizes", default=",".join(SIZE_CLASSES), metavar="L2,L3,memory")
+    parser.add_argument("--quick", action="store_true", help="few rounds")
     parser.add_argument("--keep-pages", action="store_true", help="no page faults (glibc)")
     return parser.parse_args()
 
@@ -270,14 +277,13 @@ def main() -> None:
         torch.set_num_threads(threads)
         print(f"\n{threads} thread{'s' * (threads > 1)}\n{heading(backends)}")
         for case in (case for case in CASES if arguments.only in case.name):
-            for size in settings(case, threads, arguments.quick):
+            for size in settings(case, threads, arguments.sizes.split(",")):
                 for direction in DIRECTIONS[: 2 if case.backward else 1]:
                     lines.append(measure(case, size, direction, backends, rounds))
                     print(text_of(lines[-1], backends), flush=True)
+                    if arguments.json:  # after every line: a long run may be cut short
+                        keep(lines, arguments)
     print("", *summary(lines, backends[-1]), sep="\n")
-    if arguments.json:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(record(lines, arguments), indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import torch
 from hemstitch.errors import InternalError
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import symbol
-from hemstitch.ir.graph import Op, Range
+from hemstitch.ir.graph import Address, Op, Range
 from hemstitch.ir.ops import OPS, is_elementwise
 from hemstitch.ir.types import DType, Kind, TensorType
 from hemstitch.ir.verify import verify
@@ -166,6 +166,16 @@ FIRES = [
     (
         "empty",
         lambda v: v.neg(v.builder.slice(v.x, [Range(0), Range(0)], (7, 0))),
+        lambda v: v.builder.constant(0, DType.F32, (7, 0)),
+    ),
+    (
+        "empty",
+        lambda v: v.builder.gather(
+            v.x,
+            [v.builder.slice(v.i, [Range(0), Range(0)], (7, 0))] * 2,
+            [Address(operand=1), Address(operand=2)],
+            (7, 0),
+        ),
         lambda v: v.builder.constant(0, DType.F32, (7, 0)),
     ),
     ("known_size", lambda v: v.builder.size(5), lambda v: v.builder.constant(5, DType.I64)),
