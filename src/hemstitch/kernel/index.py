@@ -37,7 +37,23 @@ class Computed:
         return self.name
 
 
-Variable = Union[Axis, Computed]
+@dataclass(frozen=True, slots=True)
+class Window:
+    """An index that is only used where it lies in [0, extent): inside one part of a concatenation,
+    say. It stands for `index`, but arithmetic may rely on the bound (see `expand`)."""
+
+    index: Index
+    extent: Dim
+
+    @property
+    def name(self) -> str:
+        return f"[{self.index}]"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+Variable = Union[Axis, Computed, Window]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +100,15 @@ class Index:
 
 def at(variable: Variable) -> Index:
     return Index(((variable, 1),))
+
+
+def expand(index: Index) -> Index:
+    """`index` with what its windows stand for."""
+    result = Index((), index.constant)
+    for variable, coefficient in index.terms:
+        inside = expand(variable.index) if isinstance(variable, Window) else at(variable)
+        result += inside.scaled(coefficient)
+    return result
 
 
 def linear(indices: Iterable[Index], strides: Iterable[Dim]) -> Index:

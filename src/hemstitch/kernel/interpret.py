@@ -261,6 +261,7 @@ class _Task:
             if isinstance(variable, Computed):
                 value = self.values[variable.name]
             else:
+                assert isinstance(variable, Axis), "windows are expanded before"
                 value = self.axes[variable]
             total = total + np.asarray(value, np.int64) * self.launch.dim(coefficient)
         return np.asarray(total)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hemstitch.ir.dims import Dim, evaluate
 from hemstitch.ir.graph import Address, Node, Op
 from hemstitch.ir.ops import OPS, OpClass, is_reduction
-from hemstitch.kernel.index import Computed, Index, at
+from hemstitch.kernel.index import Computed, Index, Window, at
 from hemstitch.stitch.refusal import Refused
 from hemstitch.stitch.views import BENDING, Indices, strided, through
 
@@ -164,7 +164,12 @@ def leaf_below(group: Group, node: Node) -> tuple[Tensor, tuple[Dim, ...], Dim] 
 def padded(node: Node, indices: Indices) -> Indices:
     """PAD: the index into the unpadded tensor; only meaningful inside it."""
     assert isinstance(node.attr, tuple)
-    return tuple(i.shifted(-low) for i, low in zip(indices, node.attr) if isinstance(low, int))
+    lows = [low for low in node.attr if isinstance(low, int)]
+    sizes = zip(indices, lows, node.inputs[0].shape, node.shape)
+    return tuple(
+        at(Window(index.shifted(-low), size)) if size != wide else index
+        for index, low, size, wide in sizes
+    )
 
 
 def parts(node: Node, indices: Indices) -> list[Indices]:
@@ -176,7 +181,7 @@ def parts(node: Node, indices: Indices) -> list[Indices]:
     start: Dim = 0
     found = []
     for part in node.inputs:
-        inside = indices[axis].shifted(-1 * start)
+        inside = at(Window(indices[axis].shifted(-1 * start), part.shape[axis]))
         found.append((*indices[:axis], inside, *indices[axis + 1 :]))
         start = start + part.shape[axis]
     return found

@@ -15,7 +15,7 @@ from hemstitch.ir.dims import Dim, quotient
 from hemstitch.ir.graph import Node, Op
 from hemstitch.ir.ops import OPS, is_reduction
 from hemstitch.ir.types import contiguous_strides
-from hemstitch.kernel.index import Axis, Index, Variable, at, linear
+from hemstitch.kernel.index import Axis, Index, Variable, at, expand, linear
 from hemstitch.stitch.axes import Natural, Unification
 from hemstitch.stitch.fold import Folding, fold
 from hemstitch.stitch.group import INLINE, Group, Root, leaf_below, operands, reductions_below
@@ -138,7 +138,7 @@ def _touched(group: Group, root: Root, natural: Natural) -> tuple[tuple[Index, .
             flops += OPS[node.op].flops
         if not (node in members and is_reduction(node.op)):
             work.extend(operands(node, indices))
-    return tuple(address for _, address in found), flops
+    return tuple(expand(address) for _, address in found), flops
 
 
 def _positions(node: Node, indices: Indices) -> Indices:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from hemstitch.ir.dims import Dim, product
 from hemstitch.ir.graph import Node
 from hemstitch.ir.types import contiguous_strides
-from hemstitch.kernel.index import Axis, Computed, Index, Variable, at, linear
+from hemstitch.kernel.index import Axis, Computed, Index, Variable, at, expand, linear
 from hemstitch.kernel.nodes import TASK, Loop, Stmt
 from hemstitch.stitch.axes import Natural
 from hemstitch.stitch.refusal import Refused
@@ -60,7 +60,7 @@ class Scopes:
 
     def _final(self, index: Index) -> Index:
         """In terms of the axes that are looped over."""
-        return self.schedule.folding.index(index).substitute(self.mapping.split)
+        return self.schedule.folding.index(expand(index)).substitute(self.mapping.split)
 
     def _level(self, index: Index) -> int:
         """The outermost scope that knows every variable of `index`."""

@@ -512,6 +512,7 @@ class NestPrinter:
             elif self._lanes is not None and variable is self._lanes.axis:
                 value = self._lanes.firsts[copy]
             else:
+                assert isinstance(variable, Axis), "windows are expanded before"
                 value = self._axes[variable]
             if coefficient != 1:
                 value = e.binary("mul", value, self._dim(coefficient))
