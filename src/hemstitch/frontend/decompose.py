@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from itertools import count
 from typing import Any
 
@@ -34,12 +35,17 @@ KEPT_PREFIXES = ("_scaled_dot_product", "_flash_attention", "_efficient_attentio
 
 def decompositions() -> Decompositions:
     """A fresh table for one compile."""
+    return {**_always(), **_random()}
+
+
+@cache
+def _always() -> Decompositions:
+    """The same for every compile; torch takes long to list its own."""
     core: Any = core_aten_decompositions()
     table = {op: function for op, function in core.items() if op not in RULES and not _is_kept(op)}
     expanded = [getattr(aten, name) for name in map(_packet, EXPANDED) if hasattr(aten, name)]
     table.update(get_decompositions(expanded))
     table[aten.native_group_norm.default] = _group_norm
-    table.update(_random())
     return table
 
 
