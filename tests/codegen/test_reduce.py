@@ -15,9 +15,9 @@ from hemstitch.codegen.llvm.reduce import (
     combine_arg,
     horizontal,
     horizontal_arg,
-    identity,
 )
 from hemstitch.ir.graph import Op
+from hemstitch.ir.ops import identity
 from hemstitch.ir.types import DType
 
 NUMBERS = [dtype for dtype in TABLES if dtype is not DType.BOOL]

@@ -226,6 +226,8 @@ def _gradients(results: Sequence[Any], tensors: Sequence[Tensor]) -> list[Tensor
 
 def _direction(x: Tensor) -> Tensor:
     """The same in a batch as alone."""
+    if x.layout is not torch.strided:
+        return x.detach().clone()
     generator = torch.Generator().manual_seed(SEED)
     return torch.randn(x.shape, dtype=x.dtype, generator=generator)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from hemstitch.ir.dims import Dim, product
 from hemstitch.ir.graph import Graph, InputAttr, LibraryCall, Node, Op, Output, toposort
 from hemstitch.ir.ops import is_view
-from hemstitch.ir.types import contiguous_strides
+from hemstitch.ir.types import DType, contiguous_strides
 from hemstitch.stitch.group import MOST_CONCAT_PARTS, Tensor, Write, is_member
 from hemstitch.stitch.views import is_even, strided
 
@@ -173,6 +173,8 @@ def _result_strides(node: Node) -> tuple[Dim, ...]:
 
 def _output(found: Demands, value: Node, strides: tuple[Dim, ...], taken: set[Tensor]) -> Alias:
     """A tensor of its own for every result: the caller may write to one and keep the others."""
+    if value.type.dtype is DType.OPAQUE:
+        return _uncopied(found, value)
     alias = _alias(found.tensors, value)
     is_free = alias is not None and alias.tensor.is_result and alias.tensor not in taken
     if alias is not None and is_free and agree(value.shape, alias.strides, strides):
@@ -189,6 +191,8 @@ def _output(found: Demands, value: Node, strides: tuple[Dim, ...], taken: set[Te
 
 def _operand(found: Demands, value: Node, strides: tuple[Dim, ...] | None) -> Alias:
     """An alias of what is in memory where its strides are as traced, else a tensor of its own."""
+    if value.type.dtype is DType.OPAQUE:
+        return _uncopied(found, value)
     wanted = contiguous_strides(value.shape) if strides is None else strides
     alias = _alias({**found.views, **found.tensors}, value)
     if alias is not None and (strides is None or agree(value.shape, alias.strides, wanted)):
@@ -201,6 +205,12 @@ def _operand(found: Demands, value: Node, strides: tuple[Dim, ...] | None) -> Al
         made = (w.tensor for w in found.writes if w.tensor.node is value and w.strides == wanted)
         tensor = next(made, None) or found.write(value, _copy(value, wanted))
     return Alias(tensor, value.shape, wanted, 0)
+
+
+def _uncopied(found: Demands, value: Node) -> Alias:
+    """Itself: no kernel can copy a type that only library calls touch."""
+    tensor = found.tensors[value]
+    return Alias(tensor, value.shape, tensor.strides, 0)
 
 
 def _alias(tensors: Mapping[Node, Tensor], value: Node) -> Alias | None:

@@ -114,21 +114,16 @@ def is_library(op: Op) -> bool:
 
 
 def identity(op: Op, dtype: DType) -> bool | int | float:
-    """What a reduction starts from: combining with it changes nothing."""
-    match op:
-        case Op.SUM:
-            return 0
-        case Op.PROD:
-            return 1
-        case Op.ANY:
-            return False
-        case Op.ALL:
-            return True
-        case Op.MAX | Op.ARGMAX:
-            return lowest(dtype)
-        case _:
-            assert op in (Op.MIN, Op.ARGMIN), op
-            return highest(dtype)
+    """What a reduction starts from: combining with it changes nothing. For ARGMAX and ARGMIN the
+    value that any other wins against; paired with the largest index it loses to an equal one."""
+    if op in (Op.MAX, Op.ARGMAX):
+        return lowest(dtype)
+    if op in (Op.MIN, Op.ARGMIN):
+        return highest(dtype)
+    one = op in (Op.PROD, Op.ALL)
+    if dtype.kind is Kind.BOOL:
+        return one
+    return float(one) if dtype.is_float else int(one)
 
 
 def lowest(dtype: DType) -> bool | int | float:

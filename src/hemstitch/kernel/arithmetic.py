@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hemstitch.ir.functions import FLOAT_FUNCTIONS
 from hemstitch.ir.graph import Op
 from hemstitch.ir.ops import highest, identity
 from hemstitch.ir.types import DType
@@ -93,33 +94,12 @@ def _elementwise(function: Callable[[float], float]) -> Callable[[Array], Array]
 
 ARITHMETIC: Mapping[Op, Callable[..., Any]] = MappingProxyType(
     {
+        **FLOAT_FUNCTIONS,
         Op.NEG: np.negative,
         Op.ABS: np.abs,
         Op.SIGN: np.sign,
-        Op.EXP: np.exp,
-        Op.EXP2: np.exp2,
-        Op.EXPM1: np.expm1,
-        Op.LOG: np.log,
-        Op.LOG2: np.log2,
-        Op.LOG10: np.log10,
-        Op.LOG1P: np.log1p,
-        Op.SQRT: np.sqrt,
-        Op.RSQRT: lambda x: 1 / np.sqrt(x),
-        Op.RECIPROCAL: lambda x: 1 / x,
-        Op.SIN: np.sin,
-        Op.COS: np.cos,
-        Op.TAN: np.tan,
-        Op.ASIN: np.arcsin,
-        Op.ACOS: np.arccos,
-        Op.ATAN: np.arctan,
-        Op.SINH: np.sinh,
-        Op.COSH: np.cosh,
-        Op.TANH: np.tanh,
-        Op.SIGMOID: lambda x: 1 / (1 + np.exp(-x)),
         Op.ERF: _elementwise(math.erf),
         Op.ERFC: _elementwise(math.erfc),
-        Op.FLOOR: np.floor,
-        Op.CEIL: np.ceil,
         Op.ROUND: np.rint,
         Op.TRUNC: np.trunc,
         Op.NOT: np.invert,

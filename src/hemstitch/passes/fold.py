@@ -15,6 +15,7 @@ import numpy as np
 
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import product
+from hemstitch.ir.functions import FLOAT_FUNCTIONS
 from hemstitch.ir.graph import Node, Op
 from hemstitch.ir.ops import OPS, OpClass, highest, identity, is_elementwise, lowest
 from hemstitch.ir.types import DType, Kind
@@ -127,33 +128,12 @@ _COMPARISONS: dict[Op, Function] = {
 }
 _FLOATS: dict[Op, Function] = {
     **_COMPARISONS,
+    **FLOAT_FUNCTIONS,
     Op.NEG: operator.neg,
     Op.ABS: abs,
     Op.SIGN: lambda x: None if np.isnan(x) else np.sign(x),
-    Op.EXP: np.exp,
-    Op.EXP2: np.exp2,
-    Op.EXPM1: np.expm1,
-    Op.LOG: np.log,
-    Op.LOG2: np.log2,
-    Op.LOG10: np.log10,
-    Op.LOG1P: np.log1p,
-    Op.SQRT: np.sqrt,
-    Op.RSQRT: lambda x: 1 / np.sqrt(x),
-    Op.RECIPROCAL: lambda x: 1 / x,
-    Op.SIN: np.sin,
-    Op.COS: np.cos,
-    Op.TAN: np.tan,
-    Op.ASIN: np.arcsin,
-    Op.ACOS: np.arccos,
-    Op.ATAN: np.arctan,
-    Op.SINH: np.sinh,
-    Op.COSH: np.cosh,
-    Op.TANH: np.tanh,
-    Op.SIGMOID: lambda x: 1 / (1 + np.exp(-x)),
     Op.ERF: math.erf,
     Op.ERFC: math.erfc,
-    Op.FLOOR: np.floor,
-    Op.CEIL: np.ceil,
     Op.ROUND: np.rint,
     Op.TRUNC: np.trunc,
     Op.ISNAN: np.isnan,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from types import MappingProxyType
 
 from hemstitch.codegen.llvm.elementwise import apply
 from hemstitch.codegen.llvm.emitter import Emitter, Value
 from hemstitch.ir.graph import Op
-from hemstitch.ir.types import DType, Kind
+from hemstitch.ir.ops import identity
+from hemstitch.ir.types import DType
 
 Pair = tuple[Value, Value]  # (value, i64 index)
 
@@ -23,43 +23,6 @@ _JOIN: Mapping[Op, Op] = MappingProxyType(
         Op.ALL: Op.AND,
     }
 )
-
-
-def identity(op: Op, dtype: DType) -> bool | int | float:
-    """What changes no result. For ARGMAX and ARGMIN: the value that any other wins against; pair
-    it with the largest index, so that it loses to an equal one as well."""
-    if op in (Op.MAX, Op.ARGMAX):
-        return _least(dtype)
-    if op in (Op.MIN, Op.ARGMIN):
-        return _greatest(dtype)
-    one = op in (Op.PROD, Op.ALL)
-    match dtype.kind:
-        case Kind.BOOL:
-            return one
-        case Kind.INT:
-            return int(one)
-        case _:
-            return float(one)
-
-
-def _least(dtype: DType) -> bool | int | float:
-    match dtype.kind:
-        case Kind.BOOL:
-            return False
-        case Kind.INT:
-            return 0 if dtype is DType.U8 else -(1 << 8 * dtype.bytes - 1)
-        case _:
-            return -math.inf
-
-
-def _greatest(dtype: DType) -> bool | int | float:
-    match dtype.kind:
-        case Kind.BOOL:
-            return True
-        case Kind.INT:
-            return 255 if dtype is DType.U8 else (1 << 8 * dtype.bytes - 1) - 1
-        case _:
-            return math.inf
 
 
 def combine(e: Emitter, op: Op, dtype: DType, a: Value, b: Value) -> Value:
