@@ -1,7 +1,7 @@
-"""Brings the results of `benchmarks.cpu` into the README. Takes its JSON file and rewrites what
-stands between the two markers.
+"""Brings the results of `benchmarks.cpu` into the README. Takes its JSON files, made on one machine,
+and rewrites what stands between the two markers.
 
-python -m benchmarks.table benchmarks/results/cpu.json
+python -m benchmarks.table benchmarks/results/cpu-*.json
 """
 
 from __future__ import annotations
@@ -57,10 +57,11 @@ def insert(text: str, rows: list[str]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.table")
-    parser.add_argument("results", type=Path)
+    parser.add_argument("results", type=Path, nargs="+")
     parser.add_argument("--backend", default="hemstitch")
     arguments = parser.parse_args()
-    record = json.loads(arguments.results.read_text())
+    records = [json.loads(path.read_text()) for path in arguments.results]
+    record = records[0] | {"lines": [line for each in records for line in each["lines"]]}
     text = README.read_text(encoding="utf-8")
     README.write_text(insert(text, table(record, arguments.backend)), encoding="utf-8")
 

@@ -44,7 +44,7 @@ class Call:
         """Copies with the same strides, since an operation may change its argument."""
         copies = [
             torch.empty_strided(x.shape, x.stride(), dtype=x.dtype).copy_(x.detach())
-            if x.layout is torch.strided and not _overlaps(x)
+            if _is_strided(x) and not _overlaps(x)
             else x.detach().clone()
             for x in self.tensors
         ]
@@ -159,7 +159,7 @@ def _problem(
     try:
         tensors = call.inputs(backward)
         with torch.set_grad_enabled(backward):
-            function = _compiled(call, tensors, verdict)
+            function = _compiled(call, tensors, expected, verdict)
         found = _run(function, tensors, backward)
         (_compare_kinds if random else _compare)(found, expected, backward)
     except Exception as error:
@@ -167,22 +167,28 @@ def _problem(
     return None
 
 
-def _compiled(call: Call, tensors: Sequence[Tensor], verdict: Verdict) -> Function:
+def _compiled(
+    call: Call, tensors: Sequence[Tensor], expected: Outcome, verdict: Verdict
+) -> Function:
     """The call as the backend compiles it; its results come as a flat sequence."""
 
     def backend(gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Function:
         return compile_with(gm, inputs, STRICT, verdict.observe)
 
-    if all(x.layout is torch.strided for x in tensors):
+    if all(map(_is_strided, [*tensors, *expected.results])):
         try:
-            return backend(_graph_of(call), tensors)
+            return backend(_graph_of(call, len(expected.results)), tensors)
         except (DataDependentOutputException, DynamicOutputShapeException):
             pass
     torch._dynamo.reset()
     return torch.compile(call.function, backend=backend)
 
 
-def _graph_of(call: Call) -> torch.fx.GraphModule:
+def _is_strided(x: Any) -> bool:
+    return not isinstance(x, Tensor) or x.layout is torch.strided
+
+
+def _graph_of(call: Call, count: int) -> torch.fx.GraphModule:
     graph = torch.fx.Graph()
     arguments = [graph.placeholder(f"x{index}") for index in range(len(call.tensors))]
 
@@ -191,8 +197,6 @@ def _graph_of(call: Call) -> torch.fx.GraphModule:
 
     results.__name__ = "sample"
     node = graph.call_function(results, tuple(arguments))
-    with torch.no_grad():
-        count = len(results(*call.inputs(backward=False)))
     graph.output(tuple(graph.call_function(_item, (node, index)) for index in range(count)))
     return torch.fx.GraphModule(torch.nn.Module(), graph)
 
@@ -226,7 +230,7 @@ def _gradients(results: Sequence[Any], tensors: Sequence[Tensor]) -> list[Tensor
 
 def _direction(x: Tensor) -> Tensor:
     """The same in a batch as alone."""
-    if x.layout is not torch.strided:
+    if not _is_strided(x):
         return x.detach().clone()
     generator = torch.Generator().manual_seed(SEED)
     return torch.randn(x.shape, dtype=x.dtype, generator=generator)

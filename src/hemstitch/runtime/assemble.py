@@ -167,6 +167,8 @@ class _Assembler:
 
     def _is_told(self, tensor: Tensor) -> bool:
         """The result of a library call that writes where it is told to."""
+        if tensor.node.type.dtype is DType.OPAQUE:
+            return False
         call = tensor.node.inputs[0].attr
         assert isinstance(call, LibraryCall)
         contiguous = agree(tensor.node.shape, tensor.strides, contiguous_strides(tensor.node.shape))
