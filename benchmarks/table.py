@@ -1,4 +1,4 @@
-"""Brings the results of `benchmarks.cpu` into the README. Takes its JSON files, made on one machine,
+"""Brings the results of `benchmarks.cpu` into the README. Takes its JSON files, of one machine,
 and rewrites what stands between the two markers.
 
 python -m benchmarks.table benchmarks/results/cpu-*.json
