@@ -15,6 +15,7 @@ from torch._guards import TracingContext
 from hemstitch.compile import Compiled, compile_graph
 from hemstitch.errors import GraphWarning
 from hemstitch.frontend.decompose import decompositions
+from hemstitch.frontend.direct import Part, direct
 from hemstitch.frontend.partition import partition
 from hemstitch.options import Options
 from hemstitch.runtime.verified import Verified
@@ -41,26 +42,33 @@ def compile_with(
     observe: Observer | None = None,
 ) -> Function:
     """The same, telling `observe` of every graph: ("forward" | "backward" | "inference", it)."""
-    compiled: Function = aot_autograd(
-        fw_compiler=_GraphCompiler("forward", options, observe),
-        bw_compiler=_GraphCompiler("backward", options, observe),
-        inference_compiler=_GraphCompiler("inference", options, observe),
+    parts: dict[str, Part] = {}
+    whole: Function = aot_autograd(
+        fw_compiler=_GraphCompiler("forward", options, observe, parts),
+        bw_compiler=_GraphCompiler("backward", options, observe, parts),
+        inference_compiler=_GraphCompiler("inference", options, observe, parts),
         partition_fn=partition,
         decompositions=decompositions(),
         keep_inference_input_mutations=True,
     )(gm, example_inputs)
-    return compiled
+    return direct(whole, parts, example_inputs)
 
 
 @dataclass(frozen=True, slots=True)
 class _GraphCompiler:
-    """What AOTAutograd calls for one of its graphs."""
+    """What AOTAutograd calls for one of its graphs. `parts`: takes what came out of it."""
 
     kind: str
     options: Options
     observe: Observer | None
+    parts: dict[str, Part]
 
     def __call__(self, gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Function:
+        run = self._run(gm, inputs)
+        self.parts[self.kind] = Part(run, gm, tuple(inputs))
+        return run
+
+    def _run(self, gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Function:
         """What cannot be compiled as a whole runs as torch traced it, after one warning."""
         try:
             compiled = compile_graph(gm, inputs, self.options, self._private_results())

@@ -1,0 +1,262 @@
+"""Calls of compiled graphs without AOTAutograd's wrappers, where these would have nothing to do.
+
+Around the graphs that it gives a compiler, AOTAutograd puts code that copies mutated arguments
+back, makes aliases of results anew and rebuilds tensor subclasses. Most graphs need none of that,
+and then it costs more than a small kernel. What a graph needs is in AOTAutograd's own record
+(`ViewAndMutationMeta`); `direct` calls the graphs themselves where that record has no such entry,
+and gives back AOTAutograd's callable everywhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx
+from torch import Tensor
+from torch._functorch._aot_autograd.schemas import (
+    OutputType,
+    PlainTensorMeta,
+    ViewAndMutationMeta,
+)
+from torch._guards import TracingContext
+from torch._subclasses.fake_tensor import FakeTensor
+
+Function = Callable[..., Any]
+Boxed = Callable[[list[Any]], Sequence[Any]]
+PLAIN = (Tensor, torch.nn.Parameter, FakeTensor)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One compiled graph, and what it was compiled from. `given`: its example arguments."""
+
+    run: Boxed
+    traced: torch.fx.GraphModule
+    given: tuple[object, ...]
+
+
+def direct(
+    whole: Function, parts: Mapping[str, Part], example_inputs: Sequence[object]
+) -> Function:
+    """The shortest callable with the meaning of `whole`, which is what AOTAutograd made of `parts`:
+    "inference", or "forward" and "backward"."""
+    context = TracingContext.try_get()
+    record = context.fw_metadata if context is not None else None
+    main = parts.get("inference") or parts.get("forward")
+    if record is None or main is None or not _is_plain(record, main, example_inputs):
+        return whole
+    if "inference" in parts:
+        return _Inference(whole, main.run, _mutated(record))
+    if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+        return whole  # AOTAutograd traced them into the graphs
+    return _Training(whole, parts, record)
+
+
+def _is_plain(record: ViewAndMutationMeta, main: Part, example_inputs: Sequence[object]) -> bool:
+    """Arguments go into the graph and results come out of it just as they are."""
+    nothing = (
+        record.num_mutated_inp_runtime_indices,
+        record.num_intermediate_bases,
+        record.num_outputs_aliased,
+        record.dynamic_outputs,
+        record.grad_enabled_mutation is not None,
+        record.tokens,
+        record.is_rng_op_functionalized,
+        record.num_graphsafe_rng_states,
+        record.num_backward_tokens,
+        record.num_symints_saved_for_bw,
+        record.indices_of_inputs_that_requires_grad_with_mutations_in_bw,
+        getattr(record, "num_tensors_saved_with_no_vc_check", None),  # not in torch 2.11
+        getattr(record, "num_opaque_objects_saved_for_bw", None),
+    )
+    kinds = (OutputType.non_alias, OutputType.unsafe_view_alias)
+    tensors = [*record.subclass_fw_graph_out_meta, *record.subclass_tangent_meta]
+    return (
+        not any(nothing)
+        and len(main.given) == len(example_inputs) == len(record.input_info)
+        and all(type(value) in PLAIN for value in (*example_inputs, *main.given))
+        and all(info.output_type in kinds for info in record.output_info)
+        and all(isinstance(meta, PlainTensorMeta) for meta in tensors)
+    )
+
+
+def _graphs(record: ViewAndMutationMeta, forward: Part, backward: Part) -> _Graphs:
+    wanted = [
+        index
+        for index, info in enumerate(record.output_info)
+        if issubclass(info.raw_type, Tensor) and info.requires_grad_for_backward
+    ]
+    tangents = backward.given[len(backward.given) - len(wanted) :]
+    return _Graphs(
+        forward.run,
+        backward.run,
+        len(record.output_info),
+        _mutated(record),
+        tuple(_without_gradient(record, backward)),
+        tuple(record.unsafe_view_out_indices),
+        tuple(i for i, info in enumerate(record.output_info) if not info.requires_grad),
+        tuple((i, x.stride()) for i, x in zip(wanted, tangents) if isinstance(x, Tensor)),
+    )
+
+
+def _mutated(record: ViewAndMutationMeta) -> tuple[int, ...]:
+    """Arguments that the graph itself changes."""
+    return tuple(record.mutated_graph_handled_indices_seen_by_autograd)
+
+
+def _without_gradient(record: ViewAndMutationMeta, backward: Part) -> Iterator[int]:
+    """Arguments that never get one, though they are results of something that could."""
+    [gradients] = backward.traced.graph.output_node().args
+    assert isinstance(gradients, (tuple, list))
+    for index, (info, gradient) in enumerate(zip(record.input_info, gradients)):
+        if gradient is None and info.requires_grad and not info.is_leaf:
+            yield index
+
+
+def _without_autocast(run: Boxed, arguments: list[Any]) -> Sequence[Any]:
+    """Casts are part of the graph already."""
+    if torch._C._is_any_autocast_enabled():
+        with torch._C._DisableAutocast():
+            return run(arguments)
+    return run(arguments)
+
+
+class _Inference:
+    """One graph that no gradient goes through."""
+
+    def __init__(self, whole: Function, run: Boxed, mutated: tuple[int, ...]) -> None:
+        self._whole = whole
+        self._run = run
+        self._mutated = mutated
+
+    def __call__(self, *arguments: Tensor) -> Sequence[Any]:
+        if torch._C._are_functorch_transforms_active():
+            return self._whole(*arguments)  # type: ignore[no-any-return]
+        if self._mutated:
+            torch.autograd.graph.increment_version([arguments[i] for i in self._mutated])
+        if not torch.is_grad_enabled():
+            return _without_autocast(self._run, [*arguments])
+        torch._C._set_grad_enabled(False)
+        try:
+            return _without_autocast(self._run, [*arguments])
+        finally:
+            torch._C._set_grad_enabled(True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Graphs:
+    """`results`: how many values of `forward` are the user's; the others go to `backward`, after
+    them the gradients of some results, each with the strides that it was compiled for."""
+
+    forward: Boxed
+    backward: Boxed
+    results: int
+    mutated: tuple[int, ...]  # arguments
+    detached: tuple[int, ...]  # arguments that autograd must not follow
+    views: tuple[int, ...]  # results that autograd must not take for views
+    constant: tuple[int, ...]  # results without gradient
+    tangents: tuple[tuple[int, tuple[int, ...]], ...]
+
+
+class _Training:
+    """A forward and a backward graph as one function of autograd. AOTAutograd compiles the
+    backward graph when it is needed first; until then its own callable runs."""
+
+    def __init__(
+        self, whole: Function, parts: Mapping[str, Part], record: ViewAndMutationMeta
+    ) -> None:
+        self._whole = whole
+        self._parts = parts
+        self._record = record
+        self._graphs: _Graphs | None = None
+        # The method below `Function.apply`, which looks for transforms of functorch once more.
+        self._apply: Function = super(torch.autograd.Function, Hemstitch).apply
+
+    def __call__(self, *arguments: Tensor) -> Sequence[Any]:
+        graphs = self._graphs or self._complete()
+        if graphs is None or torch._C._are_functorch_transforms_active():
+            return self._whole(*arguments)  # type: ignore[no-any-return]
+        if graphs.mutated:
+            torch.autograd.graph.increment_version([arguments[i] for i in graphs.mutated])
+        given = [*arguments]
+        for index in graphs.detached:
+            given[index] = given[index].detach()
+        if torch.is_grad_enabled():
+            return self._apply(graphs, *given)  # type: ignore[no-any-return]
+        torch._C._set_grad_enabled(True)  # the program turned it on inside
+        try:
+            return self._apply(graphs, *given)  # type: ignore[no-any-return]
+        finally:
+            torch._C._set_grad_enabled(False)
+
+    def _complete(self) -> _Graphs | None:
+        backward = self._parts.get("backward")
+        if backward is not None:
+            self._graphs = _graphs(self._record, self._parts["forward"], backward)
+        return self._graphs
+
+
+class Hemstitch(torch.autograd.Function):
+    """What autograd records for a compiled graph. Arguments: the graphs, then the tensors."""
+
+    boxed_grads_call = True  # torch 2.13 hands over a list, which frees gradients early
+
+    @staticmethod
+    def forward(ctx: Any, graphs: _Graphs, *arguments: Tensor) -> tuple[Any, ...]:
+        values = _without_autocast(graphs.forward, [*arguments])
+        results = [*values[: graphs.results]]
+        for index in graphs.views:
+            results[index] = torch.ops.aten._unsafe_view(results[index], results[index].shape)
+        ctx.graphs = graphs
+        ctx.save_for_backward(
+            *[x.detach() if x._is_view() else x for x in values[graphs.results :]]
+        )
+        constant = [results[i] for i in graphs.constant if isinstance(results[i], Tensor)]
+        ctx.mark_non_differentiable(*constant)
+        ctx._materialize_non_diff_grads = False
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *given: Any) -> tuple[Any, ...]:
+        gradients = given[0] if isinstance(given[0], list) else [*given]
+        if torch._C._are_functorch_transforms_active():
+            raise RuntimeError(
+                "the backward pass of a compiled function was called inside vmap, grad or vjp; "
+                "put these inside torch.compile instead"
+            )
+        graphs: _Graphs = ctx.graphs
+        arguments = [*ctx.saved_tensors]
+        arguments += [_laid_out(gradients[index], strides) for index, strides in graphs.tangents]
+        gradients.clear()
+        ctx.maybe_clear_saved_tensors()
+        if not torch.is_grad_enabled():
+            return (None, *_without_autocast(graphs.backward, arguments))
+        apply: Function = _Once.apply
+        return (None, *apply(graphs.backward, torch.empty(0, requires_grad=True), *arguments))
+
+
+class _Once(torch.autograd.Function):
+    """Gradients as a function of autograd that has no gradient: a second derivative is an error."""
+
+    @staticmethod
+    def forward(ctx: Any, run: Boxed, _: Tensor, *arguments: Tensor) -> tuple[Any, ...]:
+        return tuple(_without_autocast(run, [*arguments]))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> None:
+        raise RuntimeError("a compiled function has no second derivative: AOTAutograd makes none")
+
+
+def _laid_out(gradient: Tensor, strides: tuple[int, ...]) -> Tensor:
+    """With the strides that backward was compiled for; a copy where they differ."""
+    if type(gradient) is not Tensor:
+        raise TypeError(f"a compiled backward pass needs plain tensors, not {type(gradient)}")
+    if gradient.stride() == strides:
+        return gradient
+    copy = torch.empty_strided(
+        gradient.shape, strides, dtype=gradient.dtype, device=gradient.device
+    )
+    return copy.copy_(gradient)

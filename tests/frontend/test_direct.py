@@ -1,0 +1,208 @@
+"""Calls that go to the compiled graphs without AOTAutograd's wrappers: the same as through them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+DIRECT, WRAPPED = "HemstitchBackward", "CompiledFunctionBackward"
+
+
+def gated(x: Tensor, y: Tensor) -> Tensor:
+    return torch.tanh(x * y) * torch.sigmoid(x)
+
+
+def tensors(count: int = 2, shape: tuple[int, ...] = (4, 6)) -> list[Tensor]:
+    return [torch.randn(shape, requires_grad=True) for _ in range(count)]
+
+
+def gradients(function: Callable[..., Any], arguments: list[Tensor], seed: Tensor) -> Any:
+    return torch.autograd.grad(function(*arguments), arguments, seed)
+
+
+def ready(function: Callable[..., Any], *arguments: Tensor, **options: Any) -> Callable[..., Any]:
+    """Compiled, backward too: the first backward pass goes through the wrappers."""
+    compiled = torch.compile(function, backend="hemstitch", **options)
+    result = compiled(*arguments)
+    first = result[0] if isinstance(result, tuple) else result
+    first.sum().backward()
+    for argument in arguments:
+        argument.grad = None
+    return compiled
+
+
+def test_first_backward_is_wrapped_and_later_ones_are_direct() -> None:
+    x, y = tensors()
+    compiled = torch.compile(gated, backend="hemstitch")
+    names = []
+    for _ in range(3):
+        result = compiled(x, y)
+        names.append(result.grad_fn.name())
+        result.sum().backward()
+    assert names == [WRAPPED, DIRECT, DIRECT]
+
+
+@pytest.mark.parametrize("seed", ["contiguous", "transposed", "expanded"])
+def test_gradients_in_any_layout(seed: str) -> None:
+    arguments = tensors()
+    compiled = ready(gated, *arguments)
+    given = {
+        "contiguous": torch.randn(4, 6),
+        "transposed": torch.randn(6, 4).mT,
+        "expanded": torch.randn(()).expand(4, 6),
+    }[seed]
+    expected = gradients(gated, arguments, given)
+    torch.testing.assert_close(gradients(compiled, arguments, given), expected)
+
+
+def test_backward_twice() -> None:
+    arguments = tensors()
+    result = ready(gated, *arguments)(*arguments).sum()
+    once = torch.autograd.grad(result, arguments, retain_graph=True)
+    assert all(map(torch.equal, once, torch.autograd.grad(result, arguments)))
+    with pytest.raises(RuntimeError, match="second time"):
+        torch.autograd.grad(result, arguments)
+
+
+def test_second_derivative_is_refused() -> None:
+    arguments = tensors()
+    result = ready(gated, *arguments)(*arguments).sum()
+    once = torch.autograd.grad(result, arguments, create_graph=True)
+    expected = torch.autograd.grad(gated(*arguments).sum(), arguments)
+    torch.testing.assert_close([x.detach() for x in once], list(expected))
+    with pytest.raises(RuntimeError, match="second derivative"):
+        once[0].sum().backward()
+
+
+def test_a_result_that_nobody_uses() -> None:
+    def two(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return gated(x, y), torch.exp(x) - y
+
+    x, y = tensors()
+    compiled = ready(two, x, y)
+    seed = torch.randn(4, 6)
+    expected = torch.autograd.grad(two(x, y)[1], (x, y), seed)
+    found = torch.autograd.grad(compiled(x, y)[1], (x, y), seed)
+    torch.testing.assert_close(found, expected)
+
+
+def test_results_without_gradient() -> None:
+    def parts(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return gated(x, y), x > y, (x * 2).detach()
+
+    x, y = tensors()
+    result = ready(parts, x, y)(x, y)
+    assert [value.requires_grad for value in result] == [True, False, False]
+    assert result[0].grad_fn is not None and result[0].grad_fn.name() == DIRECT
+
+
+def test_a_reshaped_result_may_be_changed() -> None:
+    def flat(x: Tensor, y: Tensor) -> Tensor:
+        return (x @ y.mT).reshape(-1)
+
+    x, y = tensors()
+    result = ready(flat, x, y)(x, y)
+    result.mul_(2)
+    expected = torch.autograd.grad(flat(x, y).mul(2).sum(), (x, y))
+    torch.testing.assert_close(torch.autograd.grad(result.sum(), (x, y)), expected)
+
+
+def test_running_statistics_change_and_count_as_changed() -> None:
+    def norm(x: Tensor, weight: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        return F.batch_norm(x, mean, variance, weight, training=True)
+
+    x, weight = torch.randn(8, 3, requires_grad=True), torch.ones(3, requires_grad=True)
+    compiled = ready(norm, x, weight, torch.zeros(3), torch.ones(3))
+    state, expected = [[torch.zeros(3), torch.ones(3)] for _ in range(2)]
+    result = compiled(x, weight, *state)
+    torch.testing.assert_close(result, norm(x, weight, *expected))
+    torch.testing.assert_close(state, expected)
+    assert [tensor._version for tensor in state] == [1, 1]
+    assert result.grad_fn is not None and result.grad_fn.name() == DIRECT
+
+
+def test_a_changed_argument_is_noticed() -> None:
+    x, y = tensors()
+    result = ready(gated, x, y)(x, y).sum()
+    with torch.no_grad():
+        x.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.backward()
+
+
+def test_a_view_of_an_argument_keeps_the_wrappers() -> None:
+    def view(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return gated(x, y), x.t()
+
+    x, y = tensors()
+    result = ready(view, x, y)(x, y)
+    assert result[0].grad_fn is not None and result[0].grad_fn.name() == WRAPPED
+    assert result[1]._base is x
+
+
+def test_autocast_during_backward_changes_nothing() -> None:
+    def product(x: Tensor, y: Tensor) -> Tensor:
+        return torch.tanh(x @ y.mT)
+
+    x, y = tensors()
+    compiled, seed = ready(product, x, y), torch.randn(4, 4)
+    expected = gradients(product, [x, y], seed)
+    result = compiled(x, y)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = torch.autograd.grad(result, (x, y), seed)
+    torch.testing.assert_close(found, expected)
+
+
+def test_gradients_turned_on_inside() -> None:
+    def inside(x: Tensor, y: Tensor) -> Tensor:
+        with torch.enable_grad():
+            return gated(x, y)
+
+    x, y = tensors()
+    compiled = torch.compile(inside, backend="hemstitch")
+    expected = torch.autograd.grad(gated(x, y).sum(), (x, y))
+    for _ in range(2):
+        with torch.no_grad():
+            result = compiled(x, y)
+            assert not torch.is_grad_enabled()
+        torch.testing.assert_close(torch.autograd.grad(result.sum(), (x, y)), expected)
+
+
+def test_hooks_on_saved_tensors_see_them() -> None:
+    x, y = tensors()
+    compiled, seen = ready(gated, x, y), []
+
+    def pack(tensor: Tensor) -> Tensor:
+        seen.append(tensor)
+        return tensor * 1
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        result = compiled(x, y)
+    assert seen
+    torch.testing.assert_close(
+        torch.autograd.grad(result.sum(), (x, y)), torch.autograd.grad(gated(x, y).sum(), (x, y))
+    )
+
+
+def test_an_argument_that_needs_no_gradient_is_not_held() -> None:
+    def masked(x: Tensor, y: Tensor) -> Tensor:
+        return torch.where(y > 0, x, -x)
+
+    x, y = tensors()
+    compiled = ready(masked, x, y * 1)
+    result = compiled(x, y * 1)
+    assert torch.autograd.grad(result.sum(), y, allow_unused=True) == (None,)
+
+
+def test_inference_is_direct_where_gradients_are_on() -> None:
+    x, y = (tensor.detach() for tensor in tensors())
+    compiled = torch.compile(gated, backend="hemstitch")
+    for _ in range(2):
+        result = compiled(x, y)
+        torch.testing.assert_close(result, gated(x, y))
+        assert torch.is_grad_enabled()
