@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import llvmlite.binding as llvm
 import numpy as np
 import pytest
 import torch
@@ -11,6 +12,7 @@ from vector_harness import assembly, compile_host, pad
 
 from hemstitch.codegen.llvm.math32 import FUNCTIONS
 from hemstitch.ir.graph import Op
+from hemstitch.runtime.jit import has_scalef
 
 LIMITS = dict.fromkeys(FUNCTIONS, 2.0) | {Op.SIGMOID: 2.5, Op.ERFC: 3.2, Op.TAN: 2.8}
 BINARY = (Op.POW, Op.ATAN2, Op.FMOD)
@@ -85,11 +87,16 @@ def errors(result: np.ndarray, exact: np.ndarray) -> np.ndarray:
     return np.where(wrong_zero, np.inf, error)
 
 
+SCALEF = has_scalef(llvm.get_host_cpu_features())
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("scalef", [False, True] if SCALEF else [False])
 @pytest.mark.parametrize("op", FUNCTIONS, ids=lambda op: op.value)
-def test_accuracy(op: Op) -> None:
+def test_accuracy(op: Op, scalef: bool) -> None:
     arrays = binary_inputs() if op in BINARY else unary_inputs()
-    function = compile_host(16, ["float"] * len(arrays), lambda e, v: [FUNCTIONS[op](e, *v)])
+    kinds = ["float"] * len(arrays)
+    function = compile_host(16, kinds, lambda e, v: [FUNCTIONS[op](e, *v)], has_scalef=scalef)
     (result,) = function(*arrays)
     error = errors(result, reference(op, *arrays))
     worst = int(error.argmax())
@@ -104,8 +111,9 @@ def test_every_width_gives_the_same(op: Op, width: int) -> None:
     count = 2 if op in BINARY else 1
     values = np.concatenate([SPECIAL, random.standard_normal(1000).astype(np.float32)])
     arrays = [pad(random.permutation(values), 32) for _ in range(count)]
+    kinds = ["float"] * count
     results = [
-        compile_host(w, ["float"] * count, lambda e, v: [FUNCTIONS[op](e, *v)], opt=w != 16)
+        compile_host(w, kinds, lambda e, v: [FUNCTIONS[op](e, *v)], w != 16, SCALEF and w < 16)
         for w in (16, width)
     ]
     first, second = (function(*arrays)[0] for function in results)

@@ -31,10 +31,12 @@ def memory_type(element: str) -> str:
     return "i8" if element == "i1" else element
 
 
-def function_text(width: int, inputs: Sequence[str], body: Body) -> tuple[str, list[str]]:
+def function_text(
+    width: int, inputs: Sequence[str], body: Body, has_scalef: bool = False
+) -> tuple[str, list[str]]:
     """(void f(ptr arrays, i64 n), the output elements): for each block of `width` elements, body of
     the blocks of arrays 8, 9, ... (of types `inputs`), its results to arrays 0, 1, ..."""
-    e = Emitter(width)
+    e = Emitter(width, has_scalef)
     outputs: list[str] = []
 
     def array(k: int, element: str, index: Value) -> Value:
@@ -104,8 +106,10 @@ class Compiled:
         ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(address)(slots, n)
 
 
-def compile_host(width: int, inputs: Sequence[str], body: Body, opt: int = 1) -> Compiled:
-    text, outputs = function_text(width, inputs, body)
+def compile_host(
+    width: int, inputs: Sequence[str], body: Body, opt: int = 1, has_scalef: bool = False
+) -> Compiled:
+    text, outputs = function_text(width, inputs, body, has_scalef)
     module = llvm.parse_assembly(text)
     module.verify()
     engine = llvm.create_mcjit_compiler(module, host_machine(opt))

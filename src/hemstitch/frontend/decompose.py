@@ -17,7 +17,7 @@ Decompositions = dict[Any, Callable[..., Any]]
 
 # Expanded already in the trace, so that the partitioner sees what is cheap to compute again.
 EXPANDED = (
-    *("native_layer_norm", "_softmax", "_log_softmax"),
+    *("native_layer_norm", "_log_softmax"),
     *("_native_batch_norm_legit", "_native_batch_norm_legit_functional"),
     *("_native_batch_norm_legit_no_training", "native_batch_norm", "batch_norm_backward"),
     *("_batch_norm_with_update", "_batch_norm_with_update_functional", "_batch_norm_no_update"),
@@ -46,6 +46,7 @@ def _always() -> Decompositions:
     expanded = [getattr(aten, name) for name in map(_packet, EXPANDED) if hasattr(aten, name)]
     table.update(get_decompositions(expanded))
     table[aten.native_group_norm.default] = _group_norm
+    table[aten._softmax.default] = _softmax
     return table
 
 
@@ -81,6 +82,18 @@ def _group_norm(
         result = result + bias.reshape(per_channel)
     mean, scale = (each.reshape(batch, groups).to(x.dtype) for each in (mean, scale))
     return result.to(x.dtype), mean, scale
+
+
+def _softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:
+    """torch's own divides each element. The sum is at least 1, so its reciprocal costs half a unit
+    in the last place, and a division as much as half an exp."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    numbers = x.to(wide)
+    if x.numel():
+        numbers = numbers - numbers.amax(dim, keepdim=True)
+    weights = numbers.exp()
+    result = weights * weights.sum(dim, keepdim=True).reciprocal()
+    return result if half_to_float else result.to(x.dtype)
 
 
 def _random() -> Decompositions:

@@ -34,10 +34,11 @@ class Value:
 
 
 class Emitter:
-    """The body of one LLVM function, as it grows."""
+    """The body of one LLVM function, as it grows. `has_scalef`: the host has AVX-512's VSCALEFPS."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, has_scalef: bool = False) -> None:
         self.width = width
+        self.has_scalef = has_scalef
         self.lines: list[str] = []
         self.declarations: dict[str, str] = {}  # symbol -> declare line; shared by a module
         self.block = "entry"
@@ -133,6 +134,17 @@ class Emitter:
     def fma(self, a: Value, b: Value, c: Value) -> Value:
         """a * b + c, rounded once where the host can (fmuladd lets LLVM split it elsewhere)."""
         return self.intrinsic("fmuladd", a, b, c)
+
+    def scalef(self, x: Value, n: Value, where: Value) -> Value:
+        """x * 2^n of f32 for whole n, overflow and underflow included; 0 but `where` that i1 vector
+        holds (AVX-512)."""
+        assert self.has_scalef, "the host has no such instruction"
+        mask = self.define(f"i{self.width}", f"bitcast {where} to i{self.width}")
+        if self.width < 8:
+            mask = self.define("i8", f"zext {mask} to i8")
+        rounding = [Value("4", "i32")] if self.width == 16 else []  # as the current mode says
+        symbol = f"llvm.x86.avx512.mask.scalef.ps.{32 * self.width}"
+        return self.call(symbol, x.type, x, n, Value("zeroinitializer", x.type), mask, *rounding)
 
     def call(self, symbol: str, result: str, *operands: Value) -> Value:
         """Call an external function; `result` is its LLVM type, "void" for none."""

@@ -10,6 +10,7 @@ from hemstitch.kernel.lifetime import task_lifetimes
 from hemstitch.kernel.nodes import THREADS, Buffer, Kernel, Role
 
 LINE = 64  # bytes of a cache line; every buffer starts on one
+MOST_LANES = 16  # elements of a vector; task buffers have room for whole ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ def scratch_layout(kernel: Kernel, threads: int) -> ScratchLayout:
     stride: dict[Buffer, Dim] = {}
     end: Dim = 0
     for slot in _slots(kernel):
-        room = _largest(_lines(buffer.size * buffer.dtype.bytes) for buffer in slot)
+        room = _largest(_lines(_vectors(buffer.size) * buffer.dtype.bytes) for buffer in slot)
         for buffer in slot:
             offset[buffer], stride[buffer] = end, room
         end = end + room * threads
@@ -69,6 +70,10 @@ def _largest(sizes: Iterable[Dim]) -> Dim:
 
 def _lines(size: Dim) -> Dim:
     return quotient(size + (LINE - 1), LINE) * LINE
+
+
+def _vectors(size: Dim) -> Dim:
+    return quotient(size + (MOST_LANES - 1), MOST_LANES) * MOST_LANES
 
 
 def _for_threads(size: Dim, threads: int) -> Dim:

@@ -84,15 +84,16 @@ _EXP2_DOUBLE = (
 
 
 def _reduce(e: Emitter, x: Value) -> tuple[Value, Value]:
-    """(n shifted to where an f32 has its exponent, r)."""
+    """(n + _ROUNDER, r)."""
     rounder = f32(e, _ROUNDER)
     rounded = e.fma(x, f32(e, math.log2(math.e)), rounder)
     n = subtract(e, rounded, rounder)
     r = e.fma(n, f32(e, -_LN2_HIGH), x)
-    return _to_exponent(e, rounded), e.fma(n, f32(e, -_LN2_LOW), r)
+    return rounded, e.fma(n, f32(e, -_LN2_LOW), r)
 
 
 def _to_exponent(e: Emitter, rounded: Value) -> Value:
+    """n shifted to where an f32 has its exponent, of n + _ROUNDER."""
     return e.binary("shl", bits(e, rounded), i32(e, _MANTISSA_BITS))
 
 
@@ -101,8 +102,10 @@ def _power_of_two(e: Emitter, exponent: Value) -> Value:
     return from_bits(e, e.binary("add", exponent, i32(e, _ONE_BITS)))
 
 
-def _scale(e: Emitter, x: Value, exponent: Value) -> Value:
-    """x 2^n for any n: in two steps, so that it overflows to inf and underflows to denormals."""
+def _scale(e: Emitter, x: Value, rounded: Value) -> Value:
+    """x 2^n for any n, of n + _ROUNDER, in two steps: so it overflows to inf and underflows to
+    denormals."""
+    exponent = _to_exponent(e, rounded)
     half = e.binary("and", e.binary("ashr", exponent, i32(e, 1)), i32(e, _EXPONENT_MASK))
     rest = e.binary("sub", exponent, half)
     x = multiply(e, x, _power_of_two(e, half))
@@ -114,19 +117,22 @@ def exp(e: Emitter, x: Value) -> Value:
 
 
 def _exp_below(e: Emitter, x: Value) -> Value:
-    """exp(x) for x <= _EXP_HIGH. What becomes zero is taken out first: computing it would
-    underflow, and processors take a hundred cycles for that (masked softmax is full of it)."""
+    """exp(x) for x <= _EXP_HIGH. What becomes zero is left out: computing it would underflow, and
+    processors take a hundred cycles for that (masked softmax is full of it)."""
+    if e.has_scalef:
+        rounded, r = _reduce(e, x)
+        n = subtract(e, rounded, f32(e, _ROUNDER))
+        return e.scalef(polynomial(e, r, _EXP), n, e.compare("uge", x, f32(e, _EXP_LOW)))
     zero = f32(e, 0.0)
     vanishes = e.compare("olt", x, f32(e, _EXP_LOW))
-    exponent, r = _reduce(e, e.select(vanishes, zero, x))
-    return e.select(vanishes, zero, _scale(e, polynomial(e, r, _EXP), exponent))
+    rounded, r = _reduce(e, e.select(vanishes, zero, x))
+    return e.select(vanishes, zero, _scale(e, polynomial(e, r, _EXP), rounded))
 
 
 def _half_exp(e: Emitter, x: Value) -> Value:
     """exp(x) / 2 for x >= 0, finite wherever that is."""
-    exponent, r = _reduce(e, at_most(e, x, f32(e, _EXP_HIGH + 1)))
-    exponent = e.binary("sub", exponent, i32(e, 1 << _MANTISSA_BITS))
-    return _scale(e, polynomial(e, r, _EXP), exponent)
+    rounded, r = _reduce(e, at_most(e, x, f32(e, _EXP_HIGH + 1)))
+    return _scale(e, polynomial(e, r, _EXP), subtract(e, rounded, f32(e, 1.0)))
 
 
 def exp2(e: Emitter, x: Value) -> Value:
@@ -134,7 +140,7 @@ def exp2(e: Emitter, x: Value) -> Value:
     rounder = f32(e, _ROUNDER)
     rounded = add(e, x, rounder)
     r = subtract(e, x, subtract(e, rounded, rounder))
-    return _scale(e, polynomial(e, r, _EXP2), _to_exponent(e, rounded))
+    return _scale(e, polynomial(e, r, _EXP2), rounded)
 
 
 def _expm1_reduced(e: Emitter, r: Value) -> Value:
@@ -143,9 +149,9 @@ def _expm1_reduced(e: Emitter, r: Value) -> Value:
 
 def expm1(e: Emitter, x: Value) -> Value:
     bounded = at_least(e, at_most(e, x, f32(e, _EXP_HIGH)), f32(e, -18.0))
-    exponent, r = _reduce(e, bounded)
+    rounded, r = _reduce(e, bounded)
     # half the result, because 2^128 is no f32
-    half = _power_of_two(e, e.binary("sub", exponent, i32(e, 1 << _MANTISSA_BITS)))
+    half = _power_of_two(e, _to_exponent(e, subtract(e, rounded, f32(e, 1.0))))
     result = e.fma(_expm1_reduced(e, r), half, subtract(e, half, f32(e, 0.5)))
     tiny = e.compare("olt", magnitude(e, x), f32(e, 2.0**-25))
     return e.select(tiny, x, add(e, result, result))
@@ -155,15 +161,18 @@ def sigmoid(e: Emitter, x: Value) -> Value:
     """exp(min(x, 0)) / (1 + exp(-|x|)): neither tail loses its small values."""
     small = _exp_below(e, e.fneg(magnitude(e, x)))
     one = f32(e, 1.0)
+    inverse = divide(e, one, add(e, one, small))
+    residue = e.fma(e.fneg(inverse), small, subtract(e, one, inverse))  # of 1 + small's rounding too
+    inverse = e.fma(residue, inverse, inverse)
     numerator = e.select(e.compare("olt", x, f32(e, 0.0)), small, one)
-    return divide(e, numerator, add(e, one, small))
+    return multiply(e, numerator, inverse)
 
 
 def tanh(e: Emitter, x: Value) -> Value:
     """t / (t + 2) with t = exp(2 |x|) - 1, which is accurate near 0 too."""
     a = at_most(e, magnitude(e, x), f32(e, 9.25))
-    exponent, r = _reduce(e, add(e, a, a))
-    scale = _power_of_two(e, exponent)
+    rounded, r = _reduce(e, add(e, a, a))
+    scale = _power_of_two(e, _to_exponent(e, rounded))
     t = e.fma(_expm1_reduced(e, r), scale, subtract(e, scale, f32(e, 1.0)))
     inverse = divide(e, f32(e, 1.0), add(e, t, f32(e, 2.0)))
     ratio = multiply(e, t, inverse)
@@ -191,9 +200,9 @@ def cosh(e: Emitter, x: Value) -> Value:
 def erf(e: Emitter, x: Value) -> Value:
     a = magnitude(e, x)
     bounded = at_most(e, a, f32(e, _ERF_HIGH))
-    exponent, r = _reduce(e, multiply(e, bounded, polynomial(e, bounded, _ERF_LARGE)))
+    rounded, r = _reduce(e, multiply(e, bounded, polynomial(e, bounded, _ERF_LARGE)))
     rest = polynomial(e, r, _EXP)
-    large = e.fma(e.fneg(rest), _power_of_two(e, exponent), f32(e, 1.0))
+    large = e.fma(e.fneg(rest), _power_of_two(e, _to_exponent(e, rounded)), f32(e, 1.0))
     small = e.fma(a, polynomial(e, multiply(e, a, a), _ERF_SMALL), a)
     beyond = e.compare("ogt", a, f32(e, _ERF_BORDER))
     return copy_sign(e, e.select(beyond, large, small), x)

@@ -21,7 +21,7 @@ from hemstitch.ir.dims import Dim, SymbolicDim, divides
 from hemstitch.ir.graph import Op
 from hemstitch.ir.ops import highest, identity
 from hemstitch.ir.types import DType
-from hemstitch.kernel.index import Axis, Computed, Index
+from hemstitch.kernel.index import Axis, Computed, Index, at
 from hemstitch.kernel.nodes import (
     EPILOGUE_ROWS,
     TASK,
@@ -450,7 +450,7 @@ class NestPrinter:
 
     def _read(self, buffer: Buffer, index: Index, copy: int, condition: str | None) -> Value:
         e = self.emitter
-        mask = self._mask(copy, condition)
+        mask = self._mask(copy, condition, with_lanes=not self._is_row_buffer(buffer, index))
         if self._is_scattered(index):
             offsets = self._position(index, copy)
             return memory.gather(e, buffer.dtype, self.slots[buffer], offsets, mask)
@@ -462,6 +462,9 @@ class NestPrinter:
 
     def _store(self, buffer: Buffer, index: Index, value: Value, copy: int) -> None:
         e = self.emitter
+        if self._is_row_buffer(buffer, index):
+            memory.store(e, buffer.dtype, self._pointer(buffer, index, copy), 1, value, None)
+            return
         mask = self._lanes.mask if self._lanes is not None else None
         stride = self._lane_stride(index)
         is_uniform = stride == 0 and not self._is_scattered(index)
@@ -473,6 +476,13 @@ class NestPrinter:
             memory.scatter(e, buffer.dtype, self.slots[buffer], offsets, value, mask)
             return
         memory.store(e, buffer.dtype, self._pointer(buffer, index, copy), stride, value, mask)
+
+    def _is_row_buffer(self, buffer: Buffer, index: Index) -> bool:
+        """Scratch that one loop walks from its start: it has room for whole vectors, unused lanes
+        too (layout.MOST_LANES). A load soon after a masked store waits until that has left the
+        processor's store buffer, so that rows could not overlap."""
+        lanes = self._lanes
+        return buffer.role is Role.TASK and lanes is not None and index == at(lanes.axis)
 
     def _mask(self, copy: int, condition: str | None, with_lanes: bool = True) -> Value | None:
         mask = self._lanes.mask if self._lanes is not None and with_lanes else None

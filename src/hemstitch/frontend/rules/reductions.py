@@ -7,7 +7,17 @@ from collections.abc import Callable
 from typing import Any
 
 from hemstitch.frontend.context import Context, Rule, axes_of
-from hemstitch.frontend.values import Value, absolute, apply, equal, exp, log, sqrt, where
+from hemstitch.frontend.values import (
+    Value,
+    absolute,
+    apply,
+    equal,
+    exp,
+    log,
+    reciprocal,
+    sqrt,
+    where,
+)
 from hemstitch.ir.dims import Dim, choice, product
 from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
@@ -173,9 +183,11 @@ def _softmax_parts(c: Context, x: Value, dim: int) -> tuple[Value, tuple[int, ..
 
 
 def _softmax(c: Context, x: Value, dim: int, half_to_float: bool = False) -> Value:
+    """One division a row, where eager divides each element: the sum is at least 1, so this costs
+    half a unit in the last place, and division is as slow as half an exp."""
     shifted, axes = _softmax_parts(c, x, dim)
     weights = exp(shifted)
-    return weights / weights.reduce(Op.SUM, axes, keep=True)
+    return weights * reciprocal(weights.reduce(Op.SUM, axes, keep=True))
 
 
 def _log_softmax(c: Context, x: Value, dim: int, half_to_float: bool = False) -> Value:
