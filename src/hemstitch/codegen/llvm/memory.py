@@ -12,7 +12,9 @@ from hemstitch.codegen.llvm.convert import COMPUTE, STORAGE, from_storage, to_st
 from hemstitch.codegen.llvm.emitter import Emitter, Value, mangle
 from hemstitch.ir.types import DType
 
-__all__ = ["COMPUTE", "STORAGE", "gather", "load", "scatter", "store", "store_first"]
+__all__ = ["COMPUTE", "STORAGE", "gather", "load", "prefetch", "scatter", "store", "store_first"]
+
+SHORT_ROW, AHEAD = 512, 8192  # bytes
 
 
 def load(
@@ -56,6 +58,14 @@ def store_first(e: Emitter, dtype: DType, pointer: Value, value: Value) -> None:
     """Lane 0 alone. Never a masked store of one lane: where a truncation comes before that, LLVM
     writes all the bits there were."""
     e.line(f"store {e.lane(to_storage(e, value, dtype))}, {pointer}, align {dtype.bytes}")
+
+
+def prefetch(e: Emitter, pointer: Value) -> None:
+    """Ask for what a stream through `pointer` reads AHEAD bytes later. Hosts do so by themselves,
+    but stop at the end of a page."""
+    ahead = e.define("ptr", f"getelementptr i8, {pointer}, i64 {AHEAD}")
+    read, keep, data = (Value(str(number), "i32") for number in (0, 3, 1))
+    e.call("llvm.prefetch.p0", "void", ahead, read, keep, data)
 
 
 def gather(e: Emitter, dtype: DType, base: Value, offsets: Value, mask: Value | None) -> Value:
