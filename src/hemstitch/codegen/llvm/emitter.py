@@ -34,7 +34,7 @@ class Value:
 
 
 class Emitter:
-    """The body of one LLVM function, as it grows. `has_scalef`: the host has AVX-512's VSCALEFPS."""
+    """The body of one LLVM function, as it grows. `has_scalef`: there is VSCALEFPS (AVX-512)."""
 
     def __init__(self, width: int, has_scalef: bool = False) -> None:
         self.width = width

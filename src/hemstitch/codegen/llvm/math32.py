@@ -162,7 +162,9 @@ def sigmoid(e: Emitter, x: Value) -> Value:
     small = _exp_below(e, e.fneg(magnitude(e, x)))
     one = f32(e, 1.0)
     inverse = divide(e, one, add(e, one, small))
-    residue = e.fma(e.fneg(inverse), small, subtract(e, one, inverse))  # of 1 + small's rounding too
+    residue = e.fma(
+        e.fneg(inverse), small, subtract(e, one, inverse)
+    )  # of 1 + small's rounding too
     inverse = e.fma(residue, inverse, inverse)
     numerator = e.select(e.compare("olt", x, f32(e, 0.0)), small, one)
     return multiply(e, numerator, inverse)

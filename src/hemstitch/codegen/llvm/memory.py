@@ -14,8 +14,6 @@ from hemstitch.ir.types import DType
 
 __all__ = ["COMPUTE", "STORAGE", "gather", "load", "prefetch", "scatter", "store", "store_first"]
 
-SHORT_ROW, AHEAD = 512, 8192  # bytes
-
 
 def load(
     e: Emitter, dtype: DType, pointer: Value, stride: Value | int, mask: Value | None
@@ -60,12 +58,11 @@ def store_first(e: Emitter, dtype: DType, pointer: Value, value: Value) -> None:
     e.line(f"store {e.lane(to_storage(e, value, dtype))}, {pointer}, align {dtype.bytes}")
 
 
-def prefetch(e: Emitter, pointer: Value) -> None:
-    """Ask for what a stream through `pointer` reads AHEAD bytes later. Hosts do so by themselves,
-    but stop at the end of a page."""
-    ahead = e.define("ptr", f"getelementptr i8, {pointer}, i64 {AHEAD}")
+def prefetch(e: Emitter, dtype: DType, pointer: Value, distance: int) -> None:
+    """Ask for what lies `distance` elements behind `pointer`, which need not exist."""
+    place = _element(e, STORAGE[dtype], pointer, e.i64(distance))
     read, keep, data = (Value(str(number), "i32") for number in (0, 3, 1))
-    e.call("llvm.prefetch.p0", "void", ahead, read, keep, data)
+    e.call("llvm.prefetch.p0", "void", place, read, keep, data)
 
 
 def gather(e: Emitter, dtype: DType, base: Value, offsets: Value, mask: Value | None) -> Value:

@@ -7,12 +7,12 @@ same text, and one function.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from typing_extensions import assert_never
 
-from hemstitch.codegen.llvm import memory, philox, reduce
+from hemstitch.codegen.llvm import memory, philox, prefetch, reduce
 from hemstitch.codegen.llvm.convert import cast
 from hemstitch.codegen.llvm.elementwise import apply
 from hemstitch.codegen.llvm.emitter import Emitter, Value
@@ -65,9 +65,8 @@ class _Accumulator:
 @dataclass(frozen=True, slots=True)
 class _Lanes:
     """The lane loop being printed: its axis, the first lane of each copy, the lanes in use;
-    `is_single`: that is known to be one. `number`: equal for the parts of one loop."""
+    `is_single`: that is known to be one."""
 
-    number: int
     axis: Axis
     firsts: tuple[Value, ...]
     mask: Value | None
@@ -86,16 +85,14 @@ class NestPrinter:
     _axes: dict[Axis, Value] = field(default_factory=dict)
     _varying: set[str] = field(default_factory=set)  # values that differ between lanes
     _lanes: _Lanes | None = None
-    _innermost: Axis | None = None  # of the row axes
-    _streams: dict[tuple[Buffer, Index], int] = field(default_factory=dict)  # loop that reads first
-    _loops: int = 0
+    _distances: Mapping[str, int] = field(default_factory=dict)  # see prefetch.distances
 
     def print(self, nest: Nest) -> None:
         e = self.emitter
         self._collect_slots(nest)
         self._axes[TASK] = Value("%task", "i64")
         self._statements(nest.prologue)
-        self._innermost = nest.rows[-1] if nest.rows else None
+        self._distances = prefetch.distances(nest)
 
         def row(number: Value, carried: Sequence[Value]) -> Sequence[Value]:
             self._decode(nest.rows, number)
@@ -184,6 +181,7 @@ class NestPrinter:
             case Random():
                 self._random(statement)
             case Load(name, buffer, index, mask):
+                self._prefetch(name, buffer, index)
                 self._set(name, [self._read(buffer, index, c, mask) for c in self._copies()])
             case Store(buffer, index, value):
                 for copy in self._copies():
@@ -269,7 +267,6 @@ class NestPrinter:
     def _lane_loop(self, axis: Axis, body: tuple[Stmt, ...]) -> None:
         """Whole vectors several at a time, then what is left one masked vector at a time."""
         e = self.emitter
-        self._loops += 1
         copies = self._copies_for(axis, body)
         extent = self._extent(axis)
         known = int(extent.text) if not extent.text.startswith("%") else None
@@ -321,7 +318,7 @@ class NestPrinter:
             is_single = is_known and int(extent.text) - int(first.text) == 1
             left = e.splat(e.binary("sub", extent, first))
             mask = e.compare("slt", e.lane_numbers(), left)
-        self._lanes = _Lanes(self._loops, axis, tuple(firsts), mask, is_single)
+        self._lanes = _Lanes(axis, tuple(firsts), mask, is_single)
         self._statements(body)
         self._lanes = None
 
@@ -454,6 +451,13 @@ class NestPrinter:
 
     # --- memory
 
+    def _prefetch(self, name: str, buffer: Buffer, index: Index) -> None:
+        distance = self._distances.get(name)
+        if distance is not None:
+            for copy in self._copies():
+                pointer = self._pointer(buffer, index, copy)
+                memory.prefetch(self.emitter, buffer.dtype, pointer, distance)
+
     def _read(self, buffer: Buffer, index: Index, copy: int, condition: str | None) -> Value:
         e = self.emitter
         mask = self._mask(copy, condition, with_lanes=not self._is_row_buffer(buffer, index))
@@ -464,8 +468,6 @@ class NestPrinter:
         stride = self._lane_stride(index)
         if stride == 0:  # one element for all lanes: it exists even where lanes are unused
             mask = self._mask(copy, condition, with_lanes=False)
-        if self._is_stream(buffer, index):
-            memory.prefetch(e, pointer)
         return memory.load(e, buffer.dtype, pointer, stride, mask)
 
     def _store(self, buffer: Buffer, index: Index, value: Value, copy: int) -> None:
@@ -484,19 +486,6 @@ class NestPrinter:
             memory.scatter(e, buffer.dtype, self.slots[buffer], offsets, value, mask)
             return
         memory.store(e, buffer.dtype, self._pointer(buffer, index, copy), stride, value, mask)
-
-    def _is_stream(self, buffer: Buffer, index: Index) -> bool:
-        """The first walk through an argument of short rows without a gap between them. (Long rows
-        gain nothing by being asked for early.)"""
-        lanes, row = self._lanes, self._innermost
-        if buffer.role is not Role.INPUT or lanes is None or row is None:
-            return False
-        length = lanes.axis.extent
-        if not isinstance(length, int) or length * buffer.dtype.bytes > memory.SHORT_ROW:
-            return False
-        if index.coefficient(lanes.axis) != 1 or index.coefficient(row) != length:
-            return False
-        return self._streams.setdefault((buffer, index), lanes.number) == lanes.number
 
     def _is_row_buffer(self, buffer: Buffer, index: Index) -> bool:
         """Scratch that one loop walks from its start: it has room for whole vectors, unused lanes

@@ -1,0 +1,84 @@
+"""Which loads ask early for what later rows read, and how far ahead.
+
+Processors fetch ahead by themselves, but only along what is being read: a row that is walked more
+than once (a softmax, a normalisation) leaves memory idle from its second walk on, and a stream ends
+with its page. So one of the later walks, that with most arithmetic, asks for one of the next rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from hemstitch.ir.ops import OPS
+from hemstitch.kernel.index import Axis, Index
+from hemstitch.kernel.nodes import Buffer, Let, Load, Loop, Nest, Role, Stmt
+
+AHEAD = 8192  # bytes; whole rows, at least one
+SHORT_ROW = 512  # bytes; of rows that are walked once, only short ones gain
+LARGEST_ROW = (
+    65536  # bytes of all that a row reads of one buffer; more would push out what is in use
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """A contiguous load of an argument in a loop over lanes; `work`: flops of an element there."""
+
+    load: Load
+    lane: Axis
+    work: int
+
+
+def distances(nest: Nest) -> Mapping[str, int]:
+    """The names of such loads, and how many elements ahead of each to ask for."""
+    if not nest.rows:
+        return {}
+    streams: dict[tuple[Buffer, Index], list[_Walk]] = {}
+    for walk in _walks(nest.body):
+        streams.setdefault((walk.load.buffer, walk.load.index), []).append(walk)
+    found = {}
+    for walks in streams.values():
+        walk = max(walks[1:] or walks, key=lambda walk: walk.work)
+        distance = _distance(walk.load, walk.lane, nest.rows, len(walks))
+        if distance is not None:
+            found[walk.load.name] = distance
+    return found
+
+
+def _walks(body: tuple[Stmt, ...]) -> Iterator[_Walk]:
+    for loop in body:
+        if not isinstance(loop, Loop):
+            continue
+        if not loop.lanes:
+            yield from _walks(loop.body)
+            continue
+        work = sum(OPS[statement.op].flops for statement in loop.body if isinstance(statement, Let))
+        for load in loop.body:
+            if not isinstance(load, Load) or load.buffer.role is not Role.INPUT:
+                continue
+            if load.index.coefficient(loop.axis) == 1:
+                yield _Walk(load, loop.axis, work)
+
+
+def _distance(load: Load, lane: Axis, rows: Sequence[Axis], walks: int) -> int | None:
+    step, bytes_ = load.index.coefficient(rows[-1]), load.buffer.dtype.bytes
+    volume = _volume(load.index, rows)
+    if not isinstance(step, int) or step <= 0 or volume is None:
+        return None
+    if walks == 1:
+        if step != lane.extent or step * bytes_ > SHORT_ROW:
+            return None
+    elif volume * bytes_ > LARGEST_ROW:
+        return None
+    return step * -(-AHEAD // (volume * bytes_))
+
+
+def _volume(index: Index, rows: Sequence[Axis]) -> int | None:
+    """How many elements a row reads."""
+    volume = 1
+    for axis, _ in index.terms:
+        if not isinstance(axis, Axis) or not isinstance(axis.extent, int):
+            return None
+        volume *= 1 if axis in rows else max(axis.extent, 1)
+    return volume
