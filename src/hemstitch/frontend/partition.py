@@ -1,5 +1,5 @@
-"""The split of a joint graph into forward and backward: torch's min-cut, told that random numbers
-are computed again rather than kept."""
+"""The split of a joint graph into forward and backward: torch's min-cut, told what is computed
+again rather than kept: random numbers, and what costs no more than reading it would."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from typing import Any
 
 import torch
 import torch.fx
-from functorch.compile import (
-    min_cut_rematerialization_partition,
-)
+from functorch.compile import min_cut_rematerialization_partition
 from torch.utils.checkpoint import CheckpointPolicy
 
-_UNIFORM = torch.ops.hemstitch.uniform.default
+from hemstitch.frontend.recompute import UNIFORM, computed_again
 
 
 def partition(
@@ -20,10 +18,10 @@ def partition(
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
     """(forward, backward); what backward needs of forward is returned by the one, given to the
     other."""
-    for node in joint.graph.nodes:
-        if node.target is _UNIFORM:
-            node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
-            node.meta["ac_graph_id"] = 0
+    again = list(computed_again(joint.graph, num_fwd_outputs))
+    for node in [*joint.graph.find_nodes(op="call_function", target=UNIFORM), *again]:
+        node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
+        node.meta["ac_graph_id"] = 0
     forward, backward = min_cut_rematerialization_partition(
         joint, inputs, num_fwd_outputs=num_fwd_outputs, **keywords
     )

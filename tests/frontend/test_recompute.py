@@ -1,0 +1,91 @@
+"""What forward keeps for backward, and what backward computes again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from hemstitch.backend import compile_with
+from hemstitch.options import Options
+
+ROWS, COLUMNS = 64, 128
+
+
+def kept_and_gradients(
+    function: Callable[..., Tensor], *arguments: Tensor
+) -> tuple[list[Any], Any]:
+    """(shapes of what forward returns beside its result and arguments, gradients)"""
+    shapes: list[Any] = []
+
+    def observe(kind: str, compiled: Any) -> None:
+        if kind == "forward":
+            graph = compiled.captured.graph
+            shapes.extend(tuple(node.value.shape) for node in graph.outputs[1:])
+
+    def backend(gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Any:
+        return compile_with(gm, inputs, Options(strict=True), observe)
+
+    torch._dynamo.reset()
+    trained = [argument for argument in arguments if argument.requires_grad]
+    result = torch.compile(function, backend=backend)(*arguments)
+    return shapes, torch.autograd.grad(result.sum(), trained)
+
+
+def trained(*shape: int) -> Tensor:
+    return torch.randn(shape, requires_grad=True)
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(logits, labels)
+
+
+def attention(scores: Tensor, values: Tensor) -> Tensor:
+    """The dropped weights are in memory for the product; the weights themselves need not be."""
+    return (torch.softmax(scores, -1) * 2.0) @ values
+
+
+def two_sources(x: Tensor, y: Tensor) -> Tensor:
+    return torch.tanh(x * y).exp()
+
+
+def long_chain(x: Tensor) -> Tensor:
+    for _ in range(12):
+        x = torch.sin(x)
+    return x * x
+
+
+def large(shapes: list[Any]) -> list[Any]:
+    return [shape for shape in shapes if torch.Size(shape).numel() >= ROWS * COLUMNS]
+
+
+def test_logits_are_kept_and_not_their_logarithms() -> None:
+    logits, labels = trained(ROWS, COLUMNS), torch.randint(COLUMNS, (ROWS,))
+    shapes, gradients = kept_and_gradients(cross_entropy, logits, labels)
+    assert not large(shapes)
+    expected = torch.autograd.grad(cross_entropy(logits, labels), logits)
+    torch.testing.assert_close(gradients, expected)
+
+
+def test_what_a_product_reads_is_the_only_large_tensor_kept() -> None:
+    scores, values = trained(ROWS, COLUMNS), trained(COLUMNS, 8)
+    shapes, gradients = kept_and_gradients(attention, scores, values)
+    assert len(large(shapes)) == 1
+    expected = torch.autograd.grad(attention(scores, values).sum(), (scores, values))
+    torch.testing.assert_close(gradients, expected)
+
+
+@pytest.mark.parametrize(
+    ("function", "count"), [(two_sources, 2), (long_chain, 1)], ids=lambda value: str(value)
+)
+def test_what_is_dear_to_compute_is_left_to_the_cut(
+    function: Callable[..., Tensor], count: int
+) -> None:
+    arguments = [trained(ROWS, COLUMNS) for _ in range(count)]
+    _, gradients = kept_and_gradients(function, *arguments)
+    expected = torch.autograd.grad(function(*arguments).sum(), arguments)
+    torch.testing.assert_close(gradients, expected)
