@@ -16,9 +16,7 @@ from hemstitch.kernel.nodes import Buffer, Let, Load, Loop, Nest, Role, Stmt
 
 AHEAD = 8192  # bytes; whole rows, at least one
 SHORT_ROW = 512  # bytes; of rows that are walked once, only short ones gain
-LARGEST_ROW = (
-    65536  # bytes of all that a row reads of one buffer; more would push out what is in use
-)
+LARGEST_ROW = 32768  # bytes that a row reads of one buffer; more would push out what is in use
 
 
 @dataclass(frozen=True, slots=True)
