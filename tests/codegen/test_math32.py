@@ -14,7 +14,7 @@ from hemstitch.codegen.llvm.math32 import FUNCTIONS
 from hemstitch.ir.graph import Op
 from hemstitch.runtime.jit import has_scalef
 
-LIMITS = dict.fromkeys(FUNCTIONS, 2.0) | {Op.SIGMOID: 2.5, Op.ERFC: 3.2, Op.TAN: 2.8}
+LIMITS = dict.fromkeys(FUNCTIONS, 2.0) | {Op.ERFC: 3.2, Op.TAN: 2.8}
 BINARY = (Op.POW, Op.ATAN2, Op.FMOD)
 COUNT = 1 << 18
 SPECIAL = np.array(
