@@ -72,11 +72,31 @@ def test_partial_results_read_beside_something_else(shape):
     check(graph_of(builder, x, joined, builder.make(Op.SUB, x, builder.broadcast(cut, shape))))
 
 
-def test_an_uneven_reshape_of_a_transposed_argument():
-    def function(x):
-        return x.t().reshape(4, 9).exp() + 1
+def reshaped_view(x):
+    return x.t().reshape(4, 9).exp() + 1
 
+
+def reshaped_argument(x):
+    return x.reshape(4, 9).exp(), x.reshape(4, 9).clone(), x[1:4].reshape(2, 9).sum(0)
+
+
+def reshaped_result(x):
+    y = x.exp()
+    return y, y.reshape(4, 9) + 1
+
+
+def reshaped_operand(x):
+    y = x.exp()
+    return torch.cumsum(y, 0), torch.cumsum(y.reshape(4, 9) * 2, 0)
+
+
+@pytest.mark.parametrize(
+    "function", [reshaped_view, reshaped_argument, reshaped_result, reshaped_operand]
+)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_an_uneven_reshape(function, transposed):
     x = torch.randn(6, 6)
+    x = x.t() if transposed else x
     torch.testing.assert_close(compiled(function)(x), function(x))
 
 

@@ -14,7 +14,7 @@ from typing import Union
 from hemstitch.fusion.demand import Demands
 from hemstitch.ir.dims import evaluate
 from hemstitch.ir.graph import Graph, Node, Op, toposort
-from hemstitch.ir.ops import is_elementwise, is_reduction, is_view
+from hemstitch.ir.ops import is_elementwise, is_reduction
 from hemstitch.ir.types import contiguous_strides
 from hemstitch.kernel.hazard import hazard
 from hemstitch.stitch.group import Group, Tensor, Write, is_member
@@ -318,9 +318,7 @@ class Clustering:
 def sources(vertex: Vertex, in_memory: Container[Node]) -> dict[Node, None]:
     """The nodes in memory or computed elsewhere that `vertex` reads."""
     if isinstance(vertex, Write):
-        # A view is not read from the very memory that this write fills.
-        own = vertex.value is vertex.tensor.node and is_view(vertex.value.op)
-        return _sources(vertex.value.inputs if own else (vertex.value,), in_memory)
+        return _sources(vertex.sources, in_memory)
     return _sources(vertex.inputs, in_memory)
 
 

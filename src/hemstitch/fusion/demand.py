@@ -152,15 +152,14 @@ def _materialise_obstacles(found: Demands, node: Node) -> None:
     elif node.op is Op.RESHAPE and not is_even(node.inputs[0].shape, node.shape):
         (source,) = node.inputs
         known = found.tensors.get(source)
-        if known is None and is_member(source):
-            return  # it will be contiguous if it is in memory, else refused as one kernel
         contiguous = contiguous_strides(source.shape)
         if known is None:
             tensor = found.tensors[source] = Tensor(source, contiguous)
-            found.write(source, tensor)
+            if not is_member(source):
+                found.write(source, tensor)
         elif not agree(source.shape, known.strides, contiguous):
             tensor = found.tensors[node] = Tensor(node, contiguous_strides(node.shape))
-            found.write(node, tensor)
+            found.writes.append(Write(source, tensor, contiguous))
 
 
 def _result_strides(node: Node) -> tuple[Dim, ...]:
@@ -184,7 +183,7 @@ def _output(found: Demands, value: Node, strides: tuple[Dim, ...], taken: set[Te
     if is_member(value) and value not in found.tensors:
         tensor = found.tensors[value] = Tensor(value, strides)
     else:
-        tensor = found.write(value, _copy(value, strides))
+        tensor = found.write(value, _another(found, value, strides))
     taken.add(tensor)
     return Alias(tensor, value.shape, strides, 0)
 
@@ -203,7 +202,7 @@ def _operand(found: Demands, value: Node, strides: tuple[Dim, ...] | None) -> Al
         tensor = found.tensors[value] = Tensor(value, wanted)
     else:
         made = (w.tensor for w in found.writes if w.tensor.node is value and w.strides == wanted)
-        tensor = next(made, None) or found.write(value, _copy(value, wanted))
+        tensor = next(made, None) or found.write(value, _another(found, value, wanted))
     return Alias(tensor, value.shape, wanted, 0)
 
 
@@ -227,8 +226,8 @@ def _alias(tensors: Mapping[Node, Tensor], value: Node) -> Alias | None:
     return Alias(Tensor(base, contiguous_strides(base.shape)), value.shape, strides, offset)
 
 
-def _copy(value: Node, strides: tuple[Dim, ...]) -> Tensor:
-    return Tensor(value, strides, is_copy=value.op in (Op.INPUT, Op.RESULT))
+def _another(found: Demands, value: Node, strides: tuple[Dim, ...]) -> Tensor:
+    return Tensor(value, strides, is_copy=value in found.tensors)
 
 
 def agree(shape: tuple[Dim, ...], a: tuple[Dim, ...], b: tuple[Dim, ...]) -> bool:

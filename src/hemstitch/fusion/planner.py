@@ -10,6 +10,7 @@ from hemstitch.fusion.names import kernel_name
 from hemstitch.fusion.plan import KernelStep, LibraryFormStep, LibraryStep, Plan, Step
 from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, toposort
 from hemstitch.options import Options
+from hemstitch.stitch.group import Group, through_memory
 from hemstitch.stitch.machine import Machine
 from hemstitch.stitch.refusal import Refusal
 from hemstitch.stitch.stitch import stitch
@@ -73,32 +74,40 @@ def _steps(
 
     def flush() -> None:
         if packed:
-            steps.append(_kernel_step(graph, clustering, packed, len(steps)))
+            groups = tuple(clustering.group(cluster.vertices) for cluster in packed)
+            steps.append(_kernel_step(graph, clustering.machine, groups, len(steps)))
             packed.clear()
 
     for cluster in order:
         if cluster.is_library:
             flush()
             steps.append(_library_step(cluster, needs, results))
-            continue
-        alone = cluster in clustering.unstitchable
-        if not pack or alone or len(packed) == MOST_PACKED or cluster.before & set(packed):
+        elif cluster in clustering.unstitchable:
             flush()
-        packed.append(cluster)
-        if alone:
-            flush()
+            steps.extend(_apart(graph, clustering, cluster, len(steps)))
+        else:
+            if not pack or len(packed) == MOST_PACKED or cluster.before & set(packed):
+                flush()
+            packed.append(cluster)
     flush()
     return steps
 
 
 def _kernel_step(
-    graph: Graph, clustering: Clustering, clusters: list[Cluster], number: int
-) -> Step:
-    groups = tuple(clustering.group(cluster.vertices) for cluster in clusters)
-    if clusters[0] in clustering.unstitchable:
-        return LibraryFormStep(groups[0], clustering.unstitchable[clusters[0]])
+    graph: Graph, machine: Machine, groups: tuple[Group, ...], number: int
+) -> KernelStep:
     name = kernel_name(number, [n for group in groups for n in group.members], graph.origins)
-    return KernelStep(groups, stitch(groups, clustering.machine, name))
+    return KernelStep(groups, stitch(groups, machine, name))
+
+
+def _apart(graph: Graph, clustering: Clustering, cluster: Cluster, number: int) -> list[Step]:
+    """What is no single kernel: two, where it only replaces what it reads (`x.copy_(x.t())`)."""
+    group, why = clustering.group(cluster.vertices), clustering.unstitchable[cluster]
+    if why.check != "mutation":
+        return [LibraryFormStep(group, why)]
+    halves = through_memory(group)
+    machine = clustering.machine
+    return [_kernel_step(graph, machine, (half,), number + k) for k, half in enumerate(halves)]
 
 
 def _library_step(cluster: Cluster, needs: Demands, results: dict[Node, Node]) -> LibraryStep:

@@ -41,6 +41,8 @@ def _build_step(step: Step, strict: bool) -> Launch:
     assert not isinstance(step, LibraryStep)
     if not isinstance(step, KernelStep):
         ops = ", ".join(node.op.value for node in step.group.members) or "a copy"
+        if strict:
+            raise KernelBuildError(f"{ops} could not be built: {step.why}")
         warnings.warn(KernelBuildWarning(ops, str(step.why)), stacklevel=2)
         return library_form((step.group,), _tensors_of(step.group))
     name = step.stitched.kernel.name

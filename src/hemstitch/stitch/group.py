@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from hemstitch.ir.dims import Dim, evaluate
 from hemstitch.ir.graph import Address, Node, Op
-from hemstitch.ir.ops import OPS, OpClass, is_reduction
+from hemstitch.ir.ops import OPS, OpClass, is_reduction, is_view
+from hemstitch.ir.types import contiguous_strides
 from hemstitch.kernel.index import Computed, Index, Window, at
 from hemstitch.stitch.refusal import Refused
 from hemstitch.stitch.views import BENDING, Indices, strided, through
@@ -21,7 +22,7 @@ MOST_CONCAT_PARTS = 4  # a concatenation read inside a kernel tests every part f
 class Tensor:
     """A value in memory between kernels. Strides in elements.
 
-    `is_copy`: memory of its own for what an argument or a library call's result holds already.
+    `is_copy`: memory of its own for what is in memory already, as an argument, for one.
     """
 
     node: Node
@@ -52,6 +53,12 @@ class Write:
     strides: tuple[Dim, ...]
     offset: Dim = 0
 
+    @property
+    def sources(self) -> tuple[Node, ...]:
+        """What it reads. A view is not read from the very memory that this write fills."""
+        is_own = self.value is self.tensor.node and is_view(self.value.op)
+        return self.value.inputs if is_own and not self.tensor.is_copy else (self.value,)
+
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -76,6 +83,18 @@ class Root:
     value: Node  # what is computed inside the loop
     reduction: Node | None
     write: Write | None
+
+
+def through_memory(group: Group) -> tuple[Group, Group]:
+    """The same in two steps: all values into memory of their own, then from there to their places,
+    for a group that would replace what it still reads."""
+    values = [write.value for write in group.writes]
+    made = {v: Tensor(v, contiguous_strides(v.shape), is_copy=v in group.reads) for v in values}
+    first = tuple(Write(value, tensor, tensor.strides) for value, tensor in made.items())
+    return (
+        Group(group.members, first, group.reads, group.hints),
+        Group((), group.writes, made, group.hints),
+    )
 
 
 def is_member(node: Node) -> bool:
