@@ -114,6 +114,30 @@ def test_a_moved_argument_goes_through_memory(function):
     assert (report.kernel_count, report.library_calls) == (2, [])
 
 
+def turn(x, y):
+    before = x.real.clone()
+    x.mul_(1j).add_(y)
+    return before + x.imag
+
+
+def turn_and_swap(x, y):
+    old = x.clone()
+    x.copy_(y * 2j)
+    y.copy_(old.conj())
+    return torch.view_as_real(x).sum(0)
+
+
+@pytest.mark.filterwarnings("error:H007")
+@pytest.mark.parametrize("function", [turn, turn_and_swap, swap], ids=lambda f: f.__name__)
+def test_complex_arguments(function):
+    given = [torch.randn(5, 7, dtype=torch.complex64) for _ in range(2)]
+    exact = [x.clone() for x in given]
+    expected = function(*exact)
+    found = torch.compile(function, backend="hemstitch", options=OPTIONS)(*given)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(given, exact)
+
+
 def update_and_sum(x, y):
     x.mul_(0.9).add_(y)
     return x.sum(1)

@@ -15,11 +15,11 @@ from hemstitch.fusion.demand import Demands
 from hemstitch.ir.dims import evaluate
 from hemstitch.ir.graph import Graph, Node, Op, toposort
 from hemstitch.ir.ops import is_elementwise, is_reduction
-from hemstitch.ir.types import contiguous_strides
+from hemstitch.ir.types import DType, contiguous_strides
 from hemstitch.kernel.hazard import hazard
 from hemstitch.stitch.group import Group, Tensor, Write, is_member
 from hemstitch.stitch.machine import Machine
-from hemstitch.stitch.refusal import Refusal, Refused
+from hemstitch.stitch.refusal import OPAQUE, Refusal, Refused
 from hemstitch.stitch.stitch import stitch
 
 Vertex = Union[Node, Write]
@@ -227,8 +227,11 @@ class Clustering:
         return self._attempt(cluster.vertices)
 
     def _attempt(self, vertices: Sequence[Vertex]) -> Refusal | None:
+        group = self.group(vertices)
+        if any(write.value.type.dtype is DType.OPAQUE for write in group.writes):
+            return Refusal(OPAQUE, "no kernel writes a type that only library calls touch")
         try:
-            stitched = stitch([self.group(vertices)], self.machine, "attempt")
+            stitched = stitch([group], self.machine, "attempt")
         except Refused as refused:
             return refused.refusal
         problem = hazard(stitched.kernel, stitched.replaced)
