@@ -100,6 +100,26 @@ def test_an_uneven_reshape(function, transposed):
     torch.testing.assert_close(compiled(function)(x), function(x))
 
 
+def test_a_slice_of_reshaped_memory_with_gaps():
+    def function(x):
+        y = x.reshape(448)
+        return torch.cat([-y[224:], y[:224]])
+
+    x = torch.randn(64, 8)[:, :7]
+    torch.testing.assert_close(compiled(function)(x), function(x))
+
+
+def test_a_padded_value_in_another_shape():
+    def function(x):
+        return torch.nn.functional.pad(x, (1, 0, 2, 0, 3, 0), value=1.0).reshape(2, 50, -1, 4)
+
+    torch._dynamo.reset()
+    fast = torch.compile(function, backend="hemstitch", options=OPTIONS, dynamic=True)
+    for size in (3, 5):
+        x = torch.randn(97, size, 3)
+        torch.testing.assert_close(fast(x), function(x))
+
+
 def test_an_argument_in_a_layout_that_the_library_was_not_traced_with():
     def function(x):
         return torch.cumsum(x.contiguous(), 0) * 2, x.exp()

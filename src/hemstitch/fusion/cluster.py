@@ -226,6 +226,17 @@ class Clustering:
         """Why a whole cluster is not one kernel, if it is not."""
         return self._attempt(cluster.vertices)
 
+    def obstacles(self) -> frozenset[Node]:
+        """Reshapes that what is no kernel even alone cannot look through."""
+        failed = [c for c, refusal in self.unstitchable.items() if refusal.check == "reshape"]
+        return frozenset(
+            node
+            for cluster in failed
+            for vertex in cluster.vertices
+            for node in _views_above(vertex, self.demanded)
+            if node.op is Op.RESHAPE
+        )
+
     def _attempt(self, vertices: Sequence[Vertex]) -> Refusal | None:
         group = self.group(vertices)
         if any(write.value.type.dtype is DType.OPAQUE for write in group.writes):
@@ -332,7 +343,17 @@ def sources_below(node: Node, in_memory: Container[Node]) -> dict[Node, None]:
 
 def _sources(start: Iterable[Node], in_memory: Container[Node]) -> dict[Node, None]:
     """Through views, and what is made inline."""
-    found: dict[Node, None] = {}
+    return {node: None for node, is_source in _walk(start, in_memory) if is_source}
+
+
+def _views_above(vertex: Vertex, in_memory: Container[Node]) -> list[Node]:
+    """The nodes between `vertex` and its sources."""
+    start = (vertex.value,) if isinstance(vertex, Write) else vertex.inputs
+    return [node for node, is_source in _walk(start, in_memory) if not is_source]
+
+
+def _walk(start: Iterable[Node], in_memory: Container[Node]) -> Iterator[tuple[Node, bool]]:
+    """Each node down to the sources, and whether it is one."""
     seen: set[Node] = set()
     work = list(start)
     while work:
@@ -340,8 +361,7 @@ def _sources(start: Iterable[Node], in_memory: Container[Node]) -> dict[Node, No
         if node in seen:
             continue
         seen.add(node)
-        if is_member(node) or node.op in (Op.INPUT, Op.RESULT) or node in in_memory:
-            found[node] = None
-        else:
+        is_source = is_member(node) or node.op in (Op.INPUT, Op.RESULT) or node in in_memory
+        yield node, is_source
+        if not is_source:
             work.extend(node.inputs)
-    return found

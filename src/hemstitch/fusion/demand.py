@@ -3,7 +3,7 @@ operands of library calls."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
 from hemstitch.ir.dims import Dim, product
@@ -68,7 +68,8 @@ class Demands:
         return tensor
 
 
-def demands(graph: Graph) -> Demands:
+def demands(graph: Graph, obstacles: Container[Node] = ()) -> Demands:
+    """`obstacles`: reshapes that readers are known not to look through."""
     found = Demands()
     nodes = toposort(graph.roots)
     for node in graph.inputs:
@@ -79,7 +80,7 @@ def demands(graph: Graph) -> Demands:
             found.tensors[node] = Tensor(node, _result_strides(node))
     for node in nodes:
         if node.op is Op.RESHAPE or node.op is Op.CONCAT:
-            _materialise_obstacles(found, node)
+            _materialise_obstacles(found, node, node in obstacles)
     _demand_outputs(found, graph)
     for node in nodes:
         if node.op is Op.LIBRARY:
@@ -143,13 +144,13 @@ def _demand_shared(found: Demands, graph: Graph) -> None:
             found.outputs[number] = _output(found, output.value, output.strides, private)
 
 
-def _materialise_obstacles(found: Demands, node: Node) -> None:
+def _materialise_obstacles(found: Demands, node: Node, is_obstacle: bool) -> None:
     """Views that no loop of a reader can look through get memory of their own: concatenations of
     many parts, and what is below a reshape that cuts axes unevenly."""
     if node.op is Op.CONCAT and len(node.inputs) > MOST_CONCAT_PARTS:
         tensor = found.tensors[node] = Tensor(node, contiguous_strides(node.shape))
         found.write(node, tensor)
-    elif node.op is Op.RESHAPE and not is_even(node.inputs[0].shape, node.shape):
+    elif node.op is Op.RESHAPE and (is_obstacle or not is_even(node.inputs[0].shape, node.shape)):
         (source,) = node.inputs
         known = found.tensors.get(source)
         contiguous = contiguous_strides(source.shape)

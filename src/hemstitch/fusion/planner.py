@@ -12,17 +12,14 @@ from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, toposort
 from hemstitch.options import Options
 from hemstitch.stitch.group import Group, through_memory
 from hemstitch.stitch.machine import Machine
-from hemstitch.stitch.refusal import Refusal
+from hemstitch.stitch.refusal import Refusal, Refused
 from hemstitch.stitch.stitch import stitch
 
 MOST_PACKED = 64  # groups of one packed launch: bounds code size and argument count
 
 
 def make_plan(graph: Graph, machine: Machine, options: Options) -> Plan:
-    needs = demands(graph)
-    clustering = Clustering(graph, needs, machine, options.planner == "conservative")
-    clustering.merge_all()
-    _split_impossible(clustering)
+    needs, clustering = _clustered(graph, machine, options)
     order = _in_order(clustering)
     steps = _steps(graph, needs, clustering, order, options.pack)
     return Plan(
@@ -30,6 +27,20 @@ def make_plan(graph: Graph, machine: Machine, options: Options) -> Plan:
         tuple(needs.outputs[number] for number in range(len(graph.outputs))),
         _refusals(clustering),
     )
+
+
+def _clustered(graph: Graph, machine: Machine, options: Options) -> tuple[Demands, Clustering]:
+    """Once more where a node alone cannot look through a reshape that then gets memory."""
+    obstacles: frozenset[Node] = frozenset()
+    while True:
+        needs = demands(graph, obstacles)
+        clustering = Clustering(graph, needs, machine, options.planner == "conservative")
+        clustering.merge_all()
+        _split_impossible(clustering)
+        more = clustering.obstacles() - obstacles
+        if not more:
+            return needs, clustering
+        obstacles |= more
 
 
 def _split_impossible(clustering: Clustering) -> None:
@@ -101,13 +112,16 @@ def _kernel_step(
 
 
 def _apart(graph: Graph, clustering: Clustering, cluster: Cluster, number: int) -> list[Step]:
-    """What is no single kernel: two, where it only replaces what it reads (`x.copy_(x.t())`)."""
+    """What is no single kernel: several, where it only moves values (`x.copy_(x.t())`)."""
     group, why = clustering.group(cluster.vertices), clustering.unstitchable[cluster]
-    if why.check != "mutation":
-        return [LibraryFormStep(group, why)]
-    halves = through_memory(group)
-    machine = clustering.machine
-    return [_kernel_step(graph, machine, (half,), number + k) for k, half in enumerate(halves)]
+    form = LibraryFormStep(group, why)
+    if group.members or form.is_meant:
+        return [form]
+    parts, machine = enumerate(through_memory(group), number), clustering.machine
+    try:
+        return [_kernel_step(graph, machine, (part,), place) for place, part in parts]
+    except Refused:
+        return [form]
 
 
 def _library_step(cluster: Cluster, needs: Demands, results: dict[Node, Node]) -> LibraryStep:

@@ -85,16 +85,16 @@ class Root:
     write: Write | None
 
 
-def through_memory(group: Group) -> tuple[Group, Group]:
-    """The same in two steps: all values into memory of their own, then from there to their places,
-    for a group that would replace what it still reads."""
-    values = [write.value for write in group.writes]
+def through_memory(group: Group) -> list[Group]:
+    """The same in small steps: each value into memory of its own, then from there to its place,
+    for writes that would replace what is still read."""
+    values = dict.fromkeys(write.value for write in group.writes)
     made = {v: Tensor(v, contiguous_strides(v.shape), is_copy=v in group.reads) for v in values}
-    first = tuple(Write(value, tensor, tensor.strides) for value, tensor in made.items())
-    return (
-        Group(group.members, first, group.reads, group.hints),
-        Group((), group.writes, made, group.hints),
-    )
+    firsts = [Write(value, tensor, tensor.strides) for value, tensor in made.items()]
+    return [
+        *(Group((), (write,), group.reads, group.hints) for write in firsts),
+        *(Group((), (write,), made, group.hints) for write in group.writes),
+    ]
 
 
 def is_member(node: Node) -> bool:
