@@ -68,6 +68,7 @@ class Clustering:
         self.tensors = dict(demands.tensors)
         self.demanded = frozenset(demands.tensors)
         self.refusals: dict[tuple[Cluster, Cluster], Refusal] = {}
+        self.attempts: dict[tuple[Vertex, ...], Refusal | None] = {}
         self.unstitchable: dict[Cluster, Refusal] = {}  # not one kernel even alone
         order = toposort(graph.roots)
         self.rank = {node: position for position, node in enumerate(order)}
@@ -238,6 +239,13 @@ class Clustering:
         )
 
     def _attempt(self, vertices: Sequence[Vertex]) -> Refusal | None:
+        """Kept, since a cluster that was merged is looked at again when all are."""
+        key = tuple(vertices)
+        if key not in self.attempts:
+            self.attempts[key] = self._stitched(vertices)
+        return self.attempts[key]
+
+    def _stitched(self, vertices: Sequence[Vertex]) -> Refusal | None:
         group = self.group(vertices)
         if any(write.value.type.dtype is DType.OPAQUE for write in group.writes):
             return Refusal(OPAQUE, "no kernel writes a type that only library calls touch")
