@@ -7,10 +7,11 @@ import torch
 
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.graph import Graph, Op, Output, Range
+from hemstitch.ir.parser import parse
 from hemstitch.ir.types import DType, contiguous_strides
 from hemstitch.runtime import interpret
 from hemstitch.stitch.machine import generic_cpu
-from tests.compiled import assert_close, simulate
+from tests.compiled import assert_close, execute, simulate
 
 OPTIONS = {"strict": True, "check": True}
 
@@ -118,6 +119,24 @@ def test_a_padded_value_in_another_shape():
     for size in (3, 5):
         x = torch.randn(97, size, 3)
         torch.testing.assert_close(fast(x), function(x))
+
+
+ONE_ELEMENT = """\
+symbol s0 = argument 0 axis 0 hint 4
+%0 = input f32[s0] "x" position 0 strides (0)
+%1 = exp f32[s0] %0
+%2 = sum f32[] %1 (0)
+output %1 strides (1)
+output %2 strides ()
+"""
+
+
+def test_one_element_under_no_index():
+    """An empty tensor has no address, so that not even an element at stride 0 may be loaded."""
+    graph = parse(ONE_ELEMENT, Builder())
+    for size in (4, 0):
+        x = torch.randn(1).expand(size)
+        assert_close(execute(graph, [x]), [x.exp(), x.exp().sum()], 1e-6)
 
 
 def test_an_argument_in_a_layout_that_the_library_was_not_traced_with():

@@ -43,6 +43,13 @@ class Tensor:
     def bytes(self) -> Dim:
         return self.node.type.bytes
 
+    @property
+    def may_be_nowhere(self) -> bool:
+        """It may turn out empty, and so without an address, although an index into it says
+        nothing of the axis that is: an expanded element."""
+        sizes = zip(self.node.shape, self.strides)
+        return any(step == 0 and not isinstance(size, int) for size, step in sizes)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Write:
