@@ -9,7 +9,8 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 
 import pytest
@@ -58,8 +59,15 @@ def verdict_on(request: pytest.FixtureRequest) -> Iterator[Callable[[int], Verdi
         parameters = [getattr(item, "callspec", None) for item in request.session.items]
         numbers = [p.params["number"] for p in parameters if p and "number" in p.params]
         futures = {number: pool.submit(judge, number) for number in numbers}
-        yield lambda number: futures.pop(number).result()
+        yield lambda number: _result(futures.pop(number))
         pool.shutdown(cancel_futures=True)
+
+
+def _result(future: Future[Verdict]) -> Verdict:
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        pytest.exit("a sample crashed its process, which said above where it was", returncode=1)
 
 
 def _prepare() -> None:
