@@ -151,7 +151,7 @@ def _record(report: Report, kind: str, compiled: Compiled) -> None:
             assert isinstance(step.node.attr, LibraryCall)
             report.library_calls.append(step.node.attr.name)
         elif isinstance(step, LibraryFormStep):
-            ops = (n.op.value for n in step.group.members)
+            ops = [n.op.value for n in step.group.members] or ["copy"]
             report.library_calls.extend(ops)
             report.refusals.append(f"not a kernel: {step.why}")
         else:

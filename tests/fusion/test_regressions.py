@@ -7,10 +7,11 @@ import torch
 
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.graph import Graph, Op, Output, Range
+from hemstitch.ir.parser import parse
 from hemstitch.ir.types import DType, contiguous_strides
 from hemstitch.runtime import interpret
 from hemstitch.stitch.machine import generic_cpu
-from tests.compiled import assert_close, simulate
+from tests.compiled import assert_close, execute, simulate
 
 OPTIONS = {"strict": True, "check": True}
 
@@ -72,12 +73,70 @@ def test_partial_results_read_beside_something_else(shape):
     check(graph_of(builder, x, joined, builder.make(Op.SUB, x, builder.broadcast(cut, shape))))
 
 
-def test_an_uneven_reshape_of_a_transposed_argument():
-    def function(x):
-        return x.t().reshape(4, 9).exp() + 1
+def reshaped_view(x):
+    return x.t().reshape(4, 9).exp() + 1
 
+
+def reshaped_argument(x):
+    return x.reshape(4, 9).exp(), x.reshape(4, 9).clone(), x[1:4].reshape(2, 9).sum(0)
+
+
+def reshaped_result(x):
+    y = x.exp()
+    return y, y.reshape(4, 9) + 1
+
+
+def reshaped_operand(x):
+    y = x.exp()
+    return torch.cumsum(y, 0), torch.cumsum(y.reshape(4, 9) * 2, 0)
+
+
+@pytest.mark.parametrize(
+    "function", [reshaped_view, reshaped_argument, reshaped_result, reshaped_operand]
+)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_an_uneven_reshape(function, transposed):
     x = torch.randn(6, 6)
+    x = x.t() if transposed else x
     torch.testing.assert_close(compiled(function)(x), function(x))
+
+
+def test_a_slice_of_reshaped_memory_with_gaps():
+    def function(x):
+        y = x.reshape(448)
+        return torch.cat([-y[224:], y[:224]])
+
+    x = torch.randn(64, 8)[:, :7]
+    torch.testing.assert_close(compiled(function)(x), function(x))
+
+
+def test_a_padded_value_in_another_shape():
+    def function(x):
+        return torch.nn.functional.pad(x, (1, 0, 2, 0, 3, 0), value=1.0).reshape(2, 50, -1, 4)
+
+    torch._dynamo.reset()
+    fast = torch.compile(function, backend="hemstitch", options=OPTIONS, dynamic=True)
+    for size in (3, 5):
+        x = torch.randn(97, size, 3)
+        torch.testing.assert_close(fast(x), function(x))
+
+
+ONE_ELEMENT = """\
+symbol s0 = argument 0 axis 0 hint 4
+%0 = input f32[s0] "x" position 0 strides (0)
+%1 = exp f32[s0] %0
+%2 = sum f32[] %1 (0)
+output %1 strides (1)
+output %2 strides ()
+"""
+
+
+def test_one_element_under_no_index():
+    """An empty tensor has no address, so that not even an element at stride 0 may be loaded."""
+    graph = parse(ONE_ELEMENT, Builder())
+    for size in (4, 0):
+        x = torch.randn(1).expand(size)
+        assert_close(execute(graph, [x]), [x.exp(), x.exp().sum()], 1e-6)
 
 
 def test_an_argument_in_a_layout_that_the_library_was_not_traced_with():

@@ -1,11 +1,23 @@
-"""Counts the samples that agree and the operations that are generated; prints both at the end."""
+"""Runs cases, all of them in a process for each core; counts the samples that agree and the
+operations that are generated, and prints both at the end."""
 
 from __future__ import annotations
 
+import faulthandler
+import multiprocessing
+import os
+import warnings
 from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 
 import pytest
+import torch
+
+from tests.opinfo.cases import EVERYTHING, judge
+from tests.opinfo.harness import Verdict
 
 
 @dataclass(slots=True)
@@ -33,6 +45,36 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def counts(request: pytest.FixtureRequest) -> Counts:
     return request.config.stash[COUNTS]
+
+
+@pytest.fixture(scope="session")
+def verdict_on(request: pytest.FixtureRequest) -> Iterator[Callable[[int], Verdict]]:
+    """By the number of the case."""
+    if not EVERYTHING:
+        yield judge
+        return
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(cores, context, _prepare) as pool:
+        parameters = [getattr(item, "callspec", None) for item in request.session.items]
+        numbers = [p.params["number"] for p in parameters if p and "number" in p.params]
+        futures = {number: pool.submit(judge, number) for number in numbers}
+        yield lambda number: _result(futures.pop(number))
+        pool.shutdown(cancel_futures=True)
+
+
+def _result(future: Future[Verdict]) -> Verdict:
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        pytest.exit("a sample crashed its process, which said above where it was", returncode=1)
+
+
+def _prepare() -> None:
+    """One of several processes: a thread of its own, and a crash says where it was."""
+    faulthandler.enable()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -24,5 +24,6 @@ RANDOM: dict[str, str] = {
     "nn.functional.multi_head_attention_forward": OWN_STREAM,
     "nn.functional.scaled_dot_product_attention": OWN_STREAM,
 }
+# nn.functional.max_unpool2d is not among them: its indices repeat only where its values do as well.
 # (kind, operation): some samples differ, and why that is right or unavoidable.
 DIFFERENT: dict[tuple[str, str], str] = {}

@@ -90,12 +90,51 @@ def rotate(a, b):
     b.mul_(0.6).add_(old, alpha=0.8)
 
 
-@pytest.mark.parametrize("function", [swap, swap_transposed, rotate], ids=lambda f: f.__name__)
+def cross_over(a, b):
+    """One new value is computed, the other only moved."""
+    old = a.clone()
+    a.copy_(b.t() + 1)
+    b.copy_(old.flip(0))
+
+
+@pytest.mark.parametrize(
+    "function", [swap, swap_transposed, rotate, cross_over], ids=lambda f: f.__name__
+)
 def test_two_arguments(function):
     given = [torch.randn(19, 19) for _ in range(2)]
     exact = [x.clone() for x in given]
     function(*exact)
     torch.compile(function, backend="hemstitch", options=OPTIONS)(*given)
+    torch.testing.assert_close(given, exact)
+
+
+@pytest.mark.parametrize("function", [transpose, flip, roll], ids=lambda f: f.__name__)
+def test_a_moved_argument_goes_through_memory(function):
+    report = explain(function, torch.randn(37, 37))
+    assert (report.kernel_count, report.library_calls) == (2, [])
+
+
+def turn(x, y):
+    before = x.real.clone()
+    x.mul_(1j).add_(y)
+    return before + x.imag
+
+
+def turn_and_swap(x, y):
+    old = x.clone()
+    x.copy_(y * 2j)
+    y.copy_(old.conj())
+    return torch.view_as_real(x).sum(0)
+
+
+@pytest.mark.filterwarnings("error:H007")
+@pytest.mark.parametrize("function", [turn, turn_and_swap, swap], ids=lambda f: f.__name__)
+def test_complex_arguments(function):
+    given = [torch.randn(5, 7, dtype=torch.complex64) for _ in range(2)]
+    exact = [x.clone() for x in given]
+    expected = function(*exact)
+    found = torch.compile(function, backend="hemstitch", options=OPTIONS)(*given)
+    torch.testing.assert_close(found, expected)
     torch.testing.assert_close(given, exact)
 
 

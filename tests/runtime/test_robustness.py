@@ -11,7 +11,9 @@ import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from hemstitch.errors import KernelBuildWarning
+from hemstitch.fusion import cluster
 from hemstitch.runtime import build, jit
+from hemstitch.stitch.refusal import Refused
 
 OPTIONS = {"strict": True, "check": True}
 
@@ -163,18 +165,19 @@ def _no_kernels(monkeypatch):
     build._loaded.cache_clear()
 
 
+def in_place_and_softmax(x, y):
+    x.mul_(2)
+    return torch.softmax(x * y, -1)
+
+
 @pytest.mark.usefixtures("_no_kernels")
 def test_a_kernel_that_cannot_be_built_runs_through_the_library():
-    def body(x, y):
-        x.mul_(2)
-        return torch.softmax(x * y, -1)
-
     x, y = torch.randn(9, 11), torch.randn(9, 11)
     exact = x.clone()
-    expected = body(exact, y)
+    expected = in_place_and_softmax(exact, y)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = compiled(body, strict=False)(x, y)
+        found = compiled(in_place_and_softmax, strict=False)(x, y)
     (warning,) = [w.message for w in caught if isinstance(w.message, KernelBuildWarning)]
     assert "no code today" in str(warning) and "softmax" in warning.kernel
     torch.testing.assert_close(found, expected)
@@ -184,6 +187,31 @@ def test_a_kernel_that_cannot_be_built_runs_through_the_library():
 @pytest.mark.usefixtures("_no_kernels")
 def test_strict_says_so():
     with pytest.raises(Exception, match=r"H006.*no code today"):
+        compiled(lambda x: x.exp() + 1)(torch.randn(4))
+
+
+@pytest.fixture
+def _no_stitching(monkeypatch):
+    def refuse_all(groups, machine, name):
+        raise Refused("test", "no stitching today")
+
+    monkeypatch.setattr(cluster, "stitch", refuse_all)
+
+
+@pytest.mark.usefixtures("_no_stitching")
+def test_what_is_no_kernel_even_alone_runs_through_the_library():
+    x, y = torch.randn(9, 11), torch.randn(9, 11)
+    exact = x.clone()
+    expected = in_place_and_softmax(exact, y)
+    with pytest.warns(KernelBuildWarning, match="no stitching today"):
+        found = compiled(in_place_and_softmax, strict=False)(x, y)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(x, exact)
+
+
+@pytest.mark.usefixtures("_no_stitching")
+def test_strict_refuses_what_is_no_kernel_even_alone():
+    with pytest.raises(Exception, match=r"H006.*no stitching today"):
         compiled(lambda x: x.exp() + 1)(torch.randn(4))
 
 

@@ -14,12 +14,12 @@ from typing import Union
 from hemstitch.fusion.demand import Demands
 from hemstitch.ir.dims import evaluate
 from hemstitch.ir.graph import Graph, Node, Op, toposort
-from hemstitch.ir.ops import is_elementwise, is_reduction, is_view
-from hemstitch.ir.types import contiguous_strides
+from hemstitch.ir.ops import is_elementwise, is_reduction
+from hemstitch.ir.types import DType, contiguous_strides
 from hemstitch.kernel.hazard import hazard
 from hemstitch.stitch.group import Group, Tensor, Write, is_member
 from hemstitch.stitch.machine import Machine
-from hemstitch.stitch.refusal import Refusal, Refused
+from hemstitch.stitch.refusal import OPAQUE, Refusal, Refused
 from hemstitch.stitch.stitch import stitch
 
 Vertex = Union[Node, Write]
@@ -68,6 +68,7 @@ class Clustering:
         self.tensors = dict(demands.tensors)
         self.demanded = frozenset(demands.tensors)
         self.refusals: dict[tuple[Cluster, Cluster], Refusal] = {}
+        self.attempts: dict[tuple[Vertex, ...], Refusal | None] = {}
         self.unstitchable: dict[Cluster, Refusal] = {}  # not one kernel even alone
         order = toposort(graph.roots)
         self.rank = {node: position for position, node in enumerate(order)}
@@ -226,9 +227,30 @@ class Clustering:
         """Why a whole cluster is not one kernel, if it is not."""
         return self._attempt(cluster.vertices)
 
+    def obstacles(self) -> frozenset[Node]:
+        """Reshapes that what is no kernel even alone cannot look through."""
+        failed = [c for c, refusal in self.unstitchable.items() if refusal.check == "reshape"]
+        return frozenset(
+            node
+            for cluster in failed
+            for vertex in cluster.vertices
+            for node in _views_above(vertex, self.demanded)
+            if node.op is Op.RESHAPE
+        )
+
     def _attempt(self, vertices: Sequence[Vertex]) -> Refusal | None:
+        """Kept, since a cluster that was merged is looked at again when all are."""
+        key = tuple(vertices)
+        if key not in self.attempts:
+            self.attempts[key] = self._stitched(vertices)
+        return self.attempts[key]
+
+    def _stitched(self, vertices: Sequence[Vertex]) -> Refusal | None:
+        group = self.group(vertices)
+        if any(write.value.type.dtype is DType.OPAQUE for write in group.writes):
+            return Refusal(OPAQUE, "no kernel writes a type that only library calls touch")
         try:
-            stitched = stitch([self.group(vertices)], self.machine, "attempt")
+            stitched = stitch([group], self.machine, "attempt")
         except Refused as refused:
             return refused.refusal
         problem = hazard(stitched.kernel, stitched.replaced)
@@ -318,9 +340,7 @@ class Clustering:
 def sources(vertex: Vertex, in_memory: Container[Node]) -> dict[Node, None]:
     """The nodes in memory or computed elsewhere that `vertex` reads."""
     if isinstance(vertex, Write):
-        # A view is not read from the very memory that this write fills.
-        own = vertex.value is vertex.tensor.node and is_view(vertex.value.op)
-        return _sources(vertex.value.inputs if own else (vertex.value,), in_memory)
+        return _sources(vertex.sources, in_memory)
     return _sources(vertex.inputs, in_memory)
 
 
@@ -331,7 +351,17 @@ def sources_below(node: Node, in_memory: Container[Node]) -> dict[Node, None]:
 
 def _sources(start: Iterable[Node], in_memory: Container[Node]) -> dict[Node, None]:
     """Through views, and what is made inline."""
-    found: dict[Node, None] = {}
+    return {node: None for node, is_source in _walk(start, in_memory) if is_source}
+
+
+def _views_above(vertex: Vertex, in_memory: Container[Node]) -> list[Node]:
+    """The nodes between `vertex` and its sources."""
+    start = (vertex.value,) if isinstance(vertex, Write) else vertex.inputs
+    return [node for node, is_source in _walk(start, in_memory) if not is_source]
+
+
+def _walk(start: Iterable[Node], in_memory: Container[Node]) -> Iterator[tuple[Node, bool]]:
+    """Each node down to the sources, and whether it is one."""
     seen: set[Node] = set()
     work = list(start)
     while work:
@@ -339,8 +369,7 @@ def _sources(start: Iterable[Node], in_memory: Container[Node]) -> dict[Node, No
         if node in seen:
             continue
         seen.add(node)
-        if is_member(node) or node.op in (Op.INPUT, Op.RESULT) or node in in_memory:
-            found[node] = None
-        else:
+        is_source = is_member(node) or node.op in (Op.INPUT, Op.RESULT) or node in in_memory
+        yield node, is_source
+        if not is_source:
             work.extend(node.inputs)
-    return found

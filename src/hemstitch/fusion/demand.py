@@ -3,7 +3,7 @@ operands of library calls."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
 from hemstitch.ir.dims import Dim, product
@@ -68,7 +68,8 @@ class Demands:
         return tensor
 
 
-def demands(graph: Graph) -> Demands:
+def demands(graph: Graph, obstacles: Container[Node] = ()) -> Demands:
+    """`obstacles`: reshapes that readers are known not to look through."""
     found = Demands()
     nodes = toposort(graph.roots)
     for node in graph.inputs:
@@ -79,7 +80,7 @@ def demands(graph: Graph) -> Demands:
             found.tensors[node] = Tensor(node, _result_strides(node))
     for node in nodes:
         if node.op is Op.RESHAPE or node.op is Op.CONCAT:
-            _materialise_obstacles(found, node)
+            _materialise_obstacles(found, node, node in obstacles)
     _demand_outputs(found, graph)
     for node in nodes:
         if node.op is Op.LIBRARY:
@@ -143,24 +144,23 @@ def _demand_shared(found: Demands, graph: Graph) -> None:
             found.outputs[number] = _output(found, output.value, output.strides, private)
 
 
-def _materialise_obstacles(found: Demands, node: Node) -> None:
+def _materialise_obstacles(found: Demands, node: Node, is_obstacle: bool) -> None:
     """Views that no loop of a reader can look through get memory of their own: concatenations of
     many parts, and what is below a reshape that cuts axes unevenly."""
     if node.op is Op.CONCAT and len(node.inputs) > MOST_CONCAT_PARTS:
         tensor = found.tensors[node] = Tensor(node, contiguous_strides(node.shape))
         found.write(node, tensor)
-    elif node.op is Op.RESHAPE and not is_even(node.inputs[0].shape, node.shape):
+    elif node.op is Op.RESHAPE and (is_obstacle or not is_even(node.inputs[0].shape, node.shape)):
         (source,) = node.inputs
         known = found.tensors.get(source)
-        if known is None and is_member(source):
-            return  # it will be contiguous if it is in memory, else refused as one kernel
         contiguous = contiguous_strides(source.shape)
         if known is None:
             tensor = found.tensors[source] = Tensor(source, contiguous)
-            found.write(source, tensor)
+            if not is_member(source):
+                found.write(source, tensor)
         elif not agree(source.shape, known.strides, contiguous):
             tensor = found.tensors[node] = Tensor(node, contiguous_strides(node.shape))
-            found.write(node, tensor)
+            found.writes.append(Write(source, tensor, contiguous))
 
 
 def _result_strides(node: Node) -> tuple[Dim, ...]:
@@ -184,7 +184,7 @@ def _output(found: Demands, value: Node, strides: tuple[Dim, ...], taken: set[Te
     if is_member(value) and value not in found.tensors:
         tensor = found.tensors[value] = Tensor(value, strides)
     else:
-        tensor = found.write(value, _copy(value, strides))
+        tensor = found.write(value, _another(found, value, strides))
     taken.add(tensor)
     return Alias(tensor, value.shape, strides, 0)
 
@@ -203,7 +203,7 @@ def _operand(found: Demands, value: Node, strides: tuple[Dim, ...] | None) -> Al
         tensor = found.tensors[value] = Tensor(value, wanted)
     else:
         made = (w.tensor for w in found.writes if w.tensor.node is value and w.strides == wanted)
-        tensor = next(made, None) or found.write(value, _copy(value, wanted))
+        tensor = next(made, None) or found.write(value, _another(found, value, wanted))
     return Alias(tensor, value.shape, wanted, 0)
 
 
@@ -227,8 +227,8 @@ def _alias(tensors: Mapping[Node, Tensor], value: Node) -> Alias | None:
     return Alias(Tensor(base, contiguous_strides(base.shape)), value.shape, strides, offset)
 
 
-def _copy(value: Node, strides: tuple[Dim, ...]) -> Tensor:
-    return Tensor(value, strides, is_copy=value.op in (Op.INPUT, Op.RESULT))
+def _another(found: Demands, value: Node, strides: tuple[Dim, ...]) -> Tensor:
+    return Tensor(value, strides, is_copy=value in found.tensors)
 
 
 def agree(shape: tuple[Dim, ...], a: tuple[Dim, ...], b: tuple[Dim, ...]) -> bool:

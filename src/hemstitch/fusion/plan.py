@@ -9,7 +9,7 @@ from hemstitch.fusion.demand import Alias
 from hemstitch.ir.graph import Node
 from hemstitch.kernel.nodes import Role
 from hemstitch.stitch.group import Group, Tensor
-from hemstitch.stitch.refusal import Refusal
+from hemstitch.stitch.refusal import OPAQUE, Refusal
 from hemstitch.stitch.stitch import Stitched
 
 
@@ -49,6 +49,11 @@ class LibraryFormStep:
 
     group: Group
     why: Refusal
+
+    @property
+    def is_meant(self) -> bool:
+        """Not for want of a kernel: a complex argument, for one, is replaced by the library."""
+        return self.why.check == OPAQUE
 
 
 Step = Union[KernelStep, LibraryStep, LibraryFormStep]

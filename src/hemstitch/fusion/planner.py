@@ -10,18 +10,16 @@ from hemstitch.fusion.names import kernel_name
 from hemstitch.fusion.plan import KernelStep, LibraryFormStep, LibraryStep, Plan, Step
 from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, toposort
 from hemstitch.options import Options
+from hemstitch.stitch.group import Group, through_memory
 from hemstitch.stitch.machine import Machine
-from hemstitch.stitch.refusal import Refusal
+from hemstitch.stitch.refusal import Refusal, Refused
 from hemstitch.stitch.stitch import stitch
 
 MOST_PACKED = 64  # groups of one packed launch: bounds code size and argument count
 
 
 def make_plan(graph: Graph, machine: Machine, options: Options) -> Plan:
-    needs = demands(graph)
-    clustering = Clustering(graph, needs, machine, options.planner == "conservative")
-    clustering.merge_all()
-    _split_impossible(clustering)
+    needs, clustering = _clustered(graph, machine, options)
     order = _in_order(clustering)
     steps = _steps(graph, needs, clustering, order, options.pack)
     return Plan(
@@ -29,6 +27,20 @@ def make_plan(graph: Graph, machine: Machine, options: Options) -> Plan:
         tuple(needs.outputs[number] for number in range(len(graph.outputs))),
         _refusals(clustering),
     )
+
+
+def _clustered(graph: Graph, machine: Machine, options: Options) -> tuple[Demands, Clustering]:
+    """Once more where a node alone cannot look through a reshape that then gets memory."""
+    obstacles: frozenset[Node] = frozenset()
+    while True:
+        needs = demands(graph, obstacles)
+        clustering = Clustering(graph, needs, machine, options.planner == "conservative")
+        clustering.merge_all()
+        _split_impossible(clustering)
+        more = clustering.obstacles() - obstacles
+        if not more:
+            return needs, clustering
+        obstacles |= more
 
 
 def _split_impossible(clustering: Clustering) -> None:
@@ -73,32 +85,43 @@ def _steps(
 
     def flush() -> None:
         if packed:
-            steps.append(_kernel_step(graph, clustering, packed, len(steps)))
+            groups = tuple(clustering.group(cluster.vertices) for cluster in packed)
+            steps.append(_kernel_step(graph, clustering.machine, groups, len(steps)))
             packed.clear()
 
     for cluster in order:
         if cluster.is_library:
             flush()
             steps.append(_library_step(cluster, needs, results))
-            continue
-        alone = cluster in clustering.unstitchable
-        if not pack or alone or len(packed) == MOST_PACKED or cluster.before & set(packed):
+        elif cluster in clustering.unstitchable:
             flush()
-        packed.append(cluster)
-        if alone:
-            flush()
+            steps.extend(_apart(graph, clustering, cluster, len(steps)))
+        else:
+            if not pack or len(packed) == MOST_PACKED or cluster.before & set(packed):
+                flush()
+            packed.append(cluster)
     flush()
     return steps
 
 
 def _kernel_step(
-    graph: Graph, clustering: Clustering, clusters: list[Cluster], number: int
-) -> Step:
-    groups = tuple(clustering.group(cluster.vertices) for cluster in clusters)
-    if clusters[0] in clustering.unstitchable:
-        return LibraryFormStep(groups[0], clustering.unstitchable[clusters[0]])
+    graph: Graph, machine: Machine, groups: tuple[Group, ...], number: int
+) -> KernelStep:
     name = kernel_name(number, [n for group in groups for n in group.members], graph.origins)
-    return KernelStep(groups, stitch(groups, clustering.machine, name))
+    return KernelStep(groups, stitch(groups, machine, name))
+
+
+def _apart(graph: Graph, clustering: Clustering, cluster: Cluster, number: int) -> list[Step]:
+    """What is no single kernel: several, where it only moves values (`x.copy_(x.t())`)."""
+    group, why = clustering.group(cluster.vertices), clustering.unstitchable[cluster]
+    form = LibraryFormStep(group, why)
+    if group.members or form.is_meant:
+        return [form]
+    parts, machine = enumerate(through_memory(group), number), clustering.machine
+    try:
+        return [_kernel_step(graph, machine, (part,), place) for place, part in parts]
+    except Refused:
+        return [form]
 
 
 def _library_step(cluster: Cluster, needs: Demands, results: dict[Node, Node]) -> LibraryStep:

@@ -77,8 +77,7 @@ def _check_group(group: Group, where: str) -> None:
         _check_known(node.inputs, known, where)
         known.add(node)
     for write in group.writes:
-        own = write.value is write.tensor.node and is_view(write.value.op)
-        _check_known(write.value.inputs if own else (write.value,), known, where)
+        _check_known(write.sources, known, where)
         _require(len(write.strides) == write.value.type.rank, f"{where}: a write's strides")
 
 

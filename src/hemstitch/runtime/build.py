@@ -13,6 +13,7 @@ from hemstitch.errors import KernelBuildError, KernelBuildWarning
 from hemstitch.fusion.plan import KernelStep, LibraryStep, Plan, Step
 from hemstitch.ir.dims import Dim, evaluate, symbol, symbols
 from hemstitch.ir.graph import Node
+from hemstitch.ir.types import DType
 from hemstitch.kernel.nodes import Kernel
 from hemstitch.runtime import jit
 from hemstitch.runtime.assemble import Launch
@@ -40,19 +41,24 @@ def program_of(step: KernelStep) -> Program:
 def _build_step(step: Step, strict: bool) -> Launch:
     assert not isinstance(step, LibraryStep)
     if not isinstance(step, KernelStep):
-        ops = ", ".join(node.op.value for node in step.group.members) or "a copy"
-        warnings.warn(KernelBuildWarning(ops, str(step.why)), stacklevel=2)
+        if not step.is_meant:
+            ops = ", ".join(node.op.value for node in step.group.members) or "a copy"
+            _report(ops, str(step.why), strict)
         return library_form((step.group,), _tensors_of(step.group))
     name = step.stitched.kernel.name
     try:
         program = program_of(step)
         entry = _loaded(program.text, program.entry)
     except Exception as error:
-        if strict:
-            raise KernelBuildError(f"{name} could not be built: {error}") from error
-        warnings.warn(KernelBuildWarning(name, str(error)), stacklevel=2)
+        _report(name, str(error), strict, error)
         return library_form(step.groups, step.stitched.tensors)
     return Launch(entry, step.stitched.tensors, program.sizes, program.scratch_bytes)
+
+
+def _report(name: str, why: str, strict: bool, cause: Exception | None = None) -> None:
+    if strict:
+        raise KernelBuildError(f"{name} could not be built: {why}") from cause
+    warnings.warn(KernelBuildWarning(name, why), stacklevel=2)
 
 
 def _tensors_of(group: Group) -> tuple[Tensor, ...]:
@@ -88,6 +94,9 @@ def _computed(
     for write in group.writes:
         target, value = held[write.tensor], results[write.value]
         assert isinstance(target, torch.Tensor)
+        if write.value.type.dtype is DType.OPAQUE:  # always a whole argument
+            found.append((target, value))
+            continue
         strides = [evaluate(step, values) for step in write.strides]
         offset = target.storage_offset() + evaluate(write.offset, values)
         found.append((target.as_strided(value.shape, strides, offset), value))

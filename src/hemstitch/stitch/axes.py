@@ -16,7 +16,7 @@ from hemstitch.ir.graph import Address, Node, Op, Range
 from hemstitch.ir.ops import is_reduction, is_view
 from hemstitch.kernel.index import Axis, Index, at
 from hemstitch.stitch.refusal import Refused
-from hemstitch.stitch.views import Indices
+from hemstitch.stitch.views import Indices, is_even
 
 Slot = int
 Slots = tuple[Slot | None, ...]  # one a tensor axis; None: size 1, or bent by a slice
@@ -213,6 +213,8 @@ class Unification:
     def _reshape(self, view: Node, slots: Slots) -> Slots:
         """Slots of the operand, its runs of axes matched with the view's runs of equal size."""
         (source,) = view.inputs
+        if source in self._in_memory and not is_even(view.shape, source.shape):
+            return (None,) * source.type.rank  # read where it lies: no loop goes along its axes
         below = self._fresh(source.shape)
         if product(view.shape) == 0:
             return below

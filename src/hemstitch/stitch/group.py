@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from hemstitch.ir.dims import Dim, evaluate
 from hemstitch.ir.graph import Address, Node, Op
-from hemstitch.ir.ops import OPS, OpClass, is_reduction
+from hemstitch.ir.ops import OPS, OpClass, is_reduction, is_view
+from hemstitch.ir.types import contiguous_strides
 from hemstitch.kernel.index import Computed, Index, Window, at
 from hemstitch.stitch.refusal import Refused
 from hemstitch.stitch.views import BENDING, Indices, strided, through
@@ -21,7 +22,7 @@ MOST_CONCAT_PARTS = 4  # a concatenation read inside a kernel tests every part f
 class Tensor:
     """A value in memory between kernels. Strides in elements.
 
-    `is_copy`: memory of its own for what an argument or a library call's result holds already.
+    `is_copy`: memory of its own for what is in memory already, as an argument, for one.
     """
 
     node: Node
@@ -42,6 +43,13 @@ class Tensor:
     def bytes(self) -> Dim:
         return self.node.type.bytes
 
+    @property
+    def may_be_nowhere(self) -> bool:
+        """It may turn out empty, and so without an address, although an index into it says
+        nothing of the axis that is: an expanded element."""
+        sizes = zip(self.node.shape, self.strides)
+        return any(step == 0 and not isinstance(size, int) for size, step in sizes)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Write:
@@ -51,6 +59,12 @@ class Write:
     tensor: Tensor
     strides: tuple[Dim, ...]
     offset: Dim = 0
+
+    @property
+    def sources(self) -> tuple[Node, ...]:
+        """What it reads. A view is not read from the very memory that this write fills."""
+        is_own = self.value is self.tensor.node and is_view(self.value.op)
+        return self.value.inputs if is_own and not self.tensor.is_copy else (self.value,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +90,18 @@ class Root:
     value: Node  # what is computed inside the loop
     reduction: Node | None
     write: Write | None
+
+
+def through_memory(group: Group) -> list[Group]:
+    """The same in small steps: each value into memory of its own, then from there to its place,
+    for writes that would replace what is still read."""
+    values = dict.fromkeys(write.value for write in group.writes)
+    made = {v: Tensor(v, contiguous_strides(v.shape), is_copy=v in group.reads) for v in values}
+    firsts = [Write(value, tensor, tensor.strides) for value, tensor in made.items()]
+    return [
+        *(Group((), (write,), group.reads, group.hints) for write in firsts),
+        *(Group((), (write,), made, group.hints) for write in group.writes),
+    ]
 
 
 def is_member(node: Node) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+OPAQUE = "opaque"  # the check that says no where the library is meant to do it
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:

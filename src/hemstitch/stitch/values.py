@@ -59,7 +59,7 @@ class Values(Scopes, ABC):
         if leaf is not None:
             tensor, strides, offset = leaf
             address = self._final(linear(indices, strides).shifted(offset))
-            return self._load(self.buffers.input(tensor), address, mask)
+            return self._load(self.buffers.input(tensor), address, mask, tensor.may_be_nowhere)
         if self._is_kept(node, indices):
             return self._load(*self._kept_at(node, indices), mask)
         if node.op in INLINE:
@@ -93,14 +93,17 @@ class Values(Scopes, ABC):
         level = max(self.level_of[operand] for operand in operands)
         return self._define(name, level, Let(name, op, operands, source, dtype))
 
-    def _load(self, buffer: Buffer, address: Index, mask: str | None) -> str:
+    def _load(
+        self, buffer: Buffer, address: Index, mask: str | None, may_be_nowhere: bool = False
+    ) -> str:
         name = self.buffers.name("v")
         level = self._level(address)
         if mask is not None:
             level = max(level, self.level_of[mask])
         if buffer.role in (Role.TASK, Role.OUTPUT):  # what a row writes is read in that row
             level = max(level, 1)
-        if buffer.size == 0:  # the innermost loop never runs; outside it the load would
+        if buffer.size == 0 or may_be_nowhere:
+            # The innermost loop never runs where the buffer is empty; outside it the load would.
             level = len(self.scopes) - 1
         return self._define(name, level, Load(name, buffer, address, mask))
 
