@@ -5,13 +5,15 @@ python -m benchmarks.cpu [--sizes L2,L3,memory] [--only NAME] [--threads 1,2] [-
 
 Each case runs at sizes whose tensors fit L2, fit L3 and exceed it, forward and forward + backward.
 `roof` is the share of the roofline: the time that a copy of as many bytes as the case must move
-takes at the same size, over Hemstitch's time.
+takes at the same size, over Hemstitch's time. The limit in the summary is what a backend would
+reach that takes as long as that copy and the call of `torch.compile` itself (benchmarks/limit.py).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +25,7 @@ from torch import Tensor
 
 from benchmarks import machine
 from benchmarks.cases import CASES, Arguments, Case, bytes_of, tensors
+from benchmarks.limit import nothing
 from benchmarks.timing import Function, Timing, geometric_mean, paired
 
 BASELINES = ("eager", "inductor")
@@ -69,6 +72,13 @@ class Line:
     def roof(self, backend: str) -> float | None:
         return self.ratio("copy", backend)
 
+    def limit(self, baseline: str) -> float | None:
+        """How many times faster than `baseline` a backend could be."""
+        if not {"copy", "nothing", baseline} <= set(self.timings):
+            return None
+        least = self.timings["copy"].median + self.timings["nothing"].median
+        return self.timings[baseline].median / least
+
 
 def bytes_moved(case: Case, arguments: Arguments, direction: str) -> int:
     """Each pass reads its arguments once and writes its results once."""
@@ -98,13 +108,14 @@ def settings(case: Case, threads: int, wanted: list[str]) -> Iterator[tuple[str,
         yield name, rows // 8 * 8 or rows, sets
 
 
-def compiled(case: Case, backend: str) -> Function:
+def compiled(case: Case, backend: str | Callable[..., Any]) -> Function:
     """The case's function by this backend. Dynamo keeps what it compiled with the code object, so
     each backend gets its own."""
     if backend == "eager":
         return case.function
     assert isinstance(case.function, FunctionType)
-    code = case.function.__code__.replace(co_name=f"{case.function.__name__}_{backend}")
+    name = backend if isinstance(backend, str) else backend.__name__
+    code = case.function.__code__.replace(co_name=f"{case.function.__name__}_{name}")
     copy = FunctionType(code, case.function.__globals__, closure=case.function.__closure__)
     return torch.compile(copy, backend=backend, dynamic=False)
 
@@ -169,6 +180,7 @@ def measure(
     functions: dict[str, Function] = {"copy": _copy(moved, sets)}
     failures = {}
     wrap = _forward if direction == "forward" else _both
+    functions["nothing"] = wrap(compiled(case, nothing))
     for backend in backends:
         try:
             function = wrap(compiled(case, backend))
@@ -218,8 +230,9 @@ def heading(backends: list[str]) -> str:
 def summary(lines: list[Line], ours: str) -> Iterator[str]:
     for baseline in BASELINES:
         ratios = [ratio for line in lines if (ratio := line.ratio(baseline, ours)) is not None]
+        limits = [limit for line in lines if (limit := line.limit(baseline)) is not None]
         yield f"geometric mean over {len(ratios)} lines, {ours} against {baseline}: " + (
-            f"{geometric_mean(ratios):.2f}x faster"
+            f"{geometric_mean(ratios):.2f}x faster (limit {geometric_mean(limits):.2f}x)"
         )
     roofs = [roof for line in lines if (roof := line.roof(ours)) is not None]
     yield f"geometric mean share of the roofline: {geometric_mean(roofs):.0%}"
@@ -229,12 +242,16 @@ def summary(lines: list[Line], ours: str) -> Iterator[str]:
         setting = line.setting
         yield (
             f"  {line.over_the_best(ours):.2f}x  {setting.case}, {setting.size_class}, "
-            f"{setting.direction}, {setting.threads} threads"
+            f"{setting.direction}, {setting.threads} threads (limit {_limit(line):.2f}x)"
         )
     for line in lines:
         for backend, why in line.failures.items():
             setting = line.setting
             yield f"failed: {backend}, {setting.case}, {setting.size_class}: {why}"
+
+
+def _limit(line: Line) -> float:
+    return min(line.limit(baseline) or math.inf for baseline in BASELINES)
 
 
 def record(lines: list[Line], arguments: argparse.Namespace) -> dict[str, object]:

@@ -27,7 +27,8 @@ def table(record: dict[str, Any], backend: str) -> list[str]:
             groups[key].append(line["microseconds"])
     passes = {"forward": "forward", "both": "forward + backward"}
     rows = ["| threads | tensors fit | passes | cases | eager / | Inductor / | share of roofline |"]
-    rows.append("|---|---|---|---|---|---|---|")
+    rows[0] += " limits |"
+    rows.append("|---|---|---|---|---|---|---|---|")
     for (threads, size_class, direction), times in groups.items():
         means = [
             geometric_mean(time[name] / time[backend] for time in times if name in time)
@@ -35,16 +36,26 @@ def table(record: dict[str, Any], backend: str) -> list[str]:
         ]
         rows.append(
             f"| {threads} | {size_class} | {passes[direction]} | {len(times)} "
-            f"| {means[0]:.2f}x | {means[1]:.2f}x | {means[2]:.0%} |"
+            f"| {means[0]:.2f}x | {means[1]:.2f}x | {means[2]:.0%} "
+            f"| {_limit(times, 'eager'):.2f}x, {_limit(times, 'inductor'):.2f}x |"
         )
     about = record["machine"]
     rows += [
         "",
-        f"Geometric means of eager's and Inductor's time over Hemstitch's. {about['date'][:10]}, "
+        "Geometric means of eager's and Inductor's time over Hemstitch's. Limits: over the time of "
+        "a copy of the bytes that must move and of a call that computes nothing. "
+        f"{about['date'][:10]}, "
         f"{about['processor']}, {about['cores']} cores, {about['vectors']}, "
         f"PyTorch {about['torch']}.",
     ]
     return rows
+
+
+def _limit(times: list[dict[str, float]], baseline: str) -> float:
+    """See `cpu.Line.limit`."""
+    return geometric_mean(
+        time[baseline] / (time["copy"] + time["nothing"]) for time in times if baseline in time
+    )
 
 
 def insert(text: str, rows: list[str]) -> str:

@@ -70,7 +70,7 @@ def test_a_backend_that_fails_is_reported() -> None:
     (case,) = (case for case in CASES if case.name == "GLU")
     line = cpu.measure(case, ("L2", 4, 1), "both", ["eager", "no such backend"], rounds=2)
     assert list(line.failures) == ["no such backend"]
-    assert list(line.timings) == ["copy", "eager"]
+    assert list(line.timings) == ["copy", "nothing", "eager"]
     assert "failed" in cpu.text_of(line, ["eager", "no such backend"])
     assert any("failed: no such backend, GLU" in text for text in cpu.summary([line], "eager"))
 
@@ -96,11 +96,11 @@ def test_the_machine_is_described_in_json() -> None:
 
 
 def test_results_go_into_the_readme() -> None:
-    times = {"copy": 1.0, "eager": 8.0, "inductor": 4.0, "ours": 2.0}
+    times = {"copy": 1.0, "nothing": 0.6, "eager": 8.0, "inductor": 4.0, "ours": 2.0}
     line = {"threads": 2, "size_class": "L2", "direction": "both", "microseconds": times}
     about = {"processor": "P", "cores": 2, "vectors": "V", "torch": "2", "date": "2026-01-02T03"}
     rows = table.table({"lines": [line], "machine": about}, "ours")
-    assert "| 2 | L2 | forward + backward | 1 | 4.00x | 2.00x | 50% |" in rows
+    assert "| 2 | L2 | forward + backward | 1 | 4.00x | 2.00x | 50% | 5.00x, 2.50x |" in rows
     text = table.insert(f"a\n{table.START}\nold\n{table.END}\nb\n", rows)
     assert text.startswith(f"a\n{table.START}\n| threads") and text.endswith(f"{table.END}\nb\n")
     assert "old" not in text
