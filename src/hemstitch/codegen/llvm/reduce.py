@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from hemstitch.codegen.llvm.arithmetic import any_lane, is_nan
 from hemstitch.codegen.llvm.elementwise import apply
-from hemstitch.codegen.llvm.emitter import Emitter, Value
+from hemstitch.codegen.llvm.emitter import Emitter, Value, literal
 from hemstitch.ir.graph import Op
 from hemstitch.ir.ops import identity
 from hemstitch.ir.types import DType
@@ -35,11 +37,25 @@ def horizontal(e: Emitter, op: Op, dtype: DType, v: Value) -> Value:
     if dtype is DType.BOOL:
         name = "and" if identity(op, dtype) else "or"
         return e.call(f"llvm.vector.reduce.{name}.v{e.width}i1", "i1", v)
+    if op in (Op.MAX, Op.MIN) and dtype.is_float:
+        return _extreme(e, op, v)
+    return _joined(e, v, lambda low, high: combine(e, op, dtype, low, high))
+
+
+def _joined(e: Emitter, v: Value, join: Callable[[Value, Value], Value]) -> Value:
     lanes = e.width
     while lanes > 1:
         low, high = _halves(e, v, lanes)
-        v, lanes = combine(e, op, dtype, low, high), lanes // 2
+        v, lanes = join(low, high), lanes // 2
     return e.lane(v)
+
+
+def _extreme(e: Emitter, op: Op, v: Value) -> Value:
+    """NaN is looked for once, not in every step."""
+    predicate = "ogt" if op is Op.MAX else "olt"
+    extreme = _joined(e, v, lambda low, high: e.select(e.compare(predicate, low, high), low, high))
+    nan = Value(literal(math.nan, v.element), v.element)
+    return e.select(any_lane(e, is_nan(e, v)), nan, extreme)
 
 
 def _halves(e: Emitter, v: Value, lanes: int) -> tuple[Value, Value]:
