@@ -12,7 +12,7 @@ from vector_harness import assembly, compile_host, pad
 
 from hemstitch.codegen.llvm.math32 import FUNCTIONS
 from hemstitch.ir.graph import Op
-from hemstitch.runtime.jit import has_scalef
+from hemstitch.runtime.jit import has_avx512
 
 LIMITS = dict.fromkeys(FUNCTIONS, 2.0) | {Op.ERFC: 3.2, Op.TAN: 2.8}
 BINARY = (Op.POW, Op.ATAN2, Op.FMOD)
@@ -87,16 +87,16 @@ def errors(result: np.ndarray, exact: np.ndarray) -> np.ndarray:
     return np.where(wrong_zero, np.inf, error)
 
 
-SCALEF = has_scalef(llvm.get_host_cpu_features())
+AVX512 = has_avx512(llvm.get_host_cpu_features())
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("scalef", [False, True] if SCALEF else [False])
+@pytest.mark.parametrize("avx512", [False, True] if AVX512 else [False])
 @pytest.mark.parametrize("op", FUNCTIONS, ids=lambda op: op.value)
-def test_accuracy(op: Op, scalef: bool) -> None:
+def test_accuracy(op: Op, avx512: bool) -> None:
     arrays = binary_inputs() if op in BINARY else unary_inputs()
     kinds = ["float"] * len(arrays)
-    function = compile_host(16, kinds, lambda e, v: [FUNCTIONS[op](e, *v)], has_scalef=scalef)
+    function = compile_host(16, kinds, lambda e, v: [FUNCTIONS[op](e, *v)], has_avx512=avx512)
     (result,) = function(*arrays)
     error = errors(result, reference(op, *arrays))
     worst = int(error.argmax())
@@ -104,16 +104,19 @@ def test_accuracy(op: Op, scalef: bool) -> None:
     assert error[worst] <= limit, f"{[x[worst] for x in arrays]} gives {result[worst]}"
 
 
-@pytest.mark.parametrize("width", [4, 8, 32])
+WIDTHS = [(width, False) for width in (4, 8, 32)] + [(4, True), (8, True)] * AVX512
+
+
+@pytest.mark.parametrize(("width", "avx512"), WIDTHS)
 @pytest.mark.parametrize("op", FUNCTIONS, ids=lambda op: op.value)
-def test_every_width_gives_the_same(op: Op, width: int) -> None:
+def test_every_width_gives_the_same(op: Op, width: int, avx512: bool) -> None:
     random = np.random.default_rng(width)
     count = 2 if op in BINARY else 1
     values = np.concatenate([SPECIAL, random.standard_normal(1000).astype(np.float32)])
     arrays = [pad(random.permutation(values), 32) for _ in range(count)]
     kinds = ["float"] * count
     results = [
-        compile_host(w, kinds, lambda e, v: [FUNCTIONS[op](e, *v)], w != 16, SCALEF and w < 16)
+        compile_host(w, kinds, lambda e, v: [FUNCTIONS[op](e, *v)], w != 16, avx512)
         for w in (16, width)
     ]
     first, second = (function(*arrays)[0] for function in results)

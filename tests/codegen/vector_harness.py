@@ -32,11 +32,11 @@ def memory_type(element: str) -> str:
 
 
 def function_text(
-    width: int, inputs: Sequence[str], body: Body, has_scalef: bool = False
+    width: int, inputs: Sequence[str], body: Body, has_avx512: bool = False
 ) -> tuple[str, list[str]]:
     """(void f(ptr arrays, i64 n), the output elements): for each block of `width` elements, body of
     the blocks of arrays 8, 9, ... (of types `inputs`), its results to arrays 0, 1, ..."""
-    e = Emitter(width, has_scalef)
+    e = Emitter(width, has_avx512)
     outputs: list[str] = []
 
     def array(k: int, element: str, index: Value) -> Value:
@@ -107,9 +107,9 @@ class Compiled:
 
 
 def compile_host(
-    width: int, inputs: Sequence[str], body: Body, opt: int = 1, has_scalef: bool = False
+    width: int, inputs: Sequence[str], body: Body, opt: int = 1, has_avx512: bool = False
 ) -> Compiled:
-    text, outputs = function_text(width, inputs, body, has_scalef)
+    text, outputs = function_text(width, inputs, body, has_avx512)
     module = llvm.parse_assembly(text)
     module.verify()
     engine = llvm.create_mcjit_compiler(module, host_machine(opt))

@@ -40,10 +40,10 @@ def host_target() -> Target:
     features = llvm.get_host_cpu_features()
     lanes = 16 if features.get("avx512f") else 8 if features.get("avx2") else 4
     threads = max(torch.get_num_threads(), os.cpu_count() or 1)
-    return Target(lanes, threads, _bind_symbols(), has_scalef(features))
+    return Target(lanes, threads, _bind_symbols(), has_avx512(features))
 
 
-def has_scalef(features: Mapping[str, bool]) -> bool:
+def has_avx512(features: Mapping[str, bool]) -> bool:
     """For vectors of any width."""
     return bool(features.get("avx512f") and features.get("avx512vl"))
 

@@ -34,11 +34,12 @@ class Value:
 
 
 class Emitter:
-    """The body of one LLVM function, as it grows. `has_scalef`: there is VSCALEFPS (AVX-512)."""
+    """The body of one LLVM function, as it grows. `has_avx512`: with that processor's own
+    instructions, for vectors of 4, 8 or 16 lanes."""
 
-    def __init__(self, width: int, has_scalef: bool = False) -> None:
+    def __init__(self, width: int, has_avx512: bool = False) -> None:
         self.width = width
-        self.has_scalef = has_scalef
+        self.has_avx512 = has_avx512
         self.lines: list[str] = []
         self.declarations: dict[str, str] = {}  # symbol -> declare line; shared by a module
         self.block = "entry"
@@ -136,15 +137,26 @@ class Emitter:
         return self.intrinsic("fmuladd", a, b, c)
 
     def scalef(self, x: Value, n: Value, where: Value) -> Value:
-        """x * 2^n of f32 for whole n, overflow and underflow included; 0 but `where` that i1 vector
-        holds (AVX-512)."""
-        assert self.has_scalef, "the host has no such instruction"
+        """VSCALEFPS: x * 2^n of f32 for whole n, overflow and underflow included; 0 but `where`
+        that i1 vector holds."""
         mask = self.define(f"i{self.width}", f"bitcast {where} to i{self.width}")
         if self.width < 8:
             mask = self.define("i8", f"zext {mask} to i8")
         rounding = [Value("4", "i32")] if self.width == 16 else []  # as the current mode says
-        symbol = f"llvm.x86.avx512.mask.scalef.ps.{32 * self.width}"
-        return self.call(symbol, x.type, x, n, Value("zeroinitializer", x.type), mask, *rounding)
+        return self._avx512("mask.scalef.ps", x, n, mask, *rounding)
+
+    def rcp14(self, x: Value) -> Value:
+        """VRCP14PS: 1 / x of f32 to 2^-14."""
+        return self._avx512("rcp14.ps", x, Value("-1", f"i{max(self.width, 8)}"))
+
+    def _avx512(self, name: str, *operands: Value) -> Value:
+        """An instruction under a mask; what that leaves out is zero."""
+        assert self.has_avx512, "the host has no such instruction"
+        vectors = [operand for operand in operands if operand.type.startswith("<")]
+        zero = Value("zeroinitializer", vectors[0].type)
+        rest = operands[len(vectors) :]
+        symbol = f"llvm.x86.avx512.{name}.{32 * self.width}"
+        return self.call(symbol, zero.type, *vectors, zero, *rest)
 
     def call(self, symbol: str, result: str, *operands: Value) -> Value:
         """Call an external function; `result` is its LLVM type, "void" for none."""

@@ -25,12 +25,12 @@ ATTRIBUTES = 'attributes #0 = { nounwind "prefer-vector-width"="512" }'
 @dataclass(frozen=True, slots=True)
 class Target:
     """What code is printed for. `lanes`: f32 elements of a vector; `parallel`: OpenMP is there;
-    `has_scalef`: the processor multiplies by powers of two in one instruction."""
+    `has_avx512`: the processor has AVX-512's instructions for vectors of any width."""
 
     lanes: int
     threads: int  # most tasks a launch may have; scratch has room for them
     parallel: bool
-    has_scalef: bool = False
+    has_avx512: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +110,8 @@ def _define(name: str, parameters: str, body: str, result: str = "void") -> str:
     return f"define {scope}{result} @{name}({parameters}) #0 {{\nentry:\n{body}\n}}"
 
 
-def _emitter(lanes: int, declarations: dict[str, str], has_scalef: bool = False) -> Emitter:
-    e = Emitter(lanes, has_scalef)
+def _emitter(lanes: int, declarations: dict[str, str], has_avx512: bool = False) -> Emitter:
+    e = Emitter(lanes, has_avx512)
     e.declarations = declarations
     return e
 
@@ -124,7 +124,7 @@ def _print_nest(
     declarations: dict[str, str],
     texts: dict[str, str],
 ) -> _Call:
-    e = _emitter(target.lanes, declarations, target.has_scalef)
+    e = _emitter(target.lanes, declarations, target.has_avx512)
     printer = NestPrinter(e, layout)
     printer.print(nest)
     body = "\n".join(e.lines)

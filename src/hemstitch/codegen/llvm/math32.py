@@ -119,7 +119,7 @@ def exp(e: Emitter, x: Value) -> Value:
 def _exp_below(e: Emitter, x: Value) -> Value:
     """exp(x) for x <= _EXP_HIGH. What becomes zero is left out: computing it would underflow, and
     processors take a hundred cycles for that (masked softmax is full of it)."""
-    if e.has_scalef:
+    if e.has_avx512:
         rounded, r = _reduce(e, x)
         n = subtract(e, rounded, f32(e, _ROUNDER))
         return e.scalef(polynomial(e, r, _EXP), n, e.compare("uge", x, f32(e, _EXP_LOW)))
@@ -157,11 +157,16 @@ def expm1(e: Emitter, x: Value) -> Value:
     return e.select(tiny, x, add(e, result, result))
 
 
+def _about_inverse(e: Emitter, x: Value) -> Value:
+    """1 / x, to 2^-14 at least: for callers that take a Newton step after it."""
+    return e.rcp14(x) if e.has_avx512 else divide(e, f32(e, 1.0), x)
+
+
 def sigmoid(e: Emitter, x: Value) -> Value:
     """exp(min(x, 0)) / (1 + exp(-|x|)): neither tail loses its small values."""
     small = _exp_below(e, e.fneg(magnitude(e, x)))
     one = f32(e, 1.0)
-    inverse = divide(e, one, add(e, one, small))
+    inverse = _about_inverse(e, add(e, one, small))
     residue = e.fma(
         e.fneg(inverse), small, subtract(e, one, inverse)
     )  # of 1 + small's rounding too
@@ -176,7 +181,7 @@ def tanh(e: Emitter, x: Value) -> Value:
     rounded, r = _reduce(e, add(e, a, a))
     scale = _power_of_two(e, _to_exponent(e, rounded))
     t = e.fma(_expm1_reduced(e, r), scale, subtract(e, scale, f32(e, 1.0)))
-    inverse = divide(e, f32(e, 1.0), add(e, t, f32(e, 2.0)))
+    inverse = _about_inverse(e, add(e, t, f32(e, 2.0)))
     ratio = multiply(e, t, inverse)
     residue = e.fma(e.fneg(ratio), t, e.fma(ratio, f32(e, -2.0), t))  # of t + 2's rounding too
     return copy_sign(e, e.fma(residue, inverse, ratio), x)
