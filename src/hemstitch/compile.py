@@ -50,7 +50,7 @@ def compile_graph(
     launches = build(plan, strict=options.strict)
     arguments = len(example_inputs) + len(captured.constants)
     assembly = assemble(plan, launches, captured.returns, arguments)
-    executable = Executable(assembly, graph.symbols, captured.constants)
+    executable = Executable(assembly, graph.symbols, captured.constants, options.recycle)
     return Compiled(captured, graph, plan, executable)
 
 

@@ -17,6 +17,7 @@ import torch
 import torch.fx
 from torch import Tensor
 from torch._functorch._aot_autograd.schemas import (
+    OutputAliasInfo,
     OutputType,
     PlainTensorMeta,
     ViewAndMutationMeta,
@@ -87,7 +88,7 @@ def _graphs(record: ViewAndMutationMeta, forward: Part, backward: Part) -> _Grap
     wanted = [
         index
         for index, info in enumerate(record.output_info)
-        if issubclass(info.raw_type, Tensor) and info.requires_grad_for_backward
+        if issubclass(info.raw_type, Tensor) and _has_tangent(info)
     ]
     tangents = backward.given[len(backward.given) - len(wanted) :]
     return _Graphs(
@@ -100,6 +101,11 @@ def _graphs(record: ViewAndMutationMeta, forward: Part, backward: Part) -> _Grap
         tuple(i for i, info in enumerate(record.output_info) if not info.requires_grad),
         tuple((i, x.stride()) for i, x in zip(wanted, tangents) if isinstance(x, Tensor)),
     )
+
+
+def _has_tangent(info: OutputAliasInfo) -> bool:
+    """torch 2.11 does not know the difference between the two."""
+    return bool(getattr(info, "requires_grad_for_backward", info.requires_grad))
 
 
 def _mutated(record: ViewAndMutationMeta) -> tuple[int, ...]:

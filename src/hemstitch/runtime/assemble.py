@@ -19,6 +19,7 @@ from hemstitch.ir.graph import InputAttr, LibraryCall, Operand
 from hemstitch.ir.types import DType, contiguous_strides
 from hemstitch.runtime.dtypes import TORCH_DTYPES
 from hemstitch.runtime.interpret import with_strides
+from hemstitch.runtime.recycle import LEAST_BYTES, Layout, empty_strided
 from hemstitch.runtime.returned import Argument, Fixed, Item, Number, Result, Returned, View
 from hemstitch.stitch.group import Tensor
 
@@ -31,10 +32,6 @@ OUT_FORMS: Mapping[object, object] = {
     aten.baddbmm.default: torch.baddbmm,
 }
 _NAME = re.compile(r"\b[at]\d+\b")
-_GUARDS = torch._C._dynamo.guards
-_empty_strided = getattr(_GUARDS, "_empty_strided_cpu", None) or (
-    lambda size, stride, dtype: torch.empty_strided(size, stride, dtype=dtype)
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +67,7 @@ class Slot:
 @dataclass(slots=True)
 class Assembly:
     """`source` defines `run(args, v, scratch)`; `fixed` are its global names that never change,
-    `sizes` those that follow from the symbols."""
+    `sizes` those that follow from the symbols, `large` those that make a large result each."""
 
     source: str
     fixed: dict[str, object]
@@ -78,6 +75,7 @@ class Assembly:
     slots: list[Slot]
     windows: list[Window]
     scratch: list[Dim]
+    large: dict[str, Layout]
 
 
 def assemble(
@@ -102,11 +100,12 @@ class _Assembler:
     names: dict[Tensor, str] = field(default_factory=dict)
     slots: dict[Tensor, Slot] = field(default_factory=dict)
     windows: dict[Window, str] = field(default_factory=dict)
+    large: dict[str, Layout] = field(default_factory=dict)
     shared: set[Tensor] = field(default_factory=set)
     replaced: set[Tensor] = field(default_factory=set)
 
     def assemble(self) -> Assembly:
-        self.fixed |= {"empty": _empty_strided, "reinterpret": _reinterpret, "lay": with_strides}
+        self.fixed |= {"empty": empty_strided, "reinterpret": _reinterpret, "lay": with_strides}
         self.fixed["copy"] = _copy
         self._find_shared()
         self._find_slots()
@@ -123,7 +122,8 @@ class _Assembler:
         source = self._source(steps, results)
         scratch = [launch.scratch_bytes for launch in self.launches if launch is not None]
         slots = list(self.slots.values())
-        return Assembly(source, self.fixed, self.sizes, slots, list(self.windows), scratch)
+        windows = list(self.windows)
+        return Assembly(source, self.fixed, self.sizes, slots, windows, scratch, self.large)
 
     def _source(self, steps: list[list[str]], results: str) -> str:
         used = [f"a{p}" for p in range(self.arguments)]
@@ -188,6 +188,12 @@ class _Assembler:
         return self.names[tensor]
 
     def _allocate(self, tensor: Tensor) -> None:
+        layout = _large_layout(tensor)
+        if layout is not None:
+            name = f"large{len(self.large)}"
+            self.large[name] = layout
+            self.lines.append(f"{self.names[tensor]} = {name}()")
+            return
         shape, strides = self._sizes(tensor.node.shape), self._sizes(tensor.strides)
         dtype = self._fix(TORCH_DTYPES[tensor.node.type.dtype], "dtype")
         self.lines.append(f"{self.names[tensor]} = empty({shape}, {strides}, {dtype})")
@@ -311,6 +317,17 @@ class _Assembler:
         name = f"s{len(self.sizes)}"
         self.sizes[name] = value
         return name
+
+
+def _large_layout(tensor: Tensor) -> Layout | None:
+    """None for a small tensor, and for one whose sizes are not known."""
+    shape = tuple(size for size in tensor.node.shape if isinstance(size, int))
+    strides = tuple(step for step in tensor.strides if isinstance(step, int))
+    bytes_ = tensor.node.type.bytes
+    if len(shape) < len(tensor.node.shape) or len(strides) < len(shape):
+        return None
+    is_large = isinstance(bytes_, int) and bytes_ >= LEAST_BYTES
+    return Layout(shape, strides, TORCH_DTYPES[tensor.node.type.dtype]) if is_large else None
 
 
 def _room(tensor: Tensor) -> Dim:

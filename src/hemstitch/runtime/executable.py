@@ -12,6 +12,7 @@ from hemstitch.ir.dims import Dim, evaluate
 from hemstitch.runtime.assemble import Assembly
 from hemstitch.runtime.dtypes import TORCH_DTYPES
 from hemstitch.runtime.memory import ArenaPool, Lifetime, View, place
+from hemstitch.runtime.recycle import Recycler, fresh
 
 MOST_SIZES = 64  # instances kept for one graph with symbolic sizes; the oldest goes first
 Run = Callable[[list[object], tuple[torch.Tensor, ...], int], tuple[object, ...]]
@@ -28,7 +29,9 @@ class _Instance:
 class Executable:
     """Call with a list of arguments; the list is emptied, as torch's boxed convention has it.
 
-    Safe under threads and re-entrance: a call in flight owns its arena.
+    Safe under threads and re-entrance: a call in flight owns its arena. `recycle`: large results
+    may live where earlier ones did that nobody holds any more; not with symbolic sizes, where each
+    set of sizes would keep its own.
     """
 
     def __init__(
@@ -36,6 +39,7 @@ class Executable:
         assembly: Assembly,
         symbols: Mapping[str, tuple[int, int | None]],
         constants: tuple[torch.Tensor, ...],
+        recycle: bool = True,
     ) -> None:
         self._boxed_call = True  # on the instance: wrappers copy its __dict__
         self.assembly = assembly
@@ -44,7 +48,7 @@ class Executable:
         self._constants = constants
         self._instances: dict[tuple[int, ...], _Instance] = {}
         if not self._symbols:
-            self._instances[()] = instantiate(assembly, self._code, {})
+            self._instances[()] = instantiate(assembly, self._code, {}, recycle)
 
     def __call__(self, arguments: list[object]) -> tuple[object, ...]:
         arguments.extend(self._constants)
@@ -60,17 +64,21 @@ class Executable:
         instance = self._instances.get(key)
         if instance is None:
             values = {name: value for (name, _), value in zip(self._symbols, key)}
-            instance = instantiate(self.assembly, self._code, values)
+            instance = instantiate(self.assembly, self._code, values, recycle=False)
             while len(self._instances) >= MOST_SIZES:
                 self._instances.pop(next(iter(self._instances)), None)
             self._instances[key] = instance
         return instance
 
 
-def instantiate(assembly: Assembly, code: CodeType, values: Mapping[str, int]) -> _Instance:
+def instantiate(
+    assembly: Assembly, code: CodeType, values: Mapping[str, int], recycle: bool
+) -> _Instance:
     """The call list with its sizes filled in, and the memory it needs."""
     names = {name: _evaluated(size, values) for name, size in assembly.sizes.items()}
-    namespace: dict[str, object] = {**assembly.fixed, **names}
+    make = Recycler if recycle else fresh
+    large = {name: make(layout) for name, layout in assembly.large.items()}
+    namespace: dict[str, object] = {**assembly.fixed, **names, **large}
     exec(code, namespace)
     lifetimes = [
         Lifetime(evaluate(slot.bytes, values), slot.first, slot.last) for slot in assembly.slots

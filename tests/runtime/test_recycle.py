@@ -1,0 +1,136 @@
+"""Memory of results is used again when nobody holds it any more, and never before."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from hemstitch.runtime.recycle import LEAST_BYTES, MOST_KEPT, Layout, Recycler
+
+COUNT = LEAST_BYTES // 4
+LAYOUT = Layout((COUNT,), (1,), torch.float32)
+
+
+def filled(recycler: Recycler, value: float) -> Tensor:
+    return recycler().fill_(value)
+
+
+def test_a_dropped_result_is_used_again() -> None:
+    recycler = Recycler(LAYOUT)
+    first = recycler()
+    place = first.data_ptr()
+    del first
+    again = recycler()
+    assert again.data_ptr() == place
+    assert not again._is_view() and again._version == 0 and not again.requires_grad
+
+
+def test_a_loop_that_holds_the_last_result_needs_two_blocks() -> None:
+    recycler, result, places = Recycler(LAYOUT), None, set()
+    for _ in range(10):
+        result = recycler()
+        places.add(result.data_ptr())
+    assert len(places) == MOST_KEPT
+
+
+HOLDERS: dict[str, Callable[[Tensor], Any]] = {
+    "tensor": lambda x: x,
+    "view": lambda x: x[10:20],
+    "detached": lambda x: x.detach(),
+    "data": lambda x: x.data,
+    "array": lambda x: x.numpy(),
+    "storage": lambda x: x.untyped_storage(),
+    "dlpack": lambda x: torch.from_dlpack(x),
+    "parameter": lambda x: torch.nn.Parameter(x),
+    "graph": lambda x: (x.requires_grad_() * 2).sum(),
+}
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_what_is_held_in_any_way_is_left_alone(holder: str) -> None:
+    recycler = Recycler(LAYOUT)
+    result = filled(recycler, 1.0)
+    place, held = result.data_ptr(), HOLDERS[holder](result)
+    del result
+    others = [filled(recycler, 2.0) for _ in range(MOST_KEPT + 1)]
+    assert place not in {other.data_ptr() for other in others}
+    del held
+
+
+def test_results_that_are_collected_stay_what_they_were() -> None:
+    recycler = Recycler(LAYOUT)
+    results = [filled(recycler, float(k)) for k in range(7)]
+    assert [result[-1].item() for result in results] == list(range(7))
+
+
+def test_a_result_that_was_resized_or_shared_is_given_up() -> None:
+    for change in (lambda x: x.resize_(10 * COUNT), lambda x: x.share_memory_()):
+        recycler = Recycler(LAYOUT)
+        result = recycler()
+        change(result)
+        place = result.data_ptr()
+        del result
+        new = recycler()
+        assert new.data_ptr() != place and new.shape == (COUNT,)
+
+
+def test_inference_mode_keeps_its_tensors_to_itself() -> None:
+    recycler = Recycler(LAYOUT)
+    with torch.inference_mode():
+        assert recycler().is_inference()
+    assert not recycler().is_inference()
+
+
+def test_threads_never_share_a_block() -> None:
+    recycler, wrong = Recycler(LAYOUT), []
+
+    def work(value: float) -> None:
+        for _ in range(300):
+            result = filled(recycler, value)
+            if not bool((result == value).all()):
+                wrong.append(value)
+
+    threads = [threading.Thread(target=work, args=(float(k),)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def double(x: Tensor) -> Tensor:
+    return torch.tanh(x) * 2
+
+
+@pytest.mark.parametrize("recycle", [True, False])
+def test_the_option(recycle: bool) -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(double, backend="hemstitch", options={"recycle": recycle})
+    x = torch.randn(COUNT)
+    held = compiled(x)
+    for _ in range(3):
+        torch.testing.assert_close(compiled(x), double(x))
+    torch.testing.assert_close(held, double(x))
+
+
+def test_training_steps_keep_nothing_that_is_in_use() -> None:
+    """Losses of several steps, gradients that accumulate, and a graph that is used twice."""
+    torch._dynamo.reset()
+    compiled = torch.compile(double, backend="hemstitch")
+    x = torch.randn(COUNT, requires_grad=True)
+    expected = torch.autograd.grad(double(x).sum(), x)[0]
+    results = []
+    for step in range(1, 5):
+        result = compiled(x)
+        results.append(result)
+        result.sum().backward(retain_graph=True)
+        assert x.grad is not None
+        torch.testing.assert_close(x.grad, expected * step)
+    for result in results:
+        torch.testing.assert_close(result, double(x))
+        torch.testing.assert_close(torch.autograd.grad(result.sum(), x)[0], expected)
