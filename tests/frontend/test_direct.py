@@ -206,3 +206,25 @@ def test_inference_is_direct_where_gradients_are_on() -> None:
         result = compiled(x, y)
         torch.testing.assert_close(result, gated(x, y))
         assert torch.is_grad_enabled()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("part", ["step", "backward"])
+def test_compiled_autograd(part: str) -> None:
+    x, y = tensors()
+    compiled = ready(gated, x, y)
+    expected = torch.autograd.grad(gated(x, y).sum(), (x, y))
+    result = compiled(x, y).sum()
+    with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
+        if part == "step":
+            result = compiled(x, y).sum()
+        result.backward()
+    torch.testing.assert_close((x.grad, y.grad), expected)
+
+
+def test_transforms_see_through() -> None:
+    x, y = tensors()
+    compiled = ready(gated, x, y)
+    found = torch.func.grad(lambda a, b: compiled(a, b).sum())(x.detach(), y.detach())
+    torch.testing.assert_close(found, torch.autograd.grad(gated(x, y).sum(), x)[0])
+    torch.testing.assert_close(torch.vmap(compiled)(x, y), gated(x, y))

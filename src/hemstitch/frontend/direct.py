@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.fx
 from torch import Tensor
+from torch._dynamo import compiled_autograd
 from torch._functorch._aot_autograd.schemas import (
     OutputAliasInfo,
     OutputType,
@@ -78,10 +79,18 @@ def _is_plain(record: ViewAndMutationMeta, main: Part, example_inputs: Sequence[
     return (
         not any(nothing)
         and len(main.given) == len(example_inputs) == len(record.input_info)
-        and all(type(value) in PLAIN for value in (*example_inputs, *main.given))
+        and all(map(_is_plain_tensor, (*example_inputs, *main.given)))
         and all(info.output_type in kinds for info in record.output_info)
         and all(isinstance(meta, PlainTensorMeta) for meta in tensors)
     )
+
+
+def _is_plain_tensor(value: object) -> bool:
+    """Of known size, and of no class that is traced through."""
+    if type(value) not in PLAIN:
+        return False
+    assert isinstance(value, Tensor)
+    return all(isinstance(size, int) for size in (*value.shape, *value.stride()))
 
 
 def _graphs(record: ViewAndMutationMeta, forward: Part, backward: Part) -> _Graphs:
@@ -120,6 +129,13 @@ def _without_gradient(record: ViewAndMutationMeta, backward: Part) -> Iterator[i
     for index, (info, gradient) in enumerate(zip(record.input_info, gradients)):
         if gradient is None and info.requires_grad and not info.is_leaf:
             yield index
+
+
+def _is_traced() -> bool:
+    """Something wants to see the operations inside: a transform, or compiled autograd."""
+    return (
+        torch._C._are_functorch_transforms_active() or compiled_autograd.compiled_autograd_enabled
+    )
 
 
 def _without_autocast(run: Boxed, arguments: list[Any]) -> Sequence[Any]:
@@ -183,7 +199,7 @@ class _Training:
 
     def __call__(self, *arguments: Tensor) -> Sequence[Any]:
         graphs = self._graphs or self._complete()
-        if graphs is None or torch._C._are_functorch_transforms_active():
+        if graphs is None or _is_traced():
             return self._whole(*arguments)  # type: ignore[no-any-return]
         if graphs.mutated:
             torch.autograd.graph.increment_version([arguments[i] for i in graphs.mutated])
@@ -208,8 +224,6 @@ class _Training:
 class Hemstitch(torch.autograd.Function):
     """What autograd records for a compiled graph. Arguments: the graphs, then the tensors."""
 
-    boxed_grads_call = True  # torch 2.13 hands over a list, which frees gradients early
-
     @staticmethod
     def forward(ctx: Any, graphs: _Graphs, *arguments: Tensor) -> tuple[Any, ...]:
         values = _without_autocast(graphs.forward, [*arguments])
@@ -226,8 +240,7 @@ class Hemstitch(torch.autograd.Function):
         return tuple(results)
 
     @staticmethod
-    def backward(ctx: Any, *given: Any) -> tuple[Any, ...]:
-        gradients = given[0] if isinstance(given[0], list) else [*given]
+    def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
         if torch._C._are_functorch_transforms_active():
             raise RuntimeError(
                 "the backward pass of a compiled function was called inside vmap, grad or vjp; "
@@ -236,7 +249,6 @@ class Hemstitch(torch.autograd.Function):
         graphs: _Graphs = ctx.graphs
         arguments = [*ctx.saved_tensors]
         arguments += [_laid_out(gradients[index], strides) for index, strides in graphs.tangents]
-        gradients.clear()
         ctx.maybe_clear_saved_tensors()
         if not torch.is_grad_enabled():
             return (None, *_without_autocast(graphs.backward, arguments))
