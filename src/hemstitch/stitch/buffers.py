@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hemstitch.ir.dims import Dim
+from hemstitch.ir.dims import Dim, quotient
 from hemstitch.ir.graph import Node, Op
 from hemstitch.ir.types import DType
 from hemstitch.kernel.nodes import THREADS, Buffer, Role
@@ -10,6 +10,7 @@ from hemstitch.stitch.group import Tensor
 
 NestKey = tuple[int, int]  # nest and phase
 Pair = tuple[Buffer, Buffer | None]  # accumulated values, and positions of ARGMAX and ARGMIN
+APART = 64  # elements, of a byte at least: a cache line
 
 
 class Buffers:
@@ -78,7 +79,7 @@ class Buffers:
 
     def partial(self, node: Node) -> Pair:
         """What each task has reduced so far: one copy of the result a task."""
-        size = node.type.size * THREADS
+        size = partial_step(node) * THREADS
         dtype = accumulator_dtype(node)
         why = "one partial result a task"
         found = self._make((node, "partial"), "partial", dtype, Role.SHARED, size, why)
@@ -98,6 +99,12 @@ class Buffers:
             self._made[key] = Buffer(self.name(hint), dtype, role, size, why)
             self.scratch.append(self._made[key])
         return self._made[key]
+
+
+def partial_step(node: Node) -> Dim:
+    """Elements from one task's partial results to the next one's: never two on one cache line,
+    which would go to and fro between the processors that add to them."""
+    return quotient(node.type.size + (APART - 1), APART) * APART
 
 
 def accumulator_dtype(node: Node) -> DType:

@@ -216,19 +216,21 @@ def _memory_order(group: Group, dominant: Shape, shapes: Sequence[Shape], lane: 
 def _candidates(
     group: Group, order: Sequence[Axis], shapes: Sequence[Shape], machine: Machine
 ) -> Iterator[Mapping]:
-    """Whole rows; one outer axis though it is reduced; blocks of the lane axis; rows and blocks."""
+    """Whole rows; one outer axis though it is reduced; rows and blocks of the lane axis; blocks.
+    Of equals the first is taken: it walks memory in the longest steps."""
     lane = order[-1]
     reduced = frozenset().union(*(shape.reduced for shape in shapes))
     dominant_axes = max(shapes, key=lambda shape: shape.volume).axes
     outer = [axis for axis in order[:-1] if axis in dominant_axes]
     kept = tuple(axis for axis in outer if axis not in reduced)
     block, inner, split = _cut(group, lane, machine)
-    options = dict.fromkeys([(), kept, *((axis,) for axis in outer)])
+    options = dict.fromkeys([kept, *((axis,) for axis in outer), ()])
     for rows in options:
-        rest = tuple(axis for axis in order if axis not in rows)
-        yield Mapping(rows, rest)
-        if group.hint(block.extent) > 1:
-            yield Mapping((*rows, block), (*rest[:-1], inner), split)
+        yield Mapping(rows, tuple(axis for axis in order if axis not in rows))
+    if group.hint(block.extent) > 1:
+        for rows in options:
+            rest = tuple(axis for axis in order[:-1] if axis not in rows)
+            yield Mapping((*rows, block), (*rest, inner), split)
 
 
 def _cut(group: Group, lane: Axis, machine: Machine) -> tuple[Axis, Axis, dict[Variable, Index]]:

@@ -27,7 +27,7 @@ from hemstitch.kernel.nodes import (
     Store,
 )
 from hemstitch.stitch.axes import Natural
-from hemstitch.stitch.buffers import Buffers, accumulator_dtype
+from hemstitch.stitch.buffers import Buffers, accumulator_dtype, partial_step
 from hemstitch.stitch.group import Group, Root, computed_below, leaf_below, operands
 from hemstitch.stitch.keep import kept_values
 from hemstitch.stitch.mapping import natural_of
@@ -293,7 +293,7 @@ class NestBuilder(Values):
             case Scheme.PARTIAL:
                 if self._is_flushed(order, root):
                     return self.buffers.recent(self.place, node), None, self._final(flat)
-                address = self._final(flat) + at(TASK).scaled(node.type.size)
+                address = self._final(flat) + at(TASK).scaled(partial_step(node))
                 return (*self.buffers.partial(node), address)
             case Scheme.SHARED:
                 return (*self.buffers.shared_accumulator(node), self._final(flat))
@@ -338,7 +338,7 @@ class NestBuilder(Values):
     ) -> None:
         """All of a task's accumulator, before its first row."""
         axis = Axis(self.buffers.name("k"), node.type.size)
-        start = at(TASK).scaled(node.type.size) if is_shared else Index()
+        start = at(TASK).scaled(partial_step(node)) if is_shared else Index()
         self._fill(0, (axis,), buffer, positions, node, at(axis) + start)
 
     def _flush(self, node: Node, recent: Buffer) -> tuple[Stmt, ...]:
@@ -346,7 +346,7 @@ class NestBuilder(Values):
         new = self.buffers.name
         axis, value, wide, zero = Axis(new("k"), node.type.size), new("v"), new("w"), new("zero")
         partial, _ = self.buffers.partial(node)
-        place = at(axis) + at(TASK).scaled(node.type.size)
+        place = at(axis) + at(TASK).scaled(partial_step(node))
         body: tuple[Stmt, ...] = (
             Load(value, recent, at(axis)),
             Let(wide, Op.CAST, (value,), recent.dtype, partial.dtype),
@@ -428,7 +428,7 @@ class NestBuilder(Values):
         new = self.buffers.name
         buffer, positions = self.buffers.partial(node)
         part = Axis(new("t"), THREADS)
-        place = address + at(part).scaled(node.type.size)
+        place = address + at(part).scaled(partial_step(node))
         accumulator, value, name = new("acc"), new("part"), new("r")
         loads: list[Stmt] = [Load(value, buffer, place)]
         order = position = None
