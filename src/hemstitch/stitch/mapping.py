@@ -22,6 +22,7 @@ from hemstitch.stitch.group import INLINE, Group, Root, leaf_below, operands, re
 from hemstitch.stitch.machine import Machine
 from hemstitch.stitch.views import Indices
 
+ARG = (Op.ARGMAX, Op.ARGMIN)
 STRIDED = 16.0  # vector instructions of a strided access of all lanes, a contiguous one being 1
 HORIZONTAL = 12.0  # vector instructions to combine the lanes of one accumulator
 KEPT_SHARE = 0.5  # of the arithmetic that later loops of a row do again rather than keep
@@ -113,12 +114,22 @@ def natural_of(root: Root, unification: Unification) -> Natural:
     return unification.stored[root.value]
 
 
+def arg_position(node: Node, natural: Natural) -> Index:
+    """Of ARGMAX and ARGMIN: the index within the reduced axes, flattened."""
+    assert isinstance(node.attr, tuple)
+    axes = [axis for axis in node.attr if isinstance(axis, int)]
+    sizes = tuple(node.inputs[0].shape[axis] for axis in axes)
+    return linear([natural.indices[axis] for axis in axes], contiguous_strides(sizes))
+
+
 def _touched(group: Group, root: Root, natural: Natural) -> tuple[tuple[Index, ...], int]:
     """The positions one root needs (memory it reads and writes, indices it computes), its flops."""
     found: dict[tuple[object, Index], None] = {}
     flops = 1
     if root.write is not None:
         found[root.write, linear(natural.indices, root.write.strides)] = None
+    if root.reduction is not None and root.reduction.op in ARG:
+        found[root.reduction, arg_position(root.reduction, natural)] = None
     members = frozenset(group.members)
     seen: set[tuple[Node, Indices]] = set()
     work = [(root.value, natural.indices)]

@@ -30,13 +30,11 @@ from hemstitch.stitch.axes import Natural
 from hemstitch.stitch.buffers import Buffers, accumulator_dtype, partial_step
 from hemstitch.stitch.group import Group, Root, computed_below, leaf_below, operands
 from hemstitch.stitch.keep import kept_values
-from hemstitch.stitch.mapping import natural_of
+from hemstitch.stitch.mapping import ARG, arg_position, natural_of
 from hemstitch.stitch.refusal import Refused
 from hemstitch.stitch.schedule import Schedule, Scheme
 from hemstitch.stitch.values import Values
 from hemstitch.stitch.views import BENDING, Indices
-
-ARG = (Op.ARGMAX, Op.ARGMIN)
 
 
 class NestBuilder(Values):
@@ -226,22 +224,15 @@ class NestBuilder(Values):
     def _accumulate(self, root: Root, natural: Natural, value: str) -> None:
         node = root.reduction
         assert node is not None
-        position = self._arg_position(node, natural) if node.op in ARG else None
+        position = self._final(arg_position(node, natural)) if node.op in ARG else None
         self._emit(Accumulate(self.accumulators[node], value, position))
-
-    def _arg_position(self, node: Node, natural: Natural) -> Index:
-        """The index within the reduced axes, flattened."""
-        axes = [axis for axis in _axes_of(node) if isinstance(axis, int)]
-        sizes = tuple(node.inputs[0].shape[axis] for axis in axes)
-        found = [natural.indices[axis] for axis in axes]
-        return self._final(linear(found, contiguous_strides(sizes)))
 
     def _arg_order(self, root: Root, natural: Natural) -> str | None:
         node = root.reduction
         if node is None or node.op not in ARG:
             return None
         name = self.buffers.name("at")
-        self._emit(Position(name, self._arg_position(node, natural)))
+        self._emit(Position(name, self._final(arg_position(node, natural))))
         self.level_of[name] = len(self.scopes) - 1
         return name
 
@@ -446,8 +437,3 @@ class NestBuilder(Values):
             statements.append(Let(narrow, Op.CAST, (name,), dtype, result))
             name = narrow
         return (position or name), statements
-
-
-def _axes_of(node: Node) -> tuple[object, ...]:
-    assert isinstance(node.attr, tuple)
-    return node.attr
