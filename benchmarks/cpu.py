@@ -1,6 +1,6 @@
 """Memory-intensive workloads on the processor: eager, Inductor and Hemstitch in one process.
 
-python -m benchmarks.cpu [--sizes L2,L3,memory] [--only NAME] [--threads 1,2] [--json FILE]
+python -m benchmarks.cpu [--sizes L2,L3,memory,named] [--only NAME] [--threads 1,2] [--json FILE]
                          [--quick] [--keep-pages]
 
 Each case runs at sizes whose tensors fit L2, fit L3 and exceed it, forward and forward + backward.
@@ -38,7 +38,7 @@ SIZE_CLASSES: dict[str, tuple[int, float, int]] = {
 }
 # What a virtual machine reports is the L3 of all its neighbours too.
 SURE_OF_L3 = 32 << 20
-FIXED_SETS = 3
+NAMED, FIXED_SETS = "named", 3  # cases whose size is their point
 ROUNDS, QUICK_ROUNDS = 15, 5
 
 
@@ -95,7 +95,8 @@ def bytes_moved(case: Case, arguments: Arguments, direction: str) -> int:
 def settings(case: Case, threads: int, wanted: list[str]) -> Iterator[tuple[str, int, int]]:
     """(size class, rows, sets of arguments)"""
     if case.rows is not None:
-        yield "as named", case.rows, FIXED_SETS
+        if NAMED in wanted:
+            yield "as named", case.rows, FIXED_SETS
         return
     small, large = (bytes_moved(case, case.arguments(rows), "forward") for rows in (8, 16))
     for name, (level, share, sets) in SIZE_CLASSES.items():
@@ -281,7 +282,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--threads", default=f"{torch.get_num_threads()}", metavar="1,2")
     parser.add_argument("--only", default="", metavar="NAME", help="cases whose name contains it")
-    parser.add_argument("--sizes", default=",".join(SIZE_CLASSES), metavar="L2,L3,memory")
+    sizes = ",".join([*SIZE_CLASSES, NAMED])
+    parser.add_argument("--sizes", default=sizes, metavar=sizes)
     parser.add_argument("--quick", action="store_true", help="few rounds")
     parser.add_argument("--keep-pages", action="store_true", help="no page faults (glibc)")
     return parser.parse_args()

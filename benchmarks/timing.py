@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 
-SAMPLE_SECONDS = 2e-3  # short functions are repeated within a sample until it lasts this long
+# Short functions are repeated within a sample until it lasts this long: the first call after
+# another function's turn finds the caches full of that one's tensors.
+SAMPLE_SECONDS = 10e-3
 WARM_UP_CALLS = 3
 
 Function = Callable[..., object]
