@@ -237,6 +237,9 @@ def test_machine_code_lives_as_long_as_its_function():
     assert torch.equal(function(x), expected)
 
 
+@pytest.mark.skipif(
+    torch.__version__.startswith("2.11"), reason="its AOTAutograd drops the check of cholesky"
+)
 def test_an_error_of_the_library_goes_through():
     def body(x, positive):
         return torch.linalg.cholesky(x * 1.0).sum(0) * positive
