@@ -5,8 +5,8 @@ python -m benchmarks.cpu [--sizes L2,L3,memory,named] [--only NAME] [--threads 1
 
 Each case runs at sizes whose tensors fit L2, fit L3 and exceed it, forward and forward + backward.
 `roof` is the share of the roofline: the time that a copy of as many bytes as the case must move
-takes at the same size, over Hemstitch's time. The limit in the summary is what a backend would
-reach that takes as long as that copy and the call of `torch.compile` itself (benchmarks/limit.py).
+takes at the same size, over Hemstitch's time. The limit in the summary is what a backend reaches
+that makes such a copy in each pass and computes nothing (benchmarks/limit.py).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch import Tensor
 
 from benchmarks import machine
 from benchmarks.cases import CASES, Arguments, Case, bytes_of, tensors
-from benchmarks.limit import nothing
+from benchmarks.limit import copy_of, copying
 from benchmarks.timing import Function, Timing, geometric_mean, paired
 
 BASELINES = ("eager", "inductor")
@@ -74,10 +74,7 @@ class Line:
 
     def limit(self, baseline: str) -> float | None:
         """How many times faster than `baseline` a backend could be."""
-        if not {"copy", "nothing", baseline} <= set(self.timings):
-            return None
-        least = self.timings["copy"].median + self.timings["nothing"].median
-        return self.timings[baseline].median / least
+        return self.ratio(baseline, "limit")
 
 
 def bytes_moved(case: Case, arguments: Arguments, direction: str) -> int:
@@ -144,20 +141,6 @@ def _both(function: Function) -> Function:
     return call
 
 
-def _copy(size: int, sets: int) -> Callable[..., object]:
-    count = max(1, size // 8)  # each element is four bytes read and four written
-    buffers = [(torch.zeros(count), torch.zeros(count)) for _ in range(sets)]
-    turn = 0
-
-    def call(*_: object) -> Tensor:
-        nonlocal turn
-        turn = (turn + 1) % sets
-        source, target = buffers[turn]
-        return target.copy_(source)
-
-    return call
-
-
 def _prepared(case: Case, rows: int, direction: str) -> tuple[Any, ...]:
     arguments = case.arguments(rows)
     if direction == "forward":
@@ -178,10 +161,12 @@ def measure(
     shape = tuple(tensors(arguments)[0].shape)
     moved = bytes_moved(case, arguments, direction)
     setting = Setting(case.name, size_class, direction, torch.get_num_threads(), shape, moved)
-    functions: dict[str, Function] = {"copy": _copy(moved, sets)}
+    functions: dict[str, Function] = {"copy": copy_of(moved, sets)}
     failures = {}
     wrap = _forward if direction == "forward" else _both
-    functions["nothing"] = wrap(compiled(case, nothing))
+    there = bytes_moved(case, arguments, "forward")
+    limit = copying(copy_of(there, sets), copy_of(moved - there, sets))
+    functions["limit"] = wrap(compiled(case, limit))
     for backend in backends:
         try:
             function = wrap(compiled(case, backend))

@@ -30,20 +30,18 @@ def table(record: dict[str, Any], backend: str) -> list[str]:
     rows[0] += " limits |"
     rows.append("|---|---|---|---|---|---|---|---|")
     for (threads, size_class, direction), times in groups.items():
-        means = [
-            geometric_mean(time[name] / time[backend] for time in times if name in time)
-            for name in ("eager", "inductor", "copy")
-        ]
+        means = [_mean(times, name, backend) for name in ("eager", "inductor", "copy")]
+        limits = [_mean(times, name, "limit") for name in ("eager", "inductor")]
         rows.append(
             f"| {threads} | {size_class} | {passes[direction]} | {len(times)} "
             f"| {means[0]:.2f}x | {means[1]:.2f}x | {means[2]:.0%} "
-            f"| {_limit(times, 'eager'):.2f}x, {_limit(times, 'inductor'):.2f}x |"
+            f"| {limits[0]:.2f}x, {limits[1]:.2f}x |"
         )
     about = record["machine"]
     rows += [
         "",
         "Geometric means of eager's and Inductor's time over Hemstitch's. Limits: over the time of "
-        "a copy of the bytes that must move and of a call that computes nothing. "
+        "a compiled call that copies the bytes that must move and computes nothing. "
         f"{about['date'][:10]}, "
         f"{about['processor']}, {about['cores']} cores, {about['vectors']}, "
         f"PyTorch {about['torch']}.",
@@ -51,11 +49,8 @@ def table(record: dict[str, Any], backend: str) -> list[str]:
     return rows
 
 
-def _limit(times: list[dict[str, float]], baseline: str) -> float:
-    """See `cpu.Line.limit`."""
-    return geometric_mean(
-        time[baseline] / (time["copy"] + time["nothing"]) for time in times if baseline in time
-    )
+def _mean(times: list[dict[str, float]], name: str, over: str) -> float:
+    return geometric_mean(time[name] / time[over] for time in times if name in time)
 
 
 def insert(text: str, rows: list[str]) -> str:

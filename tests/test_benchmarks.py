@@ -70,7 +70,7 @@ def test_a_backend_that_fails_is_reported() -> None:
     (case,) = (case for case in CASES if case.name == "GLU")
     line = cpu.measure(case, ("L2", 4, 1), "both", ["eager", "no such backend"], rounds=2)
     assert list(line.failures) == ["no such backend"]
-    assert list(line.timings) == ["copy", "nothing", "eager"]
+    assert list(line.timings) == ["copy", "limit", "eager"]
     assert "failed" in cpu.text_of(line, ["eager", "no such backend"])
     assert any("failed: no such backend, GLU" in text for text in cpu.summary([line], "eager"))
 
