@@ -54,6 +54,7 @@ def check_numbers(function, arguments, backward=False):
     found = torch.compile(function, backend="hemstitch", options=OPTIONS)(*given)
     expected = function(*exact)
     assert_near(found, expected)
+    assert_near(given, exact)  # what was changed in place
     if backward:
         found.sum().backward()
         expected.sum().backward()
@@ -189,6 +190,30 @@ def test_adamw_over_many_tensors(count):
     arguments = tensors(0), tensors(100), tensors(200), squares, 3
     assert len(kernels(adamw, *arguments)) <= 2
     check_numbers(adamw, arguments)
+
+
+def test_pytorchs_own_adamw():
+    """Its step counters are tensors that every row reads and the kernel replaces."""
+
+    def update(parameters, gradients, means, squares, steps):
+        torch.optim._functional.adamw(
+            *(parameters, gradients, means, squares, [], steps),
+            amsgrad=False,
+            beta1=0.9,
+            beta2=0.999,
+            lr=1e-3,
+            weight_decay=0.01,
+            eps=1e-8,
+            maximize=False,
+        )
+
+    shapes = [SHAPES[k % 9] for k in range(60)]
+    lists = [[random(*shape, seed=seed + k) for k, shape in enumerate(shapes)] for seed in (0, 90)]
+    means = [torch.zeros(shape) for shape in shapes]
+    squares = [torch.rand(shape) for shape in shapes]
+    arguments = *lists, means, squares, [torch.ones(()) for _ in shapes]
+    assert len(kernels(update, *arguments)) <= 2
+    check_numbers(update, arguments)
 
 
 def rows_then_columns(x):

@@ -16,8 +16,11 @@ APART = 64  # elements, of a byte at least: a cache line
 class Buffers:
     """Makes each buffer once. `row_budget`: bytes that the row buffers of a task may take."""
 
-    def __init__(self, written: frozenset[Tensor], row_budget: int) -> None:
+    def __init__(
+        self, written: frozenset[Tensor], row_budget: int, sums_in_double: bool = True
+    ) -> None:
         self.row_budget = row_budget
+        self._sums_in_double = sums_in_double
         self.tensors: dict[Tensor, Buffer] = {}
         self.scratch: list[Buffer] = []
         self._written = written
@@ -27,6 +30,14 @@ class Buffers:
     def name(self, hint: str) -> str:
         self._names += 1
         return f"{hint}{self._names}"
+
+    def accumulator_dtype(self, node: Node) -> DType:
+        """Of an accumulator in memory."""
+        dtype = node.inputs[0].type.dtype.compute
+        if node.op in (Op.ARGMAX, Op.ARGMIN):
+            return DType.I64
+        is_wide = self._sums_in_double and node.op is Op.SUM and dtype is DType.F32
+        return DType.F64 if is_wide else dtype
 
     # --- parameters
 
@@ -50,7 +61,7 @@ class Buffers:
         return self._make((nest, node), "row", node.type.dtype.compute, Role.TASK, size, "row")
 
     def row_accumulator(self, nest: NestKey, node: Node, size: Dim) -> Pair:
-        dtype = accumulator_dtype(node)
+        dtype = self.accumulator_dtype(node)
         found = self._make((nest, node), "row", dtype, Role.TASK, size, "row")
         return self._pair(node, found, (nest, node, "values"))
 
@@ -73,14 +84,14 @@ class Buffers:
         return self._make((node, "shared"), "shared", dtype, Role.SHARED, size, "read by others")
 
     def shared_accumulator(self, node: Node) -> Pair:
-        size, dtype = node.type.size, accumulator_dtype(node)
+        size, dtype = node.type.size, self.accumulator_dtype(node)
         found = self._make((node, "shared"), "shared", dtype, Role.SHARED, size, "read by others")
         return self._pair(node, found, (node, "shared values"))
 
     def partial(self, node: Node) -> Pair:
         """What each task has reduced so far: one copy of the result a task."""
         size = partial_step(node) * THREADS
-        dtype = accumulator_dtype(node)
+        dtype = self.accumulator_dtype(node)
         why = "one partial result a task"
         found = self._make((node, "partial"), "partial", dtype, Role.SHARED, size, why)
         return self._pair(node, found, (node, "partial values"))
@@ -105,12 +116,3 @@ def partial_step(node: Node) -> Dim:
     """Elements from one task's partial results to the next one's: never two on one cache line,
     which would go to and fro between the processors that add to them."""
     return quotient(node.type.size + (APART - 1), APART) * APART
-
-
-def accumulator_dtype(node: Node) -> DType:
-    """Of an accumulator in memory: it may add up millions of values one by one, so sums of f32 are
-    kept in f64 there."""
-    dtype = node.inputs[0].type.dtype.compute
-    if node.op in (Op.ARGMAX, Op.ARGMIN):
-        return DType.I64
-    return DType.F64 if node.op is Op.SUM and dtype is DType.F32 else dtype

@@ -1,6 +1,7 @@
 """The few numbers of a processor that planning and scheduling know.
 
-Sources: docs/performance.md. They rank candidates; no result ever depends on them.
+Sources: docs/performance.md for CPUs, the vendor's data sheet of the H200 for GPUs. They rank
+candidates; no result ever depends on them, but for how sums in memory are kept.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from dataclasses import dataclass
 class Machine:
     """Sizes in bytes, rates per second, times in seconds."""
 
-    threads: int
-    lanes: int  # f32 elements a vector instruction works on
-    l1_bytes: int
+    threads: int  # tasks that run at the same time: on a GPU, resident programs
+    lanes: int  # f32 elements a vector instruction works on: on a GPU, all threads of a program
+    least_block: int  # elements of the lane axis in one block, where it is cut
+    l1_bytes: int  # what a row may take to be read again for nothing: on a GPU, in registers
     l2_bytes: int
+    sums_in_double: bool  # accumulators in memory may add up millions of values one by one
     operations_per_second: float  # vector instructions of one thread
+    access: float  # what a vector's first load or store costs, in vector instructions
     memory_bytes_per_second: float  # of all threads together, beyond the caches
     cache_bytes_per_second: float  # of one thread, out of L2
     launch_seconds: float
@@ -28,11 +32,35 @@ def generic_cpu(threads: int, lanes: int) -> Machine:
     return Machine(
         threads=threads,
         lanes=lanes,
+        least_block=256,
         l1_bytes=32 << 10,
         l2_bytes=1 << 20,
+        sums_in_double=True,
         operations_per_second=7e9,
+        access=1.0,
         memory_bytes_per_second=20e9 * min(threads, 8),
         cache_bytes_per_second=60e9,
         launch_seconds=2e-6,
         barrier_seconds=1e-6,
+    )
+
+
+def generic_gpu(processors: int = 132) -> Machine:
+    """A task is a program that has a multiprocessor for itself: 128 lanes, 1.7 GHz, and its share
+    of 4 TB/s. A program's sums run over a few hundred rows at most, and then over programs: f32 is
+    enough for them."""
+    lanes, operations, bandwidth = 128, 1.7e9, 4e12
+    return Machine(
+        threads=processors,
+        lanes=lanes,
+        least_block=64,
+        l1_bytes=32 << 10,
+        l2_bytes=256 << 10,
+        sums_in_double=False,
+        operations_per_second=operations,
+        access=4 * lanes * operations * processors / bandwidth,
+        memory_bytes_per_second=bandwidth,
+        cache_bytes_per_second=5e12 / processors,
+        launch_seconds=3e-6,
+        barrier_seconds=2e-6,
     )

@@ -18,7 +18,15 @@ from hemstitch.ir.types import contiguous_strides
 from hemstitch.kernel.index import Axis, Index, Variable, at, expand, linear
 from hemstitch.stitch.axes import Natural, Unification
 from hemstitch.stitch.fold import Folding, fold
-from hemstitch.stitch.group import INLINE, Group, Root, leaf_below, operands, reductions_below
+from hemstitch.stitch.group import (
+    INLINE,
+    Group,
+    Root,
+    Tensor,
+    leaf_below,
+    operands,
+    reductions_below,
+)
 from hemstitch.stitch.machine import Machine
 from hemstitch.stitch.views import Indices
 
@@ -30,7 +38,6 @@ ROW_BUFFER = 10.0  # vector instructions to pass one scalar through a row buffer
 NARROW_ACCUMULATE, WIDE_ACCUMULATE = 2.0, 8.0  # to add a vector to memory, in f32 and in f64
 DECODE = 4.0  # vector instructions' time to take one more axis out of a row number
 BLOCK = 4096  # most elements of the lane axis in one block, where it is cut
-LEAST_BLOCK = 256
 BLOCKS_PER_THREAD = 4
 
 
@@ -71,6 +78,7 @@ class Shape:
     flops: int
     volume: int  # iterations, at the example sizes
     needs: frozenset[Node]  # reductions of the group whose results it reads
+    reads: frozenset[Tensor]
 
 
 def shapes_of(
@@ -88,7 +96,7 @@ def shapes_of(
     ]
     folding = fold(
         (axis for natural in naturals for axis in natural.axes),
-        [address for addresses, _ in touched for address in addresses],
+        [address for touch in touched for address in touch.addresses],
         [*loops, *reduced],
     )
     members = frozenset(group.members)
@@ -97,12 +105,13 @@ def shapes_of(
             root,
             folding.axes(natural.axes),
             frozenset(folding.axes(axis for axis in natural.axes if axis in gone)),
-            tuple(folding.index(address) for address in addresses),
-            flops,
+            tuple(folding.index(address) for address in touch.addresses),
+            touch.flops,
             prod(group.hint(axis.extent) for axis in natural.axes),
             frozenset(reductions_below(root.value, members)),
+            touch.reads,
         )
-        for root, natural, gone, (addresses, flops) in zip(roots, naturals, reduced, touched)
+        for root, natural, gone, touch in zip(roots, naturals, reduced, touched)
     ]
     return shapes, folding
 
@@ -122,8 +131,17 @@ def arg_position(node: Node, natural: Natural) -> Index:
     return linear([natural.indices[axis] for axis in axes], contiguous_strides(sizes))
 
 
-def _touched(group: Group, root: Root, natural: Natural) -> tuple[tuple[Index, ...], int]:
-    """The positions one root needs (memory it reads and writes, indices it computes), its flops."""
+@dataclass(frozen=True, slots=True)
+class _Touched:
+    """`addresses`: of memory that is read and written, and indices that are computed."""
+
+    addresses: tuple[Index, ...]
+    reads: frozenset[Tensor]
+    flops: int
+
+
+def _touched(group: Group, root: Root, natural: Natural) -> _Touched:
+    """What one root needs."""
     found: dict[tuple[object, Index], None] = {}
     flops = 1
     if root.write is not None:
@@ -149,7 +167,8 @@ def _touched(group: Group, root: Root, natural: Natural) -> tuple[tuple[Index, .
             flops += OPS[node.op].flops
         if not (node in members and is_reduction(node.op)):
             work.extend(operands(node, indices))
-    return tuple(expand(address) for _, address in found), flops
+    addresses = tuple(expand(address) for _, address in found)
+    return _Touched(addresses, frozenset(x for x, _ in found if isinstance(x, Tensor)), flops)
 
 
 def _positions(node: Node, indices: Indices) -> Indices:
@@ -247,7 +266,7 @@ def _candidates(
 def _cut(group: Group, lane: Axis, machine: Machine) -> tuple[Axis, Axis, dict[Variable, Index]]:
     """The lane axis in blocks, so that every thread has some; the last one may be shorter."""
     wanted = ceil(group.hint(lane.extent) / (machine.threads * BLOCKS_PER_THREAD))
-    size = min(BLOCK, max(LEAST_BLOCK, -(-wanted // 64) * 64))
+    size = min(BLOCK, max(machine.least_block, -(-wanted // 64) * 64))
     blocks: Dim = quotient(lane.extent + (size - 1), size)
     block = Axis(f"{lane.name}b", blocks)
     inner = Axis(f"{lane.name}e", size, block, lane.extent)
@@ -293,7 +312,8 @@ def _seconds(group: Group, mapping: Mapping, shapes: Sequence[Shape], machine: M
             walk.memory += _reduction_work(group, mapping, axes, reduced, shape.volume, machine)
     uneven = -(-count // threads) * threads / count
     for (first, waits), walk in walks.items():
-        work = walk.memory + walk.flops * (KEPT_SHARE if waits else 1.0)
+        access, again = (1.0, KEPT_SHARE) if waits else (machine.access, 1.0)
+        work = walk.memory * access + walk.flops * again
         total += work * uneven / threads / machine.operations_per_second
         if waits or first:
             total += _reload_seconds(walk, count if waits else 1, threads, machine)

@@ -27,7 +27,7 @@ from hemstitch.kernel.nodes import (
     Store,
 )
 from hemstitch.stitch.axes import Natural
-from hemstitch.stitch.buffers import Buffers, accumulator_dtype, partial_step
+from hemstitch.stitch.buffers import Buffers, partial_step
 from hemstitch.stitch.group import Group, Root, computed_below, leaf_below, operands
 from hemstitch.stitch.keep import kept_values
 from hemstitch.stitch.mapping import ARG, arg_position, natural_of
@@ -298,7 +298,7 @@ class NestBuilder(Values):
         then from narrow ones."""
         node = root.reduction
         assert node is not None
-        is_wide = accumulator_dtype(node) is not node.type.dtype.compute
+        is_wide = self.buffers.accumulator_dtype(node) is not node.type.dtype.compute
         is_arg = node.op in ARG
         return bool(order) and is_wide and not is_arg and self._depth(order, root) == len(order)
 

@@ -82,7 +82,7 @@ def schedule(group: Group, machine: Machine) -> Schedule:
     members = frozenset(group.members)
     below = {root: reductions_below(root.value, members) for root in found}
     places = _places(found, below, nest_of, partial, root_of)
-    _delay_replacements(group, places)
+    _delay_replacements(group, by_root, places)
     schemes = {node: Scheme.PARTIAL if node in partial else Scheme.REGIONAL for node in root_of}
     for root in found:
         for node in below[root] - partial:
@@ -92,15 +92,21 @@ def schedule(group: Group, machine: Machine) -> Schedule:
     return Schedule(unification, folding, tuple(mappings), by_root, places, schemes, root_of)
 
 
-def _delay_replacements(group: Group, places: dict[Root, Place]) -> None:
-    """An argument that the group both reads and replaces is replaced last."""
+def _delay_replacements(
+    group: Group, shapes: MappingOf[Root, Shape], places: dict[Root, Place]
+) -> None:
+    """An argument that the group both reads and replaces is replaced last: behind a barrier where
+    other nests read it."""
     read = set(group.reads.values())
     for root, place in places.items():
-        if root.write is not None and root.write.tensor in read:
-            others = [other for other in places.values() if other.nest == place.nest]
-            phase = max(other.phase for other in others)
-            stages = [other.stage for other in others if other.phase == phase]
-            places[root] = Place(place.nest, phase, max(stages))
+        if root.write is None or root.write.tensor not in read:
+            continue
+        readers = [places[r] for r, shape in shapes.items() if root.write.tensor in shape.reads]
+        phase = max(reader.phase for reader in [*readers, place])
+        if any(reader.nest != place.nest and reader.phase == phase for reader in readers):
+            phase += 1
+        same = [p for p in places.values() if (p.nest, p.phase) == (place.nest, phase)]
+        places[root] = Place(place.nest, phase, max((p.stage for p in same), default=0))
 
 
 def _places(

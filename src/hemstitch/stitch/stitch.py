@@ -33,7 +33,7 @@ def stitch(groups: Sequence[Group], machine: Machine, name: str) -> Stitched:
     Raises Refused, with the reason, where a group cannot be one kernel.
     """
     written = frozenset(write.tensor for group in groups for write in group.writes)
-    buffers = Buffers(written, machine.l2_bytes // 2)
+    buffers = Buffers(written, machine.l2_bytes // 2, machine.sums_in_double)
     phases: list[list[Nest]] = []
     for group in groups:
         scheduled = schedule(group, machine)
