@@ -156,7 +156,7 @@ def execute(
     plan = plan_for(graph, machine or generic_cpu(2, 8), planner)
     fresh = [sum(o.mutates is None for o in graph.outputs[:k]) for k in range(len(graph.outputs))]
     returns = [Result(k) for k, o in enumerate(graph.outputs) if o.mutates is None]
-    launches = build(plan, strict=True)
+    launches = build(plan, Options(strict=True))
     executable = Executable(assemble(plan, launches, returns, len(arguments)), graph.symbols, ())
     given = [_copy(argument) for argument in arguments]
     results = executable(list(given))

@@ -17,7 +17,7 @@ from hemstitch.runtime.assemble import assemble
 from hemstitch.runtime.build import build
 from hemstitch.runtime.executable import Executable
 from hemstitch.runtime.jit import host_target, threads_now
-from hemstitch.stitch.machine import Machine, generic_cpu
+from hemstitch.stitch.machine import Machine, generic_cpu, generic_gpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +42,21 @@ def compile_graph(
     """
     captured = capture(traced, example_inputs, private)
     graph = optimize(captured.graph, captured.builder, check=options.check)
-    plan = make_plan(graph, host_machine(), options)
+    plan = make_plan(graph, machine_for(options), options)
     if options.check:
         verify_plan(graph, plan)
         for step in plan.kernels:
             verify_kernel(step.stitched.kernel)
-    launches = build(plan, strict=options.strict)
+    launches = build(plan, options)
     arguments = len(example_inputs) + len(captured.constants)
     assembly = assemble(plan, launches, captured.returns, arguments)
     executable = Executable(assembly, graph.symbols, captured.constants, options.recycle)
     return Compiled(captured, graph, plan, executable)
 
 
-def host_machine() -> Machine:
-    """The processor as it is used now; plans adapt to `torch.set_num_threads`."""
+def machine_for(options: Options) -> Machine:
+    """What plans are made for. The processor is as it is used now: plans adapt to
+    `torch.set_num_threads`."""
+    if options.target == "interpret":
+        return generic_gpu()
     return generic_cpu(threads_now(), host_target().lanes)

@@ -11,6 +11,7 @@ from hemstitch.errors import OptionError, near_match
 
 PREFIX = "HEMSTITCH_"
 CHOICES: dict[str, tuple[str, ...]] = {
+    "target": ("auto", "cpu", "interpret"),
     "planner": ("auto", "conservative"),
 }
 # PyTorch's own modes buy speed with compile time. Hemstitch has no such trade yet, so that a
@@ -27,6 +28,7 @@ class Options:
     """What a user may decide. A value given in the call wins over HEMSTITCH_<NAME>, which wins
     over the default."""
 
+    target: str = "auto"  # interpret: as for a GPU, the Triton kernels emulated on CPU tensors
     planner: str = "auto"  # conservative: elementwise, and a reduction only at a kernel's end
     pack: bool = True  # independent kernels may share a launch
     recycle: bool = True  # large results live where earlier ones did that nobody holds any more

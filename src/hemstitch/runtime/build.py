@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 import torch
@@ -15,6 +16,7 @@ from hemstitch.ir.dims import Dim, evaluate, symbol, symbols
 from hemstitch.ir.graph import Node
 from hemstitch.ir.types import DType
 from hemstitch.kernel.nodes import Kernel
+from hemstitch.options import Options
 from hemstitch.runtime import jit
 from hemstitch.runtime.assemble import Launch
 from hemstitch.runtime.interpret import evaluate as evaluate_nodes
@@ -27,9 +29,13 @@ def _loaded(text: str, entry: str) -> jit.Entry:
     return jit.load(text, entry)
 
 
-def build(plan: Plan, *, strict: bool) -> list[Launch | None]:
+def build(plan: Plan, options: Options) -> list[Launch | None]:
     """A launch for each step that is no library call."""
-    return [None if isinstance(s, LibraryStep) else _build_step(s, strict) for s in plan.steps]
+    make = _emulated if options.target == "interpret" else _native
+    return [
+        None if isinstance(step, LibraryStep) else _build_step(step, make, options.strict)
+        for step in plan.steps
+    ]
 
 
 def program_of(step: KernelStep) -> Program:
@@ -38,21 +44,31 @@ def program_of(step: KernelStep) -> Program:
     return print_kernel(Kernel("kernel", kernel.buffers, kernel.phases), jit.host_target())
 
 
-def _build_step(step: Step, strict: bool) -> Launch:
+def _native(step: KernelStep) -> Launch:
+    program = program_of(step)
+    entry = _loaded(program.text, program.entry)
+    return Launch(entry, step.stitched.tensors, program.sizes, program.scratch_bytes)
+
+
+def _emulated(step: KernelStep) -> Launch:
+    # Triton is not among the requirements: only this target needs it.
+    emulated = importlib.import_module("hemstitch.runtime.emulated")
+    launch: Launch = emulated.launch_of(step)
+    return launch
+
+
+def _build_step(step: Step, make: Callable[[KernelStep], Launch], strict: bool) -> Launch:
     assert not isinstance(step, LibraryStep)
     if not isinstance(step, KernelStep):
         if not step.is_meant:
             ops = ", ".join(node.op.value for node in step.group.members) or "a copy"
             _report(ops, str(step.why), strict)
         return library_form((step.group,), _tensors_of(step.group))
-    name = step.stitched.kernel.name
     try:
-        program = program_of(step)
-        entry = _loaded(program.text, program.entry)
+        return make(step)
     except Exception as error:
-        _report(name, str(error), strict, error)
+        _report(step.stitched.kernel.name, str(error), strict, error)
         return library_form(step.groups, step.stitched.tensors)
-    return Launch(entry, step.stitched.tensors, program.sizes, program.scratch_bytes)
 
 
 def _report(name: str, why: str, strict: bool, cause: Exception | None = None) -> None:

@@ -1,0 +1,111 @@
+"""Loads and stores of tiles, and the barriers between threads of a program that they need."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass, field
+
+from hemstitch.codegen.triton.scope import Scope, Value
+from hemstitch.codegen.triton.types import NAMES
+from hemstitch.errors import InternalError
+from hemstitch.kernel.index import Index
+from hemstitch.kernel.nodes import AccumulateInto, Buffer, Load, Nest, Role, Store, walk
+
+BARRIER = "tl.debug_barrier()"
+
+
+@dataclass(slots=True)
+class Memory:
+    """`conflicting`: buffers whose elements one thread may write and another read in one row."""
+
+    scope: Scope
+    conflicting: Container[Buffer]
+    stored: set[Buffer] = field(default_factory=set)
+    loaded: set[Buffer] = field(default_factory=set)
+
+    @property
+    def dead(self) -> set[Buffer]:
+        """Row buffers that nothing reads: their values stayed in registers."""
+        return {b for b in self.stored if b.role is Role.TASK and b not in self.loaded}
+
+    @property
+    def in_memory(self) -> set[Buffer]:
+        """Row buffers that something reads: a program has one copy, for one row at a time."""
+        return {buffer for buffer in self.loaded if buffer.role is Role.TASK}
+
+    def load(self, load: Load) -> None:
+        scope, buffer = self.scope, load.buffer
+        address = self._address(buffer, load.index)
+        condition = None if load.mask is None else scope.names[load.mask]
+        key = ("load", buffer.name, address.text, condition)
+        known = scope.find(key)
+        if known is not None:
+            scope.names[load.name] = known
+            return
+        self.loaded.add(buffer)
+        if buffer in self.stored or buffer in self.conflicting:
+            scope.writer.line(BARRIER)
+        scope.define(load.name, key, self.loading(buffer, address, condition))
+
+    def loading(self, buffer: Buffer, address: Value, condition: Value | None = None) -> Value:
+        """The expression that loads a tile: zero where it does not exist."""
+        scope = self.scope
+        scope.buffers[buffer] = None
+        shaped = address if condition is None else address.along(condition)
+        text = self._pointer(buffer, address)
+        if (shaped.rows, shaped.lanes) != (address.rows, address.lanes):
+            text += f" + tl.zeros({scope.shape(shaped)}, tl.int32)"
+        mask = scope.mask(shaped, condition)
+        text = f"tl.load({text}{f', mask={mask}, other=0' if mask else ''})"
+        if buffer.dtype.compute is not buffer.dtype:
+            text += f".to({NAMES[buffer.dtype.compute]})"
+        return Value(text, shaped.rows, shaped.lanes)
+
+    def store(self, store: Store) -> None:
+        scope, buffer = self.scope, store.buffer
+        address, value = self._address(buffer, store.index), scope.names[store.value]
+        if buffer in self.conflicting:
+            scope.writer.line(BARRIER)
+        self.storing(buffer, address, value)
+        scope.forget((buffer,))
+        if buffer.dtype.compute is buffer.dtype:
+            scope.known[-1]["load", buffer.name, address.text, None] = value
+
+    def storing(self, buffer: Buffer, address: Value, value: Value) -> None:
+        scope = self.scope
+        if scope.size_of(value.along(address)) != scope.size_of(address):
+            raise InternalError(f"{buffer.name}[{address.text}] cannot hold a tile of {value.text}")
+        scope.buffers[buffer] = None
+        self.stored.add(buffer)
+        text = value.text
+        if buffer.dtype.compute is not buffer.dtype:
+            text += f".to({NAMES[buffer.dtype]})"
+        mask = scope.mask(address)
+        line = (
+            f"tl.store({self._pointer(buffer, address)}, {text}{f', mask={mask}' if mask else ''})"
+        )
+        scope.writer.line(line, stores=buffer)
+
+    def _address(self, buffer: Buffer, index: Index) -> Value:
+        """A row buffer is each row's own."""
+        found = self.scope.index(index)
+        is_own = buffer.role is Role.TASK and self.scope.rows > 1
+        return Value(found.text, found.rows or is_own, found.lanes)
+
+    def _pointer(self, buffer: Buffer, address: Value) -> str:
+        own = ""
+        if buffer.role is Role.TASK:
+            own = f"program * {self.scope.size(buffer.size)} + "
+        return f"{buffer.name} + {own}{address.text}"
+
+
+def conflicting(nest: Nest) -> set[Buffer]:
+    """Buffers that a row reads and writes, at more than one index."""
+    places: dict[Buffer, set[Index]] = {}
+    written: set[Buffer] = set()
+    for statement in walk((*nest.prologue, *nest.body)):
+        if isinstance(statement, (Load, Store, AccumulateInto)):
+            places.setdefault(statement.buffer, set()).add(statement.index)
+        if isinstance(statement, (Store, AccumulateInto)):
+            written.add(statement.buffer)
+    return {b for b in written if len(places[b]) > 1 and b.role is Role.OUTPUT}

@@ -1,0 +1,322 @@
+"""One nest as a Triton function: nest(program, programs, buffers, sizes).
+
+What a row has loaded or computed stays known, by its text, for as long as nothing overwrites it: so
+a later loop over the same lanes finds it in registers, and a row buffer that only such loops read
+is never stored at all (AStitch's local and regional schemes, and its hierarchical reuse).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from typing_extensions import assert_never
+
+from hemstitch.codegen.triton import memory, random, types
+from hemstitch.codegen.triton.carry import Carried, carried_accumulators
+from hemstitch.codegen.triton.elementwise import apply
+from hemstitch.codegen.triton.reductions import Reductions
+from hemstitch.codegen.triton.scope import ZERO, Scope, Tile, Value
+from hemstitch.codegen.triton.tiling import Tiling, is_tile, only_reduces
+from hemstitch.ir.dims import Dim, divides, product
+from hemstitch.ir.graph import Op
+from hemstitch.kernel.index import Axis, at
+from hemstitch.kernel.nodes import (
+    TASK,
+    Accumulate,
+    AccumulateInto,
+    Buffer,
+    Check,
+    Constant,
+    Finish,
+    Init,
+    Let,
+    Load,
+    Loop,
+    Nest,
+    Position,
+    Random,
+    Role,
+    Stmt,
+    Store,
+    walk,
+)
+
+
+UNROLL = 8
+
+
+@dataclass(slots=True)
+class NestPrinter:
+    """`shift`: tiles of the nests before this one in its phase."""
+
+    nest: Nest
+    tiling: Tiling
+    shift: Dim
+    scope: Scope
+    memory: memory.Memory = field(init=False)
+    reductions: Reductions = field(init=False)
+    carried: Mapping[Buffer, Carried] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.memory = memory.Memory(self.scope, memory.conflicting(self.nest))
+        self.reductions = Reductions(self.scope, self.tiling, self.memory)
+        self.carried = carried_accumulators(self.nest, self.tiling)
+
+    def print(self) -> list[str]:
+        """The lines of the function's body."""
+        scope, writer = self.scope, self.scope.writer
+        scope.axes[TASK] = Value("program")
+        writer.line(f"{ZERO} = tl.zeros([1, 1], tl.int{64 if scope.is_wide else 32})")
+        for carried in self.carried.values():
+            self.reductions.start_carried(carried)
+        if self._is_for_all_programs:
+            self._rows()
+        else:
+            with scope.block(f"if {self._first()} < {scope.size(self.tiles)}:", ()):
+                self._rows()
+        return writer.text(self.memory.dead)
+
+    def _rows(self) -> None:
+        scope = self.scope
+        self._statements(self.nest.prologue)
+        head = f"for tile in tl.range({self._first()}, {scope.size(self.tiles)}, programs):"
+        with scope.block(head, written(self.nest.body)):
+            scope.in_rows = True
+            self._decode()
+            self._statements(self.nest.body)
+            scope.in_rows = False
+        assert not self.nest.epilogue, "sums of rows are carried in registers"
+        scope.row_mask = None
+        for carried in self.carried.values():
+            self._bring_home(carried)
+
+    @property
+    def _is_for_all_programs(self) -> bool:
+        """Programs without a row must run it too: others look for what it leaves."""
+        everything = [*walk(self.nest.prologue), *walk(self.nest.body)]
+        shared = (b for b in written(everything) if b.role is Role.SHARED)
+        return not self.nest.prologue or any(True for _ in shared)
+
+    @property
+    def tiles(self) -> Dim:
+        """How many tiles of rows there are."""
+        count = product(axis.extent for axis in self.nest.rows)
+        size = self.tiling.rows
+        return (count + (size - 1)) // size if size > 1 else count
+
+    def _first(self) -> str:
+        """The first tile of this program: tiles of all nests of a phase are dealt out in turn."""
+        if self.shift == 0:
+            return "program"
+        return f"(program + programs - {self.scope.size(self.shift)} % programs) % programs"
+
+    def _decode(self) -> None:
+        """The row axes' indices from the tile's number, the last axis fastest."""
+        scope, rows, size = self.scope, self.nest.rows, self.tiling.rows
+        if not rows:
+            return
+        count = product(axis.extent for axis in rows)
+        wide = ".to(tl.int64)" if scope.is_wide else ""
+        within = f" + tl.arange(0, {size})[:, None]"
+        scope.writer.line(
+            f"row = ({size} * tile{within}){wide}" if size > 1 else f"row = tile + {ZERO}"
+        )
+        scope.row_mask = None
+        if size > 1 and not divides(size, count):
+            scope.writer.line(f"row_exists = row < {scope.size(count)}")
+            scope.row_mask = "row_exists"
+        rest = "row"
+        for axis in reversed(rows[1:]):
+            extent = scope.size(axis.extent)
+            scope.writer.line(f"row_{axis.name} = {rest} % {extent}")
+            scope.axes[axis] = Value(f"row_{axis.name}", rows=True)
+            rest = f"({rest} // {extent})"
+        if len(rows) > 1:
+            scope.writer.line(f"row_{rows[0].name} = {rest}")
+            rest = f"row_{rows[0].name}"
+        scope.axes[rows[0]] = Value(rest, rows=True)
+
+    def _bring_home(self, carried: Carried) -> None:
+        """After the last row, what was carried goes where the next phase looks for it."""
+        statement = carried.statement
+        if carried.axis is None:
+            self.reductions.store_carried(carried)
+        else:
+            with_lanes = Loop(carried.axis, (statement,), lanes=True)
+            self._tile(with_lanes, lambda: self.reductions.store_carried(carried))
+
+    # --- statements
+
+    def _statements(self, statements: Iterable[Stmt]) -> None:
+        for statement in statements:
+            self._statement(statement)
+
+    def _statement(self, statement: Stmt) -> None:  # noqa: C901, PLR0912  a case a kind
+        scope = self.scope
+        match statement:
+            case Let():
+                self._let(statement)
+            case Constant(name, value, dtype):
+                text = (
+                    f"tl.full([1, 1], {types.literal(value, dtype)}, {types.NAMES[dtype.compute]})"
+                )
+                scope.define(name, ("constant", text), Value(text))
+            case Position(name, index):
+                found = scope.index(index)
+                text = f"({found.text}).to(tl.int64)"
+                scope.define(name, ("let", text), Value(text, found.rows, found.lanes))
+            case Random(name, seed, index):
+                value = random.uniform(scope, scope.names[seed], index)
+                scope.define(name, ("let", value.text), value)
+            case Load():
+                self.memory.load(statement)
+            case Store(buffer):
+                if buffer not in self.carried:  # what is carried starts in registers
+                    self.memory.store(statement)
+            case Init():
+                self.reductions.init(statement, self._accumulates(statement.name))
+            case Accumulate():
+                self.reductions.accumulate(statement)
+            case Finish():
+                self.reductions.finish(statement)
+            case AccumulateInto(buffer):
+                if buffer in self.carried:
+                    self.reductions.accumulate_carried(self.carried[buffer])
+                else:
+                    self.reductions.accumulate_into(statement)
+            case Check(condition, why):
+                self._check(scope.names[condition], why)
+            case Loop():
+                self._loop(statement)
+            case _:
+                assert_never(statement)
+
+    def _let(self, let: Let) -> None:
+        operands = [self.scope.names[name] for name in let.operands]
+        result = Value("")
+        for operand in operands:
+            result = result.along(operand)
+        if let.op is Op.CAST:
+            text = types.cast(operands[0].text, let.source, let.dtype)
+        else:
+            text = apply(let.op, let.source.compute, *(operand.text for operand in operands))
+        value = Value(text, result.rows, result.lanes)
+        self.scope.define(let.name, ("let", text, let.source, let.dtype), value)
+
+    def _check(self, condition: Value, why: str) -> None:
+        mask = self.scope.mask(condition)
+        holds = condition.text if mask is None else f"{condition.text} | ~({mask})"
+        self.scope.writer.line(f'tl.device_assert({holds}, "{why}")')
+
+    # --- loops
+
+    def _loop(self, loop: Loop) -> None:
+        scope = self.scope
+        if self._only_starts_carried(loop):
+            return
+        if scope.tile is None and is_tile(loop):
+            self._tile(loop, lambda: self._statements(loop.body))
+            return
+        assert loop.axis.outer is None, "only the lane axis is cut"
+        name = f"at_{loop.axis.name}"
+        # Loads of several iterations are in flight at once.
+        unrolled = f", loop_unroll_factor={UNROLL}" if only_reduces(loop) else ""
+        head = f"for {name} in tl.range(0, {scope.size(loop.axis.extent)}{unrolled}):"
+        with scope.block(head, written(loop.body)):
+            scope.axes[loop.axis] = Value(name)
+            self._statements(loop.body)
+
+    def _only_starts_carried(self, loop: Loop) -> bool:
+        """Filling an accumulator that starts in registers."""
+        effects = [s for s in walk(loop.body) if not isinstance(s, (Constant, Loop))]
+        return bool(effects) and all(
+            isinstance(s, Store) and s.buffer in self.carried for s in effects
+        )
+
+    def _tile(self, loop: Loop, inside: Callable[[], None]) -> None:
+        """The lanes of a loop at once, or so many of them at a time."""
+        scope, axis = self.scope, loop.axis
+        lanes = self.tiling.lanes[axis]
+        extent = scope.size(axis.extent)
+        if lanes.whole:
+            name = self._lanes(lanes.size)
+            scope.axes[axis] = Value(name, lanes=True)
+            scope.tile = Tile(axis, None, lanes.size, self._exists(axis, name, lanes.size))
+            inside()
+        else:
+            start, name = f"from_{axis.name}", f"at_{axis.name}"
+            with scope.block(
+                f"for {start} in tl.range(0, {extent}, {lanes.size}):", written(loop.body)
+            ):
+                scope.writer.line(f"{name} = {start} + tl.arange(0, {lanes.size})[None, :]")
+                scope.axes[axis] = Value(name, lanes=True)
+                scope.tile = Tile(axis, start, lanes.size, self._exists(axis, name, lanes.size))
+                inside()
+        scope.tile = None
+
+    def _lanes(self, size: int) -> str:
+        """The same text for all tiles of one size: what one loop made, another one finds."""
+        name = f"lane{size}"
+        key = ("lanes", size)
+        if self.scope.find(key) is None:
+            wide = ".to(tl.int64)" if self.scope.is_wide else ""
+            self.scope.define(name, key, Value(f"tl.arange(0, {size})[None, :]{wide}", lanes=True))
+        return name
+
+    def _exists(self, axis: Axis, name: str, size: int) -> str | None:
+        """Which lanes are below the axis' extent, and inside the whole axis where it was cut."""
+        conditions = []
+        if not divides(size, axis.extent):
+            conditions.append(f"({name} < {self.scope.size(axis.extent)})")
+        if (
+            axis.outer is not None
+            and axis.limit is not None
+            and not divides(axis.extent, axis.limit)
+        ):
+            whole = self.scope.index(at(axis.outer).scaled(axis.extent) + at(axis))
+            conditions.append(f"({whole.text} < {self.scope.size(axis.limit)})")
+        return " & ".join(conditions) or None
+
+    def _accumulates(self, name: str) -> list[Loop]:
+        """The loops between the place where an accumulator is declared and where it is added to."""
+        for part in (self.nest.prologue, self.nest.body):
+            found = _path(part, name)
+            if found is not None:
+                return found
+        raise AssertionError(f"nothing is added to {name}")
+
+
+def written(statements: Iterable[Stmt]) -> list[Buffer]:
+    """Buffers that these statements write."""
+    found: dict[Buffer, None] = {}
+    for statement in walk(statements):
+        if isinstance(statement, (Store, AccumulateInto)):
+            found[statement.buffer] = None
+        if isinstance(statement, AccumulateInto) and statement.positions is not None:
+            found[statement.positions] = None
+    return list(found)
+
+
+def _path(statements: Iterable[Stmt], name: str) -> list[Loop] | None:
+    """Loops around the statement that adds to `name`, from its declaration inwards."""
+    rest = iter(statements)
+    for statement in rest:
+        if isinstance(statement, Init) and statement.name == name:
+            return _way(rest, name)
+        if isinstance(statement, Loop):
+            found = _path(statement.body, name)
+            if found is not None:
+                return found
+    return None
+
+
+def _way(statements: Iterable[Stmt], name: str) -> list[Loop] | None:
+    for statement in statements:
+        if isinstance(statement, Accumulate) and statement.accumulator == name:
+            return []
+        if isinstance(statement, Loop):
+            found = _way(statement.body, name)
+            if found is not None:
+                return [statement, *found]
+    return None

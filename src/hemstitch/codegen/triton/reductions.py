@@ -1,0 +1,197 @@
+"""Accumulators: tiles that are combined element by element, and along their lanes at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hemstitch.codegen.triton import reduce
+from hemstitch.codegen.triton.carry import Carried
+from hemstitch.codegen.triton.memory import BARRIER, Memory
+from hemstitch.codegen.triton.scope import Scope, Value
+from hemstitch.codegen.triton.tiling import Tiling, is_tile
+from hemstitch.codegen.triton.types import NAMES, literal
+from hemstitch.ir.graph import Op
+from hemstitch.ir.ops import highest, identity
+from hemstitch.ir.types import DType
+from hemstitch.kernel.nodes import Accumulate, AccumulateInto, Finish, Init, Loop
+
+LANES = 1  # the axis of a tile that lanes are on; rows are on the other
+
+
+@dataclass(slots=True)
+class _Accumulator:
+    """A reduction under way: a variable (two for ARGMAX), or after a single tile that tile.
+    `combines`: its lanes are combined at the end."""
+
+    op: Op
+    dtype: DType
+    combines: bool
+    is_single: bool
+    parts: list[str]
+    rows: bool
+
+
+@dataclass(slots=True)
+class Reductions:
+    """What the accumulators of one nest print."""
+
+    scope: Scope
+    tiling: Tiling
+    memory: Memory
+    open: dict[str, _Accumulator] = field(default_factory=dict)
+
+    def init(self, init: Init, loops: Sequence[Loop]) -> None:
+        """`loops`: those between here and the place where it is added to."""
+        scope = self.scope
+        tile = next((loop for loop in loops if scope.tile is None and is_tile(loop)), None)
+        lanes = self.tiling.lanes[tile.axis] if tile is not None else None
+        is_single = lanes is not None and lanes.whole and len(loops) == 1
+        parts = [init.name] if init.op not in reduce.ARG else [init.name, f"{init.name}_at"]
+        found = _Accumulator(init.op, init.dtype, tile is not None, is_single, parts, scope.in_rows)
+        self.open[init.name] = found
+        if is_single:
+            return
+        size = lanes.size if lanes is not None else scope.tile.size if scope.tile else 1
+        for part, (value, dtype) in zip(parts, _start(init.op, init.dtype)):
+            shape = f"[{self.tiling.rows if scope.in_rows else 1}, {size}]"
+            scope.writer.line(f"{part} = tl.full({shape}, {value}, {dtype})")
+
+    def accumulate(self, statement: Accumulate) -> None:
+        scope = self.scope
+        found = self.open[statement.accumulator]
+        values = [scope.names[statement.value]]
+        if statement.position is not None:
+            at = scope.index(statement.position)
+            values.append(Value(f"({at.text}).to(tl.int64)", at.rows, at.lanes))
+        elif statement.order is not None:
+            values.append(scope.names[statement.order])
+        is_lanes = scope.tile is not None
+        texts = [
+            self._existing(value, start, lanes=is_lanes, rows=False)
+            for value, (start, _) in zip(values, _start(found.op, found.dtype))
+        ]
+        if found.is_single:
+            found.parts, found.rows = texts, any(value.rows for value in values)
+        else:
+            scope.writer.line(_combined(found.op, found.dtype, found.parts, texts))
+
+    def finish(self, finish: Finish) -> None:
+        scope = self.scope
+        found = self.open.pop(finish.accumulator)
+        names = [finish.name] + [finish.position_name] * (finish.position_name is not None)
+        rows, lanes = found.rows, scope.tile is not None
+        if found.op in reduce.ARG:
+            text = ", ".join(found.parts)
+            if found.combines:
+                text = reduce.pairs_along(found.op, *found.parts, LANES)
+            position = finish.position_name or f"{finish.name}_at"
+            scope.writer.line(f"{finish.name}, {position} = {text}")
+            scope.names |= {name: Value(name, rows, lanes) for name in (finish.name, position)}
+            return
+        text = found.parts[0]
+        if found.combines:
+            text = reduce.along(found.op, found.dtype, text, LANES)
+        if text == found.parts[0] and not found.is_single:
+            scope.names[names[0]] = Value(text, rows, lanes)  # a variable of its own already
+        else:
+            scope.define(names[0], ("let", text), Value(text, rows, lanes))
+
+    def _existing(self, value: Value, start: str, *, lanes: bool, rows: bool) -> str:
+        """A whole tile of `value`, neutral where the tile has no such element."""
+        scope = self.scope
+        wanted = Value(value.text, rows and value.rows, lanes)
+        mask = scope.mask(wanted)
+        if mask is not None:
+            return f"tl.where({mask}, {value.text}, {start})"
+        if lanes and not value.lanes:
+            shape = scope.shape(Value("", value.rows, True))
+            return f"tl.broadcast_to({value.text}, {shape})"
+        return value.text
+
+    # --- accumulators in memory
+
+    def accumulate_into(self, statement: AccumulateInto) -> None:
+        """Read, combine, write; rows that share the place are combined before."""
+        scope, memory = self.scope, self.memory
+        address = scope.index(statement.index)
+        op, dtype = statement.op, statement.dtype
+        buffers = [statement.buffer]
+        values = [scope.names[statement.value]]
+        if statement.positions is not None and statement.order is not None:
+            buffers.append(statement.positions)
+            values.append(scope.names[statement.order])
+        texts = self._over_rows(op, dtype, values, address)
+        scope.writer.line(BARRIER)  # the place may be another thread's of the row before
+        olds = [memory.loading(buffer, address).text for buffer in buffers]
+        names = [f"sum_{buffer.name}" for buffer in buffers]
+        for name, old in zip(names, olds):
+            scope.writer.line(f"{name} = {old}")
+        scope.writer.line(_combined(op, dtype, names, texts))
+        for buffer, name in zip(buffers, names):
+            memory.loaded.add(buffer)
+            memory.storing(buffer, address, Value(name, address.rows, address.lanes))
+        scope.writer.line(BARRIER)
+        scope.forget(buffers)
+
+    def _over_rows(self, op: Op, dtype: DType, values: list[Value], address: Value) -> list[str]:
+        """What all rows of the tile add to a place that does not depend on the row."""
+        starts = [start for start, _ in _start(op, dtype)]
+        texts = [value.text for value in values]
+        if self.tiling.rows == 1 or address.rows:
+            return texts
+        texts = [
+            self._all_rows(self._existing(value, start, lanes=address.lanes, rows=True), value)
+            for value, start in zip(values, starts)
+        ]
+        if op in reduce.ARG:
+            names = [f"rows_{len(self.scope.names)}", f"rows_{len(self.scope.names)}_at"]
+            self.scope.writer.line(f"{', '.join(names)} = {reduce.pairs_along(op, *texts, 0)}")
+            return names
+        return [reduce.along(op, dtype, texts[0], 0)]
+
+    def _all_rows(self, text: str, value: Value) -> str:
+        """Each row adds, though all add the same."""
+        if value.rows or self.scope.row_mask is not None:
+            return text
+        shape = self.scope.shape(Value("", True, value.lanes))
+        return f"tl.broadcast_to({text}, {shape})"
+
+    # --- accumulators that are carried over all rows
+
+    def start_carried(self, carried: Carried) -> None:
+        statement = carried.statement
+        lanes = 1 if carried.axis is None else self.tiling.lanes[carried.axis].size
+        if carried.axis is not None and statement.index.coefficient(carried.axis) == 0:
+            lanes = 1
+        for name, (value, dtype) in zip(carried.names, _start(statement.op, statement.dtype)):
+            self.scope.writer.line(f"{name} = tl.full([1, {lanes}], {value}, {dtype})")
+
+    def accumulate_carried(self, carried: Carried) -> None:
+        scope, statement = self.scope, carried.statement
+        address = scope.index(statement.index)
+        values = [scope.names[statement.value]]
+        if statement.order is not None:
+            values.append(scope.names[statement.order])
+        texts = self._over_rows(statement.op, statement.dtype, values, address)
+        scope.writer.line(_combined(statement.op, statement.dtype, list(carried.names), texts))
+
+    def store_carried(self, carried: Carried) -> None:
+        address = self.scope.index(carried.statement.index)
+        for buffer, name in zip(carried.buffers, carried.names):
+            self.memory.storing(buffer, address, Value(name, False, address.lanes))
+
+
+def _start(op: Op, dtype: DType) -> list[tuple[str, str]]:
+    """(value, type) of what an accumulator's parts hold before anything is added."""
+    found = [(literal(identity(op, dtype), dtype), NAMES[dtype.compute])]
+    if op in reduce.ARG:
+        found.append((literal(highest(DType.I64), DType.I64), "tl.int64"))
+    return found
+
+
+def _combined(op: Op, dtype: DType, parts: Sequence[str], new: Sequence[str]) -> str:
+    """The statement that adds `new` to an accumulator."""
+    if op in reduce.ARG:
+        return f"{', '.join(parts)} = {reduce.ARG[op]}({', '.join([*parts, *new])})"
+    return f"{parts[0]} = {reduce.combine(op, dtype, parts[0], new[0])}"

@@ -1,0 +1,145 @@
+"""What is known at one place of a function: variables, tiles, masks, and what memory holds.
+
+Every value is a tile of rows by lanes, of size 1 along an axis on which it does not depend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from hemstitch.codegen.triton.writer import Writer
+from hemstitch.ir.dims import Dim, SymbolicDim, symbols
+from hemstitch.kernel.index import Axis, Computed, Index
+from hemstitch.kernel.nodes import THREADS, Buffer
+
+ZERO = "zero"  # a tile of one element: makes any index a tile
+Key = tuple[Hashable, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """Text safe to put operators around, and the axes of the tile along which it varies."""
+
+    text: str
+    rows: bool = False
+    lanes: bool = False
+
+    def along(self, other: Value) -> Value:
+        return Value(self.text, self.rows or other.rows, self.lanes or other.lanes)
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """The lanes of the loop being printed: its axis, the index of the first one (None: zero), how
+    many, and which of them exist."""
+
+    axis: Axis
+    first: str | None
+    size: int
+    mask: str | None
+
+
+@dataclass(slots=True)
+class Scope:
+    """`buffers` and `sizes`: those that the function turned out to need, in order."""
+
+    rows: int  # of a tile
+    is_wide: bool  # indices need 64 bits
+    writer: Writer = field(default_factory=Writer)
+    buffers: dict[Buffer, None] = field(default_factory=dict)
+    sizes: dict[str, None] = field(default_factory=dict)
+    names: dict[str, Value] = field(default_factory=dict)
+    axes: dict[Axis, Value] = field(default_factory=dict)
+    known: list[dict[Key, Value]] = field(default_factory=lambda: [{}])
+    tile: Tile | None = None
+    in_rows: bool = False
+    row_mask: str | None = None
+
+    # --- what has been computed
+
+    def find(self, key: Key) -> Value | None:
+        return next((scope[key] for scope in reversed(self.known) if key in scope), None)
+
+    def define(self, name: str, key: Key, value: Value) -> None:
+        """`name` holds `value`: a variable of its own, unless the same is known by another."""
+        found = self.find(key)
+        if found is None:
+            self.writer.line(f"{name} = {value.text}")
+            found = self.known[-1][key] = Value(name, value.rows, value.lanes)
+        self.names[name] = found
+
+    def forget(self, buffers: Iterable[Buffer]) -> None:
+        """What memory held before it was overwritten."""
+        gone = {buffer.name for buffer in buffers}
+        for scope in self.known:
+            for key in [key for key in scope if key[0] == "load" and key[1] in gone]:
+                del scope[key]
+
+    @contextmanager
+    def block(self, head: str, written: Iterable[Buffer]) -> Iterator[None]:
+        """A loop: what it writes is unknown from its start, what it computes unknown at its end."""
+        self.forget(written)
+        self.known.append({})
+        with self.writer.block(head):
+            yield
+        self.known.pop()
+        self.forget(written)
+
+    # --- sizes and indices
+
+    def size(self, size: Dim) -> str:
+        """A size as text; the symbols in it become arguments."""
+        if size == THREADS:
+            return "programs"
+        for name in sorted(symbols(size)):
+            if name != "threads":
+                self.sizes[name] = None
+        text = str(size).replace("threads", "programs")
+        return f"({text})" if isinstance(size, SymbolicDim) and len(text.split()) > 1 else text
+
+    def index(self, index: Index) -> Value:
+        """A tile of positions."""
+        parts: list[str] = []
+        result = Value("")
+        for variable, coefficient in index.terms:
+            value = self._variable(variable)
+            result = result.along(value)
+            factor = self.size(coefficient)
+            parts.append(value.text if coefficient == 1 else f"{factor} * {value.text}")
+        if index.constant != 0:
+            parts.append(self.size(index.constant))
+        if not (result.rows or result.lanes):
+            parts.insert(0, ZERO)
+        return Value(" + ".join(parts).replace("+ -", "- "), result.rows, result.lanes)
+
+    def _variable(self, variable: object) -> Value:
+        if isinstance(variable, Computed):
+            return self.names[variable.name]
+        assert isinstance(variable, Axis), "windows are expanded before"
+        return self.axes[variable]
+
+    # --- masks
+
+    def mask(self, value: Value, condition: Value | None = None) -> str | None:
+        """Where the elements of a tile like `value` exist, and `condition` holds."""
+        parts = [condition.text] if condition is not None else []
+        if value.rows and self.row_mask is not None:
+            parts.append(self.row_mask)
+        if value.lanes and self.tile is not None and self.tile.mask is not None:
+            parts.append(self.tile.mask)
+        return " & ".join(parts) if parts else None
+
+    def size_of(self, value: Value) -> tuple[int, int]:
+        """Rows and lanes of a tile."""
+        lanes = self.tile.size if value.lanes and self.tile is not None else 1
+        return (self.rows if value.rows else 1, lanes)
+
+    def shape(self, value: Value) -> str:
+        return str(list(self.size_of(value)))
+
+    @property
+    def here(self) -> Value:
+        """A value that may vary along all there is: rows inside them, lanes inside a tile."""
+        return Value("", self.in_rows, self.tile is not None)

@@ -1,0 +1,113 @@
+"""How large the tiles of a nest are: so many rows by so many lanes in one program's hands.
+
+A lane axis whose whole extent fits a tile stays in registers between the loops over it; a longer or
+unknown one is looped over. Several short rows share a tile (AStitch's horizontal packing).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from hemstitch.ir.dims import Dim, divides
+from hemstitch.ir.dims import product as product_of
+from hemstitch.kernel.index import Axis
+from hemstitch.kernel.nodes import (
+    Accumulate,
+    AccumulateInto,
+    Let,
+    Load,
+    Loop,
+    Nest,
+    Stmt,
+    walk,
+)
+
+LARGEST_WHOLE = 8192  # lanes of a row that stay in registers: 16 warps, 16 elements a thread
+LOOPED = 1024  # lanes of a tile of a longer row
+TILE = 2048  # elements that a tile should have, so that each thread keeps several loads in flight
+PER_WARP = 512  # elements: 16 for each thread
+MOST_ROWS = 64
+MOST_WARPS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """A lane axis: the lanes of one tile, and whether these are all of it."""
+
+    size: int
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """`rows`: of one tile. `lanes`: of every loop that is printed as a tile."""
+
+    rows: int
+    lanes: Mapping[Axis, Lanes]
+
+    @property
+    def warps(self) -> int:
+        """Of 32 threads, so that the largest tile gives each thread enough to do."""
+        widest = max((lanes.size for lanes in self.lanes.values()), default=1)
+        return min(MOST_WARPS, max(1, power_of_two(self.rows * widest) // PER_WARP))
+
+
+def power_of_two(size: int) -> int:
+    """The least that is no smaller."""
+    return 1 << max(0, size - 1).bit_length()
+
+
+def choose(nest: Nest, hint: Callable[[Dim], int], programs: int) -> Tiling:
+    """`hint`: a likely value of a size; `programs`: how many there should be at least."""
+    lanes = {loop.axis: _lanes(loop.axis.extent) for loop in tile_loops(nest)}
+    widest = max((each.size for each in lanes.values()), default=1)
+    rows = 1
+    if nest.rows and not _is_bounded_by_its_row(nest) and not _adds_to_other_rows(nest):
+        count = hint(product_of(axis.extent for axis in nest.rows))
+        enough = power_of_two(count // programs + 1) // 2
+        rows = max(1, min(MOST_ROWS, TILE // widest, enough))
+    return Tiling(rows, lanes)
+
+
+def _lanes(extent: Dim) -> Lanes:
+    if isinstance(extent, int) and extent <= LARGEST_WHOLE:
+        return Lanes(power_of_two(extent), True)
+    return Lanes(LOOPED, False)
+
+
+def tile_loops(nest: Nest) -> Iterator[Loop]:
+    """Loops that are printed as tiles: those over lanes, and serial ones that only reduce."""
+    for part in (nest.prologue, nest.body, nest.epilogue):
+        yield from _tile_loops(part)
+
+
+def _tile_loops(statements: Iterable[Stmt]) -> Iterator[Loop]:
+    for statement in statements:
+        if isinstance(statement, Loop):
+            if is_tile(statement):
+                yield statement
+            else:
+                yield from _tile_loops(statement.body)
+
+
+def is_tile(loop: Loop) -> bool:
+    """Whether a loop outside all tiles is one."""
+    return loop.lanes or only_reduces(loop)
+
+
+def only_reduces(loop: Loop) -> bool:
+    return all(isinstance(s, (Load, Let, Accumulate)) for s in loop.body)
+
+
+def _is_bounded_by_its_row(nest: Nest) -> bool:
+    """The last block of an axis that was cut may be shorter than the others."""
+    loops = (s for s in walk(nest.body) if isinstance(s, Loop) and s.axis.limit is not None)
+    return any(not divides(loop.axis.extent, loop.axis.limit or 0) for loop in loops)
+
+
+def _adds_to_other_rows(nest: Nest) -> bool:
+    """Some rows of a tile, and not all of them, add to one place in memory."""
+    sums = (s for s in walk(nest.body) if isinstance(s, AccumulateInto))
+    found = (sum(s.index.coefficient(axis) != 0 for axis in nest.rows) for s in sums)
+    return any(0 < count < len(nest.rows) for count in found)

@@ -1,0 +1,212 @@
+"""Device functions that printed kernels call. Values are tiles; NaN, integers and shifts follow
+PyTorch. Triton compiles them together with the kernel."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+# --- all programs of a launch
+
+
+@triton.jit
+def spin_until_at_least(pointer, value):
+    """Wait. Emulation replaces this function, and no other, by its scheduler's own way to wait."""
+    while tl.atomic_add(pointer, 0, sem="acquire", scope="gpu") < value:
+        pass
+
+
+@triton.jit
+def grid_barrier(semaphore, programs):
+    """Every program waits for all others. The count goes on from launch to launch: it starts at
+    zero once. All programs must be resident at the same time."""
+    tl.debug_barrier()  # this program's stores come before its arrival
+    arrived = tl.atomic_add(semaphore, 1, sem="release", scope="gpu")
+    spin_until_at_least(semaphore, (arrived // programs + 1) * programs)
+    tl.debug_barrier()
+
+
+# --- combining two values, also as the operator of a reduction
+
+
+@triton.jit
+def maximum(a, b):
+    return tl.where((a > b) | (a != a), a, b)
+
+
+@triton.jit
+def minimum(a, b):
+    return tl.where((a < b) | (a != a), a, b)
+
+
+@triton.jit
+def multiply(a, b):
+    return a * b
+
+
+@triton.jit
+def arg_maximum(a, a_at, b, b_at):
+    """The greater value with its position; NaN wins; of equals the smaller position."""
+    a_wins = (a > b) | ((a != a) & (b == b))
+    b_wins = (b > a) | ((b != b) & (a == a))
+    take = b_wins | (~a_wins & (b_at < a_at))
+    return tl.where(take, b, a), tl.where(take, b_at, a_at)
+
+
+@triton.jit
+def arg_minimum(a, a_at, b, b_at):
+    a_wins = (a < b) | ((a != a) & (b == b))
+    b_wins = (b < a) | ((b != b) & (a == a))
+    take = b_wins | (~a_wins & (b_at < a_at))
+    return tl.where(take, b, a), tl.where(take, b_at, a_at)
+
+
+# --- floats
+
+
+@triton.jit
+def reciprocal(x):
+    return tl.div_rn(tl.full(x.shape, 1.0, x.dtype), x)
+
+
+@triton.jit
+def sigmoid(x):
+    """Neither tail loses its small values."""
+    small = libdevice.exp(-tl.abs(x))
+    return tl.div_rn(tl.where(x < 0, small, 1.0), 1.0 + small)
+
+
+@triton.jit
+def sign(x):
+    return tl.where(x > 0, 1.0, tl.where(x < 0, -1.0, 0.0)).to(x.dtype)
+
+
+@triton.jit
+def remainder(a, b):
+    rest = libdevice.fmod(a, b)
+    return tl.where((rest != 0) & ((b < 0) != (rest < 0)), rest + b, rest)
+
+
+@triton.jit
+def _floored(plain, a, b):
+    rest = libdevice.fmod(a, b)
+    exact = (a - rest) / b
+    exact = tl.where((rest != 0) & ((b < 0) != (rest < 0)), exact - 1.0, exact)
+    floor = tl.floor(exact)
+    floor = tl.where(exact - floor > 0.5, floor + 1.0, floor)
+    floor = tl.where(exact != 0, floor, libdevice.copysign(tl.zeros_like(plain), plain))
+    return tl.where(b == 0, plain, floor)
+
+
+@triton.jit
+def floor_divide(a, b):
+    """CPython's way, which PyTorch follows: from the exact remainder, not from a rounded a / b."""
+    return _floored(tl.div_rn(a, b), a, b)
+
+
+@triton.jit
+def floor_divide_double(a, b):
+    return _floored(a / b, a, b)
+
+
+# --- integers; 0 where the divisor is 0
+
+
+@triton.jit
+def integer_sign(x):
+    return tl.where(x > 0, 1, tl.where(x < 0, -1, 0)).to(x.dtype)
+
+
+@triton.jit
+def integer_quotient(a, b):
+    divisor = tl.where(b == 0, 1, b).to(b.dtype)
+    return tl.where(b == 0, 0, a // divisor).to(a.dtype)
+
+
+@triton.jit
+def integer_rest(a, b):
+    return tl.where(b == 0, 0, a - integer_quotient(a, b) * b).to(a.dtype)
+
+
+@triton.jit
+def integer_floor_divide(a, b):
+    quotient = integer_quotient(a, b)
+    rest = a - quotient * b
+    return tl.where((b != 0) & (rest != 0) & ((rest < 0) != (b < 0)), quotient - 1, quotient).to(
+        a.dtype
+    )
+
+
+@triton.jit
+def integer_remainder(a, b):
+    rest = integer_rest(a, b)
+    return tl.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest).to(a.dtype)
+
+
+@triton.jit
+def shift_left(a, b):
+    """0 where the amount is negative or too large."""
+    fits = (b >= 0) & (b < a.dtype.primitive_bitwidth)
+    return tl.where(fits, a << tl.where(fits, b, 0).to(b.dtype), 0).to(a.dtype)
+
+
+@triton.jit
+def shift_right(a, b):
+    """As far as it goes where the amount is negative or too large."""
+    last = a.dtype.primitive_bitwidth - 1
+    fits = (b >= 0) & (b <= last)
+    shifted = a >> tl.where(fits, b, last).to(b.dtype)
+    if a.dtype.is_int_unsigned():
+        return tl.where(fits, shifted, 0).to(a.dtype)
+    return shifted
+
+
+@triton.jit
+def integer_power(x, exponent):
+    """By squaring. A negative exponent takes 1 to 1, -1 to 1 or -1, and all other bases to 0."""
+    negative = exponent < 0
+    is_unit = (x == 1) | (x == -1)
+    base = tl.where(is_unit | ~negative, x, 0).to(x.dtype)
+    rest = tl.where(negative, 2 - (exponent & 1), exponent).to(x.dtype)
+    result = tl.full(x.shape, 1, x.dtype)
+    for _ in tl.static_range(x.dtype.primitive_bitwidth):
+        result = tl.where((rest & 1) != 0, result * base, result).to(x.dtype)
+        base = (base * base).to(x.dtype)
+        rest = (rest >> 1).to(x.dtype)
+    return result
+
+
+# --- random numbers: Philox4x32-10, element i is word i % 4 for counter i // 4
+
+
+@triton.jit
+def _philox(seed, counter):
+    zero = tl.zeros_like(counter).to(tl.uint32)
+    low = (counter & 0xFFFFFFFF).to(tl.uint32)
+    high = ((counter >> 16) >> 16).to(tl.uint32)
+    return tl.philox(seed, low, high, zero, zero)
+
+
+@triton.jit
+def _to_uniform(word):
+    return (word >> 8).to(tl.float32) * 5.9604644775390625e-08
+
+
+@triton.jit
+def uniform(seed, index):
+    """f32 in [0, 1) for the elements with these linear indices."""
+    index = index.to(tl.int64)
+    w0, w1, w2, w3 = _philox(seed, index >> 2)
+    word = index & 3
+    low = tl.where(word == 0, w0, w1)
+    return _to_uniform(tl.where(word < 2, low, tl.where(word == 2, w2, w3)))
+
+
+@triton.jit
+def uniform4(seed, first, ROWS: tl.constexpr, LANES: tl.constexpr):
+    """For the elements first .. first + LANES - 1, `first` a multiple of 4: one Philox for four."""
+    counter = (first.to(tl.int64) >> 2) + tl.arange(0, LANES // 4)[None, :]
+    w0, w1, w2, w3 = _philox(seed, counter)
+    words = tl.join(tl.join(w0, w2), tl.join(w1, w3))
+    return _to_uniform(tl.reshape(words, [ROWS, LANES]))

@@ -1,0 +1,84 @@
+"""Printed Triton kernels on CPU tensors: `target="interpret"`. Needs Triton, but no GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from hemstitch.codegen.triton.kernel import SEMAPHORE, Program, print_kernel
+from hemstitch.fusion.plan import KernelStep
+from hemstitch.ir.dims import Dim, evaluate
+from hemstitch.kernel.nodes import Role
+from hemstitch.runtime.assemble import Launch
+from hemstitch.runtime.dtypes import TORCH_DTYPES
+from hemstitch.runtime.emulator import Checks, Order, emulate
+from hemstitch.runtime.source import kernel_of
+
+
+@dataclass(frozen=True, slots=True)
+class Emulation:
+    """How kernels are run: by at most so many programs, in which order, with which checks."""
+
+    programs: int = 4
+    order: Order = Order.FORWARD
+    check: bool = False
+
+
+DEFAULT = Emulation()
+
+
+def launch_of(step: KernelStep, emulation: Emulation = DEFAULT) -> Launch:
+    kernel = step.stitched.kernel
+    program = print_kernel(kernel, partial(likely, step))
+    run = _Emulated(program, kernel_of(program.text, program.entry), emulation)
+    return Launch(run, step.stitched.tensors, program.sizes, 0)
+
+
+def likely(step: KernelStep, size: Dim) -> int:
+    """A size at the example's sizes."""
+    return step.groups[0].hint(size)
+
+
+@dataclass(frozen=True, slots=True)
+class _Emulated:
+    """Call with the tensors, the sizes and an address of scratch that is not used."""
+
+    program: Program
+    kernel: object
+    emulation: Emulation
+
+    def __call__(self, *arguments: object) -> None:
+        program = self.program
+        count = len(program.parameters)
+        tensors, numbers = arguments[:count], arguments[count:-1]
+        names = [str(size) for size in program.sizes]
+        sizes = {name: int(number) for name, number in zip(names, numbers)}  # type: ignore[call-overload]
+        tiles = evaluate(program.tiles, sizes)
+        programs = max(1, min(self.emulation.programs, tiles))
+        given: dict[str, object] = {b.name: t for b, t in zip(program.parameters, tensors)}
+        given |= _scratch(program, sizes | {"threads": programs})
+        if program.barriers:
+            given[SEMAPHORE] = torch.zeros(1, dtype=torch.int32)
+        checks = Checks(scratch=frozenset(b.name for b in program.scratch))
+        emulate(
+            self.kernel,
+            programs,
+            given | sizes,
+            checks=checks if self.emulation.check else None,
+            order=self.emulation.order,
+        )
+
+
+def _scratch(program: Program, sizes: dict[str, int]) -> dict[str, object]:
+    """Garbage, as a GPU would give it."""
+    return {
+        buffer.name: torch.full(
+            (evaluate(buffer.size, sizes),),
+            float("nan") if buffer.dtype.is_float else 77,
+            dtype=TORCH_DTYPES[buffer.dtype],
+        )
+        for buffer in program.scratch
+        if buffer.role in (Role.SHARED, Role.TASK)
+    }
