@@ -349,6 +349,15 @@ def bytes_of_words(words, halves, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def reversed_through_memory(x, scratch, out, BLOCK: tl.constexpr, FENCED: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(scratch + i, tl.load(x + i))
+    if FENCED:
+        tl.debug_barrier()
+    tl.store(out + i, tl.load(scratch + BLOCK - 1 - i))
+
+
+@triton.jit
 def spins_by_itself(token):
     while tl.atomic_add(token, 0, sem="acquire", scope="gpu") < 1:
         pass

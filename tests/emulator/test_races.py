@@ -163,6 +163,20 @@ def test_a_ticket_within_a_program_is_a_race() -> None:
         last_block(SCOPE="cta")
 
 
+@pytest.mark.parametrize("fenced", [True, False])
+def test_threads_of_a_program_meet_before_they_read_from_each_other(fenced: bool) -> None:
+    x, scratch, out = torch.randn(64), torch.empty(64), torch.empty(64)
+    arguments = {"x": x, "scratch": scratch, "out": out, "BLOCK": 64, "FENCED": fenced}
+    emulate(kernels.reversed_through_memory, 1, arguments, checks=RACES)
+    assert torch.equal(out, x.flip(0))
+    threads = Checks(threads=True)
+    if fenced:
+        emulate(kernels.reversed_through_memory, 1, arguments, checks=threads)
+    else:
+        with pytest.raises(RaceError, match=r"reads scratch\[63\] .* program 0 writes it"):
+            emulate(kernels.reversed_through_memory, 1, arguments, checks=threads)
+
+
 def test_errors_are_ours() -> None:
     kinds = (RaceError, OutOfBoundsError, UnwrittenScratchError)
     assert all(issubclass(kind, EmulationError) for kind in kinds)

@@ -1,8 +1,11 @@
-"""Runs `@triton.jit` kernels without a GPU, on tensors in this machine's memory, and finds what a
-GPU would not define: accesses out of bounds, races, reads of garbage, deadlocks.
+"""Takes a `@triton.jit` kernel and its arguments in this machine's memory, runs it without a GPU,
+and gives what it did: the correctness oracle for generated kernels.
 
-The correctness oracle for generated kernels. One program is one thread of control: what happens
-between the warps of a program is Triton's affair.
+It raises where a GPU defines nothing: accesses out of bounds, races, reads of garbage, deadlocks.
+What it cannot see: whether all programs fit on the device at once, hardware's approximate functions
+and the products that the compiler fuses with sums, and, but for `Checks.threads`, what happens
+between the threads of a program. Other threads of this process must not compile Triton meanwhile,
+unless they hold `patch.LOCK`.
 """
 
 from hemstitch.runtime.emulator.errors import (

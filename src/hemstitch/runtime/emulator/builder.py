@@ -13,7 +13,7 @@ import torch
 import triton.language as tl
 from triton._C.libtriton import interpreter as native
 from triton._C.libtriton import ir
-from triton.runtime.interpreter import InterpreterBuilder
+from triton.runtime.interpreter import InterpreterBuilder, InterpreterOptions
 
 from hemstitch.errors import UnsupportedError
 from hemstitch.runtime.emulator import numerics
@@ -36,6 +36,8 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]
 
     def __init__(self, memory: Memory, programs: int) -> None:
         super().__init__()
+        # Both: compute whether integers overflow, and then do not look at it.
+        self.options = InterpreterOptions(sanitize_overflow=False)
         self.memory = memory
         self.set_grid_dim(programs, 1, 1)
         self._atomics = 0

@@ -50,11 +50,16 @@ UNTOUCHED, GARBAGE = 0, 1
 
 
 class Histories:
-    """Numbers for pasts. Without clocks nothing races, and who did something is not kept."""
+    """Numbers for pasts. Without clocks nothing races, and who did something is not kept.
 
-    def __init__(self, clocks: Clocks | None) -> None:
+    `threads`: what a program stores is seen by its own loads only after a `debug_barrier`, because
+    another of its threads may load it.
+    """
+
+    def __init__(self, clocks: Clocks | None, threads: bool = False) -> None:
         self.pasts = [Past(), Past(is_garbage=True)]
         self._clocks = clocks
+        self._threads = threads
         self._numbers = {past: number for number, past in enumerate(self.pasts)}
         self._next: dict[int, dict[tuple[int, Access], int]] = {}  # by program
 
@@ -65,7 +70,7 @@ class Histories:
         if found is None:
             past = self.pasts[number]
             clock = None if self._clocks is None else self._clocks.of(program)
-            if clock is not None and (conflict := _conflict(past, access, program, clock)):
+            if clock is not None and (conflict := self._conflict(past, access, program, clock)):
                 return conflict
             found = known[number, access] = self._number(_extended(past, access, program, clock))
         return found
@@ -74,19 +79,20 @@ class Histories:
         """The program has learnt what others did, or a new time has begun for it."""
         self._next.pop(program, None)
 
+    def _conflict(self, past: Past, access: Access, program: int, clock: Clock) -> Conflict | None:
+        if self._threads and access is Access.READ and (program, clock[program]) in past.writes:
+            return Conflict(program, Access.WRITE)
+        for kind in CONFLICTS[access]:
+            for other, time in getattr(past, kind.value):
+                if other != program and time > clock.get(other, 0):
+                    return Conflict(other, kind)
+        return None
+
     def _number(self, past: Past) -> int:
         number = self._numbers.setdefault(past, len(self.pasts))
         if number == len(self.pasts):
             self.pasts.append(past)
         return number
-
-
-def _conflict(past: Past, access: Access, program: int, clock: Clock) -> Conflict | None:
-    for kind in CONFLICTS[access]:
-        for other, time in getattr(past, kind.value):
-            if other != program and time > clock.get(other, 0):
-                return Conflict(other, kind)
-    return None
 
 
 def _extended(past: Past, access: Access, program: int, clock: Clock | None) -> Past:

@@ -36,10 +36,12 @@ MIDDLE = 1 << (SPACE - 1)
 
 @dataclass(frozen=True)
 class Checks:
-    """`races`: unordered accesses of different programs. `scratch`: names of arguments that hold
-    garbage at first. Bounds are always checked."""
+    """`races`: unordered accesses of different programs; `threads`, with it: loads of what the same
+    program has stored since its last `debug_barrier`, which are right only if the same thread does
+    both. `scratch`: names of arguments that hold garbage at first. Bounds are always checked."""
 
     races: bool = True
+    threads: bool = False
     scratch: frozenset[str] = frozenset()
 
 
@@ -99,7 +101,7 @@ class Memory:
     ) -> None:
         self.program = 0
         self.clocks = Clocks() if checks.races else None
-        self._histories = Histories(self.clocks)
+        self._histories = Histories(self.clocks, checks.threads)
         self._where = where
         self._regions: list[_Region] = []
         self._virtual: dict[str, int] = {}

@@ -1,8 +1,8 @@
 """The programs of one launch: threads that hand one baton on, so that exactly one runs.
 
 A program keeps the baton until it ends or waits for a value in memory. Which goes next is chosen
-here, so every run can be repeated. A thread is used again by the next program, and kernels that
-wait for nothing need only one.
+here, so every run can be repeated. A thread goes on with the next program, so a kernel that waits
+for nothing is a plain loop in one.
 """
 
 from __future__ import annotations
@@ -61,12 +61,10 @@ class Programs:
         with ThreadPoolExecutor(self._count) as pool:
             try:
                 while self._failure is None and (program := self._next()) is not None:
-                    self.current = program
-                    self._enter(program)
                     if program in self._waiting:
+                        self._begin(program)
                         self._waiting.pop(program).go.release()
                     else:
-                        self._fresh.popleft()
                         pool.submit(self._run, program, body)
                     self._baton.acquire()
                 stuck = dict(self._waiting)
@@ -86,16 +84,25 @@ class Programs:
         if self._stopped:
             raise _Stopped
 
-    def _run(self, program: int, body: Callable[[int], None]) -> None:
+    def _run(self, program: int | None, body: Callable[[int], None]) -> None:
+        """Fresh programs, one after the other, while it is their turn."""
         try:
             with np.errstate(all="ignore"):  # of this thread only
-                body(program)
+                while program is not None and program not in self._waiting:
+                    self._fresh.popleft()
+                    self._begin(program)
+                    body(program)
+                    program = self._next()
         except _Stopped:
             pass
         except BaseException as error:
             self._failure = self._failure or error
         finally:
             self._baton.release()
+
+    def _begin(self, program: int) -> None:
+        self.current = program
+        self._enter(program)
 
     def _ordered(self, programs: list[int]) -> list[int]:
         if self._order is Order.RANDOM:
