@@ -12,16 +12,16 @@ from triton.language.extra import libdevice
 
 @triton.jit
 def spin_until_at_least(pointer, value):
-    """Wait. Emulation replaces this function, and no other, by its scheduler's own way to wait."""
+    """One thread polls. The emulator knows this function by its name and lets others run."""
     while tl.atomic_add(pointer, 0, sem="acquire", scope="gpu") < value:
         pass
 
 
 @triton.jit
 def grid_barrier(semaphore, programs):
-    """Every program waits for all others. The count goes on from launch to launch: it starts at
-    zero once. All programs must be resident at the same time."""
-    tl.debug_barrier()  # this program's stores come before its arrival
+    """Each of `programs` programs waits until all have arrived. The i32 at `semaphore` is 0 before
+    the first launch; it only counts on, so it needs no reset between barriers or launches."""
+    tl.debug_barrier()  # the release below is one thread's: the stores of all must come first
     arrived = tl.atomic_add(semaphore, 1, sem="release", scope="gpu")
     spin_until_at_least(semaphore, (arrived // programs + 1) * programs)
     tl.debug_barrier()

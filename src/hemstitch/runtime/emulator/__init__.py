@@ -1,0 +1,32 @@
+"""Takes a `@triton.jit` kernel and its arguments in this machine's memory, runs it without a GPU,
+and gives what it did: the correctness oracle for generated kernels.
+
+It raises where a GPU defines nothing: accesses out of bounds, races, reads of garbage, deadlocks.
+What it cannot see: whether all programs fit on the device at once, hardware's approximate functions
+and the products that the compiler fuses with sums, and, but for `Checks.threads`, what happens
+between the threads of a program. Other threads of this process must not compile Triton meanwhile,
+unless they hold `patch.LOCK`.
+"""
+
+from hemstitch.runtime.emulator.errors import (
+    DeadlockError,
+    EmulationError,
+    OutOfBoundsError,
+    RaceError,
+    UnwrittenScratchError,
+)
+from hemstitch.runtime.emulator.launch import Findings, emulate
+from hemstitch.runtime.emulator.memory import Checks
+from hemstitch.runtime.emulator.programs import Order
+
+__all__ = [
+    "Checks",
+    "DeadlockError",
+    "EmulationError",
+    "Findings",
+    "Order",
+    "OutOfBoundsError",
+    "RaceError",
+    "UnwrittenScratchError",
+    "emulate",
+]

@@ -1,0 +1,81 @@
+"""Arithmetic as a GPU does it where NumPy does it differently or not at all; on arrays.
+
+bf16 values are their bits in u16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+_BF16_NAN, _QUIET, _SIGN = np.uint32(0x7FC0), np.uint32(0x0040), np.uint32(0x8000)
+_HALF_WAY, _ONE, _DROPPED = np.uint32(0x7FFF), np.uint32(1), np.uint32(16)
+_TF32 = np.uint32(0xFFFFE000)
+
+
+def from_bf16(bits: Array) -> Array:
+    """Exact, to f32."""
+    return (bits.astype(np.uint32) << _DROPPED).view(np.float32)
+
+
+def to_bf16(values: Array) -> Array:
+    """Round to nearest even; every NaN becomes the same."""
+    rounded = np.asarray(values, np.float32)
+    bits = rounded.view(np.uint32)
+    bits = (bits + _HALF_WAY + (bits >> _DROPPED & _ONE)) >> _DROPPED
+    return np.where(np.isnan(rounded), _BF16_NAN, bits).astype(np.uint16)
+
+
+def to_bf16_towards_zero(values: Array) -> Array:
+    rounded = np.asarray(values, np.float32)
+    return np.where(np.isnan(rounded), _BF16_NAN, rounded.view(np.uint32) >> _DROPPED).astype(
+        np.uint16
+    )
+
+
+def to_integer(values: Array, dtype: np.dtype[Any]) -> Array:
+    """Towards zero; saturates; NaN becomes 0."""
+    least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+    whole = np.nan_to_num(
+        np.trunc(values.astype(np.float64)), nan=0.0, posinf=np.inf, neginf=-np.inf
+    )
+    low, high = whole <= float(least), whole >= float(most)
+    inside = np.where(low | high, 0.0, whole).astype(dtype)
+    return np.where(low, dtype.type(least), np.where(high, dtype.type(most), inside))
+
+
+def to_tf32(values: Array) -> Array:
+    """What the matrix units see of f32 operands: they ignore the low 13 bits."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    return (bits & _TF32).view(np.float32)
+
+
+def dot(left: Array, right: Array, start: Array) -> Array:
+    """left @ right + start, rounded once to the type of `start`: products and sums in f64, which
+    holds the products of f32 and all sums of integers that an i32 holds."""
+    total: Array = np.matmul(left.astype(np.float64), right.astype(np.float64)) + start
+    if start.dtype.kind in "iu":  # integers wrap
+        total = total.astype(np.int64)
+    return total.astype(start.dtype)
+
+
+def fused_multiply_add(a: Array, b: Array, c: Array) -> Array:
+    """f32, rounded once: the f64 sum is rounded to odd, so that rounding it again does no harm."""
+    product, addend = a.astype(np.float64) * b, c.astype(np.float64)
+    total = np.asarray(product + addend)
+    kept = total - product
+    error = (product - (total - kept)) + (addend - kept)
+    even = total.view(np.int64) & 1 == 0
+    inexact = even & (error != 0) & np.isfinite(total)
+    odd = np.nextafter(total, np.where(error > 0, np.inf, -np.inf))
+    return np.where(inexact, odd, total).astype(np.float32)
+
+
+def through_f64(function: Callable[..., Array], *arguments: Array) -> Array:
+    """A function of f32 values, computed in f64 and rounded once."""
+    return np.asarray(function(*(each.astype(np.float64) for each in arguments)))
