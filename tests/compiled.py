@@ -151,12 +151,13 @@ def execute(
     machine: Machine | None = None,
     *,
     planner: str = "auto",
+    target: str = "auto",
 ) -> list[torch.Tensor]:
-    """The machine code's results, and the arguments that it has replaced, in order of outputs."""
+    """The kernels' results, and the arguments that they have replaced, in order of outputs."""
     plan = plan_for(graph, machine or generic_cpu(2, 8), planner)
     fresh = [sum(o.mutates is None for o in graph.outputs[:k]) for k in range(len(graph.outputs))]
     returns = [Result(k) for k, o in enumerate(graph.outputs) if o.mutates is None]
-    launches = build(plan, Options(strict=True))
+    launches = build(plan, Options(target=target, strict=True, check=True))
     executable = Executable(assemble(plan, launches, returns, len(arguments)), graph.symbols, ())
     given = [_copy(argument) for argument in arguments]
     results = executable(list(given))

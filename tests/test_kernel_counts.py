@@ -54,7 +54,6 @@ def check_numbers(function, arguments, backward=False):
     found = torch.compile(function, backend="hemstitch", options=OPTIONS)(*given)
     expected = function(*exact)
     assert_near(found, expected)
-    assert_near(given, exact)  # what was changed in place
     if backward:
         found.sum().backward()
         expected.sum().backward()

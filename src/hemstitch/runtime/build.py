@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 
@@ -31,7 +31,7 @@ def _loaded(text: str, entry: str) -> jit.Entry:
 
 def build(plan: Plan, options: Options) -> list[Launch | None]:
     """A launch for each step that is no library call."""
-    make = _emulated if options.target == "interpret" else _native
+    make = partial(_emulated, options.check) if options.target == "interpret" else _native
     return [
         None if isinstance(step, LibraryStep) else _build_step(step, make, options.strict)
         for step in plan.steps
@@ -50,10 +50,10 @@ def _native(step: KernelStep) -> Launch:
     return Launch(entry, step.stitched.tensors, program.sizes, program.scratch_bytes)
 
 
-def _emulated(step: KernelStep) -> Launch:
+def _emulated(check: bool, step: KernelStep) -> Launch:
     # Triton is not among the requirements: only this target needs it.
     emulated = importlib.import_module("hemstitch.runtime.emulated")
-    launch: Launch = emulated.launch_of(step)
+    launch: Launch = emulated.launch_of(step, check)
     return launch
 
 

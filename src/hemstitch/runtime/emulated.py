@@ -17,22 +17,14 @@ from hemstitch.runtime.emulator import Checks, Order, emulate
 from hemstitch.runtime.source import kernel_of
 
 
-@dataclass(frozen=True, slots=True)
-class Emulation:
-    """How kernels are run: by at most so many programs, in which order, with which checks."""
-
-    programs: int = 4
-    order: Order = Order.FORWARD
-    check: bool = False
+PROGRAMS = 4  # of one launch at most: enough for races between them
 
 
-DEFAULT = Emulation()
-
-
-def launch_of(step: KernelStep, emulation: Emulation = DEFAULT) -> Launch:
+def launch_of(step: KernelStep, check: bool) -> Launch:
+    """`check`: look for races, deadlocks and reads of garbage, with programs in a random order."""
     kernel = step.stitched.kernel
-    program = print_kernel(kernel, partial(likely, step))
-    run = _Emulated(program, kernel_of(program.text, program.entry), emulation)
+    program = print_kernel(kernel, partial(likely, step), PROGRAMS)
+    run = _Emulated(program, kernel_of(program.text, program.entry), check)
     return Launch(run, step.stitched.tensors, program.sizes, 0)
 
 
@@ -47,7 +39,7 @@ class _Emulated:
 
     program: Program
     kernel: object
-    emulation: Emulation
+    check: bool
 
     def __call__(self, *arguments: object) -> None:
         program = self.program
@@ -56,7 +48,7 @@ class _Emulated:
         names = [str(size) for size in program.sizes]
         sizes = {name: int(number) for name, number in zip(names, numbers)}  # type: ignore[call-overload]
         tiles = evaluate(program.tiles, sizes)
-        programs = max(1, min(self.emulation.programs, tiles))
+        programs = max(1, min(PROGRAMS, tiles))
         given: dict[str, object] = {b.name: t for b, t in zip(program.parameters, tensors)}
         given |= _scratch(program, sizes | {"threads": programs})
         if program.barriers:
@@ -66,8 +58,8 @@ class _Emulated:
             self.kernel,
             programs,
             given | sizes,
-            checks=checks if self.emulation.check else None,
-            order=self.emulation.order,
+            checks=checks if self.check else None,
+            order=Order.RANDOM if self.check else Order.FORWARD,
         )
 
 

@@ -202,7 +202,10 @@ class NestPrinter:
         else:
             text = apply(let.op, let.source.compute, *(operand.text for operand in operands))
         value = Value(text, result.rows, result.lanes)
-        self.scope.define(let.name, ("let", text, let.source, let.dtype), value)
+        if text == operands[0].text:  # a cast that changes nothing
+            self.scope.names[let.name] = value
+        else:
+            self.scope.define(let.name, ("let", text, let.source, let.dtype), value)
 
     def _check(self, condition: Value, why: str) -> None:
         mask = self.scope.mask(condition)
@@ -267,7 +270,7 @@ class NestPrinter:
     def _exists(self, axis: Axis, name: str, size: int) -> str | None:
         """Which lanes are below the axis' extent, and inside the whole axis where it was cut."""
         conditions = []
-        if not divides(size, axis.extent):
+        if axis.extent == 0 or not divides(size, axis.extent):
             conditions.append(f"({name} < {self.scope.size(axis.extent)})")
         if (
             axis.outer is not None

@@ -71,6 +71,8 @@ class Reductions:
             self._existing(value, start, lanes=is_lanes, rows=False)
             for value, (start, _) in zip(values, _start(found.op, found.dtype))
         ]
+        if found.op in reduce.ARG:
+            texts = self._of_one_shape(values, texts)
         if found.is_single:
             found.parts, found.rows = texts, any(value.rows for value in values)
         else:
@@ -108,6 +110,18 @@ class Reductions:
             shape = scope.shape(Value("", value.rows, True))
             return f"tl.broadcast_to({value.text}, {shape})"
         return value.text
+
+    def _of_one_shape(self, values: Sequence[Value], texts: Sequence[str]) -> list[str]:
+        """A reduction of pairs takes two tiles of the same size."""
+        scope = self.scope
+        whole = Value("", any(v.rows for v in values), scope.tile is not None)
+        shape = scope.shape(whole)
+        return [
+            text
+            if scope.size_of(value.along(Value("", False, whole.lanes))) == scope.size_of(whole)
+            else f"tl.broadcast_to({text}, {shape})"
+            for value, text in zip(values, texts)
+        ]
 
     # --- accumulators in memory
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from hemstitch.codegen.triton.writer import Writer
-from hemstitch.ir.dims import Dim, SymbolicDim, symbols
+from hemstitch.ir.dims import Dim, symbols
 from hemstitch.kernel.index import Axis, Computed, Index
 from hemstitch.kernel.nodes import THREADS, Buffer
 
@@ -97,7 +97,7 @@ class Scope:
             if name != "threads":
                 self.sizes[name] = None
         text = str(size).replace("threads", "programs")
-        return f"({text})" if isinstance(size, SymbolicDim) and len(text.split()) > 1 else text
+        return text if isinstance(size, int) or text.isidentifier() else f"({text})"
 
     def index(self, index: Index) -> Value:
         """A tile of positions."""

@@ -1,0 +1,38 @@
+"""Random programs as Triton kernels, emulated in a random order with all checks: they mean what the
+graph means."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hemstitch.passes.pipeline import optimize
+from hemstitch.runtime import interpret
+from hemstitch.stitch.machine import generic_gpu
+from tests.compiled import assert_close, execute, has_halves
+from tests.programs import Program, arguments_for
+
+pytest.importorskip("triton")
+ROUNDED, HALVES = 1e-4, 3e-2
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 1 << 40))
+def test_kernels_mean_what_the_graph_means(seed):
+    random = Random(seed)
+    program = Program(
+        random,
+        steps=random.randint(2, 14),
+        symbolic=random.random() < 0.3,
+        mutating=random.random() < 0.4,
+        empty=random.random() < 0.05,
+    )
+    arguments = arguments_for(program.graph, program.sizes, random.randint(0, 1 << 30))
+    graph = optimize(program.graph, program.builder)
+    found = execute(graph, arguments, generic_gpu(), target="interpret")
+    assert_close(
+        found, interpret.run(graph, arguments), HALVES if has_halves(graph) else ROUNDED
+    )
