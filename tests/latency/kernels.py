@@ -14,36 +14,27 @@ def copy(source, result, count, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def copy_columns(source, result, count, stride, BLOCK: tl.constexpr):
-    """The same bytes, but the compiler cannot know that neighbours are neighbours."""
+def dropout_each(source, result, seed, BLOCK: tl.constexpr):
+    """A Philox of its own for every element."""
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    mask = offsets < count
-    places = offsets * stride
-    tl.store(result + places, tl.load(source + places, mask=mask), mask=mask)
+    values = tl.load(source + offsets)
+    tl.store(result + offsets, tl.where(tl.rand(seed, offsets) > 0.5, values, 0.0))
 
 
 @triton.jit
-def dropout_each(source, result, seed, count, BLOCK: tl.constexpr):
+def dropout_four(source, result, seed, BLOCK: tl.constexpr):
+    """One Philox, which gives four numbers, for four elements."""
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    mask = offsets < count
-    values = tl.load(source + offsets, mask=mask)
-    tl.store(result + offsets, tl.where(tl.rand(seed, offsets) > 0.5, values, 0.0), mask=mask)
-
-
-@triton.jit
-def dropout_four(source, result, seed, count, BLOCK: tl.constexpr):
-    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    mask = offsets < count
-    values = tl.load(source + offsets, mask=mask)
+    values = tl.load(source + offsets)
     counters = tl.program_id(0) * (BLOCK // 4) + tl.arange(0, BLOCK // 4)
     first, second, third, fourth = tl.rand4x(seed, counters)
     random = tl.reshape(tl.join(tl.join(first, third), tl.join(second, fourth)), (BLOCK,))
-    tl.store(result + offsets, tl.where(random > 0.5, values, 0.0), mask=mask)
+    tl.store(result + offsets, tl.where(random > 0.5, values, 0.0))
 
 
 @triton.jit
 def row_sums(source, result, rows, N: tl.constexpr, PROGRAMS: tl.constexpr):
-    """A persistent kernel: each program adds up every PROGRAMS-th row."""
+    """Persistent: each program adds up every PROGRAMS-th row."""
     columns = tl.arange(0, N)
     for row in tl.range(tl.program_id(0), rows, PROGRAMS):
         values = tl.load(source + row * N + columns).to(tl.float32)
@@ -52,69 +43,110 @@ def row_sums(source, result, rows, N: tl.constexpr, PROGRAMS: tl.constexpr):
 
 @triton.jit
 def column_sums(source, result, rows, N: tl.constexpr, BM: tl.constexpr, PROGRAMS: tl.constexpr):
-    """Three accumulators of a tile each: what many registers are needed for."""
+    """Four accumulators of a tile each: what many registers are needed for."""
     columns = tl.arange(0, N)
     first = tl.zeros([BM, N], tl.float32)
     second = tl.zeros([BM, N], tl.float32)
     third = tl.zeros([BM, N], tl.float32)
+    fourth = tl.zeros([BM, N], tl.float32)
     for start in tl.range(tl.program_id(0) * BM, rows, PROGRAMS * BM):
         places = (start + tl.arange(0, BM))[:, None] * N + columns[None, :]
         values = tl.load(source + places).to(tl.float32)
         first += values
         second += values * values
         third += tl.exp(values)
-    at = result + tl.program_id(0) * 3 * N + columns
+        fourth = tl.maximum(fourth, values)
+    at = result + tl.program_id(0) * 4 * N + columns
     tl.store(at, tl.sum(first, 0))
     tl.store(at + N, tl.sum(second, 0))
     tl.store(at + 2 * N, tl.sum(third, 0))
+    tl.store(at + 3 * N, tl.sum(fourth, 0))
 
 
 @triton.jit
-def chain(source, result, steps, BLOCK: tl.constexpr, CHAINS: tl.constexpr):
-    """`steps` dependent divisions in CHAINS independent chains."""
+def one_chain(source, result, steps, BLOCK: tl.constexpr):
+    """Every step needs the one before."""
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     values = tl.load(source + offsets)
-    if CHAINS == 1:
-        for _ in tl.range(0, steps):
-            values = tl.exp2(values * 0.5) - 1.0
-        tl.store(result + offsets, values)
-    else:
-        others = tl.load(source + offsets + 1)
-        for _ in tl.range(0, steps):
-            values = tl.exp2(values * 0.5) - 1.0
-            others = tl.exp2(others * 0.5) - 1.0
-        tl.store(result + offsets, values + others)
+    for _ in tl.range(0, steps):
+        values = tl.exp2(values * 0.5) - 1.0
+    tl.store(result + offsets, values)
 
 
 @triton.jit
-def gather_chain(source, result, steps, BLOCK: tl.constexpr):
-    """Each address depends on the value loaded before."""
-    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+def two_chains(source, result, steps, BLOCK: tl.constexpr):
+    """Two steps at a time, which need nothing of each other."""
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    values = tl.load(source + offsets)
+    others = values + 1.0
+    for _ in tl.range(0, steps):
+        values = tl.exp2(values * 0.5) - 1.0
+        others = tl.exp2(others * 0.5) - 1.0
+    tl.store(result + offsets, values + others)
+
+
+@triton.jit
+def pointer_chase(source, result, steps, BLOCK: tl.constexpr):
+    """Every address is the value loaded before."""
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    places = offsets
     for _ in tl.range(0, steps):
         places = tl.load(source + places)
-    tl.store(result + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), places)
+    tl.store(result + offsets, places)
 
 
 @triton.jit
 def grid_barrier(semaphore, programs):
     tl.debug_barrier()
     old = tl.atomic_add(semaphore, 1, sem="release", scope="gpu")
-    target = (old // programs + 1) * programs
-    while tl.atomic_add(semaphore, 0, sem="acquire", scope="gpu") < target:
+    goal = (old // programs + 1) * programs
+    while tl.atomic_add(semaphore, 0, sem="acquire", scope="gpu") < goal:
         pass
     tl.debug_barrier()
 
 
 @triton.jit
-def centre(source, result, partial, semaphore, N: tl.constexpr, PROGRAMS: tl.constexpr, BARRIER: tl.constexpr):
+def centre(
+    source, result, partial, semaphore, N: tl.constexpr, PROGRAMS: tl.constexpr, WAIT: tl.constexpr
+):
+    """Rows less the sum of a neighbour's, which is only there behind the barrier."""
     program = tl.program_id(0)
     columns = tl.arange(0, N)
     values = tl.load(source + program * N + columns)
     tl.store(partial + program, tl.sum(values, 0))
-    if BARRIER:
+    if WAIT:
         grid_barrier(semaphore, PROGRAMS)
     total = tl.load(partial + (program + 1) % PROGRAMS)
     tl.store(result + program * N + columns, values - total)
+
+
+@triton.jit
+def early_load(source, result, semaphore, N: tl.constexpr, PROGRAMS: tl.constexpr):
+    """Wrong: it loads between its arrival and its wait."""
+    columns = tl.arange(0, N)
+    tl.store(result + tl.program_id(0) * N + columns, 1.0)
+    tl.debug_barrier()
+    old = tl.atomic_add(semaphore, 1, sem="release", scope="gpu")
+    values = tl.load(source + tl.program_id(0) * N + columns)
+    while tl.atomic_add(semaphore, 0, sem="acquire", scope="gpu") < (old // PROGRAMS + 1) * PROGRAMS:
+        pass
+    tl.store(result + tl.program_id(0) * N + columns, values)
+
+
+@triton.jit
+def last_block(source, result, partial, semaphore, N: tl.constexpr, PROGRAMS: tl.constexpr):
+    """The last program to finish adds up what all have left: a ticket, no barrier."""
+    program = tl.program_id(0)
+    columns = tl.arange(0, N)
+    tl.store(partial + program, tl.sum(tl.load(source + program * N + columns), 0))
+    tl.debug_barrier()
+    ticket = tl.atomic_add(semaphore, 1, sem="acq_rel", scope="gpu")
+    if ticket == PROGRAMS - 1:
+        tl.debug_barrier()
+        total = 0.0
+        for other in tl.range(0, PROGRAMS, num_stages=1):
+            total += tl.load(partial + other)
+        tl.store(result, total)
 
 
 @triton.jit
