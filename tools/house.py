@@ -15,10 +15,14 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "src/hemstitch"
 FOLDERS = (PACKAGE, "benchmarks", "tests", "tools")
 LAYERS = (
-    *("errors", "options", "ir", "passes", "kernel", "stitch", "fusion", "codegen"),
+    *("errors", "options", "ir", "passes", "kernel", "stitch", "fusion", "codegen", "latency"),
     *("runtime", "frontend", "compile", "backend", "explain"),
 )
-IMPORTED_BY = {"torch": ("runtime", "frontend", "backend", "explain"), "llvmlite": ("runtime",)}
+IMPORTED_BY = {
+    "torch": ("runtime", "frontend", "backend", "explain"),
+    "llvmlite": ("runtime",),
+    "triton": ("runtime",),
+}
 MAX_FILE, MAX_FUNCTION = 500, 60  # lines of code: no blanks, comments, docstrings
 MAX_PAGE = {"README.md": 120, "CONTRIBUTING.md": 150}
 NOT_CODE = {

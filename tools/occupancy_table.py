@@ -1,7 +1,8 @@
-"""Writes tests/latency/occupancy.csv: random launches and what NVIDIA's own calculator says of them.
+"""Writes tests/latency/occupancy.csv: random launches, and what NVIDIA's own calculator says of
+them.
 
-python tools/occupancy_table.py HEADER     the folder of cuda_occupancy.h, which ships for instance in
-                                           the wheel nvidia-cuda-runtime-cu12; needs a C++ compiler
+python tools/occupancy_table.py FOLDER      that of cuda_occupancy.h, which ships for instance in
+the wheel nvidia-cuda-runtime-cu12; needs a C++ compiler
 
 The header is NVIDIA's and is not part of this repository.
 """
@@ -73,7 +74,9 @@ def launches(chance: random.Random, known: Architecture) -> Iterator[tuple[int, 
         )
 
 
-def answers(program: Path, known: Architecture, asked: list[tuple[int, int, int, int]]) -> list[str]:
+def answers(
+    program: Path, known: Architecture, asked: list[tuple[int, int, int, int]]
+) -> list[str]:
     number = int(known.target.removeprefix("sm_"))
     device = (
         *(number // 10, number % 10, known.sms, known.warps, known.registers),
@@ -87,8 +90,8 @@ def answers(program: Path, known: Architecture, asked: list[tuple[int, int, int,
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("header", type=Path, help="the folder of cuda_occupancy.h")
-    folder = parser.parse_args().header
+    parser.add_argument("folder", type=Path, help="that of cuda_occupancy.h")
+    folder = parser.parse_args().folder
     lines = [COLUMNS]
     chance = random.Random(SEED)
     with tempfile.TemporaryDirectory() as temporary:

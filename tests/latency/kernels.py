@@ -14,6 +14,14 @@ def copy(source, result, count, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def refused(source, result, BLOCK: tl.constexpr):
+    """Triton accepts these two hints together, ptxas does not."""
+    offsets = tl.arange(0, BLOCK)
+    values = tl.load(source + offsets, cache_modifier=".cg", eviction_policy="evict_last")
+    tl.store(result + offsets, values)
+
+
+@triton.jit
 def dropout_each(source, result, seed, BLOCK: tl.constexpr):
     """A Philox of its own for every element."""
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -128,7 +136,9 @@ def early_load(source, result, semaphore, N: tl.constexpr, PROGRAMS: tl.constexp
     tl.debug_barrier()
     old = tl.atomic_add(semaphore, 1, sem="release", scope="gpu")
     values = tl.load(source + tl.program_id(0) * N + columns)
-    while tl.atomic_add(semaphore, 0, sem="acquire", scope="gpu") < (old // PROGRAMS + 1) * PROGRAMS:
+    while (
+        tl.atomic_add(semaphore, 0, sem="acquire", scope="gpu") < (old // PROGRAMS + 1) * PROGRAMS
+    ):
         pass
     tl.store(result + tl.program_id(0) * N + columns, values)
 

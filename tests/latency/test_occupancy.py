@@ -1,4 +1,5 @@
-"""Occupancy is what the vendor's calculator says; tools/occupancy_table.py wrote its answers down."""
+"""Occupancy is what the vendor's calculator says; tools/occupancy_table.py wrote its answers
+down."""
 
 from __future__ import annotations
 

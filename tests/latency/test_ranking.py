@@ -58,8 +58,8 @@ def test_among_kernels_bound_by_memory_the_one_with_more_work_ranks_behind() -> 
 
 
 def test_spilled_registers_are_slower() -> None:
-    # The same kernel, held to 96 registers where it wants more. One block for each SM either way, so
-    # that the registers saved let nobody else in, and every spill is an instruction more.
+    # The same kernel, held to 96 registers where it wants more. One block for each SM either way,
+    # so that the registers saved let nobody else in, and every spill is an instruction more.
     constants = {"N": COLUMNS, "BM": 8, "PROGRAMS": SMS}
     spilling = built(kernels.column_sums, SUMS, constants, warps=8, most_registers=96)
     roomy = built(kernels.column_sums, SUMS, constants, warps=8)
@@ -69,7 +69,8 @@ def test_spilled_registers_are_slower() -> None:
 
 
 def test_a_philox_for_each_element_is_slower_than_one_for_four() -> None:
-    # Ten rounds of two multiplications are four times as many, and no longer hide behind 2 + 2 bytes.
+    # Ten rounds of two multiplications are four times as many, and no longer hide behind 2 + 2
+    # bytes.
     each = built(kernels.dropout_each, DROPOUT, {"BLOCK": 1024})
     four = built(kernels.dropout_four, DROPOUT, {"BLOCK": 1024})
     bytes_moved = 2 * 2 * ELEMENTS

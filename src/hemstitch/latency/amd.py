@@ -1,5 +1,5 @@
-"""The same facts of a kernel for AMD. Takes amdgcn assembly as LLVM prints it, gives `Facts` and how
-many of its blocks one compute unit holds.
+"""The same facts of a kernel for AMD. Takes amdgcn assembly as LLVM prints it, gives `Facts` and
+how many of its blocks one compute unit holds.
 
 Sources: "CDNA3 Instruction Set Architecture" for the names; the footer of the text for resources.
 """

@@ -1,9 +1,9 @@
 """The numbers of a GPU that an estimate needs. What a data sheet or the vendor's tools say is in
 `Architecture`; what only a measurement can say is in `Fitted`, which a calibration replaces.
 
-Sources: [occupancy] is NVIDIA's cuda_occupancy.h and the table "Technical Specifications per Compute
-Capability" of the CUDA Programming Guide; [throughput] its table "Throughput of Native Arithmetic
-Instructions"; [sheet] the data sheet or white paper of the product that is named.
+Sources: [occupancy] is NVIDIA's cuda_occupancy.h and the table "Technical Specifications per
+Compute Capability" of the CUDA Programming Guide; [throughput] its table "Throughput of Native
+Arithmetic Instructions"; [sheet] the data sheet or white paper of the product that is named.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ class Fitted:
     Hopper, good for an order of candidates and for no absolute time."""
 
     source: str  # "uncalibrated", or the device, driver and date of the measurement
-    latency_cycles: Mapping[Wait, float]  # total over Wait; from issue to a reader's issue, unloaded
+    latency_cycles: Mapping[
+        Wait, float
+    ]  # total over Wait; from issue to a reader's issue, unloaded
     special_lanes: float  # threads per clock and SM: MUFU and conversions
     memory_lanes: float  # threads per clock and SM: 32-bit accesses of the load/store unit
     copy_share: float  # of `memory_bytes_per_second`, that a large copy reaches

@@ -1,8 +1,8 @@
-"""How long one warp takes alone. Takes instructions, loops and the latencies of an architecture; issues
-them in order as the control bits say, and gives clocks, and how often each instruction ran.
+"""How long one warp takes alone. Takes instructions, loops and the latencies of an architecture;
+issues them in order as the control bits say, and gives clocks, and how often each instruction ran.
 
-A wait for a scoreboard ends when every result that was to release it is there; a loop goes through its
-code twice, and the second time stands for all that follow.
+A wait for a scoreboard ends when every result that was to release it is there; a loop goes through
+its code twice, and the second time stands for all that follow.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import takewhile
 
 from hemstitch.latency.architecture import Fitted
@@ -17,6 +18,7 @@ from hemstitch.latency.disassembly import SCOREBOARDS, Disassembly, Instruction,
 from hemstitch.latency.loops import Loop, body
 from hemstitch.latency.opcodes import BULK_LOADS, Wait, kind_of
 
+GROUP_END = "gsb0"  # of the products that one WARPGROUP.DEPBAR counts as one
 BULK, PRODUCTS, GROUPS = SCOREBOARDS, SCOREBOARDS + 1, SCOREBOARDS + 2  # queues beside scoreboards
 
 
@@ -89,7 +91,7 @@ def _run(
         share = _share(row, shares)
         loop = next((each for each in loops if each.first == row.address), None)
         if share < 1.0:
-            part = list(takewhile(lambda each: _share(each, shares) == share, rest))
+            part = list(takewhile(partial(_has_share, share, shares), rest))
             whole = tuple(each for each in loops if _lies_in(each, part))
             _scaled(part, whole, share, fitted, clock)
             place += len(part)
@@ -101,6 +103,10 @@ def _run(
         else:
             _issue(row, fitted, clock)
             place += 1
+
+
+def _has_share(share: float, shares: Mapping[SourceLine, float], row: Instruction) -> bool:
+    return _share(row, shares) == share
 
 
 def _lies_in(loop: Loop, rows: Sequence[Instruction]) -> bool:
@@ -173,7 +179,7 @@ def _start_asynchronous(row: Instruction, wait: Wait, latency: float, clock: _Cl
         clock.pending[row.control.write_scoreboard or 0].append(clock.copies)
     elif row.base in BULK_LOADS:
         clock.pending[BULK].append(clock.time + latency)
-    elif wait is Wait.WARPGROUP:
+    elif wait is Wait.WARPGROUP and GROUP_END in row.operands:
         clock.pending[PRODUCTS].append(clock.time + latency)
 
 

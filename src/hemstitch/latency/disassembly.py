@@ -1,5 +1,5 @@
-"""What is in a cubin. Takes its bytes and the folder of NVIDIA's disassemblers, gives instructions with
-their control bits and source lines, and the resources that the kernel asks for.
+"""What is in a cubin. Takes its bytes and the folder of NVIDIA's disassemblers, gives instructions
+with their control bits and source lines, and the resources that the kernel asks for.
 
 The 21 control bits of an instruction (bits 105 to 125 of 128, since Volta): how long the scheduler
 waits after it (4), whether it may yield, the scoreboards that its result (3) and its last operand
@@ -19,15 +19,16 @@ from hemstitch.errors import InternalError
 
 SCOREBOARDS = 6
 NO_SCOREBOARD = 7
-FIRST_WITH_RESERVED_IN_SECTION = 90  # from sm_90 the kernel's section holds the driver's kilobyte too
-RESERVED_SHARED_BYTES = 1 << 10
+RESERVED_SHARED_BYTES = 1 << 10  # the driver's; from sm_90 the kernel's section holds it too
+FIRST_WITH_RESERVED = 90
 
 _TARGET = re.compile(r"\.target\s+sm_(\d+)|EF_CUDA_SM(\d+)")
 _COMMENT = re.compile(r'"([^"]+)", line (\d+)')
 _LABEL = re.compile(r"^([.$\w]+):\s*$")
 _SECTION = re.compile(r"^\s*\.section\s+\.text\.([$\w]+)", re.MULTILINE)
 _INSTRUCTION = re.compile(
-    r"^\s*/\*([0-9a-f]{4,})\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z][\w.]*)\s*([^;]*?)\s*;\s*/\* 0x[0-9a-f]+ \*/"
+    r"^\s*/\*([0-9a-f]{4,})\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z][\w.]*)\s*([^;]*?)\s*;"
+    r"\s*/\* 0x[0-9a-f]+ \*/"
 )
 _UPPER_HALF = re.compile(r"^\s*/\* (0x[0-9a-f]{16}) \*/\s*$")
 _RESOURCES = re.compile(r"REG:(\d+)\s+STACK:(\d+)\s+SHARED:(\d+)\s+LOCAL:(\d+)")
@@ -83,7 +84,8 @@ class Disassembly:
 
 
 def disassemble(cubin: bytes, tools: Path) -> Disassembly:
-    """`tools` is the folder of nvdisasm and cuobjdump. Raises InternalError if they cannot read it."""
+    """`tools` is the folder of nvdisasm and cuobjdump. Raises InternalError if they cannot read
+    it."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(cubin)
@@ -102,7 +104,7 @@ def parse(text: str, usage: str) -> Disassembly:
         raise InternalError("the disassemblers printed no kernel")
     registers, stack, shared, local = map(int, resources.groups())
     number = int(target[1] or target[2])
-    if number >= FIRST_WITH_RESERVED_IN_SECTION:
+    if number >= FIRST_WITH_RESERVED:
         shared = max(0, shared - RESERVED_SHARED_BYTES)
     return Disassembly(
         name=section[1],
@@ -157,7 +159,8 @@ def _kernel_section(text: str) -> Iterator[str]:
 
 
 def _chain(comment: str) -> tuple[SourceLine, ...]:
-    """A comment names a line and where it was inlined; the next comment then begins with the latter."""
+    """A comment names a line and where it was inlined; the next comment then begins with the
+    latter."""
     return tuple(SourceLine(file, int(line)) for file, line in _COMMENT.findall(comment))
 
 

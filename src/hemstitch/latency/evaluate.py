@@ -3,8 +3,8 @@
 
     T = max(waves x warp cycles, work of the busiest pipe, bytes / bandwidth) + barriers
 
-after FusionStitching's latency evaluator (waves x instructions x cycles per instruction), with clocks
-from the machine code instead of a table, and with bounds for what all warps share.
+after FusionStitching's latency evaluator (waves x instructions x cycles per instruction), with
+clocks from the machine code instead of a table, and with bounds for what all warps share.
 """
 
 from __future__ import annotations

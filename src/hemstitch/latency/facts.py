@@ -1,5 +1,5 @@
-"""What a lint or a report says of a kernel, counted. Takes a disassembly, gives `Facts`, which look the
-same for every vendor."""
+"""What a lint or a report says of a kernel, counted. Takes a disassembly, gives `Facts`, which look
+the same for every vendor."""
 
 from __future__ import annotations
 

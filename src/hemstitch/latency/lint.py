@@ -133,7 +133,7 @@ def _barrier_count(ptx: Sequence[PtxInstruction], expected: Expected) -> Iterato
     if (arrivals, waits) != (expected.barriers + expected.tickets, expected.barriers):
         yield Finding(
             Check.BARRIERS,
-            f"{expected.barriers} device-wide barriers and {expected.tickets} tickets were printed, "
+            f"{expected.barriers} device-wide barriers and {expected.tickets} tickets were meant, "
             f"the PTX has {arrivals} releases and {waits} waits",
         )
 
@@ -203,6 +203,6 @@ def _amd_barriers(text: str, expected: Expected) -> Iterator[Finding]:
     if (arrivals, waits) != (most, most):
         yield Finding(
             Check.BARRIERS,
-            f"{expected.barriers} device-wide barriers and {expected.tickets} tickets were printed, "
+            f"{expected.barriers} device-wide barriers and {expected.tickets} tickets were meant, "
             f"the assembly has {arrivals} releases and {waits} invalidations",
         )

@@ -1,9 +1,10 @@
 """Which instructions of a kernel run how often. Takes a disassembly, its PTX, and from the one who
-printed the kernel the trips of each loop of the source; gives machine loops with trips of their own.
+printed the kernel the trips of each loop of the source; gives machine loops with trips of their
+own.
 
-A machine loop is a branch back. It belongs to the line of a `for` that stands in its code. What ptxas
-unrolled shows in the PTX, where each access of a source line stands once where the machine's loop has
-several.
+A machine loop is a branch back. It belongs to the line of a `for` that stands in its code. What
+ptxas unrolled shows in the PTX, where each access of a source line stands once where the machine's
+loop has several.
 """
 
 from __future__ import annotations
@@ -89,8 +90,8 @@ def _only_waits(rows: Sequence[Instruction]) -> bool:
 def _for_line(
     rows: Sequence[Instruction], trips: Mapping[SourceLine, float], inner: Sequence[Loop]
 ) -> tuple[SourceLine, ...] | None:
-    """The line of the `for` and where it was inlined: that of the branch back, or else of what is in
-    the loop but in no inner one."""
+    """The line of the `for` and where it was inlined: that of the branch back, or else of what is
+    in the loop but in no inner one."""
     taken = {loop.line for loop in inner if rows[0].address <= loop.first <= rows[-1].address}
     own = [row for row in rows if not any(loop.holds(row.address) for loop in inner if loop.line)]
     for row in (rows[-1], *own):

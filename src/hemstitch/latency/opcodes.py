@@ -1,5 +1,5 @@
-"""What kind of instruction each NVIDIA opcode is. Takes an opcode as the disassembler prints it, gives
-the pipe that it occupies and what a reader of its result waits for.
+"""What kind of instruction each NVIDIA opcode is. Takes an opcode as the disassembler prints it,
+gives the pipe that it occupies and what a reader of its result waits for.
 
 The opcodes are those of "Instruction Set Reference" in NVIDIA's CUDA Binary Utilities, for Ampere,
 Hopper and Blackwell.
@@ -66,11 +66,15 @@ _GROUPS: tuple[tuple[Pipe, Wait, str], ...] = (
     ),
     (Pipe.SPECIAL, Wait.SPECIAL, "MUFU F2F F2I I2F I2I FRND FLO POPC BREV REDUX CREDUX"),
     (Pipe.DOUBLE, Wait.SPECIAL, "DADD DMUL DFMA DSETP DMNMX"),
-    (Pipe.MEMORY, Wait.MEMORY, "LDG LD LDGSTS LDGMC CCTL CCTLL CCTLT MEMBAR FENCE"),
+    (Pipe.MEMORY, Wait.MEMORY, "LDG LD LDGSTS LDGMC MEMBAR"),
     (Pipe.MEMORY, Wait.ATOMIC, "ATOM ATOMG"),
     (Pipe.MEMORY, Wait.LOCAL, "LDL"),
     (Pipe.MEMORY, Wait.STORE, "STG ST STL RED REDG REDAS STAS"),
-    (Pipe.MEMORY, Wait.SHARED, "LDS LDSM STS STSM ATOMS LDT LDTM STT STTM QSPC"),
+    (
+        Pipe.MEMORY,
+        Wait.SHARED,
+        "LDS LDSM STS STSM ATOMS LDT LDTM STT STTM QSPC FENCE CCTL CCTLL CCTLT",
+    ),
     (Pipe.MEMORY, Wait.SHUFFLE, "SHFL MATCH"),
     (Pipe.ISSUE, Wait.CONSTANT, "LDC LDCU ULDC"),
     (Pipe.ISSUE, Wait.SYSTEM, "S2R S2UR B2R R2B R2UR"),
@@ -112,8 +116,8 @@ def width_bits(opcode: str) -> int:
 
 
 def matrix_flops(opcode: str) -> int | None:
-    """Floating-point operations of one warp's instruction, counted as if its inputs were 16 bits wide:
-    inputs of 32 bits are half as many and take as long. None where the opcode does not say."""
+    """Of one warp's instruction, counted as if its inputs were 16 bits wide: inputs of 32 bits are
+    half as many and take as long. None where the opcode does not say."""
     if found := re.search(r"\.64x(\d+)x\d+", opcode):
         return 2 * 64 * int(found[1]) * 16 // 4  # four warps share it
     if found := re.match(r"[HI]MMA\.(?:SP\.)?168(\d+)", opcode):

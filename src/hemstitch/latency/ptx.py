@@ -1,5 +1,6 @@
 """What PTX says that machine code no longer does: which accesses release and acquire, and how often
-each instruction stood in a loop before ptxas unrolled it. Takes the text, gives its instructions."""
+each instruction stood in a loop before ptxas unrolled it. Takes the text, gives its
+instructions."""
 
 from __future__ import annotations
 

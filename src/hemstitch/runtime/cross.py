@@ -1,5 +1,6 @@
-"""A Triton kernel compiled for a GPU that need not be there. Takes the kernel and what its parameters
-are, gives machine code and assembly text. The only user of Triton's compiler; 3.6 to 3.9.
+"""A Triton kernel compiled for a GPU that need not be there. Takes the kernel and what its
+parameters are, gives machine code and assembly text. The only user of Triton's compiler; 3.6 to
+3.9.
 
 Imported only where Triton is installed.
 """
@@ -115,5 +116,6 @@ def _alignments(
 
 
 def _last_words(error: Exception) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return " | ".join(lines[-3:]) or type(error).__name__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if not line.startswith("Repro command")]
+    return " | ".join(told[-3:]) or type(error).__name__
