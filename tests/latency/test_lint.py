@@ -87,7 +87,7 @@ def test_narrow_accesses() -> None:
 @pytest.mark.parametrize("target", NVIDIA)
 def test_a_product_uses_the_matrix_unit_of_its_target(target: str) -> None:
     kernel = built(kernels.product, PRODUCT, TILES, target, warps=8, stages=3, divisible=["K"])
-    assert kernel.lint(has_dot=True, width_bits=0) == ()
+    assert kernel.lint(has_dot=True) == ()
     known = facts(kernel.code)
     assert (known.warpgroup_matrix > 0) is (target != "sm_80")
     assert (known.matrix > 0) is (target == "sm_80")

@@ -161,12 +161,16 @@ def test_a_product_that_waits_for_each_tile_is_slower_than_a_pipelined_one() -> 
     assert is_slower(slow, fast)
 
 
-def test_what_one_program_does_costs_its_share() -> None:
-    # Only the last of 132 programs runs the loop; counted for all of them it would seem long.
+def test_what_one_program_does_is_waited_for_once() -> None:
+    # Only the last program runs the sum over all. In one wave it is waited for in any case; in ten
+    # it must not be counted ten times, nor as work of all programs.
     kernel = built(kernels.last_block, PARTIAL, {"N": COLUMNS, "PROGRAMS": SMS})
     trips = {"for other": SMS}
     lines = ("for other", "total +=", "tl.store(result")
     shares = {kernel.line(text): 1 / SMS for text in lines}
-    slow = kernel.estimate(SMS, trips=trips)
-    fast = kernel.estimate(SMS, trips=trips, shares=shares)
-    assert is_slower(slow, fast)
+    for programs in (SMS, 10 * 16 * SMS):
+        slow = kernel.estimate(programs, trips=trips)
+        fast = kernel.estimate(programs, trips=trips, shares=shares)
+        assert fast.slowest_cycles == slow.warp_cycles > fast.warp_cycles
+        assert fast.pipe_seconds[Pipe.ISSUE] < slow.pipe_seconds[Pipe.ISSUE]
+        assert is_slower(slow, fast) is (fast.waves > 1.0)

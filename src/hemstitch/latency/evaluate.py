@@ -4,7 +4,8 @@
     T = max(waves x warp cycles, work of the busiest pipe, bytes / bandwidth) + barriers
 
 after FusionStitching's latency evaluator (waves x instructions x cycles per instruction), with
-clocks from the machine code instead of a table, and with bounds for what all warps share.
+clocks from the machine code instead of a table, and with bounds for what all warps share. In the
+last wave there is a program that runs all of the code, also what only a share of them runs.
 """
 
 from __future__ import annotations
@@ -54,8 +55,9 @@ class Estimate:
 
     occupancy: Occupancy
     waves: float  # how often the GPU is filled; the last one may be part of one
-    warp_cycles: float
-    instructions: float  # that one warp runs
+    warp_cycles: float  # of an average program
+    slowest_cycles: float  # of a program that runs all of the code, as a last block does
+    instructions: float  # that an average warp runs
     latency_seconds: float
     pipe_seconds: Mapping[Pipe, float]
     memory_seconds: float
@@ -126,13 +128,16 @@ def evaluate(
     )
     loops = find_loops(code, launch.trips, ptx)
     warp = warp_cycles(code, loops, architecture.fitted, launch.shares)
+    slowest = warp_cycles(code, loops, architecture.fitted) if launch.shares else warp
     waves = launch.programs / max(1, held.blocks * architecture.sms)
+    clocks = (math.ceil(waves) - 1) * warp.cycles + slowest.cycles
     return Estimate(
         occupancy=held,
         waves=waves,
         warp_cycles=warp.cycles,
+        slowest_cycles=slowest.cycles,
         instructions=warp.instructions,
-        latency_seconds=math.ceil(waves) * warp.cycles / architecture.clock_hertz,
+        latency_seconds=clocks / architecture.clock_hertz,
         pipe_seconds=_pipe_seconds(warp, launch, architecture),
         memory_seconds=launch.memory_bytes / architecture.copy_bytes_per_second,
         cache_seconds=launch.cache_bytes / architecture.fitted.cache_bytes_per_second,

@@ -48,8 +48,8 @@ class Facts:
     spills: int  # loads and stores of registers that had no room
     loads: Accesses
     stores: Accesses
-    asynchronous_copies: int  # from global to shared memory, by threads
-    bulk_copies: int  # the same by a unit of its own
+    asynchronous_copies: int  # those of the loads that go straight to shared memory
+    bulk_copies: int  # by a unit of its own, and not among the loads and stores
     matrix: int  # products of tiles by one warp
     warpgroup_matrix: int  # by four warps or more
     special: int
@@ -79,7 +79,7 @@ def facts(code: Disassembly) -> Facts:
         stack_bytes=code.resources.stack_bytes,
         shared_bytes=code.resources.shared_bytes,
         spills=count("LDL", "STL"),
-        loads=_accesses(code, "LDG", "LD"),
+        loads=_accesses(code, "LDG", "LD", "LDGSTS"),
         stores=_accesses(code, "STG", "ST"),
         asynchronous_copies=count("LDGSTS"),
         bulk_copies=starting("UTMA", *BULK_LOADS),

@@ -115,7 +115,8 @@ def _matrix(code: Disassembly, expected: Expected, architecture: Architecture) -
 
 def _width(known: Facts, expected: Expected) -> Iterator[Finding]:
     share = known.wide_share(expected.width_bits)
-    if expected.width_bits and share < LEAST_WIDE_SHARE:
+    is_counted = expected.width_bits > 0 and not known.bulk_copies
+    if is_counted and share < LEAST_WIDE_SHARE:
         widths = ", ".join(
             f"{count} of {width} bits"
             for width, count in (known.loads + known.stores).by_width.items()

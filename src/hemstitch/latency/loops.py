@@ -79,7 +79,7 @@ def find_loops(
 def _rank(edge: tuple[int, int], edges: Mapping[int, int]) -> tuple[int, int]:
     """Inner loops before outer ones, so that they claim their line first; of loops side by side the
     largest, since the others are what unrolling left over."""
-    inside = sum(1 for first, last in edges.items() if edge[0] < first and last < edge[1])
+    inside = sum(1 for first, last in edges.items() if edge[0] <= first and last <= edge[1])
     return inside, edge[0] - edge[1]
 
 
