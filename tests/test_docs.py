@@ -19,7 +19,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "hemstitch"
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 STAGES = (
-    *("graph-ir", "passes", "fusion", "stitching", "kernel-ir", "codegen", "runtime", "frontend"),
+    *("graph-ir", "passes", "fusion", "stitching", "kernel-ir", "codegen", "latency"),
+    *("runtime", "frontend"),
 )
 HEADINGS = (
     "## How it works",

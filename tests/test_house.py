@@ -15,6 +15,7 @@ from tools import house
     [
         ("ir", "import torch", "imports torch, which only runtime,"),
         ("codegen", "from llvmlite import binding", "imports llvmlite, which only runtime may"),
+        ("latency", "import triton", "imports triton, which only runtime may"),
         ("ir", "from hemstitch.passes import engine", "imports hemstitch.passes, which is not"),
         ("ir", "from hemstitch import fusion", "imports hemstitch.fusion, which is not below ir"),
         ("mars", "", "mars is not a layer"),

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "src/hemstitch"
 FOLDERS = (PACKAGE, "benchmarks", "tests", "tools")
 LAYERS = (
-    *("errors", "options", "ir", "passes", "kernel", "stitch", "fusion", "codegen"),
+    *("errors", "options", "ir", "passes", "kernel", "stitch", "fusion", "codegen", "latency"),
     *("runtime", "frontend", "compile", "backend", "explain"),
 )
 IMPORTED_BY = {

@@ -33,6 +33,4 @@ def test_kernels_mean_what_the_graph_means(seed):
     arguments = arguments_for(program.graph, program.sizes, random.randint(0, 1 << 30))
     graph = optimize(program.graph, program.builder)
     found = execute(graph, arguments, generic_gpu(), target="interpret")
-    assert_close(
-        found, interpret.run(graph, arguments), HALVES if has_halves(graph) else ROUNDED
-    )
+    assert_close(found, interpret.run(graph, arguments), HALVES if has_halves(graph) else ROUNDED)

@@ -204,7 +204,7 @@ def uniform(seed, index):
 
 
 @triton.jit
-def uniform4(seed, first, ROWS: tl.constexpr, LANES: tl.constexpr):
+def uniform4(seed, first, ROWS: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
     """For the elements first .. first + LANES - 1, `first` a multiple of 4: one Philox for four."""
     counter = (first.to(tl.int64) >> 2) + tl.arange(0, LANES // 4)[None, :]
     w0, w1, w2, w3 = _philox(seed, counter)

@@ -16,7 +16,6 @@ from hemstitch.runtime.dtypes import TORCH_DTYPES
 from hemstitch.runtime.emulator import Checks, Order, emulate
 from hemstitch.runtime.source import kernel_of
 
-
 PROGRAMS = 4  # of one launch at most: enough for races between them
 
 

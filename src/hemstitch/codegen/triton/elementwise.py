@@ -20,8 +20,12 @@ _LIBRARY = {
     Op.TRUNC: "trunc",
 }
 _COMPARISONS = {
-    **{Op.EQ: "{} == {}", Op.NE: "{} != {}", Op.LT: "{} < {}"},
-    **{Op.LE: "{} <= {}", Op.GT: "{} > {}", Op.GE: "{} >= {}"},
+    Op.EQ: "{} == {}",
+    Op.NE: "{} != {}",
+    Op.LT: "{} < {}",
+    Op.LE: "{} <= {}",
+    Op.GT: "{} > {}",
+    Op.GE: "{} >= {}",
     Op.WHERE: "tl.where({}, {}, {})",
 }
 _FLOAT = {

@@ -42,7 +42,6 @@ from hemstitch.kernel.nodes import (
     walk,
 )
 
-
 UNROLL = 8
 
 
@@ -167,8 +166,8 @@ class NestPrinter:
                 text = f"({found.text}).to(tl.int64)"
                 scope.define(name, ("let", text), Value(text, found.rows, found.lanes))
             case Random(name, seed, index):
-                value = random.uniform(scope, scope.names[seed], index)
-                scope.define(name, ("let", value.text), value)
+                drawn = random.uniform(scope, scope.names[seed], index)
+                scope.define(name, ("let", drawn.text), drawn)
             case Load():
                 self.memory.load(statement)
             case Store(buffer):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from hemstitch.codegen.triton.types import NAMES
@@ -40,9 +40,9 @@ def along(op: Op, dtype: DType, tile: str, axis: int) -> str:
     return _as(dtype, f"tl.{op.value}({tile}, {keep})")
 
 
-def pairs_along(op: Op, values: str, positions: str, axis: int) -> str:
+def pairs_along(op: Op, pair: Sequence[str], axis: int) -> str:
     """The winning value and its position."""
-    return f"tl.reduce(({values}, {positions}), {axis}, {ARG[op]}, keep_dims=True)"
+    return f"tl.reduce(({', '.join(pair)}), {axis}, {ARG[op]}, keep_dims=True)"
 
 
 def _as(dtype: DType, text: str) -> str:

@@ -16,7 +16,7 @@ from hemstitch.ir.ops import highest, identity
 from hemstitch.ir.types import DType
 from hemstitch.kernel.nodes import Accumulate, AccumulateInto, Finish, Init, Loop
 
-LANES = 1  # the axis of a tile that lanes are on; rows are on the other
+ROWS, LANES = 0, 1  # the axes of a tile
 
 
 @dataclass(slots=True)
@@ -81,12 +81,11 @@ class Reductions:
     def finish(self, finish: Finish) -> None:
         scope = self.scope
         found = self.open.pop(finish.accumulator)
-        names = [finish.name] + [finish.position_name] * (finish.position_name is not None)
         rows, lanes = found.rows, scope.tile is not None
         if found.op in reduce.ARG:
             text = ", ".join(found.parts)
             if found.combines:
-                text = reduce.pairs_along(found.op, *found.parts, LANES)
+                text = reduce.pairs_along(found.op, found.parts, LANES)
             position = finish.position_name or f"{finish.name}_at"
             scope.writer.line(f"{finish.name}, {position} = {text}")
             scope.names |= {name: Value(name, rows, lanes) for name in (finish.name, position)}
@@ -95,9 +94,9 @@ class Reductions:
         if found.combines:
             text = reduce.along(found.op, found.dtype, text, LANES)
         if text == found.parts[0] and not found.is_single:
-            scope.names[names[0]] = Value(text, rows, lanes)  # a variable of its own already
+            scope.names[finish.name] = Value(text, rows, lanes)  # a variable of its own already
         else:
-            scope.define(names[0], ("let", text), Value(text, rows, lanes))
+            scope.define(finish.name, ("let", text), Value(text, rows, lanes))
 
     def _existing(self, value: Value, start: str, *, lanes: bool, rows: bool) -> str:
         """A whole tile of `value`, neutral where the tile has no such element."""
@@ -160,9 +159,9 @@ class Reductions:
         ]
         if op in reduce.ARG:
             names = [f"rows_{len(self.scope.names)}", f"rows_{len(self.scope.names)}_at"]
-            self.scope.writer.line(f"{', '.join(names)} = {reduce.pairs_along(op, *texts, 0)}")
+            self.scope.writer.line(f"{', '.join(names)} = {reduce.pairs_along(op, texts, ROWS)}")
             return names
-        return [reduce.along(op, dtype, texts[0], 0)]
+        return [reduce.along(op, dtype, texts[0], ROWS)]
 
     def _all_rows(self, text: str, value: Value) -> str:
         """Each row adds, though all add the same."""

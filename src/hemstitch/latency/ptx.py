@@ -1,0 +1,71 @@
+"""What PTX says that machine code no longer does: which accesses release and acquire, and how often
+each instruction stood in a loop before ptxas unrolled it. Takes the text, gives its
+instructions."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+from hemstitch.latency.disassembly import SourceLine
+
+_FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"([^"]+)"', re.MULTILINE)
+_LOCATION = re.compile(r"^\s*\.loc\s+(\d+)\s+(\d+)")
+_LABEL = re.compile(r"^\s*(\$[\w$]+):")
+_INSTRUCTION = re.compile(r"^\s*(?:@!?%\w+\s+)?([a-z][\w.:]*)(?:\s+([^/]*))?")
+_ARRIVE = re.compile(r"(?:atom|red)\b.*\.(?:release|acq_rel)\b")
+_ACQUIRE = re.compile(r"(?:ld|atom)\b.*\.acquire\b")
+_ACCESS = re.compile(r"(?:ld|st|atom|red)\.(?:\w+\.)*global\b|cp\.async")
+
+
+class Role(Enum):
+    """In a device-wide barrier or a ticket."""
+
+    ARRIVE = "arrive"
+    ACQUIRE = "acquire"
+    ACCESS = "access"  # to global memory, of data
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class PtxInstruction:
+    opcode: str
+    role: Role
+    line: SourceLine | None
+    is_in_loop: bool
+
+
+def parse_ptx(text: str) -> tuple[PtxInstruction, ...]:
+    files = {int(number): path for number, path in _FILE.findall(text)}
+    rows: list[tuple[str, SourceLine | None]] = []
+    labels: dict[str, int] = {}
+    loops: list[tuple[int, int]] = []
+    line: SourceLine | None = None
+    for row in text.splitlines():
+        if location := _LOCATION.match(row):
+            line = SourceLine(files.get(int(location[1]), ""), int(location[2]))
+        elif label := _LABEL.match(row):
+            labels[label[1]] = len(rows)
+        elif instruction := _INSTRUCTION.match(row):
+            opcode, operands = instruction[1], (instruction[2] or "").strip().rstrip(";").strip()
+            if opcode.startswith("bra") and operands in labels:
+                loops.append((labels[operands], len(rows)))
+            rows.append((opcode, line))
+    return tuple(
+        PtxInstruction(
+            opcode,
+            _role(opcode),
+            place,
+            any(first <= position <= last for first, last in loops),
+        )
+        for position, (opcode, place) in enumerate(rows)
+    )
+
+
+def _role(opcode: str) -> Role:
+    if _ARRIVE.match(opcode):
+        return Role.ARRIVE
+    if _ACQUIRE.match(opcode):
+        return Role.ACQUIRE
+    return Role.ACCESS if _ACCESS.match(opcode) else Role.OTHER

@@ -1,0 +1,121 @@
+"""A Triton kernel compiled for a GPU that need not be there. Takes the kernel and what its
+parameters are, gives machine code and assembly text. The only user of Triton's compiler; 3.6 to
+3.9.
+
+Imported only where Triton is installed.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from hemstitch.errors import KernelBuildError
+
+WARP = {"cuda": 32, "hip": 64}  # threads
+ALIGNMENT = 16  # bytes of a pointer, or the divisor of an integer, that Triton's compiler can use
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What a target runs, and what a report or a lint reads."""
+
+    name: str
+    target: str
+    binary: bytes  # cubin or hsaco
+    assembly: str  # PTX or amdgcn
+    shared_bytes: int  # dynamic, for each program
+    warps: int
+    cooperative: bool
+
+
+def tools_folder() -> Path:
+    """Where Triton keeps nvdisasm and cuobjdump."""
+    return Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+
+
+def gpu_target(target: str) -> GPUTarget:
+    """`sm_90` or `gfx942` in Triton's own words."""
+    if found := re.fullmatch(r"sm_(\d+)", target):
+        return GPUTarget("cuda", int(found[1]), WARP["cuda"])
+    if target.startswith("gfx"):
+        return GPUTarget("hip", target, WARP["hip"])
+    raise ValueError(f'no target "{target}": sm_<number> or gfx<number>')
+
+
+def compile_for(
+    kernel: Any,
+    signature: Mapping[str, str],
+    constants: Mapping[str, object],
+    target: str,
+    *,
+    warps: int,
+    stages: int = 1,
+    divisible_by_16: Iterable[str] = (),
+    cooperative: bool = False,
+    fuse_multiply_add: bool = True,
+    most_registers: int | None = None,
+) -> Compiled:
+    """`signature` has the type of every parameter that is no constant. Pointers are taken to be
+    aligned as PyTorch's allocator aligns them; `divisible_by_16` names the integers that are.
+
+    Raises KernelBuildError with the compiler's last words.
+    """
+    source = ASTSource(
+        kernel,
+        {name: signature.get(name, "constexpr") for name in kernel.arg_names},
+        dict(constants),
+        _alignments(kernel.arg_names, signature, frozenset(divisible_by_16)),
+    )
+    machine = gpu_target(target)
+    options = {
+        "num_warps": warps,
+        "num_stages": stages,
+        "enable_fp_fusion": fuse_multiply_add,
+        "launch_cooperative_grid": cooperative,
+    }
+    if most_registers is not None:
+        options["maxnreg"] = most_registers
+    noise = io.StringIO()  # a ptxas that fails prints the whole PTX
+    try:
+        with redirect_stdout(noise):
+            built = triton.compile(source, target=machine, options=options)
+    except Exception as error:
+        raise KernelBuildError(
+            f"{kernel.__name__} does not compile for {target}: {_last_words(error)}"
+        ) from error
+    is_nvidia = machine.backend == "cuda"
+    return Compiled(
+        name=built.metadata.name,
+        target=target,
+        binary=built.asm["cubin" if is_nvidia else "hsaco"],
+        assembly=built.asm["ptx" if is_nvidia else "amdgcn"],
+        shared_bytes=built.metadata.shared,
+        warps=built.metadata.num_warps,
+        cooperative=cooperative,
+    )
+
+
+def _alignments(
+    parameters: Iterable[str], signature: Mapping[str, str], divisible: frozenset[str]
+) -> dict[tuple[int], list[list[object]]]:
+    return {
+        (position,): [["tt.divisibility", ALIGNMENT]]
+        for position, name in enumerate(parameters)
+        if name in divisible or signature.get(name, "").startswith("*")
+    }
+
+
+def _last_words(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if not line.startswith("Repro command")]
+    return " | ".join(told[-3:]) or type(error).__name__
