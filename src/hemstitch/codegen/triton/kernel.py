@@ -58,7 +58,7 @@ class _Function:
 
 
 def print_kernel(kernel: Kernel, hint: Callable[[Dim], int], programs: int) -> Program:
-    """`hint`: a likely value of a size, `programs`: so many run at once; for the choice of tiles."""
+    """`hint`: a likely value of a size; `programs`: so many run at once. Both for tiles."""
     is_wide = any(not isinstance(b.size, int) or b.size > MOST_32_BIT for b in kernel.parameters)
     phases: list[list[_Function]] = []
     for number, phase in enumerate(kernel.phases):
