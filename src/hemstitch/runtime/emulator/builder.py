@@ -165,7 +165,7 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]
         if z.data.dtype == np.float64:
             return super().create_fma(x, y, z)
         dtype = np.float32 if is_bf16(z) else z.data.dtype
-        fused = numerics.fused_multiply_add(*map(widened, (x, y, z)), dtype)
+        fused = numerics.fused_multiply_add(widened(x), widened(y), widened(z), dtype)
         return narrowed(fused, z.dtype.scalar)
 
     def create_minnumf(self, lhs: Any, rhs: Any) -> Any:
