@@ -205,6 +205,12 @@ def integers(x, y, out, N: tl.constexpr):
 
 
 @triton.jit
+def inverted(x, out, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(out + i, ~tl.load(x + i))
+
+
+@triton.jit
 def high_words(x, y, out, N: tl.constexpr):
     i = tl.arange(0, N)
     tl.store(out + i, tl.umulhi(tl.load(x + i), tl.load(y + i)))

@@ -133,6 +133,8 @@ def test_the_larger_of_a_number_and_nan_is_the_number() -> None:
     for name in ("maximum", "minimum"):
         emulate(kernels.selection, 1, {"x": a, "y": b, "out": found, "OPERATION": name, "BLOCK": 4})
         assert same(found, b)
+    emulate(kernels.selection, 1, {"x": a, "y": b, "out": found, "OPERATION": "clamp", "BLOCK": 4})
+    assert same(found, b - 1)
 
 
 def test_a_fused_multiply_add_rounds_once() -> None:
@@ -150,6 +152,14 @@ def test_a_fused_multiply_add_rounds_once() -> None:
         ]
         errors = [abs(Fraction(float(each)) - exact) for each in near]
         assert errors[0] == min(errors)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_fused_multiply_add_in_a_kernel(dtype: torch.dtype) -> None:
+    a, b = torch.randn(1024).to(dtype), torch.randn(1024).to(dtype)
+    found = torch.empty(1024, dtype=dtype)
+    emulate(kernels.selection, 1, {"x": a, "y": b, "out": found, "OPERATION": "fma", "BLOCK": 1024})
+    assert same(found, (a.double() * b.double() + a.double()).to(dtype))
 
 
 @pytest.mark.parametrize(
@@ -214,6 +224,13 @@ def test_integers() -> None:
     assert torch.equal(found[1], torch.fmod(a, b))
     assert torch.equal(found[2:4], torch.stack([a >> 1, ~a]))
     assert torch.equal(found[4], (a.long() * 65537).int())
+
+
+def test_bits_of_unsigned_integers() -> None:
+    x = torch.tensor([0, 1, 2**32 - 1, 5], dtype=torch.uint32)
+    found = torch.empty(4, dtype=torch.uint32)
+    emulate(kernels.inverted, 1, {"x": x, "out": found, "N": 4})
+    assert found.tolist() == [2**32 - 1 - each for each in x.tolist()]
 
 
 @pytest.mark.parametrize("dtype", [np.uint32, np.int32])

@@ -164,10 +164,9 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]
         """Both: bf16 computes on bits; 3.6: rounds twice."""
         if z.data.dtype == np.float64:
             return super().create_fma(x, y, z)
-        fused = numerics.fused_multiply_add(*map(widened, (x, y, z)))
-        if is_bf16(z):
-            return narrowed(fused, tl.bfloat16)
-        return Handle(fused.astype(z.data.dtype), z.dtype.scalar)
+        dtype = np.float32 if is_bf16(z) else z.data.dtype
+        fused = numerics.fused_multiply_add(widened(x), widened(y), widened(z), dtype)
+        return narrowed(fused, z.dtype.scalar)
 
     def create_minnumf(self, lhs: Any, rhs: Any) -> Any:
         """3.6: propagates NaN, where hardware gives the number."""
@@ -182,17 +181,6 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]
         if propagate_nans == ir.PROPAGATE_NAN.NONE:
             return self.binary_op(self.binary_op(arg, lo, np.fmax), hi, np.fmin)
         return self.binary_op(self.binary_op(arg, lo, np.maximum), hi, np.minimum)
-
-    def create_idiv(self, lhs: Any, rhs: Any) -> Any:
-        """Both: the remainder goes through floats nowhere, but u8 and i8 may become wider."""
-        left, right = lhs.data, rhs.data
-        result = (left - np.fmod(left, right)) // right
-        return Handle(result.astype(left.dtype, copy=False), lhs.dtype.scalar)
-
-    def create_ashr(self, lhs: Any, rhs: Any) -> Any:
-        """3.6: changes its operands."""
-        left, right = (Handle(x.data.copy(), x.dtype) for x in (lhs, rhs))
-        return super().create_ashr(left, right)
 
     def create_umulhi(self, lhs: Any, rhs: Any) -> Any:
         """3.6: extends the sign of signed operands."""
