@@ -86,7 +86,7 @@ def bytes_moved(case: Case, arguments: Arguments, direction: str) -> int:
     forward = bytes_of(arguments) + results
     if direction == "forward":
         return forward
-    return forward + bytes_of(arguments) + results + bytes_of(_differentiable(case, arguments))
+    return forward + bytes_of(arguments) + results + bytes_of(differentiable(case, arguments))
 
 
 def settings(case: Case, threads: int, wanted: list[str]) -> Iterator[tuple[str, int, int]]:
@@ -118,7 +118,7 @@ def compiled(case: Case, backend: str | Callable[..., Any]) -> Function:
     return torch.compile(copy, backend=backend, dynamic=False)
 
 
-def _differentiable(case: Case, arguments: Arguments) -> list[Tensor]:
+def differentiable(case: Case, arguments: Arguments) -> list[Tensor]:
     return [
         value
         for position, value in enumerate(arguments)
@@ -145,7 +145,7 @@ def _prepared(case: Case, rows: int, direction: str) -> tuple[Any, ...]:
     arguments = case.arguments(rows)
     if direction == "forward":
         return (arguments,)
-    inputs = [tensor.requires_grad_() for tensor in _differentiable(case, arguments)]
+    inputs = [tensor.requires_grad_() for tensor in differentiable(case, arguments)]
     with torch.no_grad():
         results = tensors(case.function(*arguments))
     return arguments, inputs, [torch.randn_like(result) for result in results]
