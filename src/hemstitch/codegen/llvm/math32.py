@@ -172,8 +172,8 @@ def sigmoid(e: Emitter, x: Value) -> Value:
         e.fneg(inverse), small, subtract(e, one, inverse)
     )  # of 1 + small's rounding too
     inverse = e.fma(residue, inverse, inverse)
-    numerator = e.select(e.compare("olt", x, f32(e, 0.0)), small, one)
-    return multiply(e, numerator, inverse)
+    # chosen last, product and choice are one instruction under a mask
+    return e.select(e.compare("olt", x, f32(e, 0.0)), multiply(e, small, inverse), inverse)
 
 
 def tanh(e: Emitter, x: Value) -> Value:

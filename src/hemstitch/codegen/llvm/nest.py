@@ -14,6 +14,7 @@ from typing_extensions import assert_never
 
 from hemstitch.codegen.llvm import memory, philox, prefetch, reduce
 from hemstitch.codegen.llvm.convert import cast
+from hemstitch.codegen.llvm.copies import copies_for
 from hemstitch.codegen.llvm.elementwise import apply
 from hemstitch.codegen.llvm.emitter import Emitter, Value
 from hemstitch.codegen.llvm.layout import ScratchLayout
@@ -46,7 +47,6 @@ from hemstitch.kernel.nodes import (
 )
 
 ARG = (Op.ARGMAX, Op.ARGMIN)
-LONG_BODY = 64  # statements; of longer ones two copies fill the registers
 STATUS = "status"  # the slot that a failed check writes to
 Slot = Buffer | SymbolicDim | str
 Inside = Callable[[Value], None]
@@ -267,7 +267,7 @@ class NestPrinter:
     def _lane_loop(self, axis: Axis, body: tuple[Stmt, ...]) -> None:
         """Whole vectors several at a time, then what is left one masked vector at a time."""
         e = self.emitter
-        copies = self._copies_for(axis, body)
+        copies = copies_for(axis, body, e.width)
         extent = self._extent(axis)
         known = int(extent.text) if not extent.text.startswith("%") else None
         step = e.width * copies
@@ -288,17 +288,6 @@ class NestPrinter:
                 body,
                 lambda i: self._vectors(axis, body, i, 1, None if is_even else extent),
             )
-
-    def _copies_for(self, axis: Axis, body: tuple[Stmt, ...]) -> int:
-        """How many vectors to work on at once, to hide latencies (and one Philox makes four)."""
-        copies = 4 if sum(1 for _ in walk(body)) <= LONG_BODY else 2
-        while (
-            copies > 1
-            and isinstance(axis.extent, int)
-            and axis.extent < copies * self.emitter.width
-        ):
-            copies //= 2
-        return copies
 
     def _vectors(
         self,
