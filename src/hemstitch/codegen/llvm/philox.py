@@ -7,6 +7,7 @@ the low 32 bits of a lane is not cleared: every product masks its operand, which
 from __future__ import annotations
 
 from hemstitch.codegen.llvm.arithmetic import f32, i32, multiply
+from hemstitch.codegen.llvm.crossing import interleaved
 from hemstitch.codegen.llvm.emitter import Emitter, Value
 from hemstitch.ir.philox import KEY_STEPS, MULTIPLIERS, ROUNDS
 
@@ -24,8 +25,8 @@ def uniform4(e: Emitter, seed: Value, first: Value) -> list[Value]:
     """For the elements first .. first + 4 W - 1, `first` a multiple of 4: one Philox for all."""
     counter = e.splat(e.binary("lshr", first, e.i64(2)))
     words = _philox(e, seed, e.binary("add", counter, e.lane_numbers()))
-    even_words, odd_words = _interleave(e, words[0], words[2]), _interleave(e, words[1], words[3])
-    low, high = (_interleave(e, *pair) for pair in zip(even_words, odd_words))
+    even_words, odd_words = interleaved(e, words[0], words[2]), interleaved(e, words[1], words[3])
+    low, high = (interleaved(e, *pair) for pair in zip(even_words, odd_words))
     return [_to_uniform(e, part) for part in (*low, *high)]
 
 
@@ -53,17 +54,6 @@ def _philox(e: Emitter, seed: Value, counter: Value) -> list[Value]:
 def _product(e: Emitter, word: Value, multiplier: int) -> Value:
     low = e.binary("and", word, e.constant(0xFFFFFFFF, "i64"))
     return e.binary("mul", low, e.constant(multiplier, "i64"))
-
-
-def _interleave(e: Emitter, a: Value, b: Value) -> tuple[Value, Value]:
-    """a0 b0 a1 b1 ... as two vectors."""
-
-    def part(first: int) -> Value:
-        lanes = range(first, first + e.width // 2)
-        order = ", ".join(f"i32 {lane}, i32 {lane + e.width}" for lane in lanes)
-        return e.define(a.type, f"shufflevector {a}, {b}, <{e.width} x i32> <{order}>")
-
-    return part(0), part(e.width // 2)
 
 
 def _to_uniform(e: Emitter, word: Value) -> Value:
