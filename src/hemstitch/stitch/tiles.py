@@ -105,8 +105,8 @@ class _Tiler:
             return [statement]
         if statement.lanes:
             return [self._loads(site, statement, path)]
-        if statement.axis.extent == 0:
-            return [statement]
+        if not isinstance(statement.axis.extent, int) or statement.axis.extent == 0:
+            return [statement]  # what never runs may have no memory to load from
         inner = (*path, statement.axis)
         body = [new for old in statement.body for new in self._inside(site, old, inner)]
         loop = Loop(statement.axis, tuple(body), lanes=False)
@@ -165,14 +165,14 @@ class _Tiler:
             match statement:
                 case Load(name, buffer, index, None) if buffer.role is Role.INPUT:
                     is_moved = buffer.dtype.compute is DType.F32
-                    is_moved &= self._is_crossed(site, loop.axis, index, path)
+                    is_moved &= self._is_crossed(site, loop.axis, index, NEAR, path)
                 case Let(name, _, operands, source, dtype):
                     is_moved = source.compute is dtype.compute is DType.F32
                     is_moved &= not names.isdisjoint(operands)
                     is_moved &= names | self.constants >= set(operands)
                 case Store(buffer, index, name):
                     is_moved = name in names and buffer not in self.read and not path
-                    is_moved &= self._is_crossed(site, loop.axis, index, path)
+                    is_moved &= self._is_crossed(site, loop.axis, index)
                 case _:
                     continue
             if is_moved:
@@ -181,11 +181,16 @@ class _Tiler:
         return moved
 
     def _is_crossed(
-        self, site: _Site, lane: Axis, index: Index, path: tuple[Axis, ...] = ()
+        self,
+        site: _Site,
+        lane: Axis,
+        index: Index,
+        steps: tuple[int, ...] = (1,),
+        path: tuple[Axis, ...] = (),
     ) -> bool:
         """Far along the lanes, near along the site's axis, the same in all iterations of `path`."""
         step, near = index.coefficient(lane), index.coefficient(site.axis)
-        if not isinstance(step, int) or abs(step) < FAR or near not in NEAR:
+        if not isinstance(step, int) or abs(step) < FAR or near not in steps:
             return False
         return not any(isinstance(v, Computed) or v in path for v, _ in index.terms)
 
@@ -203,7 +208,9 @@ class _Tiler:
         if not inner.lanes or not isinstance(store, Store) or not self._fits(site.axis, inner.axis):
             return loop
         rest = inner.body[:-1]
-        far = self._is_crossed(site, inner.axis, store.index)
+        # neighbours, stored together: two of each value
+        is_doubled = path and path[-1].extent == 2 and store.index.coefficient(path[-1]) == 1
+        far = self._is_crossed(site, inner.axis, store.index, (2,) if is_doubled else (1,))
         if not far or store.buffer in self.read or store.buffer.dtype is not DType.F32:
             return loop
         if not all(isinstance(s, Let | Load) and _is_free_of(s, path) for s in rest):
@@ -211,7 +218,7 @@ class _Tiler:
         tile, name = self._tile(site, inner.axis), self.buffers.name("v")
         place = _in_tile(site.axis, inner.axis)
         out: list[Stmt] = [Load(name, tile, place), Store(store.buffer, store.index, name)]
-        if path and store.index.coefficient(path[-1]) == 1:  # neighbours, stored together
+        if is_doubled:
             out[1:] = [Loop(path.pop(), (out[1],), lanes=False)]
         emptied: Stmt = _crossing(inner.axis, site.axis, out)
         for axis in reversed(path):
