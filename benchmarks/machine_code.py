@@ -45,21 +45,21 @@ PROGRAMS = 4 * generic_gpu().threads
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """On one kernel for one target."""
+    """On one kernel for one target, in words."""
 
-    kernel: str
-    target: str
-    facts: Facts
-    findings: tuple[Finding, ...]
+    head: str
+    findings: tuple[str, ...]
 
     def __str__(self) -> str:
-        known = self.facts
-        head = (
-            f"{self.kernel:60.60} {self.target:7} {known.registers:4} registers "
-            f"{known.spills:3} spills {known.instructions:6} instructions "
-            f"{known.wide_share(WIDE_BITS):5.0%} wide"
-        )
-        return "\n    ".join([head, *map(str, self.findings)])
+        return "\n    ".join([self.head, *self.findings])
+
+
+def _said(program: Program, target: str, known: Facts, findings: Sequence[Finding]) -> Verdict:
+    head = (
+        f"{program.entry:60.60} {target:7} {known.registers:4} registers {known.spills:3} spills "
+        f"{known.instructions:6} instructions {known.wide_share(WIDE_BITS):5.0%} wide"
+    )
+    return Verdict(head, tuple(map(str, findings)))
 
 
 def programs_of(case: Case, rows: int) -> list[Program]:
@@ -108,10 +108,10 @@ def verdict(target: str, program: Program) -> Verdict:
     )
     if target.startswith("gfx"):
         text = compiled.assembly
-        return Verdict(program.entry, target, amd_facts(text), lint_amd(text, expected))
+        return _said(program, target, amd_facts(text), lint_amd(text, expected))
     code = disassemble(compiled.binary, tools_folder())
     found = lint(code, parse_ptx(compiled.assembly), expected, architecture(target))
-    return Verdict(program.entry, target, facts(code), found)
+    return _said(program, target, facts(code), found)
 
 
 def verdicts(targets: Sequence[str], programs: Sequence[Program]) -> Iterator[Verdict]:

@@ -96,7 +96,7 @@ def test_the_machine_is_described_in_json() -> None:
 
 
 def test_results_go_into_the_readme() -> None:
-    times = {"copy": 1.0, "nothing": 0.6, "eager": 8.0, "inductor": 4.0, "ours": 2.0}
+    times = {"copy": 1.0, "limit": 1.6, "eager": 8.0, "inductor": 4.0, "ours": 2.0}
     line = {"threads": 2, "size_class": "L2", "direction": "both", "microseconds": times}
     about = {"processor": "P", "cores": 2, "vectors": "V", "torch": "2", "date": "2026-01-02T03"}
     rows = table.table({"lines": [line], "machine": about}, "ours")

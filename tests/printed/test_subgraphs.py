@@ -1,5 +1,5 @@
-"""Typical programs as Triton kernels, emulated with all checks: as many kernels as on a CPU, and the
-numbers of float64."""
+"""Typical programs as Triton kernels, emulated with all checks: as many kernels as on a CPU, and
+the numbers of float64."""
 
 from __future__ import annotations
 
@@ -106,8 +106,11 @@ PROGRAMS = {
     "no columns": (lambda x: x.sum(1) + 1, (torch.zeros(4, 0),), False),
     "AdamW": (
         adamw,
-        ([random(5, 7), random(9)], [random(5, 7, seed=1), random(9, seed=1)])
-        + ([random(5, 7, seed=2), random(9, seed=2)], [torch.rand(5, 7), torch.rand(9)], 3),
+        (
+            *([random(5, 7, seed=k), random(9, seed=k)] for k in range(3)),
+            [torch.rand(5, 7), torch.rand(9)],
+            3,
+        ),
         False,
     ),
 }

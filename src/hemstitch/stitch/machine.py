@@ -19,6 +19,7 @@ class Machine:
     l1_bytes: int  # what a row may take to be read again for nothing: on a GPU, in registers
     l2_bytes: int
     sums_in_double: bool  # accumulators in memory may add up millions of values one by one
+    crosses_in_tiles: bool  # values that change the order of axes go through tiles in cache
     operations_per_second: float  # vector instructions of one thread
     access: float  # what a vector's first load or store costs, in vector instructions
     memory_bytes_per_second: float  # of all threads together, beyond the caches
@@ -36,6 +37,7 @@ def generic_cpu(threads: int, lanes: int) -> Machine:
         l1_bytes=32 << 10,
         l2_bytes=1 << 20,
         sums_in_double=True,
+        crosses_in_tiles=True,
         operations_per_second=7e9,
         access=1.0,
         memory_bytes_per_second=20e9 * min(threads, 8),
@@ -57,6 +59,7 @@ def generic_gpu(processors: int = 132) -> Machine:
         l1_bytes=32 << 10,
         l2_bytes=256 << 10,
         sums_in_double=False,
+        crosses_in_tiles=False,
         operations_per_second=operations,
         access=4 * lanes * operations * processors / bandwidth,
         memory_bytes_per_second=bandwidth,

@@ -44,7 +44,9 @@ def stitch(groups: Sequence[Group], machine: Machine, name: str) -> Stitched:
             for nest in range(len(scheduled.mappings)):
                 if scheduled.at(nest, phase):
                     built = NestBuilder(group, scheduled, buffers, nest, phase).build()
-                    phases[phase].append(tiled(built, buffers, machine))
+                    if machine.crosses_in_tiles:
+                        built = tiled(built, buffers, machine)
+                    phases[phase].append(built)
     parameters = [*buffers.tensors.values(), *buffers.scratch]
     found = tuple(
         Phase(tuple(nests), "results of other tasks are read" if number else "")
