@@ -15,7 +15,6 @@ from hemstitch.stitch.machine import Machine
 from hemstitch.stitch.refusal import Refusal, Refused
 from hemstitch.stitch.stitch import stitch
 
-MOST_PACKED = 64  # groups of one packed launch: bounds code size and argument count
 
 
 def make_plan(graph: Graph, machine: Machine, options: Options) -> Plan:
@@ -97,7 +96,7 @@ def _steps(
             flush()
             steps.extend(_apart(graph, clustering, cluster, len(steps)))
         else:
-            if not pack or len(packed) == MOST_PACKED or cluster.before & set(packed):
+            if not pack or len(packed) == clustering.machine.most_packed or cluster.before & set(packed):
                 flush()
             packed.append(cluster)
     flush()

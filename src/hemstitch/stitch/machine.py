@@ -24,6 +24,7 @@ class Machine:
     access: float  # what a vector's first load or store costs, in vector instructions
     memory_bytes_per_second: float  # of all threads together, beyond the caches
     cache_bytes_per_second: float  # of one thread, out of L2
+    most_packed: int  # groups of one launch: bounds code size, argument count and registers
     launch_seconds: float
     barrier_seconds: float
 
@@ -42,6 +43,7 @@ def generic_cpu(threads: int, lanes: int) -> Machine:
         access=1.0,
         memory_bytes_per_second=20e9 * min(threads, 8),
         cache_bytes_per_second=60e9,
+        most_packed=64,
         launch_seconds=2e-6,
         barrier_seconds=1e-6,
     )
@@ -64,6 +66,7 @@ def generic_gpu(processors: int = 132) -> Machine:
         access=4 * lanes * operations * processors / bandwidth,
         memory_bytes_per_second=bandwidth,
         cache_bytes_per_second=5e12 / processors,
+        most_packed=32,
         launch_seconds=3e-6,
         barrier_seconds=2e-6,
     )
