@@ -16,7 +16,6 @@ from hemstitch.stitch.refusal import Refusal, Refused
 from hemstitch.stitch.stitch import stitch
 
 
-
 def make_plan(graph: Graph, machine: Machine, options: Options) -> Plan:
     needs, clustering = _clustered(graph, machine, options)
     order = _in_order(clustering)
@@ -96,7 +95,8 @@ def _steps(
             flush()
             steps.extend(_apart(graph, clustering, cluster, len(steps)))
         else:
-            if not pack or len(packed) == clustering.machine.most_packed or cluster.before & set(packed):
+            is_full = len(packed) == clustering.machine.most_packed
+            if not pack or is_full or cluster.before & set(packed):
                 flush()
             packed.append(cluster)
     flush()
