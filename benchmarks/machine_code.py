@@ -104,7 +104,7 @@ def verdict(target: str, program: Program) -> Verdict:
         program.warps,
         compiled.shared_bytes,
         barriers=program.barriers,
-        width_bits=WIDE_BITS if program.is_contiguous else 0,
+        width_bits=WIDE_BITS if program.is_wide else 0,
     )
     if target.startswith("gfx"):
         text = compiled.assembly

@@ -77,7 +77,8 @@ def _number(text: str, name: str) -> int:
 
 
 def _spilled(text: str) -> int:
-    return sum(int(count) for count in re.findall(r"\.[sv]gpr_spill_count:\s*(\d+)", text))
+    """Scalar registers are spilled into lanes of vector registers, not to memory."""
+    return sum(int(count) for count in re.findall(r"\.vgpr_spill_count:\s*(\d+)", text))
 
 
 def _accesses(opcodes: list[str], direction: str) -> Accesses:

@@ -10,6 +10,7 @@ from hemstitch.codegen.triton import tiling
 from hemstitch.codegen.triton.nest import NestPrinter
 from hemstitch.codegen.triton.scope import Scope
 from hemstitch.codegen.triton.tiling import Tiling
+from hemstitch.codegen.triton.wide import is_wide
 from hemstitch.ir.dims import Dim, choice, symbol, total
 from hemstitch.kernel.nodes import Buffer, Kernel, Nest, Role
 
@@ -31,8 +32,8 @@ class Program:
     """Source and what its caller must know. Arguments in order: `parameters`, `scratch` (elements
     in terms of "threads", the programs of the launch), a semaphore if there are barriers, `sizes`.
 
-    `tiles`: how many programs have work in the largest phase; `programs` more than once around
-    take the rest."""
+    `tiles`: how many programs have work in the largest phase; fewer take several each. `is_wide`:
+    nothing stands in the way of accesses of 16 bytes (see wide.py)."""
 
     text: str
     entry: str
@@ -43,10 +44,7 @@ class Program:
     barriers: int
     warps: int
 
-    @property
-    def is_contiguous(self) -> bool:
-        """No phase gathers what programs left for each other, in narrow loads."""
-        return not self.barriers
+    is_wide: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +62,14 @@ class _Function:
 
 def print_kernel(kernel: Kernel, hint: Callable[[Dim], int], programs: int) -> Program:
     """`hint`: a likely value of a size; `programs`: so many run at once. Both for tiles."""
-    is_wide = any(not isinstance(b.size, int) or b.size > MOST_32_BIT for b in kernel.parameters)
+    needs_64_bits = any(
+        not isinstance(b.size, int) or b.size > MOST_32_BIT for b in kernel.parameters
+    )
     phases: list[list[_Function]] = []
     for number, phase in enumerate(kernel.phases):
         tilings = [tiling.choose(nest, hint, programs) for nest in phase.nests]
         names = [f"{kernel.name}_{number}_{position}" for position in range(len(phase.nests))]
-        phases.append(list(_functions(names, phase.nests, tilings, is_wide)))
+        phases.append(list(_functions(names, phase.nests, tilings, needs_64_bits)))
     functions = [function for phase in phases for function in phase]
     touched = {buffer for function in functions for buffer in function.buffers}
     scratch = tuple(
@@ -92,6 +92,7 @@ def print_kernel(kernel: Kernel, hint: Callable[[Dim], int], programs: int) -> P
         choice("max", [total(function.tiles for function in phase) for phase in phases]),
         kernel.barriers,
         max(function.warps for function in functions),
+        not kernel.barriers and all(is_wide(n) for phase in kernel.phases for n in phase.nests),
     )
 
 
@@ -103,23 +104,23 @@ def _for_all(buffer: Buffer) -> Buffer:
 
 
 def _functions(
-    names: Sequence[str], nests: Sequence[Nest], tilings: Sequence[Tiling], is_wide: bool
+    names: Sequence[str], nests: Sequence[Nest], tilings: Sequence[Tiling], needs_64_bits: bool
 ) -> Iterator[_Function]:
     """The nests of one phase: their tiles are numbered one after the other."""
     shift: Dim = 0
     for name, nest, chosen in zip(names, nests, tilings):
-        function = _function(name, nest, chosen, shift, is_wide)
+        function = _function(name, nest, chosen, shift, needs_64_bits)
         shift = shift + function.tiles
         yield function
 
 
-def _function(name: str, nest: Nest, chosen: Tiling, shift: Dim, is_wide: bool) -> _Function:
+def _function(name: str, nest: Nest, chosen: Tiling, shift: Dim, needs_64_bits: bool) -> _Function:
     """Rows that keep something in memory for later cannot share a tile: there is one copy."""
-    scope = Scope(chosen.rows, is_wide)
+    scope = Scope(chosen.rows, needs_64_bits)
     printer = NestPrinter(nest, chosen, shift, scope)
     lines = printer.print()
     if printer.memory.in_memory and chosen.rows > 1:
-        return _function(name, nest, Tiling(1, chosen.lanes), shift, is_wide)
+        return _function(name, nest, Tiling(1, chosen.lanes), shift, needs_64_bits)
     buffers = [buffer for buffer in scope.buffers if buffer not in printer.memory.dead]
     why = f"{nest.why}; tiles of {chosen.rows} rows"
     return _Function(

@@ -66,7 +66,7 @@ class NestPrinter:
         """The lines of the function's body."""
         scope, writer = self.scope, self.scope.writer
         scope.axes[TASK] = Value("program")
-        writer.line(f"{ZERO} = tl.zeros([1, 1], tl.int{64 if scope.is_wide else 32})")
+        writer.line(f"{ZERO} = tl.zeros([1, 1], tl.int{64 if scope.needs_64_bits else 32})")
         for carried in self.carried.values():
             self.reductions.start_carried(carried)
         if self._is_for_all_programs:
@@ -118,7 +118,7 @@ class NestPrinter:
         count = product(axis.extent for axis in rows)
         within = f"tl.arange(0, {size})[:, None]" if size > 1 else ZERO
         first = f"{size} * tile" if size > 1 else "tile"
-        if scope.is_wide:
+        if scope.needs_64_bits:
             first = f"{first}.to(tl.int64)" if size == 1 else f"{size} * tile.to(tl.int64)"
         scope.writer.line(f"row = {first} + {within}")
         scope.row_mask = None
@@ -262,7 +262,7 @@ class NestPrinter:
         name = f"lane{size}"
         key = ("lanes", size)
         if self.scope.find(key) is None:
-            wide = ".to(tl.int64)" if self.scope.is_wide else ""
+            wide = ".to(tl.int64)" if self.scope.needs_64_bits else ""
             self.scope.define(name, key, Value(f"tl.arange(0, {size})[None, :]{wide}", lanes=True))
         return name
 

@@ -46,7 +46,7 @@ class Scope:
     """`buffers` and `sizes`: those that the function turned out to need, in order."""
 
     rows: int  # of a tile
-    is_wide: bool  # indices need 64 bits
+    needs_64_bits: bool  # of indices
     writer: Writer = field(default_factory=Writer)
     buffers: dict[Buffer, None] = field(default_factory=dict)
     sizes: dict[str, None] = field(default_factory=dict)
