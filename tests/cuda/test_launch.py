@@ -61,7 +61,7 @@ def test_machine_code_for_unaligned_tensors_assumes_nothing():
         aligned: build(program, variant_of(aligned, ()), "sm_90").asm["ptx"]
         for aligned in (True, False)
     }
-    assert "v4" in texts[True] and "v4" not in texts[False] and "v2" not in texts[False]
+    assert "global.v4." in texts[True] and "global.v" not in texts[False]
 
 
 def test_sizes_follow_the_tensors(driver):
