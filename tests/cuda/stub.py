@@ -100,6 +100,7 @@ class Driver:
     def device(self, index: int = 0, target: str = "sm_90") -> Device:
         return Device(
             index=index,
+            name="Stub",
             target=target,
             processors=132,
             stream=lambda asked: self.stream + asked,

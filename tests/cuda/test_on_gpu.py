@@ -130,7 +130,7 @@ def test_tensors_that_are_not_aligned():
 
 
 def test_occupancy_is_the_drivers():
-    """A cooperative launch with one program more than fit is refused, with all of them it is not."""
+    """A cooperative launch with one program more than fit is refused."""
     from hemstitch.runtime.cuda.device import device_of  # noqa: PLC0415
     from hemstitch.runtime.cuda.kernel import Variant, load  # noqa: PLC0415
     from tests.cuda.steps import centred as program  # noqa: PLC0415

@@ -33,7 +33,7 @@ def build(plan: Plan, options: Options) -> list[Launch | None]:
     """A launch for each step that is no library call."""
     makers: dict[str, Callable[[KernelStep], Launch]] = {
         "interpret": partial(_emulated, options.check),
-        "cuda": _on_gpu,
+        "cuda": partial(_on_gpu, options.tune),
     }
     make = makers.get(options.target, _native)
     return [
@@ -61,8 +61,8 @@ def _emulated(check: bool, step: KernelStep) -> Launch:
     return launch
 
 
-def _on_gpu(step: KernelStep) -> Launch:
-    launch: Launch = importlib.import_module("hemstitch.runtime.cuda").launch_of(step)
+def _on_gpu(tune: bool, step: KernelStep) -> Launch:
+    launch: Launch = importlib.import_module("hemstitch.runtime.cuda").launch_of(step, tune=tune)
     return launch
 
 

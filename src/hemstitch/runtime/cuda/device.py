@@ -21,6 +21,7 @@ class Device:
     this thread: which device is current, and the former one when another becomes it."""
 
     index: int
+    name: str
     target: str  # such as sm_90
     processors: int
     stream: Callable[[int], int]
@@ -52,6 +53,7 @@ def device_of(index: int) -> Device:
     place = torch.device("cuda", index)
     return Device(
         index=index,
+        name=torch.cuda.get_device_name(index),
         target=f"sm_{major}{minor}",
         processors=torch.cuda.get_device_properties(index).multi_processor_count,
         stream=_CUDA._cuda_getCurrentRawStream,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hemstitch.codegen.triton.kernel import Program, print_kernel
+from hemstitch.codegen.triton.kernel import Program, candidates
 from hemstitch.fusion.plan import KernelStep
 from hemstitch.ir.dims import Dim
 from hemstitch.kernel.nodes import Kernel
@@ -20,14 +20,15 @@ from hemstitch.runtime.cuda.device import Device, current_index, device_of
 from hemstitch.runtime.cuda.grid import Grid, grid_of
 from hemstitch.runtime.cuda.kernel import Loaded, Variant, load, variant_of
 from hemstitch.runtime.cuda.semaphore import Semaphores, semaphores_of
+from hemstitch.runtime.cuda.tune import best, folder
 
 _NUMBER = re.compile(r"^k\d+")
 MOST_CALLS = 256  # sizes and alignments that are remembered for one kernel; the oldest goes first
 
 
-def launch_of(step: KernelStep, index: int | None = None) -> Launch:
+def launch_of(step: KernelStep, index: int | None = None, tune: bool = False) -> Launch:
     """`index`: of the device whose tensors it will get, the current one if None. A call with
-    tensors of another device compiles for that one.
+    tensors of another device compiles for that one. `tune`: time several candidates now.
 
     Raises KernelBuildError.
     """
@@ -35,17 +36,23 @@ def launch_of(step: KernelStep, index: int | None = None) -> Launch:
     kernel = step.stitched.kernel
     # Without its number in the plan, so that equal kernels are compiled once.
     name = f"stitched{_NUMBER.sub('', kernel.name)}"
-    program = print_kernel(
+    programs = candidates(
         Kernel(name, kernel.buffers, kernel.phases), partial(likely, step), first.processors
     )
-    launcher = Launcher(program, device_of)
-    launcher.prepare(first.index, tuple(likely(step, size) for size in program.sizes))
+    make = partial(Launcher, find=device_of)
+    program = best(programs, partial(_likely_sizes, step), first, tune, make, folder())
+    launcher = make(program)
+    launcher.prepare(first.index, _likely_sizes(step, program))
     return Launch(launcher, step.stitched.tensors, program.sizes, 0)
 
 
 def likely(step: KernelStep, size: Dim) -> int:
     """A size at the example's sizes."""
     return step.groups[0].hint(size)
+
+
+def _likely_sizes(step: KernelStep, program: Program) -> tuple[int, ...]:
+    return tuple(likely(step, size) for size in program.sizes)
 
 
 @dataclass(frozen=True, slots=True)
