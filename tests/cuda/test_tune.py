@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -43,15 +43,40 @@ def choose(driver, tmp_path, monkeypatch):
     return chosen
 
 
+class Guess(NamedTuple):
+    """In place of an estimate."""
+
+    seconds: float
+    memory_seconds: float
+    barrier_seconds: float
+
+    @property
+    def rank(self) -> tuple[float]:
+        return (self.seconds,)
+
+
 @pytest.fixture
-def estimated(monkeypatch) -> dict[Program, float]:
+def asked() -> list[Program]:
+    """What was estimated, in order."""
+    return []
+
+
+@pytest.fixture
+def floor() -> dict[Program, float]:
+    """Seconds that each program must take for its bytes."""
+    return {}
+
+
+@pytest.fixture
+def estimated(monkeypatch, asked, floor) -> dict[Program, float]:
     """Seconds that each program is said to take; one without does not compile."""
     seconds: dict[Program, float] = {}
 
     def estimate(program: Program, *more: Any) -> Any:
         if program not in seconds:
             raise KernelBuildError("it does not compile")
-        return type("Estimate", (), {"seconds": seconds[program], "rank": (seconds[program],)})()
+        asked.append(program)
+        return Guess(seconds[program], floor.get(program, 0.0), 0.0)
 
     monkeypatch.setattr(tune, "estimate", estimate)
     return seconds
@@ -87,6 +112,13 @@ def test_the_best_estimate_if_it_is_clearly_better(choose, estimated):
     assert choose(programs) is programs[0]
     estimated[programs[1]] = 0.5
     assert choose(programs[:2]) is programs[1]
+
+
+def test_where_bytes_decide_only_the_usual_one_is_estimated(choose, estimated, asked, floor):
+    programs = softmax()
+    estimated.update(zip(programs, (1.0, 0.1)))
+    floor[programs[0]] = 0.95
+    assert choose(programs) is programs[0] and asked == [programs[0]]
 
 
 def test_the_usual_one_where_nothing_is_known(choose, estimated, driver, tmp_path):

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from hemstitch.latency.architecture import ARCHITECTURES, Architecture
+from hemstitch.runtime.recycle import empty_strided_on
 
 _CUDA: Any = torch._C  # a build without CUDA has none of these names
 
@@ -28,7 +29,7 @@ class Device:
     current: Callable[[], int]
     exchange: Callable[[int], int]
     is_capturing: Callable[[], bool]
-    empty: Callable[[int], torch.Tensor]  # bytes
+    empty: Callable[[int], torch.Tensor]  # bytes; on the current device
     zeros: Callable[[int], torch.Tensor]  # i32
 
     @property
@@ -51,6 +52,7 @@ def device_of(index: int) -> Device:
     """By torch's number."""
     major, minor = torch.cuda.get_device_capability(index)
     place = torch.device("cuda", index)
+    empty = empty_strided_on(place)
     return Device(
         index=index,
         name=torch.cuda.get_device_name(index),
@@ -60,7 +62,7 @@ def device_of(index: int) -> Device:
         current=_CUDA._cuda_getDevice,
         exchange=_CUDA._cuda_exchangeDevice,
         is_capturing=_CUDA._cuda_isCurrentStreamCapturing,
-        empty=partial(torch.empty, dtype=torch.uint8, device=place),
+        empty=lambda count: empty((count,), (1,), torch.uint8),
         zeros=partial(torch.zeros, dtype=torch.int32, device=place),
     )
 

@@ -21,6 +21,7 @@ from triton.testing import do_bench
 from hemstitch.codegen.triton.kernel import Program
 from hemstitch.errors import HemstitchError
 from hemstitch.ir.dims import evaluate
+from hemstitch.latency.architecture import Architecture
 from hemstitch.latency.evaluate import Estimate
 from hemstitch.runtime.cuda.device import Device
 from hemstitch.runtime.cuda.estimate import bytes_of, estimate
@@ -64,15 +65,32 @@ def best(
     path = memory / f"{_key(known, tune)}.json"
     chosen = _recall(path, len(known.programs))
     if chosen is None:
-        estimates: dict[int, Estimate] = {}
-        for number, program in enumerate(known.programs):
-            with suppress(HemstitchError):  # it does not compile: no candidate
-                estimates[number] = estimate(program, sizes_of(program), bytes_, architecture)
+        estimates = _estimates(known, architecture, bytes_, tune)
         order = sorted(estimates, key=lambda number: estimates[number].rank)
         seconds = _timed(known, order[:MOST_TIMED], launcher) if tune else {}
         chosen = min(seconds, key=seconds.__getitem__, default=_clearly_best(order, estimates))
         _remember(path, chosen, seconds)
     return known.programs[chosen]
+
+
+def _estimates(
+    known: _Candidates, architecture: Architecture, memory_bytes: int, all_of_them: bool
+) -> dict[int, Estimate]:
+    """By number; none for what does not compile. Each costs a second: only the first one's where no
+    other can be clearly better, since all move the same bytes through the same barriers."""
+    found: dict[int, Estimate] = {}
+    for number, program in enumerate(known.programs):
+        with suppress(HemstitchError):
+            sizes = known.sizes_of(program)
+            found[number] = estimate(program, sizes, memory_bytes, architecture)
+        first = found.get(0)
+        if not all_of_them and first is not None and _floor(first) >= CLEARLY * first.seconds:
+            break
+    return found
+
+
+def _floor(estimate: Estimate) -> float:
+    return estimate.memory_seconds + estimate.barrier_seconds
 
 
 def _clearly_best(order: Sequence[int], estimates: dict[int, Estimate]) -> int:
