@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,10 +44,11 @@ def compile_with(
 ) -> Function:
     """The same, telling `observe` of every graph: ("forward" | "backward" | "inference", it)."""
     parts: dict[str, Part] = {}
+    recorder = _recorder(options)
     whole: Function = aot_autograd(
-        fw_compiler=_GraphCompiler("forward", options, observe, parts),
-        bw_compiler=_GraphCompiler("backward", options, observe, parts),
-        inference_compiler=_GraphCompiler("inference", options, observe, parts),
+        fw_compiler=_GraphCompiler("forward", options, observe, parts, recorder),
+        bw_compiler=_GraphCompiler("backward", options, observe, parts, recorder),
+        inference_compiler=_GraphCompiler("inference", options, observe, parts, recorder),
         partition_fn=partition,
         decompositions=decompositions(),
         keep_inference_input_mutations=True,
@@ -56,12 +58,14 @@ def compile_with(
 
 @dataclass(frozen=True, slots=True)
 class _GraphCompiler:
-    """What AOTAutograd calls for one of its graphs. `parts`: takes what came out of it."""
+    """What AOTAutograd calls for one of its graphs. `parts`: takes what came out of it.
+    `recorder`: makes CUDA graphs of calls."""
 
     kind: str
     options: Options
     observe: Observer | None
     parts: dict[str, Part]
+    recorder: Any
 
     def __call__(self, gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Function:
         run = self._run(gm, inputs)
@@ -79,7 +83,15 @@ class _GraphCompiler:
             return _boxed(gm)
         if self.observe is not None:
             self.observe(self.kind, compiled)
-        return _verified(compiled) if self.options.verify else compiled.executable
+        if self.options.verify:
+            return _verified(compiled)
+        if self.recorder is not None:
+            constants = compiled.captured.constants
+            recorded: Function = self.recorder.record(
+                self.kind, compiled.executable, gm, inputs, constants
+            )
+            return recorded
+        return compiled.executable
 
     def _private_results(self) -> int | None:
         """How many results of a forward graph are the user's; the others go to backward."""
@@ -88,6 +100,13 @@ class _GraphCompiler:
             return None
         count = getattr(context.fw_metadata, "num_forward_returns", None)
         return count if isinstance(count, int) else None
+
+
+def _recorder(options: Options) -> Any:
+    # Only this option needs PyTorch's CUDA graphs, and Triton.
+    if not options.cuda_graphs:
+        return None
+    return importlib.import_module("hemstitch.runtime.cuda.graphs").Recorder()
 
 
 def _verified(compiled: Compiled) -> Verified:

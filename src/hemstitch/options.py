@@ -32,6 +32,8 @@ class Options:
     planner: str = "auto"  # conservative: elementwise, and a reduction only at a kernel's end
     pack: bool = True  # independent kernels may share a launch
     recycle: bool = True  # large results live where earlier ones did that nobody holds any more
+    tune: bool = False  # on a GPU, time a few shapes of tiles once and remember the fastest
+    cuda_graphs: bool = False  # calls of known sizes are recorded once and replayed
     verify: bool = False  # run eager beside every compiled call and compare
     strict: bool = False  # a failure inside Hemstitch raises rather than falls back
     check: bool = False  # check every intermediate form after every stage

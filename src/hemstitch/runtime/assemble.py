@@ -19,7 +19,7 @@ from hemstitch.ir.graph import InputAttr, LibraryCall, Operand
 from hemstitch.ir.types import DType, contiguous_strides
 from hemstitch.runtime.dtypes import TORCH_DTYPES
 from hemstitch.runtime.interpret import with_strides
-from hemstitch.runtime.recycle import LEAST_BYTES, Layout, empty_strided
+from hemstitch.runtime.recycle import LEAST_BYTES, Layout, empty_strided_on
 from hemstitch.runtime.returned import Argument, Fixed, Item, Number, Result, Returned, View
 from hemstitch.stitch.group import Tensor
 
@@ -31,6 +31,7 @@ OUT_FORMS: Mapping[object, object] = {
     aten.addmm.default: torch.addmm,
     aten.baddbmm.default: torch.baddbmm,
 }
+CPU = torch.device("cpu")
 _NAME = re.compile(r"\b[at]\d+\b")
 
 
@@ -76,6 +77,7 @@ class Assembly:
     windows: list[Window]
     scratch: list[Dim]
     large: dict[str, Layout]
+    device: torch.device
 
 
 def assemble(
@@ -83,9 +85,10 @@ def assemble(
     launches: Sequence[Launch | None],
     returns: Sequence[Returned],
     arguments: int,
+    device: torch.device = CPU,
 ) -> Assembly:
-    """`launches[k]` runs step k where that is no library call."""
-    return _Assembler(plan, launches, returns, arguments).assemble()
+    """`launches[k]` runs step k where that is no library call; all tensors are on `device`."""
+    return _Assembler(plan, launches, returns, arguments, device).assemble()
 
 
 @dataclass(slots=True)
@@ -94,6 +97,7 @@ class _Assembler:
     launches: Sequence[Launch | None]
     returns: Sequence[Returned]
     arguments: int
+    device: torch.device
     lines: list[str] = field(default_factory=list)
     fixed: dict[str, object] = field(default_factory=dict)
     sizes: dict[str, Dim | tuple[Dim, ...]] = field(default_factory=dict)
@@ -105,10 +109,12 @@ class _Assembler:
     replaced: set[Tensor] = field(default_factory=set)
 
     def assemble(self) -> Assembly:
-        self.fixed |= {"empty": empty_strided, "reinterpret": _reinterpret, "lay": with_strides}
+        empty = empty_strided_on(self.device)
+        self.fixed |= {"empty": empty, "reinterpret": _reinterpret, "lay": with_strides}
         self.fixed["copy"] = _copy
         self._find_shared()
-        self._find_slots()
+        if self.device == CPU:
+            self._find_slots()
         steps: list[list[str]] = []
         for number, step in enumerate(self.plan.steps):
             self.lines = []
@@ -123,7 +129,9 @@ class _Assembler:
         scratch = [launch.scratch_bytes for launch in self.launches if launch is not None]
         slots = list(self.slots.values())
         windows = list(self.windows)
-        return Assembly(source, self.fixed, self.sizes, slots, windows, scratch, self.large)
+        return Assembly(
+            *(source, self.fixed, self.sizes, slots, windows, scratch), self.large, self.device
+        )
 
     def _source(self, steps: list[list[str]], results: str) -> str:
         used = [f"a{p}" for p in range(self.arguments)]
@@ -188,7 +196,7 @@ class _Assembler:
         return self.names[tensor]
 
     def _allocate(self, tensor: Tensor) -> None:
-        layout = _large_layout(tensor)
+        layout = _large_layout(tensor) if self.device == CPU else None
         if layout is not None:
             name = f"large{len(self.large)}"
             self.large[name] = layout
@@ -365,7 +373,10 @@ def _is_view(step: LibraryStep) -> bool:
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
     """With the very same strides."""
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype).copy_(tensor)
+    fresh = torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+    )
+    return fresh.copy_(tensor)
 
 
 def _reinterpret(

@@ -31,7 +31,11 @@ def _loaded(text: str, entry: str) -> jit.Entry:
 
 def build(plan: Plan, options: Options) -> list[Launch | None]:
     """A launch for each step that is no library call."""
-    make = partial(_emulated, options.check) if options.target == "interpret" else _native
+    makers: dict[str, Callable[[KernelStep], Launch]] = {
+        "interpret": partial(_emulated, options.check),
+        "cuda": partial(_on_gpu, options.tune),
+    }
+    make = makers.get(options.target, _native)
     return [
         None if isinstance(step, LibraryStep) else _build_step(step, make, options.strict)
         for step in plan.steps
@@ -54,6 +58,11 @@ def _emulated(check: bool, step: KernelStep) -> Launch:
     # Triton is not among the requirements: only this target needs it.
     emulated = importlib.import_module("hemstitch.runtime.emulated")
     launch: Launch = emulated.launch_of(step, check)
+    return launch
+
+
+def _on_gpu(tune: bool, step: KernelStep) -> Launch:
+    launch: Launch = importlib.import_module("hemstitch.runtime.cuda").launch_of(step, tune=tune)
     return launch
 
 

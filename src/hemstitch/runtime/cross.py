@@ -1,6 +1,6 @@
 """A Triton kernel compiled for a GPU that need not be there. Takes the kernel and what its
-parameters are, gives machine code and assembly text. The only user of Triton's compiler; 3.6 to
-3.9.
+parameters are, gives machine code and assembly text, or what a launch needs. The only user of
+Triton's compiler; 3.6 to 3.9.
 
 Imported only where Triton is installed.
 """
@@ -57,43 +57,11 @@ def compile_for(
     signature: Mapping[str, str],
     constants: Mapping[str, object],
     target: str,
-    *,
-    warps: int,
-    stages: int = 1,
-    divisible_by_16: Iterable[str] = (),
-    cooperative: bool = False,
-    fuse_multiply_add: bool = True,
-    most_registers: int | None = None,
+    **choices: Any,
 ) -> Compiled:
-    """`signature` has the type of every parameter that is no constant. Pointers are taken to be
-    aligned as PyTorch's allocator aligns them; `divisible_by_16` names the integers that are.
-
-    Raises KernelBuildError with the compiler's last words.
-    """
-    source = ASTSource(
-        kernel,
-        {name: signature.get(name, "constexpr") for name in kernel.arg_names},
-        dict(constants),
-        _alignments(kernel.arg_names, signature, frozenset(divisible_by_16)),
-    )
-    machine = gpu_target(target)
-    options = {
-        "num_warps": warps,
-        "num_stages": stages,
-        "enable_fp_fusion": fuse_multiply_add,
-        "launch_cooperative_grid": cooperative,
-    }
-    if most_registers is not None:
-        options["maxnreg"] = most_registers
-    noise = io.StringIO()  # a ptxas that fails prints the whole PTX
-    try:
-        with redirect_stdout(noise):
-            built = triton.compile(source, target=machine, options=options)
-    except Exception as error:
-        raise KernelBuildError(
-            f"{kernel.__name__} does not compile for {target}: {_last_words(error)}"
-        ) from error
-    is_nvidia = machine.backend == "cuda"
+    """What reports and lints read of `build_for`, which has the same parameters."""
+    built = build_for(kernel, signature, constants, target, **choices)
+    is_nvidia = gpu_target(target).backend == "cuda"
     return Compiled(
         name=built.metadata.name,
         target=target,
@@ -101,17 +69,69 @@ def compile_for(
         assembly=built.asm["ptx" if is_nvidia else "amdgcn"],
         shared_bytes=built.metadata.shared,
         warps=built.metadata.num_warps,
-        cooperative=cooperative,
+        cooperative=built.metadata.launch_cooperative_grid,
     )
 
 
+def build_for(
+    kernel: Any,
+    signature: Mapping[str, str],
+    constants: Mapping[str, object],
+    target: str,
+    *,
+    warps: int,
+    stages: int = 1,
+    divisible_by_16: Iterable[str] = (),
+    unaligned: Iterable[str] = (),
+    cooperative: bool = False,
+    checked: bool = False,
+    fuse_multiply_add: bool = True,
+    most_registers: int | None = None,
+) -> Any:
+    """Triton's own CompiledKernel, not yet loaded. `signature` has the type of every parameter
+    that is no constant. Pointers are taken to be aligned as PyTorch's allocator aligns them, but
+    for those in `unaligned`; `divisible_by_16` names the integers that are. `checked`: device
+    asserts trap.
+
+    Raises KernelBuildError with the compiler's last words.
+    """
+    source = ASTSource(
+        kernel,
+        {name: signature.get(name, "constexpr") for name in kernel.arg_names},
+        dict(constants),
+        _alignments(kernel.arg_names, signature, frozenset(divisible_by_16), frozenset(unaligned)),
+    )
+    options = {
+        "num_warps": warps,
+        "num_stages": stages,
+        "enable_fp_fusion": fuse_multiply_add,
+        "launch_cooperative_grid": cooperative,
+        "debug": checked,
+        "sanitize_overflow": False,  # integers wrap, as PyTorch's do
+    }
+    if most_registers is not None:
+        options["maxnreg"] = most_registers
+    machine = gpu_target(target)
+    noise = io.StringIO()  # a ptxas that fails prints the whole PTX
+    try:
+        with redirect_stdout(noise):
+            return triton.compile(source, target=machine, options=options)
+    except Exception as error:
+        raise KernelBuildError(
+            f"{kernel.__name__} does not compile for {target}: {_last_words(error)}"
+        ) from error
+
+
 def _alignments(
-    parameters: Iterable[str], signature: Mapping[str, str], divisible: frozenset[str]
+    parameters: Iterable[str],
+    signature: Mapping[str, str],
+    divisible: frozenset[str],
+    unaligned: frozenset[str],
 ) -> dict[tuple[int], list[list[object]]]:
     return {
         (position,): [["tt.divisibility", ALIGNMENT]]
         for position, name in enumerate(parameters)
-        if name in divisible or signature.get(name, "").startswith("*")
+        if name in divisible or (signature.get(name, "").startswith("*") and name not in unaligned)
     }
 
 

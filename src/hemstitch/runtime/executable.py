@@ -46,11 +46,18 @@ class Executable:
         self._code = compile(assembly.source, "<hemstitch call list>", "exec")
         self._symbols = tuple(symbols.items())
         self._constants = constants
+        self._gpu = assembly.device.index if assembly.device.type == "cuda" else None
         self._instances: dict[tuple[int, ...], _Instance] = {}
         if not self._symbols:
             self._instances[()] = instantiate(assembly, self._code, {}, recycle)
 
     def __call__(self, arguments: list[object]) -> tuple[object, ...]:
+        if self._gpu is None or torch.cuda.current_device() == self._gpu:
+            return self._call(arguments)
+        with torch.cuda.device(self._gpu):
+            return self._call(arguments)
+
+    def _call(self, arguments: list[object]) -> tuple[object, ...]:
         arguments.extend(self._constants)
         instance = self._instances[()] if not self._symbols else self._instance(arguments)
         arena = instance.pool.take()

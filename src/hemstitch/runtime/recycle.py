@@ -12,15 +12,27 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 
-_GUARDS = torch._C._dynamo.guards
-empty_strided = getattr(_GUARDS, "_empty_strided_cpu", None) or (
+_GUARDS: Any = torch._C._dynamo.guards
+empty_strided: Empty = getattr(_GUARDS, "_empty_strided_cpu", None) or (
     lambda size, stride, dtype: torch.empty_strided(size, stride, dtype=dtype)
 )
+Empty = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
 LEAST_BYTES = 1 << 17  # from here on malloc maps memory for each block
 MOST_KEPT = 2  # a program often holds a result while it computes the next
+
+
+def empty_strided_on(device: torch.device) -> Empty:
+    """What makes a new tensor there; of several GPUs on the current one."""
+    if device.type == "cpu":
+        return empty_strided
+    if device.type == "cuda":
+        on_gpu: Empty = _GUARDS._empty_strided_cuda
+        return on_gpu
+    return lambda size, stride, dtype: torch.empty_strided(size, stride, dtype=dtype, device=device)
 
 
 @dataclass(frozen=True, slots=True)

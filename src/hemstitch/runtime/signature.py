@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from types import MappingProxyType
 
 from hemstitch.codegen.triton.kernel import SEMAPHORE, Program
@@ -24,9 +25,10 @@ POINTERS: Mapping[DType, str] = MappingProxyType(
 )
 
 
-def signature(program: Program) -> dict[str, str]:
-    """By name, in the order of the arguments."""
+def signature(program: Program, wide: Sequence[bool] = ()) -> dict[str, str]:
+    """By name, in the order of the arguments. `wide`: which sizes need 64 bits; else none."""
     found = {b.name: POINTERS[b.dtype] for b in (*program.parameters, *program.scratch)}
     if program.barriers:
-        found[SEMAPHORE] = "*i32"
-    return found | {str(size): "i32" for size in program.sizes}
+        found[SEMAPHORE] = POINTERS[DType.I32]
+    sizes = zip_longest(program.sizes, wide, fillvalue=False)
+    return found | {str(size): "i64" if is_wide else "i32" for size, is_wide in sizes}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from hemstitch.codegen.triton import tiling
 from hemstitch.codegen.triton.nest import NestPrinter
 from hemstitch.codegen.triton.scope import Scope
-from hemstitch.codegen.triton.tiling import Tiling
+from hemstitch.codegen.triton.tiling import USUAL, Shape, Tiling
 from hemstitch.codegen.triton.wide import is_wide
 from hemstitch.ir.dims import Dim, choice, symbol, total
 from hemstitch.kernel.nodes import Buffer, Kernel, Nest, Role
@@ -60,14 +60,27 @@ class _Function:
     warps: int
 
 
-def print_kernel(kernel: Kernel, hint: Callable[[Dim], int], programs: int) -> Program:
-    """`hint`: a likely value of a size; `programs`: so many run at once. Both for tiles."""
+def candidates(kernel: Kernel, hint: Callable[[Dim], int], programs: int) -> Iterator[Program]:
+    """The kernel with tiles of several shapes, each different; the usual one first."""
+    seen: set[tuple[str, int]] = set()
+    for shape in tiling.CANDIDATES:
+        program = print_kernel(kernel, hint, programs, shape)
+        if (program.text, program.warps) not in seen:
+            seen.add((program.text, program.warps))
+            yield program
+
+
+def print_kernel(
+    kernel: Kernel, hint: Callable[[Dim], int], programs: int, shape: Shape = USUAL
+) -> Program:
+    """`hint`: a likely value of a size; `programs`: so many run at once. Both for tiles, which have
+    this `shape`."""
     needs_64_bits = any(
         not isinstance(b.size, int) or b.size > MOST_32_BIT for b in kernel.parameters
     )
     phases: list[list[_Function]] = []
     for number, phase in enumerate(kernel.phases):
-        tilings = [tiling.choose(nest, hint, programs) for nest in phase.nests]
+        tilings = [tiling.choose(nest, hint, programs, shape) for nest in phase.nests]
         names = [f"{kernel.name}_{number}_{position}" for position in range(len(phase.nests))]
         phases.append(list(_functions(names, phase.nests, tilings, needs_64_bits)))
     functions = [function for phase in phases for function in phase]
@@ -120,7 +133,7 @@ def _function(name: str, nest: Nest, chosen: Tiling, shift: Dim, needs_64_bits: 
     printer = NestPrinter(nest, chosen, shift, scope)
     lines = printer.print()
     if printer.memory.in_memory and chosen.rows > 1:
-        return _function(name, nest, Tiling(1, chosen.lanes), shift, needs_64_bits)
+        return _function(name, nest, replace(chosen, rows=1), shift, needs_64_bits)
     buffers = [buffer for buffer in scope.buffers if buffer not in printer.memory.dead]
     why = f"{nest.why}; tiles of {chosen.rows} rows"
     return _Function(

@@ -40,17 +40,36 @@ class Lanes:
 
 
 @dataclass(frozen=True, slots=True)
+class Shape:
+    """What tiles should be like: elements of one, and of one in the hands of a warp."""
+
+    elements: int = TILE
+    per_warp: int = PER_WARP
+
+
+USUAL = Shape()
+CANDIDATES = (  # the usual one first; what differs from it by a factor of two
+    USUAL,
+    Shape(TILE, PER_WARP // 2),
+    Shape(TILE, PER_WARP * 2),
+    Shape(TILE * 2, PER_WARP),
+    Shape(TILE // 2, PER_WARP // 2),
+)
+
+
+@dataclass(frozen=True, slots=True)
 class Tiling:
     """`rows`: of one tile. `lanes`: of every loop that is printed as a tile."""
 
     rows: int
     lanes: Mapping[Axis, Lanes]
+    per_warp: int = PER_WARP
 
     @property
     def warps(self) -> int:
         """Of 32 threads, so that the largest tile gives each thread enough to do."""
         widest = max((lanes.size for lanes in self.lanes.values()), default=1)
-        return min(MOST_WARPS, max(1, power_of_two(self.rows * widest) // PER_WARP))
+        return min(MOST_WARPS, max(1, power_of_two(self.rows * widest) // self.per_warp))
 
 
 def power_of_two(size: int) -> int:
@@ -58,7 +77,7 @@ def power_of_two(size: int) -> int:
     return 1 << max(0, size - 1).bit_length()
 
 
-def choose(nest: Nest, hint: Callable[[Dim], int], programs: int) -> Tiling:
+def choose(nest: Nest, hint: Callable[[Dim], int], programs: int, shape: Shape = USUAL) -> Tiling:
     """`hint`: a likely value of a size; `programs`: how many there should be at least."""
     lanes = {loop.axis: _lanes(loop.axis.extent) for loop in tile_loops(nest)}
     widest = max((each.size for each in lanes.values()), default=1)
@@ -66,8 +85,8 @@ def choose(nest: Nest, hint: Callable[[Dim], int], programs: int) -> Tiling:
     if nest.rows and not _is_bounded_by_its_row(nest) and not _adds_to_other_rows(nest):
         count = hint(product_of(axis.extent for axis in nest.rows))
         enough = power_of_two(count // programs + 1) // 2
-        rows = max(1, min(MOST_ROWS, TILE // widest, enough))
-    return Tiling(rows, lanes)
+        rows = max(1, min(MOST_ROWS, shape.elements // widest, enough))
+    return Tiling(rows, lanes, shape.per_warp)
 
 
 def _lanes(extent: Dim) -> Lanes:

@@ -1,0 +1,71 @@
+"""A GPU as launches see it: its numbers, its current stream, memory on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Any
+
+import torch
+
+from hemstitch.latency.architecture import ARCHITECTURES, Architecture
+from hemstitch.runtime.recycle import empty_strided_on
+
+_CUDA: Any = torch._C  # a build without CUDA has none of these names
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """`stream` gives the raw handle of the device's current stream. `current` and `exchange` are of
+    this thread: which device is current, and the former one when another becomes it."""
+
+    index: int
+    name: str
+    target: str  # such as sm_90
+    processors: int
+    stream: Callable[[int], int]
+    current: Callable[[], int]
+    exchange: Callable[[int], int]
+    is_capturing: Callable[[], bool]
+    empty: Callable[[int], torch.Tensor]  # bytes; on the current device
+    zeros: Callable[[int], torch.Tensor]  # i32
+
+    @property
+    def architecture(self) -> Architecture | None:
+        """None where no table has its limits."""
+        known = ARCHITECTURES.get(self.target)
+        return None if known is None else replace(known, sms=self.processors)
+
+    @contextmanager
+    def as_current(self) -> Iterator[None]:
+        before = self.exchange(self.index)
+        try:
+            yield
+        finally:
+            self.exchange(before)
+
+
+@cache
+def device_of(index: int) -> Device:
+    """By torch's number."""
+    major, minor = torch.cuda.get_device_capability(index)
+    place = torch.device("cuda", index)
+    empty = empty_strided_on(place)
+    return Device(
+        index=index,
+        name=torch.cuda.get_device_name(index),
+        target=f"sm_{major}{minor}",
+        processors=torch.cuda.get_device_properties(index).multi_processor_count,
+        stream=_CUDA._cuda_getCurrentRawStream,
+        current=_CUDA._cuda_getDevice,
+        exchange=_CUDA._cuda_exchangeDevice,
+        is_capturing=_CUDA._cuda_isCurrentStreamCapturing,
+        empty=lambda count: empty((count,), (1,), torch.uint8),
+        zeros=partial(torch.zeros, dtype=torch.int32, device=place),
+    )
+
+
+def current_index() -> int:
+    return torch.cuda.current_device()

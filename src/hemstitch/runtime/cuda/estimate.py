@@ -1,0 +1,87 @@
+"""How long a candidate takes, before it runs. Takes a program and its launch, gives the estimate of
+`hemstitch.latency` from the machine code that would run; needs no GPU."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hemstitch.codegen.triton.kernel import Program
+from hemstitch.ir.dims import evaluate as evaluate_size
+from hemstitch.latency.architecture import Architecture
+from hemstitch.latency.disassembly import Disassembly, SourceLine, disassemble
+from hemstitch.latency.evaluate import Estimate, Launch, evaluate
+from hemstitch.latency.occupancy import occupancy
+from hemstitch.latency.ptx import parse_ptx
+from hemstitch.runtime.cross import tools_folder
+from hemstitch.runtime.cuda.grid import grid_of
+from hemstitch.runtime.cuda.kernel import build, variant_of
+from hemstitch.runtime.source import kernel_of
+
+_LOOP = re.compile(r"^\s*for \w+ in tl\.range\((.*)\):")
+_FUNCTIONS = {"__builtins__": {}, "min": min, "max": max}
+
+
+def estimate(
+    program: Program, sizes: tuple[int, ...], memory_bytes: int, architecture: Architecture
+) -> Estimate:
+    """With all tensors aligned."""
+    built = build(program, variant_of(True, sizes), architecture.target)
+    code = disassemble(built.asm["cubin"], tools_folder())
+    shared = built.metadata.shared
+    held = occupancy(
+        architecture, registers=code.resources.registers, shared_bytes=shared, warps=program.warps
+    )
+    is_bounded = program.barriers > 0 or bool(program.scratch)
+    resident = held.blocks * architecture.sms if is_bounded else None
+    programs = grid_of(program, sizes, resident).programs
+    launch = Launch(
+        programs=programs,
+        warps=program.warps,
+        shared_bytes=shared,
+        memory_bytes=memory_bytes,
+        barriers=program.barriers,
+        trips=trips(program, code, sizes, programs),
+    )
+    return evaluate(code, launch, architecture, parse_ptx(built.asm["ptx"]))
+
+
+def trips(
+    program: Program, code: Disassembly, sizes: tuple[int, ...], programs: int
+) -> Mapping[SourceLine, float]:
+    """Of the loops whose bounds follow from the sizes, for an average program."""
+    names: dict[str, Any] = {str(name): size for name, size in zip(program.sizes, sizes)}
+    names |= _FUNCTIONS | {"program": 0, "programs": max(1, programs)}
+    counts: dict[int, float] = {}
+    for number, row in enumerate(program.text.splitlines(), start=1):
+        if found := _LOOP.match(row):
+            count = _count(found[1], names)
+            if count is not None:
+                counts[number] = count
+    # Machine code from Triton's cache may name another folder than this process's.
+    file = Path(kernel_of(program.text, program.entry).fn.__code__.co_filename).name
+    lines = {line for row in code.instructions for line in row.lines}
+    return {
+        line: counts[line.line]
+        for line in lines
+        if line.line in counts and Path(line.file).name == file
+    }
+
+
+def _count(bounds: str, names: Mapping[str, Any]) -> float | None:
+    """None where they depend on what the kernel computes."""
+    try:
+        found = eval(f"(lambda first, last, step=1: (last - first) / step)({bounds})", dict(names))
+    except (NameError, AttributeError, TypeError):
+        return None
+    return max(0.0, float(found))
+
+
+def bytes_of(program: Program, sizes: tuple[int, ...]) -> int:
+    """Of its tensors, each once."""
+    values = {str(name): size for name, size in zip(program.sizes, sizes)}
+    return sum(
+        evaluate_size(buffer.size, values) * buffer.dtype.bytes for buffer in program.parameters
+    )

@@ -1,0 +1,97 @@
+"""A printed kernel on a device. Takes a `Program` and what is known of its arguments, gives machine
+code that is loaded and ready to be launched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from hemstitch.codegen.triton.kernel import Program
+from hemstitch.errors import KernelBuildError
+from hemstitch.latency.occupancy import occupancy
+from hemstitch.runtime.cross import ALIGNMENT, build_for
+from hemstitch.runtime.cuda.device import Device
+from hemstitch.runtime.signature import signature
+from hemstitch.runtime.source import kernel_of
+
+MOST_32_BIT = (1 << 31) - 1
+CHECK = "tl.device_assert"
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """What machine code may rely on. `aligned`: all tensors are to 16 bytes; `divisible`, `wide`:
+    of each size, whether it is a multiple of 16, and whether it needs 64 bits."""
+
+    aligned: bool
+    divisible: tuple[bool, ...]
+    wide: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """`run(grid x, y, z, stream, function, packed, None, None, None, *arguments)` launches it."""
+
+    run: Callable[..., object]
+    function: int
+    packed: object
+    resident: int | None  # programs that the device holds at a time; None where nobody asks
+    owner: Any  # unloads the machine code when it goes
+
+
+def variant_of(aligned: bool, sizes: tuple[int, ...]) -> Variant:
+    return Variant(
+        aligned,
+        tuple(size % ALIGNMENT == 0 for size in sizes),
+        tuple(size > MOST_32_BIT for size in sizes),
+    )
+
+
+def build(program: Program, variant: Variant, target: str) -> Any:
+    """Triton's CompiledKernel. Raises KernelBuildError."""
+    divisible = [str(size) for size, each in zip(program.sizes, variant.divisible) if each]
+    parameters = [] if variant.aligned else [buffer.name for buffer in program.parameters]
+    return build_for(
+        kernel_of(program.text, program.entry),
+        signature(program, variant.wide),
+        {},
+        target,
+        warps=program.warps,
+        divisible_by_16=divisible,
+        unaligned=parameters,
+        cooperative=program.barriers > 0,
+        checked=CHECK in program.text,
+        fuse_multiply_add=False,  # eager rounds after each operation
+    )
+
+
+def load(program: Program, variant: Variant, device: Device) -> Loaded:
+    """Raises KernelBuildError, also for a kernel of which the device cannot hold one program."""
+    built = build(program, variant, device.target)
+    with device.as_current():
+        try:
+            run = built.run  # loads it
+        except Exception as error:
+            raise KernelBuildError(f"{program.entry} cannot be loaded: {error}") from error
+    # With barriers more programs than fit at a time would deadlock, else they only cost scratch.
+    is_bounded = program.barriers > 0 or bool(program.scratch)
+    resident = _resident(program, built, device) if is_bounded else None
+    return Loaded(run, built.function, built.packed_metadata, resident, built)
+
+
+def _resident(program: Program, built: Any, device: Device) -> int:
+    """Of a device without a table no more is known than that a kernel which can be launched has a
+    program on each multiprocessor."""
+    architecture = device.architecture
+    if architecture is None:
+        return device.processors
+    held = occupancy(
+        architecture,
+        registers=built.n_regs,
+        shared_bytes=built.metadata.shared,
+        warps=program.warps,
+    )
+    if not held.blocks:
+        raise KernelBuildError(f"no program of {program.entry} fits on {device.target}: {held}")
+    return held.blocks * device.processors

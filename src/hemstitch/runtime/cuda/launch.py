@@ -1,0 +1,147 @@
+"""Launches of a kernel of the plan. What can be known of a call is looked up by its sizes and
+alignment; the launch itself is one call of Triton's compiled launcher, without its per-call path.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from hemstitch.codegen.triton.kernel import Program, candidates
+from hemstitch.fusion.plan import KernelStep
+from hemstitch.ir.dims import Dim
+from hemstitch.kernel.nodes import Kernel
+from hemstitch.runtime.assemble import Launch
+from hemstitch.runtime.cross import ALIGNMENT
+from hemstitch.runtime.cuda.device import Device, current_index, device_of
+from hemstitch.runtime.cuda.grid import Grid, grid_of
+from hemstitch.runtime.cuda.kernel import Loaded, Variant, load, variant_of
+from hemstitch.runtime.cuda.semaphore import Semaphores, semaphores_of
+from hemstitch.runtime.cuda.tune import best, folder
+
+_NUMBER = re.compile(r"^k\d+")
+MOST_CALLS = 256  # sizes and alignments that are remembered for one kernel; the oldest goes first
+
+
+def launch_of(step: KernelStep, index: int | None = None, tune: bool = False) -> Launch:
+    """`index`: of the device whose tensors it will get, the current one if None. A call with
+    tensors of another device compiles for that one. `tune`: time several candidates now.
+
+    Raises KernelBuildError.
+    """
+    first = device_of(current_index() if index is None else index)
+    kernel = step.stitched.kernel
+    # Without its number in the plan, so that equal kernels are compiled once.
+    name = f"stitched{_NUMBER.sub('', kernel.name)}"
+    programs = candidates(
+        Kernel(name, kernel.buffers, kernel.phases), partial(likely, step), first.processors
+    )
+    make = partial(Launcher, find=device_of)
+    program = best(programs, partial(_likely_sizes, step), first, tune, make, folder())
+    launcher = make(program)
+    launcher.prepare(first.index, _likely_sizes(step, program))
+    return Launch(launcher, step.stitched.tensors, program.sizes, 0)
+
+
+def likely(step: KernelStep, size: Dim) -> int:
+    """A size at the example's sizes."""
+    return step.groups[0].hint(size)
+
+
+def _likely_sizes(step: KernelStep, program: Program) -> tuple[int, ...]:
+    return tuple(likely(step, size) for size in program.sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """All that calls with the same sizes and alignment share."""
+
+    loaded: Loaded
+    grid: Grid
+
+
+class Launcher:
+    """Call with the tensors, the sizes and an address of scratch that is not used."""
+
+    def __init__(self, program: Program, find: Callable[[int], Device]) -> None:
+        self.program = program
+        self._find = find
+        self._by_device: dict[int, _OnDevice] = {}
+
+    def __call__(self, *arguments: Any) -> None:
+        index = arguments[0].get_device()
+        there = self._by_device.get(index)
+        (self._on(index) if there is None else there)(arguments)
+
+    def prepare(self, index: int, sizes: tuple[int, ...]) -> None:
+        """Compile for a device ahead of the first call."""
+        self._on(index).call_for(sizes, aligned=True)
+
+    def _on(self, index: int) -> _OnDevice:
+        return self._by_device.setdefault(index, _OnDevice(self.program, self._find(index)))
+
+
+class _OnDevice:
+    def __init__(self, program: Program, device: Device) -> None:
+        self.program = program
+        self.device = device
+        self._tensors = len(program.parameters)
+        self._variants: dict[Variant, Loaded] = {}
+        self._calls: dict[tuple[tuple[int, ...], bool], _Call] = {}
+        self._semaphores: Semaphores | None = None
+        if program.barriers:
+            with device.as_current():
+                self._semaphores = semaphores_of(device, program.barriers)
+
+    def __call__(self, arguments: tuple[Any, ...]) -> None:
+        count = self._tensors
+        addresses = [tensor.data_ptr() for tensor in arguments[:count]]
+        bits = 0
+        for address in addresses:
+            bits |= address
+        sizes, aligned = arguments[count:-1], bits % ALIGNMENT == 0
+        call = self._calls.get((sizes, aligned)) or self.call_for(sizes, aligned)
+        if not call.grid.programs:
+            return
+        device = self.device
+        if device.current() == device.index:
+            self._launch(call, addresses, sizes)
+        else:
+            with device.as_current():
+                self._launch(call, addresses, sizes)
+
+    def _launch(self, call: _Call, addresses: list[int], sizes: tuple[int, ...]) -> None:
+        """Scratch is let go of at the end: the allocator gives it to nobody but later work of the
+        same stream."""
+        loaded, grid, device = call.loaded, call.grid, self.device
+        stream = device.stream(device.index)
+        if grid.offsets:
+            scratch = device.empty(grid.scratch_bytes)
+            start = scratch.data_ptr()
+            addresses += [start + offset for offset in grid.offsets]
+        if self._semaphores is not None:
+            semaphore = self._semaphores.take(stream, grid.programs)
+            addresses.append(semaphore.data_ptr())
+        loaded.run(
+            *(grid.programs, 1, 1, stream, loaded.function, loaded.packed),
+            *(None, None, None),
+            *addresses,
+            *sizes,
+        )
+
+    def call_for(self, sizes: tuple[int, ...], aligned: bool) -> _Call:
+        loaded = self._loaded(variant_of(aligned, sizes))
+        call = _Call(loaded, grid_of(self.program, sizes, loaded.resident))
+        while len(self._calls) >= MOST_CALLS:
+            self._calls.pop(next(iter(self._calls)), None)
+        return self._calls.setdefault((sizes, aligned), call)
+
+    def _loaded(self, variant: Variant) -> Loaded:
+        found = self._variants.get(variant)
+        if found is None:
+            loaded = load(self.program, variant, self.device)
+            found = self._variants.setdefault(variant, loaded)
+        return found

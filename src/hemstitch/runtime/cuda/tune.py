@@ -1,0 +1,153 @@
+"""Which of a few candidates runs. Takes programs that compute the same, gives one: the best by the
+estimate, or, with `tune`, by the clock among the best estimates. The winner is remembered on disk.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+
+import torch
+import triton
+from triton.testing import do_bench
+
+from hemstitch.codegen.triton.kernel import Program
+from hemstitch.errors import HemstitchError
+from hemstitch.ir.dims import evaluate
+from hemstitch.latency.architecture import Architecture
+from hemstitch.latency.evaluate import Estimate
+from hemstitch.runtime.cuda.device import Device
+from hemstitch.runtime.cuda.estimate import bytes_of, estimate
+from hemstitch.runtime.dtypes import TORCH_DTYPES
+
+LEAST_BYTES = (
+    1 << 25
+)  # 7 us of an H200's memory: a smaller kernel is not worth seconds of compiling
+MOST_TIMED = 3
+CLEARLY = 0.9  # of the usual one's estimated time: what is nearer may be an error of the estimate
+Launcher = Callable[[Program], Callable[..., object]]
+Programs = Iterator[Program]  # that compute the same; the usual one first
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidates:
+    programs: tuple[Program, ...]
+    sizes_of: Callable[[Program], tuple[int, ...]]
+    device: Device
+
+
+def folder() -> Path:
+    """Where winners are remembered: a small file for each kernel."""
+    return Path.home() / ".cache" / "hemstitch" / "tuned"
+
+
+def best(
+    programs: Programs,
+    sizes_of: Callable[[Program], tuple[int, ...]],
+    device: Device,
+    tune: bool,
+    launcher: Launcher,
+    memory: Path,
+) -> Program:
+    """`sizes_of`: likely ones. `launcher` gives what a clock is held to; `memory`: see `folder`."""
+    usual, architecture = next(programs), device.architecture
+    bytes_ = bytes_of(usual, sizes_of(usual))
+    if bytes_ < LEAST_BYTES or architecture is None:
+        return usual
+    known = _Candidates((usual, *programs), sizes_of, device)
+    path = memory / f"{_key(known, tune)}.json"
+    chosen = _recall(path, len(known.programs))
+    if chosen is None:
+        estimates = _estimates(known, architecture, bytes_, tune)
+        order = sorted(estimates, key=lambda number: estimates[number].rank)
+        seconds = _timed(known, order[:MOST_TIMED], launcher) if tune else {}
+        chosen = min(seconds, key=seconds.__getitem__, default=_clearly_best(order, estimates))
+        _remember(path, chosen, seconds)
+    return known.programs[chosen]
+
+
+def _estimates(
+    known: _Candidates, architecture: Architecture, memory_bytes: int, all_of_them: bool
+) -> dict[int, Estimate]:
+    """By number; none for what does not compile. Each costs a second: only the first one's where no
+    other can be clearly better, since all move the same bytes through the same barriers."""
+    found: dict[int, Estimate] = {}
+    for number, program in enumerate(known.programs):
+        with suppress(HemstitchError):
+            sizes = known.sizes_of(program)
+            found[number] = estimate(program, sizes, memory_bytes, architecture)
+        first = found.get(0)
+        if not all_of_them and first is not None and _floor(first) >= CLEARLY * first.seconds:
+            break
+    return found
+
+
+def _floor(estimate: Estimate) -> float:
+    return estimate.memory_seconds + estimate.barrier_seconds
+
+
+def _clearly_best(order: Sequence[int], estimates: dict[int, Estimate]) -> int:
+    if not order or 0 not in estimates:
+        return order[0] if order else 0
+    is_clear = estimates[order[0]].seconds < CLEARLY * estimates[0].seconds
+    return order[0] if is_clear else 0
+
+
+def _timed(known: _Candidates, numbers: Sequence[int], launcher: Launcher) -> dict[int, float]:
+    """Medians; nothing where there is no room for the tensors."""
+    seconds: dict[int, float] = {}
+    with suppress(torch.OutOfMemoryError), known.device.as_current():
+        usual = known.programs[0]
+        tensors = _tensors(usual, known.sizes_of(usual), known.device)
+        for number in numbers:
+            program = known.programs[number]
+            launch = partial(launcher(program), *tensors, *known.sizes_of(program), 0)
+            milliseconds = do_bench(launch, warmup=5, rep=20, return_mode="median")
+            seconds[number] = float(milliseconds) / 1e3
+    return seconds
+
+
+def _tensors(program: Program, sizes: tuple[int, ...], device: Device) -> list[torch.Tensor]:
+    """Zeros: as indices they are in range."""
+    values = {str(name): size for name, size in zip(program.sizes, sizes)}
+    found = []
+    for buffer in program.parameters:
+        count = max(1, evaluate(buffer.size, values))
+        words = -(-count * buffer.dtype.bytes // 4)
+        found.append(device.zeros(words).view(TORCH_DTYPES[buffer.dtype])[:count])
+    return found
+
+
+def _key(known: _Candidates, tune: bool) -> str:
+    """Of all that the choice depends on."""
+    device = known.device
+    facts = (device.name, device.target, triton.__version__, torch.__version__, tune)
+    texts = [(each.text, each.warps, known.sizes_of(each)) for each in known.programs]
+    return sha256(repr((facts, texts)).encode()).hexdigest()[:32]
+
+
+def _recall(path: Path, count: int) -> int | None:
+    """None for a file that is not there or not whole."""
+    try:
+        chosen = json.loads(path.read_text(encoding="utf-8"))["chosen"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return chosen if type(chosen) is int and 0 <= chosen < count else None
+
+
+def _remember(path: Path, chosen: int, seconds: dict[int, float]) -> None:
+    """All at once, so that another process reads the old file or the new one."""
+    text = json.dumps({"chosen": chosen, "seconds": {str(n): s for n, s in seconds.items()}})
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(name).replace(path)

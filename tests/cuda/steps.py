@@ -1,0 +1,66 @@
+"""Steps of plans for a GPU, each made once a session, and launchers on the stub's devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+import torch
+
+from hemstitch.codegen.triton.kernel import Program, print_kernel
+from hemstitch.fusion.plan import KernelStep
+from hemstitch.runtime.cuda.launch import Launcher, likely
+from hemstitch.stitch.machine import generic_gpu
+from tests.compiled import plans_of
+
+PROGRAMS = 132
+
+
+def step_of(function: Callable[..., Any], *arguments: torch.Tensor) -> KernelStep:
+    """Of the only kernel of a function."""
+    ((_, plan),) = plans_of(function, arguments, generic_gpu())
+    (step,) = plan.kernels
+    return step
+
+
+def program_of(step: KernelStep) -> Program:
+    return print_kernel(step.stitched.kernel, partial(likely, step), PROGRAMS)
+
+
+def launcher_of(program: Program, driver: Any) -> Launcher:
+    """Tensors in this machine's memory say that they are on device -1: the stub's first."""
+    return Launcher(program, lambda index: driver.device(max(index, 0)))
+
+
+@cache
+def pointwise() -> Program:
+    x, y = torch.randn(1000, 37), torch.randn(1000, 37)
+    return program_of(step_of(lambda x, y: torch.relu(x) + y, x, y))
+
+
+@cache
+def pointwise_of_any_size() -> Program:
+    x = torch.randn(4096, 256)
+    torch._dynamo.mark_dynamic(x, 0)
+    return program_of(step_of(lambda x: torch.relu(x) * 2, x))
+
+
+@cache
+def centred() -> Program:
+    """Sums of columns behind a barrier."""
+    return program_of(step_of(lambda x: x - x.sum(0), torch.randn(4096, 256)))
+
+
+@cache
+def centred_of_any_size() -> Program:
+    x = torch.randn(4096, 256)
+    torch._dynamo.mark_dynamic(x, 0)
+    return program_of(step_of(lambda x: x - x.sum(0), x))
+
+
+@cache
+def gathered() -> Program:
+    """Checks its indices."""
+    x = torch.randn(4096, 256)
+    return program_of(step_of(lambda x, i: x[i] * 2, x, torch.randint(0, 10, (77,))))

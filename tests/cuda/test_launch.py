@@ -1,0 +1,225 @@
+"""What the driver is asked for when a kernel is launched: Triton's real launcher on a stub."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from hemstitch.errors import KernelBuildError
+from hemstitch.runtime.cuda.kernel import Variant, build, signature_of, variant_of
+from hemstitch.runtime.cuda.semaphore import Semaphores
+from tests.cuda import steps
+
+ALIGNED = Variant(True, (), ())
+
+
+def tensors(*shapes: tuple[int, ...], shift: int = 0) -> list[torch.Tensor]:
+    """`shift`: elements between the start of their memory and them."""
+    return [torch.zeros(torch.Size(shape).numel() + shift)[shift:].view(shape) for shape in shapes]
+
+
+def test_a_program_for_each_tile_and_the_arguments_in_order(driver):
+    program = steps.pointwise()
+    driver.expect(list(signature_of(program, ALIGNED).values()))
+    given = tensors(*[(1000, 37)] * 3)
+    launch = steps.launcher_of(program, driver)
+    launch(*given, 0)
+    (seen,) = driver.seen
+    assert seen.grid == (program.tiles, 1, 1)
+    assert seen.threads == 32 * program.warps
+    assert seen.arguments == tuple(tensor.data_ptr() for tensor in given)
+    assert (seen.stream, seen.device, seen.cooperative) == (7, 0, False)
+    assert not driver.allocated and not driver.exchanges[2:]
+
+
+def test_equal_calls_compile_once(driver):
+    launch = steps.launcher_of(steps.pointwise(), driver)
+    launch.prepare(-1, ())
+    modules = driver.modules
+    for _ in range(3):
+        launch(*tensors(*[(1000, 37)] * 3), 0)
+    assert driver.modules == modules and len(driver.seen) == 3
+    assert len({seen.function for seen in driver.seen}) == 1
+
+
+def test_unaligned_tensors_have_machine_code_of_their_own(driver):
+    launch = steps.launcher_of(steps.pointwise(), driver)
+    launch(*tensors(*[(1000, 37)] * 3), 0)
+    modules = driver.modules
+    for _ in range(2):
+        launch(*tensors((1000, 37)), *tensors((1000, 37), shift=1), *tensors((1000, 37)), 0)
+    assert driver.modules == modules + 1
+    aligned, first, second = (seen.function for seen in driver.seen)
+    assert first == second != aligned
+
+
+def test_machine_code_for_unaligned_tensors_assumes_nothing():
+    program = steps.pointwise()
+    texts = {
+        aligned: build(program, variant_of(aligned, ()), "sm_90").asm["ptx"]
+        for aligned in (True, False)
+    }
+    assert "global.v4." in texts[True] and "global.v" not in texts[False]
+
+
+def test_sizes_follow_the_tensors(driver):
+    program = steps.pointwise_of_any_size()
+    launch = steps.launcher_of(program, driver)
+    driver.expect(["*fp32", "*fp32", "i32"])
+    for rows in (4096, 160, 8):
+        launch(*tensors((rows, 256), (rows, 256)), rows, 0)
+    assert [seen.arguments[-1] for seen in driver.seen] == [4096, 160, 8]
+    assert [seen.grid[0] for seen in driver.seen] == [512, 20, 1]
+
+
+def test_machine_code_by_what_is_known_of_sizes(driver):
+    launch = steps.launcher_of(steps.pointwise_of_any_size(), driver)
+    modules = driver.modules
+    for rows in (16, 32, 17, 18):
+        launch(*tensors((rows, 256), (rows, 256)), rows, 0)
+    assert driver.modules == modules + 2  # multiples of 16, and others
+    types = signature_of(steps.pointwise_of_any_size(), variant_of(True, (1 << 31,)))
+    assert list(types.values()) == ["*fp32", "*fp32", "i64"]
+
+
+def test_nothing_to_do_is_no_launch(driver):
+    launch = steps.launcher_of(steps.pointwise_of_any_size(), driver)
+    launch(*tensors((0, 256), (0, 256)), 0, 0)
+    assert not driver.seen
+
+
+def test_the_current_stream(driver):
+    launch = steps.launcher_of(steps.pointwise(), driver)
+    for stream in (7, 11, 0):
+        driver.stream = stream
+        launch(*tensors(*[(1000, 37)] * 3), 0)
+    assert [seen.stream for seen in driver.seen] == [7, 11, 0]
+
+
+def test_another_device_becomes_current_for_the_launch(driver):
+    launch = steps.launcher_of(steps.pointwise(), driver)
+    launch.prepare(-1, ())
+    launch(*tensors(*[(1000, 37)] * 3), 0)
+    driver._exchange(1)
+    driver.exchanges.clear()
+    launch(*tensors(*[(1000, 37)] * 3), 0)
+    assert driver.exchanges == [0, 1] and driver.current == 1
+    assert [seen.device for seen in driver.seen] == [0, 0]
+
+
+def test_machine_code_for_each_device(driver):
+    launch = steps.launcher_of(steps.pointwise(), driver)
+    modules = driver.modules
+    launch.prepare(0, ())
+    launch.prepare(1, ())
+    assert driver.modules == modules + 2 and driver.current == 0
+
+
+# --- barriers
+
+
+def launch_centred(driver, launch, rows: int = 4096, *sizes: int) -> None:
+    launch(*tensors((rows, 256), (rows, 256)), *sizes, 0)
+
+
+def test_all_programs_of_a_cooperative_launch_are_resident(driver):
+    program = steps.centred()
+    driver.expect(list(signature_of(program, ALIGNED).values()))
+    driver.set_registers(168)  # 3 blocks of 4 warps on each of 132 processors
+    launch_centred(driver, steps.launcher_of(program, driver))
+    (seen,) = driver.seen
+    assert seen.cooperative and seen.grid == (3 * 132, 1, 1)
+    block, scratch = driver.allocated  # of semaphores; then what this launch needs
+    assert scratch.numel() == 3 * 132 * 256 * 4
+    assert seen.arguments[2:] == (scratch.data_ptr(), block.data_ptr())
+
+
+def test_no_more_programs_than_tiles(driver):
+    program = steps.centred()
+    launch_centred(driver, steps.launcher_of(program, driver))
+    assert [seen.grid[0] for seen in driver.seen] == [program.tiles] == [512]
+
+
+def test_a_device_without_a_table_holds_one_program_on_each_processor(driver):
+    find = lambda index: driver.device(0, "sm_89")  # noqa: E731
+    launch_centred(driver, steps.Launcher(steps.centred(), find))
+    assert [seen.grid[0] for seen in driver.seen] == [132]
+
+
+def test_a_kernel_that_does_not_fit(driver):
+    driver.set_registers(300)
+    with pytest.raises(KernelBuildError, match=r"no program of .* fits on sm_90: 0 blocks"):
+        steps.launcher_of(steps.centred(), driver).prepare(-1, ())
+
+
+def test_launches_on_a_stream_share_a_semaphore(driver):
+    program = steps.centred()
+    driver.expect(list(signature_of(program, ALIGNED).values()))
+    launch = steps.launcher_of(program, driver)
+    for stream in (7, 7, 11, 7):
+        driver.stream = stream
+        launch_centred(driver, launch)
+    words = [seen.arguments[-1] for seen in driver.seen]
+    assert words[0] == words[1] == words[3] != words[2]
+
+
+def test_each_number_of_programs_counts_for_itself(driver):
+    program = steps.centred_of_any_size()
+    driver.expect([*["*fp32"] * 3, "*i32", "i32"])
+    launch = steps.launcher_of(program, driver)
+    for rows in (4096, 160, 4096):
+        launch_centred(driver, launch, rows, rows)
+    words = [seen.arguments[3] for seen in driver.seen]
+    assert words[0] == words[2] != words[1]
+    assert [seen.arguments[4] for seen in driver.seen] == [4096, 160, 4096]
+
+
+def test_a_captured_launch_has_a_semaphore_and_scratch_of_its_own(driver):
+    program = steps.centred()
+    driver.expect(list(signature_of(program, ALIGNED).values()))
+    launch = steps.launcher_of(program, driver)
+    launch_centred(driver, launch)
+    driver.capturing = True
+    launch_centred(driver, launch)
+    eager, captured = driver.seen
+    scratch, word = driver.allocated[-2:]
+    assert captured.arguments[2:] == (scratch.data_ptr(), word.data_ptr())
+    assert word.numel() == 1 and captured.arguments[-1] != eager.arguments[-1]
+
+
+def test_a_semaphore_starts_anew_before_it_is_full(driver, monkeypatch):
+    monkeypatch.setattr("hemstitch.runtime.cuda.semaphore.MOST_ARRIVALS", 50)
+    semaphores = Semaphores(driver.device(), 2, torch.zeros(64, dtype=torch.int32))
+    counts = []
+    for _ in range(12):
+        word = semaphores.take(7, 8)
+        counts.append(int(word))
+        word += 16  # what a launch of 8 programs with 2 barriers leaves
+    assert counts == [0, 16, 32] * 4
+
+
+def test_more_streams_than_semaphores(driver, monkeypatch):
+    monkeypatch.setattr("hemstitch.runtime.cuda.semaphore.SLOTS", 2)
+    semaphores = Semaphores(driver.device(), 1, torch.zeros(64, dtype=torch.int32))
+    words = [semaphores.take(stream, 8).data_ptr() for stream in (1, 2, 3, 1, 2)]
+    assert words[:2] == words[3:] and words[2] not in words[:2]
+
+
+# --- checks
+
+
+def test_checked_indices_trap():
+    texts = {
+        program.entry: build(program, Variant(True, (), ()), "sm_90").asm["ptx"]
+        for program in (steps.gathered(), steps.pointwise())
+    }
+    assert ["__assertfail" in text for text in texts.values()] == [True, False]
+
+
+def test_integers_wrap_in_checked_kernels():
+    """Triton's own checks for overflow would be asserts too."""
+    program = steps.gathered()
+    text = build(program, Variant(True, (), ()), "sm_90").asm["ttir"]
+    assert text.count("tt.assert") == program.text.count("tl.device_assert") == 1

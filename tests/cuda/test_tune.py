@@ -1,0 +1,180 @@
+"""Which candidate runs: estimated without a GPU, timed by a clock of the test's, remembered."""
+
+from __future__ import annotations
+
+import json
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from hemstitch.codegen.triton.kernel import Program, candidates
+from hemstitch.errors import KernelBuildError
+from hemstitch.latency.architecture import architecture
+from hemstitch.latency.disassembly import disassemble
+from hemstitch.runtime.cross import tools_folder
+from hemstitch.runtime.cuda import tune
+from hemstitch.runtime.cuda.estimate import bytes_of, estimate, trips
+from hemstitch.runtime.cuda.kernel import build, variant_of
+from hemstitch.runtime.cuda.launch import likely
+from tests.cuda import steps
+
+
+@cache
+def softmax() -> tuple[Program, ...]:
+    step = steps.step_of(lambda x: torch.softmax(x, -1), torch.randn(2048, 1000))
+    return tuple(candidates(step.stitched.kernel, partial(likely, step), 132))
+
+
+@pytest.fixture
+def choose(driver, tmp_path, monkeypatch):
+    """A function of the programs and `tune`; every kernel is large enough to be worth it."""
+    monkeypatch.setattr(tune, "LEAST_BYTES", 0)
+
+    def chosen(programs: tuple[Program, ...], timed: bool = False) -> Program:
+        launcher = partial(steps.launcher_of, driver=driver)
+        return tune.best(
+            iter(programs), lambda program: (), driver.device(), timed, launcher, tmp_path
+        )
+
+    return chosen
+
+
+class Guess(NamedTuple):
+    """In place of an estimate."""
+
+    seconds: float
+    memory_seconds: float
+    barrier_seconds: float
+
+    @property
+    def rank(self) -> tuple[float]:
+        return (self.seconds,)
+
+
+@pytest.fixture
+def asked() -> list[Program]:
+    """What was estimated, in order."""
+    return []
+
+
+@pytest.fixture
+def floor() -> dict[Program, float]:
+    """Seconds that each program must take for its bytes."""
+    return {}
+
+
+@pytest.fixture
+def estimated(monkeypatch, asked, floor) -> dict[Program, float]:
+    """Seconds that each program is said to take; one without does not compile."""
+    seconds: dict[Program, float] = {}
+
+    def estimate(program: Program, *more: Any) -> Any:
+        if program not in seconds:
+            raise KernelBuildError("it does not compile")
+        asked.append(program)
+        return Guess(seconds[program], floor.get(program, 0.0), 0.0)
+
+    monkeypatch.setattr(tune, "estimate", estimate)
+    return seconds
+
+
+def test_candidates_differ_and_the_usual_one_is_first():
+    programs = softmax()
+    assert 3 <= len(programs) <= 5
+    assert len({(program.text, program.warps) for program in programs}) == len(programs)
+    assert len({program.warps for program in programs}) > 1
+
+
+def test_an_estimate_of_each():
+    found = [
+        estimate(program, (), bytes_of(program, ()), architecture("sm_90")) for program in softmax()
+    ]
+    assert all(each.memory_seconds == found[0].memory_seconds for each in found)
+    assert all(0 < each.seconds < 1e-3 for each in found)
+    assert bytes_of(softmax()[0], ()) == 2 * 2048 * 1000 * 4
+
+
+def test_trips_of_loops():
+    """512 tiles for 132 programs."""
+    program = steps.centred()
+    built = build(program, variant_of(True, ()), "sm_90")
+    code = disassemble(built.asm["cubin"], tools_folder())
+    assert set(trips(program, code, (), 128).values()) == {4.0}
+
+
+def test_the_best_estimate_if_it_is_clearly_better(choose, estimated):
+    programs = softmax()
+    estimated.update(zip(programs, (1.0, 0.95, 2.0)))
+    assert choose(programs) is programs[0]
+    estimated[programs[1]] = 0.5
+    assert choose(programs[:2]) is programs[1]
+
+
+def test_where_bytes_decide_only_the_usual_one_is_estimated(choose, estimated, asked, floor):
+    programs = softmax()
+    estimated.update(zip(programs, (1.0, 0.1)))
+    floor[programs[0]] = 0.95
+    assert choose(programs) is programs[0] and asked == [programs[0]]
+
+
+def test_the_usual_one_where_nothing_is_known(choose, estimated, driver, tmp_path):
+    assert choose(softmax()) is softmax()[0]
+    estimated.update(zip(softmax(), (1.0, 0.1)))
+    without_table = driver.device(0, "sm_89")
+    found = tune.best(iter(softmax()), lambda _: (), without_table, False, None, tmp_path)
+    assert found is softmax()[0]
+
+
+def test_a_small_kernel_is_not_worth_it(choose, estimated, monkeypatch):
+    monkeypatch.undo()
+    assert bytes_of(steps.pointwise(), ()) < tune.LEAST_BYTES
+    assert choose((steps.pointwise(),) * 2) is steps.pointwise()
+
+
+def test_with_a_clock_the_fastest_of_the_best_estimates(
+    choose, estimated, monkeypatch, driver, tmp_path
+):
+    programs = softmax()
+    estimated.update(zip(programs, (3.0, 1.0, 2.0, 4.0)))
+    clock = iter((7.0, 5.0, 6.0))
+
+    def do_bench(launch, **more: object) -> float:
+        launch()
+        return next(clock)
+
+    monkeypatch.setattr(tune, "do_bench", do_bench)
+    assert choose(programs, timed=True) is programs[2]
+    assert len(driver.seen) == tune.MOST_TIMED
+    (file,) = tmp_path.iterdir()
+    assert json.loads(file.read_text())["seconds"] == {"1": 7e-3, "2": 5e-3, "0": 6e-3}
+
+
+def test_the_winner_is_remembered(choose, estimated):
+    programs = softmax()
+    estimated.update(zip(programs, (1.0, 0.1)))
+    assert choose(programs) is programs[1]
+    estimated.clear()
+    assert choose(programs) is programs[1]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"chosen": 9}', '{"chosen": "1"}', "null"])
+def test_a_file_that_is_not_whole_counts_for_nothing(choose, estimated, tmp_path, text):
+    programs = softmax()
+    estimated.update(zip(programs, (1.0, 0.1)))
+    choose(programs)
+    (file,) = tmp_path.iterdir()
+    file.write_text(text)
+    assert choose(programs) is programs[1] and json.loads(file.read_text())["chosen"] == 1
+
+
+def test_a_disk_that_cannot_be_written_to(choose, estimated, monkeypatch):
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(tune.tempfile, "mkstemp", refuse)
+    estimated.update(zip(softmax(), (1.0, 0.1)))
+    assert choose(softmax()) is softmax()[1]
