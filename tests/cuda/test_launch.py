@@ -8,8 +8,9 @@ import torch
 pytest.importorskip("triton")
 
 from hemstitch.errors import KernelBuildError
-from hemstitch.runtime.cuda.kernel import Variant, build, signature_of, variant_of
+from hemstitch.runtime.cuda.kernel import Variant, build, variant_of
 from hemstitch.runtime.cuda.semaphore import Semaphores
+from hemstitch.runtime.signature import signature
 from tests.cuda import steps
 
 ALIGNED = Variant(True, (), ())
@@ -22,7 +23,7 @@ def tensors(*shapes: tuple[int, ...], shift: int = 0) -> list[torch.Tensor]:
 
 def test_a_program_for_each_tile_and_the_arguments_in_order(driver):
     program = steps.pointwise()
-    driver.expect(list(signature_of(program, ALIGNED).values()))
+    driver.expect(list(signature(program).values()))
     given = tensors(*[(1000, 37)] * 3)
     launch = steps.launcher_of(program, driver)
     launch(*given, 0)
@@ -80,7 +81,7 @@ def test_machine_code_by_what_is_known_of_sizes(driver):
     for rows in (16, 32, 17, 18):
         launch(*tensors((rows, 256), (rows, 256)), rows, 0)
     assert driver.modules == modules + 2  # multiples of 16, and others
-    types = signature_of(steps.pointwise_of_any_size(), variant_of(True, (1 << 31,)))
+    types = signature(steps.pointwise_of_any_size(), variant_of(True, (1 << 31,)).wide)
     assert list(types.values()) == ["*fp32", "*fp32", "i64"]
 
 
@@ -126,7 +127,7 @@ def launch_centred(driver, launch, rows: int = 4096, *sizes: int) -> None:
 
 def test_all_programs_of_a_cooperative_launch_are_resident(driver):
     program = steps.centred()
-    driver.expect(list(signature_of(program, ALIGNED).values()))
+    driver.expect(list(signature(program).values()))
     driver.set_registers(168)  # 3 blocks of 4 warps on each of 132 processors
     launch_centred(driver, steps.launcher_of(program, driver))
     (seen,) = driver.seen
@@ -156,7 +157,7 @@ def test_a_kernel_that_does_not_fit(driver):
 
 def test_launches_on_a_stream_share_a_semaphore(driver):
     program = steps.centred()
-    driver.expect(list(signature_of(program, ALIGNED).values()))
+    driver.expect(list(signature(program).values()))
     launch = steps.launcher_of(program, driver)
     for stream in (7, 7, 11, 7):
         driver.stream = stream
@@ -178,7 +179,7 @@ def test_each_number_of_programs_counts_for_itself(driver):
 
 def test_a_captured_launch_has_a_semaphore_and_scratch_of_its_own(driver):
     program = steps.centred()
-    driver.expect(list(signature_of(program, ALIGNED).values()))
+    driver.expect(list(signature(program).values()))
     launch = steps.launcher_of(program, driver)
     launch_centred(driver, launch)
     driver.capturing = True

@@ -13,9 +13,10 @@ pytest.importorskip("triton")
 from hemstitch.codegen.triton.kernel import print_kernel
 from hemstitch.ir.dims import evaluate
 from hemstitch.passes.pipeline import optimize
-from hemstitch.runtime.cuda.kernel import signature_of, variant_of
+from hemstitch.runtime.cuda.kernel import variant_of
 from hemstitch.runtime.cuda.launch import likely
 from hemstitch.runtime.dtypes import TORCH_DTYPES
+from hemstitch.runtime.signature import signature
 from hemstitch.stitch.machine import generic_gpu
 from tests.compiled import plan_for
 from tests.cuda import steps
@@ -38,7 +39,7 @@ def test_they_compile_and_get_their_arguments(seed, driver):
             zeros(2 * evaluate(buffer.size, values) + 4).view(TORCH_DTYPES[buffer.dtype])
             for buffer in printed.parameters
         ]
-        types = list(signature_of(printed, variant_of(True, sizes)).values())
+        types = list(signature(printed, variant_of(True, sizes).wide).values())
         driver.expect(types)
         driver.forget()
         steps.launcher_of(printed, driver)(*given, *sizes, 0)
