@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
@@ -10,7 +11,7 @@ from functools import lru_cache, partial
 import torch
 
 from hemstitch.codegen.llvm.kernel import Program, print_kernel
-from hemstitch.errors import KernelBuildError, KernelBuildWarning
+from hemstitch.errors import KernelBuildError, KernelBuildWarning, UnsupportedError
 from hemstitch.fusion.plan import KernelStep, LibraryStep, Plan, Step
 from hemstitch.ir.dims import Dim, evaluate, symbol, symbols
 from hemstitch.ir.graph import Node
@@ -29,9 +30,13 @@ def _loaded(text: str, entry: str) -> jit.Entry:
     return jit.load(text, entry)
 
 
-def build(plan: Plan, options: Options) -> list[Launch | None]:
-    """A launch for each step that is no library call."""
-    make = partial(_emulated, options.check) if options.target == "interpret" else _native
+def build(plan: Plan, options: Options, device: torch.device | None = None) -> list[Launch | None]:
+    """A launch for each step that is no library call. `device`: the GPU, if not the current one."""
+    index = None if device is None else device.index
+    makers = {"interpret": partial(_emulated, options.check), "cuda": partial(_on_gpu, index)}
+    make = makers.get(options.target, _native)
+    if make is not _native and plan.kernels:
+        _check_triton(options.target)
     return [
         None if isinstance(step, LibraryStep) else _build_step(step, make, options.strict)
         for step in plan.steps
@@ -55,6 +60,20 @@ def _emulated(check: bool, step: KernelStep) -> Launch:
     emulated = importlib.import_module("hemstitch.runtime.emulated")
     launch: Launch = emulated.launch_of(step, check)
     return launch
+
+
+def _on_gpu(index: int | None, step: KernelStep) -> Launch:
+    cuda = importlib.import_module("hemstitch.runtime.cuda")
+    launch: Launch = cuda.launch_of(step, index)
+    return launch
+
+
+def _check_triton(target: str) -> None:
+    if importlib.util.find_spec("triton") is None:
+        raise UnsupportedError(
+            f'kernels for the target "{target}" need Triton, which is not installed',
+            hint="pip install 'triton>=3.6,<4'",
+        )
 
 
 def _build_step(step: Step, make: Callable[[KernelStep], Launch], strict: bool) -> Launch:
