@@ -23,6 +23,7 @@ from hemstitch.ir.graph import LibraryCall, Node
 from hemstitch.ir.ops import is_reduction
 from hemstitch.kernel.nodes import Buffer, Role
 from hemstitch.kernel.printer import show
+from hemstitch.kernel.traffic import traffic
 from hemstitch.options import Options
 from hemstitch.runtime.build import program_of
 from hemstitch.runtime.device_facts import EMULATED, multiprocessors
@@ -32,7 +33,8 @@ from hemstitch.stitch.schedule import Scheme
 
 @dataclass(frozen=True, slots=True)
 class KernelInfo:
-    """One launch. `reads` and `writes`: bytes of each tensor that the caller passes in;
+    """One launch. `reads` and `writes`: bytes of each buffer in memory, counted anew after each
+    barrier, those among them that tasks exchange too (`kernel/traffic.py`);
     `scratch_bytes`: of all tasks together; `shared_bytes`: the part that tasks exchange.
     `source`: what the target compiles, LLVM or Triton; `ir`: the kernel IR it was printed from."""
 
@@ -208,13 +210,14 @@ def _kernel_info(
     known = {**hints, "threads": _tasks(compiled)}
     places = dict.fromkeys(f"{o.file}:{o.line} {o.source}".strip() for o in origins if o.file)
     source, scratch = _printed(step, compiled.target, known)
+    read, written = traffic(kernel, known)
     return KernelInfo(
         name=kernel.name,
         graph=kind,
         ops=tuple(node.op.value for node in members),
         schemes=_schemes(members, kernel.barriers),
-        reads={b.name: _size(b, hints) for b in kernel.buffers if b.role is Role.INPUT},
-        writes={b.name: _size(b, hints) for b in kernel.buffers if b.role is Role.OUTPUT},
+        reads={buffer.name: size for buffer, size in read.items()},
+        writes={buffer.name: size for buffer, size in written.items()},
         scratch_bytes=scratch,
         shared_bytes=sum(_size(b, known) for b in kernel.buffers if b.role is Role.SHARED),
         barriers=kernel.barriers,
