@@ -29,6 +29,7 @@ from torch.utils._pytree import tree_leaves
 
 from benchmarks import stand_in
 from benchmarks.cases import CASES
+from benchmarks.inductor_kernels import generated
 from hemstitch.explain import explain
 
 RESULTS = Path(__file__).parent / "results" / "cuda-counts.json"
@@ -74,7 +75,7 @@ class Block(nn.Module):
         # What attention becomes on a GPU; which kernel, PyTorch can only ask a real one.
         mixed = torch.ops.aten._scaled_dot_product_flash_attention(query, key, value)[0]
         x = x + self.out(mixed.transpose(1, 2).reshape(x.shape))
-        return x + F.dropout(self.down(F.gelu(self.up(self.second(x)))), 0.1)  # type: ignore[no-any-return]
+        return x + F.dropout(self.down(F.gelu(self.up(self.second(x)))), 0.1)
 
 
 def _block() -> tuple[Callable[..., Any], Sequence[Any]]:
@@ -95,9 +96,15 @@ def _bias_gelu() -> tuple[Callable[..., Any], Sequence[Any]]:
 
 
 def _adamw() -> tuple[Callable[..., Any], Sequence[Any]]:
-    def update(*lists: list[Tensor]) -> None:
+    def update(
+        parameters: list[Tensor],
+        gradients: list[Tensor],
+        first: list[Tensor],
+        second: list[Tensor],
+        steps: list[Tensor],
+    ) -> None:
         adamw_update(
-            *(*lists[:4], [], lists[4]),
+            *(parameters, gradients, first, second, [], steps),
             foreach=True,
             capturable=True,
             amsgrad=False,
@@ -175,15 +182,11 @@ def _learned(
 
 def count(program: Program) -> dict[str, Any]:
     """One line of the result: kernels, library calls and bytes of both."""
-    from benchmarks.inductor_kernels import generated
-
     with FakeTensorMode(allow_non_fake_inputs=True), torch.set_grad_enabled(program.backward):
         with torch.device("cuda"):
             function, arguments = program.make()
         theirs = generated(function, arguments)
-        ours = explain(
-            function, *arguments, backward=program.backward, options={"strict": True}
-        )
+        ours = explain(function, *arguments, backward=program.backward, options={"strict": True})
     return {
         "program": program.name,
         "direction": "both" if program.backward else "forward",

@@ -4,9 +4,8 @@ kernels move by its own count. Takes fake tensors, after `stand_in.pretend()`; n
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -41,7 +40,7 @@ def generated(function: Callable[..., Any], arguments: Sequence[Any]) -> Generat
 
     def backend(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         compile_fx(gm, inputs)
-        return gm.forward  # type: ignore[no-any-return]
+        return gm.forward
 
     torch._dynamo.reset()
     with _listening(found):

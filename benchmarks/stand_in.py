@@ -8,6 +8,7 @@ Knows private parts of PyTorch 2.11 to 2.15 and of Triton 3.6 to 3.9.
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import subprocess
@@ -20,6 +21,9 @@ import torch
 import torch._dynamo.device_interface as interfaces
 import torch._functorch.config as functorch_config
 import torch._inductor.config as inductor_config
+import torch._inductor.fx_passes.joint_graph as joint_graph
+import torch._inductor.fx_passes.post_grad as post_grad
+import torch.utils._triton
 
 SOURCE = Path(__file__).with_suffix(".cpp")
 BUILD = Path(__file__).resolve().parents[1] / "build"
@@ -51,7 +55,7 @@ PROPERTIES = SimpleNamespace(
 
 def preload() -> Mapping[str, str] | None:
     """The environment for a process that will `pretend`; None where its library cannot be built."""
-    if torch.backends.cuda.is_built():
+    if torch.version.cuda is not None:
         return os.environ
     library = BUILD / f"stand-in-{torch.__version__}.so"
     if not library.exists():
@@ -92,9 +96,6 @@ def pretend() -> None:
 
 def _fill_caches() -> None:
     """What Inductor does once a process on real tensors of the device: here, of the processor."""
-    import torch._inductor.fx_passes.joint_graph as joint_graph
-    import torch._inductor.fx_passes.post_grad as post_grad
-
     modules: tuple[Any, ...] = (joint_graph, post_grad)
     for module in modules:
         try:
@@ -102,7 +103,7 @@ def _fill_caches() -> None:
         except TypeError:  # newer versions want to be told the device
             module.lazy_init(torch.device("cpu"))
         module.lazy_init = lambda *_, **__: None
-    folder: Any = joint_graph.UniformValueConstantFolder
+    folder: Any = modules[0].UniformValueConstantFolder
     folder._deduce_value = _on_the_processor(folder._deduce_value)
 
 
@@ -123,13 +124,13 @@ def _on_the_processor(deduce: Callable[[Any, Any], Any]) -> Callable[[Any, Any],
 
 
 def _pretend_triton() -> None:
-    import torch.utils._triton as support
-    import triton
-    from triton.backends.compiler import GPUTarget
-
-    support.has_triton = lambda *_, **__: True
+    support: Any = torch.utils._triton
+    support.has_triton = _always(True)
+    # Not among the requirements.
+    runtime: Any = importlib.import_module("triton.runtime")
+    target: Any = importlib.import_module("triton.backends.compiler").GPUTarget
     driver = SimpleNamespace(
-        get_current_target=lambda: GPUTarget("cuda", 10 * CAPABILITY[0], PROPERTIES.warp_size),
+        get_current_target=lambda: target("cuda", 10 * CAPABILITY[0], PROPERTIES.warp_size),
         get_current_device=lambda: 0,
         get_current_stream=lambda *_: 0,
         set_current_device=lambda *_: None,
@@ -137,7 +138,7 @@ def _pretend_triton() -> None:
         get_device_interface=lambda: torch.cuda,
         get_active_torch_device=lambda: torch.device("cuda", 0),
     )
-    triton.runtime.driver.set_active(driver)
+    runtime.driver.set_active(driver)
 
 
 def _always(value: Any) -> Callable[..., Any]:
@@ -174,10 +175,10 @@ _CUDA: Mapping[str, Any] = {
 }
 
 
-class _Interface(interfaces.CudaInterface):  # type: ignore[misc]
+class _Interface(interfaces.CudaInterface):
     """Dynamo's and Inductor's view of the device."""
 
-    class Worker(interfaces.CudaInterface.Worker):  # type: ignore[misc]
+    class Worker(interfaces.CudaInterface.Worker):
         set_device = staticmethod(_always(None))
         current_device = staticmethod(_always(0))
         get_device_properties = staticmethod(_always(PROPERTIES))

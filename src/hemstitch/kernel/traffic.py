@@ -1,5 +1,5 @@
-"""What a kernel moves to and from memory. Takes a kernel and the values of its sizes, gives bytes of
-each buffer that it reads, and of each that it writes.
+"""What a kernel moves to and from memory. Takes a kernel and the values of its sizes, gives the
+bytes of each buffer that it reads, and of each that it writes.
 
 A phase reads a buffer once, however many of its loops do: what is read again comes out of a cache.
 Between phases lies a barrier of the whole device, and the next one reads anew. Of a buffer that is
@@ -58,7 +58,9 @@ def _within(
 ) -> Iterator[tuple[Stmt, int]]:
     for statement in statements:
         if isinstance(statement, Loop):
-            yield from _within(statement.body, times * evaluate(statement.axis.extent, sizes), sizes)
+            yield from _within(
+                statement.body, times * evaluate(statement.axis.extent, sizes), sizes
+            )
         else:
             yield statement, times
 
