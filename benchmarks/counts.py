@@ -274,7 +274,7 @@ def main() -> None:
         return
     environment = stand_in.preload()
     if environment is None:
-        sys.exit("a C++ compiler is needed for a PyTorch without CUDA: g++ or clang++")
+        sys.exit("needs a PyTorch built without CUDA, and a C++ compiler: g++ or clang++")
     if environment.get("LD_PRELOAD") != os.environ.get("LD_PRELOAD"):
         command = [sys.executable, "-m", "benchmarks.counts", *sys.argv[1:]]
         sys.exit(subprocess.run(command, env=environment).returncode)

@@ -1,8 +1,9 @@
 """A GPU that is not there: after `pretend()`, this process generates code for an H200 from fake
 tensors on the device "cuda". Nothing can be run on it, and nothing else should run in the process.
 
-A PyTorch without CUDA aborts where gradients of such tensors are traced, unless the library that
-`preload` makes is loaded before it: start the process with the environment that `preload` gives.
+For a PyTorch built without CUDA: it aborts where gradients of such tensors are traced, unless the
+library that `preload` makes is loaded before it, so start the process with the environment that
+`preload` gives. One built with CUDA asks the driver, and cannot be told that there is a GPU.
 Knows private parts of PyTorch 2.11 to 2.15 and of Triton 3.6 to 3.9.
 """
 
@@ -54,9 +55,9 @@ PROPERTIES = SimpleNamespace(
 
 
 def preload() -> Mapping[str, str] | None:
-    """The environment for a process that will `pretend`; None where its library cannot be built."""
+    """The environment for a process that will `pretend`; None where that cannot be."""
     if torch.version.cuda is not None:
-        return os.environ
+        return None
     library = BUILD / f"stand-in-{torch.__version__}.so"
     if not library.exists():
         compiler = shutil.which("g++") or shutil.which("clang++")

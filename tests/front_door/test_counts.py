@@ -27,7 +27,7 @@ def record(tmp_path_factory):
         pytest.skip("Inductor needs Triton to generate code for a GPU")
     environment = stand_in.preload()
     if environment is None:
-        pytest.skip("no C++ compiler, and a PyTorch without CUDA")
+        pytest.skip("needs a PyTorch built without CUDA, and a C++ compiler")
     path = tmp_path_factory.mktemp("counts") / "counts.json"
     command = [sys.executable, "-m", "benchmarks.counts", "--json", path]
     folder = Path(counts.__file__).parents[1]
