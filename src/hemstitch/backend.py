@@ -41,19 +41,27 @@ def compile_with(
     example_inputs: Sequence[object],
     options: Options,
     observe: Observer | None = None,
+    plan_only: bool = False,
 ) -> Function:
-    """The same, telling `observe` of every graph: ("forward" | "backward" | "inference", it)."""
+    """The same, telling `observe` of every graph: ("forward" | "backward" | "inference", it).
+
+    `plan_only`: kernels are not built, and the callable runs what torch traced.
+    """
     parts: dict[str, Part] = {}
     recorder = _recorder(options)
+    forward, backward, inference = (
+        _GraphCompiler(kind, options, observe, plan_only, parts, recorder)
+        for kind in ("forward", "backward", "inference")
+    )
     whole: Function = aot_autograd(
-        fw_compiler=_GraphCompiler("forward", options, observe, parts, recorder),
-        bw_compiler=_GraphCompiler("backward", options, observe, parts, recorder),
-        inference_compiler=_GraphCompiler("inference", options, observe, parts, recorder),
+        fw_compiler=forward,
+        bw_compiler=backward,
+        inference_compiler=inference,
         partition_fn=partition,
         decompositions=decompositions(),
         keep_inference_input_mutations=True,
     )(gm, example_inputs)
-    return direct(whole, parts, example_inputs)
+    return whole if plan_only else direct(whole, parts, example_inputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +72,7 @@ class _GraphCompiler:
     kind: str
     options: Options
     observe: Observer | None
+    plan_only: bool
     parts: dict[str, Part]
     recorder: Any
 
@@ -75,7 +84,8 @@ class _GraphCompiler:
     def _run(self, gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Function:
         """What cannot be compiled as a whole runs as torch traced it, after one warning."""
         try:
-            compiled = compile_graph(gm, inputs, self.options, self._private_results())
+            private = self._private_results()
+            compiled = compile_graph(gm, inputs, self.options, private, plan_only=self.plan_only)
         except Exception as error:
             if self.options.strict:
                 raise
@@ -83,6 +93,8 @@ class _GraphCompiler:
             return _boxed(gm)
         if self.observe is not None:
             self.observe(self.kind, compiled)
+        if compiled.executable is None:
+            return _boxed(gm)
         if self.options.verify:
             return _verified(compiled)
         if self.recorder is not None:
@@ -110,9 +122,11 @@ def _recorder(options: Options) -> Any:
 
 
 def _verified(compiled: Compiled) -> Verified:
-    captured = compiled.captured
+    captured, executable = compiled.captured, compiled.executable
+    assert executable is not None
     return Verified(
-        compiled.executable, captured.graph, compiled.plan, captured.returns, captured.constants
+        *(executable, captured.graph, compiled.plan),
+        *(captured.returns, captured.constants, captured.device),
     )
 
 

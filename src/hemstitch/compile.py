@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hemstitch.frontend.capture import Captured, TracedGraph, capture
+from hemstitch.frontend.device import target_of
 from hemstitch.fusion.plan import Plan
 from hemstitch.fusion.planner import make_plan
 from hemstitch.fusion.verify import verify_plan
@@ -15,6 +16,7 @@ from hemstitch.options import Options
 from hemstitch.passes.pipeline import optimize
 from hemstitch.runtime.assemble import assemble
 from hemstitch.runtime.build import build
+from hemstitch.runtime.device_facts import multiprocessors
 from hemstitch.runtime.executable import Executable
 from hemstitch.runtime.jit import host_target, threads_now
 from hemstitch.stitch.machine import Machine, generic_cpu, generic_gpu
@@ -22,12 +24,17 @@ from hemstitch.stitch.machine import Machine, generic_cpu, generic_gpu
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """One graph through all stages: what was captured, what it became, what runs."""
+    """One graph through all stages: what was captured, what it became, what runs.
+
+    `target`: what its kernels are made for, "cpu", "cuda" or "interpret". `executable`: None where
+    only a plan was asked for.
+    """
 
     captured: Captured
     graph: Graph
     plan: Plan
-    executable: Executable
+    target: str
+    executable: Executable | None
 
 
 def compile_graph(
@@ -35,28 +42,34 @@ def compile_graph(
     example_inputs: Sequence[object],
     options: Options,
     private: int | None = None,
+    *,
+    plan_only: bool = False,
 ) -> Compiled:
     """One functional ATen graph, as AOTAutograd gives it, to a callable on a list of arguments.
 
     `private`: how many of its results the user gets; the others are kept for backward.
+    `plan_only`: stop before kernels are built, for a device that is not there.
     """
     captured = capture(traced, example_inputs, private)
+    target = target_of(captured.device, options)
     graph = optimize(captured.graph, captured.builder, check=options.check)
-    plan = make_plan(graph, machine_for(options), options)
+    plan = make_plan(graph, machine_for(target, multiprocessors(captured.device)), options)
     if options.check:
         verify_plan(graph, plan)
         for step in plan.kernels:
             verify_kernel(step.stitched.kernel)
-    launches = build(plan, options)
+    if plan_only:
+        return Compiled(captured, graph, plan, target, None)
+    launches = build(plan, replace(options, target=target), captured.device)
     arguments = len(example_inputs) + len(captured.constants)
-    assembly = assemble(plan, launches, captured.returns, arguments)
+    assembly = assemble(plan, launches, captured.returns, arguments, captured.device)
     executable = Executable(assembly, graph.symbols, captured.constants, options.recycle)
-    return Compiled(captured, graph, plan, executable)
+    return Compiled(captured, graph, plan, target, executable)
 
 
-def machine_for(options: Options) -> Machine:
+def machine_for(target: str, multiprocessors: int | None) -> Machine:
     """What plans are made for. The processor is as it is used now: plans adapt to
-    `torch.set_num_threads`."""
-    if options.target == "interpret":
-        return generic_gpu()
-    return generic_cpu(threads_now(), host_target().lanes)
+    `torch.set_num_threads`. `multiprocessors`: of a GPU that is there."""
+    if target == "cpu":
+        return generic_cpu(threads_now(), host_target().lanes)
+    return generic_gpu() if multiprocessors is None else generic_gpu(multiprocessors)

@@ -5,29 +5,38 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
+from torch._guards import detect_fake_mode
 
 from hemstitch.backend import compile_with
-from hemstitch.compile import Compiled
+from hemstitch.codegen.triton.kernel import print_kernel
+from hemstitch.compile import Compiled, machine_for
+from hemstitch.errors import UnsupportedError
 from hemstitch.fusion.plan import KernelStep, LibraryFormStep, LibraryStep
 from hemstitch.ir.dims import Dim, evaluate
 from hemstitch.ir.graph import LibraryCall, Node
 from hemstitch.ir.ops import is_reduction
 from hemstitch.kernel.nodes import Buffer, Role
 from hemstitch.kernel.printer import show
+from hemstitch.kernel.traffic import traffic
 from hemstitch.options import Options
 from hemstitch.runtime.build import program_of
+from hemstitch.runtime.device_facts import EMULATED, multiprocessors
 from hemstitch.runtime.jit import host_target
 from hemstitch.stitch.schedule import Scheme
 
 
 @dataclass(frozen=True, slots=True)
 class KernelInfo:
-    """One launch. `reads` and `writes`: bytes of each tensor that the caller passes in;
-    `scratch_bytes`: of all tasks together; `shared_bytes`: the part that tasks exchange."""
+    """One launch. `reads` and `writes`: bytes of each buffer in memory, counted anew after each
+    barrier, those among them that tasks exchange too (`kernel/traffic.py`);
+    `scratch_bytes`: of all tasks together; `shared_bytes`: the part that tasks exchange.
+    `source`: what the target compiles, LLVM or Triton; `ir`: the kernel IR it was printed from."""
 
     name: str
     graph: str  # "forward", "backward" or "inference"
@@ -40,7 +49,8 @@ class KernelInfo:
     barriers: int
     launches: int
     source: str
-    target: str
+    ir: str
+    target: str  # "cpu", "cuda" or "interpret"
     origin: tuple[str, ...]
 
     @property
@@ -109,22 +119,54 @@ def explain(
     """Compile `function` (or a module) for these arguments, run it once, say what became of it.
 
     With `backward`, the sum of all floating-point results is differentiated too. Arguments and
-    the module's buffers and gradients are left as they were.
+    the module's buffers and gradients are left as they were. With fake tensors nothing is built or
+    run: the device that they claim to be on need not be there.
     """
     parsed = Options.parse(options, None)
     report = Report(options=str(parsed))
+    given = _tensors((function, args, kwargs))
+    fake = detect_fake_mode(given)
+    if fake is not None:
+        _check_autograd(given)
 
     def backend(gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Callable[..., Any]:
-        return compile_with(gm, inputs, parsed, lambda kind, c: _record(report, kind, c))
+        return compile_with(gm, inputs, parsed, partial(_record, report), fake is not None)
 
-    target = copy.deepcopy(function) if isinstance(function, torch.nn.Module) else function
+    is_module = isinstance(function, torch.nn.Module)
+    target = copy.deepcopy(function) if is_module and fake is None else function
+    gradients = [tensor.grad for tensor in given]
     torch._dynamo.reset()
-    compiled = torch.compile(target, backend=backend, dynamic=dynamic)
-    results = compiled(*_own(args), **_own(kwargs))
-    if backward:
-        _differentiate(results)
+    with fake or nullcontext():
+        compiled = torch.compile(target, backend=backend, dynamic=dynamic)
+        results = compiled(*_own(args), **_own(kwargs))
+        if backward:
+            _differentiate(results)
+    for tensor, gradient in zip(given, gradients):
+        tensor.grad = gradient
     torch._dynamo.reset()
     return report
+
+
+def _tensors(value: object) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    for leaf in torch.utils._pytree.tree_leaves(value):
+        if isinstance(leaf, torch.nn.Module):
+            found += [*leaf.parameters(), *leaf.buffers()]
+        elif isinstance(leaf, torch.Tensor):
+            found.append(leaf)
+    return found
+
+
+def _check_autograd(tensors: Sequence[torch.Tensor]) -> None:
+    """Autograd ends the process where torch was built without support for a tensor's device."""
+    known = torch.accelerator.current_accelerator()
+    for tensor in tensors:
+        kind = tensor.device.type
+        if tensor.requires_grad and kind != "cpu" and (known is None or known.type != kind):
+            raise UnsupportedError(
+                f"this build of PyTorch has no autograd for fake tensors on {kind}",
+                hint=f"use a build with {kind}, or look at the forward pass under torch.no_grad()",
+            )
 
 
 def _own(value: Any) -> Any:
@@ -165,24 +207,44 @@ def _kernel_info(
     kernel = step.stitched.kernel
     members = [node for group in step.groups for node in group.members]
     origins = [compiled.graph.origins[n] for n in members if n in compiled.graph.origins]
-    known = {**hints, "threads": host_target().threads}
+    known = {**hints, "threads": _tasks(compiled)}
     places = dict.fromkeys(f"{o.file}:{o.line} {o.source}".strip() for o in origins if o.file)
-    program = program_of(step)
+    source, scratch = _printed(step, compiled.target, known)
+    read, written = traffic(kernel, known)
     return KernelInfo(
         name=kernel.name,
         graph=kind,
         ops=tuple(node.op.value for node in members),
         schemes=_schemes(members, kernel.barriers),
-        reads={b.name: _size(b, hints) for b in kernel.buffers if b.role is Role.INPUT},
-        writes={b.name: _size(b, hints) for b in kernel.buffers if b.role is Role.OUTPUT},
-        scratch_bytes=evaluate(program.scratch_bytes, known),
+        reads={buffer.name: size for buffer, size in read.items()},
+        writes={buffer.name: size for buffer, size in written.items()},
+        scratch_bytes=scratch,
         shared_bytes=sum(_size(b, known) for b in kernel.buffers if b.role is Role.SHARED),
         barriers=kernel.barriers,
         launches=1,
-        source=show(kernel),
-        target="cpu",
+        source=source,
+        ir=show(kernel),
+        target=compiled.target,
         origin=tuple(places),
     )
+
+
+def _tasks(compiled: Compiled) -> int:
+    """How many share a kernel's work."""
+    if compiled.target == "interpret":
+        return EMULATED
+    if compiled.target == "cpu":
+        return host_target().threads
+    return machine_for(compiled.target, multiprocessors(compiled.captured.device)).threads
+
+
+def _printed(step: KernelStep, target: str, known: Mapping[str, int]) -> tuple[str, int]:
+    """The text that the target compiles, and the bytes of scratch that it uses."""
+    if target == "cpu":
+        native = program_of(step)
+        return native.text, evaluate(native.scratch_bytes, known)
+    program = print_kernel(step.stitched.kernel, step.groups[0].hint, known["threads"])
+    return program.text, sum(_size(buffer, known) for buffer in program.scratch)
 
 
 def _schemes(members: Sequence[Node], barriers: int) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from hemstitch.errors import OptionError, near_match
 
 PREFIX = "HEMSTITCH_"
 CHOICES: dict[str, tuple[str, ...]] = {
-    "target": ("auto", "cpu", "interpret"),
+    "target": ("auto", "cpu", "cuda", "interpret"),
     "planner": ("auto", "conservative"),
 }
 # PyTorch's own modes buy speed with compile time. Hemstitch has no such trade yet, so that a
@@ -28,7 +28,8 @@ class Options:
     """What a user may decide. A value given in the call wins over HEMSTITCH_<NAME>, which wins
     over the default."""
 
-    target: str = "auto"  # interpret: as for a GPU, the Triton kernels emulated on CPU tensors
+    # auto: by the tensors' device. interpret: Triton kernels as for a GPU, emulated on CPU tensors.
+    target: str = "auto"
     planner: str = "auto"  # conservative: elementwise, and a reduction only at a kernel's end
     pack: bool = True  # independent kernels may share a launch
     recycle: bool = True  # large results live where earlier ones did that nobody holds any more

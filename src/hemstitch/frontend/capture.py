@@ -13,6 +13,7 @@ import torch.fx
 
 from hemstitch.errors import Location, UnsupportedError
 from hemstitch.frontend.context import Context, NotHandled, Rule
+from hemstitch.frontend.device import check_device, device_of, is_number_elsewhere, traced_tensors
 from hemstitch.frontend.library import has_effects, make_library, strides_of, tensor_type
 from hemstitch.frontend.origin import origin_of
 from hemstitch.frontend.random import draw_seeds
@@ -22,8 +23,9 @@ from hemstitch.frontend.sizes import Sizes
 from hemstitch.frontend.values import Value
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import Dim, SymbolicDim
-from hemstitch.ir.graph import Graph, InputAttr, LibraryCall, Node, Output, Range
+from hemstitch.ir.graph import Graph, InputAttr, LibraryCall, Node, Operand, Output, Range
 from hemstitch.ir.types import DType, TensorType
+from hemstitch.runtime.dtypes import from_torch
 from hemstitch.runtime.returned import Argument, Fixed, Item, Number, Result, Returned, View
 
 TracedGraph = torch.fx.GraphModule
@@ -33,11 +35,12 @@ aten = torch.ops.aten
 @dataclass(frozen=True, slots=True)
 class Captured:
     """`returns[k]`: where the k-th result of a call comes from. `constants`: tensors the traced
-    program holds; they are appended to the arguments of every call."""
+    program holds; they are appended to the arguments of every call. `device`: where kernels run."""
 
     graph: Graph
     builder: Builder
     returns: tuple[Returned, ...]
+    device: torch.device
     constants: tuple[torch.Tensor, ...] = ()
 
 
@@ -69,10 +72,13 @@ class _Capture:
     effects: list[Node] = field(default_factory=list)
     returns: tuple[Returned, ...] = ()
     seeds: list[Node] = field(default_factory=list)
+    brought: dict[torch.fx.Node, Value] = field(default_factory=dict)
+    device: torch.device = field(init=False)
     sizes: Sizes = field(init=False)
     argument_count: int = 0
 
     def __post_init__(self) -> None:
+        self.device = device_of(self.gm)
         self.sizes = Sizes(self.builder)
 
     # --- the call's arguments
@@ -96,7 +102,7 @@ class _Capture:
         type_ = TensorType((), DType.OPAQUE)
         strides: tuple[Dim, ...] = ()
         if isinstance(traced, torch.Tensor):
-            type_, strides = tensor_type(traced, self.sizes), strides_of(traced, self.sizes)
+            type_, strides = self._type(traced), strides_of(traced, self.sizes)
         node = self.builder.input(name, position, type_.shape, type_.dtype, strides)
         self.inputs[position] = node
         return Value(self.builder, node)
@@ -106,8 +112,8 @@ class _Capture:
     def visit(self, node: torch.fx.Node) -> None:
         self.builder.origin = origin_of(node)
         try:
-            for tensor in _traced_tensors(node):
-                _check_device(tensor)
+            for tensor in traced_tensors(node):
+                check_device(tensor, self.device)
             if node.op != "placeholder":
                 _VISIT[node.op](self, node)
         except UnsupportedError as error:
@@ -149,27 +155,29 @@ class _Capture:
                 return self._translate(node, rule)
             except NotHandled:
                 pass
-        value, library = make_library(node, self.environment, self.sizes)
+        value, library = make_library(node, self.environment, self.sizes, self.device)
         if has_effects(node.target):
             self.effects.append(library)
         return value
 
     def _is_translatable(self, node: torch.fx.Node) -> bool:
-        """Everything in types that the IR computes with, and all of it real."""
-        tensors = [
-            tensor for each in (*node.all_input_nodes, node) for tensor in _traced_tensors(each)
-        ]
+        """Everything in types that the IR computes with, on one device, and all of it real."""
+        operands = [x for each in node.all_input_nodes for x in traced_tensors(each)]
+        tensors = [x for x in operands if not is_number_elsewhere(x, self.device)]
         scalars = [*node.args, *node.kwargs.values()]
         return not any(isinstance(scalar, complex) for scalar in scalars) and all(
-            tensor_type(tensor, self.sizes).dtype is not DType.OPAQUE for tensor in tensors
+            self._type(tensor).dtype is not DType.OPAQUE
+            for tensor in (*tensors, *traced_tensors(node))
         )
+
+    def _type(self, tensor: torch.Tensor) -> TensorType:
+        return tensor_type(tensor, self.sizes, self.device)
 
     def _translate(self, node: torch.fx.Node, rule: Rule) -> Any:
         traced = node.meta["val"]
         parts = traced if isinstance(traced, (list, tuple)) else (traced,)
         types = tuple(
-            tensor_type(part, self.sizes) if isinstance(part, torch.Tensor) else None
-            for part in parts
+            self._type(part) if isinstance(part, torch.Tensor) else None for part in parts
         )
         context = Context(self.builder, types, lambda: self._draw_seed(node))
         arguments = [self._operand(argument) for argument in node.args]
@@ -181,10 +189,35 @@ class _Capture:
 
     def _operand(self, argument: Any) -> Any:
         if isinstance(argument, torch.fx.Node):
-            return self.environment[argument]
+            return self._within_reach(argument)
         if isinstance(argument, (list, tuple)):
             return tuple(self._operand(part) for part in argument)
         return argument
+
+    def _within_reach(self, node: torch.fx.Node) -> Any:
+        """The value of `node`; a number on the processor is brought to the GPU, once a graph."""
+        traced = node.meta.get("val")
+        if not isinstance(traced, torch.Tensor) or not is_number_elsewhere(traced, self.device):
+            return self.environment[node]
+        if node not in self.brought:
+            dtype = from_torch(traced.dtype)
+            if dtype is DType.OPAQUE:
+                raise NotHandled
+            self.brought[node] = self._bring(self.environment[node].node, dtype)
+        return self.brought[node]
+
+    def _bring(self, number: Node, dtype: DType) -> Value:
+        call = LibraryCall(
+            name="aten._to_copy.default",
+            target=aten._to_copy.default,
+            arguments=(Operand(0),),
+            keywords=(("device", self.device), ("non_blocking", True)),
+            operand_strides=((),),
+            results=((TensorType((), dtype), ()),),
+        )
+        (brought,) = self.builder.library(call, (number,))
+        assert brought is not None
+        return Value(self.builder, brought)
 
     def _as_traced(self, value: Value | None, type_: TensorType | None) -> Value | None:
         """With the element type and the size formulas that the trace says."""
@@ -195,17 +228,18 @@ class _Capture:
 
     def _draw_seed(self, node: torch.fx.Node) -> Node:
         """All draws of the graph are one library call: the k-th draw is element k of its result."""
-        draws = [each for each in self.gm.graph.nodes if each.target is _DRAW_SEED]
+        nodes = self.gm.graph.find_nodes(op="call_function", target=_DRAW_SEED)
+        draws = [each for each in nodes if each.meta["val"].device == self.device]
         if not self.seeds:
-            self.seeds.append(self._draw_all(len(draws), node.meta["val"].device))
+            self.seeds.append(self._draw_all(len(draws)))
         picked = self.builder.slice(self.seeds[0], (Range(draws.index(node)),), (1,))
         return self.builder.reshape(picked, ())
 
-    def _draw_all(self, count: int, device: torch.device) -> Node:
+    def _draw_all(self, count: int) -> Node:
         call = LibraryCall(
             name="hemstitch.draw_seeds",
             target=draw_seeds,
-            arguments=(count, device),
+            arguments=(count, self.device),
             keywords=(),
             operand_strides=(),
             results=((TensorType((count,), DType.I64), (1,)),),
@@ -230,7 +264,7 @@ class _Capture:
         (source,) = _operands(node)
         number = node.meta["val"]
         if isinstance(number, (torch.SymInt, torch.SymFloat)):
-            self.sizes.bind_value(number, self.environment[source].reshape(()))
+            self.sizes.bind_value(number, self._within_reach(source).reshape(()))
         self.environment[node] = self._number(number)
 
     def skip(self, node: torch.fx.Node) -> None:
@@ -240,7 +274,7 @@ class _Capture:
         """A write to an argument at the end of the graph; any other stays a library call."""
         target, source = _operands(node)[:2]
         if target not in self.positions:
-            value, library = make_library(node, self.environment, self.sizes)
+            value, library = make_library(node, self.environment, self.sizes, self.device)
             self.effects.append(library)
             self.environment[node] = value
             return
@@ -308,7 +342,8 @@ class _Capture:
             self.sizes.hints,
             self.builder.origins,
         )
-        return Captured(graph, self.builder, self.returns, tuple(self.constants))
+        constants = tuple(self.constants)
+        return Captured(graph, self.builder, self.returns, self.device, constants)
 
 
 _NUMBERS = (bool, int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -334,18 +369,3 @@ _SPECIAL: dict[Any, Callable[[_Capture, torch.fx.Node], None]] = {
 
 def _operands(node: torch.fx.Node) -> tuple[Any, ...]:
     return node.args
-
-
-def _traced_tensors(node: torch.fx.Node) -> list[torch.Tensor]:
-    traced = node.meta.get("val")
-    parts = traced if isinstance(traced, (list, tuple)) else (traced,)
-    return [part for part in parts if isinstance(part, torch.Tensor)]
-
-
-def _check_device(tensor: torch.Tensor) -> None:
-    """Kernels read and write the processor's memory, and nothing else."""
-    if tensor.device.type != "cpu":
-        raise UnsupportedError(
-            f"a tensor is on the device {tensor.device}, and kernels are made for cpu only",
-            hint="move the model and its inputs to cpu, or use another backend for this device",
-        )

@@ -44,9 +44,11 @@ class Structured:
         return self.target(*arguments, **keywords)
 
 
-def tensor_type(tensor: torch.Tensor, sizes: Sizes) -> TensorType:
-    """OPAQUE for anything but plain strided tensors of a type that the IR computes with."""
-    plain = tensor.layout is torch.strided and not tensor.is_quantized
+def tensor_type(tensor: torch.Tensor, sizes: Sizes, device: torch.device) -> TensorType:
+    """OPAQUE for anything but plain strided tensors of a type that the IR computes with, on the
+    device that kernels run on."""
+    strided = tensor.layout is torch.strided and not tensor.is_quantized
+    plain = strided and tensor.device == device
     dtype = from_torch(tensor.dtype) if plain else DType.OPAQUE
     return TensorType(sizes.dims(tensor.shape), dtype)
 
@@ -73,7 +75,9 @@ def is_view(target: object) -> bool:
     return isinstance(target, HigherOrderOperator)
 
 
-def make_library(node: torch.fx.Node, environment: Environment, sizes: Sizes) -> tuple[Any, Node]:
+def make_library(
+    node: torch.fx.Node, environment: Environment, sizes: Sizes, device: torch.device
+) -> tuple[Any, Node]:
     """What the fx node gives (a Value, a size, None, or a tuple of those), and the LIBRARY node."""
     leaves, structure = pytree.tree_flatten((node.args, node.kwargs), is_leaf=_is_slice)
     operands = list(dict.fromkeys(leaf for leaf in leaves if _is_operand(leaf, environment)))
@@ -98,7 +102,7 @@ def make_library(node: torch.fx.Node, environment: Environment, sizes: Sizes) ->
         arguments=arguments,
         keywords=tuple(keywords.items()),
         operand_strides=tuple(_operand_strides(operand, sizes) for operand in operands),
-        results=tuple(_result_type(part, sizes) for part in parts),
+        results=tuple(_result_type(part, sizes, device) for part in parts),
         is_tuple=is_tuple,
         effects=has_effects(node.target),
         is_view=is_view(node.target),
@@ -140,12 +144,14 @@ def _operand_strides(operand: torch.fx.Node, sizes: Sizes) -> tuple[Dim, ...] | 
     return strides_of(traced, sizes) if isinstance(traced, torch.Tensor) else None
 
 
-def _result_type(part: Any, sizes: Sizes) -> tuple[TensorType, tuple[Dim, ...]] | None:
+def _result_type(
+    part: Any, sizes: Sizes, device: torch.device
+) -> tuple[TensorType, tuple[Dim, ...]] | None:
     if isinstance(part, (list, tuple)):
         raise UnsupportedError("an operator returns lists within a list")
     if not isinstance(part, torch.Tensor):
         return None
-    return tensor_type(part, sizes), strides_of(part, sizes)
+    return tensor_type(part, sizes, device), strides_of(part, sizes)
 
 
 def _plain(part: Any, sizes: Sizes) -> Any:

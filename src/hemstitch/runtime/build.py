@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
@@ -10,7 +11,7 @@ from functools import lru_cache, partial
 import torch
 
 from hemstitch.codegen.llvm.kernel import Program, print_kernel
-from hemstitch.errors import KernelBuildError, KernelBuildWarning
+from hemstitch.errors import KernelBuildError, KernelBuildWarning, UnsupportedError
 from hemstitch.fusion.plan import KernelStep, LibraryStep, Plan, Step
 from hemstitch.ir.dims import Dim, evaluate, symbol, symbols
 from hemstitch.ir.graph import Node
@@ -29,13 +30,16 @@ def _loaded(text: str, entry: str) -> jit.Entry:
     return jit.load(text, entry)
 
 
-def build(plan: Plan, options: Options) -> list[Launch | None]:
-    """A launch for each step that is no library call."""
+def build(plan: Plan, options: Options, device: torch.device | None = None) -> list[Launch | None]:
+    """A launch for each step that is no library call. `device`: the GPU, if not the current one."""
+    index = None if device is None else device.index
     makers: dict[str, Callable[[KernelStep], Launch]] = {
         "interpret": partial(_emulated, options.check),
-        "cuda": partial(_on_gpu, options.tune),
+        "cuda": partial(_on_gpu, index, options.tune),
     }
     make = makers.get(options.target, _native)
+    if make is not _native and plan.kernels:
+        _check_triton(options.target)
     return [
         None if isinstance(step, LibraryStep) else _build_step(step, make, options.strict)
         for step in plan.steps
@@ -61,9 +65,18 @@ def _emulated(check: bool, step: KernelStep) -> Launch:
     return launch
 
 
-def _on_gpu(tune: bool, step: KernelStep) -> Launch:
-    launch: Launch = importlib.import_module("hemstitch.runtime.cuda").launch_of(step, tune=tune)
+def _on_gpu(index: int | None, tune: bool, step: KernelStep) -> Launch:
+    cuda = importlib.import_module("hemstitch.runtime.cuda")
+    launch: Launch = cuda.launch_of(step, index, tune=tune)
     return launch
+
+
+def _check_triton(target: str) -> None:
+    if importlib.util.find_spec("triton") is None:
+        raise UnsupportedError(
+            f'kernels for the target "{target}" need Triton, which is not installed',
+            hint="pip install 'triton>=3.6,<4'",
+        )
 
 
 def _build_step(step: Step, make: Callable[[KernelStep], Launch], strict: bool) -> Launch:

@@ -12,17 +12,16 @@ from hemstitch.fusion.plan import KernelStep
 from hemstitch.ir.dims import Dim, evaluate
 from hemstitch.kernel.nodes import Role
 from hemstitch.runtime.assemble import Launch
+from hemstitch.runtime.device_facts import EMULATED
 from hemstitch.runtime.dtypes import TORCH_DTYPES
 from hemstitch.runtime.emulator import Checks, FailedAssertion, Order, emulate
 from hemstitch.runtime.source import kernel_of
-
-PROGRAMS = 4  # of one launch at most: enough for races between them
 
 
 def launch_of(step: KernelStep, check: bool) -> Launch:
     """`check`: look for races, deadlocks and reads of garbage, with programs in a random order."""
     kernel = step.stitched.kernel
-    program = print_kernel(kernel, partial(likely, step), PROGRAMS)
+    program = print_kernel(kernel, partial(likely, step), EMULATED)
     run = _Emulated(program, kernel_of(program.text, program.entry), check)
     return Launch(run, step.stitched.tensors, program.sizes, 0)
 
@@ -47,7 +46,7 @@ class _Emulated:
         names = [str(size) for size in program.sizes]
         sizes = {name: int(number) for name, number in zip(names, numbers)}  # type: ignore[call-overload]
         tiles = evaluate(program.tiles, sizes)
-        programs = max(1, min(PROGRAMS, tiles))
+        programs = max(1, min(EMULATED, tiles))
         given: dict[str, object] = {b.name: t for b, t in zip(program.parameters, tensors)}
         given |= _scratch(program, sizes | {"threads": programs})
         if program.barriers:

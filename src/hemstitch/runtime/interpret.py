@@ -22,16 +22,23 @@ Tensor = torch.Tensor
 Argument = Union[torch.Tensor, int]
 
 
-def run(graph: Graph, arguments: Sequence[Argument], *, precise: bool = False) -> list[Tensor]:
+def run(
+    graph: Graph,
+    arguments: Sequence[Argument],
+    *,
+    precise: bool = False,
+    device: torch.device | None = None,
+) -> list[Tensor]:
     """The values of `graph.outputs`; no argument is written to.
 
-    With `precise`, float64 stands in for every floating-point type.
+    With `precise`, float64 stands in for every floating-point type. `device`: of what the graph
+    makes itself; by default the arguments'.
     """
     symbols = bind_symbols(graph, arguments)
     known = {node: arguments[_position(node)] for node in graph.inputs}
     if precise:
         known = {node: _widened(value) for node, value in known.items()}
-    values = _evaluate(graph.roots, known, symbols, precise)
+    values = _evaluate(graph.roots, known, symbols, precise, device)
     return [values[output.value] for output in graph.outputs]
 
 
@@ -109,8 +116,9 @@ def _evaluate(
     known: Mapping[Node, Argument],
     symbols: Mapping[str, int],
     precise: bool,
+    device: torch.device | None = None,
 ) -> dict[Node, Any]:
-    machine = _Machine(symbols, _device(known.values()), precise)
+    machine = _Machine(symbols, device or _device(known.values()), precise)
     values: dict[Node, Any] = dict(known)
     for node in _missing(nodes, known):
         values[node] = RULES[node.op](machine, node, [values[operand] for operand in node.inputs])
@@ -134,9 +142,9 @@ def _missing(nodes: Sequence[Node], known: Mapping[Node, object]) -> list[Node]:
 
 
 def _device(values: Any) -> torch.device:
-    return next(
-        (value.device for value in values if isinstance(value, Tensor)), torch.device("cpu")
-    )
+    """A graph on a GPU may have arguments on the processor, too."""
+    devices = (value.device for value in values if isinstance(value, Tensor))
+    return next((device for device in devices if device.type != "cpu"), torch.device("cpu"))
 
 
 def _position(node: Node) -> int:

@@ -28,6 +28,7 @@ class Verified:
         plan: Plan,
         returns: Sequence[Returned],
         constants: Sequence[torch.Tensor],
+        device: torch.device,
     ) -> None:
         self._boxed_call = True
         self._executable = executable
@@ -35,13 +36,14 @@ class Verified:
         self._plan = plan
         self._returns = returns
         self._constants = constants
+        self._device = device
 
     def __call__(self, arguments: list[object]) -> tuple[object, ...]:
         copies = [_copy(argument) for argument in [*arguments, *self._constants]]
         held = list(arguments)
-        state = torch.get_rng_state()
-        expected = run(self._graph, copies)  # type: ignore[arg-type]
-        torch.set_rng_state(state)  # the same seeds for both
+        gpus = [self._device] if self._device.type == "cuda" else []
+        with torch.random.fork_rng(gpus):  # the same seeds for both
+            expected = run(self._graph, copies, device=self._device)  # type: ignore[arg-type]
         results = self._executable(arguments)
         for number, (output, value) in enumerate(zip(self._graph.outputs, expected)):
             found = self._found(number, output, results, held)

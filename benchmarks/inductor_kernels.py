@@ -1,0 +1,83 @@
+"""What Inductor makes of a program for a GPU: its kernels, its library calls, the bytes that the
+kernels move by its own count. Takes fake tensors, after `stand_in.pretend()`; nothing is run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch._dynamo
+from torch._inductor.compile_fx import compile_fx
+from torch._inductor.graph import GraphLowering
+from torch._inductor.scheduler import FusedSchedulerNode, SchedulerNode
+from torch._inductor.virtualized import V
+
+_LAUNCH = re.compile(r"^\s*(\w+)\.run\(", re.M)
+_CALL = re.compile(r"extern_kernels\.(\w+)\(|\b((?:torch\.ops\.\w+|aten)\.\w+(?:\.\w+)?)\(")
+_NO_CALLS = ("torch.ops.inductor",)  # views, and gradients that are added outside the graph
+
+
+@dataclass(slots=True)
+class Generated:
+    """Of all graphs of a program. The bytes count each tensor once a kernel, as if loops that read
+    one again found it in a cache."""
+
+    kernels: list[str] = field(default_factory=list)
+    library_calls: list[str] = field(default_factory=list)
+    bytes_read: int = 0
+    bytes_written: int = 0
+    sources: list[str] = field(default_factory=list)
+
+
+def generated(function: Callable[..., Any], arguments: Sequence[Any]) -> Generated:
+    """For the backward pass too, where gradients are asked for."""
+    found = Generated()
+
+    def backend(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        compile_fx(gm, inputs)
+        return gm.forward
+
+    torch._dynamo.reset()
+    with _listening(found):
+        torch.compile(function, backend=backend)(*arguments)
+    torch._dynamo.reset()
+    return found
+
+
+def _never(arguments: Sequence[Any]) -> None:
+    raise RuntimeError("nothing of what Inductor generates here is run")
+
+
+@contextmanager
+def _listening(found: Generated) -> Iterator[None]:
+    """Where Inductor would load the module that it has written, take a look at it instead."""
+    lowering: Any = GraphLowering
+    load = lowering._compile_to_module_lines
+
+    def look(graph: Any, code: Any) -> Any:
+        _add(found, graph, code.value)
+        return SimpleNamespace(call=_never, __file__=__file__, key="", runner=None)
+
+    lowering._compile_to_module_lines = look
+    try:
+        yield
+    finally:
+        lowering._compile_to_module_lines = load
+
+
+def _add(found: Generated, graph: Any, source: str) -> None:
+    body = source[source.index("def call(") :].partition("\ndef benchmark_compiled_module")[0]
+    found.kernels += _LAUNCH.findall(body)
+    calls = [kernel or operator for kernel, operator in _CALL.findall(body)]
+    found.library_calls += [call for call in calls if not call.startswith(_NO_CALLS)]
+    found.sources.append(source)
+    with V.set_graph_handler(graph):
+        for node in graph.scheduler.nodes:
+            if isinstance(node, (SchedulerNode, FusedSchedulerNode)):
+                found.bytes_read += int(node.get_read_buffer_sizes())
+                found.bytes_written += int(node.get_write_buffer_sizes())

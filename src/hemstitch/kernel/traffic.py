@@ -1,0 +1,88 @@
+"""What a kernel moves to and from memory. Takes a kernel and the values of its sizes, gives the
+bytes of each buffer that it reads, and of each that it writes.
+
+A phase reads a buffer once, however many of its loops do: what is read again comes out of a cache.
+Between phases lies a barrier of the whole device, and the next one reads anew. Of a buffer that is
+larger than what a phase can touch, only so much counts (an embedding). Row buffers stay on chip.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+from hemstitch.ir.dims import Dim, evaluate
+from hemstitch.kernel.nodes import (
+    AccumulateInto,
+    Buffer,
+    Kernel,
+    Load,
+    Loop,
+    Phase,
+    Role,
+    Stmt,
+    Store,
+)
+
+Bytes = dict[Buffer, int]
+
+
+def traffic(kernel: Kernel, sizes: Mapping[str, int]) -> tuple[Bytes, Bytes]:
+    """(read, written). `sizes`: also "threads", the number of tasks."""
+    read: Counter[Buffer] = Counter()
+    written: Counter[Buffer] = Counter()
+    for phase in kernel.phases:
+        loads: Counter[Buffer] = Counter()
+        stores: Counter[Buffer] = Counter()
+        for statement, times in _accesses(phase, sizes):
+            for buffer in _loaded(statement):
+                loads[buffer] += times
+            for buffer in _stored(statement):
+                stores[buffer] += times
+        for found, total in ((loads, read), (stores, written)):
+            for buffer, times in found.items():
+                total[buffer] += min(times, evaluate(buffer.size, sizes)) * buffer.dtype.bytes
+    return dict(read), dict(written)
+
+
+def _accesses(phase: Phase, sizes: Mapping[str, int]) -> Iterator[tuple[Stmt, int]]:
+    """Each statement with how often it runs."""
+    for nest in phase.nests:
+        rows = _product((axis.extent for axis in nest.rows), sizes)
+        yield from _within(nest.body, rows, sizes)
+        yield from _within((*nest.prologue, *nest.epilogue), sizes["threads"], sizes)
+
+
+def _within(
+    statements: Iterable[Stmt], times: int, sizes: Mapping[str, int]
+) -> Iterator[tuple[Stmt, int]]:
+    for statement in statements:
+        if isinstance(statement, Loop):
+            yield from _within(
+                statement.body, times * evaluate(statement.axis.extent, sizes), sizes
+            )
+        else:
+            yield statement, times
+
+
+def _product(extents: Iterable[Dim], sizes: Mapping[str, int]) -> int:
+    result = 1
+    for extent in extents:
+        result *= evaluate(extent, sizes)
+    return result
+
+
+def _loaded(statement: Stmt) -> Iterator[Buffer]:
+    if isinstance(statement, Load | AccumulateInto):
+        yield from _in_memory(statement)
+
+
+def _stored(statement: Stmt) -> Iterator[Buffer]:
+    if isinstance(statement, Store | AccumulateInto):
+        yield from _in_memory(statement)
+
+
+def _in_memory(statement: Load | Store | AccumulateInto) -> Iterator[Buffer]:
+    for buffer in (statement.buffer, getattr(statement, "positions", None)):
+        if buffer is not None and buffer.role is not Role.TASK:
+            yield buffer

@@ -1,0 +1,68 @@
+"""Kernels and bytes on a GPU that is not there: no more than Inductor's, but where said."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import counts, stand_in
+
+SLACK = 1.02  # partial sums of column reductions: how many depends on the programs of a launch
+MORE_BYTES = {
+    ("softmax of long rows", "forward"): "two phases, 3 MB a row: the second one reads from L2",
+    ("softmax of long rows", "both"): "the same",
+    ("transformer block", "forward"): "halves are kept in f32 between two kernels",
+    ("transformer block", "both"): "the same",
+}
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory):
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("Inductor needs Triton to generate code for a GPU")
+    environment = stand_in.preload()
+    if environment is None:
+        pytest.skip("needs a PyTorch built without CUDA, and a C++ compiler")
+    path = tmp_path_factory.mktemp("counts") / "counts.json"
+    command = [sys.executable, "-m", "benchmarks.counts", "--json", path]
+    folder = Path(counts.__file__).parents[1]
+    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(path.read_text())
+
+
+def moved(each):
+    return each["bytes_read"] + each["bytes_written"]
+
+
+def launches(each):
+    return each["kernels"] + each["library_calls"]
+
+
+def test_every_program_was_counted(record) -> None:
+    assert len(record["lines"]) == len(counts.programs())
+    assert all(moved(line[name]) for line in record["lines"] for name in ("hemstitch", "inductor"))
+
+
+def test_no_more_kernels_and_launches_than_inductor(record) -> None:
+    for line in record["lines"]:
+        ours, theirs = line["hemstitch"], line["inductor"]
+        assert ours["kernels"] <= theirs["kernels"], counts.row(line)
+        assert launches(ours) <= launches(theirs), counts.row(line)
+
+
+def test_no_more_bytes_than_inductor(record) -> None:
+    for line in record["lines"]:
+        more = moved(line["hemstitch"]) > SLACK * moved(line["inductor"])
+        assert more == ((line["program"], line["direction"]) in MORE_BYTES), counts.row(line)
+
+
+def test_kernels_together(record) -> None:
+    """Where several of Inductor's kernels are one."""
+    total = {n: sum(x[n]["kernels"] for x in record["lines"]) for n in ("hemstitch", "inductor")}
+    assert total["hemstitch"] < 0.6 * total["inductor"], total
