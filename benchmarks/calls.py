@@ -27,16 +27,16 @@ def bytes_moved(case: Case, arguments: Arguments, direction: str) -> int:
     return forward + bytes_of(arguments) + results + bytes_of(differentiable(case, arguments))
 
 
-def compiled(case: Case, backend: str | Callable[..., Any]) -> Function:
-    """The case's function by this backend. Dynamo keeps what it compiled with the code object, so
-    each backend gets its own."""
+def compiled(function: Function, backend: str | Callable[..., Any], **more: Any) -> Function:
+    """The function by this backend; `more` goes to `torch.compile`. Dynamo keeps what it compiled
+    with the code object, so each backend gets its own."""
     if backend == "eager":
-        return case.function
-    assert isinstance(case.function, FunctionType)
+        return function
+    assert isinstance(function, FunctionType)
     name = backend if isinstance(backend, str) else backend.__name__
-    code = case.function.__code__.replace(co_name=f"{case.function.__name__}_{name}")
-    copy = FunctionType(code, case.function.__globals__, closure=case.function.__closure__)
-    return torch.compile(copy, backend=backend, dynamic=False)
+    code = function.__code__.replace(co_name=f"{function.__name__}_{name}")
+    copy = FunctionType(code, function.__globals__, closure=function.__closure__)
+    return torch.compile(copy, backend=backend, dynamic=False, **more)
 
 
 def differentiable(case: Case, arguments: Arguments) -> list[Tensor]:

@@ -107,10 +107,10 @@ def measure(
     wrap = WRAPPERS[direction]
     there = bytes_moved(case, arguments, "forward")
     limit = copying(copy_of(there, sets), copy_of(moved - there, sets))
-    functions["limit"] = wrap(compiled(case, limit))
+    functions["limit"] = wrap(compiled(case.function, limit))
     for backend in backends:
         try:
-            function = wrap(compiled(case, backend))
+            function = wrap(compiled(case.function, backend))
             function(*rotation[0])
         except Exception as error:  # a backend that fails is a result too
             failures[backend] = f"{type(error).__name__}: {error}".splitlines()[0]
