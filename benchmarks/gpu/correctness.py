@@ -21,26 +21,46 @@ DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 MOST_TIMES_EAGER = 2.0
 FEW, ODD, MANY = 3, 129, 512  # rows
 FEW_TYPES = ("f32", "bf16")  # of what is emulated
+BARRIERS = {  # rows and width
+    "layer norm": (64, 1000),
+    "cross entropy, label smoothing": (3, 33),
+    "AdamW, 60 tensors of 9 shapes": (3, 7),
+    "group norm + SiLU": (3, 3),
+    "sums: rows, columns, all": (129, 1000),
+    "softmax of long rows": (3, 8200),
+    "rows, columns, elementwise": (129, 1000),
+}
 
 
 def jobs(kind: str, _: list[Line]) -> list[Job]:
     """Small shapes of all cases first: if time is short, what is left out is large."""
-    found = []
-    for number in range(3 if kind == device.CUDA else 1):
-        for dtype in DTYPES if kind == device.CUDA else FEW_TYPES:
-            for case in CASES:
-                rows, width = _shapes(case)[number]
-                for direction in ("forward", "both") if case.backward else ("forward",):
-                    found.append(_job(kind, case, rows, width, dtype, direction))
-    return found
+    if kind == device.INTERPRET:
+        small = [_jobs(kind, c, *_shapes(c)[0], dtype) for dtype in FEW_TYPES for c in CASES]
+        return [job for each in small for job in each] + with_barriers(kind)
+    return [
+        job
+        for number in range(3)
+        for dtype in DTYPES
+        for case in CASES
+        for job in _jobs(kind, case, *_shapes(case)[number], dtype)
+    ]
+
+
+def with_barriers(kind: str) -> list[Job]:
+    """The cases that have device-wide barriers already with few elements, gradients included."""
+    return [
+        _jobs(kind, case_named(name), rows, width, "f32")[-1]
+        for name, (rows, width) in BARRIERS.items()
+    ]
+
+
+def _jobs(kind: str, case: Case, rows: int, width: int, dtype: str) -> list[Job]:
+    where = {"device": kind, "case": case.name, "rows": rows, "width": width, "dtype": dtype}
+    directions = ("forward", "both") if case.backward else ("forward",)
+    return [{**where, "direction": direction} for direction in directions]
 
 
 PHASES = (Phase(jobs, job_seconds=90.0, parallel=True),)
-
-
-def _job(kind: str, case: Case, rows: int, width: int, dtype: str, direction: str) -> Job:
-    where = {"device": kind, "case": case.name, "rows": rows, "width": width}
-    return where | {"dtype": dtype, "direction": direction}
 
 
 def _shapes(case: Case) -> list[tuple[int, int]]:
@@ -48,13 +68,6 @@ def _shapes(case: Case) -> list[tuple[int, int]]:
     if case.rows is not None:
         return [(FEW, case.odd[0]), (7, case.odd[-1]), (case.rows, case.width)]
     return [(FEW, case.odd[0]), (ODD, case.odd[-1]), (MANY, case.width)]
-
-
-def smallest(kind: str, names: tuple[str, ...]) -> list[Job]:
-    """One job for each of these cases, gradients included."""
-    return [
-        _job(kind, case, *_shapes(case)[0], "f32", "both") for case in CASES if case.name in names
-    ]
 
 
 def run(job: Job) -> Iterator[Line]:

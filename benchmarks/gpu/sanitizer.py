@@ -13,19 +13,12 @@ TOOLS = ("racecheck", "memcheck")
 PROGRAM = "compute-sanitizer"
 FOUND = 9  # exit status
 SECONDS = 60.0  # for one case under one tool
-BARRIER_CASES = (
-    "rows, columns, elementwise",
-    "softmax of long rows",
-    "sums: rows, columns, all",
-    "layer norm",
-    "batch norm + ReLU, training",
-)
 
 
 def jobs(kind: str, _: list[Line]) -> list[Job]:
     return [
         {"device": kind, "tool": tool, "job": job}
-        for job in correctness.smallest(kind, BARRIER_CASES)
+        for job in correctness.with_barriers(kind)
         for tool in TOOLS
     ][: None if kind == device.CUDA else 1]
 

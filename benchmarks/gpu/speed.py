@@ -27,7 +27,6 @@ CONTENDERS: dict[str, dict[str, dict[str, Any]]] = {
     },
     device.INTERPRET: {
         "eager": {"backend": "eager"},
-        "aot_eager": {"backend": "aot_eager"},
         OURS: {"backend": OURS, "options": device.options(device.INTERPRET)},
     },
 }
