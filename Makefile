@@ -3,14 +3,29 @@
 PYTHON ?= python3
 RUN := .venv/bin/python
 BACKEND ?= hemstitch
+# The oldest and the newest that are supported; not in .venv itself, where Inductor would find it.
+TRITONS := 3.6.0 3.9.0
+TRITON_TESTS := tests/emulator tests/latency tests/printed
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test test-cpu test-gpu lint bench clean
 
 demo: .venv/installed
 	$(RUN) -m benchmarks.demo --backend $(BACKEND)
 
-test: .venv/installed
+test: test-cpu test-gpu
+
+test-cpu: .venv/installed
 	$(RUN) -m pytest
+
+# Kernels for GPUs, emulated and cross-compiled with each Triton, side by side. No GPU is needed.
+test-gpu: $(TRITONS:%=.venv/triton/%)
+	$(MAKE) --jobs 2 --output-sync=target $(TRITONS:%=test-gpu-%)
+
+test-gpu-%: .venv/triton/%
+	PYTHONPATH=$< TRITON_CACHE_DIR=build/triton-$* $(RUN) -m pytest $(TRITON_TESTS)
+
+.venv/triton/%: .venv/installed
+	$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps --target $@ triton==$*
 
 lint: .venv/installed
 	$(RUN) -m ruff check

@@ -43,7 +43,7 @@ def test_other_variables_are_not_ours() -> None:
     ("options", "mode", "environment", "message"),
     [
         ({"planer": "auto"}, None, {}, 'no option "planer"\n  hint: did you mean "planner"?'),
-        ({"zzz": 1}, None, {}, "hint: the options are planner"),
+        ({"zzz": 1}, None, {}, "hint: the options are target"),
         ({"planner": "convservative"}, None, {}, 'did you mean "conservative"?'),
         ({"planner": 3}, None, {}, "cannot be 3\n  hint: it can be 'auto', 'conservative'"),
         ({"pack": 1}, None, {}, '"pack" cannot be 1\n  hint: it can be True or False'),

@@ -171,6 +171,29 @@ def test_a_tail_may_end_where_memory_ends() -> None:
     np.testing.assert_array_equal(memory[-4:], [count - 4, 3 - count, 2 - count, 1 - count])
 
 
+def test_every_second_element_may_end_where_memory_ends() -> None:
+    pages = mmap.mmap(-1, 2 * mmap.PAGESIZE)
+    both = np.frombuffer(pages, np.float32)
+    memory, _ = np.split(both, 2)
+    memory[:] = np.arange(len(memory))
+    c = ctypes.CDLL(None)
+    second = ctypes.c_void_p(both.ctypes.data + mmap.PAGESIZE)
+
+    def body(e: Emitter, v: list[Value]) -> list[Value]:
+        whole = advance(e, DType.F32, array_pointer(e, 9), len(memory) - 31)
+        part = advance(e, DType.F32, array_pointer(e, 9), len(memory) - 5)
+        return [load(e, DType.F32, whole, 2, None), load(e, DType.F32, part, 2, v[0])]
+
+    function = compile_host(16, ["i1"], body)
+    assert c.mprotect(second, mmap.PAGESIZE, 0) == 0
+    try:
+        whole, part = function(np.arange(16) < 3, memory, n=16)
+    finally:
+        c.mprotect(second, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_WRITE)
+    np.testing.assert_array_equal(whole, memory[-31::2])
+    np.testing.assert_array_equal(part, [*memory[-5::2], *np.zeros(13)])
+
+
 @pytest.mark.parametrize(
     "triple, cpu", [("x86_64-linux-gnu", "haswell"), ("aarch64-linux-gnu", "neoverse-n1")]
 )

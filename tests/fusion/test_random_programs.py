@@ -5,16 +5,11 @@ from __future__ import annotations
 
 from random import Random
 
-import llvmlite.binding as llvm
-import pytest
-import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hemstitch.codegen.llvm import kernel as printer
-from hemstitch.codegen.llvm.kernel import Target
 from hemstitch.passes.pipeline import optimize
-from hemstitch.runtime import build, interpret, jit
+from hemstitch.runtime import interpret
 from hemstitch.stitch.machine import generic_cpu
 from tests.compiled import assert_close, execute, has_halves, simulate
 from tests.programs import Program, arguments_for
@@ -56,31 +51,6 @@ def test_kernels_mean_what_the_graph_means(seed):
         order=order,
     )
     assert_close(found, interpret.run(graph, arguments, precise=True), EXACT)
-
-
-FEATURES = llvm.get_host_cpu_features()
-TARGETS = [(4, 1, "host"), (8, 1, "host"), (8, 3, "host"), (16, 2, "host")]
-TARGETS += [(8, 2, "haswell")] * bool(FEATURES.get("avx2"))  # AVX2 and no more
-TARGETS += [(16, 2, "avx512")] * jit.has_avx512(FEATURES)
-
-
-@pytest.fixture(params=TARGETS, ids=lambda p: f"{p[0]} lanes, {p[1]} threads, {p[2]}")
-def target(request, monkeypatch):
-    """Code for this many lanes and threads, which are used however little there is to do."""
-    lanes, threads, processor = request.param
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    parallel = jit.host_target().parallel and threads > 1
-    found = Target(lanes, threads, parallel, has_avx512=processor == "avx512")
-    monkeypatch.setattr(jit, "host_target", lambda: found)
-    monkeypatch.setattr(printer, "GRAIN", 1)
-    if processor == "haswell":
-        triple = llvm.Target.from_default_triple()
-        monkeypatch.setattr(jit, "_machine", lambda: triple.create_target_machine(cpu=processor))
-    build._loaded.cache_clear()
-    yield found
-    build._loaded.cache_clear()
-    torch.set_num_threads(before)
 
 
 def test_machine_code_does_what_the_graph_means(target):

@@ -15,8 +15,6 @@ from hemstitch.stitch.machine import Machine
 from hemstitch.stitch.refusal import Refusal, Refused
 from hemstitch.stitch.stitch import stitch
 
-MOST_PACKED = 64  # groups of one packed launch: bounds code size and argument count
-
 
 def make_plan(graph: Graph, machine: Machine, options: Options) -> Plan:
     needs, clustering = _clustered(graph, machine, options)
@@ -97,7 +95,8 @@ def _steps(
             flush()
             steps.extend(_apart(graph, clustering, cluster, len(steps)))
         else:
-            if not pack or len(packed) == MOST_PACKED or cluster.before & set(packed):
+            is_full = len(packed) == clustering.machine.most_packed
+            if not pack or is_full or cluster.before & set(packed):
                 flush()
             packed.append(cluster)
     flush()

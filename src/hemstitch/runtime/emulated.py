@@ -13,7 +13,7 @@ from hemstitch.ir.dims import Dim, evaluate
 from hemstitch.kernel.nodes import Role
 from hemstitch.runtime.assemble import Launch
 from hemstitch.runtime.dtypes import TORCH_DTYPES
-from hemstitch.runtime.emulator import Checks, Order, emulate
+from hemstitch.runtime.emulator import Checks, FailedAssertion, Order, emulate
 from hemstitch.runtime.source import kernel_of
 
 PROGRAMS = 4  # of one launch at most: enough for races between them
@@ -53,13 +53,16 @@ class _Emulated:
         if program.barriers:
             given[SEMAPHORE] = torch.zeros(1, dtype=torch.int32)
         checks = Checks(scratch=frozenset(b.name for b in program.scratch))
-        emulate(
-            self.kernel,
-            programs,
-            given | sizes,
-            checks=checks if self.check else None,
-            order=Order.RANDOM if self.check else Order.FORWARD,
-        )
+        try:
+            emulate(
+                self.kernel,
+                programs,
+                given | sizes,
+                checks=checks if self.check else None,
+                order=Order.RANDOM if self.check else Order.FORWARD,
+            )
+        except FailedAssertion as failed:  # the only ones are those of indices
+            raise IndexError(str(failed)) from failed
 
 
 def _scratch(program: Program, sizes: dict[str, int]) -> dict[str, object]:

@@ -70,6 +70,11 @@ class Buffers:
         dtype, size = node.type.dtype.compute, node.type.size
         return self._make((nest, node, "recent"), "recent", dtype, Role.TASK, size, "last rows")
 
+    def tile(self, size: Dim) -> Buffer:
+        """Room for values on their way from one order of axes to another."""
+        name = self.name("tile")
+        return self._make(name, "tile", DType.F32, Role.TASK, size, "crosses two axes")
+
     def combined(self, nest: NestKey, node: Node) -> tuple[Buffer, bool]:
         """All of a reduction, combined by each task for itself; and whether it is new."""
         key = (nest, node, "combined")

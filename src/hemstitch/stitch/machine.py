@@ -19,10 +19,12 @@ class Machine:
     l1_bytes: int  # what a row may take to be read again for nothing: on a GPU, in registers
     l2_bytes: int
     sums_in_double: bool  # accumulators in memory may add up millions of values one by one
+    crosses_in_tiles: bool  # values that change the order of axes go through tiles in cache
     operations_per_second: float  # vector instructions of one thread
     access: float  # what a vector's first load or store costs, in vector instructions
     memory_bytes_per_second: float  # of all threads together, beyond the caches
     cache_bytes_per_second: float  # of one thread, out of L2
+    most_packed: int  # groups of one launch: bounds code size, argument count and registers
     launch_seconds: float
     barrier_seconds: float
 
@@ -36,10 +38,12 @@ def generic_cpu(threads: int, lanes: int) -> Machine:
         l1_bytes=32 << 10,
         l2_bytes=1 << 20,
         sums_in_double=True,
+        crosses_in_tiles=True,
         operations_per_second=7e9,
         access=1.0,
         memory_bytes_per_second=20e9 * min(threads, 8),
         cache_bytes_per_second=60e9,
+        most_packed=64,
         launch_seconds=2e-6,
         barrier_seconds=1e-6,
     )
@@ -57,10 +61,12 @@ def generic_gpu(processors: int = 132) -> Machine:
         l1_bytes=32 << 10,
         l2_bytes=256 << 10,
         sums_in_double=False,
+        crosses_in_tiles=False,
         operations_per_second=operations,
         access=4 * lanes * operations * processors / bandwidth,
         memory_bytes_per_second=bandwidth,
         cache_bytes_per_second=5e12 / processors,
+        most_packed=32,
         launch_seconds=3e-6,
         barrier_seconds=2e-6,
     )

@@ -11,6 +11,7 @@ from hemstitch.stitch.group import Group, Tensor
 from hemstitch.stitch.machine import Machine
 from hemstitch.stitch.nest import NestBuilder
 from hemstitch.stitch.schedule import schedule
+from hemstitch.stitch.tiles import tiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +43,14 @@ def stitch(groups: Sequence[Group], machine: Machine, name: str) -> Stitched:
                 phases.append([])
             for nest in range(len(scheduled.mappings)):
                 if scheduled.at(nest, phase):
-                    phases[phase].append(
-                        NestBuilder(group, scheduled, buffers, nest, phase).build()
-                    )
+                    built = NestBuilder(group, scheduled, buffers, nest, phase).build()
+                    if machine.crosses_in_tiles:
+                        built = tiled(built, buffers, machine)
+                    phases[phase].append(built)
     parameters = [*buffers.tensors.values(), *buffers.scratch]
-    built = tuple(
+    found = tuple(
         Phase(tuple(nests), "results of other tasks are read" if number else "")
         for number, nests in enumerate(phases)
     )
-    kernel = Kernel(name, tuple(parameters), built)
+    kernel = Kernel(name, tuple(parameters), found)
     return Stitched(kernel, tuple(buffers.tensors))

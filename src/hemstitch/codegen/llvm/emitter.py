@@ -8,7 +8,7 @@ optimisation passes run (they cost more time than they save; docs/decisions/0005
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -76,6 +76,12 @@ class Emitter:
         """Every lane is `value`. Floats are given in double and rounded to the element type."""
         text = f"{element} {literal(value, element)}"
         return Value(f"<{', '.join([text] * self.width)}>", self.vector(element))
+
+    def mask(self, lanes: Iterable[bool]) -> Value:
+        """One i1 a lane."""
+        return Value(
+            f"<{', '.join(f'i1 {str(lane).lower()}' for lane in lanes)}>", self.vector("i1")
+        )
 
     def i64(self, value: int) -> Value:
         return Value(str(value), "i64")

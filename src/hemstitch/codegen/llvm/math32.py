@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from hemstitch.codegen.llvm import table32
 from hemstitch.codegen.llvm.arithmetic import (
     add,
     at_least,
@@ -171,12 +172,14 @@ def sigmoid(e: Emitter, x: Value) -> Value:
         e.fneg(inverse), small, subtract(e, one, inverse)
     )  # of 1 + small's rounding too
     inverse = e.fma(residue, inverse, inverse)
-    numerator = e.select(e.compare("olt", x, f32(e, 0.0)), small, one)
-    return multiply(e, numerator, inverse)
+    # chosen last, product and choice are one instruction under a mask
+    return e.select(e.compare("olt", x, f32(e, 0.0)), multiply(e, small, inverse), inverse)
 
 
 def tanh(e: Emitter, x: Value) -> Value:
     """t / (t + 2) with t = exp(2 |x|) - 1, which is accurate near 0 too."""
+    if e.has_avx512:
+        return table32.look_up(e, table32.TANH, x)
     a = at_most(e, magnitude(e, x), f32(e, 9.25))
     rounded, r = _reduce(e, add(e, a, a))
     scale = _power_of_two(e, _to_exponent(e, rounded))
@@ -205,6 +208,8 @@ def cosh(e: Emitter, x: Value) -> Value:
 
 
 def erf(e: Emitter, x: Value) -> Value:
+    if e.has_avx512:
+        return table32.look_up(e, table32.ERF, x)
     a = magnitude(e, x)
     bounded = at_most(e, a, f32(e, _ERF_HIGH))
     rounded, r = _reduce(e, multiply(e, bounded, polynomial(e, bounded, _ERF_LARGE)))

@@ -9,10 +9,23 @@ from collections.abc import Sequence
 
 from hemstitch.codegen.llvm.arithmetic import any_lane
 from hemstitch.codegen.llvm.convert import COMPUTE, STORAGE, from_storage, to_storage
+from hemstitch.codegen.llvm.crossing import interleaved, transposed
 from hemstitch.codegen.llvm.emitter import Emitter, Value, mangle
 from hemstitch.ir.types import DType
 
-__all__ = ["COMPUTE", "STORAGE", "gather", "load", "prefetch", "scatter", "store", "store_first"]
+__all__ = [
+    "COMPUTE",
+    "STORAGE",
+    "gather",
+    "load",
+    "load_square",
+    "prefetch",
+    "scatter",
+    "store",
+    "store_doubled",
+    "store_first",
+    "store_square",
+]
 
 
 def load(
@@ -23,6 +36,8 @@ def load(
         return from_storage(e, _load_block(e, dtype, pointer, mask), dtype)
     if stride == 0:
         return _load_uniform(e, dtype, pointer, mask)
+    if stride == 2:
+        return from_storage(e, _load_every_second(e, dtype, pointer, mask), dtype)
     if mask is None:
         return _load_lanes(e, dtype, _places(e, STORAGE[dtype], pointer, stride))
     return gather(e, dtype, pointer, _offsets(e, stride), mask)
@@ -50,6 +65,43 @@ def store(
         return
     symbol = f"llvm.masked.store.{mangle(stored.type)}.p0"
     e.call(symbol, "void", stored, pointer, Value(str(align), "i32"), mask)
+
+
+def store_doubled(
+    e: Emitter, dtype: DType, pointer: Value, value: Value, mask: Value | None
+) -> None:
+    """Lane k writes elements `pointer + 2 k` and the one behind it."""
+    halves = interleaved(e, value, value)
+    masks = (None, None) if mask is None else interleaved(e, mask, mask)
+    for number, (half, part) in enumerate(zip(halves, masks)):
+        place = _element(e, STORAGE[dtype], pointer, e.i64(number * e.width))
+        store(e, dtype, place, 1, half, part)
+
+
+def load_square(
+    e: Emitter, dtype: DType, pointer: Value, stride: Value | int, lanes: int
+) -> list[Value]:
+    """Vector j, lane k is element `pointer + j + k * stride`, of the first `lanes` lanes."""
+    type_ = e.vector(STORAGE[dtype])
+    places = _places(e, STORAGE[dtype], pointer, stride)[:lanes]
+    rows = [_load_block(e, dtype, place, None) for place in places]
+    rows += [Value("zeroinitializer", type_)] * (e.width - lanes)
+    return [from_storage(e, column, dtype) for column in transposed(e, rows)]
+
+
+def store_square(
+    e: Emitter,
+    dtype: DType,
+    pointer: Value,
+    stride: Value | int,
+    lanes: int,
+    values: Sequence[Value],
+) -> None:
+    """Where `load_square` reads from."""
+    rows = transposed(e, [to_storage(e, value, dtype) for value in values])
+    places = _places(e, STORAGE[dtype], pointer, stride)
+    for row, place in list(zip(rows, places))[:lanes]:
+        e.line(f"store {row}, {place}, align {dtype.bytes}")
 
 
 def store_first(e: Emitter, dtype: DType, pointer: Value, value: Value) -> None:
@@ -98,6 +150,24 @@ def _load_block(e: Emitter, dtype: DType, pointer: Value, mask: Value | None) ->
     symbol = f"llvm.masked.load.{mangle(type_)}.p0"
     align, nothing = Value(str(dtype.bytes), "i32"), Value("zeroinitializer", type_)
     return e.call(symbol, type_, pointer, align, mask, nothing)
+
+
+def _load_every_second(e: Emitter, dtype: DType, pointer: Value, mask: Value | None) -> Value:
+    """Two blocks that overlap, so that the second ends with the last element that is wanted: the
+    even ones of the first, the odd ones of the second."""
+    width = e.width
+    second = _element(e, STORAGE[dtype], pointer, e.i64(width - 1))
+    if mask is None:
+        low = _load_block(e, dtype, pointer, None)
+        high = _load_block(e, dtype, second, None)
+    else:
+        halves = interleaved(e, mask, mask)
+        even, odd = (e.mask(lane % 2 == rest for lane in range(width)) for rest in range(2))
+        low = _load_block(e, dtype, pointer, e.binary("and", halves[0], even))
+        high = _load_block(e, dtype, second, e.binary("and", halves[1], odd))
+    lanes = [*range(0, width, 2), *range(width + 1, 2 * width, 2)]
+    order = ", ".join(f"i32 {lane}" for lane in lanes)
+    return e.define(low.type, f"shufflevector {low}, {high}, <{width} x i32> <{order}>")
 
 
 def _load_uniform(e: Emitter, dtype: DType, pointer: Value, mask: Value | None) -> Value:

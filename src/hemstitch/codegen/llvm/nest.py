@@ -7,16 +7,20 @@ same text, and one function.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from typing_extensions import assert_never
 
-from hemstitch.codegen.llvm import memory, philox, prefetch, reduce
+from hemstitch.codegen.llvm import crossing, memory, philox, prefetch, reduce
 from hemstitch.codegen.llvm.convert import cast
+from hemstitch.codegen.llvm.copies import copies_for
 from hemstitch.codegen.llvm.elementwise import apply
 from hemstitch.codegen.llvm.emitter import Emitter, Value
+from hemstitch.codegen.llvm.lanes import Crossed, Lanes
 from hemstitch.codegen.llvm.layout import ScratchLayout
+from hemstitch.codegen.llvm.touched import buffers_of, sizes_of
 from hemstitch.ir.dims import Dim, SymbolicDim, divides
 from hemstitch.ir.graph import Op
 from hemstitch.ir.ops import highest, identity
@@ -46,31 +50,9 @@ from hemstitch.kernel.nodes import (
 )
 
 ARG = (Op.ARGMAX, Op.ARGMIN)
-LONG_BODY = 64  # statements; of longer ones two copies fill the registers
 STATUS = "status"  # the slot that a failed check writes to
 Slot = Buffer | SymbolicDim | str
 Inside = Callable[[Value], None]
-
-
-@dataclass(slots=True)
-class _Accumulator:
-    """Running values, one for each copy of the loop body in flight; pairs for ARGMAX."""
-
-    op: Op
-    dtype: DType
-    across: bool
-    copies: list[tuple[Value, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Lanes:
-    """The lane loop being printed: its axis, the first lane of each copy, the lanes in use;
-    `is_single`: that is known to be one."""
-
-    axis: Axis
-    firsts: tuple[Value, ...]
-    mask: Value | None
-    is_single: bool
 
 
 @dataclass(slots=True)
@@ -81,10 +63,10 @@ class NestPrinter:
     layout: ScratchLayout
     slots: dict[Slot, Value] = field(default_factory=dict)
     _names: dict[str, list[Value]] = field(default_factory=dict)
-    _accumulators: dict[str, _Accumulator] = field(default_factory=dict)
+    _accumulators: dict[str, reduce.Accumulator] = field(default_factory=dict)
     _axes: dict[Axis, Value] = field(default_factory=dict)
     _varying: set[str] = field(default_factory=set)  # values that differ between lanes
-    _lanes: _Lanes | None = None
+    _lanes: Lanes | None = None
     _distances: Mapping[str, int] = field(default_factory=dict)  # see prefetch.distances
 
     def print(self, nest: Nest) -> None:
@@ -120,9 +102,9 @@ class NestPrinter:
         """Load every buffer pointer and size once, at the top of the function."""
         everything = [*walk(nest.prologue), *walk(nest.body), *walk(nest.epilogue)]
         for statement in everything:
-            for buffer in _buffers(statement):
+            for buffer in buffers_of(statement):
                 self._slot(buffer)
-            for size in _sizes(statement):
+            for size in sizes_of(statement):
                 self._slot_of_size(size)
         for axis in nest.rows:
             self._slot_of_size(axis.extent)
@@ -182,13 +164,12 @@ class NestPrinter:
                 self._random(statement)
             case Load(name, buffer, index, mask):
                 self._prefetch(name, buffer, index)
-                self._set(name, [self._read(buffer, index, c, mask) for c in self._copies()])
+                self._set(name, self._read_all(buffer, index, mask))
             case Store(buffer, index, value):
-                for copy in self._copies():
-                    self._store(buffer, index, self._get(value, copy), copy)
+                self._store_all(buffer, index, value)
             case Init(name, op, dtype, across):
                 copies = [self._identity(op, dtype) for _ in self._copies()]
-                self._accumulators[name] = _Accumulator(op, dtype, across, copies)
+                self._accumulators[name] = reduce.Accumulator(op, dtype, across, copies)
             case Accumulate():
                 self._accumulate(statement)
             case Finish():
@@ -202,7 +183,7 @@ class NestPrinter:
             case Loop(axis, body, lanes):
                 if lanes and self._lanes is None:
                     self._lane_loop(axis, body)
-                else:
+                elif not self._is_doubled(statement):
                     self._serial_loop(axis, body)
             case _:
                 assert_never(statement)
@@ -212,7 +193,33 @@ class NestPrinter:
             self._axes[axis] = index
             self._statements(body)
 
-        self._loop(self.emitter.i64(0), self._extent(axis), 1, body, inside)
+        start, extent, width = self.emitter.i64(0), self._extent(axis), self.emitter.width
+        lanes = crossing.lanes_to_cross(axis, body, width) if self._lanes is None else None
+        if lanes is not None:
+            whole = self.emitter.i64(int(extent.text) // width * width)
+            self._loop(start, whole, width, body, partial(self._crossed, axis, lanes))
+            start = whole
+        if lanes is None or start != extent:
+            self._loop(start, extent, 1, body, inside)
+
+    def _crossed(self, axis: Axis, loop: Loop, first: Value) -> None:
+        """As many iterations from `first` on as a vector has lanes, each in a copy."""
+        e = self.emitter
+        indices = [first, *(e.binary("add", first, e.i64(k)) for k in range(1, e.width))]
+        extent = int(self._extent(loop.axis).text)
+
+        def block(lane: Value, count: int) -> None:
+            mask = e.mask(lane < count for lane in range(e.width)) if count < e.width else None
+            crossed = Crossed(axis, tuple(indices), count)
+            self._lanes = Lanes(loop.axis, (lane,) * e.width, mask, count == 1, crossed)
+            self._statements(loop.body)
+            self._lanes = None
+
+        whole = extent // e.width * e.width
+        if whole:
+            self._loop(e.i64(0), e.i64(whole), e.width, loop.body, lambda i: block(i, e.width))
+        if extent > whole:
+            block(e.i64(whole), extent - whole)
 
     def _loop(
         self, low: Value, high: Value, step: int, body: tuple[Stmt, ...], inside: Inside
@@ -267,7 +274,7 @@ class NestPrinter:
     def _lane_loop(self, axis: Axis, body: tuple[Stmt, ...]) -> None:
         """Whole vectors several at a time, then what is left one masked vector at a time."""
         e = self.emitter
-        copies = self._copies_for(axis, body)
+        copies = copies_for(axis, body, e.width)
         extent = self._extent(axis)
         known = int(extent.text) if not extent.text.startswith("%") else None
         step = e.width * copies
@@ -289,17 +296,6 @@ class NestPrinter:
                 lambda i: self._vectors(axis, body, i, 1, None if is_even else extent),
             )
 
-    def _copies_for(self, axis: Axis, body: tuple[Stmt, ...]) -> int:
-        """How many vectors to work on at once, to hide latencies (and one Philox makes four)."""
-        copies = 4 if sum(1 for _ in walk(body)) <= LONG_BODY else 2
-        while (
-            copies > 1
-            and isinstance(axis.extent, int)
-            and axis.extent < copies * self.emitter.width
-        ):
-            copies //= 2
-        return copies
-
     def _vectors(
         self,
         axis: Axis,
@@ -318,7 +314,7 @@ class NestPrinter:
             is_single = is_known and int(extent.text) - int(first.text) == 1
             left = e.splat(e.binary("sub", extent, first))
             mask = e.compare("slt", e.lane_numbers(), left)
-        self._lanes = _Lanes(axis, tuple(firsts), mask, is_single)
+        self._lanes = Lanes(axis, tuple(firsts), mask, is_single)
         self._statements(body)
         self._lanes = None
 
@@ -368,7 +364,7 @@ class NestPrinter:
         e = self.emitter
         seed = e.lane(self._get(random.seed, 0))
         lanes = self._lanes
-        if lanes is not None and len(lanes.firsts) % 4 == 0 and _steps_by_four(random.index, lanes):
+        if lanes is not None and len(lanes.firsts) % 4 == 0 and lanes.steps_by_four(random.index):
             values = [
                 value
                 for copy in range(0, len(lanes.firsts), 4)
@@ -397,7 +393,7 @@ class NestPrinter:
         return (start, e.constant(highest(DType.I64), "i64")) if op in ARG else (start,)
 
     def _combine(
-        self, accumulator: _Accumulator, a: tuple[Value, ...], b: tuple[Value, ...]
+        self, accumulator: reduce.Accumulator, a: tuple[Value, ...], b: tuple[Value, ...]
     ) -> tuple[Value, ...]:
         e, op, dtype = self.emitter, accumulator.op, accumulator.dtype
         if op in ARG:
@@ -427,7 +423,9 @@ class NestPrinter:
         if statement.position_name is not None:
             self._set(statement.position_name, [result[1] for result in results])
 
-    def _finished(self, accumulator: _Accumulator, copy: tuple[Value, ...]) -> tuple[Value, ...]:
+    def _finished(
+        self, accumulator: reduce.Accumulator, copy: tuple[Value, ...]
+    ) -> tuple[Value, ...]:
         if not accumulator.across:
             return copy
         e, op, dtype = self.emitter, accumulator.op, accumulator.dtype
@@ -443,7 +441,7 @@ class NestPrinter:
         if positions is not None and statement.order is not None:
             new = (*new, self._get(statement.order, copy))
             old = (*old, self._read(positions, index, copy, None))
-        accumulator = _Accumulator(statement.op, statement.dtype, False, [])
+        accumulator = reduce.Accumulator(statement.op, statement.dtype, False, [])
         result = self._combine(accumulator, old, new)
         self._store(buffer, index, result[0], copy)
         if positions is not None:
@@ -487,6 +485,47 @@ class NestPrinter:
             return
         memory.store(e, buffer.dtype, self._pointer(buffer, index, copy), stride, value, mask)
 
+    def _read_all(self, buffer: Buffer, index: Index, condition: str | None) -> list[Value]:
+        square = None if condition is not None else self._square(index)
+        if square is None:
+            return [self._read(buffer, index, copy, condition) for copy in self._copies()]
+        pointer = self._pointer(buffer, index, 0)
+        return memory.load_square(self.emitter, buffer.dtype, pointer, *square)
+
+    def _store_all(self, buffer: Buffer, index: Index, value: str) -> None:
+        square = self._square(index)
+        if square is None:
+            for copy in self._copies():
+                self._store(buffer, index, self._get(value, copy), copy)
+            return
+        values = [self._get(value, copy) for copy in self._copies()]
+        pointer = self._pointer(buffer, index, 0)
+        memory.store_square(self.emitter, buffer.dtype, pointer, *square, values)
+
+    def _square(self, index: Index) -> tuple[Value | int, int] | None:
+        """Of an index that crosses the axes: its step along the lanes, and how many are in use."""
+        lanes = self._lanes
+        if lanes is None or lanes.crossed is None:
+            return None
+        if not crossing.is_crossed(index, lanes.crossed.axis, lanes.axis):
+            return None
+        return self._lane_stride(index), lanes.crossed.count
+
+    def _is_doubled(self, loop: Loop) -> bool:
+        """Whether the loop is printed: it stores each lane's value twice, side by side."""
+        lanes = self._lanes
+        store = None if lanes is None else crossing.doubled_store(loop, lanes.axis)
+        if lanes is None or store is None:
+            return False
+        self._axes[loop.axis] = self.emitter.i64(0)
+        for copy in self._copies():
+            place, value = (
+                self._pointer(store.buffer, store.index, copy),
+                self._get(store.value, copy),
+            )
+            memory.store_doubled(self.emitter, store.buffer.dtype, place, value, lanes.mask)
+        return True
+
     def _is_row_buffer(self, buffer: Buffer, index: Index) -> bool:
         """Scratch that one loop walks from its start: it has room for whole vectors, unused lanes
         too (layout.MOST_LANES). A load soon after a masked store waits until that has left the
@@ -529,11 +568,10 @@ class NestPrinter:
         for variable, coefficient in index.terms:
             if isinstance(variable, Computed):
                 value = e.lane(self._get(variable.name, copy))
-            elif self._lanes is not None and variable is self._lanes.axis:
-                value = self._lanes.firsts[copy]
             else:
                 assert isinstance(variable, Axis), "windows are expanded before"
-                value = self._axes[variable]
+                own = None if self._lanes is None else self._lanes.index_of(variable, copy)
+                value = own or self._axes[variable]
             if coefficient != 1:
                 value = e.binary("mul", value, self._dim(coefficient))
             total = value if total.text == "0" else e.binary("add", total, value)
@@ -559,40 +597,3 @@ class NestPrinter:
         for value in varying:
             total = e.binary("add", total, value)
         return total
-
-
-def _steps_by_four(index: Index, lanes: _Lanes) -> bool:
-    """Groups of vectors start at multiples of four and walk one by one (see philox.uniform4)."""
-    for variable, coefficient in index.terms:
-        if variable is lanes.axis:
-            if coefficient != 1:
-                return False
-        elif isinstance(variable, Computed) or not divides(4, coefficient):
-            return False
-    return index.coefficient(lanes.axis) == 1 and divides(4, index.constant)
-
-
-def _buffers(statement: Stmt) -> Iterator[Buffer]:
-    match statement:
-        case Load() | Store():
-            yield statement.buffer
-        case AccumulateInto():
-            yield statement.buffer
-            if statement.positions is not None:
-                yield statement.positions
-        case _:
-            return
-
-
-def _sizes(statement: Stmt) -> Iterator[Dim]:
-    """Every size a statement mentions."""
-    if isinstance(statement, Loop):
-        yield statement.axis.extent
-        if statement.axis.limit is not None:
-            yield statement.axis.limit
-    for name in ("index", "position"):
-        index = getattr(statement, name, None)
-        if isinstance(index, Index):
-            yield index.constant
-            for _, coefficient in index.terms:
-                yield coefficient

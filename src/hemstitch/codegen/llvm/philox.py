@@ -7,13 +7,15 @@ the low 32 bits of a lane is not cleared: every product masks its operand, which
 from __future__ import annotations
 
 from hemstitch.codegen.llvm.arithmetic import f32, i32, multiply
+from hemstitch.codegen.llvm.crossing import interleaved
 from hemstitch.codegen.llvm.emitter import Emitter, Value
 from hemstitch.ir.philox import KEY_STEPS, MULTIPLIERS, ROUNDS
 
 
 def uniform(e: Emitter, seed: Value, index: Value) -> Value:
     """f32 in [0, 1) for the elements with these linear indices."""
-    words = _philox(e, seed, e.binary("lshr", index, e.constant(2, "i64")))
+    wide = _philox(e, seed, e.binary("lshr", index, e.constant(2, "i64")))
+    words = [e.convert("trunc", word, "i32") for word in wide]
     odd = e.convert("trunc", index, "i1")
     upper = e.convert("trunc", e.binary("lshr", index, e.constant(1, "i64")), "i1")
     low, high = e.select(odd, words[1], words[0]), e.select(odd, words[3], words[2])
@@ -24,13 +26,30 @@ def uniform4(e: Emitter, seed: Value, first: Value) -> list[Value]:
     """For the elements first .. first + 4 W - 1, `first` a multiple of 4: one Philox for all."""
     counter = e.splat(e.binary("lshr", first, e.i64(2)))
     words = _philox(e, seed, e.binary("add", counter, e.lane_numbers()))
-    even_words, odd_words = _interleave(e, words[0], words[2]), _interleave(e, words[1], words[3])
-    low, high = (_interleave(e, *pair) for pair in zip(even_words, odd_words))
-    return [_to_uniform(e, part) for part in (*low, *high)]
+    halves = interleaved(e, _pair(e, *words[:2]), _pair(e, *words[2:]))
+    return [_to_uniform(e, part) for half in halves for part in _split(e, half)]
+
+
+def _pair(e: Emitter, low: Value, high: Value) -> Value:
+    """Two words in one lane."""
+    low = e.binary("and", low, e.constant(0xFFFFFFFF, "i64"))
+    return e.binary("or", low, e.binary("shl", high, e.constant(32, "i64")))
+
+
+def _split(e: Emitter, pairs: Value) -> list[Value]:
+    """The words of all lanes one after the other, as two vectors of i32."""
+    type_ = f"<{2 * e.width} x i32>"
+    words = e.define(type_, f"bitcast {pairs} to {type_}")
+    found = []
+    for first in (0, e.width):
+        order = ", ".join(f"i32 {lane}" for lane in range(first, first + e.width))
+        shuffle = f"shufflevector {words}, {type_} poison, <{e.width} x i32> <{order}>"
+        found.append(e.define(e.vector("i32"), shuffle))
+    return found
 
 
 def _philox(e: Emitter, seed: Value, counter: Value) -> list[Value]:
-    """The four output words of each lane's counter, as i32."""
+    """The four output words of each lane's counter."""
     half, zero = e.constant(32, "i64"), e.constant(0, "i64")
     words = [counter, e.binary("lshr", counter, half), zero, zero]
     keys = [e.splat(seed), e.splat(e.binary("lshr", seed, e.i64(32)))]
@@ -47,23 +66,12 @@ def _philox(e: Emitter, seed: Value, counter: Value) -> list[Value]:
             e.binary("xor", e.binary("xor", high[0], words[3]), keys[1]),
             products[0],
         ]
-    return [e.convert("trunc", word, "i32") for word in words]
+    return words
 
 
 def _product(e: Emitter, word: Value, multiplier: int) -> Value:
     low = e.binary("and", word, e.constant(0xFFFFFFFF, "i64"))
     return e.binary("mul", low, e.constant(multiplier, "i64"))
-
-
-def _interleave(e: Emitter, a: Value, b: Value) -> tuple[Value, Value]:
-    """a0 b0 a1 b1 ... as two vectors."""
-
-    def part(first: int) -> Value:
-        lanes = range(first, first + e.width // 2)
-        order = ", ".join(f"i32 {lane}, i32 {lane + e.width}" for lane in lanes)
-        return e.define(a.type, f"shufflevector {a}, {b}, <{e.width} x i32> <{order}>")
-
-    return part(0), part(e.width // 2)
 
 
 def _to_uniform(e: Emitter, word: Value) -> Value:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from hemstitch.codegen.llvm.arithmetic import any_lane, is_nan
@@ -25,6 +26,16 @@ _JOIN: Mapping[Op, Op] = MappingProxyType(
         Op.ALL: Op.AND,
     }
 )
+
+
+@dataclass(slots=True)
+class Accumulator:
+    """Running values, one for each copy of the loop body in flight; pairs for ARGMAX."""
+
+    op: Op
+    dtype: DType
+    across: bool
+    copies: list[tuple[Value, ...]]
 
 
 def combine(e: Emitter, op: Op, dtype: DType, a: Value, b: Value) -> Value:

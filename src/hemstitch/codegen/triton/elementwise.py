@@ -31,7 +31,7 @@ _COMPARISONS = {
 _FLOAT = {
     **_COMPARISONS,
     **{op: f"libdevice.{name}({{}})" for op, name in _LIBRARY.items()},
-    Op.NEG: "-{}",
+    Op.NEG: "{} * -1.0",  # Triton 3.6 takes `-x` for `0 - x`, which is never -0.0
     Op.ABS: "tl.abs({})",
     Op.FLOOR: "tl.floor({})",
     Op.CEIL: "tl.ceil({})",

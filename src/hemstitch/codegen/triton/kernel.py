@@ -43,6 +43,11 @@ class Program:
     barriers: int
     warps: int
 
+    @property
+    def is_contiguous(self) -> bool:
+        """No phase gathers what programs left for each other, in narrow loads."""
+        return not self.barriers
+
 
 @dataclass(frozen=True, slots=True)
 class _Function:

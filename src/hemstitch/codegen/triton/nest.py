@@ -116,11 +116,11 @@ class NestPrinter:
         if not rows:
             return
         count = product(axis.extent for axis in rows)
-        wide = ".to(tl.int64)" if scope.is_wide else ""
-        within = f" + tl.arange(0, {size})[:, None]"
-        scope.writer.line(
-            f"row = ({size} * tile{within}){wide}" if size > 1 else f"row = tile + {ZERO}"
-        )
+        within = f"tl.arange(0, {size})[:, None]" if size > 1 else ZERO
+        first = f"{size} * tile" if size > 1 else "tile"
+        if scope.is_wide:
+            first = f"{first}.to(tl.int64)" if size == 1 else f"{size} * tile.to(tl.int64)"
+        scope.writer.line(f"row = {first} + {within}")
         scope.row_mask = None
         if size > 1 and not divides(size, count):
             scope.writer.line(f"row_exists = row < {scope.size(count)}")

@@ -8,6 +8,7 @@ between the threads of a program. Other threads of this process must not compile
 unless they hold `patch.LOCK`.
 """
 
+from hemstitch.runtime.emulator.builder import FailedAssertion
 from hemstitch.runtime.emulator.errors import (
     DeadlockError,
     EmulationError,
@@ -23,6 +24,7 @@ __all__ = [
     "Checks",
     "DeadlockError",
     "EmulationError",
+    "FailedAssertion",
     "Findings",
     "Order",
     "OutOfBoundsError",

@@ -31,13 +31,17 @@ RELEASES = (ir.MEM_SEMANTIC.RELEASE, ir.MEM_SEMANTIC.ACQUIRE_RELEASE)
 ACROSS_PROGRAMS = (ir.MEM_SYNC_SCOPE.GPU, ir.MEM_SYNC_SCOPE.SYSTEM)
 
 
+class FailedAssertion(AssertionError):
+    """A `tl.device_assert` of the kernel. On a GPU the launch traps."""
+
+
 class Builder(InterpreterBuilder):  # type: ignore[misc]
     """One for each launch."""
 
     def __init__(self, memory: Memory, programs: int) -> None:
         super().__init__()
         # Both: compute whether integers overflow, and then do not look at it.
-        self.options = InterpreterOptions(sanitize_overflow=False)
+        self.options = InterpreterOptions(sanitize_overflow=False, debug=True)
         self.memory = memory
         self.set_grid_dim(programs, 1, 1)
         self._atomics = 0
@@ -91,6 +95,11 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]
     def create_atomic_poll(self, *arguments: object) -> Any:
         """3.9: polls forever, since no other program can run."""
         raise UnsupportedError("tl.atomic_poll in the emulator", hint="spin_until_at_least waits")
+
+    def create_assert(self, condition: Any, message: str) -> None:
+        """Both: of several lanes the truth is asked as if there were one."""
+        if not np.all(condition.data):
+            raise FailedAssertion(message)
 
     def create_barrier(self) -> None:
         """Both: ignored."""

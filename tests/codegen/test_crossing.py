@@ -1,0 +1,62 @@
+"""Squares of elements cross from one order of axes to another."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from vector_harness import array_pointer, compile_host
+
+from hemstitch.codegen.llvm.crossing import transposed
+from hemstitch.codegen.llvm.emitter import Emitter, Value
+from hemstitch.codegen.llvm.memory import load_square, store_doubled, store_square
+from hemstitch.ir.types import DType
+
+WIDTHS = [4, 8, 16, 32]
+STRIDE = 37
+
+
+@pytest.mark.parametrize("width", [4, 8])
+def test_transposed(width: int) -> None:
+    rows = [np.arange(width, dtype=np.int32) + 100 * k for k in range(width)]
+    found = compile_host(width, ["i32"] * width, transposed)(*rows)
+    np.testing.assert_array_equal(np.stack(found), np.stack(rows).T)
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_squares(width: int, dtype: DType) -> None:
+    """target[j, k] = -source[k, j] of the first lanes, and nothing else is touched."""
+    for lanes in {1, width // 2 + 1, width}:
+        torch_dtype = torch.float32 if dtype is DType.F32 else torch.bfloat16
+        source = torch.randn(width * STRIDE).to(torch_dtype)
+        target = torch.zeros(width * STRIDE, dtype=torch_dtype)
+
+        def body(e: Emitter, v: list[Value], lanes: int = lanes) -> list[Value]:
+            values = load_square(e, dtype, array_pointer(e, 9), STRIDE, lanes)
+            values = [e.fneg(value) for value in values]
+            store_square(e, dtype, array_pointer(e, 10), e.i64(STRIDE), lanes, values)
+            return []
+
+        function = compile_host(width, ["i1"], body)
+        arrays = [x.view(torch.uint8).numpy() for x in (source, target)]
+        function(np.zeros(width, bool), *arrays, n=width)
+        expected = torch.zeros(width, STRIDE, dtype=torch_dtype)
+        expected[:lanes, :width] = -source.view(width, STRIDE)[:lanes, :width]
+        assert torch.equal(target.view(width, STRIDE), expected)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_doubled(width: int, masked: bool) -> None:
+    values = np.random.default_rng(0).standard_normal(width).astype(np.float32)
+    mask = np.arange(width) < width - 1
+    target = np.zeros(2 * width + 1, np.float32)
+
+    def body(e: Emitter, v: list[Value]) -> list[Value]:
+        store_doubled(e, DType.F32, array_pointer(e, 10), v[1], v[0] if masked else None)
+        return []
+
+    compile_host(width, ["i1", "float"], body)(mask, values, target, n=width)
+    expected = np.repeat(np.where(mask, values, 0) if masked else values, 2)
+    np.testing.assert_array_equal(target, [*expected, 0])

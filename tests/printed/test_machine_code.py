@@ -1,0 +1,33 @@
+"""Printed kernels compile for GPUs that are not there, and the lint has nothing to say. For all
+workloads: `python -m benchmarks.machine_code`."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("triton")
+
+from benchmarks.cases import CASES
+from benchmarks.machine_code import TARGETS, programs_of, verdict
+
+NAMES = ("layer norm", "softmax + dropout", "rows, columns, elementwise", "where on a mask")
+ROWS = 4096
+
+
+@pytest.fixture(scope="module")
+def programs():
+    """By workload: of forward and backward."""
+    return {case.name: programs_of(case, ROWS) for case in CASES if case.name in NAMES}
+
+
+@pytest.mark.parametrize("target", TARGETS.split(","))
+@pytest.mark.parametrize("name", NAMES)
+def test_the_lint_has_nothing_to_say(programs, name, target):
+    for program in programs[name]:
+        found = verdict(target, program)
+        assert not found.findings, str(found)
+
+
+def test_column_sums_beside_rows_are_one_launch_with_a_barrier(programs):
+    [_, backward] = programs["layer norm"]
+    assert (backward.barriers, backward.text.count("device.grid_barrier")) == (1, 1)
