@@ -75,7 +75,8 @@ def prepared(
     dtype: torch.dtype = torch.float32,
 ) -> tuple[Any, ...]:
     """What the wrapped function of `direction` takes."""
-    arguments = placed(case.arguments(rows, width), device, dtype)
+    with torch.device(device):
+        arguments = placed(case.arguments(rows, width), device, dtype)
     if direction == "forward":
         return (arguments,)
     inputs = [tensor.requires_grad_() for tensor in differentiable(case, arguments)]

@@ -135,6 +135,7 @@ def adamw(
         weight_decay=0.01,
         eps=1e-8,
         maximize=False,
+        capturable=parameters[0].is_cuda,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,15 @@ def test_what_the_sanitizer_looks_at_has_barriers(name: str) -> None:
 def test_jobs_without_time_are_named() -> None:
     jobs = [{"name": "good"}] * 2
     assert work(JOBS, jobs, time.monotonic() - 1, lambda _: None, workers=2, limit=3.0) == jobs
+
+
+def test_times_are_taken_one_after_the_other() -> None:
+    lines: list[dict[str, float]] = []
+    jobs = [{"name": "turn"}] * 3
+    end = time.monotonic() + 60
+    left_out = work(JOBS, jobs, end, lines.append, workers=2, limit=20.0, in_turns=True)
+    assert not left_out and len(lines) == 3
+    assert all(one["to"] <= other["from"] for one, other in pairwise(lines))
 
 
 def test_a_process_under_another_program_says_how_it_ended() -> None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 
 
-def run(job: dict[str, str]) -> Iterator[dict[str, str]]:
+def run(job: dict[str, str]) -> Iterator[dict[str, object]]:
     sys.stdout.write("noise of a library\n")
     if job["name"] == "crash":
         sys.stderr.write("last words\n")
@@ -18,4 +18,10 @@ def run(job: dict[str, str]) -> Iterator[dict[str, str]]:
         time.sleep(60)
     if job["name"] == "raise":
         raise ValueError("no good")
+    if job["name"] == "turn":
+        yield {"ready": True}
+        start = time.monotonic()
+        time.sleep(0.2)
+        yield {"from": start, "to": time.monotonic()}
+        return
     yield job

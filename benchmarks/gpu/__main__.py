@@ -45,21 +45,21 @@ def do(name: str, kind: str, only: str, deadline: float, workers: int, results: 
         share = 1.0 if number == len(phases) - 1 else 0.5
         jobs = [job for job in phase.jobs(kind, lines) if only in job.get("case", only)]
 
-        def keep(line: Line, kept: bool = phase.kept) -> None:
+        def keep(line: Line) -> None:
             lines.append(line)
-            if kept:
-                results.add(name, line)
+            results.add(name, line)
 
         left_out: list[Job] = work(
             module.__name__,
             jobs,
             now + (deadline - now) * share,
             keep,
-            workers=workers if phase.parallel else min(workers, 1),
+            workers=workers if phase.parallel or phase.in_turns else min(workers, 1),
             limit=phase.job_seconds,
+            in_turns=phase.in_turns,
         )
         seconds = time.monotonic() - now
-        results.end(name, number, len(jobs), left_out if phase.kept else [], seconds)
+        results.end(name, number, len(jobs), left_out, seconds)
     files: Callable[[str, list[Line]], dict[str, str]] = getattr(module, "files", no_files)
     for ending, text in files(kind, lines).items():
         path = results.path.with_name(f"{results.path.stem}-{ending}.json")

@@ -73,11 +73,9 @@ def _shapes(case: Case) -> list[tuple[int, int]]:
 def run(job: Job) -> Iterator[Line]:
     torch.manual_seed(0)
     case = case_named(job["case"])
-    arguments = placed(
-        case.arguments(job["rows"], job["width"]),
-        device.torch_device(job["device"]),
-        DTYPES[job["dtype"]],
-    )
+    where = device.torch_device(job["device"])
+    with torch.device(where):
+        arguments = placed(case.arguments(job["rows"], job["width"]), where, DTYPES[job["dtype"]])
     exact = case.exact or case.function
     with torch.no_grad():
         shapes = tensors(exact(*_copied(arguments, None)))

@@ -11,10 +11,10 @@ from benchmarks.gpu.worker import Job, Line
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """`parallel`: jobs do not disturb each other, as they do where times are taken.
-    `job_seconds`: after so long a job is stopped. `kept`: its lines are results."""
+    """`parallel`: jobs do not disturb each other, as they do where times are taken; `in_turns`: not
+    until they say that they are ready. `job_seconds`: after so long a job is stopped."""
 
     jobs: Callable[[str, list[Line]], list[Job]]
     job_seconds: float
     parallel: bool = False
-    kept: bool = True
+    in_turns: bool = False

@@ -13,7 +13,7 @@ from benchmarks.cases import CASES, Case, tensors
 from benchmarks.gpu import device, xla
 from benchmarks.gpu.correctness import DTYPES, case_named
 from benchmarks.gpu.phase import Phase
-from benchmarks.gpu.worker import Job, Line, told
+from benchmarks.gpu.worker import READY, Job, Line, told
 from benchmarks.limit import copy_of, copying
 from benchmarks.timing import Function, Timing, geometric_mean, paired
 
@@ -56,15 +56,7 @@ def jobs(kind: str, _: list[Line]) -> list[Job]:
     ]
 
 
-def preparation(kind: str, lines: list[Line]) -> list[Job]:
-    """The same compiled in many processes at once, so that the caches on disk know all kernels."""
-    return [] if kind == device.INTERPRET else [{**job, "rounds": 0} for job in jobs(kind, lines)]
-
-
-PHASES = (
-    Phase(preparation, job_seconds=120.0, parallel=True, kept=False),
-    Phase(jobs, job_seconds=90.0),
-)
+PHASES = (Phase(jobs, job_seconds=120.0, in_turns=True),)
 
 
 def run(job: Job) -> Iterator[Line]:
@@ -78,15 +70,15 @@ def run(job: Job) -> Iterator[Line]:
         device=device.torch_device(kind),
         dtype=DTYPES[job["dtype"]],
     )
-    rounds = job.get("rounds", 2 if job["size"] == TINY else ROUNDS)
+    rounds = 2 if job["size"] == TINY else ROUNDS
     functions, failures = _functions(case, job, call)
+    yield {READY: True}
     about = {name: job[name] for name in ("device", "case", "size", "dtype", "direction")}
     about["shape"] = list(tensors(call[0])[0].shape)
     about["bytes"] = bytes_moved(case, call[0], job["direction"])
     try:
-        if rounds:
-            yield {**about, "graphs": False, **_timed(kind, functions, call, rounds, failures)}
-        if rounds and kind == device.CUDA:
+        yield {**about, "graphs": False, **_timed(kind, functions, call, rounds, failures)}
+        if kind == device.CUDA:
             graphs = _captured(functions, call, failures)
             yield {**about, "graphs": True, **_timed(kind, graphs, call, rounds, failures)}
     finally:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import importlib
+import itertools
 import json
 import os
 import queue
@@ -19,6 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
@@ -27,6 +29,7 @@ Line = dict[str, Any]
 Keep = Callable[[Line], None]
 
 DONE = "done"  # a message that ends a job
+READY = "ready"  # a line after which the job waits for its turn at the device
 LAST_WORDS = 12  # lines of a process that are kept for the report of its death
 
 
@@ -61,11 +64,13 @@ def serve(module: str) -> None:
     replies = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what libraries print is no reply
     run = importlib.import_module(module).run
-    for text in sys.stdin:
+    while text := sys.stdin.readline():
         failed = False
         for line in answer(run, json.loads(text)):
             failed |= "failure" in line
             print(json.dumps(line), file=replies)
+            if READY in line:
+                sys.stdin.readline()
         if failed and device_is_lost():
             print(json.dumps({DONE: "the device is lost"}), file=replies)
             os._exit(1)
@@ -81,6 +86,7 @@ class Worker:
 
     module: str
     prefix: tuple[str, ...] = ()
+    threads: int = 4  # in which Inductor compiles
     process: subprocess.Popen[str] | None = None
     replies: queue.Queue[Line | None] = field(default_factory=queue.Queue)
     words: collections.deque[str] = field(
@@ -89,12 +95,9 @@ class Worker:
 
     def do(self, job: Job, limit: float) -> Iterator[Line]:
         """The results of a job that may last `limit` seconds."""
-        process = self._started()
-        assert process.stdin is not None
+        self._start()
         end = time.monotonic() + limit
-        with contextlib.suppress(BrokenPipeError):  # its death is told below
-            process.stdin.write(json.dumps(job) + "\n")
-            process.stdin.flush()
+        self._send(job)
         while True:
             try:
                 line = self.replies.get(timeout=max(0.01, end - time.monotonic()))
@@ -107,8 +110,12 @@ class Worker:
                 yield {"job": job, "failure": f"the process died ({code}): {self.last_words()}"}
                 return
             if DONE in line:
+                if line[DONE] is not True:  # it ends itself
+                    self.stop()
                 return
             yield line
+            if READY in line:
+                self._send({READY: True})
 
     def stop(self, kill: bool = False) -> int:
         """Ends the process, gives how it ended."""
@@ -129,9 +136,15 @@ class Worker:
     def last_words(self) -> str:
         return " | ".join(self.words)
 
-    def _started(self) -> subprocess.Popen[str]:
+    def _send(self, message: Line) -> None:
+        assert self.process is not None and self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # its death is told by the end of its replies
+            self.process.stdin.write(json.dumps(message) + "\n")
+            self.process.stdin.flush()
+
+    def _start(self) -> None:
         if self.process is not None and self.process.poll() is None:
-            return self.process
+            return
         self.replies = queue.Queue()
         self.words.clear()
         self.process = subprocess.Popen(
@@ -140,6 +153,7 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            env={"TORCHINDUCTOR_COMPILE_THREADS": str(self.threads), **os.environ},
         )
         assert self.process.stdout is not None and self.process.stderr is not None
         for target, stream in (
@@ -147,7 +161,6 @@ class Worker:
             (self._hear, self.process.stderr),
         ):
             threading.Thread(target=target, args=(stream, self.replies), daemon=True).start()
-        return self.process
 
     def _listen(self, stream: TextIO, replies: queue.Queue[Line | None]) -> None:
         for text in stream:
@@ -171,16 +184,21 @@ def work(
     *,
     workers: int,
     limit: float,
+    in_turns: bool = False,
 ) -> list[Job]:
     """Does the jobs in order until the deadline, in so many processes at once, in this one if
-    `workers` is 0; gives those that were left out. `limit`: seconds for one job."""
+    `workers` is 0; gives those that were left out. `limit`: seconds for one job. `in_turns`: what
+    a job does after it is ready it does while the others wait."""
     waiting = collections.deque(jobs)
     if not workers:
         run = importlib.import_module(module).run
         while waiting and time.monotonic() < deadline:
             for line in answer(run, waiting.popleft()):
-                keep(line)
+                if READY not in line:
+                    keep(line)
         return list(waiting)
+    if in_turns:
+        return _in_turns(module, waiting, deadline, keep, workers, limit)
     lock = threading.Lock()
 
     def loop() -> None:
@@ -200,6 +218,31 @@ def work(
         thread.start()
     for thread in threads:
         thread.join()
+    return list(waiting)
+
+
+def _in_turns(
+    module: str,
+    waiting: collections.deque[Job],
+    deadline: float,
+    keep: Keep,
+    workers: int,
+    limit: float,
+) -> list[Job]:
+    """As many jobs as there are processes become ready together, then each ends alone."""
+    pool = [Worker(module, threads=1) for _ in range(workers)]
+    while waiting and time.monotonic() < deadline:
+        batch = [waiting.popleft() for _ in range(min(workers, len(waiting)))]
+        left = min(limit, max(1.0, deadline - time.monotonic()))
+        streams = [worker.do(job, left) for worker, job in zip(pool, batch)]
+        with ThreadPoolExecutor(len(streams)) as threads:
+            first = list(threads.map(lambda stream: next(stream, None), streams))
+        for line, stream in zip(first, streams):
+            for each in itertools.chain([line], stream) if line is not None else ():
+                if READY not in each:
+                    keep(each)
+    for worker in pool:
+        worker.stop(kill=True)
     return list(waiting)
 
 
