@@ -61,10 +61,10 @@ def captured(function: Function, arguments: tuple[Any, ...]) -> Function:
 
 def options(kind: str, **more: object) -> dict[str, object]:
     """Of Hemstitch. A failure is a result here, so it must not be hidden by a fallback."""
-    found: dict[str, object] = {"strict": True, **more}
     if kind == INTERPRET:
-        return found | {"target": "interpret", "check": True}
-    return found
+        return {"strict": True, "target": "interpret", "check": True, **more}
+    graphs = {"cuda_graphs": False} if has_option("cuda_graphs") else {}  # asked for where wanted
+    return {"strict": True, **graphs, **more}
 
 
 def has_option(name: str) -> bool:

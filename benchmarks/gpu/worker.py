@@ -191,14 +191,30 @@ def work(
     a job does after it is ready it does while the others wait."""
     waiting = collections.deque(jobs)
     if not workers:
-        run = importlib.import_module(module).run
-        while waiting and time.monotonic() < deadline:
-            for line in answer(run, waiting.popleft()):
-                if READY not in line:
-                    keep(line)
-        return list(waiting)
-    if in_turns:
-        return _in_turns(module, waiting, deadline, keep, workers, limit)
+        _here(module, waiting, deadline, keep)
+    elif in_turns:
+        _in_turns(module, waiting, deadline, keep, workers, limit)
+    else:
+        _at_once(module, waiting, deadline, keep, workers, limit)
+    return list(waiting)
+
+
+def _here(module: str, waiting: collections.deque[Job], deadline: float, keep: Keep) -> None:
+    run = importlib.import_module(module).run
+    while waiting and time.monotonic() < deadline:
+        for line in answer(run, waiting.popleft()):
+            if READY not in line:
+                keep(line)
+
+
+def _at_once(
+    module: str,
+    waiting: collections.deque[Job],
+    deadline: float,
+    keep: Keep,
+    workers: int,
+    limit: float,
+) -> None:
     lock = threading.Lock()
 
     def loop() -> None:
@@ -213,12 +229,11 @@ def work(
                     keep(line)
         worker.stop(kill=True)
 
-    threads = [threading.Thread(target=loop) for _ in range(min(workers, len(jobs)))]
+    threads = [threading.Thread(target=loop) for _ in range(min(workers, len(waiting)))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return list(waiting)
 
 
 def _in_turns(
@@ -228,7 +243,7 @@ def _in_turns(
     keep: Keep,
     workers: int,
     limit: float,
-) -> list[Job]:
+) -> None:
     """As many jobs as there are processes become ready together, then each ends alone."""
     pool = [Worker(module, threads=1) for _ in range(workers)]
     while waiting and time.monotonic() < deadline:
@@ -243,7 +258,6 @@ def _in_turns(
                     keep(each)
     for worker in pool:
         worker.stop(kill=True)
-    return list(waiting)
 
 
 if __name__ == "__main__":
