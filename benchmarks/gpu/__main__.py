@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import torch
+
 from benchmarks.gpu import render
 from benchmarks.gpu.device import CUDA, INTERPRET, KINDS, describe
 from benchmarks.gpu.phase import Phase
@@ -83,6 +85,8 @@ def parse() -> argparse.Namespace:
     unknown = set(arguments.slices.split(",")) - set(SHARES)
     if unknown:
         parser.error(f"no slice is called {', '.join(sorted(unknown))}")
+    if arguments.device == CUDA and not (arguments.render or torch.cuda.is_available()):
+        parser.error("PyTorch finds no GPU; --device interpret needs none")
     return arguments
 
 
