@@ -5,7 +5,8 @@ RUN := .venv/bin/python
 BACKEND ?= hemstitch
 # The oldest and the newest that are supported; not in .venv itself, where Inductor would find it.
 TRITONS := 3.6.0 3.9.0
-TRITON_TESTS := tests/emulator tests/latency tests/printed tests/cuda
+TRITON_TESTS := tests/emulator tests/latency tests/printed tests/cuda tests/front_door
+TRITON_TESTS += tests/test_gpu_benchmarks.py
 
 .PHONY: demo test test-cpu test-gpu lint bench clean
 

@@ -1,5 +1,5 @@
-"""The memory-intensive workloads that `benchmarks.cpu` measures: for each a function and its
-arguments at a given number of rows."""
+"""The memory-intensive workloads that `benchmarks.cpu` and `benchmarks.gpu` run: each a function
+and its arguments at a given number of rows."""
 
 from __future__ import annotations
 
@@ -18,18 +18,26 @@ Arguments = tuple[Any, ...]  # tensors, and lists of tensors
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`arguments(rows)` grows in proportion to `rows`; `rows` is fixed where the shape is the
-    point of the case. `backward`: also measured together with its backward pass, with gradients
-    for all float arguments but those at the positions `constant`.
-    `moves`: bytes that one forward call must move, where that is not arguments plus results."""
+    """`make(rows, width)` gives arguments that grow in proportion to `rows`; `rows` is fixed where
+    the shape is the point of the case. `width` is measured, `odd` are others that must be right,
+    the least first. `backward`: also run together with its backward pass, with gradients for all
+    float arguments but those at the positions `constant`.
+    `moves`: bytes that one forward call must move, where that is not arguments plus results.
+    `exact`: the same without chance, where `function` draws random numbers."""
 
     name: str
     function: Callable[..., Any]
-    arguments: Callable[[int], Arguments]
+    make: Callable[[int, int], Arguments]
+    width: int
+    odd: tuple[int, ...]
     rows: int | None = None
     backward: bool = True
     constant: tuple[int, ...] = ()
     moves: Callable[[Arguments], int] | None = None
+    exact: Callable[..., Any] | None = None
+
+    def arguments(self, rows: int, width: int | None = None) -> Arguments:
+        return self.make(rows, self.width if width is None else width)
 
 
 def tensors(values: object) -> list[Tensor]:
@@ -52,9 +60,9 @@ def scaled_masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
     return torch.softmax(scores * 0.125 + mask, -1)
 
 
-def _attention_scores(rows: int) -> Arguments:
-    blocked = torch.rand(rows, 1, 1, 128) < 0.1
-    return _normal(rows, 12, 128, 128), torch.zeros(blocked.shape).masked_fill(blocked, -1e4)
+def _attention_scores(rows: int, width: int) -> Arguments:
+    blocked = torch.rand(rows, 1, 1, width) < 0.1
+    return _normal(rows, 12, width, width), torch.zeros(blocked.shape).masked_fill(blocked, -1e4)
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -65,6 +73,13 @@ def bias_gelu_dropout_residual_norm(
     x: Tensor, bias: Tensor, residual: Tensor, weight: Tensor, shift: Tensor
 ) -> Tensor:
     hidden = F.dropout(F.gelu(x + bias), 0.1, True) + residual
+    return F.layer_norm(hidden, hidden.shape[-1:], weight, shift)
+
+
+def bias_gelu_residual_norm(
+    x: Tensor, bias: Tensor, residual: Tensor, weight: Tensor, shift: Tensor
+) -> Tensor:
+    hidden = F.gelu(x + bias) + residual
     return F.layer_norm(hidden, hidden.shape[-1:], weight, shift)
 
 
@@ -83,11 +98,13 @@ def rms_norm_residual_rotary(
     return hidden, heads * cosine + torch.cat((-right, left), -1) * sine
 
 
-def _rotary(rows: int) -> Arguments:
-    angles = torch.arange(128.0)[:, None] / 1e4 ** (torch.arange(0, 64, 2) / 64)
+def _rotary(rows: int, width: int) -> Arguments:
+    """Eight heads, a quarter of the width in sequence."""
+    head, length = width // 8, width // 4
+    angles = torch.arange(float(length))[:, None] / 1e4 ** (torch.arange(0, head, 2) / head)
     angles = torch.cat((angles, angles), -1)
-    shape = (rows, 128, 512)
-    return _normal(*shape), _normal(*shape), _normal(512), angles.cos(), angles.sin()
+    shape = (rows, length, width)
+    return _normal(*shape), _normal(*shape), _normal(width), angles.cos(), angles.sin()
 
 
 def batch_norm_relu(
@@ -118,11 +135,21 @@ def adamw(
         weight_decay=0.01,
         eps=1e-8,
         maximize=False,
+        capturable=parameters[0].is_cuda,
     )
 
 
-def _optimizer_state(rows: int) -> Arguments:
-    shapes = [(rows, 64), (64, rows), (rows,), (64,), (rows, 16), (16, rows), (rows, 32), (8,)]
+def _optimizer_state(rows: int, width: int) -> Arguments:
+    shapes = [
+        (rows, width),
+        (width, rows),
+        (rows,),
+        (width,),
+        (rows, 16),
+        (16, rows),
+        (rows, 32),
+        (8,),
+    ]
     shapes = [*shapes, (4, rows, 4)]
     shapes = [shapes[index % len(shapes)] for index in range(60)]
     lists = [[torch.randn(shape) for shape in shapes] for _ in range(3)]
@@ -186,64 +213,135 @@ def rows_then_columns(x: Tensor) -> Tensor:
 
 
 CASES = (
-    Case("scale + mask + softmax", scaled_masked_softmax, _attention_scores, constant=(1,)),
-    Case("layer norm", layer_norm, lambda n: (_normal(n, 1024), _normal(1024), _normal(1024))),
+    Case(
+        "scale + mask + softmax",
+        scaled_masked_softmax,
+        _attention_scores,
+        128,
+        (5, 33),
+        constant=(1,),
+    ),
+    Case(
+        "layer norm",
+        layer_norm,
+        lambda n, w: (_normal(n, w), _normal(w), _normal(w)),
+        1024,
+        (33, 1000, 8200),
+    ),
     Case(
         "bias + GELU + dropout + residual + layer norm",
         bias_gelu_dropout_residual_norm,
-        lambda n: (
-            *(_normal(n, 1024), _normal(1024), _normal(n, 1024)),
-            *(_normal(1024), _normal(1024)),
-        ),
+        lambda n, w: (_normal(n, w), _normal(w), _normal(n, w), _normal(w), _normal(w)),
+        1024,
+        (33, 1000),
+        exact=bias_gelu_residual_norm,
     ),
     Case(
         "cross entropy, label smoothing",
         cross_entropy,
-        lambda n: (_normal(n, 4096), torch.randint(4096, (n,))),
+        lambda n, w: (_normal(n, w), torch.randint(w, (n,))),
+        4096,
+        (33, 9001),
     ),
-    Case("residual + RMS norm + rotary", rms_norm_residual_rotary, _rotary, constant=(3, 4)),
+    Case(
+        "residual + RMS norm + rotary",
+        rms_norm_residual_rotary,
+        _rotary,
+        512,
+        (16, 48),
+        constant=(3, 4),
+    ),
     Case(
         "batch norm + ReLU, training",
         batch_norm_relu,
-        lambda n: (
-            *(_normal(n, 64, 28, 28), torch.zeros(64), torch.ones(64)),
+        lambda n, w: (
+            *(_normal(n, 64, w, w), torch.zeros(64), torch.ones(64)),
             *(_normal(64), _normal(64)),
         ),
+        28,
+        (3, 13),
         constant=(1, 2),
     ),
-    Case("LSTM cell, pointwise", lstm_cell, lambda n: (_normal(n, 4096), _normal(n, 1024))),
+    Case(
+        "LSTM cell, pointwise",
+        lstm_cell,
+        lambda n, w: (_normal(n, 4 * w), _normal(n, w)),
+        1024,
+        (7, 333),
+    ),
     Case(
         "AdamW, 60 tensors of 9 shapes",
         adamw,
         _optimizer_state,
+        64,
+        (7,),
         backward=False,
         moves=lambda arguments: bytes_of(arguments) * 7 // 4,  # reads 4 lists, writes 3
     ),
-    Case("softmax + dropout", softmax_dropout, lambda n: (_normal(n, 1024),)),
-    Case("GLU", gated_linear_unit, lambda n: (_normal(n, 2048),)),
+    Case(
+        "softmax + dropout",
+        softmax_dropout,
+        lambda n, w: (_normal(n, w),),
+        1024,
+        (33, 1000),
+        exact=softmax,
+    ),
+    Case("GLU", gated_linear_unit, lambda n, w: (_normal(n, 2 * w),), 1024, (7, 333)),
     Case(
         "group norm + SiLU",
         group_norm_silu,
-        lambda n: (_normal(n, 64, 32, 32), _normal(64), _normal(64)),
+        lambda n, w: (_normal(n, 64, w, w), _normal(64), _normal(64)),
+        32,
+        (3, 17),
     ),
     Case(
         "where on a mask",
         where_mask,
-        lambda n: (torch.rand(n, 1024) < 0.5, _normal(n, 1024), _normal(n, 1024)),
+        lambda n, w: (torch.rand(n, w) < 0.5, _normal(n, w), _normal(n, w)),
+        1024,
+        (33, 1000),
     ),
-    Case("sums: rows, columns, all", sums, lambda n: (_normal(n, 1024),)),
+    Case("sums: rows, columns, all", sums, lambda n, w: (_normal(n, w),), 1024, (33, 1000)),
     Case(
         "pool + permute + layer norm",
         pool_permute_norm,
-        lambda n: (_normal(n, 96, 28, 28), _normal(96), _normal(96)),
+        lambda n, w: (_normal(n, 96, w, w), _normal(96), _normal(96)),
+        28,
+        (3, 13),
     ),
     Case(
-        "outer product + tanh", outer_product, lambda n: (_normal(n), _normal(2048), _normal(2048))
+        "outer product + tanh",
+        outer_product,
+        lambda n, w: (_normal(n), _normal(w), _normal(w)),
+        2048,
+        (33, 999),
     ),
-    Case("chain of 30", chain_of_30, lambda n: (_normal(n, 1024), _normal(n, 1024))),
-    Case("quantise rows and back", quantise_rows, lambda n: (_normal(n, 1024),), backward=False),
-    Case("softmax of short rows", softmax, lambda n: (_normal(n, 20),), rows=300_000),
-    Case("softmax of long rows", softmax, lambda n: (_normal(n, 750_000),), rows=2),
-    Case("sums of short rows", row_sums, lambda n: (_normal(n, 32),), rows=750_000),
-    Case("rows, columns, elementwise", rows_then_columns, lambda n: (_normal(n, 1024),)),
+    Case("chain of 30", chain_of_30, lambda n, w: (_normal(n, w), _normal(n, w)), 1024, (33, 1000)),
+    Case(
+        "quantise rows and back",
+        quantise_rows,
+        lambda n, w: (_normal(n, w),),
+        1024,
+        (33, 1000),
+        backward=False,
+    ),
+    Case(
+        "softmax of short rows", softmax, lambda n, w: (_normal(n, w),), 20, (3, 31), rows=300_000
+    ),
+    Case(
+        "softmax of long rows",
+        softmax,
+        lambda n, w: (_normal(n, w),),
+        750_000,
+        (8200, 100_001),
+        rows=2,
+    ),
+    Case("sums of short rows", row_sums, lambda n, w: (_normal(n, w),), 32, (1, 29), rows=750_000),
+    Case(
+        "rows, columns, elementwise",
+        rows_then_columns,
+        lambda n, w: (_normal(n, w),),
+        1024,
+        (33, 1000),
+    ),
 )

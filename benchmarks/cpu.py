@@ -14,17 +14,15 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FunctionType
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from benchmarks import machine
-from benchmarks.cases import CASES, Arguments, Case, bytes_of, tensors
+from benchmarks.calls import WRAPPERS, bytes_moved, compiled, prepared
+from benchmarks.cases import CASES, Case, tensors
 from benchmarks.limit import copy_of, copying
 from benchmarks.timing import Function, Timing, geometric_mean, paired
 
@@ -77,18 +75,6 @@ class Line:
         return self.ratio(baseline, "limit")
 
 
-def bytes_moved(case: Case, arguments: Arguments, direction: str) -> int:
-    """Each pass reads its arguments once and writes its results once."""
-    if case.moves is not None:
-        return case.moves(arguments)
-    with torch.no_grad():
-        results = bytes_of(case.function(*arguments))
-    forward = bytes_of(arguments) + results
-    if direction == "forward":
-        return forward
-    return forward + bytes_of(arguments) + results + bytes_of(differentiable(case, arguments))
-
-
 def settings(case: Case, threads: int, wanted: list[str]) -> Iterator[tuple[str, int, int]]:
     """(size class, rows, sets of arguments)"""
     if case.rows is not None:
@@ -106,70 +92,25 @@ def settings(case: Case, threads: int, wanted: list[str]) -> Iterator[tuple[str,
         yield name, rows // 8 * 8 or rows, sets
 
 
-def compiled(case: Case, backend: str | Callable[..., Any]) -> Function:
-    """The case's function by this backend. Dynamo keeps what it compiled with the code object, so
-    each backend gets its own."""
-    if backend == "eager":
-        return case.function
-    assert isinstance(case.function, FunctionType)
-    name = backend if isinstance(backend, str) else backend.__name__
-    code = case.function.__code__.replace(co_name=f"{case.function.__name__}_{name}")
-    copy = FunctionType(code, case.function.__globals__, closure=case.function.__closure__)
-    return torch.compile(copy, backend=backend, dynamic=False)
-
-
-def differentiable(case: Case, arguments: Arguments) -> list[Tensor]:
-    return [
-        value
-        for position, value in enumerate(arguments)
-        if position not in case.constant and isinstance(value, Tensor) and value.is_floating_point()
-    ]
-
-
-def _forward(function: Function) -> Function:
-    def call(arguments: Arguments, *_: object) -> object:
-        with torch.no_grad():
-            return function(*arguments)
-
-    return call
-
-
-def _both(function: Function) -> Function:
-    def call(arguments: Arguments, inputs: list[Tensor], gradients: list[Tensor]) -> object:
-        return torch.autograd.grad(tensors(function(*arguments)), inputs, gradients)
-
-    return call
-
-
-def _prepared(case: Case, rows: int, direction: str) -> tuple[Any, ...]:
-    arguments = case.arguments(rows)
-    if direction == "forward":
-        return (arguments,)
-    inputs = [tensor.requires_grad_() for tensor in differentiable(case, arguments)]
-    with torch.no_grad():
-        results = tensors(case.function(*arguments))
-    return arguments, inputs, [torch.randn_like(result) for result in results]
-
-
 def measure(
     case: Case, size: tuple[str, int, int], direction: str, backends: list[str], rounds: int
 ) -> Line:
     size_class, rows, sets = size
     torch.manual_seed(0)
-    rotation = [_prepared(case, rows, direction) for _ in range(sets)]
+    rotation = [prepared(case, rows, direction) for _ in range(sets)]
     arguments = rotation[0][0]
     shape = tuple(tensors(arguments)[0].shape)
     moved = bytes_moved(case, arguments, direction)
     setting = Setting(case.name, size_class, direction, torch.get_num_threads(), shape, moved)
     functions: dict[str, Function] = {"copy": copy_of(moved, sets)}
     failures = {}
-    wrap = _forward if direction == "forward" else _both
+    wrap = WRAPPERS[direction]
     there = bytes_moved(case, arguments, "forward")
     limit = copying(copy_of(there, sets), copy_of(moved - there, sets))
-    functions["limit"] = wrap(compiled(case, limit))
+    functions["limit"] = wrap(compiled(case.function, limit))
     for backend in backends:
         try:
-            function = wrap(compiled(case, backend))
+            function = wrap(compiled(case.function, backend))
             function(*rotation[0])
         except Exception as error:  # a backend that fails is a result too
             failures[backend] = f"{type(error).__name__}: {error}".splitlines()[0]

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import torch
@@ -54,33 +55,56 @@ class Run:
 class Problem:
     """Equal weights, inputs and targets for every backend."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        device: str = "cpu",
+        *,
+        layers: int = LAYERS,
+        batch: int = BATCH,
+        sequence: int = SEQUENCE,
+        hidden: int = HIDDEN,
+    ) -> None:
         torch.manual_seed(0)
-        self.models = {rate: bert_encoder(LAYERS, rate).train() for rate in (0.0, DROPOUT)}
+        self.models = {rate: bert_encoder(layers, rate, hidden).train() for rate in (0.0, DROPOUT)}
         self.models[0.0].load_state_dict(self.models[DROPOUT].state_dict())
-        self.inputs = torch.randn(BATCH, SEQUENCE, HIDDEN)
-        self.target = torch.randn(BATCH, SEQUENCE, HIDDEN)
+        self.models = {rate: model.to(device) for rate, model in self.models.items()}
+        self.inputs = torch.randn(batch, sequence, hidden).to(device)
+        self.target = torch.randn(batch, sequence, hidden).to(device)
 
-    def trainer(self, dropout: float, backend: str) -> Trainer:
-        return Trainer(copy.deepcopy(self.models[dropout]), self.inputs, self.target, backend)
+    def trainer(self, dropout: float, backend: str, **more: Any) -> Trainer:
+        """`more` goes to the trainer, and from there to `torch.compile`."""
+        model = copy.deepcopy(self.models[dropout])
+        return Trainer(model, self.inputs, self.target, backend, **more)
 
 
 class Trainer:
-    """One model in training; `step` is forward, loss, backward and the AdamW update."""
+    """One model in training; `step` is forward, loss, backward and the AdamW update. `autocast`:
+    the type of matrix products, if not that of the weights."""
 
-    def __init__(self, model: nn.Module, inputs: Tensor, target: Tensor, backend: str) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        inputs: Tensor,
+        target: Tensor,
+        backend: str,
+        *,
+        autocast: torch.dtype | None = None,
+        **more: Any,
+    ) -> None:
         self.inputs, self.target = inputs, target
-        self.model = model
+        self.model, self.autocast = model, autocast
         self.forward: Callable[[Tensor, Tensor], Tensor] = self._loss
         if backend != "eager":
-            self.forward = torch.compile(self._loss, backend=backend)
+            self.forward = torch.compile(self._loss, backend=backend, **more)
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, foreach=True)
 
     def _loss(self, inputs: Tensor, target: Tensor) -> Tensor:
         return nn.functional.mse_loss(self.model(hidden_states=inputs), target)
 
     def step(self) -> float:
-        loss = self.forward(self.inputs, self.target)
+        kind, lower = self.inputs.device.type, self.autocast
+        with torch.autocast(kind, lower, enabled=lower is not None):
+            loss = self.forward(self.inputs, self.target)
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)

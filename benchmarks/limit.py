@@ -18,10 +18,10 @@ from torch import Tensor
 Function = Callable[..., Any]
 
 
-def copy_of(size: int, sets: int = 1) -> Function:
+def copy_of(size: int, sets: int = 1, device: str = "cpu") -> Function:
     """A call that reads and writes `size` bytes in all, of the next of `sets` pairs of buffers."""
     count = max(1, size // 8)  # each element is four bytes read and four written
-    buffers = [(torch.zeros(count), torch.zeros(count)) for _ in range(sets)]
+    buffers = [torch.zeros(2, count, device=device).unbind() for _ in range(sets)]
     turn = 0
 
     def call(*_: object) -> Tensor:

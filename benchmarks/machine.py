@@ -47,7 +47,7 @@ def describe() -> dict[str, object]:
         "L3 bytes": cache_bytes(3),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        **{name: _version(name) for name in PACKAGES},
+        **{name: version_of(name) for name in PACKAGES},
     }
 
 
@@ -58,7 +58,7 @@ def keep_pages() -> None:
         raise OSError("this system's malloc cannot be told to keep its pages")
 
 
-def _version(package: str) -> str:
+def version_of(package: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError:

@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.calls import differentiable
 from benchmarks.cases import CASES, Case, tensors
-from benchmarks.cpu import differentiable
 from hemstitch.backend import compile_with
 from hemstitch.codegen.triton.kernel import SEMAPHORE, Program, print_kernel
 from hemstitch.compile import Compiled

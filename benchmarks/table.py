@@ -53,12 +53,13 @@ def _mean(times: list[dict[str, float]], name: str, over: str) -> float:
     return geometric_mean(time[name] / time[over] for time in times if name in time)
 
 
-def insert(text: str, rows: list[str]) -> str:
-    before, _, rest = text.partition(START)
-    _, _, after = rest.partition(END)
+def insert(text: str, rows: list[str], start: str = START, end: str = END) -> str:
+    """Between the two markers."""
+    before, _, rest = text.partition(start)
+    _, _, after = rest.partition(end)
     if not after:
         raise ValueError("the markers for the numbers are missing")
-    return "\n".join([before + START, *rows, END]) + after
+    return "\n".join([before + start, *rows, end]) + after
 
 
 def main() -> None:

@@ -16,6 +16,7 @@ SAMPLE_SECONDS = 10e-3
 WARM_UP_CALLS = 3
 
 Function = Callable[..., object]
+Clock = Callable[[Callable[[], None]], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +42,31 @@ class Timing:
         return statistics.median(b / a for a, b in zip(self.samples, other.samples))
 
 
+def host_clock(run: Callable[[], None]) -> float:
+    """Seconds that `run` takes."""
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
 def paired(
-    functions: Mapping[str, Function], arguments: Sequence[tuple[object, ...]], rounds: int
+    functions: Mapping[str, Function],
+    arguments: Sequence[tuple[object, ...]],
+    rounds: int,
+    clock: Clock = host_clock,
+    sample_seconds: float = SAMPLE_SECONDS,
 ) -> dict[str, Timing]:
     """A B C A B C ...; every call takes the next of `arguments`, so that a function does not find
     in a nearer cache what the size of the whole rotation would not let it keep there."""
     rotation = cycle(arguments)
-    repeats = {name: _repeats(function, rotation) for name, function in functions.items()}
+    repeats = {
+        name: _repeats(function, rotation, clock, sample_seconds)
+        for name, function in functions.items()
+    }
     samples: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(rounds):
         for name, function in functions.items():
-            samples[name].append(_sample(function, rotation, repeats[name]))
+            samples[name].append(_sample(function, rotation, repeats[name], clock))
     return {name: Timing(tuple(values)) for name, values in samples.items()}
 
 
@@ -60,14 +75,23 @@ def geometric_mean(values: Iterable[float]) -> float:
     return math.exp(statistics.fmean(map(math.log, known))) if known else math.nan
 
 
-def _repeats(function: Function, rotation: Iterable[tuple[object, ...]]) -> int:
-    _sample(function, rotation, WARM_UP_CALLS)
-    return max(1, math.ceil(SAMPLE_SECONDS / _sample(function, rotation, WARM_UP_CALLS)))
+def _repeats(
+    function: Function,
+    rotation: Iterable[tuple[object, ...]],
+    clock: Clock,
+    sample_seconds: float,
+) -> int:
+    _sample(function, rotation, WARM_UP_CALLS, clock)
+    return max(1, math.ceil(sample_seconds / _sample(function, rotation, WARM_UP_CALLS, clock)))
 
 
-def _sample(function: Function, rotation: Iterable[tuple[object, ...]], repeats: int) -> float:
+def _sample(
+    function: Function, rotation: Iterable[tuple[object, ...]], repeats: int, clock: Clock
+) -> float:
     chosen = [arguments for _, arguments in zip(range(repeats), rotation)]
-    start = time.perf_counter()
-    for arguments in chosen:
-        function(*arguments)
-    return (time.perf_counter() - start) / repeats
+
+    def run() -> None:
+        for arguments in chosen:
+            function(*arguments)
+
+    return clock(run) / repeats

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from benchmarks import cpu, demo, machine, table
+from benchmarks.calls import WRAPPERS, bytes_moved, prepared
 from benchmarks.cases import CASES, Case, bytes_of, tensors
 from benchmarks.timing import Timing, geometric_mean, paired
 
@@ -16,13 +17,13 @@ from benchmarks.timing import Timing, geometric_mean, paired
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_every_case_runs_and_has_gradients(case: Case) -> None:
     rows = 4 if case.rows is None else 2
-    call = cpu._prepared(case, rows, "both" if case.backward else "forward")
-    if case.backward:
-        gradients = cpu._both(case.function)(*call)
-        assert [x.shape for x in gradients] == [x.shape for x in call[1]]
-    else:
-        cpu._forward(case.function)(*call)
-    assert cpu.bytes_moved(case, call[0], "forward") > 0
+    direction = "both" if case.backward else "forward"
+    for width in (case.width, *case.odd):
+        call = prepared(case, rows, direction, width=width)
+        results = WRAPPERS[direction](case.exact or case.function)(*call)
+        if case.backward:
+            assert [x.shape for x in tensors(results)] == [x.shape for x in call[1]]
+    assert bytes_moved(case, call[0], "forward") > 0
 
 
 def test_a_broadcast_tensor_counts_once() -> None:
@@ -34,8 +35,8 @@ def test_a_broadcast_tensor_counts_once() -> None:
 def test_the_bytes_of_a_softmax() -> None:
     (case,) = (case for case in CASES if case.name == "softmax of short rows")
     arguments = (torch.zeros(10, 20),)
-    assert cpu.bytes_moved(case, arguments, "forward") == 2 * 800
-    assert cpu.bytes_moved(case, arguments, "both") == 5 * 800  # x, y; x, dy, dx
+    assert bytes_moved(case, arguments, "forward") == 2 * 800
+    assert bytes_moved(case, arguments, "both") == 5 * 800  # x, y; x, dy, dx
 
 
 def test_sizes_fit_their_cache() -> None:

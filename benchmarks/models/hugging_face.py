@@ -43,11 +43,14 @@ def bert(hidden: int, heads: int, layers: int, dropout: float) -> nn.Module:
     return OneResult(transformers.BertForMaskedLM(config), "logits")
 
 
-def bert_encoder(layers: int, dropout: float) -> nn.Module:
+def bert_encoder(layers: int, dropout: float, hidden: int = 768) -> nn.Module:
     """The encoder layers of BERT-base without embeddings: takes `hidden_states`."""
     config = _config(
         "Bert",
         num_hidden_layers=layers,
+        hidden_size=hidden,
+        intermediate_size=4 * hidden,
+        num_attention_heads=hidden // 64,
         hidden_dropout_prob=dropout,
         attention_probs_dropout_prob=dropout,
     )

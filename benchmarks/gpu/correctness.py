@@ -1,0 +1,167 @@
+"""The results of every case, forward and with gradients, against float64: a line for each shape and
+type. Where one differs, it runs again beside the interpreter, which names the kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from benchmarks.calls import compiled, differentiable, placed
+from benchmarks.cases import CASES, Arguments, Case, tensors
+from benchmarks.gpu import device
+from benchmarks.gpu.phase import Phase
+from benchmarks.gpu.worker import Job, Line, told
+from benchmarks.timing import Function
+
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+MOST_TIMES_EAGER = 2.0
+FEW, ODD, MANY = 3, 129, 512  # rows
+FEW_TYPES = ("f32", "bf16")  # of what is emulated
+BARRIERS = {  # rows and width
+    "layer norm": (64, 1000),
+    "cross entropy, label smoothing": (3, 33),
+    "AdamW, 60 tensors of 9 shapes": (3, 7),
+    "group norm + SiLU": (3, 3),
+    "sums: rows, columns, all": (129, 1000),
+    "softmax of long rows": (3, 8200),
+    "rows, columns, elementwise": (129, 1000),
+}
+
+
+def jobs(kind: str, _: list[Line]) -> list[Job]:
+    """Small shapes of all cases first: if time is short, what is left out is large."""
+    if kind == device.INTERPRET:
+        small = [_jobs(kind, c, *_shapes(c)[0], dtype) for dtype in FEW_TYPES for c in CASES]
+        return [job for each in small for job in each] + with_barriers(kind)
+    return [
+        job
+        for number in range(3)
+        for dtype in DTYPES
+        for case in CASES
+        for job in _jobs(kind, case, *_shapes(case)[number], dtype)
+    ]
+
+
+def with_barriers(kind: str) -> list[Job]:
+    """The cases that have device-wide barriers already with few elements, gradients included."""
+    return [
+        _jobs(kind, case_named(name), rows, width, "f32")[-1]
+        for name, (rows, width) in BARRIERS.items()
+    ]
+
+
+def _jobs(kind: str, case: Case, rows: int, width: int, dtype: str) -> list[Job]:
+    where = {"device": kind, "case": case.name, "rows": rows, "width": width, "dtype": dtype}
+    directions = ("forward", "both") if case.backward else ("forward",)
+    return [{**where, "direction": direction} for direction in directions]
+
+
+PHASES = (Phase(jobs, job_seconds=90.0, parallel=True),)
+
+
+def _shapes(case: Case) -> list[tuple[int, int]]:
+    """Rows and width: small and odd, odd and large, as it is measured."""
+    if case.rows is not None:
+        return [(FEW, case.odd[0]), (7, case.odd[-1]), (case.rows, case.width)]
+    return [(FEW, case.odd[0]), (ODD, case.odd[-1]), (MANY, case.width)]
+
+
+def run(job: Job) -> Iterator[Line]:
+    torch.manual_seed(0)
+    case = case_named(job["case"])
+    where = device.torch_device(job["device"])
+    with torch.device(where):
+        arguments = placed(case.arguments(job["rows"], job["width"]), where, DTYPES[job["dtype"]])
+    exact = case.exact or case.function
+    with torch.no_grad():
+        shapes = tensors(exact(*_copied(arguments, None)))
+    both = job["direction"] == "both"
+    gradients = [torch.randn_like(result) for result in shapes] if both else []
+    options = device.options(job["device"])
+    try:
+        call = compiled(exact, "hemstitch", options=options)
+        found = _results(case, call, arguments, gradients)
+        eager = _results(case, exact, arguments, gradients)
+        wide = [gradient.double() for gradient in gradients]
+        reference = _results(case, exact, _copied(arguments, torch.float64), wide)
+        ours, theirs = (worst(results, reference) for results in (found, eager))
+        right = all(map(agrees, found, eager, reference))
+        line = {**job, "error": ours, "eager": theirs, "right": right}
+        if not right or case.exact is not None:
+            line |= _beside_the_interpreter(case, job, arguments, gradients)
+        yield line
+    finally:
+        torch._dynamo.reset()
+
+
+def case_named(name: str) -> Case:
+    return next(case for case in CASES if case.name == name)
+
+
+def _results(
+    case: Case, function: Function, arguments: Arguments, gradients: list[Tensor]
+) -> list[Tensor]:
+    """What it returns, gradients, and what became of its arguments."""
+    given = _copied(arguments, None)
+    if not gradients:
+        with torch.no_grad():
+            return [*tensors(function(*given)), *tensors(given)]
+    inputs = [tensor.requires_grad_() for tensor in differentiable(case, given)]
+    results = tensors(function(*given))
+    found = torch.autograd.grad(results, inputs, gradients)
+    return [tensor.detach() for tensor in (*results, *found, *tensors(given))]
+
+
+def _copied(arguments: Arguments, dtype: torch.dtype | None) -> Arguments:
+    def copy(value: object) -> object:
+        if not isinstance(value, Tensor):
+            return value
+        value = value.detach().clone()
+        return value.to(dtype) if dtype is not None and value.is_floating_point() else value
+
+    copied: Arguments = tree_map(copy, arguments)
+    return copied
+
+
+def difference(found: Tensor, expected: Tensor) -> float:
+    """Relative norm; infinite where one has a NaN and the other has none."""
+    if found.shape != expected.shape:
+        return float("inf")
+    new, old = found.double(), expected.double()
+    same = (new == old) | (new.isnan() & old.isnan())
+    error = torch.where(same, 0.0, new - old).norm()
+    size = torch.where(old.isfinite(), old, 0.0).norm().clamp_min(1e-30)
+    result = float(error / size)
+    return result if result == result else float("inf")
+
+
+def worst(results: list[Tensor], reference: list[Tensor]) -> float:
+    return max((difference(a, b) for a, b in zip(results, reference, strict=True)), default=0.0)
+
+
+def agrees(found: Tensor, eager: Tensor, reference: Tensor) -> bool:
+    """A result that eager has exactly may still be rounded once."""
+    if found.dtype != eager.dtype or found.device != eager.device:
+        return False
+    floats = found.dtype if found.is_floating_point() else torch.float32
+    once = torch.finfo(floats).eps
+    least = max(MOST_TIMES_EAGER * difference(eager, reference), once)
+    return difference(found, reference) <= least
+
+
+def _beside_the_interpreter(
+    case: Case, job: Job, arguments: Arguments, gradients: list[Tensor]
+) -> dict[str, Any]:
+    """With its random numbers, if it draws any: the same for both."""
+    torch._dynamo.reset()
+    options = device.options(job["device"], verify=True)
+    try:
+        call = compiled(case.function, "hemstitch", options=options)
+        _results(case, call, arguments, gradients)
+    except Exception as error:
+        return {"right": False, "kernel": told(error)}
+    return {}

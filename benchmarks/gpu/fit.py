@@ -1,0 +1,299 @@
+"""What only a measurement can say of a GPU: microkernels, the constants that they give to the
+latency evaluator, and how well its order of kernels is the measured one."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+import torch
+
+from benchmarks.gpu import estimates, microkernels
+from benchmarks.gpu.device import describe, event_clock
+from benchmarks.gpu.launcher import Launcher
+from benchmarks.gpu.phase import Phase
+from benchmarks.gpu.worker import Job, Line
+from hemstitch.latency.architecture import WARP, Fitted, to_json
+from hemstitch.latency.opcodes import Wait
+
+Values = dict[str, float]
+MEBIBYTE = 1 << 20
+LINE_WORDS = 32  # of 4 bytes in a line of the cache
+FULL_PROGRAMS, FULL_WARPS = 8, 8  # programs of an SM and warps of each that fill it
+FULL_BLOCK = FULL_WARPS * WARP
+
+
+# --- memory
+
+
+def copy_bandwidth(launcher: Launcher) -> Values:
+    """Bytes per second, read and written, by size."""
+    found = {}
+    for size in (4, 16, 64, 256, 1024, 4096) if launcher.is_real else (1,):
+        count = launcher.choose(size * MEBIBYTE // 8, 4096)
+        source = torch.zeros(count, device=launcher.device)
+        target = torch.empty_like(source)
+        seconds = launcher.seconds_of(lambda a=source, b=target: b.copy_(a))  # type: ignore[misc]
+        found[f"copy of {size} MiB, PyTorch"] = 8 * count / seconds
+        block = 2048
+        arguments = {"source": source, "result": target, "count": count, "BLOCK": block}
+        seconds = launcher.seconds(microkernels.copy, -(-count // block), arguments)
+        found[f"copy of {size} MiB, Triton"] = 8 * count / seconds
+    return found
+
+
+def _cycle(launcher: Launcher, lines: int) -> torch.Tensor:
+    """For each word of each line the same word of the line that follows in one random cycle."""
+    order = torch.randperm(lines, device=launcher.device)
+    following = torch.empty_like(order)
+    following[order] = order.roll(-1)
+    words = torch.arange(LINE_WORDS, device=launcher.device)
+    return (following[:, None] * LINE_WORDS + words).to(torch.int32).flatten()
+
+
+def memory_latency(launcher: Launcher) -> Values:
+    """Cycles of a load that waits for the one before, by where it hits and how many wait."""
+    found = {}
+    spans = {"memory": 1 << 22, "L2": 1 << 16, "L1": 1 << 9}  # lines of 128 bytes
+    for name, lines in spans.items():
+        lines = launcher.choose(lines, 64)
+        places = _cycle(launcher, lines)
+        programs = [1]
+        if name == "memory" and launcher.is_real:
+            programs += [launcher.processors * times for times in (1, 4, 8, 16, 32)]
+        for count in programs:
+            starts = torch.randint(lines, (count, 1), device=launcher.device) * LINE_WORDS
+            result = (starts + torch.arange(WARP, device=launcher.device)).to(torch.int32)
+            arguments = {"places": places, "result": result.flatten(), "BLOCK": WARP}
+            steps = launcher.choose(1000, 2)
+            seconds = launcher.per_step(microkernels.chase, count, arguments, steps, warps=1)
+            label = f"latency of {name}, {count} warps"
+            found[label] = seconds * launcher.architecture.clock_hertz
+    return found
+
+
+def cache_bandwidth(launcher: Launcher) -> Values:
+    """Bytes per second out of L2."""
+    span, block = launcher.choose(8 * MEBIBYTE // 4, 1024), 1024
+    programs = launcher.processors * launcher.choose(FULL_PROGRAMS, 1)
+    arguments = {
+        "source": torch.zeros(span, device=launcher.device),
+        "result": torch.empty(programs * block, device=launcher.device),
+        "span": span,
+        "BLOCK": block,
+    }
+    steps = launcher.choose(512, 8)
+    seconds = launcher.per_step(
+        microkernels.cache_rate, programs, arguments, steps, warps=FULL_WARPS
+    )
+    return {"bytes per second out of L2": 4 * block * programs / seconds}
+
+
+def access_rate(launcher: Launcher) -> Values:
+    """Threads per clock and SM that load or store 32 bits."""
+    programs = launcher.processors * launcher.choose(FULL_PROGRAMS, 1)
+    source = torch.zeros(8 * FULL_BLOCK, device=launcher.device)
+    result = torch.empty(programs * 8 * FULL_BLOCK, device=launcher.device)
+    steps = launcher.choose(2048, 8)
+    found = {}
+    for name, kernel, tensors in (
+        ("loads", microkernels.load_rate, {"source": source, "result": result}),
+        ("stores", microkernels.store_rate, {"result": result}),
+    ):
+        arguments = {**tensors, "BLOCK": FULL_BLOCK}
+        seconds = launcher.per_step(kernel, programs, arguments, steps, warps=FULL_WARPS)
+        found[f"lanes of {name}"] = _lanes(launcher, FULL_BLOCK * programs, seconds)
+    return found
+
+
+def _lanes(launcher: Launcher, elements: int, seconds: float) -> float:
+    clocks = seconds * launcher.architecture.clock_hertz
+    return elements / (clocks * launcher.processors)
+
+
+# --- arithmetic
+
+
+def chains(launcher: Launcher) -> Values:
+    """Cycles of a step that waits for the one before, in one warp, or four where they exchange."""
+    found = {}
+    for name, kernel, warps in (
+        ("two multiplications and additions", microkernels.multiply_chain, 1),
+        ("two exponentials", microkernels.exponential_chain, 1),
+        ("sum of a warp", microkernels.sum_chain, 1),
+        ("sum of four warps", microkernels.sum_chain, 4),
+    ):
+        block = warps * WARP
+        arguments = {"result": torch.ones(block, device=launcher.device), "BLOCK": block}
+        steps = launcher.choose(4000, 2)
+        seconds = launcher.per_step(kernel, 1, arguments, steps, warps=warps)
+        found[name] = seconds * launcher.architecture.clock_hertz
+    return found
+
+
+def special_rate(launcher: Launcher) -> Values:
+    """Threads per clock and SM in the unit of special functions."""
+    programs = launcher.processors * launcher.choose(FULL_PROGRAMS, 1)
+    result = torch.ones(programs * FULL_BLOCK, device=launcher.device)
+    arguments = {"result": result, "BLOCK": FULL_BLOCK}
+    seconds = launcher.per_step(
+        *(microkernels.exponential_chain, programs, arguments, launcher.choose(2000, 2)),
+        warps=FULL_WARPS,
+    )
+    return {"lanes of exponentials": _lanes(launcher, 2 * FULL_BLOCK * programs, seconds)}
+
+
+# --- waiting for others
+
+
+def barriers(launcher: Launcher) -> Values:
+    """Cycles of a block's barrier; seconds of one of all programs, by how many there are."""
+    result = torch.empty(1, device=launcher.device)
+    steps = launcher.choose(2000, 2)
+    seconds = launcher.per_step(microkernels.block_barriers, 1, {"result": result}, steps)
+    found = {"barrier of a block": seconds * launcher.architecture.clock_hertz}
+    for share in (0.25, 0.5, 1, 2, 4, 8) if launcher.is_real else (1,):
+        programs = int(launcher.processors * share)
+        semaphore = torch.zeros(1, dtype=torch.int32, device=launcher.device)
+        seconds = launcher.per_step(
+            *(microkernels.grid_barriers, programs, {"semaphore": semaphore}),
+            launcher.choose(200, 2),
+            cooperative=True,
+        )
+        found[f"seconds of a device-wide barrier, {share} programs per SM"] = seconds
+    return found
+
+
+def launches(launcher: Launcher) -> Values:
+    """Seconds of a launch that does nothing: from the host, and in a CUDA graph."""
+    count = launcher.choose(200, 2)
+    result = torch.empty(1, device=launcher.device)
+
+    def run() -> None:
+        for _ in range(count):
+            launcher.launch(microkernels.nothing, 1, {"result": result}, warps=1)
+
+    found = {"seconds of a launch in a CUDA graph": launcher.seconds_of(run) / count}
+    run()
+    if launcher.is_real:
+        torch.cuda.synchronize()
+        times = [event_clock(run) / count for _ in range(5)]
+        found["seconds of a launch by Triton"] = statistics.median(times)
+
+        def library() -> None:
+            for _ in range(count):
+                result.relu_()
+
+        library()
+        times = [event_clock(library) / count for _ in range(5)]
+        found["seconds of a launch by PyTorch"] = statistics.median(times)
+        found["seconds of PyTorch's in a CUDA graph"] = launcher.seconds_of(library) / count
+    return found
+
+
+def atomics(launcher: Launcher) -> Values:
+    counters = torch.zeros(2, dtype=torch.int32, device=launcher.device)
+    result = torch.zeros(1, dtype=torch.int32, device=launcher.device)
+    arguments: dict[str, object] = {"counters": counters, "result": result}
+    steps = launcher.choose(1000, 2)
+    seconds = launcher.per_step(microkernels.atomic_chain, 1, arguments, steps, warps=1)
+    found = {"cycles of an atomic": seconds * launcher.architecture.clock_hertz}
+    programs = launcher.processors * launcher.choose(4, 1)
+    sums = torch.zeros(programs * FULL_BLOCK, device=launcher.device)
+    for name, spread in (("one row", 0), ("rows of their own", FULL_BLOCK)):
+        arguments = {"counters": sums, "spread": spread, "BLOCK": FULL_BLOCK}
+        seconds = launcher.per_step(microkernels.atomic_rate, programs, arguments, steps)
+        found[f"additions per second to {name}"] = FULL_BLOCK * programs / seconds
+    return found
+
+
+MEASUREMENTS: Mapping[str, Callable[[Launcher], Values]] = {
+    function.__name__: function
+    for function in (
+        *(copy_bandwidth, memory_latency, cache_bandwidth, access_rate, chains, special_rate),
+        *(barriers, launches, atomics),
+    )
+}
+
+
+# --- jobs
+
+
+def jobs(kind: str, _: list[Line]) -> list[Job]:
+    return [{"device": kind, "measurement": name} for name in MEASUREMENTS]
+
+
+def compare(kind: str, lines: list[Line]) -> list[Job]:
+    """The evaluator against times, with the constants just found."""
+    fitted = fitted_from(Launcher(kind), lines)
+    return estimates.jobs(kind, to_json(fitted))
+
+
+PHASES = (Phase(jobs, job_seconds=60.0), Phase(compare, job_seconds=40.0))
+
+
+def run(job: Job) -> Iterator[Line]:
+    launcher = Launcher(job["device"])
+    if "candidate" in job:
+        yield estimates.line_of(launcher, job)
+        return
+    yield {**job, "values": MEASUREMENTS[job["measurement"]](launcher)}
+
+
+# --- constants
+
+
+def fitted_from(launcher: Launcher, lines: Sequence[Line]) -> Fitted:
+    """The guesses, with all that was measured in their place. It names what was not."""
+    values: Values = {}
+    for line in lines:
+        values |= line.get("values", {})
+    architecture, guess = launcher.architecture, launcher.architecture.fitted
+    latencies = _latencies(values)
+    constants: Values = {}
+    copies = [rate for name, rate in values.items() if name.startswith("copy of")]
+    if copies:
+        constants["copy_share"] = max(copies[-4:]) / architecture.memory_bytes_per_second
+    for field, name in (
+        ("special_lanes", "lanes of exponentials"),
+        ("memory_lanes", "lanes of loads"),
+        ("cache_bytes_per_second", "bytes per second out of L2"),
+        ("barrier_seconds", "seconds of a device-wide barrier, 1 programs per SM"),
+    ):
+        if name in values:
+            constants[field] = values[name]
+    known = {*constants, *(wait.value for wait in latencies)}
+    names = {*Fitted.__slots__, *(wait.value for wait in Wait)} - {"source", "latency_cycles"}
+    about = describe(launcher.kind)
+    device, driver, date = (about.get(key, "-") for key in ("device", "driver_version", "date"))
+    source = f"{device}, driver {driver}, {date}"
+    source += f"; guessed: {', '.join(sorted(names - known)) or 'nothing'}"
+    merged = MappingProxyType({**guess.latency_cycles, **latencies})
+    return replace(guess, source=source, latency_cycles=merged, **constants)
+
+
+def _latencies(values: Values) -> dict[Wait, float]:
+    """Of a step's cycles, less those of its other instructions."""
+    found: dict[Wait, float] = {}
+
+    def take(wait: Wait, name: str, less: float = 0.0, share: float = 1.0) -> None:
+        if name in values:
+            found[wait] = max(1.0, (values[name] - less) * share)
+
+    take(Wait.FIXED, "two multiplications and additions", share=1 / 2)
+    fixed = found.get(Wait.FIXED, 4.0)
+    take(Wait.MEMORY, "latency of memory, 1 warps", 2 * fixed)
+    take(Wait.ATOMIC, "cycles of an atomic", 2 * fixed)
+    take(Wait.SPECIAL, "two exponentials", 2 * fixed, 1 / 2)
+    take(Wait.SHUFFLE, "sum of a warp", 7 * fixed, 1 / 5)  # five shuffles, five sums, two more
+    take(Wait.BARRIER, "barrier of a block")
+    others = 7 * found.get(Wait.SHUFFLE, 25.0) + 9 * fixed + 2 * found.get(Wait.BARRIER, 30.0)
+    take(Wait.SHARED, "sum of four warps", others)  # two shuffles more, one store, one load
+    return found
+
+
+def files(kind: str, lines: Sequence[Line]) -> dict[str, str]:
+    """The constants, as the latency evaluator reads them."""
+    return {"fitted": to_json(fitted_from(Launcher(kind), lines))}

@@ -1,0 +1,264 @@
+"""Jobs in processes that may die. The parent sends a process jobs as lines of JSON; it answers each
+with lines of results, and a process that crashed or hung is replaced by a fresh one.
+
+python -m benchmarks.gpu.worker MODULE      where MODULE.run(job) gives the results of a job
+
+A CUDA error leaves a process useless, so after a failure on the device it ends itself.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import importlib
+import itertools
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TextIO
+
+Job = dict[str, Any]  # what JSON can say
+Line = dict[str, Any]
+Keep = Callable[[Line], None]
+
+DONE = "done"  # a message that ends a job
+READY = "ready"  # a line after which the job waits for its turn at the device
+LAST_WORDS = 12  # lines of a process that are kept for the report of its death
+
+
+# --- in the process
+
+
+def answer(run: Callable[[Job], Iterable[Line]], job: Job) -> Iterator[Line]:
+    """What the job gives; an exception is a result too."""
+    try:
+        yield from run(job)
+    except Exception as error:
+        yield {"job": job, "failure": told(error)}
+
+
+def told(error: BaseException) -> str:
+    text = " | ".join(line.strip() for line in str(error).splitlines()[:3])
+    return f"{type(error).__name__}: {text}"
+
+
+def device_is_lost() -> bool:
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return False
+    try:
+        torch.cuda.synchronize()
+    except Exception:
+        return True
+    return False
+
+
+def serve(module: str) -> None:
+    replies = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what libraries print is no reply
+    run = importlib.import_module(module).run
+    while text := sys.stdin.readline():
+        failed = False
+        for line in answer(run, json.loads(text)):
+            failed |= "failure" in line
+            print(json.dumps(line), file=replies)
+            if READY in line:
+                sys.stdin.readline()
+        if failed and device_is_lost():
+            print(json.dumps({DONE: "the device is lost"}), file=replies)
+            os._exit(1)
+        print(json.dumps({DONE: True}), file=replies)
+
+
+# --- in the parent
+
+
+@dataclass(slots=True)
+class Worker:
+    """One process at a time. `prefix`: a command that runs the process, as a sanitizer does."""
+
+    module: str
+    prefix: tuple[str, ...] = ()
+    threads: int = 4  # in which Inductor compiles
+    process: subprocess.Popen[str] | None = None
+    replies: queue.Queue[Line | None] = field(default_factory=queue.Queue)
+    words: collections.deque[str] = field(
+        default_factory=lambda: collections.deque(maxlen=LAST_WORDS)
+    )
+
+    def do(self, job: Job, limit: float) -> Iterator[Line]:
+        """The results of a job that may last `limit` seconds."""
+        self._start()
+        end = time.monotonic() + limit
+        self._send(job)
+        while True:
+            try:
+                line = self.replies.get(timeout=max(0.01, end - time.monotonic()))
+            except queue.Empty:
+                self.stop(kill=True)
+                yield {"job": job, "failure": f"stopped after {limit:.0f} s"}
+                return
+            if line is None:
+                code = self.stop()
+                yield {"job": job, "failure": f"the process died ({code}): {self.last_words()}"}
+                return
+            if DONE in line:
+                if line[DONE] is not True:  # it ends itself
+                    self.stop()
+                return
+            yield line
+            if READY in line:
+                self._send({READY: True})
+
+    def stop(self, kill: bool = False) -> int:
+        """Ends the process, gives how it ended."""
+        process, self.process = self.process, None
+        if process is None:
+            return 0
+        if kill:
+            process.kill()
+        with contextlib.suppress(BrokenPipeError):
+            assert process.stdin is not None
+            process.stdin.close()
+        try:
+            return process.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait()
+
+    def last_words(self) -> str:
+        return " | ".join(self.words)
+
+    def _send(self, message: Line) -> None:
+        assert self.process is not None and self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # its death is told by the end of its replies
+            self.process.stdin.write(json.dumps(message) + "\n")
+            self.process.stdin.flush()
+
+    def _start(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            return
+        self.replies = queue.Queue()
+        self.words.clear()
+        self.process = subprocess.Popen(
+            [*self.prefix, sys.executable, "-m", "benchmarks.gpu.worker", self.module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={"TORCHINDUCTOR_COMPILE_THREADS": str(self.threads), **os.environ},
+        )
+        assert self.process.stdout is not None and self.process.stderr is not None
+        for target, stream in (
+            (self._listen, self.process.stdout),
+            (self._hear, self.process.stderr),
+        ):
+            threading.Thread(target=target, args=(stream, self.replies), daemon=True).start()
+
+    def _listen(self, stream: TextIO, replies: queue.Queue[Line | None]) -> None:
+        for text in stream:
+            if text.startswith("{"):
+                replies.put(json.loads(text))
+            else:
+                self.words.append(text.strip())
+        replies.put(None)
+
+    def _hear(self, stream: TextIO, _: queue.Queue[Line | None]) -> None:
+        for text in stream:
+            if text.strip():
+                self.words.append(text.strip())
+
+
+def work(
+    module: str,
+    jobs: Sequence[Job],
+    deadline: float,
+    keep: Keep,
+    *,
+    workers: int,
+    limit: float,
+    in_turns: bool = False,
+) -> list[Job]:
+    """Does the jobs in order until the deadline, in so many processes at once, in this one if
+    `workers` is 0; gives those that were left out. `limit`: seconds for one job. `in_turns`: what
+    a job does after it is ready it does while the others wait."""
+    waiting = collections.deque(jobs)
+    if not workers:
+        _here(module, waiting, deadline, keep)
+    elif in_turns:
+        _in_turns(module, waiting, deadline, keep, workers, limit)
+    else:
+        _at_once(module, waiting, deadline, keep, workers, limit)
+    return list(waiting)
+
+
+def _here(module: str, waiting: collections.deque[Job], deadline: float, keep: Keep) -> None:
+    run = importlib.import_module(module).run
+    while waiting and time.monotonic() < deadline:
+        for line in answer(run, waiting.popleft()):
+            if READY not in line:
+                keep(line)
+
+
+def _at_once(
+    module: str,
+    waiting: collections.deque[Job],
+    deadline: float,
+    keep: Keep,
+    workers: int,
+    limit: float,
+) -> None:
+    lock = threading.Lock()
+
+    def loop() -> None:
+        worker = Worker(module)
+        while time.monotonic() < deadline:
+            with lock:
+                if not waiting:
+                    break
+                job = waiting.popleft()
+            for line in worker.do(job, min(limit, max(1.0, deadline - time.monotonic()))):
+                with lock:
+                    keep(line)
+        worker.stop(kill=True)
+
+    threads = [threading.Thread(target=loop) for _ in range(min(workers, len(waiting)))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _in_turns(
+    module: str,
+    waiting: collections.deque[Job],
+    deadline: float,
+    keep: Keep,
+    workers: int,
+    limit: float,
+) -> None:
+    """As many jobs as there are processes become ready together, then each ends alone."""
+    pool = [Worker(module, threads=1) for _ in range(workers)]
+    while waiting and time.monotonic() < deadline:
+        batch = [waiting.popleft() for _ in range(min(workers, len(waiting)))]
+        left = min(limit, max(1.0, deadline - time.monotonic()))
+        streams = [worker.do(job, left) for worker, job in zip(pool, batch)]
+        with ThreadPoolExecutor(len(streams)) as threads:
+            first = list(threads.map(lambda stream: next(stream, None), streams))
+        for line, stream in zip(first, streams):
+            for each in itertools.chain([line], stream) if line is not None else ():
+                if READY not in each:
+                    keep(each)
+    for worker in pool:
+        worker.stop(kill=True)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])

@@ -1,0 +1,119 @@
+"""`python -m benchmarks.gpu`, tiny and emulated, and what it must survive on a GPU."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from benchmarks.calls import differentiable
+from benchmarks.gpu import __main__ as command
+from benchmarks.gpu import correctness, render, speed
+from benchmarks.gpu.rank import rank_correlation
+from benchmarks.gpu.worker import Worker, work
+from benchmarks.timing import Timing
+from hemstitch.stitch.machine import generic_gpu
+from tests.compiled import plans_of
+
+JOBS = "tests.worker_jobs"
+
+
+def test_everything_runs_in_the_emulator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+    path = tmp_path / "gpu.json"
+    given = ["--device", "interpret", "--only", "scale + mask", "--json", str(path)]
+    monkeypatch.setattr(sys, "argv", ["benchmarks.gpu", *given])
+    command.main()
+    record = json.loads(path.read_text())
+    assert list(record["lines"]) == list(command.SHARES)
+    assert [line for lines in record["lines"].values() for line in lines if "failure" in line] == []
+    assert all(line["right"] for line in record["lines"]["correctness"])
+    assert all(
+        not line["failures"] for name in ("speed", "training") for line in record["lines"][name]
+    )
+    assert all(not phase["left out"] for phase in record["phases"])
+    fitted = json.loads((tmp_path / "gpu-fitted.json").read_text())
+    assert "guessed: constant, local, matrix" in fitted["source"]
+    page = tmp_path / "page.md"
+    page.write_text(f"{render.START}\nold\n{render.END}\n")
+    render.write(path, page)
+    assert "| tiny | f32 | forward | no | 1 |" in page.read_text() and "old" not in page.read_text()
+
+
+def test_a_job_that_crashes_hangs_or_raises_ends_no_other() -> None:
+    names = ["good", "crash", "raise", "hang", "good"]
+    lines: list[dict[str, object]] = []
+    jobs = [{"name": name} for name in names]
+    left_out = work(JOBS, jobs, time.monotonic() + 60, lines.append, workers=1, limit=3.0)
+    told = [line.get("failure", "good") for line in lines]
+    assert not left_out and [told[0], told[-1]] == ["good", "good"]
+    assert told[1].startswith("the process died (3): ") and told[1].endswith("last words")
+    assert told[2:4] == ["ValueError: no good", "stopped after 3 s"]
+
+
+ADAMW = "AdamW, 60 tensors of 9 shapes"  # takes long to plan
+
+
+@pytest.mark.parametrize("name", [name for name in correctness.BARRIERS if name != ADAMW])
+def test_what_the_sanitizer_looks_at_has_barriers(name: str) -> None:
+    case = correctness.case_named(name)
+    arguments = case.arguments(*correctness.BARRIERS[name])
+    backward = name != "sums: rows, columns, all"
+    for tensor in differentiable(case, arguments) if backward else ():
+        tensor.requires_grad_()
+    plans = plans_of(case.function, arguments, generic_gpu(), backward)
+    assert any(step.stitched.kernel.barriers for _, plan in plans for step in plan.kernels)
+
+
+def test_jobs_without_time_are_named() -> None:
+    jobs = [{"name": "good"}] * 2
+    assert work(JOBS, jobs, time.monotonic() - 1, lambda _: None, workers=2, limit=3.0) == jobs
+
+
+def test_times_are_taken_one_after_the_other() -> None:
+    lines: list[dict[str, float]] = []
+    jobs = [{"name": "turn"}] * 3
+    end = time.monotonic() + 60
+    left_out = work(JOBS, jobs, end, lines.append, workers=2, limit=20.0, in_turns=True)
+    assert not left_out and len(lines) == 3
+    assert all(one["to"] <= other["from"] for one, other in pairwise(lines))
+
+
+def test_a_process_under_another_program_says_how_it_ended() -> None:
+    worker = Worker(JOBS, prefix=("env", "CLEAN=1"))
+    assert list(worker.do({"name": "good"}, 30.0)) == [{"name": "good"}]
+    assert worker.stop() == 0
+
+
+def test_a_slice_leaves_its_time_to_those_behind_it() -> None:
+    slices = list(command.SHARES)
+    now = time.monotonic()
+    first = command.deadline_of(0, slices, now + 540) - now
+    assert first == pytest.approx(0.24 * (540 - command.RESERVE), abs=1)
+    last = command.deadline_of(len(slices) - 1, slices, now + 540) - now
+    assert last == pytest.approx(540 - command.RESERVE, abs=1)
+
+
+def test_ranks() -> None:
+    assert rank_correlation([(1, 10), (2, 20), (3, 30)]) == pytest.approx(1)
+    assert rank_correlation([(1, 30), (2, 20), (3, 10)]) == pytest.approx(-1)
+
+
+def test_a_line_below_the_best_of_the_others_is_listed() -> None:
+    timings = {
+        name: Timing((seconds,) * 3)
+        for name, seconds in (("copy", 0.5), ("eager", 3.0), ("inductor", 0.9), (speed.OURS, 1.0))
+    }
+    line = {"over": speed.over(timings)}
+    assert line["over"] == {"copy": 0.5, "eager": 3.0, "inductor": 0.9}
+    assert speed.below([line]) == [line]
+    assert speed.below([{"over": {"copy": 0.5, "eager": 0.99}}]) == []
+
+
+def test_the_page_has_a_place_for_the_table() -> None:
+    text = render.PAGE.read_text()
+    assert render.START in text and render.END in text
