@@ -23,7 +23,7 @@ test-gpu: $(TRITONS:%=.venv/triton/%)
 	$(MAKE) --jobs 2 --output-sync=target $(TRITONS:%=test-gpu-%)
 
 test-gpu-%: .venv/triton/%
-	PYTHONPATH=$< TRITON_CACHE_DIR=build/triton-$* $(RUN) -m pytest $(TRITON_TESTS)
+	PYTHONPATH=$(CURDIR)/$< TRITON_CACHE_DIR=$(CURDIR)/build/triton-$* $(RUN) -m pytest $(TRITON_TESTS)
 
 .venv/triton/%: .venv/installed
 	$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps --target $@ triton==$*
