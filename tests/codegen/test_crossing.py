@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from vector_harness import array_pointer, compile_host
 
 from hemstitch.codegen.llvm.crossing import transposed
 from hemstitch.codegen.llvm.emitter import Emitter, Value
 from hemstitch.codegen.llvm.memory import load_square, store_doubled, store_square
 from hemstitch.ir.types import DType
+from tests.codegen.vector_harness import array_pointer, compile_host
 
 WIDTHS = [4, 8, 16, 32]
 STRIDE = 37

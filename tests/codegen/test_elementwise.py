@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from vector_harness import assembly, compile_host, pad
 
 from hemstitch.codegen.llvm.convert import COMPUTE
 from hemstitch.codegen.llvm.elementwise import TABLES, apply, cast
@@ -15,6 +14,7 @@ from hemstitch.codegen.llvm.emitter import Emitter, Value
 from hemstitch.ir.graph import Op
 from hemstitch.ir.ops import OPS, is_elementwise
 from hemstitch.ir.types import DType
+from tests.codegen.vector_harness import assembly, compile_host, pad
 
 TORCH = {
     DType.BOOL: torch.bool,

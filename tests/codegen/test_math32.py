@@ -8,11 +8,11 @@ import llvmlite.binding as llvm
 import numpy as np
 import pytest
 import torch
-from vector_harness import assembly, compile_host, pad
 
 from hemstitch.codegen.llvm.math32 import FUNCTIONS
 from hemstitch.ir.graph import Op
 from hemstitch.runtime.jit import has_avx512
+from tests.codegen.vector_harness import assembly, compile_host, pad
 
 LIMITS = dict.fromkeys(FUNCTIONS, 2.0) | {Op.ERFC: 3.2, Op.TAN: 2.8}
 BINARY = (Op.POW, Op.ATAN2, Op.FMOD)

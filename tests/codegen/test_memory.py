@@ -8,12 +8,12 @@ import mmap
 import numpy as np
 import pytest
 import torch
-from vector_harness import array_pointer, assembly, compile_host
 
 from hemstitch.codegen.llvm.convert import COMPUTE
 from hemstitch.codegen.llvm.emitter import Emitter, Value
 from hemstitch.codegen.llvm.memory import STORAGE, gather, load, scatter, store
 from hemstitch.ir.types import DType
+from tests.codegen.vector_harness import array_pointer, assembly, compile_host
 
 TORCH = {
     DType.BOOL: torch.bool,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from vector_harness import assembly, compile_host
 
 from hemstitch.codegen.llvm.emitter import Emitter, Value
 from hemstitch.codegen.llvm.philox import uniform, uniform4
 from hemstitch.ir.philox import philox_reference, philox_words
+from tests.codegen.vector_harness import assembly, compile_host
 
 # from the Random123 distribution: counter, key, output
 KNOWN = [

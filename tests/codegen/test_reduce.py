@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from vector_harness import assembly, compile_host
 
 from hemstitch.codegen.llvm.convert import COMPUTE
 from hemstitch.codegen.llvm.elementwise import TABLES
@@ -19,6 +18,7 @@ from hemstitch.codegen.llvm.reduce import (
 from hemstitch.ir.graph import Op
 from hemstitch.ir.ops import identity
 from hemstitch.ir.types import DType
+from tests.codegen.vector_harness import assembly, compile_host
 
 NUMBERS = [dtype for dtype in TABLES if dtype is not DType.BOOL]
 SIMPLE = [(dtype, op) for dtype in NUMBERS for op in (Op.SUM, Op.PROD, Op.MAX, Op.MIN)]
