@@ -7,6 +7,7 @@ BACKEND ?= hemstitch
 TRITONS := 3.6.0 3.9.0
 TRITON_TESTS := tests/emulator tests/latency tests/printed tests/cuda tests/front_door
 TRITON_TESTS += tests/test_gpu_benchmarks.py
+EMULATED_MODELS := tests/models/test_models.py -k "inference_agrees or no_less_exact"
 
 .PHONY: demo test test-cpu test-gpu lint bench clean
 
@@ -24,6 +25,7 @@ test-gpu: $(TRITONS:%=.venv/triton/%)
 
 test-gpu-%: .venv/triton/%
 	PYTHONPATH=$(CURDIR)/$< TRITON_CACHE_DIR=$(CURDIR)/build/triton-$* $(RUN) -m pytest $(TRITON_TESTS)
+	PYTHONPATH=$(CURDIR)/$< HEMSTITCH_TARGET=interpret $(RUN) -m pytest $(EMULATED_MODELS)
 
 .venv/triton/%: .venv/installed
 	$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps --target $@ triton==$*
