@@ -52,12 +52,9 @@ class Executable:
             self._instances[()] = instantiate(assembly, self._code, {}, recycle)
 
     def __call__(self, arguments: list[object]) -> tuple[object, ...]:
-        if self._gpu is None or torch.cuda.current_device() == self._gpu:
-            return self._call(arguments)
-        with torch.cuda.device(self._gpu):
-            return self._call(arguments)
-
-    def _call(self, arguments: list[object]) -> tuple[object, ...]:
+        if self._gpu is not None and torch.cuda.current_device() != self._gpu:
+            with torch.cuda.device(self._gpu):
+                return self(arguments)
         arguments.extend(self._constants)
         instance = self._instances[()] if not self._symbols else self._instance(arguments)
         arena = instance.pool.take()
