@@ -33,7 +33,7 @@ from hemstitch.stitch.machine import Machine, generic_cpu
 def plan_for(graph: Graph, machine: Machine, planner: str = "auto") -> Plan:
     """A checked plan."""
     plan = make_plan(graph, machine, Options(planner=planner))
-    verify_plan(graph, plan)
+    verify_plan(plan)
     for step in plan.kernels:
         verify(step.stitched.kernel)
     return plan

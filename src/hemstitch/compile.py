@@ -55,7 +55,7 @@ def compile_graph(
     graph = optimize(captured.graph, captured.builder, check=options.check)
     plan = make_plan(graph, machine_for(target, multiprocessors(captured.device)), options)
     if options.check:
-        verify_plan(graph, plan)
+        verify_plan(plan)
         for step in plan.kernels:
             verify_kernel(step.stitched.kernel)
     if plan_only:

@@ -31,6 +31,7 @@ class Options:
     # auto: by the tensors' device. interpret: Triton kernels as for a GPU, emulated on CPU tensors.
     target: str = "auto"
     planner: str = "auto"  # conservative: elementwise, and a reduction only at a kernel's end
+    products: bool = True  # on a GPU, kernels may multiply matrices where that saves traffic
     pack: bool = True  # independent kernels may share a launch
     recycle: bool = True  # large results live where earlier ones did that nobody holds any more
     tune: bool = False  # on a GPU, time a few shapes of tiles once and remember the fastest

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Union
 
 from hemstitch.fusion.demand import Alias
-from hemstitch.ir.graph import Node
+from hemstitch.ir.graph import Graph, Node
 from hemstitch.kernel.nodes import Role
 from hemstitch.stitch.group import Group, Tensor
 from hemstitch.stitch.refusal import OPAQUE, Refusal
@@ -61,9 +61,11 @@ Step = Union[KernelStep, LibraryStep, LibraryFormStep]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`outputs`: where each graph output is found. `refusals`: for pairs of neighbouring kernels
-    that stayed apart, what was tried and why it was refused."""
+    """`graph`: what the steps compute, products of matrices in sight. `outputs`: where each of its
+    outputs is found. `refusals`: for pairs of neighbouring kernels that stayed apart, what was
+    tried and why it was refused."""
 
+    graph: Graph
     steps: tuple[Step, ...]
     outputs: tuple[Alias, ...]
     refusals: tuple[tuple[str, Refusal], ...]

@@ -8,6 +8,7 @@ from hemstitch.fusion.cluster import Cluster, Clustering
 from hemstitch.fusion.demand import Demands, demands
 from hemstitch.fusion.names import kernel_name
 from hemstitch.fusion.plan import KernelStep, LibraryFormStep, LibraryStep, Plan, Step
+from hemstitch.fusion.products import open_products, without_gain
 from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, toposort
 from hemstitch.options import Options
 from hemstitch.stitch.group import Group, through_memory
@@ -17,14 +18,32 @@ from hemstitch.stitch.stitch import stitch
 
 
 def make_plan(graph: Graph, machine: Machine, options: Options) -> Plan:
-    needs, clustering = _clustered(graph, machine, options)
+    graph, needs, clustering = _with_products(graph, machine, options)
     order = _in_order(clustering)
     steps = _steps(graph, needs, clustering, order, options.pack)
     return Plan(
+        graph,
         tuple(steps),
         tuple(needs.outputs[number] for number in range(len(graph.outputs))),
         _refusals(clustering),
     )
+
+
+def _with_products(
+    graph: Graph, machine: Machine, options: Options
+) -> tuple[Graph, Demands, Clustering]:
+    """Again without those products of matrices that gained nothing, until all that are left do."""
+    closed: set[LibraryCall] = set()
+    while machine.products and options.products and options.planner != "conservative":
+        opened = open_products(graph, closed)
+        if not opened.calls:
+            break
+        needs, clustering = _clustered(opened.graph, machine, options)
+        more = without_gain(opened, clustering, machine)
+        if not more:
+            return opened.graph, needs, clustering
+        closed |= more
+    return graph, *_clustered(graph, machine, options)
 
 
 def _clustered(graph: Graph, machine: Machine, options: Options) -> tuple[Demands, Clustering]:

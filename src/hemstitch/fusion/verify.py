@@ -13,8 +13,9 @@ from hemstitch.ir.ops import is_view
 from hemstitch.stitch.group import INLINE, Group, Tensor, Write
 
 
-def verify_plan(graph: Graph, plan: Plan) -> None:
+def verify_plan(plan: Plan) -> None:
     """Raises InternalError with the first thing that is wrong."""
+    graph = plan.graph
     state = _Memory()
     for number, step in enumerate(plan.steps):
         state.step(step, f"step {number}")

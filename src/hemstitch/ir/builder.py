@@ -9,12 +9,14 @@ from hemstitch.ir.dims import Dim, product
 from hemstitch.ir.graph import (
     Address,
     Attr,
+    Graph,
     InputAttr,
     LibraryCall,
     Node,
     Op,
     Origin,
     Range,
+    toposort,
 )
 from hemstitch.ir.ops import OPS, ResultType
 from hemstitch.ir.types import DType, Kind, TensorType
@@ -30,6 +32,16 @@ class Builder:
         self._interned: dict[Key, Node] = {}
         self.origins: dict[Node, Origin] = {}
         self.origin: Origin | None = None  # of the nodes made from now on
+
+    @staticmethod
+    def after(graph: Graph) -> Builder:
+        """One that knows the nodes of `graph`, to go on from there."""
+        builder = Builder()
+        for node in toposort(graph.roots):
+            key = (node.op, node.inputs, node.type, _attr_key(node.attr))
+            builder._interned[key] = node
+        builder.origins.update(graph.origins)
+        return builder
 
     def make(
         self, op: Op, *inputs: Node, attr: Attr = None, type: TensorType | None = None
@@ -111,6 +123,11 @@ class Builder:
         return self.reshape(
             result, tuple(1 if axis in axes else size for axis, size in enumerate(x.shape))
         )
+
+    def dot(self, a: Node, b: Node) -> Node:
+        """[..., m, k] times [..., k, n]: the sums as they are added up, not yet rounded."""
+        shape = (*a.shape[:-1], b.shape[-1])
+        return self.make(Op.DOT, a, b, type=TensorType(shape, a.type.dtype.compute))
 
     # --- views; each returns its operand where it would do nothing
 

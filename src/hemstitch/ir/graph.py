@@ -105,6 +105,8 @@ class Op(Enum):
     ALL = "all"
     ARGMAX = "argmax"  # i64; the first of equals, NaN counts as greatest; index within flat axes
     ARGMIN = "argmin"
+    # products of matrices
+    DOT = "dot"  # (a[..., m, k], b[..., k, n]) -> [..., m, n], added up in the compute type
     # everything else
     LIBRARY = "library"  # LibraryCall; runs an ATen op as it is
     RESULT = "result"  # int: one result of a LIBRARY node

@@ -17,6 +17,7 @@ class OpClass(Enum):
     VIEW = "view"  # result[i] from operand[f(i)]; no arithmetic
     GATHER = "gather"  # result[i] from source[index[i]]
     REDUCTION = "reduction"
+    CONTRACTION = "contraction"  # result[m, n] from a whole row of one, a column of the other
     LIBRARY = "library"
 
 
@@ -31,8 +32,9 @@ class ResultType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OpRow:
-    """`flops`: arithmetic per element worked on, in units of one add. Sources: the CPU
-    measurements in docs/performance.md (ns of one vector op over that of an add)."""
+    """`flops`: arithmetic per element worked on, in units of one add; of a contraction per step
+    of it. Sources: the CPU measurements in docs/performance.md (ns of one vector op over that of
+    an add)."""
 
     op_class: OpClass
     arity: int | None  # None: any
@@ -42,7 +44,7 @@ class OpRow:
     @property
     def is_expensive(self) -> bool:
         """Worth keeping rather than computing twice (FusionStitching 2020, section 3.1)."""
-        return self.flops >= 8
+        return self.flops >= 8 or self.op_class is OpClass.CONTRACTION
 
 
 def _elementwise(arity: int, flops: int, result: ResultType = ResultType.SAME) -> OpRow:
@@ -92,6 +94,7 @@ OPS: dict[Op, OpRow] = {
     Op.GATHER: OpRow(OpClass.GATHER, None, 2, ResultType.GIVEN),
     **dict.fromkeys((Op.SUM, Op.PROD, Op.MAX, Op.MIN, Op.ANY, Op.ALL), _reduction(1)),
     **dict.fromkeys((Op.ARGMAX, Op.ARGMIN), _reduction(3, ResultType.INDEX)),
+    Op.DOT: OpRow(OpClass.CONTRACTION, 2, 2, ResultType.GIVEN),
     Op.LIBRARY: OpRow(OpClass.LIBRARY, None, 0, ResultType.GIVEN),
     Op.RESULT: OpRow(OpClass.LIBRARY, 1, 0, ResultType.GIVEN),
 }
@@ -107,6 +110,10 @@ def is_view(op: Op) -> bool:
 
 def is_reduction(op: Op) -> bool:
     return OPS[op].op_class is OpClass.REDUCTION
+
+
+def is_contraction(op: Op) -> bool:
+    return OPS[op].op_class is OpClass.CONTRACTION
 
 
 def is_library(op: Op) -> bool:

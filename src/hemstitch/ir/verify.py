@@ -381,6 +381,20 @@ def _reduction(node: Node) -> Problems:
         yield "its result lacks other axes than it reduces"
 
 
+def _dot(node: Node) -> Problems:
+    a, b = node.inputs
+    if a.type.dtype is not b.type.dtype:
+        yield "its operands differ in element type: casts are explicit"
+    if node.type.dtype is not a.type.dtype.compute:
+        yield "is not of the type that it is added up in"
+    if a.type.rank < 2 or a.type.rank != b.type.rank or a.shape[:-2] != b.shape[:-2]:
+        yield f"{a.type} and {b.type} are no matrices in equal batches"
+    elif a.shape[-1] != b.shape[-2]:
+        yield f"{a.shape[-1]} columns meet {b.shape[-2]} rows"
+    elif node.shape != (*a.shape[:-1], b.shape[-1]):
+        yield "has another shape than its product"
+
+
 def _library(node: Node) -> Problems:
     call = node.attr
     assert isinstance(call, LibraryCall)
@@ -477,6 +491,7 @@ _ROWS: dict[Op, _Row] = {
     **dict.fromkeys((Op.SUM, Op.PROD), _Row(_tuple_of(int), _reduction, _NUMBER.kinds)),
     **dict.fromkeys((Op.MAX, Op.MIN, Op.ARGMAX, Op.ARGMIN), _REDUCTION),
     **dict.fromkeys((Op.ANY, Op.ALL), _Row(_tuple_of(int), _reduction, frozenset((Kind.BOOL,)))),
+    Op.DOT: _Row(_no_attr, _dot, _FLOAT.kinds),
     Op.LIBRARY: _Row(_is(LibraryCall), _library, _ANY),
     Op.RESULT: _Row(_is(int), _result, _ANY),
 }

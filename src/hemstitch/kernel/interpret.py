@@ -42,6 +42,7 @@ from hemstitch.kernel.nodes import (
     Buffer,
     Check,
     Constant,
+    Contract,
     Finish,
     Init,
     Kernel,
@@ -223,6 +224,8 @@ class _Task:
                 self.launch.failed |= not bool(np.all(self.values[condition]))
             case Loop():
                 self._loop(statement)
+            case Contract():
+                self._contract(statement)
             case _:
                 assert_never(statement)
 
@@ -240,6 +243,16 @@ class _Task:
         for index in range(extent):
             self.axes[axis] = index
             self._statements(loop.body)
+
+    def _contract(self, contract: Contract) -> None:
+        dtype = self.launch.computed(contract.dtype)
+        total = np.zeros((), dtype)
+        for index in range(self.launch.dim(contract.axis.extent)):
+            self.axes[contract.axis] = index
+            self._statements(contract.body)
+            product = self.values[contract.left] * self.values[contract.right]
+            total = total + product.astype(dtype)
+        self.values[contract.name] = total
 
     # --- arithmetic
 

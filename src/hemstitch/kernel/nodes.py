@@ -170,6 +170,24 @@ class Loop:
     lanes: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """name = the sum of left * right over `axis`: one element of a product of matrices.
+
+    `body` computes both for one index of `axis`, and stores nothing. In a lane loop `left` is the
+    same in all lanes, and `right` in all rows that differ in the last row axis only: so a tile of
+    rows by lanes is a product of two tiles. `source`: element type of both, as they are multiplied.
+    """
+
+    name: str
+    axis: Axis
+    body: tuple[Stmt, ...]
+    left: str
+    right: str
+    source: DType
+    dtype: DType
+
+
 Stmt = Union[
     Let,
     Constant,
@@ -183,6 +201,7 @@ Stmt = Union[
     AccumulateInto,
     Check,
     Loop,
+    Contract,
 ]
 
 
@@ -236,7 +255,7 @@ def walk(statements: Iterable[Stmt]) -> Iterator[Stmt]:
     """All statements, outer loops before what is in them."""
     for statement in statements:
         yield statement
-        if isinstance(statement, Loop):
+        if isinstance(statement, (Loop, Contract)):
             yield from walk(statement.body)
 
 

@@ -13,6 +13,7 @@ from hemstitch.kernel.nodes import (
     Buffer,
     Check,
     Constant,
+    Contract,
     Finish,
     Init,
     Kernel,
@@ -65,6 +66,9 @@ def _lines(statements: Iterable[Stmt], pad: str) -> Iterator[str]:
             limit = f" while {axis.outer}*{axis.extent}+{axis} < {axis.limit}" if axis.outer else ""
             yield f"{pad}{'lanes' if statement.lanes else 'for'} {axis} < {axis.extent}{limit}:"
             yield from _lines(statement.body, pad + "  ")
+        elif isinstance(statement, Contract):
+            yield f"{pad}{text(statement)}:"
+            yield from _lines(statement.body, pad + "  ")
         else:
             yield pad + text(statement)
 
@@ -97,5 +101,7 @@ def text(statement: Stmt) -> str:  # noqa: C901, PLR0911, PLR0912  one line for 
             return f"check {condition}  # {why}"
         case Loop():
             return "for ..."
+        case Contract(name, axis, _, left, right, source, dtype):
+            return f"{name}: {dtype} = {left} dot.{source} {right} over {axis} < {axis.extent}"
         case _:
             assert_never(statement)

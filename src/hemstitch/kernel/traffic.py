@@ -15,6 +15,7 @@ from hemstitch.ir.dims import Dim, evaluate
 from hemstitch.kernel.nodes import (
     AccumulateInto,
     Buffer,
+    Contract,
     Kernel,
     Load,
     Loop,
@@ -57,7 +58,7 @@ def _within(
     statements: Iterable[Stmt], times: int, sizes: Mapping[str, int]
 ) -> Iterator[tuple[Stmt, int]]:
     for statement in statements:
-        if isinstance(statement, Loop):
+        if isinstance(statement, (Loop, Contract)):
             yield from _within(
                 statement.body, times * evaluate(statement.axis.extent, sizes), sizes
             )

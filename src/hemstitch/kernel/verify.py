@@ -12,6 +12,7 @@ from hemstitch.ir.dims import evaluate, symbols
 from hemstitch.ir.graph import Op
 from hemstitch.ir.ops import OPS, OpClass, ResultType, is_reduction
 from hemstitch.ir.types import DType
+from hemstitch.kernel.dependence import product_problem
 from hemstitch.kernel.index import Axis, Computed, Index, Variable
 from hemstitch.kernel.nodes import (
     TASK,
@@ -20,6 +21,7 @@ from hemstitch.kernel.nodes import (
     Buffer,
     Check,
     Constant,
+    Contract,
     Finish,
     Init,
     Kernel,
@@ -46,6 +48,9 @@ def verify(kernel: Kernel) -> None:
     for phase in kernel.phases:
         for nest in phase.nests:
             _NestCheck(kernel).check(nest)
+            problem = product_problem(nest)
+            if problem is not None:
+                raise _wrong(kernel, problem)
 
 
 def _wrong(kernel: Kernel, what: str) -> InternalError:
@@ -346,6 +351,19 @@ class _NestCheck:
         self._close()
         self.axes.remove(axis)
 
+    def _contract(self, contract: Contract) -> None:
+        axis = contract.axis
+        self._require(axis not in self.axes, f"{axis} is looped over already")
+        self.axes.add(axis)
+        self.scopes.append(_Scope(axis, lanes=False))
+        self._block(contract.body)
+        self.statement = contract
+        varies = [self._use(name, contract.source) for name in (contract.left, contract.right)]
+        self._close()
+        self.axes.remove(axis)
+        self._require(contract.dtype is contract.source.compute, "is added up in another type")
+        self._define(contract.name, contract.dtype, any(varies))
+
     # --- bounds
 
     def _bounds(self, buffer: Buffer, index: Index) -> None:
@@ -403,5 +421,6 @@ _CHECKS: Mapping[type, Callable[[_NestCheck, Any], None]] = MappingProxyType(
         AccumulateInto: _NestCheck._accumulate_into,
         Check: _NestCheck._check,
         Loop: _NestCheck._loop,
+        Contract: _NestCheck._contract,
     }
 )

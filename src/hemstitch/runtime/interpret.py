@@ -372,6 +372,12 @@ def _arg(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 # --- library
 
 
+def _dot(machine: _Machine, node: Node, operands: Sequence[Tensor]) -> Tensor:
+    dtype = machine.dtype(node.type.dtype)
+    a, b = (operand.to(dtype) for operand in operands)
+    return torch.matmul(a, b)
+
+
 def _library(machine: _Machine, node: Node, operands: Sequence[Tensor]) -> tuple[Any, ...]:
     call: Any = node.attr
     if not machine.precise:
@@ -490,6 +496,7 @@ RULES: dict[Op, Rule] = {
     Op.ALL: _reduction(torch.all),
     Op.ARGMAX: _reduction(_arg(torch.argmax)),
     Op.ARGMIN: _reduction(_arg(torch.argmin)),
+    Op.DOT: _dot,
     Op.LIBRARY: _library,
     Op.RESULT: _result,
 }

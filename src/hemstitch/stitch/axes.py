@@ -1,8 +1,9 @@
 """Dimension unification: which tensor axes of a group's nodes are one and the same loop.
 
 Elementwise ops join the axes of operands and result; a broadcast leaves out what it adds; a
-reduction drops axes; a permutation reorders; a reshape splits and merges. What is left are the
-group's loop axes, and for every node the index at which a row of the kernel computes it.
+reduction drops axes; a product has one of its own, along which it adds up; a permutation reorders;
+a reshape splits and merges. What is left are the group's loop axes, and for every node the index
+at which a row of the kernel computes it.
 Axes that cannot be told apart (y + y.T) are a refusal, not a guess.
 """
 
@@ -101,7 +102,8 @@ class _Forest:
 
 
 class Unification:
-    """The loops of one group: `natural[node]` for each member, `reduced[node]` for reductions."""
+    """The loops of one group: `natural[node]` for each member, `operand[node]` for what a reduction
+    reads, `contracted[node]` for the index along which a product adds up."""
 
     def __init__(
         self, members: Sequence[Node], stores: Sequence[Node], leaves: Container[Node]
@@ -111,6 +113,7 @@ class Unification:
         self._members = frozenset(members)
         self._slots: dict[Node, Slots] = {}
         self._reduced: dict[Node, Slots] = {}
+        self._contracted: dict[Node, Slot | None] = {}
         self._in_memory = leaves
         self._leaves: list[tuple[Node, Slots]] = []
         for node in members:
@@ -127,6 +130,7 @@ class Unification:
         self.natural = {node: self._natural(slots) for node, slots in self._slots.items()}
         self.stored = {node: self._natural(slots) for node, slots in self._stores.items()}
         self.operand = {node: self._natural(self._operand_slots(node)) for node in self._reduced}
+        self.contracted = {node: self._natural((k,)) for node, k in self._contracted.items()}
 
     # --- relations
 
@@ -156,6 +160,13 @@ class Unification:
             )
             for index in node.inputs[1:]:
                 self._relate(index, slots)
+        elif node.op is Op.DOT:
+            a, b = node.inputs
+            *batch, row, column = slots
+            (k,) = self._fresh(a.shape[-1:])
+            self._contracted[node] = k
+            self._relate(a, (*batch, row, k))
+            self._relate(b, (*batch, k, column))
         else:
             for operand in node.inputs:
                 self._relate(operand, slots)
@@ -266,7 +277,8 @@ class Unification:
 
     def _all_slots(self) -> list[Slots]:
         reductions = [self._operand_slots(node) for node in self._reduced]
-        return [*self._slots.values(), *self._stores.values(), *reductions]
+        products = [(*self._slots[node], k) for node, k in self._contracted.items()]
+        return [*self._slots.values(), *self._stores.values(), *reductions, *products]
 
     def _domain(self, slots: Slots) -> list[Slot]:
         return [atom for slot in slots if slot is not None for atom in self._forest.atoms(slot)]

@@ -23,6 +23,7 @@ class Buffers:
         self._sums_in_double = sums_in_double
         self.tensors: dict[Tensor, Buffer] = {}
         self.scratch: list[Buffer] = []
+        self.products: set[Node] = set()  # those that the kernel has added up so far
         self._written = written
         self._made: dict[object, Buffer] = {}
         self._names = 0

@@ -10,6 +10,7 @@ from hemstitch.ir.graph import Address, Node, Op
 from hemstitch.ir.ops import OPS, OpClass, is_reduction, is_view
 from hemstitch.ir.types import contiguous_strides
 from hemstitch.kernel.index import Computed, Index, Window, at
+from hemstitch.stitch.axes import Natural
 from hemstitch.stitch.refusal import Refused
 from hemstitch.stitch.views import BENDING, Indices, strided, through
 
@@ -106,7 +107,7 @@ def through_memory(group: Group) -> list[Group]:
 
 def is_member(node: Node) -> bool:
     """Can be computed inside a kernel, and is work there."""
-    kinds = (OpClass.ELEMENTWISE, OpClass.GATHER, OpClass.REDUCTION)
+    kinds = (OpClass.ELEMENTWISE, OpClass.GATHER, OpClass.REDUCTION, OpClass.CONTRACTION)
     return OPS[node.op].op_class in kinds
 
 
@@ -156,8 +157,13 @@ def computed_below(value: Node, members: frozenset[Node]) -> set[Node]:
     return found
 
 
-def operands(node: Node, indices: Indices) -> Iterator[tuple[Node, Indices]]:
-    """What `node` at `indices` reads, and where; conditions of PAD and CONCAT left aside."""
+def operands(
+    node: Node, indices: Indices, contracted: Mapping[Node, Natural]
+) -> Iterator[tuple[Node, Indices]]:
+    """What `node` at `indices` reads, and where; conditions of PAD and CONCAT left aside.
+
+    `contracted`: the index along which each product adds up.
+    """
     if node.op in BENDING:
         yield node.inputs[0], through(node, indices)
     elif node.op is Op.PAD:
@@ -170,9 +176,17 @@ def operands(node: Node, indices: Indices) -> Iterator[tuple[Node, Indices]]:
             yield index, indices
         names = [Computed(f"?{k}", 1) for k in range(len(node.inputs))]
         yield node.inputs[0], gathered(node, indices, names)
+    elif node.op is Op.DOT:
+        yield from zip(node.inputs, factors(indices, *contracted[node].indices))
     else:
         for operand in node.inputs:
             yield operand, indices if operand.type.rank else ()
+
+
+def factors(indices: Indices, step: Index) -> tuple[Indices, Indices]:
+    """DOT: the indices of both operands in one step of adding up the product at `indices`."""
+    *batch, row, column = indices
+    return (*batch, row, step), (*batch, step, column)
 
 
 def leaf_below(group: Group, node: Node) -> tuple[Tensor, tuple[Dim, ...], Dim] | None:

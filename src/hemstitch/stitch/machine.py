@@ -6,6 +6,7 @@ candidates; no result ever depends on them, but for how sums in memory are kept.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -25,6 +26,9 @@ class Machine:
     memory_bytes_per_second: float  # of all threads together, beyond the caches
     cache_bytes_per_second: float  # of one thread, out of L2
     most_packed: int  # groups of one launch: bounds code size, argument count and registers
+    products: Mapping[int, float]  # operations per second on matrices of elements so many bytes
+    # wide, that the library reaches; empty where kernels had better not multiply matrices
+    products_share: float  # of that, what a kernel of ours reaches
     launch_seconds: float
     barrier_seconds: float
 
@@ -44,6 +48,8 @@ def generic_cpu(threads: int, lanes: int) -> Machine:
         memory_bytes_per_second=20e9 * min(threads, 8),
         cache_bytes_per_second=60e9,
         most_packed=64,
+        products={},
+        products_share=1.0,
         launch_seconds=2e-6,
         barrier_seconds=1e-6,
     )
@@ -67,6 +73,8 @@ def generic_gpu(processors: int = 132) -> Machine:
         memory_bytes_per_second=bandwidth,
         cache_bytes_per_second=5e12 / processors,
         most_packed=32,
+        products={4: 5e13, 2: 7e14},
+        products_share=0.75,
         launch_seconds=3e-6,
         barrier_seconds=2e-6,
     )

@@ -8,6 +8,7 @@ from hemstitch.ir.dims import product, total
 from hemstitch.ir.graph import Node, Op
 from hemstitch.ir.ops import OPS, highest, identity, is_reduction
 from hemstitch.ir.types import DType, contiguous_strides
+from hemstitch.kernel.dependence import product_problem
 from hemstitch.kernel.index import Axis, Index, at, linear
 from hemstitch.kernel.nodes import (
     TASK,
@@ -30,9 +31,9 @@ from hemstitch.stitch.axes import Natural
 from hemstitch.stitch.buffers import Buffers, partial_step
 from hemstitch.stitch.group import Group, Root, computed_below, leaf_below, operands
 from hemstitch.stitch.keep import kept_values
-from hemstitch.stitch.mapping import ARG, arg_position, natural_of
 from hemstitch.stitch.refusal import Refused
 from hemstitch.stitch.schedule import Schedule, Scheme
+from hemstitch.stitch.shape import ARG, arg_position, natural_of
 from hemstitch.stitch.values import Values
 from hemstitch.stitch.views import BENDING, Indices
 
@@ -57,7 +58,7 @@ class NestBuilder(Values):
             self._clear_accumulators(order, found)
             self._open_loops(order, found, keep.get(position, []))
         weight = total(product(axis.extent for axis in order) for order, _ in loops)
-        return Nest(
+        nest = Nest(
             self.mapping.rows,
             tuple(self.scopes[0].statements),
             tuple(self.scopes[1].statements),
@@ -65,6 +66,11 @@ class NestBuilder(Values):
             weight,
             self._why(),
         )
+        if self.schedule.unification.contracted:
+            problem = product_problem(nest)
+            if problem is not None:
+                raise Refused("product", problem)
+        return nest
 
     def _plan_kept(
         self, loops: Sequence[tuple[tuple[Axis, ...], list[Root]]]
@@ -209,10 +215,10 @@ class NestBuilder(Values):
                 if is_reduction(node.op) or self._is_kept(node, indices):
                     continue
                 work.append((node, indices, True))
-                if node.op is not Op.GATHER:
-                    work.extend((x, i, False) for x, i in operands(node, indices))
+                if node.op not in (Op.GATHER, Op.DOT):
+                    work.extend((x, i, False) for x, i in operands(node, indices, {}))
             elif node.op in BENDING:
-                work.extend((x, i, False) for x, i in operands(node, indices))
+                work.extend((x, i, False) for x, i in operands(node, indices, {}))
         return order
 
     def _init(self, root: Root) -> None:

@@ -17,7 +17,9 @@ from hemstitch.stitch.axes import Unification
 from hemstitch.stitch.fold import Folding
 from hemstitch.stitch.group import Group, Root, reductions_below, roots
 from hemstitch.stitch.machine import Machine
-from hemstitch.stitch.mapping import Mapping, Shape, choose, shapes_of
+from hemstitch.stitch.mapping import choose
+from hemstitch.stitch.products import products_of
+from hemstitch.stitch.shape import Mapping, Shape, shapes_of
 
 
 class Scheme(Enum):
@@ -68,7 +70,8 @@ def schedule(group: Group, machine: Machine) -> Schedule:
     shapes, folding = shapes_of(group, found, unification)
     mappings: list[Mapping] = []
     nest_of: dict[Root, int] = {}
-    for mapping, followers in choose(group, shapes, machine):
+    products = products_of(group, unification, folding)
+    for mapping, followers in choose(group, shapes, products, machine):
         nest_of |= {shape.root: len(mappings) for shape in followers}
         mappings.append(mapping)
     by_root = {shape.root: shape for shape in shapes}

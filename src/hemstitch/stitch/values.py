@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from hemstitch.ir.dims import Dim, SymbolicDim
 from hemstitch.ir.graph import Address, Node, Op
-from hemstitch.ir.ops import is_reduction
+from hemstitch.ir.ops import OPS, is_reduction
 from hemstitch.ir.types import DType, contiguous_strides
-from hemstitch.kernel.index import Computed, Index, linear
+from hemstitch.kernel.dependence import needed_for
+from hemstitch.kernel.index import Axis, Computed, Index, linear
 from hemstitch.kernel.nodes import (
     Buffer,
     Check,
     Constant,
+    Contract,
     Let,
     Load,
     Position,
     Random,
     Role,
+    Stmt,
 )
 from hemstitch.stitch.buffers import Buffers, NestKey
-from hemstitch.stitch.group import INLINE, Group, gathered, leaf_below, padded, parts
+from hemstitch.stitch.group import INLINE, Group, factors, gathered, leaf_below, padded, parts
+from hemstitch.stitch.refusal import Refused
 from hemstitch.stitch.schedule import Schedule
-from hemstitch.stitch.scopes import Scopes
+from hemstitch.stitch.scopes import Scope, Scopes
 from hemstitch.stitch.views import BENDING, Indices, through
+
+CHEAP = 2  # flops an element of a product's operand that is made again where it could be loaded
 
 
 class Values(Scopes, ABC):
@@ -187,6 +193,42 @@ class Values(Scopes, ABC):
             found.append(Computed(self._checked(name, extents[operand], mask), extents[operand]))
         return self.value(source, gathered(node, indices, found), mask)
 
+    def _dot(self, node: Node, indices: Indices, mask: str | None) -> str:
+        """The loop that adds a product up, where its columns are the lanes around it."""
+        steps = self.schedule.unification.contracted[node].indices[0]
+        axis = self._only_axis(self._final(steps))
+        if mask is not None:
+            raise Refused("product", "only a part of it is read")
+        if node in self.buffers.products:
+            raise Refused("product", "it would be added up twice")
+        self.buffers.products.add(node)
+        scope = Scope((axis,))
+        self.scopes.append(scope)
+        places = zip(node.inputs, factors(indices, steps))
+        left, right = (self.value(operand, place) for operand, place in places)
+        self.scopes.pop()
+        source, name = node.inputs[0].type.dtype, self.buffers.name("dot")
+        self._check_operands(scope.statements, left, right)
+        contract = Contract(
+            *(name, axis, tuple(scope.statements), left, right), source, node.type.dtype
+        )
+        return self._define(name, len(self.scopes) - 1, contract)
+
+    def _only_axis(self, index: Index) -> Axis:
+        match index:
+            case Index(((Axis() as axis, 1),), 0):
+                return axis
+            case _:
+                raise Refused("product", f"adds up along {index}, which is no single axis")
+
+    def _check_operands(self, body: Sequence[Stmt], left: str, right: str) -> None:
+        """Each tile of rows makes the right operand anew, each block of columns the left one."""
+        counts = {right: CHEAP} | ({left: CHEAP} if self.mapping.split else {})
+        for name, most in counts.items():
+            made = (s for s in needed_for(name, body) if isinstance(s, Let))
+            if sum(OPS[let.op].flops for let in made) > most:
+                raise Refused("product", "an operand costs more to make again than to load")
+
     def _checked(self, name: str, extent: Dim, mask: str | None) -> str:
         """The index `name`, made safe to use; the launch fails if it had to be."""
         zero = self._constant(0, DType.I64)
@@ -215,4 +257,5 @@ _SPECIAL: Mapping[Op, Callable[[Values, Node, Indices, str | None], str]] = {
     Op.PAD: Values._pad,
     Op.CONCAT: Values._concat,
     Op.GATHER: Values._gather,
+    Op.DOT: Values._dot,
 }

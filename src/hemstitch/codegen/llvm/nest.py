@@ -35,6 +35,7 @@ from hemstitch.kernel.nodes import (
     Buffer,
     Check,
     Constant,
+    Contract,
     Finish,
     Init,
     Let,
@@ -185,6 +186,8 @@ class NestPrinter:
                     self._lane_loop(axis, body)
                 elif not self._is_doubled(statement):
                     self._serial_loop(axis, body)
+            case Contract():
+                raise AssertionError("products have become loops")
             case _:
                 assert_never(statement)
 

@@ -37,7 +37,8 @@ class Memory:
         scope, buffer = self.scope, load.buffer
         address = self._address(buffer, load.index)
         condition = None if load.mask is None else scope.names[load.mask]
-        key = ("load", buffer.name, address.text, condition)
+        shaped = address if condition is None else address.along(condition)
+        key = ("load", buffer.name, address.text, condition, scope.mask(shaped))
         known = scope.find(key)
         if known is not None:
             scope.names[load.name] = known
@@ -69,7 +70,8 @@ class Memory:
         self.storing(buffer, address, value)
         scope.forget((buffer,))
         if buffer.dtype.compute is buffer.dtype:
-            scope.known[-1]["load", buffer.name, address.text, None] = value
+            key = ("load", buffer.name, address.text, None, scope.mask(address))
+            scope.known[-1][key] = value
 
     def storing(self, buffer: Buffer, address: Value, value: Value) -> None:
         scope = self.scope

@@ -7,7 +7,7 @@ is never stored at all (AStitch's local and regional schemes, and its hierarchic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from typing_extensions import assert_never
@@ -15,12 +15,13 @@ from typing_extensions import assert_never
 from hemstitch.codegen.triton import memory, random, types
 from hemstitch.codegen.triton.carry import Carried, carried_accumulators
 from hemstitch.codegen.triton.elementwise import apply
+from hemstitch.codegen.triton.products import Products
 from hemstitch.codegen.triton.reductions import Reductions
 from hemstitch.codegen.triton.scope import ZERO, Scope, Tile, Value
 from hemstitch.codegen.triton.tiling import Tiling, is_tile, only_reduces
 from hemstitch.ir.dims import Dim, divides, product
 from hemstitch.ir.graph import Op
-from hemstitch.kernel.index import Axis, at
+from hemstitch.kernel.index import Axis
 from hemstitch.kernel.nodes import (
     TASK,
     Accumulate,
@@ -28,6 +29,7 @@ from hemstitch.kernel.nodes import (
     Buffer,
     Check,
     Constant,
+    Contract,
     Finish,
     Init,
     Let,
@@ -55,11 +57,13 @@ class NestPrinter:
     scope: Scope
     memory: memory.Memory = field(init=False)
     reductions: Reductions = field(init=False)
+    products: Products = field(init=False)
     carried: Mapping[Buffer, Carried] = field(init=False)
 
     def __post_init__(self) -> None:
         self.memory = memory.Memory(self.scope, memory.conflicting(self.nest))
         self.reductions = Reductions(self.scope, self.tiling, self.memory)
+        self.products = Products(self.scope, self.tiling)
         self.carried = carried_accumulators(self.nest, self.tiling)
 
     def print(self) -> list[str]:
@@ -100,9 +104,10 @@ class NestPrinter:
     @property
     def tiles(self) -> Dim:
         """How many tiles of rows there are."""
-        count = product(axis.extent for axis in self.nest.rows)
-        size = self.tiling.rows
-        return (count + (size - 1)) // size if size > 1 else count
+        size, rows = self.tiling.rows, self.nest.rows
+        if not self.tiling.is_aligned:
+            return _tiles(product(axis.extent for axis in rows), size)
+        return product(axis.extent for axis in rows[:-1]) * _tiles(rows[-1].extent, size)
 
     def _first(self) -> str:
         """The first tile of this program: tiles of all nests of a phase are dealt out in turn."""
@@ -112,29 +117,43 @@ class NestPrinter:
 
     def _decode(self) -> None:
         """The row axes' indices from the tile's number, the last axis fastest."""
-        scope, rows, size = self.scope, self.nest.rows, self.tiling.rows
+        rows = self.nest.rows
         if not rows:
             return
-        count = product(axis.extent for axis in rows)
+        if self.tiling.is_aligned:
+            last = _tiles(rows[-1].extent, self.tiling.rows)
+            self._decode_last(f"tile % {self.scope.size(last)}", rows[-1].extent)
+            self.scope.axes[rows[-1]] = Value("row", rows=True)
+            self._decode_axes(f"(tile // {self.scope.size(last)})", rows[:-1], is_tile=False)
+        else:
+            self._decode_last("tile", product(axis.extent for axis in rows))
+            self._decode_axes("row", rows, is_tile=True)
+
+    def _decode_last(self, tile: str, count: Dim) -> None:
+        """The numbers of a tile's rows, and which of them exist."""
+        scope, size = self.scope, self.tiling.rows
         within = f"tl.arange(0, {size})[:, None]" if size > 1 else ZERO
-        first = f"{size} * tile" if size > 1 else "tile"
-        if scope.needs_64_bits:
-            first = f"{first}.to(tl.int64)" if size == 1 else f"{size} * tile.to(tl.int64)"
-        scope.writer.line(f"row = {first} + {within}")
+        wide = f"({tile})" if "%" in tile else tile
+        wide += ".to(tl.int64)" if scope.needs_64_bits else ""
+        scope.writer.line(f"row = {f'{size} * {wide}' if size > 1 else wide} + {within}")
         scope.row_mask = None
         if size > 1 and not divides(size, count):
             scope.writer.line(f"row_exists = row < {scope.size(count)}")
             scope.row_mask = "row_exists"
-        rest = "row"
+
+    def _decode_axes(self, rest: str, rows: Sequence[Axis], *, is_tile: bool) -> None:
+        """`rest` numbers all combinations of `rows`; a tile, or the same for all rows of one."""
+        scope = self.scope
         for axis in reversed(rows[1:]):
             extent = scope.size(axis.extent)
             scope.writer.line(f"row_{axis.name} = {rest} % {extent}")
-            scope.axes[axis] = Value(f"row_{axis.name}", rows=True)
+            scope.axes[axis] = Value(f"row_{axis.name}", rows=is_tile)
             rest = f"({rest} // {extent})"
         if len(rows) > 1:
             scope.writer.line(f"row_{rows[0].name} = {rest}")
             rest = f"row_{rows[0].name}"
-        scope.axes[rows[0]] = Value(rest, rows=True)
+        if rows:
+            scope.axes[rows[0]] = Value(rest, rows=is_tile)
 
     def _bring_home(self, carried: Carried) -> None:
         """After the last row, what was carried goes where the next phase looks for it."""
@@ -188,6 +207,8 @@ class NestPrinter:
                 self._check(scope.names[condition], why)
             case Loop():
                 self._loop(statement)
+            case Contract():
+                self.products.contract(statement, self._statements)
             case _:
                 assert_never(statement)
 
@@ -242,9 +263,9 @@ class NestPrinter:
         lanes = self.tiling.lanes[axis]
         extent = scope.size(axis.extent)
         if lanes.whole:
-            name = self._lanes(lanes.size)
+            name = scope.lanes(lanes.size)
             scope.axes[axis] = Value(name, lanes=True)
-            scope.tile = Tile(axis, None, lanes.size, self._exists(axis, name, lanes.size))
+            scope.tile = Tile(axis, None, lanes.size, scope.exists(axis, name, lanes.size))
             inside()
         else:
             start, name = f"from_{axis.name}", f"at_{axis.name}"
@@ -253,32 +274,9 @@ class NestPrinter:
             ):
                 scope.writer.line(f"{name} = {start} + tl.arange(0, {lanes.size})[None, :]")
                 scope.axes[axis] = Value(name, lanes=True)
-                scope.tile = Tile(axis, start, lanes.size, self._exists(axis, name, lanes.size))
+                scope.tile = Tile(axis, start, lanes.size, scope.exists(axis, name, lanes.size))
                 inside()
         scope.tile = None
-
-    def _lanes(self, size: int) -> str:
-        """The same text for all tiles of one size: what one loop made, another one finds."""
-        name = f"lane{size}"
-        key = ("lanes", size)
-        if self.scope.find(key) is None:
-            wide = ".to(tl.int64)" if self.scope.needs_64_bits else ""
-            self.scope.define(name, key, Value(f"tl.arange(0, {size})[None, :]{wide}", lanes=True))
-        return name
-
-    def _exists(self, axis: Axis, name: str, size: int) -> str | None:
-        """Which lanes are below the axis' extent, and inside the whole axis where it was cut."""
-        conditions = []
-        if axis.extent == 0 or not divides(size, axis.extent):
-            conditions.append(f"({name} < {self.scope.size(axis.extent)})")
-        if (
-            axis.outer is not None
-            and axis.limit is not None
-            and not divides(axis.extent, axis.limit)
-        ):
-            whole = self.scope.index(at(axis.outer).scaled(axis.extent) + at(axis))
-            conditions.append(f"({whole.text} < {self.scope.size(axis.limit)})")
-        return " & ".join(conditions) or None
 
     def _accumulates(self, name: str) -> list[Loop]:
         """The loops between the place where an accumulator is declared and where it is added to."""
@@ -287,6 +285,10 @@ class NestPrinter:
             if found is not None:
                 return found
         raise AssertionError(f"nothing is added to {name}")
+
+
+def _tiles(count: Dim, size: int) -> Dim:
+    return (count + (size - 1)) // size if size > 1 else count
 
 
 def written(statements: Iterable[Stmt]) -> list[Buffer]:

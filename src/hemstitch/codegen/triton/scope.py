@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from hemstitch.codegen.triton.writer import Writer
-from hemstitch.ir.dims import Dim, symbols
-from hemstitch.kernel.index import Axis, Computed, Index
+from hemstitch.ir.dims import Dim, divides, symbols
+from hemstitch.kernel.index import Axis, Computed, Index, at
 from hemstitch.kernel.nodes import THREADS, Buffer
 
 ZERO = "zero"  # a tile of one element: makes any index a tile
@@ -56,6 +56,7 @@ class Scope:
     tile: Tile | None = None
     in_rows: bool = False
     row_mask: str | None = None
+    suffix: str = ""  # of variables that hold a statement's value in a tile of another shape
 
     # --- what has been computed
 
@@ -66,8 +67,9 @@ class Scope:
         """`name` holds `value`: a variable of its own, unless the same is known by another."""
         found = self.find(key)
         if found is None:
-            self.writer.line(f"{name} = {value.text}")
-            found = self.known[-1][key] = Value(name, value.rows, value.lanes)
+            variable = name + self.suffix
+            self.writer.line(f"{variable} = {value.text}")
+            found = self.known[-1][key] = Value(variable, value.rows, value.lanes)
         self.names[name] = found
 
     def forget(self, buffers: Iterable[Buffer]) -> None:
@@ -119,6 +121,30 @@ class Scope:
             return self.names[variable.name]
         assert isinstance(variable, Axis), "windows are expanded before"
         return self.axes[variable]
+
+    # --- lanes
+
+    def lanes(self, size: int) -> str:
+        """The same text for all tiles of one size: what one loop made, another one finds."""
+        wide = ".to(tl.int64)" if self.needs_64_bits else ""
+        text = f"tl.arange(0, {size})[None, :]{wide}"
+        if self.find(("lanes", size)) is None:
+            self.define(f"lane{size}", ("lanes", size), Value(text, lanes=True))
+        return f"lane{size}"
+
+    def exists(self, axis: Axis, name: str, size: int) -> str | None:
+        """Which lanes are below the axis' extent, and inside the whole axis where it was cut."""
+        conditions = []
+        if axis.extent == 0 or not divides(size, axis.extent):
+            conditions.append(f"({name} < {self.size(axis.extent)})")
+        if (
+            axis.outer is not None
+            and axis.limit is not None
+            and not divides(axis.extent, axis.limit)
+        ):
+            whole = self.index(at(axis.outer).scaled(axis.extent) + at(axis))
+            conditions.append(f"({whole.text} < {self.size(axis.limit)})")
+        return " & ".join(conditions) or None
 
     # --- masks
 

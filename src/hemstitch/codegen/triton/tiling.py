@@ -7,7 +7,8 @@ unknown one is looped over. Several short rows share a tile (AStitch's horizonta
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from math import prod
 
 from hemstitch.ir.dims import Dim, divides
 from hemstitch.ir.dims import product as product_of
@@ -15,6 +16,7 @@ from hemstitch.kernel.index import Axis
 from hemstitch.kernel.nodes import (
     Accumulate,
     AccumulateInto,
+    Contract,
     Let,
     Load,
     Loop,
@@ -29,6 +31,14 @@ TILE = 2048  # elements that a tile should have, so that each thread keeps sever
 PER_WARP = 512  # elements: 16 for each thread
 MOST_ROWS = 64
 MOST_WARPS = 16
+# Products of matrices
+LEAST_DOT = 16  # rows, lanes and steps of the smallest tile that matrix units take
+MOST_DOT_ROWS = 128
+ACCUMULATED = 16384  # elements of a tile that is added up in registers: 64 a thread of 8 warps
+DOT_PER_WARP = 2048
+GROUP = 4  # warps that work on one product together
+LONGEST_WHOLE_SUM = 128  # steps whose operands fit shared memory at once
+STEP_BYTES = 128  # of each row of an operand in one block of steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +69,26 @@ CANDIDATES = (  # the usual one first; what differs from it by a factor of two
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """`rows`: of one tile. `lanes`: of every loop that is printed as a tile."""
+    """`rows`: of one tile. `lanes`: of every loop that is printed as a tile. `steps`: of every
+    product of matrices, so many at a time; where there are any, a tile's rows differ in the last
+    row axis only."""
 
     rows: int
     lanes: Mapping[Axis, Lanes]
     per_warp: int = PER_WARP
+    steps: Mapping[Axis, Lanes] = field(default_factory=dict)
+
+    @property
+    def is_aligned(self) -> bool:
+        """No tile has rows that differ in another axis than the last."""
+        return bool(self.steps)
 
     @property
     def warps(self) -> int:
         """Of 32 threads, so that the largest tile gives each thread enough to do."""
         widest = max((lanes.size for lanes in self.lanes.values()), default=1)
-        return min(MOST_WARPS, max(1, power_of_two(self.rows * widest) // self.per_warp))
+        least = GROUP if self.steps else 1
+        return min(MOST_WARPS, max(least, power_of_two(self.rows * widest) // self.per_warp))
 
 
 def power_of_two(size: int) -> int:
@@ -80,6 +99,9 @@ def power_of_two(size: int) -> int:
 def choose(nest: Nest, hint: Callable[[Dim], int], programs: int, shape: Shape = USUAL) -> Tiling:
     """`hint`: a likely value of a size; `programs`: how many there should be at least."""
     lanes = {loop.axis: _lanes(loop.axis.extent) for loop in tile_loops(nest)}
+    products = [s for s in walk(nest.body) if isinstance(s, Contract)]
+    if products:
+        return _choose_products(nest, products, lanes, hint, programs, shape)
     widest = max((each.size for each in lanes.values()), default=1)
     rows = 1
     if nest.rows and not _is_bounded_by_its_row(nest) and not _adds_to_other_rows(nest):
@@ -87,6 +109,34 @@ def choose(nest: Nest, hint: Callable[[Dim], int], programs: int, shape: Shape =
         enough = power_of_two(count // programs + 1) // 2
         rows = max(1, min(MOST_ROWS, shape.elements // widest, enough))
     return Tiling(rows, lanes, shape.per_warp)
+
+
+def _choose_products(
+    nest: Nest,
+    products: Iterable[Contract],
+    lanes: Mapping[Axis, Lanes],
+    hint: Callable[[Dim], int],
+    programs: int,
+    shape: Shape,
+) -> Tiling:
+    """As many rows as registers hold beside the widest tile, but tiles for all programs."""
+    lanes = {axis: replace(each, size=max(LEAST_DOT, each.size)) for axis, each in lanes.items()}
+    widest = max(each.size for each in lanes.values())
+    *outer, last = (hint(axis.extent) for axis in nest.rows)
+    rows = min(MOST_DOT_ROWS, ACCUMULATED * shape.elements // TILE // widest, power_of_two(last))
+    while rows > LEAST_DOT and prod(outer) * -(-last // rows) < programs:
+        rows //= 2
+    steps = {product.axis: lanes.get(product.axis) or _steps(product) for product in products}
+    per_warp = DOT_PER_WARP * shape.per_warp // PER_WARP
+    return Tiling(max(LEAST_DOT, rows), lanes, per_warp, steps)
+
+
+def _steps(product: Contract) -> Lanes:
+    """The whole sum at once, if it is short, else blocks of 128 bytes."""
+    extent = product.axis.extent
+    if isinstance(extent, int) and extent <= LONGEST_WHOLE_SUM:
+        return Lanes(max(LEAST_DOT, power_of_two(extent)), True)
+    return Lanes(STEP_BYTES // product.source.bytes, False)
 
 
 def _lanes(extent: Dim) -> Lanes:

@@ -1,0 +1,144 @@
+"""Which products of matrices become part of kernels, and which remain calls of the library.
+
+A library call that multiplies matrices is *opened*: written as DOT with what the call adds and
+rounds. Planning then decides what is fused with it. Where that saves less time in memory traffic
+and launches than the library is faster at multiplying, the call is closed again (see planner.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hemstitch.fusion.cluster import Cluster, Clustering
+from hemstitch.ir.builder import Builder
+from hemstitch.ir.dims import evaluate
+from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, Operand
+from hemstitch.ir.ops import is_view
+from hemstitch.ir.types import DType, contiguous_strides
+from hemstitch.passes.engine import Rule, rewrite
+from hemstitch.stitch.machine import Machine
+
+MULTIPLIED = frozenset({DType.F32, DType.F16, DType.BF16})
+
+
+@dataclass(slots=True)
+class Opened:
+    """`calls`: the library calls that each product stands for; `results`: what they gave."""
+
+    graph: Graph
+    calls: dict[Node, list[LibraryCall]] = field(default_factory=dict)
+    results: dict[Node, Node] = field(default_factory=dict)
+
+
+def open_products(graph: Graph, closed: Collection[LibraryCall]) -> Opened:
+    """`graph` with every product of matrices in sight, but for the calls in `closed`."""
+    opened = Opened(graph)
+
+    def open_call(builder: Builder, node: Node) -> Node | None:
+        """the result of a library call -> what the call computes"""
+        call = node.inputs[0].attr
+        assert isinstance(call, LibraryCall)
+        if call in closed or not _is_product(call, node):
+            return None
+        factors, addend = _parts(call, node.inputs[0].inputs)
+        product = builder.dot(*factors)
+        total = product
+        if addend is not None:
+            wide = builder.cast(addend, product.type.dtype)
+            total = builder.make(Op.ADD, product, builder.broadcast(wide, product.shape))
+        result = builder.cast(total, node.type.dtype)
+        opened.calls.setdefault(product, []).append(call)
+        opened.results[product] = result
+        return result
+
+    opened.graph = rewrite(graph, [Rule(frozenset({Op.RESULT}), open_call)], Builder.after(graph))
+    return opened
+
+
+def _is_product(call: LibraryCall, result: Node) -> bool:
+    """All operands are tensors of one type, and the result lies as a kernel would lay it."""
+    wanted = _OPERANDS.get(call.name)
+    plain = all(isinstance(argument, Operand) for argument in call.arguments)
+    if wanted is None or not plain or len(call.arguments) != wanted or call.keywords:
+        return False
+    first = call.results[0]
+    operands = result.inputs[0].inputs
+    same = all(operand.type.dtype is result.type.dtype for operand in operands)
+    return (
+        same
+        and result.type.dtype in MULTIPLIED
+        and first is not None
+        and first[1] == contiguous_strides(result.shape)
+    )
+
+
+def _parts(call: LibraryCall, inputs: Sequence[Node]) -> tuple[Sequence[Node], Node | None]:
+    """The two factors, and what is added."""
+    operands = [inputs[a.index] for a in call.arguments if isinstance(a, Operand)]
+    return operands[-2:], (operands[0] if len(operands) > 2 else None)
+
+
+_OPERANDS: Mapping[str, int] = {
+    "aten.mm.default": 2,
+    "aten.bmm.default": 2,
+    "aten.addmm.default": 3,
+    "aten.baddbmm.default": 3,
+}
+
+
+def without_gain(opened: Opened, clustering: Clustering, machine: Machine) -> set[LibraryCall]:
+    """The calls that the library had better do."""
+    found: set[LibraryCall] = set()
+    for product, calls in opened.calls.items():
+        cluster = clustering.cluster_of.get(product)
+        if cluster is None or _gain(product, opened, clustering, cluster, machine) <= 0:
+            found.update(calls)
+    return found
+
+
+def _gain(
+    product: Node, opened: Opened, clustering: Clustering, cluster: Cluster, machine: Machine
+) -> float:
+    """Seconds that a kernel saves: traffic that stays on chip and a launch, less what it takes
+    longer to multiply than the library."""
+    if cluster in clustering.unstitchable:
+        return -1.0
+    result, inside = opened.results[product], set(cluster.vertices)
+    others = inside - _made_for(product, result)
+    if not others:
+        return -1.0
+    saved = _saved(result, inside, clustering)
+    saved += sum(_saved(operand, inside, clustering) for operand in map(_below, product.inputs))
+    work = 2 * evaluate(product.type.size * product.inputs[0].shape[-1], clustering.hints)
+    rate = machine.products[product.inputs[0].type.dtype.bytes]
+    slower = work / rate * (1 / machine.products_share - 1)
+    return saved / machine.memory_bytes_per_second + machine.launch_seconds - slower
+
+
+def _made_for(product: Node, result: Node) -> set[Node]:
+    """What stands for the call alone: the product, what it adds, and rounding."""
+    found, work = {product}, [result]
+    while work:
+        node = work.pop()
+        if node is not product and node.op in (Op.ADD, Op.CAST):
+            found.add(node)
+            work.extend(node.inputs)
+    return found
+
+
+def _saved(value: Node, inside: Collection[object], clustering: Clustering) -> int:
+    """Bytes not moved since `value` is made and read in one kernel."""
+    if value not in inside:
+        return 0
+    is_stored = value in clustering.demanded or any(
+        reader not in inside for reader in clustering.readers.get(value, ())
+    )
+    return evaluate(value.type.bytes, clustering.hints) * (1 if is_stored else 2)
+
+
+def _below(value: Node) -> Node:
+    """What is under the views."""
+    while is_view(value.op) and len(value.inputs) == 1:
+        value = value.inputs[0]
+    return value

@@ -1,0 +1,125 @@
+"""Which loops the values of a nest depend on, and whether its products keep to theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from hemstitch.kernel.index import Axis, Computed, Index
+from hemstitch.kernel.nodes import (
+    Accumulate,
+    Constant,
+    Contract,
+    Finish,
+    Init,
+    Let,
+    Load,
+    Loop,
+    Nest,
+    Position,
+    Random,
+    Role,
+    Stmt,
+)
+
+Axes = frozenset[Axis]
+PURE = (Let, Constant, Position, Random, Load)  # what the body of a product may consist of
+
+
+def product_problem(nest: Nest) -> str | None:
+    """What keeps a product of the nest from being one of tiles (see `Contract`), if anything."""
+    walker = _Walker(nest)
+    for part in (nest.prologue, nest.body, nest.epilogue):
+        walker.statements(part, None)
+    return walker.problem
+
+
+def needed_for(name: str, body: Iterable[Stmt]) -> list[Stmt]:
+    """The statements of a product's body that `name` is made of, in order."""
+    found: list[Stmt] = []
+    needed = {name}
+    for statement in reversed(tuple(body)):
+        if isinstance(statement, PURE) and statement.name in needed:
+            found.append(statement)
+            needed |= set(_operands(statement))
+    return found[::-1]
+
+
+def _operands(statement: Stmt) -> Iterator[str]:
+    match statement:
+        case Let(operands=operands):
+            yield from operands
+        case Random(_, seed, index):
+            yield seed
+            yield from _computed(index)
+        case Load(_, _, index, mask):
+            yield from _computed(index)
+            if mask is not None:
+                yield mask
+        case Position(_, index):
+            yield from _computed(index)
+
+
+def _computed(index: Index) -> Iterator[str]:
+    return (variable.name for variable, _ in index.terms if isinstance(variable, Computed))
+
+
+class _Walker:
+    """`axes`: of every value so far."""
+
+    def __init__(self, nest: Nest) -> None:
+        self.nest = nest
+        self.problem: str | None = None
+        self.axes: dict[str, Axes] = {}
+        self.open: set[Axis] = set(nest.rows)
+
+    def statements(self, statements: Iterable[Stmt], lane: Axis | None) -> None:
+        for statement in statements:
+            if isinstance(statement, Loop):
+                self.open.add(statement.axis)
+                self.statements(statement.body, statement.axis if statement.lanes else lane)
+                self.open.remove(statement.axis)
+            elif isinstance(statement, Contract):
+                self._contract(statement, lane)
+            else:
+                self._value(statement)
+
+    def _value(self, statement: Stmt) -> None:
+        match statement:
+            case Let(name, _, operands):
+                self.axes[name] = self._of(operands)
+            case Constant(name):
+                self.axes[name] = frozenset()
+            case Position(name, index):
+                self.axes[name] = self._at(index)
+            case Random(name, seed, index):
+                self.axes[name] = self._at(index) | self._of((seed,))
+            case Load(name, buffer, index, mask):
+                own = frozenset(self.nest.rows) if buffer.role is Role.TASK else frozenset[Axis]()
+                self.axes[name] = self._at(index) | own | self._of(() if mask is None else (mask,))
+            case Init(name):
+                self.axes[name] = frozenset()
+            case Accumulate(accumulator, value):
+                self.axes[accumulator] |= self._of((value,))
+            case Finish(name, accumulator, position):
+                left = self.axes[accumulator] & self.open
+                self.axes |= {n: left for n in (name, position) if n is not None}
+            case _:
+                pass
+
+    def _contract(self, contract: Contract, lane: Axis | None) -> None:
+        self.statements(contract.body, lane)
+        left, right = self.axes[contract.left], self.axes[contract.right]
+        self.axes[contract.name] = (left | right) - {contract.axis}
+        if any(not isinstance(statement, PURE) for statement in contract.body):
+            self.problem = "a product inside the operand of another is made anew in each step"
+        elif lane in left:
+            self.problem = "the left operand of a product differs between lanes"
+        elif self.nest.rows and self.nest.rows[-1] in right:
+            self.problem = "the right operand of a product differs between rows of a tile"
+
+    def _of(self, names: Iterable[str]) -> Axes:
+        return frozenset[Axis]().union(*(self.axes[name] for name in names))
+
+    def _at(self, index: Index) -> Axes:
+        found = frozenset(v for v, _ in index.terms if isinstance(v, Axis))
+        return found | self._of(_computed(index))

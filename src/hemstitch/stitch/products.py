@@ -1,0 +1,88 @@
+"""What products of matrices ask of the mapping: tiles of rows by columns.
+
+Every product adds up tiles of both operands, so the rows of a task must be rows of the left matrix,
+the last row axis must be its alone, and the lanes are columns of the right one. Whatever reads the
+product in the same row (an epilogue, EVT section 3; a softmax and the next product, FusionStitching
+2019 section 4) then finds it in registers. Columns are cut into blocks, unless a row is needed
+whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from hemstitch.ir.dims import quotient
+from hemstitch.ir.graph import Node
+from hemstitch.kernel.index import Axis, Index, Variable, at
+from hemstitch.stitch.axes import Natural, Unification
+from hemstitch.stitch.fold import Folding
+from hemstitch.stitch.group import Group
+from hemstitch.stitch.refusal import Refused
+from hemstitch.stitch.shape import Mapping, Shape
+
+COLUMNS = 128  # of a tile, where a row need not be whole
+LONGEST_ROW = 512  # columns that stay in registers beside 15 more rows, with what becomes of them
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A product's loops. `rows`: of the left matrix, the innermost last; `steps`: those that it
+    adds up along. `work`: multiplications, at the example sizes."""
+
+    node: Node
+    batch: tuple[Axis, ...]
+    rows: tuple[Axis, ...]
+    columns: tuple[Axis, ...]
+    steps: tuple[Axis, ...]
+    work: int
+
+
+def products_of(group: Group, unification: Unification, folding: Folding) -> list[Product]:
+    """Those of a group, in its order."""
+    found = []
+    for node, steps in unification.contracted.items():
+        natural = unification.natural[node]
+        *batch, rows, columns = (folding.axes(_axes(natural, i)) for i in natural.indices)
+        # A folded axis that is rows of the matrix and batches too may be taken for rows.
+        outer = dict.fromkeys(axis for axes in batch for axis in axes if axis not in rows)
+        work = prod(group.hint(axis.extent) for axis in (*natural.axes, *steps.axes))
+        found.append(Product(node, tuple(outer), rows, columns, folding.axes(steps.axes), work))
+    return found
+
+
+def _axes(natural: Natural, index: Index) -> Iterable[Axis]:
+    inside = {variable for variable, _ in index.terms}
+    return (axis for axis in natural.axes if axis in inside)
+
+
+def product_mapping(products: Sequence[Product], shapes: Sequence[Shape]) -> Mapping:
+    """Rows and lanes for the largest of `products` and all that is read beside it."""
+    first = max(products, key=lambda product: product.work)
+    _check(first)
+    rows, (column,) = (*first.batch, *first.rows), first.columns
+    axes = dict.fromkeys(axis for shape in shapes for axis in shape.axes)
+    order = tuple(axis for axis in axes if axis not in rows and axis is not column)
+    if _is_needed_whole(column, products, shapes):
+        if not isinstance(column.extent, int) or column.extent > LONGEST_ROW:
+            why = f"rows of {column.extent}, at most {LONGEST_ROW} stay in registers"
+            raise Refused("product", why)
+        return Mapping(rows, (*order, column))
+    block = Axis(f"{column.name}b", quotient(column.extent + (COLUMNS - 1), COLUMNS))
+    inner = Axis(f"{column.name}e", COLUMNS, block, column.extent)
+    split: dict[Variable, Index] = {column: at(block).scaled(COLUMNS) + at(inner)}
+    return Mapping((*first.batch, block, *first.rows), (*order, inner), split)
+
+
+def _check(product: Product) -> None:
+    if not product.rows:
+        raise Refused("product", "a single row: a vector, not a matrix")
+    if len(product.columns) != 1 or len(product.steps) != 1:
+        raise Refused("product", "columns, or what is added up, do not lie along one axis")
+
+
+def _is_needed_whole(column: Axis, products: Sequence[Product], shapes: Sequence[Shape]) -> bool:
+    """A reduction goes along the row, or another product does."""
+    along = any(column in shape.reduced for shape in shapes)
+    return along or any(column in product.steps for product in products)

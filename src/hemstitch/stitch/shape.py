@@ -1,0 +1,187 @@
+"""The loops of every root of a group and the memory they touch, over axes that are walked as one;
+and how such loops are laid over tasks and lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from collections.abc import Mapping as MappingOf
+from dataclasses import dataclass, field
+from math import prod
+
+from hemstitch.ir.graph import Node, Op
+from hemstitch.ir.ops import OPS, is_reduction
+from hemstitch.ir.types import contiguous_strides
+from hemstitch.kernel.index import Axis, Index, Variable, expand, linear
+from hemstitch.stitch.axes import Natural, Unification
+from hemstitch.stitch.fold import Folding, fold
+from hemstitch.stitch.group import (
+    INLINE,
+    Group,
+    Root,
+    Tensor,
+    leaf_below,
+    operands,
+    reductions_below,
+)
+from hemstitch.stitch.views import Indices
+
+ARG = (Op.ARGMAX, Op.ARGMIN)
+
+
+@dataclass(frozen=True, slots=True)
+class Mapping:
+    """`rows`: outermost first. `order`: all other axes in loop order, the lane axis last.
+
+    `split`: the lane axis as outer block * inner size + inner, where it was cut.
+    """
+
+    rows: tuple[Axis, ...]
+    order: tuple[Axis, ...]
+    split: dict[Variable, Index] = field(default_factory=dict)
+
+    def placed(self, axes: Iterable[Axis]) -> list[Axis]:
+        found: list[Axis] = []
+        for axis in axes:
+            if axis in self.split:
+                found += [v for v, _ in self.split[axis].terms if isinstance(v, Axis)]
+            else:
+                found.append(axis)
+        return found
+
+    def inner(self, axes: Iterable[Axis]) -> tuple[Axis, ...]:
+        """Those of `axes` that are looped over inside a row, in loop order."""
+        wanted = set(axes)
+        return tuple(axis for axis in self.order if axis in wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What mapping needs to know of one root: its loops and how it touches memory."""
+
+    root: Root
+    axes: tuple[Axis, ...]
+    reduced: frozenset[Axis]
+    addresses: tuple[Index, ...]
+    flops: int
+    volume: int  # iterations, at the example sizes
+    needs: frozenset[Node]  # reductions of the group whose results it reads
+    products: tuple[Node, ...]  # what it computes of matrices
+    reads: frozenset[Tensor]
+
+
+def shapes_of(
+    group: Group, roots: Sequence[Root], unification: Unification
+) -> tuple[list[Shape], Folding]:
+    """The roots' shapes over folded axes, and that folding."""
+    naturals = [natural_of(root, unification) for root in roots]
+    contracted = unification.contracted
+    touched = [_touched(group, root, natural, contracted) for root, natural in zip(roots, naturals)]
+    loops = [frozenset(natural.axes) for natural in naturals]
+    reduced = [
+        domain - frozenset(unification.natural[root.reduction].axes)
+        if root.reduction is not None
+        else frozenset[Axis]()
+        for root, domain in zip(roots, loops)
+    ]
+    steps = [contracted[node].axes for touch in touched for node in touch.products]
+    folding = fold(
+        (axis for domain in (*(n.axes for n in naturals), *steps) for axis in domain),
+        [address for touch in touched for address in touch.addresses],
+        [*loops, *reduced, *map(frozenset, steps)],
+    )
+    members = frozenset(group.members)
+    shapes = [
+        Shape(
+            root,
+            folding.axes(natural.axes),
+            frozenset(folding.axes(axis for axis in natural.axes if axis in gone)),
+            tuple(folding.index(address) for address in touch.addresses),
+            touch.flops,
+            prod(group.hint(axis.extent) for axis in natural.axes),
+            frozenset(reductions_below(root.value, members)),
+            touch.products,
+            touch.reads,
+        )
+        for root, natural, gone, touch in zip(roots, naturals, reduced, touched)
+    ]
+    return shapes, folding
+
+
+def natural_of(root: Root, unification: Unification) -> Natural:
+    """Where the value of a root is computed: a reduction's operand, or what is written."""
+    if root.reduction is not None:
+        return unification.operand[root.reduction]
+    return unification.stored[root.value]
+
+
+def arg_position(node: Node, natural: Natural) -> Index:
+    """Of ARGMAX and ARGMIN: the index within the reduced axes, flattened."""
+    assert isinstance(node.attr, tuple)
+    axes = [axis for axis in node.attr if isinstance(axis, int)]
+    sizes = tuple(node.inputs[0].shape[axis] for axis in axes)
+    return linear([natural.indices[axis] for axis in axes], contiguous_strides(sizes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Touched:
+    """`addresses`: of memory that is read and written, and indices that are computed."""
+
+    addresses: tuple[Index, ...]
+    reads: frozenset[Tensor]
+    products: tuple[Node, ...]
+    flops: int
+
+
+def _touched(
+    group: Group, root: Root, natural: Natural, contracted: MappingOf[Node, Natural]
+) -> _Touched:
+    """What one root needs."""
+    found: dict[tuple[object, Index], None] = {}
+    products: dict[Node, None] = {}
+    flops = 1
+    if root.write is not None:
+        found[root.write, linear(natural.indices, root.write.strides)] = None
+    if root.reduction is not None and root.reduction.op in ARG:
+        found[root.reduction, arg_position(root.reduction, natural)] = None
+    members = frozenset(group.members)
+    seen: set[tuple[Node, Indices]] = set()
+    work = [(root.value, natural.indices)]
+    while work:
+        node, indices = work.pop()
+        if (node, indices) in seen:
+            continue
+        seen.add((node, indices))
+        leaf = leaf_below(group, node)
+        if leaf is not None:
+            tensor, strides, _ = leaf
+            found[tensor, linear(indices, strides)] = None
+            continue
+        for position in _positions(node, indices):
+            found[node, position] = None
+        if node in contracted:
+            products[node] = None
+            flops += OPS[node.op].flops * group.hint(node.inputs[0].shape[-1])
+        elif node in members or node.op in INLINE:
+            flops += OPS[node.op].flops
+        if not (node in members and is_reduction(node.op)):
+            work.extend(operands(node, indices, contracted))
+    return _Touched(
+        tuple(expand(address) for _, address in found),
+        frozenset(x for x, _ in found if isinstance(x, Tensor)),
+        tuple(products),
+        flops,
+    )
+
+
+def _positions(node: Node, indices: Indices) -> Indices:
+    """Indices whose value, not only the memory at them, enters the computation."""
+    match node.op:
+        case Op.IOTA | Op.CONCAT:
+            assert isinstance(node.attr, int)
+            return (indices[node.attr],)
+        case Op.PAD:
+            return indices
+        case Op.PHILOX:
+            return (linear(indices, contiguous_strides(node.shape)),)
+        case _:
+            return ()
