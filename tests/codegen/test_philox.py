@@ -66,6 +66,18 @@ def test_four_vectors_at_once(first: int, width: int) -> None:
     np.testing.assert_array_equal(np.concatenate(results), expected)
 
 
+@pytest.mark.parametrize("width", [4, 8])
+def test_four_vectors_that_start_before_the_tensor(width: int) -> None:
+    first = -2 * width
+
+    def body(e: Emitter, v: list[Value]) -> list[Value]:
+        return uniform4(e, e.i64(7), e.lane(v[0]))
+
+    results = np.concatenate(compile_host(width, ["i64"], body)(np.full(width, first)))
+    expected = philox_reference(7, np.arange(2 * width))
+    np.testing.assert_array_equal(results[-first:], expected)
+
+
 @pytest.mark.parametrize(
     "triple, cpu", [("x86_64-linux-gnu", "haswell"), ("aarch64-linux-gnu", "neoverse-n1")]
 )

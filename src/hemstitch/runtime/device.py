@@ -210,3 +210,11 @@ def uniform4(seed, first, ROWS: tl.constexpr, LANES: tl.constexpr):  # type: ign
     w0, w1, w2, w3 = _philox(seed, counter)
     words = tl.join(tl.join(w0, w2), tl.join(w1, w3))
     return _to_uniform(tl.reshape(words, [ROWS, LANES]))
+
+
+@triton.jit
+def halves(tile):
+    """The left and the right half of a tile of rows by lanes."""
+    rows: tl.constexpr = tile.shape[0]
+    lanes: tl.constexpr = tile.shape[1]
+    return tl.split(tl.permute(tl.reshape(tile, [rows, 2, lanes // 2]), (0, 2, 1)))

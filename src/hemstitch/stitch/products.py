@@ -23,7 +23,7 @@ from hemstitch.stitch.refusal import Refused
 from hemstitch.stitch.shape import Mapping, Shape
 
 COLUMNS = 128  # of a tile, where a row need not be whole
-LONGEST_ROW = 512  # columns that stay in registers beside 15 more rows, with what becomes of them
+LONGEST_ROW = 256  # columns that stay in registers beside 15 more rows, with what becomes of them
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,8 @@ def uniform(e: Emitter, seed: Value, index: Value) -> Value:
 
 def uniform4(e: Emitter, seed: Value, first: Value) -> list[Value]:
     """For the elements first .. first + 4 W - 1, `first` a multiple of 4: one Philox for all."""
-    counter = e.splat(e.binary("lshr", first, e.i64(2)))
+    # Arithmetic: the first of them may lie before the tensor, where nothing reads what is drawn.
+    counter = e.splat(e.binary("ashr", first, e.i64(2)))
     words = _philox(e, seed, e.binary("add", counter, e.lane_numbers()))
     halves = interleaved(e, _pair(e, *words[:2]), _pair(e, *words[2:]))
     return [_to_uniform(e, part) for half in halves for part in _split(e, half)]

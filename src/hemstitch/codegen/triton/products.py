@@ -3,12 +3,11 @@ lanes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from hemstitch.codegen.triton.scope import Scope, Tile, Value
-from hemstitch.codegen.triton.tiling import Tiling
+from hemstitch.codegen.triton.tiling import Tiling, most_steps
 from hemstitch.codegen.triton.types import NAMES
 from hemstitch.kernel.dependence import needed_for
 from hemstitch.kernel.nodes import Contract, Load, Role, Stmt
@@ -25,44 +24,87 @@ class Products:
     tiling: Tiling
 
     def contract(self, contract: Contract, statements: Print) -> None:
-        """`statements` prints those of the body. One step, or a loop over blocks of steps."""
-        scope, name, axis = self.scope, contract.name, contract.axis
-        steps = self.tiling.steps[axis]
+        """`statements` prints those of the body. A few steps at once, or a loop over blocks."""
+        steps = self.tiling.steps[contract.axis]
         if steps.whole:
-            left, right = self._operands(contract, None, statements)
-            text = f"tl.dot({left}, {right}, input_precision={PRECISION})"
-            scope.define(name, ("dot", text), Value(text, rows=True, lanes=True))
-            return
+            self._whole(contract, steps.size, statements)
+        else:
+            self._loop(contract, steps.size, statements)
+
+    def _whole(self, contract: Contract, size: int, statements: Print) -> None:
+        """The left tile has all steps: it may be what the row has in registers."""
+        left = self._left(contract, "", size, statements)
+        count = max(1, size // most_steps(contract.source))
+        text = ""
+        for number, piece in enumerate(self._pieces(left, count, contract.name)):
+            first = f"{number * size // count} + " if number else ""
+            right = self._right(contract, first, size // count, statements, number)
+            sum_ = f", {contract.name}" if number else ""
+            text = f"tl.dot({piece}, {right}{sum_}, input_precision={PRECISION})"
+            self.scope.writer.line(f"{contract.name} = {text}")
+        self.scope.names[contract.name] = Value(contract.name, rows=True, lanes=True)
+
+    def _loop(self, contract: Contract, size: int, statements: Print) -> None:
+        scope, name, axis = self.scope, contract.name, contract.axis
         shape = scope.shape(Value("", rows=True, lanes=True))
         scope.writer.line(f"{name} = tl.zeros({shape}, tl.float32)")
         start = f"from_{axis.name}"
-        with scope.block(
-            f"for {start} in tl.range(0, {scope.size(axis.extent)}, {steps.size}):", ()
-        ):
-            left, right = self._operands(contract, start, statements)
+        head = f"for {start} in tl.range(0, {scope.size(axis.extent)}, {size}):"
+        with scope.block(head, ()):
+            left = self._left(contract, f"{start} + ", size, statements)
+            right = self._right(contract, f"{start} + ", size, statements)
             text = f"tl.dot({left}, {right}, {name}, input_precision={PRECISION})"
             scope.writer.line(f"{name} = {text}")
         scope.names[name] = Value(name, rows=True, lanes=True)
 
-    def _operands(
-        self, contract: Contract, start: str | None, statements: Print
-    ) -> tuple[str, str]:
-        with self._steps_as_lanes(contract, start):
-            left = self._operand(contract, contract.left, statements, is_left=True)
-        with self._steps_as_rows(contract, start):
-            right = self._operand(contract, contract.right, statements, is_left=False)
-        return left, right
+    def _pieces(self, tile: str, count: int, name: str) -> list[str]:
+        """A tile of rows by steps, its steps cut into `count` parts."""
+        if count == 1:
+            return [tile]
+        parts = [f"{name}_a", f"{name}_b"]
+        self.scope.writer.line(f"{', '.join(parts)} = device.halves({tile})")
+        return [piece for part in parts for piece in self._pieces(part, count // 2, part)]
 
-    def _operand(self, contract: Contract, name: str, statements: Print, *, is_left: bool) -> str:
+    # --- operands
+
+    def _left(self, contract: Contract, first: str, size: int, statements: Print) -> str:
+        """A tile of rows by steps."""
+        scope, axis, around = self.scope, contract.axis, self.scope.tile
+        name = scope.lanes(size)
+        if first:
+            name = f"at_{axis.name}"
+            scope.writer.line(f"{name} = {first}tl.arange(0, {size})[None, :]")
+        scope.axes[axis] = Value(name, lanes=True)
+        scope.tile = Tile(axis, first or None, size, scope.exists(axis, name, size))
+        text = self._operand(contract, contract.left, statements, Value("", lanes=True))
+        scope.tile = around
+        return text
+
+    def _right(
+        self, contract: Contract, first: str, size: int, statements: Print, number: int = 0
+    ) -> str:
+        """A tile of steps by lanes."""
+        scope, axis = self.scope, contract.axis
+        rows, row_mask = scope.rows, scope.row_mask
+        name = f"down_{axis.name}{number or ''}"
+        wide = ".to(tl.int64)" if scope.needs_64_bits else ""
+        scope.writer.line(f"{name} = {first}tl.arange(0, {size})[:, None]{wide}")
+        scope.axes[axis] = Value(name, rows=True)
+        scope.rows, scope.suffix = size, "_down"
+        scope.row_mask = scope.exists(axis, name, size)
+        text = self._operand(contract, contract.right, statements, Value("", rows=True))
+        scope.rows, scope.row_mask, scope.suffix = rows, row_mask, ""
+        return text
+
+    def _operand(self, contract: Contract, name: str, statements: Print, along_steps: Value) -> str:
         """A whole tile, zero where a step does not exist: what else is there may be a NaN."""
         scope = self.scope
         needed = needed_for(name, contract.body)
         statements(needed)
-        value = scope.names[name]
-        mask = scope.mask(Value("", rows=not is_left, lanes=is_left))
-        is_loaded = needed and isinstance(needed[-1], Load) and needed[-1].buffer.role is Role.INPUT
+        value, mask = scope.names[name], scope.mask(along_steps)
         text = value.text
-        if mask is not None and not (is_loaded and (value.lanes if is_left else value.rows)):
+        is_loaded = needed and isinstance(needed[-1], Load) and needed[-1].buffer.role is Role.INPUT
+        if mask is not None and not (is_loaded and value.along(along_steps) == value):
             text = f"tl.where({mask}, {text}, 0)"
         whole = Value("", rows=True, lanes=True)
         if scope.size_of(value) != scope.size_of(whole):
@@ -70,32 +112,3 @@ class Products:
         if contract.source.compute is not contract.source:
             text += f".to({NAMES[contract.source]})"
         return text
-
-    @contextmanager
-    def _steps_as_lanes(self, contract: Contract, start: str | None) -> Iterator[None]:
-        """A tile of rows by steps."""
-        scope, axis, size = self.scope, contract.axis, self.tiling.steps[contract.axis].size
-        around = scope.tile
-        name = scope.lanes(size)
-        if start is not None:
-            name = f"at_{axis.name}"
-            scope.writer.line(f"{name} = {start} + tl.arange(0, {size})[None, :]")
-        scope.axes[axis] = Value(name, lanes=True)
-        scope.tile = Tile(axis, start, size, scope.exists(axis, name, size))
-        yield
-        scope.tile = around
-
-    @contextmanager
-    def _steps_as_rows(self, contract: Contract, start: str | None) -> Iterator[None]:
-        """A tile of steps by lanes."""
-        scope, axis, size = self.scope, contract.axis, self.tiling.steps[contract.axis].size
-        rows, row_mask = scope.rows, scope.row_mask
-        name = f"down_{axis.name}"
-        wide = ".to(tl.int64)" if scope.needs_64_bits else ""
-        first = "" if start is None else f"{start} + "
-        scope.writer.line(f"{name} = {first}tl.arange(0, {size})[:, None]{wide}")
-        scope.axes[axis] = Value(name, rows=True)
-        scope.rows, scope.suffix = size, "_down"
-        scope.row_mask = scope.exists(axis, name, size)
-        yield
-        scope.rows, scope.row_mask, scope.suffix = rows, row_mask, ""

@@ -6,12 +6,13 @@ unknown one is looped over. Several short rows share a tile (AStitch's horizonta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
 from hemstitch.ir.dims import Dim, divides
 from hemstitch.ir.dims import product as product_of
+from hemstitch.ir.types import DType
 from hemstitch.kernel.index import Axis
 from hemstitch.kernel.nodes import (
     Accumulate,
@@ -21,7 +22,9 @@ from hemstitch.kernel.nodes import (
     Load,
     Loop,
     Nest,
+    Role,
     Stmt,
+    Store,
     walk,
 )
 
@@ -35,10 +38,16 @@ MOST_WARPS = 16
 LEAST_DOT = 16  # rows, lanes and steps of the smallest tile that matrix units take
 MOST_DOT_ROWS = 128
 ACCUMULATED = 16384  # elements of a tile that is added up in registers: 64 a thread of 8 warps
-DOT_PER_WARP = 2048
+ACCUMULATED_ONE_BY_ONE = 8192  # of f32, whose operands are there too
+DOT_PER_WARP = 1024
+MOST_DOT_WARPS = 8
+DOT_PROGRAMS = 4  # a product's program takes the place of so many others
 GROUP = 4  # warps that work on one product together
-LONGEST_WHOLE_SUM = 128  # steps whose operands fit shared memory at once
+MOST_STEPS = 64  # whose operands fit shared memory at once
+MOST_STEPS_ONE_BY_ONE = 32  # whose operands fit registers
+HALF = 2  # bytes
 STEP_BYTES = 128  # of each row of an operand in one block of steps
+BLOCK_BYTES = 1 << 15  # of a block of the right operand
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +96,8 @@ class Tiling:
     def warps(self) -> int:
         """Of 32 threads, so that the largest tile gives each thread enough to do."""
         widest = max((lanes.size for lanes in self.lanes.values()), default=1)
-        least = GROUP if self.steps else 1
-        return min(MOST_WARPS, max(least, power_of_two(self.rows * widest) // self.per_warp))
+        least, most = (GROUP, MOST_DOT_WARPS) if self.steps else (1, MOST_WARPS)
+        return min(most, max(least, power_of_two(self.rows * widest) // self.per_warp))
 
 
 def power_of_two(size: int) -> int:
@@ -113,7 +122,7 @@ def choose(nest: Nest, hint: Callable[[Dim], int], programs: int, shape: Shape =
 
 def _choose_products(
     nest: Nest,
-    products: Iterable[Contract],
+    products: Sequence[Contract],
     lanes: Mapping[Axis, Lanes],
     hint: Callable[[Dim], int],
     programs: int,
@@ -123,20 +132,32 @@ def _choose_products(
     lanes = {axis: replace(each, size=max(LEAST_DOT, each.size)) for axis, each in lanes.items()}
     widest = max(each.size for each in lanes.values())
     *outer, last = (hint(axis.extent) for axis in nest.rows)
-    rows = min(MOST_DOT_ROWS, ACCUMULATED * shape.elements // TILE // widest, power_of_two(last))
-    while rows > LEAST_DOT and prod(outer) * -(-last // rows) < programs:
+    has_units = all(product.source.bytes == HALF for product in products)
+    most = (ACCUMULATED if has_units else ACCUMULATED_ONE_BY_ONE) * shape.elements // TILE
+    keeps = any(isinstance(s, Store) and s.buffer.role is Role.TASK for s in walk(nest.body))
+    rows = min(MOST_DOT_ROWS, most // max(len(products), 1 + keeps) // widest, power_of_two(last))
+    while rows > LEAST_DOT and DOT_PROGRAMS * prod(outer) * -(-last // rows) < programs:
         rows //= 2
-    steps = {product.axis: lanes.get(product.axis) or _steps(product) for product in products}
+    steps = {
+        product.axis: lanes.get(product.axis) or _steps(product, widest) for product in products
+    }
     per_warp = DOT_PER_WARP * shape.per_warp // PER_WARP
     return Tiling(max(LEAST_DOT, rows), lanes, per_warp, steps)
 
 
-def _steps(product: Contract) -> Lanes:
-    """The whole sum at once, if it is short, else blocks of 128 bytes."""
-    extent = product.axis.extent
-    if isinstance(extent, int) and extent <= LONGEST_WHOLE_SUM:
+def _steps(product: Contract, widest: int) -> Lanes:
+    """The whole sum at once, if it is short, else in blocks, several of which are loaded ahead."""
+    extent, most = product.axis.extent, most_steps(product.source)
+    if isinstance(extent, int) and extent <= most:
         return Lanes(max(LEAST_DOT, power_of_two(extent)), True)
-    return Lanes(STEP_BYTES // product.source.bytes, False)
+    block = min(STEP_BYTES, BLOCK_BYTES // widest) // product.source.bytes
+    return Lanes(max(LEAST_DOT, min(most, block)), False)
+
+
+def most_steps(source: DType) -> int:
+    """How many steps of a sum go in one instruction of Triton's. There are no matrix units for f32:
+    Triton takes all operands of its steps into registers at once."""
+    return MOST_STEPS if source.bytes == HALF else MOST_STEPS_ONE_BY_ONE
 
 
 def _lanes(extent: Dim) -> Lanes:
