@@ -23,6 +23,7 @@ from torch import Tensor
 
 from benchmarks.calls import differentiable
 from benchmarks.cases import CASES, Case, tensors
+from benchmarks.products import PRODUCTS
 from hemstitch.backend import compile_with
 from hemstitch.codegen.triton.kernel import SEMAPHORE, Program, print_kernel
 from hemstitch.compile import Compiled
@@ -104,6 +105,7 @@ def verdict(target: str, program: Program) -> Verdict:
         program.warps,
         compiled.shared_bytes,
         barriers=program.barriers,
+        has_dot="tl.dot(" in program.text,
         width_bits=WIDE_BITS if program.is_wide else 0,
     )
     if target.startswith("gfx"):
@@ -127,7 +129,7 @@ def main() -> None:
     parser.add_argument("--only", default="", metavar="NAME", help="cases whose name contains it")
     parser.add_argument("--rows", type=int, default=4096)
     arguments = parser.parse_args()
-    cases = [case for case in CASES if arguments.only in case.name]
+    cases = [case for case in (*CASES, *PRODUCTS) if arguments.only in case.name]
     programs = [program for case in cases for program in programs_of(case, arguments.rows)]
     count = wrong = 0
     for found in verdicts(arguments.targets.split(","), programs):

@@ -16,9 +16,12 @@ from hemstitch.ir.dims import evaluate
 from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, Operand
 from hemstitch.ir.ops import is_view
 from hemstitch.ir.types import DType, contiguous_strides
+from hemstitch.kernel.nodes import Contract, Loop, statements
 from hemstitch.passes.engine import Rule, rewrite
 from hemstitch.stitch.machine import Machine
+from hemstitch.stitch.stitch import stitch
 
+LEAST_ROWS, MOST_ROWS = 16, 128  # of a product's tile
 MULTIPLIED = frozenset({DType.F32, DType.F16, DType.BF16})
 
 
@@ -105,15 +108,37 @@ def _gain(
     if cluster in clustering.unstitchable:
         return -1.0
     result, inside = opened.results[product], set(cluster.vertices)
-    others = inside - _made_for(product, result)
-    if not others:
+    if not inside - _made_for(product, result):
         return -1.0
     saved = _saved(result, inside, clustering)
     saved += sum(_saved(operand, inside, clustering) for operand in map(_below, product.inputs))
-    work = 2 * evaluate(product.type.size * product.inputs[0].shape[-1], clustering.hints)
-    rate = machine.products[product.inputs[0].type.dtype.bytes]
-    slower = work / rate * (1 / machine.products_share - 1)
-    return saved / machine.memory_bytes_per_second + machine.launch_seconds - slower
+    longer = _longer(product, clustering, cluster, machine)
+    return saved / machine.memory_bytes_per_second + machine.launch_seconds - longer
+
+
+def _longer(product: Node, clustering: Clustering, cluster: Cluster, machine: Machine) -> float:
+    """Seconds that a kernel of ours multiplies longer than the library: it is slower, and where
+    it needs whole rows its tiles are flat, so that L2 is the limit."""
+    bytes_ = product.inputs[0].type.dtype.bytes
+    units = machine.products[bytes_]
+    work = evaluate(product.type.size * product.inputs[0].shape[-1], clustering.hints)
+    columns = _columns(clustering, cluster)
+    rows = max(LEAST_ROWS, min(units.tile // columns, MOST_ROWS))
+    library = 2 * work / units.operations_per_second
+    loads = work * (1 / rows + 1 / columns) * bytes_ / units.operand_bytes_per_second
+    ours = max(library / units.share, loads)
+    return ours - library
+
+
+def _columns(clustering: Clustering, cluster: Cluster) -> int:
+    """Of the widest tile of a product in the cluster's kernel."""
+    kernel = stitch([clustering.group(cluster.vertices)], clustering.machine, "attempt").kernel
+    lanes = [
+        loop.axis.extent
+        for loop in statements(kernel)
+        if isinstance(loop, Loop) and any(isinstance(s, Contract) for s in loop.body)
+    ]
+    return max(1 << (evaluate(each, clustering.hints) - 1).bit_length() for each in lanes)
 
 
 def _made_for(product: Node, result: Node) -> set[Node]:

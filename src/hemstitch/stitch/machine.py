@@ -11,6 +11,17 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class MatrixUnits:
+    """How fast matrices are multiplied. `tile`: elements of a product that a program of ours adds
+    up at once; the fewer rows it has, the more often the other matrix is read again."""
+
+    operations_per_second: float  # that the library reaches
+    share: float  # of that, what a kernel of ours reaches with large tiles
+    operand_bytes_per_second: float  # of all programs together, into on-chip memory
+    tile: int
+
+
+@dataclass(frozen=True, slots=True)
 class Machine:
     """Sizes in bytes, rates per second, times in seconds."""
 
@@ -26,9 +37,7 @@ class Machine:
     memory_bytes_per_second: float  # of all threads together, beyond the caches
     cache_bytes_per_second: float  # of one thread, out of L2
     most_packed: int  # groups of one launch: bounds code size, argument count and registers
-    products: Mapping[int, float]  # operations per second on matrices of elements so many bytes
-    # wide, that the library reaches; empty where kernels had better not multiply matrices
-    products_share: float  # of that, what a kernel of ours reaches
+    products: Mapping[int, MatrixUnits]  # by bytes of an element; empty: no kernel multiplies any
     launch_seconds: float
     barrier_seconds: float
 
@@ -49,7 +58,6 @@ def generic_cpu(threads: int, lanes: int) -> Machine:
         cache_bytes_per_second=60e9,
         most_packed=64,
         products={},
-        products_share=1.0,
         launch_seconds=2e-6,
         barrier_seconds=1e-6,
     )
@@ -73,8 +81,7 @@ def generic_gpu(processors: int = 132) -> Machine:
         memory_bytes_per_second=bandwidth,
         cache_bytes_per_second=5e12 / processors,
         most_packed=32,
-        products={4: 5e13, 2: 7e14},
-        products_share=0.75,
+        products={4: MatrixUnits(5e13, 0.75, 1e13, 8192), 2: MatrixUnits(7e14, 0.75, 1e13, 16384)},
         launch_seconds=3e-6,
         barrier_seconds=2e-6,
     )

@@ -23,7 +23,8 @@ from hemstitch.stitch.refusal import Refused
 from hemstitch.stitch.shape import Mapping, Shape
 
 COLUMNS = 128  # of a tile, where a row need not be whole
-LONGEST_ROW = 256  # columns that stay in registers beside 15 more rows, with what becomes of them
+LONGEST_ROW = 1024  # columns that stay in registers beside 15 more rows
+LONGEST_SUM = 256  # and beside the columns of another product, which adds up along them
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +65,11 @@ def product_mapping(products: Sequence[Product], shapes: Sequence[Shape]) -> Map
     rows, (column,) = (*first.batch, *first.rows), first.columns
     axes = dict.fromkeys(axis for shape in shapes for axis in shape.axes)
     order = tuple(axis for axis in axes if axis not in rows and axis is not column)
-    if _is_needed_whole(column, products, shapes):
-        if not isinstance(column.extent, int) or column.extent > LONGEST_ROW:
-            why = f"rows of {column.extent}, at most {LONGEST_ROW} stay in registers"
-            raise Refused("product", why)
+    is_summed = any(column in product.steps for product in products)
+    if is_summed or any(column in shape.reduced for shape in shapes):
+        most = LONGEST_SUM if is_summed else LONGEST_ROW
+        if not isinstance(column.extent, int) or column.extent > most:
+            raise Refused("product", f"rows of {column.extent}, at most {most} stay in registers")
         return Mapping(rows, (*order, column))
     block = Axis(f"{column.name}b", quotient(column.extent + (COLUMNS - 1), COLUMNS))
     inner = Axis(f"{column.name}e", COLUMNS, block, column.extent)
@@ -80,9 +82,3 @@ def _check(product: Product) -> None:
         raise Refused("product", "a single row: a vector, not a matrix")
     if len(product.columns) != 1 or len(product.steps) != 1:
         raise Refused("product", "columns, or what is added up, do not lie along one axis")
-
-
-def _is_needed_whole(column: Axis, products: Sequence[Product], shapes: Sequence[Shape]) -> bool:
-    """A reduction goes along the row, or another product does."""
-    along = any(column in shape.reduced for shape in shapes)
-    return along or any(column in product.steps for product in products)

@@ -22,9 +22,7 @@ from hemstitch.kernel.nodes import (
     Load,
     Loop,
     Nest,
-    Role,
     Stmt,
-    Store,
     walk,
 )
 
@@ -41,13 +39,13 @@ ACCUMULATED = 16384  # elements of a tile that is added up in registers: 64 a th
 ACCUMULATED_ONE_BY_ONE = 8192  # of f32, whose operands are there too
 DOT_PER_WARP = 1024
 MOST_DOT_WARPS = 8
-DOT_PROGRAMS = 4  # a product's program takes the place of so many others
+DOT_PROGRAMS = 12  # of that many wanted, one that has large tiles of products is enough
 GROUP = 4  # warps that work on one product together
 MOST_STEPS = 64  # whose operands fit shared memory at once
 MOST_STEPS_ONE_BY_ONE = 32  # whose operands fit registers
 HALF = 2  # bytes
 STEP_BYTES = 128  # of each row of an operand in one block of steps
-BLOCK_BYTES = 1 << 15  # of a block of the right operand
+BLOCK_BYTES = 1 << 14  # of a block of the right operand
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +132,7 @@ def _choose_products(
     *outer, last = (hint(axis.extent) for axis in nest.rows)
     has_units = all(product.source.bytes == HALF for product in products)
     most = (ACCUMULATED if has_units else ACCUMULATED_ONE_BY_ONE) * shape.elements // TILE
-    keeps = any(isinstance(s, Store) and s.buffer.role is Role.TASK for s in walk(nest.body))
-    rows = min(MOST_DOT_ROWS, most // max(len(products), 1 + keeps) // widest, power_of_two(last))
+    rows = min(MOST_DOT_ROWS, most // len(products) // widest, power_of_two(last))
     while rows > LEAST_DOT and DOT_PROGRAMS * prod(outer) * -(-last // rows) < programs:
         rows //= 2
     steps = {
