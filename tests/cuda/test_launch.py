@@ -208,6 +208,22 @@ def test_more_streams_than_semaphores(driver, monkeypatch):
     assert words[:2] == words[3:] and words[2] not in words[:2]
 
 
+def test_two_threads_that_come_at_once_have_a_semaphore_each(driver):
+    """The second one asks while the first one's is made."""
+    words = []
+
+    class Slots(dict):
+        def setdefault(self, key, slot):
+            if not words:
+                words.append(None)
+                words[0] = semaphores.take(2, 8).data_ptr()
+            return super().setdefault(key, slot)
+
+    semaphores = Semaphores(driver.device(), 1, torch.zeros(2048, dtype=torch.int32), Slots())
+    words.append(semaphores.take(1, 8).data_ptr())
+    assert words[0] != words[1]
+
+
 # --- checks
 
 
