@@ -76,6 +76,15 @@ def test_jobs_without_time_are_named() -> None:
     assert work(JOBS, jobs, time.monotonic() - 1, lambda _: None, workers=2, limit=3.0) == jobs
 
 
+@pytest.mark.parametrize("in_turns", [False, True])
+def test_a_job_that_the_end_of_all_time_cuts_off_is_left_out(in_turns: bool) -> None:
+    lines: list[dict[str, object]] = []
+    jobs = [{"name": "hang"}]
+    end = time.monotonic() + 1
+    left_out = work(JOBS, jobs, end, lines.append, workers=1, limit=60.0, in_turns=in_turns)
+    assert left_out == jobs and lines == []
+
+
 def test_times_are_taken_one_after_the_other() -> None:
     lines: list[dict[str, float]] = []
     jobs = [{"name": "turn"}] * 3

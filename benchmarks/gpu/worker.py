@@ -13,6 +13,7 @@ import contextlib
 import importlib
 import itertools
 import json
+import math
 import os
 import queue
 import subprocess
@@ -30,6 +31,7 @@ Keep = Callable[[Line], None]
 
 DONE = "done"  # a message that ends a job
 READY = "ready"  # a line after which the job waits for its turn at the device
+NO_TIME = "no time"  # a line in place of results, where all time is over before the job's own
 LAST_WORDS = 12  # lines of a process that are kept for the report of its death
 
 
@@ -93,17 +95,19 @@ class Worker:
         default_factory=lambda: collections.deque(maxlen=LAST_WORDS)
     )
 
-    def do(self, job: Job, limit: float) -> Iterator[Line]:
-        """The results of a job that may last `limit` seconds."""
+    def do(self, job: Job, limit: float, deadline: float = math.inf) -> Iterator[Line]:
+        """The results of a job that may last `limit` seconds, and as long again from its turn on,
+        but not beyond the deadline."""
         self._start()
         end = time.monotonic() + limit
         self._send(job)
         while True:
+            rest = min(end, deadline) - time.monotonic()
             try:
-                line = self.replies.get(timeout=max(0.01, end - time.monotonic()))
+                line = self.replies.get(timeout=max(0.01, rest))
             except queue.Empty:
                 self.stop(kill=True)
-                yield {"job": job, "failure": f"stopped after {limit:.0f} s"}
+                yield {NO_TIME: True} if deadline < end else _stopped(job, limit)
                 return
             if line is None:
                 code = self.stop()
@@ -115,6 +119,7 @@ class Worker:
                 return
             yield line
             if READY in line:
+                end = time.monotonic() + limit
                 self._send({READY: True})
 
     def stop(self, kill: bool = False) -> int:
@@ -176,6 +181,10 @@ class Worker:
                 self.words.append(text.strip())
 
 
+def _stopped(job: Job, limit: float) -> Line:
+    return {"job": job, "failure": f"stopped after {limit:.0f} s"}
+
+
 def work(
     module: str,
     jobs: Sequence[Job],
@@ -199,12 +208,19 @@ def work(
     return list(waiting)
 
 
+def _take(line: Line, job: Job, waiting: collections.deque[Job], keep: Keep) -> None:
+    if NO_TIME in line:
+        waiting.append(job)
+    elif READY not in line:
+        keep(line)
+
+
 def _here(module: str, waiting: collections.deque[Job], deadline: float, keep: Keep) -> None:
     run = importlib.import_module(module).run
     while waiting and time.monotonic() < deadline:
-        for line in answer(run, waiting.popleft()):
-            if READY not in line:
-                keep(line)
+        job = waiting.popleft()
+        for line in answer(run, job):
+            _take(line, job, waiting, keep)
 
 
 def _at_once(
@@ -224,9 +240,9 @@ def _at_once(
                 if not waiting:
                     break
                 job = waiting.popleft()
-            for line in worker.do(job, min(limit, max(1.0, deadline - time.monotonic()))):
+            for line in worker.do(job, limit, deadline):
                 with lock:
-                    keep(line)
+                    _take(line, job, waiting, keep)
         worker.stop(kill=True)
 
     threads = [threading.Thread(target=loop) for _ in range(min(workers, len(waiting)))]
@@ -248,14 +264,12 @@ def _in_turns(
     pool = [Worker(module, threads=1) for _ in range(workers)]
     while waiting and time.monotonic() < deadline:
         batch = [waiting.popleft() for _ in range(min(workers, len(waiting)))]
-        left = min(limit, max(1.0, deadline - time.monotonic()))
-        streams = [worker.do(job, left) for worker, job in zip(pool, batch)]
+        streams = [worker.do(job, limit, deadline) for worker, job in zip(pool, batch)]
         with ThreadPoolExecutor(len(streams)) as threads:
             first = list(threads.map(lambda stream: next(stream, None), streams))
-        for line, stream in zip(first, streams):
+        for job, line, stream in zip(batch, first, streams):
             for each in itertools.chain([line], stream) if line is not None else ():
-                if READY not in each:
-                    keep(each)
+                _take(each, job, waiting, keep)
     for worker in pool:
         worker.stop(kill=True)
 
