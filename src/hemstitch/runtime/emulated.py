@@ -45,8 +45,9 @@ class _Emulated:
         tensors, numbers = arguments[:count], arguments[count:-1]
         names = [str(size) for size in program.sizes]
         sizes = {name: int(number) for name, number in zip(names, numbers)}  # type: ignore[call-overload]
-        tiles = evaluate(program.tiles, sizes)
-        programs = max(1, min(EMULATED, tiles))
+        programs = min(EMULATED, evaluate(program.tiles, sizes))
+        if not programs:  # nor is there a launch on a GPU
+            return
         given: dict[str, object] = {b.name: t for b, t in zip(program.parameters, tensors)}
         given |= _scratch(program, sizes | {"threads": programs})
         if program.barriers:

@@ -81,7 +81,11 @@ class Launcher:
         self._on(index).call_for(sizes, aligned=True)
 
     def _on(self, index: int) -> _OnDevice:
-        return self._by_device.setdefault(index, _OnDevice(self.program, self._find(index)))
+        found = self._by_device.get(index)
+        if found is None:
+            made = _OnDevice(self.program, self._find(index))
+            found = self._by_device.setdefault(index, made)
+        return found
 
 
 class _OnDevice:
