@@ -76,6 +76,16 @@ def test_jobs_without_time_are_named() -> None:
     assert work(JOBS, jobs, time.monotonic() - 1, lambda _: None, workers=2, limit=3.0) == jobs
 
 
+def test_what_a_stopped_job_has_started_ends_with_it() -> None:
+    lines: list[dict[str, int]] = []
+    work(JOBS, [{"name": "parent"}], time.monotonic() + 60, lines.append, workers=1, limit=2.0)
+    state = Path(f"/proc/{lines[0]['child']}/stat")
+    end = time.monotonic() + 10
+    while state.exists() and state.read_text().split()[2] != "Z":
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
 @pytest.mark.parametrize("in_turns", [False, True])
 def test_a_job_that_the_end_of_all_time_cuts_off_is_left_out(in_turns: bool) -> None:
     lines: list[dict[str, object]] = []

@@ -16,6 +16,7 @@ import json
 import math
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -128,15 +129,24 @@ class Worker:
         if process is None:
             return 0
         if kill:
-            process.kill()
+            self._kill(process)
         with contextlib.suppress(BrokenPipeError):
             assert process.stdin is not None
             process.stdin.close()
         try:
             return process.wait(timeout=60)
         except subprocess.TimeoutExpired:
-            process.kill()
+            self._kill(process)
             return process.wait()
+
+    def _kill(self, process: subprocess.Popen[str]) -> None:
+        """With all that it has started, so that nothing disturbs what is timed later; those of
+        another worker's process are that one's."""
+        if self.prefix:
+            process.kill()
+        else:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
     def last_words(self) -> str:
         return " | ".join(self.words)
@@ -159,6 +169,7 @@ class Worker:
             stderr=subprocess.PIPE,
             text=True,
             env={"TORCHINDUCTOR_COMPILE_THREADS": str(self.threads), **os.environ},
+            start_new_session=not self.prefix,
         )
         assert self.process.stdout is not None and self.process.stderr is not None
         for target, stream in (
