@@ -16,7 +16,7 @@ from hemstitch.errors import KernelBuildError
 from hemstitch.latency.architecture import architecture
 from hemstitch.latency.disassembly import disassemble
 from hemstitch.runtime.cross import tools_folder
-from hemstitch.runtime.cuda import tune
+from hemstitch.runtime.cuda import kernel, tune
 from hemstitch.runtime.cuda.estimate import bytes_of, estimate, trips
 from hemstitch.runtime.cuda.kernel import build, variant_of
 from hemstitch.runtime.cuda.launch import likely
@@ -151,6 +151,27 @@ def test_with_a_clock_the_fastest_of_the_best_estimates(
     assert len(driver.seen) == tune.MOST_TIMED
     (file,) = tmp_path.iterdir()
     assert json.loads(file.read_text())["seconds"] == {"1": 7e-3, "2": 5e-3, "0": 6e-3}
+
+
+def test_a_candidate_that_cannot_be_loaded_is_not_timed(choose, estimated, monkeypatch, driver):
+    programs = softmax()
+    estimated.update(zip(programs, (3.0, 1.0)))
+
+    def do_bench(launch, **more: object) -> float:
+        launch()
+        return 1.0
+
+    monkeypatch.setattr(tune, "do_bench", do_bench)
+    load = kernel.load
+    monkeypatch.setattr(
+        "hemstitch.runtime.cuda.launch.load",
+        lambda program, *more: refuse() if program is programs[1] else load(program, *more),
+    )
+    assert choose(programs, timed=True) is programs[0] and len(driver.seen) == 1
+
+
+def refuse() -> None:
+    raise KernelBuildError("it cannot be loaded")
 
 
 def test_the_winner_is_remembered(choose, estimated):
