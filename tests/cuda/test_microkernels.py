@@ -4,6 +4,7 @@ options, and they give what the latency evaluator wants."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from benchmarks.gpu import fit
 from benchmarks.gpu.launcher import Launcher
 from hemstitch.latency.architecture import HOPPER, Architecture
 
-SECONDS = 1e-3
+CLOCK = count(1.0)  # each launch takes longer
 
 
 class OnStub(Launcher):
@@ -43,7 +44,7 @@ class OnStub(Launcher):
 
     def seconds_of(self, run: Callable[[], object]) -> float:
         run()
-        return SECONDS
+        return next(CLOCK)
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def launcher(driver, monkeypatch) -> OnStub:
     monkeypatch.setattr(chosen.active, "get_current_stream", lambda index: driver.stream)
     monkeypatch.setattr(chosen.active, "get_device_capability", lambda index: (9, 0))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(fit, "event_clock", lambda run: run() or SECONDS)
+    monkeypatch.setattr(fit, "event_clock", lambda run: run() or next(CLOCK))
     monkeypatch.setattr(fit, "MEBIBYTE", 64)
     monkeypatch.setattr(fit, "describe", lambda kind: {})
     return OnStub("cuda")
@@ -74,3 +75,9 @@ def test_what_the_measurements_are_called_is_what_the_constants_look_for(launche
     found = fit.fitted_from(launcher, lines)
     guessed = "constant, local, matrix, store, system register, warpgroup matrix"
     assert found.source.endswith(f"; guessed: {guessed}")
+
+
+def test_a_step_that_takes_no_time_is_no_measurement(launcher, monkeypatch):
+    monkeypatch.setattr(OnStub, "seconds_of", lambda self, run: 1.0)
+    with pytest.raises(ValueError, match="4000 steps of block_barriers take no longer than 2000"):
+        fit.barriers(launcher)
