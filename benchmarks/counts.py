@@ -16,7 +16,6 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,8 @@ from torch.utils._pytree import tree_leaves
 from benchmarks import stand_in
 from benchmarks.cases import CASES
 from benchmarks.inductor_kernels import generated
+from benchmarks.machine import version_of
+from benchmarks.table import insert
 from hemstitch.explain import explain
 
 RESULTS = Path(__file__).parent / "results" / "cuda-counts.json"
@@ -220,17 +221,8 @@ def _about() -> dict[str, str]:
     today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
     names = ("hemstitch", "torch", "triton")
     return {"date": today, "device": f"{stand_in.PROPERTIES.name}, not there"} | {
-        name: _version(name) for name in names
+        name: version_of(name) for name in names
     }
-
-
-def _version(package: str) -> str:
-    if package == "torch":
-        return str(torch.__version__)
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "?"
 
 
 def row(line: dict[str, Any]) -> str:
@@ -254,14 +246,6 @@ def table(record: dict[str, Any]) -> list[str]:
     ]
 
 
-def insert(text: str, rows: list[str]) -> str:
-    before, _, rest = text.partition(START)
-    _, _, after = rest.partition(END)
-    if not after:
-        raise ValueError("the markers for the counts are missing")
-    return "\n".join([before + START, *rows, END]) + after
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.counts")
     parser.add_argument("--json", type=Path)
@@ -270,7 +254,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.table:
         rows = table(json.loads(RESULTS.read_text()))
-        PAGE.write_text(insert(PAGE.read_text(encoding="utf-8"), rows), encoding="utf-8")
+        text = insert(PAGE.read_text(encoding="utf-8"), rows, START, END)
+        PAGE.write_text(text, encoding="utf-8")
         return
     environment = stand_in.preload()
     if environment is None:

@@ -16,6 +16,8 @@ from benchmarks.gpu import correctness, render, speed
 from benchmarks.gpu.rank import rank_correlation
 from benchmarks.gpu.worker import Worker, work
 from benchmarks.timing import Timing
+from hemstitch.latency.disassembly import disassemble
+from hemstitch.latency.loops import find_loops
 from hemstitch.stitch.machine import generic_gpu
 from tests.compiled import plans_of
 
@@ -74,6 +76,25 @@ def test_jobs_without_time_are_named() -> None:
     assert work(JOBS, jobs, time.monotonic() - 1, lambda _: None, workers=2, limit=3.0) == jobs
 
 
+def test_what_a_stopped_job_has_started_ends_with_it() -> None:
+    lines: list[dict[str, int]] = []
+    work(JOBS, [{"name": "parent"}], time.monotonic() + 60, lines.append, workers=1, limit=2.0)
+    state = Path(f"/proc/{lines[0]['child']}/stat")
+    end = time.monotonic() + 10
+    while state.exists() and state.read_text().split()[2] != "Z":
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("in_turns", [False, True])
+def test_a_job_that_the_end_of_all_time_cuts_off_is_left_out(in_turns: bool) -> None:
+    lines: list[dict[str, object]] = []
+    jobs = [{"name": "hang"}]
+    end = time.monotonic() + 1
+    left_out = work(JOBS, jobs, end, lines.append, workers=1, limit=60.0, in_turns=in_turns)
+    assert left_out == jobs and lines == []
+
+
 def test_times_are_taken_one_after_the_other() -> None:
     lines: list[dict[str, float]] = []
     jobs = [{"name": "turn"}] * 3
@@ -96,6 +117,44 @@ def test_a_slice_leaves_its_time_to_those_behind_it() -> None:
     assert first == pytest.approx(0.24 * (540 - command.RESERVE), abs=1)
     last = command.deadline_of(len(slices) - 1, slices, now + 540) - now
     assert last == pytest.approx(540 - command.RESERVE, abs=1)
+
+
+MEASURED = {  # what a step is made of
+    "chase": ({"places": "*i32", "result": "*i32"}, {"BLOCK": 32}, "LDG"),
+    "multiply_chain": ({"result": "*fp32"}, {"BLOCK": 32}, "FFMA"),
+    "exponential_chain": ({"result": "*fp32"}, {"BLOCK": 32}, "MUFU"),
+    "sum_chain": ({"result": "*fp32"}, {"BLOCK": 32}, "SHFL"),
+    "load_rate": (
+        {"source": "*fp32", "result": "*fp32", "span": "i32"},
+        {"BLOCK": 1024, "CACHE": ""},
+        "LDG",
+    ),
+    "store_rate": ({"result": "*fp32"}, {"BLOCK": 256}, "STG"),
+    "block_barriers": ({"result": "*fp32"}, {}, "BAR"),
+    "atomic_chain": ({"counters": "*i32", "result": "*i32"}, {}, "ATOMG"),
+    "atomic_rate": ({"counters": "*fp32", "spread": "i32"}, {"BLOCK": 128}, "REDG"),
+}
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_what_a_microkernel_measures_is_in_its_loops(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not in front of them, where the compiler puts what is the same in each step."""
+    pytest.importorskip("triton")
+    from benchmarks.gpu import microkernels  # noqa: PLC0415
+    from hemstitch.runtime.cross import compile_for, tools_folder  # noqa: PLC0415
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    signature, constants, opcode = MEASURED[name]
+    kernel = getattr(microkernels, name)
+    built = compile_for(kernel, {**signature, "steps": "i32"}, constants, "sm_90", warps=4)
+    code = disassemble(built.binary, tools_folder())
+    loops = find_loops(code, {})
+    assert loops
+    for loop in loops:
+        inside = [row.base for row in code.instructions if loop.holds(row.address)]
+        assert inside.count(opcode) >= max(1, inside.count("FADD")), inside
 
 
 def test_ranks() -> None:

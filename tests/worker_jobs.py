@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -18,6 +19,9 @@ def run(job: dict[str, str]) -> Iterator[dict[str, object]]:
         time.sleep(60)
     if job["name"] == "raise":
         raise ValueError("no good")
+    if job["name"] == "parent":
+        yield {"child": subprocess.Popen(["sleep", "60"]).pid}
+        time.sleep(60)
     if job["name"] == "turn":
         yield {"ready": True}
         start = time.monotonic()

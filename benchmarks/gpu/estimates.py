@@ -18,7 +18,7 @@ from hemstitch.latency.architecture import from_json
 from hemstitch.latency.disassembly import SourceLine, disassemble
 from hemstitch.latency.evaluate import Launch, evaluate
 from hemstitch.latency.ptx import parse_ptx
-from hemstitch.runtime.cross import compile_for, tools_folder
+from hemstitch.runtime.cross import ALIGNMENT, compile_for, tools_folder
 
 ROWS, COLUMNS = 65536, 1024
 ROWS_EMULATED = 8
@@ -33,19 +33,15 @@ class Candidate:
     warps: int
     memory_bytes: float
     trips: float = 1.0  # of its one loop
-    divisible: tuple[str, ...] = ()
 
 
-def _copy(block: int, warps: int, known: bool) -> Callable[[Launcher], Candidate]:
+def _copy(block: int, warps: int, less: int = 0) -> Callable[[Launcher], Candidate]:
+    """`less`: elements at the end that are not copied; 1 makes their number no multiple of 16."""
+
     def make(launcher: Launcher) -> Candidate:
         count = _rows(launcher) * COLUMNS
-        arguments = {**_tensors(launcher, count, count), "count": count, "BLOCK": block}
-        divisible = ("count",) if known else ()
-        if not known:  # Triton's launcher looks at the number
-            arguments["count"] = count - 1
-        return Candidate(
-            microkernels.copy, count // block, arguments, warps, 8.0 * count, divisible=divisible
-        )
+        arguments = {**_tensors(launcher, count, count), "count": count - less, "BLOCK": block}
+        return Candidate(microkernels.copy, count // block, arguments, warps, 8.0 * count)
 
     return make
 
@@ -101,9 +97,9 @@ def _dropout(block: int, warps: int) -> Callable[[Launcher], Candidate]:
 
 
 CANDIDATES: Mapping[str, Callable[[Launcher], Candidate]] = {
-    "copy, vectors": _copy(1024, 4, True),
-    "copy, single words": _copy(1024, 4, False),
-    "copy, large blocks": _copy(8192, 8, True),
+    "copy, vectors": _copy(1024, 4),
+    "copy, single words": _copy(1024, 4, less=1),
+    "copy, large blocks": _copy(8192, 8),
     "row sums, 1 program of 4 warps per SM": _row_sums(1, 4),
     "row sums, 4 programs of 4 warps per SM": _row_sums(4, 4),
     "row sums, 16 programs of 4 warps per SM": _row_sums(16, 4),
@@ -148,7 +144,7 @@ def line_of(launcher: Launcher, job: Job) -> Line:
         constants,
         architecture.target,
         warps=candidate.warps,
-        divisible_by_16=candidate.divisible,
+        divisible_by_16=[n for n, v in numbers.items() if _is_multiple(v)],
     )
     launch = Launch(
         programs=candidate.programs,
@@ -169,6 +165,11 @@ def line_of(launcher: Launcher, job: Job) -> Line:
         "bound": estimate.bound.value,
         "measured": seconds,
     }
+
+
+def _is_multiple(value: object) -> bool:
+    """As Triton's launcher, which is what is timed, looks at numbers."""
+    return isinstance(value, int) and value % ALIGNMENT == 0
 
 
 def _loops(kernel: Any) -> list[SourceLine]:

@@ -23,6 +23,8 @@ MEBIBYTE = 1 << 20
 LINE_WORDS = 32  # of 4 bytes in a line of the cache
 FULL_PROGRAMS, FULL_WARPS = 8, 8  # programs of an SM and warps of each that fill it
 FULL_BLOCK = FULL_WARPS * WARP
+FOUR_EACH = 4 * FULL_BLOCK  # so that one address is computed for four accesses
+L1_SPAN, L2_SPAN = 1 << 14, 1 << 21  # elements of 4 bytes that fit: 64 KiB and 8 MiB
 
 
 # --- memory
@@ -74,38 +76,42 @@ def memory_latency(launcher: Launcher) -> Values:
     return found
 
 
-def cache_bandwidth(launcher: Launcher) -> Values:
-    """Bytes per second out of L2."""
-    span, block = launcher.choose(8 * MEBIBYTE // 4, 1024), 1024
+def _load_seconds(launcher: Launcher, span: int, cache: str) -> tuple[float, int]:
+    """Of a step of all programs, and the elements that they load in it."""
     programs = launcher.processors * launcher.choose(FULL_PROGRAMS, 1)
+    span = launcher.choose(span, FOUR_EACH)
     arguments = {
         "source": torch.zeros(span, device=launcher.device),
-        "result": torch.empty(programs * block, device=launcher.device),
+        "result": torch.empty(programs * FOUR_EACH, device=launcher.device),
         "span": span,
-        "BLOCK": block,
+        "BLOCK": FOUR_EACH,
+        "CACHE": cache,
     }
-    steps = launcher.choose(512, 8)
+    steps = launcher.choose(1024, 8)
     seconds = launcher.per_step(
-        microkernels.cache_rate, programs, arguments, steps, warps=FULL_WARPS
+        microkernels.load_rate, programs, arguments, steps, warps=FULL_WARPS
     )
-    return {"bytes per second out of L2": 4 * block * programs / seconds}
+    return seconds, programs * FOUR_EACH
+
+
+def cache_bandwidth(launcher: Launcher) -> Values:
+    """Bytes per second out of L2: `.cg` passes L1 by."""
+    seconds, elements = _load_seconds(launcher, L2_SPAN, ".cg")
+    return {"bytes per second out of L2": 4 * elements / seconds}
 
 
 def access_rate(launcher: Launcher) -> Values:
-    """Threads per clock and SM that load or store 32 bits."""
+    """Words of 32 bits per clock and SM that are loaded from L1, or stored."""
+    seconds, elements = _load_seconds(launcher, L1_SPAN, "")
+    found = {"lanes of loads": _lanes(launcher, elements, seconds)}
     programs = launcher.processors * launcher.choose(FULL_PROGRAMS, 1)
-    source = torch.zeros(8 * FULL_BLOCK, device=launcher.device)
     result = torch.empty(programs * 8 * FULL_BLOCK, device=launcher.device)
-    steps = launcher.choose(2048, 8)
-    found = {}
-    for name, kernel, tensors in (
-        ("loads", microkernels.load_rate, {"source": source, "result": result}),
-        ("stores", microkernels.store_rate, {"result": result}),
-    ):
-        arguments = {**tensors, "BLOCK": FULL_BLOCK}
-        seconds = launcher.per_step(kernel, programs, arguments, steps, warps=FULL_WARPS)
-        found[f"lanes of {name}"] = _lanes(launcher, FULL_BLOCK * programs, seconds)
-    return found
+    seconds = launcher.per_step(
+        *(microkernels.store_rate, programs, {"result": result, "BLOCK": FULL_BLOCK}),
+        launcher.choose(2048, 8),
+        warps=FULL_WARPS,
+    )
+    return found | {"lanes of stores": _lanes(launcher, FULL_BLOCK * programs, seconds)}
 
 
 def _lanes(launcher: Launcher, elements: int, seconds: float) -> float:

@@ -102,9 +102,13 @@ class Launcher:
         steps: int,
         **options: Any,
     ) -> float:
-        """Seconds of one of its steps, from two launches of which one has twice as many."""
+        """Seconds of one of its steps, from two launches of which one has twice as many.
+
+        Raises ValueError where that one takes no longer: no constant may come of it."""
         few, many = (
             self.seconds(kernel, programs, {**arguments, "steps": count}, **options)
             for count in (steps, 2 * steps)
         )
+        if self.is_real and many <= few:
+            raise ValueError(f"{2 * steps} steps of {kernel.__name__} take no longer than {steps}")
         return max(many - few, 1e-12) / steps

@@ -53,24 +53,15 @@ def exponential_chain(result, steps, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def load_rate(source, result, steps, BLOCK: tl.constexpr):
-    """Loads out of L1 of which none waits for another."""
+def load_rate(source, result, steps, span, BLOCK: tl.constexpr, CACHE: tl.constexpr):
+    """Loads of which none waits for another, out of `span` elements, a power of two. Were that a
+    constant, ptxas would load once before the loop and only add in it."""
     lanes = tl.arange(0, BLOCK)
     total = tl.zeros([BLOCK], tl.float32)
-    for step in tl.range(0, steps, loop_unroll_factor=8):
-        total += tl.load(source + lanes + (step & 7) * BLOCK)
-    tl.store(result + tl.program_id(0) * BLOCK + lanes, total)
-
-
-@triton.jit
-def cache_rate(source, result, steps, span, BLOCK: tl.constexpr):
-    """Loads out of L2: `span` elements do not fit L1, and `.cg` passes it by."""
-    lanes = tl.arange(0, BLOCK)
-    total = tl.zeros([BLOCK], tl.float32)
-    at = (tl.program_id(0) * BLOCK) % span
+    at = (tl.program_id(0) * BLOCK) & (span - 1)
     for _ in tl.range(0, steps, loop_unroll_factor=8):
-        total += tl.load(source + at + lanes, cache_modifier=".cg")
-        at = (at + tl.num_programs(0) * BLOCK) % span
+        total += tl.load(source + at + lanes, cache_modifier=CACHE)
+        at = (at + BLOCK) & (span - 1)
     tl.store(result + tl.program_id(0) * BLOCK + lanes, total)
 
 

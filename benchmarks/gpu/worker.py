@@ -13,8 +13,10 @@ import contextlib
 import importlib
 import itertools
 import json
+import math
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -30,6 +32,7 @@ Keep = Callable[[Line], None]
 
 DONE = "done"  # a message that ends a job
 READY = "ready"  # a line after which the job waits for its turn at the device
+NO_TIME = "no time"  # a line in place of results, where all time is over before the job's own
 LAST_WORDS = 12  # lines of a process that are kept for the report of its death
 
 
@@ -93,17 +96,19 @@ class Worker:
         default_factory=lambda: collections.deque(maxlen=LAST_WORDS)
     )
 
-    def do(self, job: Job, limit: float) -> Iterator[Line]:
-        """The results of a job that may last `limit` seconds."""
+    def do(self, job: Job, limit: float, deadline: float = math.inf) -> Iterator[Line]:
+        """The results of a job that may last `limit` seconds, and as long again from its turn on,
+        but not beyond the deadline."""
         self._start()
         end = time.monotonic() + limit
         self._send(job)
         while True:
+            rest = min(end, deadline) - time.monotonic()
             try:
-                line = self.replies.get(timeout=max(0.01, end - time.monotonic()))
+                line = self.replies.get(timeout=max(0.01, rest))
             except queue.Empty:
                 self.stop(kill=True)
-                yield {"job": job, "failure": f"stopped after {limit:.0f} s"}
+                yield {NO_TIME: True} if deadline < end else _stopped(job, limit)
                 return
             if line is None:
                 code = self.stop()
@@ -115,6 +120,7 @@ class Worker:
                 return
             yield line
             if READY in line:
+                end = time.monotonic() + limit
                 self._send({READY: True})
 
     def stop(self, kill: bool = False) -> int:
@@ -123,15 +129,24 @@ class Worker:
         if process is None:
             return 0
         if kill:
-            process.kill()
+            self._kill(process)
         with contextlib.suppress(BrokenPipeError):
             assert process.stdin is not None
             process.stdin.close()
         try:
             return process.wait(timeout=60)
         except subprocess.TimeoutExpired:
-            process.kill()
+            self._kill(process)
             return process.wait()
+
+    def _kill(self, process: subprocess.Popen[str]) -> None:
+        """With all that it has started, so that nothing disturbs what is timed later; those of
+        another worker's process are that one's."""
+        if self.prefix:
+            process.kill()
+        else:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
     def last_words(self) -> str:
         return " | ".join(self.words)
@@ -154,6 +169,7 @@ class Worker:
             stderr=subprocess.PIPE,
             text=True,
             env={"TORCHINDUCTOR_COMPILE_THREADS": str(self.threads), **os.environ},
+            start_new_session=not self.prefix,
         )
         assert self.process.stdout is not None and self.process.stderr is not None
         for target, stream in (
@@ -174,6 +190,10 @@ class Worker:
         for text in stream:
             if text.strip():
                 self.words.append(text.strip())
+
+
+def _stopped(job: Job, limit: float) -> Line:
+    return {"job": job, "failure": f"stopped after {limit:.0f} s"}
 
 
 def work(
@@ -199,12 +219,19 @@ def work(
     return list(waiting)
 
 
+def _take(line: Line, job: Job, waiting: collections.deque[Job], keep: Keep) -> None:
+    if NO_TIME in line:
+        waiting.append(job)
+    elif READY not in line:
+        keep(line)
+
+
 def _here(module: str, waiting: collections.deque[Job], deadline: float, keep: Keep) -> None:
     run = importlib.import_module(module).run
     while waiting and time.monotonic() < deadline:
-        for line in answer(run, waiting.popleft()):
-            if READY not in line:
-                keep(line)
+        job = waiting.popleft()
+        for line in answer(run, job):
+            _take(line, job, waiting, keep)
 
 
 def _at_once(
@@ -224,9 +251,9 @@ def _at_once(
                 if not waiting:
                     break
                 job = waiting.popleft()
-            for line in worker.do(job, min(limit, max(1.0, deadline - time.monotonic()))):
+            for line in worker.do(job, limit, deadline):
                 with lock:
-                    keep(line)
+                    _take(line, job, waiting, keep)
         worker.stop(kill=True)
 
     threads = [threading.Thread(target=loop) for _ in range(min(workers, len(waiting)))]
@@ -248,14 +275,12 @@ def _in_turns(
     pool = [Worker(module, threads=1) for _ in range(workers)]
     while waiting and time.monotonic() < deadline:
         batch = [waiting.popleft() for _ in range(min(workers, len(waiting)))]
-        left = min(limit, max(1.0, deadline - time.monotonic()))
-        streams = [worker.do(job, left) for worker, job in zip(pool, batch)]
+        streams = [worker.do(job, limit, deadline) for worker, job in zip(pool, batch)]
         with ThreadPoolExecutor(len(streams)) as threads:
             first = list(threads.map(lambda stream: next(stream, None), streams))
-        for line, stream in zip(first, streams):
+        for job, line, stream in zip(batch, first, streams):
             for each in itertools.chain([line], stream) if line is not None else ():
-                if READY not in each:
-                    keep(each)
+                _take(each, job, waiting, keep)
     for worker in pool:
         worker.stop(kill=True)
 

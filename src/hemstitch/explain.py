@@ -19,8 +19,7 @@ from hemstitch.compile import Compiled, machine_for
 from hemstitch.errors import UnsupportedError
 from hemstitch.fusion.plan import KernelStep, LibraryFormStep, LibraryStep
 from hemstitch.ir.dims import Dim, evaluate
-from hemstitch.ir.graph import LibraryCall, Node
-from hemstitch.ir.ops import is_reduction
+from hemstitch.ir.graph import LibraryCall
 from hemstitch.kernel.nodes import Buffer, Role
 from hemstitch.kernel.printer import show
 from hemstitch.kernel.traffic import traffic
@@ -28,7 +27,9 @@ from hemstitch.options import Options
 from hemstitch.runtime.build import program_of
 from hemstitch.runtime.device_facts import EMULATED, multiprocessors
 from hemstitch.runtime.jit import host_target
-from hemstitch.stitch.schedule import Scheme
+from hemstitch.stitch.group import Group
+from hemstitch.stitch.machine import Machine
+from hemstitch.stitch.schedule import schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class KernelInfo:
     """One launch. `reads` and `writes`: bytes of each buffer in memory, counted anew after each
     barrier, those among them that tasks exchange too (`kernel/traffic.py`);
     `scratch_bytes`: of all tasks together; `shared_bytes`: the part that tasks exchange.
+    `schemes`: of its reductions, as in `stitch/schedule.py`;
     `source`: what the target compiles, LLVM or Triton; `ir`: the kernel IR it was printed from."""
 
     name: str
@@ -215,7 +217,7 @@ def _kernel_info(
         name=kernel.name,
         graph=kind,
         ops=tuple(node.op.value for node in members),
-        schemes=_schemes(members, kernel.barriers),
+        schemes=_schemes(step.groups, _machine(compiled)),
         reads={buffer.name: size for buffer, size in read.items()},
         writes={buffer.name: size for buffer, size in written.items()},
         scratch_bytes=scratch,
@@ -235,7 +237,12 @@ def _tasks(compiled: Compiled) -> int:
         return EMULATED
     if compiled.target == "cpu":
         return host_target().threads
-    return machine_for(compiled.target, multiprocessors(compiled.captured.device)).threads
+    return _machine(compiled).threads
+
+
+def _machine(compiled: Compiled) -> Machine:
+    """What it was planned for."""
+    return machine_for(compiled.target, multiprocessors(compiled.captured.device))
 
 
 def _printed(step: KernelStep, target: str, known: Mapping[str, int]) -> tuple[str, int]:
@@ -247,13 +254,10 @@ def _printed(step: KernelStep, target: str, known: Mapping[str, int]) -> tuple[s
     return program.text, sum(_size(buffer, known) for buffer in program.scratch)
 
 
-def _schemes(members: Sequence[Node], barriers: int) -> tuple[str, ...]:
-    found = ["local"]
-    if any(is_reduction(node.op) for node in members):
-        found.append(Scheme.REGIONAL.value)
-    if barriers:
-        found.append("global")
-    return tuple(found)
+def _schemes(groups: Sequence[Group], machine: Machine) -> tuple[str, ...]:
+    """Those of AStitch that the reductions of a kernel came to, each once."""
+    found = [scheme for group in groups for scheme in schedule(group, machine).schemes.values()]
+    return tuple(sorted({scheme.value for scheme in found}))
 
 
 def _size(buffer: Buffer, values: Mapping[str, int]) -> int:

@@ -90,6 +90,13 @@ int cuPointerGetAttributes(unsigned count, int *attributes, void **data, uint64_
 }
 int cuStreamIsCapturing(void *stream, int *status) { *status = 0; return 0; }
 int cuGetErrorString(int code, const char **text) { *text = "refused by the stub"; return 0; }
+// Limited by registers alone: of a quarter of 65536 each warp takes a multiple of 256.
+int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *count, void *function, int threads,
+                                                size_t shared) {
+  int of_warp = (stub_registers * 32 + 255) / 256 * 256;
+  *count = stub_registers > 256 ? 0 : 16384 / of_warp * 4 / (threads / 32);
+  return 0;
+}
 int cuOccupancyMaxActiveClusters(int *count, void *function, void *config) { *count = 1; return 0; }
 int cuTensorMapEncodeTiled() { return 0; }
 int cuTensorMapEncodeIm2col() { return 0; }

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import torch
 
 from hemstitch.codegen.triton.kernel import Program, print_kernel
 from hemstitch.fusion.plan import KernelStep
-from hemstitch.runtime.cuda.launch import Launcher, likely
+from hemstitch.runtime.cuda.launch import Launcher
 from hemstitch.stitch.machine import generic_gpu
 from tests.compiled import plans_of
 
@@ -25,7 +25,7 @@ def step_of(function: Callable[..., Any], *arguments: torch.Tensor) -> KernelSte
 
 
 def program_of(step: KernelStep) -> Program:
-    return print_kernel(step.stitched.kernel, partial(likely, step), PROGRAMS)
+    return print_kernel(step.stitched.kernel, step.groups[0].hint, PROGRAMS)
 
 
 def launcher_of(program: Program, driver: Any) -> Launcher:

@@ -143,15 +143,17 @@ def test_no_more_programs_than_tiles(driver):
     assert [seen.grid[0] for seen in driver.seen] == [program.tiles] == [512]
 
 
-def test_a_device_without_a_table_holds_one_program_on_each_processor(driver):
+def test_how_many_programs_a_device_holds_is_the_drivers_word(driver):
+    """Also where no table knows the device."""
+    driver.set_registers(200)
     find = lambda index: driver.device(0, "sm_89")  # noqa: E731
     launch_centred(driver, steps.Launcher(steps.centred(), find))
-    assert [seen.grid[0] for seen in driver.seen] == [132]
+    assert [seen.grid[0] for seen in driver.seen] == [2 * 132]
 
 
 def test_a_kernel_that_does_not_fit(driver):
     driver.set_registers(300)
-    with pytest.raises(KernelBuildError, match=r"no program of .* fits on sm_90: 0 blocks"):
+    with pytest.raises(KernelBuildError, match=r"no program of .* fits on a Stub"):
         steps.launcher_of(steps.centred(), driver).prepare(-1, ())
 
 
@@ -206,6 +208,22 @@ def test_more_streams_than_semaphores(driver, monkeypatch):
     semaphores = Semaphores(driver.device(), 1, torch.zeros(64, dtype=torch.int32))
     words = [semaphores.take(stream, 8).data_ptr() for stream in (1, 2, 3, 1, 2)]
     assert words[:2] == words[3:] and words[2] not in words[:2]
+
+
+def test_two_threads_that_come_at_once_have_a_semaphore_each(driver):
+    """The second one asks while the first one's is made."""
+    words = []
+
+    class Slots(dict):
+        def setdefault(self, key, slot):
+            if not words:
+                words.append(None)
+                words[0] = semaphores.take(2, 8).data_ptr()
+            return super().setdefault(key, slot)
+
+    semaphores = Semaphores(driver.device(), 1, torch.zeros(2048, dtype=torch.int32), Slots())
+    words.append(semaphores.take(1, 8).data_ptr())
+    assert words[0] != words[1]
 
 
 # --- checks

@@ -130,13 +130,23 @@ def test_tensors_that_are_not_aligned():
 
 
 def test_occupancy_is_the_drivers():
-    """A cooperative launch with one program more than fit is refused."""
+    """A cooperative launch with one program more than fit is refused, and our own table, from which
+    kernels are estimated, says the same."""
+    from hemstitch.latency.occupancy import occupancy  # noqa: PLC0415
     from hemstitch.runtime.cuda.device import device_of  # noqa: PLC0415
     from hemstitch.runtime.cuda.kernel import Variant, load  # noqa: PLC0415
     from tests.cuda.steps import centred as program  # noqa: PLC0415
 
     device, loaded = device_of(0), load(program(), Variant(True, (), ()), device_of(0))
     assert loaded.resident is not None
+    if device.architecture is not None:
+        held = occupancy(
+            device.architecture,
+            registers=loaded.owner.n_regs,
+            shared_bytes=loaded.owner.metadata.shared,
+            warps=program().warps,
+        )
+        assert loaded.resident == held.blocks * device.processors
     source, result = (torch.randn(4096, 256, device=ON_GPU) for _ in range(2))
     scratch = device.empty((loaded.resident + 1) * 1024)
     arguments = [t.data_ptr() for t in (source, result, scratch, device.zeros(1))]

@@ -3,7 +3,6 @@ runs nothing, so what they compute is the emulator's to test."""
 
 from __future__ import annotations
 
-from functools import partial
 from random import Random
 
 import pytest
@@ -14,7 +13,7 @@ from hemstitch.codegen.triton.kernel import print_kernel
 from hemstitch.ir.dims import evaluate
 from hemstitch.passes.pipeline import optimize
 from hemstitch.runtime.cuda.kernel import variant_of
-from hemstitch.runtime.cuda.launch import likely
+from hemstitch.runtime.cuda.launch import likely_sizes
 from hemstitch.runtime.dtypes import TORCH_DTYPES
 from hemstitch.runtime.signature import signature
 from hemstitch.stitch.machine import generic_gpu
@@ -31,8 +30,8 @@ def test_they_compile_and_get_their_arguments(seed, driver):
     )
     graph = optimize(program.graph, program.builder)
     for step in plan_for(graph, generic_gpu()).kernels:
-        printed = print_kernel(step.stitched.kernel, partial(likely, step), steps.PROGRAMS)
-        sizes = tuple(likely(step, size) for size in printed.sizes)
+        printed = print_kernel(step.stitched.kernel, step.groups[0].hint, steps.PROGRAMS)
+        sizes = likely_sizes(step, printed)
         values = {str(name): size for name, size in zip(printed.sizes, sizes)}
         zeros = driver.device().zeros
         given = [

@@ -16,17 +16,16 @@ from hemstitch.errors import KernelBuildError
 from hemstitch.latency.architecture import architecture
 from hemstitch.latency.disassembly import disassemble
 from hemstitch.runtime.cross import tools_folder
-from hemstitch.runtime.cuda import tune
+from hemstitch.runtime.cuda import kernel, tune
 from hemstitch.runtime.cuda.estimate import bytes_of, estimate, trips
 from hemstitch.runtime.cuda.kernel import build, variant_of
-from hemstitch.runtime.cuda.launch import likely
 from tests.cuda import steps
 
 
 @cache
 def softmax() -> tuple[Program, ...]:
     step = steps.step_of(lambda x: torch.softmax(x, -1), torch.randn(2048, 1000))
-    return tuple(candidates(step.stitched.kernel, partial(likely, step), 132))
+    return tuple(candidates(step.stitched.kernel, step.groups[0].hint, 132))
 
 
 @pytest.fixture
@@ -99,11 +98,11 @@ def test_an_estimate_of_each():
 
 
 def test_trips_of_loops():
-    """512 tiles for 132 programs."""
+    """512 tiles for 128 programs; a part of each program, added up eight at a time."""
     program = steps.centred()
     built = build(program, variant_of(True, ()), "sm_90")
     code = disassemble(built.asm["cubin"], tools_folder())
-    assert set(trips(program, code, (), 128).values()) == {4.0}
+    assert set(trips(program, code, (), 128).values()) == {4.0, 16.0}
 
 
 def test_the_best_estimate_if_it_is_clearly_better(choose, estimated):
@@ -151,6 +150,27 @@ def test_with_a_clock_the_fastest_of_the_best_estimates(
     assert len(driver.seen) == tune.MOST_TIMED
     (file,) = tmp_path.iterdir()
     assert json.loads(file.read_text())["seconds"] == {"1": 7e-3, "2": 5e-3, "0": 6e-3}
+
+
+def test_a_candidate_that_cannot_be_loaded_is_not_timed(choose, estimated, monkeypatch, driver):
+    programs = softmax()
+    estimated.update(zip(programs, (3.0, 1.0)))
+
+    def do_bench(launch, **more: object) -> float:
+        launch()
+        return 1.0
+
+    monkeypatch.setattr(tune, "do_bench", do_bench)
+    load = kernel.load
+    monkeypatch.setattr(
+        "hemstitch.runtime.cuda.launch.load",
+        lambda program, *more: refuse() if program is programs[1] else load(program, *more),
+    )
+    assert choose(programs, timed=True) is programs[0] and len(driver.seen) == 1
+
+
+def refuse() -> None:
+    raise KernelBuildError("it cannot be loaded")
 
 
 def test_the_winner_is_remembered(choose, estimated):

@@ -84,9 +84,18 @@ def test_floats_to_integers_saturate(dtype: torch.dtype) -> None:
     info = torch.iinfo(dtype)
     inf = float("inf")
     values = torch.tensor([float("nan"), inf, -inf, 1e30, -1e30, 2.9, -0.9, 7.0])
+    nan = info.min if dtype == torch.int64 else 0
     assert cast(values, dtype).tolist() == [
-        *(0, info.max, info.min, info.max, info.min, 2, 0, 7),
+        *(nan, info.max, info.min, info.max, info.min, 2, 0, 7),
     ]
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int32, torch.int64])
+def test_a_wide_nan_is_the_least_integer(dtype: torch.dtype) -> None:
+    """A byte is what remains of a wider one."""
+    values = torch.tensor([float("nan"), 5.0], dtype=torch.float64)
+    least = 0 if dtype == torch.int8 else torch.iinfo(dtype).min
+    assert cast(values, dtype).tolist() == [least, 5]
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,17 @@ def test_phases_read_anew() -> None:
     assert kernel.reads["in0"] == 2 * 4 * 4096 * 1024
 
 
+def test_the_schemes_of_a_kernel_are_those_of_its_reductions() -> None:
+    def schemes(function):
+        kernels = explain(function, *fake((1024, 1024))).kernels
+        return kernels[0].schemes
+
+    assert schemes(torch.relu) == ()
+    assert schemes(lambda x: torch.softmax(x, -1)) == ("regional",)
+    assert schemes(lambda x: torch.softmax(x - x.mean(0), -1)) == ("partial", "regional")
+    assert "shared" in schemes(lambda x: torch.softmax(x + x.sum(1), -1))
+
+
 def test_a_number_on_the_processor_is_brought_once() -> None:
     mode = FakeTensorMode()
     (x,), (step,) = fake((64, 256), mode=mode), fake((), device="cpu", mode=mode)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
 import pytest
 
 pytest.importorskip("triton")
 
 from hemstitch.errors import KernelBuildError
 from hemstitch.latency.disassembly import disassemble
-from hemstitch.runtime.cross import compile_for, tools_folder
+from hemstitch.runtime.cross import build_for, compile_for, tools_folder
 from tests.latency import kernels
 from tests.latency.cubins import COPY, PARTIAL, SUMS, compiled
 
@@ -42,6 +47,23 @@ def test_a_kernel_that_does_not_compile_says_why_and_prints_nothing(
     with pytest.raises(KernelBuildError, match=r"refused does not compile for sm_90.*ptxas"):
         compile_for(kernels.refused, REFUSED, {"BLOCK": 1024}, "sm_90", warps=4)
     assert capfd.readouterr().out == ""
+
+
+def test_threads_compile_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the compiler prints is caught for all threads: two at once would leave it so."""
+    before = sys.stdout
+    busy: list[int] = []
+
+    def compile(*_: object, **__: object) -> None:
+        busy.append(1)
+        time.sleep(0.02)
+        assert busy.pop() and not busy
+
+    monkeypatch.setattr("triton.compile", compile)
+    with ThreadPoolExecutor(4) as pool:
+        build = partial(build_for, kernels.copy, COPY, {"BLOCK": 64}, "sm_90", warps=4)
+        assert [each.result() for each in [pool.submit(build) for _ in range(8)]] == [None] * 8
+    assert sys.stdout is before
 
 
 def test_fused_multiply_add_is_a_choice() -> None:

@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from hemstitch.errors import InternalError
-from hemstitch.latency.disassembly import Control, Disassembly, SourceLine, parse
+from hemstitch.latency.disassembly import (
+    Control,
+    Disassembly,
+    SourceLine,
+    disassemble,
+    parse,
+)
 from hemstitch.latency.facts import facts
 from hemstitch.latency.opcodes import KINDS, Kind, Pipe, Wait, kind_of, matrix_flops, width_bits
 
@@ -71,6 +77,11 @@ def test_the_reserved_kilobyte_is_not_counted_twice() -> None:
 def test_what_is_no_kernel_is_an_error() -> None:
     with pytest.raises(InternalError, match="printed no kernel"):
         parse("nvdisasm fatal", "")
+
+
+def test_without_the_disassemblers_it_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InternalError, match="nvdisasm cannot be run"):
+        disassemble(b"", tmp_path)
 
 
 @pytest.mark.parametrize(

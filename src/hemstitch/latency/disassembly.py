@@ -85,7 +85,7 @@ class Disassembly:
 
 def disassemble(cubin: bytes, tools: Path) -> Disassembly:
     """`tools` is the folder of nvdisasm and cuobjdump. Raises InternalError if they cannot read
-    it."""
+    it, or are not there."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(cubin)
@@ -115,7 +115,10 @@ def parse(text: str, usage: str) -> Disassembly:
 
 
 def _output(tool: Path, *arguments: str | Path) -> str:
-    done = subprocess.run([tool, *arguments], capture_output=True, text=True)
+    try:
+        done = subprocess.run([tool, *arguments], capture_output=True, text=True)
+    except OSError as error:
+        raise InternalError(f"{tool.name} cannot be run: {error}") from error
     if done.returncode:
         said = (done.stderr or done.stdout).strip().splitlines()
         raise InternalError(f"{tool.name} cannot read the kernel: {' | '.join(said[-2:])}")

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 import triton
@@ -22,6 +23,7 @@ from triton.compiler import ASTSource
 from hemstitch.errors import KernelBuildError
 
 WARP = {"cuda": 32, "hip": 64}  # threads
+LOCK = RLock()  # of Triton's language and of sys.stdout, which all threads share
 ALIGNMENT = 16  # bytes of a pointer, or the divisor of an integer, that Triton's compiler can use
 
 
@@ -114,7 +116,7 @@ def build_for(
     machine = gpu_target(target)
     noise = io.StringIO()  # a ptxas that fails prints the whole PTX
     try:
-        with redirect_stdout(noise):
+        with LOCK, redirect_stdout(noise):
             return triton.compile(source, target=machine, options=options)
     except Exception as error:
         raise KernelBuildError(

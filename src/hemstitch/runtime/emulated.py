@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 
 from hemstitch.codegen.triton.kernel import SEMAPHORE, Program, print_kernel
 from hemstitch.fusion.plan import KernelStep
-from hemstitch.ir.dims import Dim, evaluate
+from hemstitch.ir.dims import evaluate
 from hemstitch.kernel.nodes import Role
 from hemstitch.runtime.assemble import Launch
 from hemstitch.runtime.device_facts import EMULATED
@@ -21,14 +20,9 @@ from hemstitch.runtime.source import kernel_of
 def launch_of(step: KernelStep, check: bool) -> Launch:
     """`check`: look for races, deadlocks and reads of garbage, with programs in a random order."""
     kernel = step.stitched.kernel
-    program = print_kernel(kernel, partial(likely, step), EMULATED)
+    program = print_kernel(kernel, step.groups[0].hint, EMULATED)
     run = _Emulated(program, kernel_of(program.text, program.entry), check)
     return Launch(run, step.stitched.tensors, program.sizes, 0)
-
-
-def likely(step: KernelStep, size: Dim) -> int:
-    """A size at the example's sizes."""
-    return step.groups[0].hint(size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +39,9 @@ class _Emulated:
         tensors, numbers = arguments[:count], arguments[count:-1]
         names = [str(size) for size in program.sizes]
         sizes = {name: int(number) for name, number in zip(names, numbers)}  # type: ignore[call-overload]
-        tiles = evaluate(program.tiles, sizes)
-        programs = max(1, min(EMULATED, tiles))
+        programs = min(EMULATED, evaluate(program.tiles, sizes))
+        if not programs:  # nor is there a launch on a GPU
+            return
         given: dict[str, object] = {b.name: t for b, t in zip(program.parameters, tensors)}
         given |= _scratch(program, sizes | {"threads": programs})
         if program.barriers:

@@ -8,6 +8,7 @@ import tempfile
 from functools import cache, lru_cache
 from hashlib import sha256
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 MODULES = "hemstitch_printed"  # in front of the modules' names
@@ -24,7 +25,10 @@ def kernel_of(text: str, entry: str) -> Any:
     """The function `entry` of the module with this text; equal texts are one module."""
     name = f"{MODULES}_{sha256(text.encode()).hexdigest()[:16]}"
     path = Path(folder().name) / f"{name}.py"
-    path.write_text(text, encoding="utf-8")
+    if not path.exists():  # whoever has the module may read its text at any time
+        unfinished = path.with_suffix(f".{get_ident()}")
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(path)
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -10,10 +11,12 @@ from typing import Any
 
 import torch
 
-from hemstitch.latency.architecture import ARCHITECTURES, Architecture
+from hemstitch.errors import KernelBuildError
+from hemstitch.latency.architecture import ARCHITECTURES, WARP, Architecture
 from hemstitch.runtime.recycle import empty_strided_on
 
 _CUDA: Any = torch._C  # a build without CUDA has none of these names
+DRIVER = "libcuda.so.1"  # Triton has loaded it
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,21 @@ def device_of(index: int) -> Device:
         empty=lambda count: empty((count,), (1,), torch.uint8),
         zeros=partial(torch.zeros, dtype=torch.int32, device=place),
     )
+
+
+def resident_blocks(function: int, warps: int, shared_bytes: int) -> int:
+    """Of a function that is loaded, on one multiprocessor of the current device: the number that
+    the driver holds cooperative launches to."""
+    count = ctypes.c_int()
+    status = ctypes.CDLL(DRIVER).cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        ctypes.byref(count),
+        ctypes.c_void_p(function),
+        ctypes.c_int(warps * WARP),
+        ctypes.c_size_t(shared_bytes),
+    )
+    if status:
+        raise KernelBuildError(f"the driver does not tell the occupancy: error {status}")
+    return count.value
 
 
 def current_index() -> int:

@@ -21,7 +21,16 @@ from hemstitch.runtime.cuda.kernel import build, variant_of
 from hemstitch.runtime.source import kernel_of
 
 _LOOP = re.compile(r"^\s*for \w+ in tl\.range\((.*)\):")
-_FUNCTIONS = {"__builtins__": {}, "min": min, "max": max}
+
+
+def _trips(
+    first: float, last: float, step: float = 1, loop_unroll_factor: int = 1, **hints: object
+) -> float:
+    """Of the loop that Triton's compiler leaves."""
+    return (last - first) / (step * loop_unroll_factor)
+
+
+_NAMES = {"__builtins__": {}, "min": min, "max": max, "trips": _trips}
 
 
 def estimate(
@@ -53,7 +62,7 @@ def trips(
 ) -> Mapping[SourceLine, float]:
     """Of the loops whose bounds follow from the sizes, for an average program."""
     names: dict[str, Any] = {str(name): size for name, size in zip(program.sizes, sizes)}
-    names |= _FUNCTIONS | {"program": 0, "programs": max(1, programs)}
+    names |= _NAMES | {"program": 0, "programs": max(1, programs)}
     counts: dict[int, float] = {}
     for number, row in enumerate(program.text.splitlines(), start=1):
         if found := _LOOP.match(row):
@@ -73,8 +82,8 @@ def trips(
 def _count(bounds: str, names: Mapping[str, Any]) -> float | None:
     """None where they depend on what the kernel computes."""
     try:
-        found = eval(f"(lambda first, last, step=1: (last - first) / step)({bounds})", dict(names))
-    except (NameError, AttributeError, TypeError):
+        found = eval(f"trips({bounds})", dict(names))
+    except (NameError, AttributeError):
         return None
     return max(0.0, float(found))
 

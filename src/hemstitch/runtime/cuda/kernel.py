@@ -9,9 +9,8 @@ from typing import Any
 
 from hemstitch.codegen.triton.kernel import Program
 from hemstitch.errors import KernelBuildError
-from hemstitch.latency.occupancy import occupancy
 from hemstitch.runtime.cross import ALIGNMENT, build_for
-from hemstitch.runtime.cuda.device import Device
+from hemstitch.runtime.cuda.device import Device, resident_blocks
 from hemstitch.runtime.signature import signature
 from hemstitch.runtime.source import kernel_of
 
@@ -69,29 +68,19 @@ def build(program: Program, variant: Variant, target: str) -> Any:
 def load(program: Program, variant: Variant, device: Device) -> Loaded:
     """Raises KernelBuildError, also for a kernel of which the device cannot hold one program."""
     built = build(program, variant, device.target)
+    # With barriers more programs than fit at a time would deadlock, else they only cost scratch.
+    is_bounded = program.barriers > 0 or bool(program.scratch)
     with device.as_current():
         try:
             run = built.run  # loads it
         except Exception as error:
             raise KernelBuildError(f"{program.entry} cannot be loaded: {error}") from error
-    # With barriers more programs than fit at a time would deadlock, else they only cost scratch.
-    is_bounded = program.barriers > 0 or bool(program.scratch)
-    resident = _resident(program, built, device) if is_bounded else None
+        resident = _resident(program, built, device) if is_bounded else None
     return Loaded(run, built.function, built.packed_metadata, resident, built)
 
 
 def _resident(program: Program, built: Any, device: Device) -> int:
-    """Of a device without a table no more is known than that a kernel which can be launched has a
-    program on each multiprocessor."""
-    architecture = device.architecture
-    if architecture is None:
-        return device.processors
-    held = occupancy(
-        architecture,
-        registers=built.n_regs,
-        shared_bytes=built.metadata.shared,
-        warps=program.warps,
-    )
-    if not held.blocks:
-        raise KernelBuildError(f"no program of {program.entry} fits on {device.target}: {held}")
-    return held.blocks * device.processors
+    blocks = resident_blocks(built.function, program.warps, built.metadata.shared)
+    if not blocks:
+        raise KernelBuildError(f"no program of {program.entry} fits on a {device.name}")
+    return blocks * device.processors

@@ -12,7 +12,6 @@ from typing import Any
 
 from hemstitch.codegen.triton.kernel import Program, candidates
 from hemstitch.fusion.plan import KernelStep
-from hemstitch.ir.dims import Dim
 from hemstitch.kernel.nodes import Kernel
 from hemstitch.runtime.assemble import Launch
 from hemstitch.runtime.cross import ALIGNMENT
@@ -37,22 +36,18 @@ def launch_of(step: KernelStep, index: int | None = None, tune: bool = False) ->
     # Without its number in the plan, so that equal kernels are compiled once.
     name = f"stitched{_NUMBER.sub('', kernel.name)}"
     programs = candidates(
-        Kernel(name, kernel.buffers, kernel.phases), partial(likely, step), first.processors
+        Kernel(name, kernel.buffers, kernel.phases), step.groups[0].hint, first.processors
     )
     make = partial(Launcher, find=device_of)
-    program = best(programs, partial(_likely_sizes, step), first, tune, make, folder())
+    program = best(programs, partial(likely_sizes, step), first, tune, make, folder())
     launcher = make(program)
-    launcher.prepare(first.index, _likely_sizes(step, program))
+    launcher.prepare(first.index, likely_sizes(step, program))
     return Launch(launcher, step.stitched.tensors, program.sizes, 0)
 
 
-def likely(step: KernelStep, size: Dim) -> int:
-    """A size at the example's sizes."""
-    return step.groups[0].hint(size)
-
-
-def _likely_sizes(step: KernelStep, program: Program) -> tuple[int, ...]:
-    return tuple(likely(step, size) for size in program.sizes)
+def likely_sizes(step: KernelStep, program: Program) -> tuple[int, ...]:
+    """Those of the example."""
+    return tuple(map(step.groups[0].hint, program.sizes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +76,11 @@ class Launcher:
         self._on(index).call_for(sizes, aligned=True)
 
     def _on(self, index: int) -> _OnDevice:
-        return self._by_device.setdefault(index, _OnDevice(self.program, self._find(index)))
+        found = self._by_device.get(index)
+        if found is None:
+            made = _OnDevice(self.program, self._find(index))
+            found = self._by_device.setdefault(index, made)
+        return found
 
 
 class _OnDevice:

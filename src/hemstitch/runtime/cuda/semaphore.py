@@ -37,6 +37,7 @@ class Semaphores:
     barriers: int  # of a launch
     block: torch.Tensor
     slots: dict[tuple[int, int], _Slot] = field(default_factory=dict)
+    places: Iterator[int] = field(default_factory=count)  # in the block; atomic, as `launches` is
 
     def take(self, stream: int, programs: int) -> torch.Tensor:
         """The semaphore of a launch on `stream`, the current one, ready for it. Whoever launches
@@ -46,19 +47,22 @@ class Semaphores:
         may run on any stream, as often as it likes, and nobody counts.
         """
         slot = self.slots.get((stream, programs))
-        if self.device.is_capturing() or (slot is None and len(self.slots) == SLOTS):
+        if self.device.is_capturing():
             return self.device.zeros(1)
-        if slot is None:
-            slot = self._new_slot(stream, programs)
+        if slot is None and (slot := self._new_slot(stream, programs)) is None:
+            return self.device.zeros(1)
         number = next(slot.launches)
         if number and number % slot.anew == 0:
             slot.word.zero_()  # on the same stream: after all launches before, before this one
         return slot.word
 
-    def _new_slot(self, stream: int, programs: int) -> _Slot:
-        start = len(self.slots) * APART
+    def _new_slot(self, stream: int, programs: int) -> _Slot | None:
+        """None where all are taken. Two threads may ask at once: no two slots share a place."""
+        place = next(self.places) if len(self.slots) < SLOTS else SLOTS
+        if place >= SLOTS:
+            return None
         anew = max(1, MOST_ARRIVALS // (programs * self.barriers))
-        slot = _Slot(self.block[start : start + 1], count(), anew)
+        slot = _Slot(self.block[place * APART :][:1], count(), anew)
         return self.slots.setdefault((stream, programs), slot)
 
 

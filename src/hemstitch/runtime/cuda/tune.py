@@ -27,9 +27,8 @@ from hemstitch.runtime.cuda.device import Device
 from hemstitch.runtime.cuda.estimate import bytes_of, estimate
 from hemstitch.runtime.dtypes import TORCH_DTYPES
 
-LEAST_BYTES = (
-    1 << 25
-)  # 7 us of an H200's memory: a smaller kernel is not worth seconds of compiling
+# 7 us of an H200's memory: a smaller kernel is not worth seconds of compiling.
+LEAST_BYTES = 1 << 25
 MOST_TIMED = 3
 CLEARLY = 0.9  # of the usual one's estimated time: what is nearer may be an error of the estimate
 Launcher = Callable[[Program], Callable[..., object]]
@@ -101,7 +100,7 @@ def _clearly_best(order: Sequence[int], estimates: dict[int, Estimate]) -> int:
 
 
 def _timed(known: _Candidates, numbers: Sequence[int], launcher: Launcher) -> dict[int, float]:
-    """Medians; nothing where there is no room for the tensors."""
+    """Medians; nothing of what cannot be loaded, or where there is no room for the tensors."""
     seconds: dict[int, float] = {}
     with suppress(torch.OutOfMemoryError), known.device.as_current():
         usual = known.programs[0]
@@ -109,8 +108,9 @@ def _timed(known: _Candidates, numbers: Sequence[int], launcher: Launcher) -> di
         for number in numbers:
             program = known.programs[number]
             launch = partial(launcher(program), *tensors, *known.sizes_of(program), 0)
-            milliseconds = do_bench(launch, warmup=5, rep=20, return_mode="median")
-            seconds[number] = float(milliseconds) / 1e3
+            with suppress(HemstitchError):
+                milliseconds = do_bench(launch, warmup=5, rep=20, return_mode="median")
+                seconds[number] = float(milliseconds) / 1e3
     return seconds
 
 

@@ -5,7 +5,7 @@ It raises where a GPU defines nothing: accesses out of bounds, races, reads of g
 What it cannot see: whether all programs fit on the device at once, hardware's approximate functions
 and the products that the compiler fuses with sums, and, but for `Checks.threads`, what happens
 between the threads of a program. Other threads of this process must not compile Triton meanwhile,
-unless they hold `patch.LOCK`.
+but through `cross.py`, which waits.
 """
 
 from hemstitch.runtime.emulator.builder import FailedAssertion

@@ -39,14 +39,16 @@ def to_bf16_towards_zero(values: Array) -> Array:
 
 
 def to_integer(values: Array, dtype: np.dtype[Any]) -> Array:
-    """Towards zero; saturates; NaN becomes 0."""
+    """Towards zero; saturates. NaN becomes 0, but where either side has 64 bits only the highest
+    bit is set (PTX, cvt); 8 bits are cut from 16."""
     least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
-    whole = np.nan_to_num(
-        np.trunc(values.astype(np.float64)), nan=0.0, posinf=np.inf, neginf=-np.inf
-    )
-    low, high = whole <= float(least), whole >= float(most)
-    inside = np.where(low | high, 0.0, whole).astype(dtype)
-    return np.where(low, dtype.type(least), np.where(high, dtype.type(most), inside))
+    wide = values.dtype == np.float64 or dtype.itemsize == 8
+    of_nan = 1 << max(15, 8 * dtype.itemsize - 1) if wide else 0
+    whole = np.trunc(values.astype(np.float64))
+    low, high, nan = whole <= float(least), whole >= float(most), np.isnan(whole)
+    inside = np.where(low | high | nan, 0.0, whole).astype(dtype)
+    clipped = np.where(low, dtype.type(least), np.where(high, dtype.type(most), inside))
+    return np.where(nan, np.array(of_nan, np.uint64).astype(dtype), clipped)
 
 
 def to_tf32(values: Array) -> Array:

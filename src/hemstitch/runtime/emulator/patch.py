@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import RLock
 from types import FunctionType
 from typing import Any
 
@@ -20,13 +19,13 @@ from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter
 from triton.runtime.jit import JITFunction
 
+from hemstitch.runtime.cross import LOCK
 from hemstitch.runtime.emulator import reductions
 from hemstitch.runtime.emulator.builder import Builder
 from hemstitch.runtime.emulator.libdevice import replacements
 from hemstitch.runtime.emulator.source import loop_range, plain
 
 SPIN = "spin_until_at_least"
-LOCK = RLock()  # the scope changes the language for all threads
 _MISSING = object()
 
 
@@ -53,7 +52,7 @@ class Changes:
 @contextmanager
 def emulated(builder: Builder, spin: Callable[[Any, Any], None]) -> Iterator[Callable[..., Any]]:
     """Gives what makes a plain function of a `JITFunction`. `spin` takes the place of the device
-    function of that name."""
+    function of that name. No other thread emulates or compiles meanwhile."""
     with LOCK:
         changes = Changes()
         semantic = TritonSemantic(builder)
