@@ -78,7 +78,7 @@ class Clustering:
         for write in demands.writes:
             self.made_by.setdefault(write.tensor.node, []).append(write)
         self.reads: dict[Vertex, dict[Node, None]] = {
-            vertex: sources(vertex, self.demanded) for vertex in vertices
+            vertex: self._read_by(vertex, demands) for vertex in vertices
         }
         self.readers: dict[Node, list[Vertex]] = {}
         for vertex, nodes in self.reads.items():
@@ -94,6 +94,13 @@ class Clustering:
                 self.cluster_of |= dict.fromkeys(unit, Cluster(list(unit), position))
         for before, after in self.edges:
             self._edge(self.cluster_of[before], self.cluster_of[after])
+
+    def _read_by(self, vertex: Vertex, demands: Demands) -> dict[Node, None]:
+        """A library call reads its operands' memory, and what a write puts there only the write."""
+        if isinstance(vertex, Node) and vertex.op is Op.LIBRARY:
+            found = [operand.tensor for operand in demands.operands[vertex]]
+            return {t.node: None for t in found if self.tensors.get(t.node) is t}
+        return sources(vertex, self.demanded)
 
     def _position(self, vertex: Vertex) -> int:
         node = vertex if isinstance(vertex, Node) else vertex.value
