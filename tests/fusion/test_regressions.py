@@ -157,3 +157,14 @@ def test_what_a_library_call_reads_transposed_is_stored_once():
     plan = plan_for(Graph((x,), (Output(result, (8, 1)),)), generic_cpu(2, 8))
     [step] = plan.kernels
     assert [tensor.node for tensor in step.writes] == [flipped]
+
+
+@pytest.mark.parametrize("rows", [256, 257, 300])
+def test_blocks_of_rows_are_turned_though_the_last_is_shorter(target, rows):
+    """Its length was taken for a constant when the loops were printed."""
+    builder = Builder()
+    x = builder.input("x", 0, (rows, 8), DType.F32, (16, 2))
+    graph = graph_of(builder, x, builder.make(Op.NEG, builder.reduce(Op.SUM, x, (1,))))
+    arguments = [torch.randn(rows, 16)[:, ::2]]
+    found = execute(graph, arguments, generic_cpu(target.threads, target.lanes))
+    assert_close(found, interpret.run(graph, arguments), 1e-4)
