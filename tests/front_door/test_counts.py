@@ -16,8 +16,6 @@ SLACK = 1.02  # partial sums of column reductions: how many depends on the progr
 MORE_BYTES = {
     ("softmax of long rows", "forward"): "two phases, 3 MB a row: the second one reads from L2",
     ("softmax of long rows", "both"): "the same",
-    ("transformer block", "forward"): "halves are kept in f32 between two kernels",
-    ("transformer block", "both"): "the same",
 }
 
 

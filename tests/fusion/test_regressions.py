@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from hemstitch.ir.builder import Builder
-from hemstitch.ir.graph import Graph, Op, Output, Range
+from hemstitch.ir.graph import Graph, LibraryCall, Op, Operand, Output, Range
 from hemstitch.ir.parser import parse
 from hemstitch.ir.types import DType, contiguous_strides
 from hemstitch.runtime import interpret
 from hemstitch.stitch.machine import generic_cpu
-from tests.compiled import assert_close, execute, simulate
+from tests.compiled import assert_close, execute, plan_for, simulate
 
 OPTIONS = {"strict": True, "check": True}
 
@@ -145,3 +145,26 @@ def test_an_argument_in_a_layout_that_the_library_was_not_traced_with():
 
     x = torch.randn(5, 7).t()
     torch.testing.assert_close(compiled(function)(x), function(x))
+
+
+def test_what_a_library_call_reads_transposed_is_stored_once():
+    """It was also stored as it is, for nobody."""
+    builder = Builder()
+    x = builder.input("x", 0, (8, 16), DType.F32, (16, 1))
+    flipped = builder.permute(builder.make(Op.EXP, x), (1, 0))
+    call = LibraryCall("f", None, (Operand(0),), (), ((8, 1),), ((flipped.type, (8, 1)),))
+    (result,) = builder.library(call, [flipped])
+    plan = plan_for(Graph((x,), (Output(result, (8, 1)),)), generic_cpu(2, 8))
+    [step] = plan.kernels
+    assert [tensor.node for tensor in step.writes] == [flipped]
+
+
+@pytest.mark.parametrize("rows", [256, 257, 300])
+def test_blocks_of_rows_are_turned_though_the_last_is_shorter(target, rows):
+    """Its length was taken for a constant when the loops were printed."""
+    builder = Builder()
+    x = builder.input("x", 0, (rows, 8), DType.F32, (16, 2))
+    graph = graph_of(builder, x, builder.make(Op.NEG, builder.reduce(Op.SUM, x, (1,))))
+    arguments = [torch.randn(rows, 16)[:, ::2]]
+    found = execute(graph, arguments, generic_cpu(target.threads, target.lanes))
+    assert_close(found, interpret.run(graph, arguments), 1e-4)

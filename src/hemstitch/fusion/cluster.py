@@ -1,12 +1,13 @@
 """Clusters of work that become kernels: legal merges, biggest saving first, until none is left.
 
 A vertex is what planning may not cut further: a member node, a write of something that is no
-member (a transposed result, a mutated input), or a library call, which never merges.
+member (a transposed result, a mutated input), or a library call, which never merges. A member that
+every reader makes again (`remade`) is no vertex: it is looked through, as a view is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Union
@@ -60,11 +61,21 @@ class Clustering:
     """All clusters of a graph while they are merged."""
 
     def __init__(
-        self, graph: Graph, demands: Demands, machine: Machine, conservative: bool
+        self,
+        graph: Graph,
+        demands: Demands,
+        machine: Machine,
+        conservative: bool,
+        remade: frozenset[Node] = frozenset(),
+        merged: Iterable[Sequence[Vertex]] = (),
     ) -> None:
+        """`merged`: vertices that are one cluster from the beginning."""
+        self.graph = graph
+        self.demands = demands
         self.hints = graph.hints
         self.machine = machine
         self.conservative = conservative
+        self.remade = remade
         self.tensors = dict(demands.tensors)
         self.demanded = frozenset(demands.tensors)
         self.refusals: dict[tuple[Cluster, Cluster], Refusal] = {}
@@ -73,12 +84,12 @@ class Clustering:
         order = toposort(graph.roots)
         self.rank = {node: position for position, node in enumerate(order)}
         members = [n for n in order if is_member(n) or n.op is Op.LIBRARY]
-        vertices: list[Vertex] = [*members, *demands.writes]
+        vertices: list[Vertex] = [*(n for n in members if n not in remade), *demands.writes]
         self.made_by: dict[Node, list[Vertex]] = {}
         for write in demands.writes:
             self.made_by.setdefault(write.tensor.node, []).append(write)
         self.reads: dict[Vertex, dict[Node, None]] = {
-            vertex: sources(vertex, self.demanded) for vertex in vertices
+            vertex: self._read_by(vertex) for vertex in vertices
         }
         self.readers: dict[Node, list[Vertex]] = {}
         for vertex, nodes in self.reads.items():
@@ -86,10 +97,11 @@ class Clustering:
                 self.readers.setdefault(node, []).append(vertex)
         self.edges = list(dict.fromkeys(self._orders(graph, demands)))
         self.unit_of = self._units(demands)
+        together = self.unit_of | {v: list(found) for found in merged for v in found}
         self.cluster_of: dict[Vertex, Cluster] = {}
         for vertex in vertices:
             if vertex not in self.cluster_of:
-                unit = self.unit_of.get(vertex, [vertex])
+                unit = together.get(vertex, [vertex])
                 position = max(self._position(each) for each in unit)
                 self.cluster_of |= dict.fromkeys(unit, Cluster(list(unit), position))
         for before, after in self.edges:
@@ -234,7 +246,7 @@ class Clustering:
             node
             for cluster in failed
             for vertex in cluster.vertices
-            for node in _views_above(vertex, self.demanded)
+            for node in self.between(operands_of(vertex))
             if node.op is Op.RESHAPE
         )
 
@@ -266,7 +278,7 @@ class Clustering:
             return False
         inside = set(first.vertices)
         return all(
-            operand in inside or not sources_below(operand, self.demanded).keys() & inside
+            operand in inside or not self.sources((operand,)).keys() & inside
             for operand in vertex.inputs
         )
 
@@ -315,61 +327,89 @@ class Clustering:
             if before in inside or after in inside:
                 self._edge(self.cluster_of[before], self.cluster_of[after])
 
+    def remaking(self, nodes: frozenset[Node]) -> Clustering:
+        """The same clusters, but that whoever reads `nodes` makes them."""
+        left = ([v for v in c.vertices if v not in nodes] for c in self.clusters)
+        found = Clustering(
+            *(self.graph, self.demands, self.machine, self.conservative),
+            *(nodes, [vertices for vertices in left if vertices]),
+        )
+        changed = {v for v, reads in found.reads.items() if reads != self.reads[v]}
+        for node in self.rank:
+            if set(found.readers.get(node, ())) != set(self.readers.get(node, ())):
+                changed.add(node)
+        found.attempts = {
+            tried: refusal
+            for tried, refusal in self.attempts.items()
+            if changed.isdisjoint(tried) and nodes.isdisjoint(tried)
+        }
+        return found
+
+    def remade_in_vain(self) -> frozenset[Node]:
+        """What clusters make again that are no kernel with it."""
+        found: set[Node] = set()
+        for cluster in self.clusters:
+            remade = frozenset() if cluster.is_library else self.group(cluster.vertices).remade
+            if remade and self.refusal_of(cluster) is not None:
+                found |= remade
+        return frozenset(found)
+
     # --- groups
 
     def group(self, vertices: Sequence[Vertex]) -> Group:
         """What the kernel of these vertices computes, reads and writes."""
         inside = set(vertices)
-        members = [v for v in vertices if isinstance(v, Node)]
+        own = [v for v in vertices if isinstance(v, Node)]
         writes = [v for v in vertices if isinstance(v, Write)]
-        for node in members:
+        for node in own:
             outside = any(reader not in inside for reader in self.readers.get(node, ()))
             if outside or node in self.demanded:
                 tensor = self._tensor(node)
                 writes.append(Write(node, tensor, tensor.strides))
         read = {n for v in vertices for n in self.reads[v] if n not in inside}
         reads = {node: self._tensor(node) for node in sorted(read, key=lambda n: self.rank[n])}
-        return Group(tuple(members), tuple(writes), reads, self.hints)
+        below = (node for v in vertices for node in self.between(operands_of(v)))
+        remade = self.remade.intersection(below) if self.remade else self.remade
+        members = sorted([*own, *remade], key=lambda n: self.rank[n])
+        return Group(tuple(members), tuple(writes), reads, self.hints, remade)
 
     def _tensor(self, node: Node) -> Tensor:
         if node not in self.tensors:
             self.tensors[node] = Tensor(node, contiguous_strides(node.shape))
         return self.tensors[node]
 
+    # --- what is read
 
-def sources(vertex: Vertex, in_memory: Container[Node]) -> dict[Node, None]:
-    """The nodes in memory or computed elsewhere that `vertex` reads."""
-    if isinstance(vertex, Write):
-        return _sources(vertex.sources, in_memory)
-    return _sources(vertex.inputs, in_memory)
+    def _read_by(self, vertex: Vertex) -> dict[Node, None]:
+        """A library call reads its operands' memory, and what a write puts there only the write."""
+        if isinstance(vertex, Node) and vertex.op is Op.LIBRARY:
+            found = (operand.tensor for operand in self.demands.operands[vertex])
+            return {t.node: None for t in found if self.tensors.get(t.node) is t}
+        return self.sources(operands_of(vertex))
+
+    def sources(self, start: Iterable[Node]) -> dict[Node, None]:
+        """The nodes in memory or computed elsewhere from which `start` is had."""
+        return {node: None for node, is_source in self._walk(start) if is_source}
+
+    def between(self, start: Iterable[Node]) -> list[Node]:
+        """`start` and what is below, down to the sources: views, what is made inline or again."""
+        return [node for node, is_source in self._walk(start) if not is_source]
+
+    def _walk(self, start: Iterable[Node]) -> Iterator[tuple[Node, bool]]:
+        """Each node down to the sources, and whether it is one."""
+        seen: set[Node] = set()
+        work = list(start)
+        while work:
+            node = work.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            is_source = is_member(node) or node.op in (Op.INPUT, Op.RESULT)
+            is_source = (is_source and node not in self.remade) or node in self.demanded
+            yield node, is_source
+            if not is_source:
+                work.extend(node.inputs)
 
 
-def sources_below(node: Node, in_memory: Container[Node]) -> dict[Node, None]:
-    """The same for a value: itself, if it is in memory or computed, else what is below."""
-    return _sources((node,), in_memory)
-
-
-def _sources(start: Iterable[Node], in_memory: Container[Node]) -> dict[Node, None]:
-    """Through views, and what is made inline."""
-    return {node: None for node, is_source in _walk(start, in_memory) if is_source}
-
-
-def _views_above(vertex: Vertex, in_memory: Container[Node]) -> list[Node]:
-    """The nodes between `vertex` and its sources."""
-    start = (vertex.value,) if isinstance(vertex, Write) else vertex.inputs
-    return [node for node, is_source in _walk(start, in_memory) if not is_source]
-
-
-def _walk(start: Iterable[Node], in_memory: Container[Node]) -> Iterator[tuple[Node, bool]]:
-    """Each node down to the sources, and whether it is one."""
-    seen: set[Node] = set()
-    work = list(start)
-    while work:
-        node = work.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        is_source = is_member(node) or node.op in (Op.INPUT, Op.RESULT) or node in in_memory
-        yield node, is_source
-        if not is_source:
-            work.extend(node.inputs)
+def operands_of(vertex: Vertex) -> tuple[Node, ...]:
+    return vertex.sources if isinstance(vertex, Write) else vertex.inputs

@@ -9,6 +9,7 @@ from hemstitch.fusion.demand import Demands, demands
 from hemstitch.fusion.names import kernel_name
 from hemstitch.fusion.plan import KernelStep, LibraryFormStep, LibraryStep, Plan, Step
 from hemstitch.fusion.products import open_products, without_gain
+from hemstitch.fusion.remake import worth_remaking
 from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, toposort
 from hemstitch.options import Options
 from hemstitch.stitch.group import Group, through_memory
@@ -56,8 +57,23 @@ def _clustered(graph: Graph, machine: Machine, options: Options) -> tuple[Demand
         _split_impossible(clustering)
         more = clustering.obstacles() - obstacles
         if not more:
-            return needs, clustering
+            return needs, _with_remade(clustering)
         obstacles |= more
+
+
+def _with_remade(clustering: Clustering) -> Clustering:
+    """Values that cross kernels, but move less when every reader makes them again, do not cross;
+    then their readers may have become neighbours."""
+    kept: frozenset[Node] = frozenset()
+    while remade := worth_remaking(clustering, kept):
+        found = clustering.remaking(remade)
+        refused = found.remade_in_vain()
+        if not refused:
+            found.merge_all()
+            _split_impossible(found)
+            return found if len(found.clusters) <= len(clustering.clusters) else clustering
+        kept |= refused
+    return clustering
 
 
 def _split_impossible(clustering: Clustering) -> None:

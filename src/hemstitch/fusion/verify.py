@@ -9,7 +9,7 @@ from hemstitch.errors import InternalError
 from hemstitch.fusion.plan import KernelStep, LibraryStep, Plan, Step
 from hemstitch.ir.dims import Dim
 from hemstitch.ir.graph import Graph, Node, Op, toposort
-from hemstitch.ir.ops import is_view
+from hemstitch.ir.ops import is_elementwise, is_view
 from hemstitch.stitch.group import INLINE, Group, Tensor, Write
 
 
@@ -20,6 +20,7 @@ def verify_plan(plan: Plan) -> None:
     for number, step in enumerate(plan.steps):
         state.step(step, f"step {number}")
     _check_writes(plan)
+    _check_members(plan)
     _check_library(graph, plan)
     _check_outputs(graph, plan, state.filled)
 
@@ -117,6 +118,19 @@ def _check_writes(plan: Plan) -> None:
         places = Counter(part.offset for part in parts if part.value.type.size != 0)
         apart = all(count == 1 for count in places.values())
         _require(apart, f"two writes to one place of {_name(tensor.node)}")
+
+
+def _check_members(plan: Plan) -> None:
+    """Only one group makes a node, but for what is elementwise and not loaded by any."""
+    groups = [group for step in plan.steps for group in _groups(step)]
+    loaded = {node for group in groups for node in group.reads}
+    for group in groups:
+        for node in group.remade:
+            _require(is_elementwise(node.op), f"{_name(node)} is too much to be made again")
+            _require(node not in loaded, f"{_name(node)} is made again and loaded")
+    made = Counter(node for group in groups for node in group.members if node not in group.remade)
+    for node, count in made.items():
+        _require(count == 1, f"{_name(node)} is made by several groups")
 
 
 def _check_library(graph: Graph, plan: Plan) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from hemstitch.ir.dims import Dim, divides, product, quotient
 from hemstitch.ir.graph import Address, Node, Op, Range
-from hemstitch.ir.ops import is_reduction, is_view
+from hemstitch.ir.ops import is_elementwise, is_reduction, is_view
 from hemstitch.kernel.index import Axis, Index, at
 from hemstitch.stitch.refusal import Refused
 from hemstitch.stitch.views import Indices, is_even
@@ -188,7 +188,7 @@ class Unification:
                 for own, wanted in zip(self._slots[node], slots):
                     if own is not None and wanted is not None:
                         self._forest.union(own, wanted)
-            elif is_view(node.op) and node not in self._in_memory:
+            elif (is_view(node.op) or is_elementwise(node.op)) and node not in self._in_memory:
                 work.extend(self._through(node, slots))
             elif node.type.rank:
                 self._leaves.append((node, slots))
@@ -208,7 +208,8 @@ class Unification:
                     for size, wide, part in zip(view.shape, view.inputs[0].shape, view.attr)
                 ]
                 return [(view.inputs[0], tuple(s if w else None for s, w in zip(slots, whole)))]
-            case _:  # BROADCAST, PAD, CONCAT: an axis of another size is another axis
+            case _:  # BROADCAST, PAD, CONCAT: an axis of another size is another axis; what is
+                # elementwise and no member is made again wherever it is read
                 return [
                     (
                         part,

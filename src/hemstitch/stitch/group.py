@@ -72,13 +72,15 @@ class Write:
 class Group:
     """`members` in topological order: elementwise, gather and reduction nodes, no views.
 
-    Whatever else they read is in memory (`reads`), a view of something, or made inline.
+    Whatever else they read is in memory (`reads`), a view of something, or made inline. `remade`:
+    elementwise members that other groups make as well; they follow whatever loop reads them.
     """
 
     members: tuple[Node, ...]
     writes: tuple[Write, ...]
     reads: Mapping[Node, Tensor]
     hints: Mapping[str, int]
+    remade: frozenset[Node] = frozenset()
 
     def hint(self, size: Dim) -> int:
         return evaluate(size, self.hints)

@@ -83,7 +83,7 @@ class NestBuilder(Values):
         ]
         first: dict[Node, int] = {}
         for position, ((order, _), nodes) in enumerate(zip(loops, evaluated)):
-            for node in nodes:
+            for node in nodes - self.group.remade:
                 if order and set(order) == set(self._row_axes(node)):
                     first.setdefault(node, position)
         kept = kept_values(self.group, evaluated, first)

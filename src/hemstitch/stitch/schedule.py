@@ -66,7 +66,8 @@ class Schedule:
 def schedule(group: Group, machine: Machine) -> Schedule:
     """Raises Refused where the group cannot be one kernel."""
     found = roots(group)
-    unification = Unification(group.members, [w.value for w in group.writes], group.reads)
+    own = [node for node in group.members if node not in group.remade]
+    unification = Unification(own, [w.value for w in group.writes], group.reads)
     shapes, folding = shapes_of(group, found, unification)
     mappings: list[Mapping] = []
     nest_of: dict[Root, int] = {}

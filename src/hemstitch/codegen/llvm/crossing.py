@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hemstitch.codegen.llvm.emitter import Emitter, Value
+from hemstitch.ir.dims import divides
 from hemstitch.kernel.index import Axis, Computed, Index
 from hemstitch.kernel.nodes import Constant, Let, Load, Loop, Stmt, Store, walk
 
@@ -20,10 +21,7 @@ def lanes_to_cross(axis: Axis, body: tuple[Stmt, ...], width: int) -> Loop | Non
         return None
     if not isinstance(axis.extent, int) or axis.extent < width:
         return None
-    if not isinstance(inner.axis.extent, int) or {axis, inner.axis} & {
-        axis.outer,
-        inner.axis.outer,
-    }:
+    if not (_is_whole(axis) and _is_whole(inner.axis)) or axis is inner.axis.outer:
         return None
     statements = list(walk(inner.body))
     simple = all(isinstance(s, Load | Let | Constant | Store | Loop) for s in statements)
@@ -32,6 +30,12 @@ def lanes_to_cross(axis: Axis, body: tuple[Stmt, ...], width: int) -> Loop | Non
     ordered = any(isinstance(s, Load) and s.buffer in stored for s in accesses)
     crossed = any(is_crossed(s.index, axis, inner.axis) for s in accesses)
     return inner if simple and crossed and not ordered else None
+
+
+def _is_whole(axis: Axis) -> bool:
+    """Its loop is always of one known length: no last block is shorter."""
+    is_even = axis.outer is None or axis.limit is None or divides(axis.extent, axis.limit)
+    return isinstance(axis.extent, int) and is_even
 
 
 def is_crossed(index: Index, axis: Axis, lane: Axis) -> bool:
