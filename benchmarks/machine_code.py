@@ -24,7 +24,7 @@ from torch import Tensor
 from benchmarks.calls import differentiable
 from benchmarks.cases import CASES, Case, tensors
 from hemstitch.backend import compile_with
-from hemstitch.codegen.triton.kernel import SEMAPHORE, Program, print_kernel
+from hemstitch.codegen.triton.kernel import Program, print_kernel
 from hemstitch.compile import Compiled
 from hemstitch.fusion.planner import make_plan
 from hemstitch.latency.amd import amd_facts
@@ -97,13 +97,14 @@ def verdict(target: str, program: Program) -> Verdict:
         {},
         target,
         warps=program.warps,
-        cooperative=SEMAPHORE in types,
+        cooperative=program.barriers > 0,
         fuse_multiply_add=False,
     )
     expected = Expected(
         program.warps,
         compiled.shared_bytes,
         barriers=program.barriers,
+        tickets=int(program.has_ticket),
         width_bits=WIDE_BITS if program.is_wide else 0,
     )
     if target.startswith("gfx"):

@@ -34,7 +34,7 @@ from hemstitch.stitch.schedule import Scheme
 @dataclass(frozen=True, slots=True)
 class KernelInfo:
     """One launch. `reads` and `writes`: bytes of each buffer in memory, counted anew after each
-    barrier, those among them that tasks exchange too (`kernel/traffic.py`);
+    barrier or ticket, those among them that tasks exchange too (`kernel/traffic.py`);
     `scratch_bytes`: of all tasks together; `shared_bytes`: the part that tasks exchange.
     `source`: what the target compiles, LLVM or Triton; `ir`: the kernel IR it was printed from."""
 
@@ -46,7 +46,8 @@ class KernelInfo:
     writes: dict[str, int]
     scratch_bytes: int
     shared_bytes: int
-    barriers: int
+    barriers: int  # at which all tasks wait for all
+    tickets: int  # one if the last task to come does the rest alone
     launches: int
     source: str
     ir: str
@@ -96,10 +97,11 @@ class Report:
         moved = f"{_bytes(self.bytes_read)} read, {_bytes(self.bytes_written)} written"
         lines = [f"{self.kernel_count} kernels, {calls} library calls; kernels: {moved}"]
         for kernel in self.kernels:
-            barriers = f", {kernel.barriers} barriers" if kernel.barriers else ""
+            meetings = f", {kernel.barriers} barriers" if kernel.barriers else ""
+            meetings += ", a ticket" if kernel.tickets else ""
             lines.append(
                 f"  {kernel.graph:9} {kernel.name}: {len(kernel.ops)} ops, "
-                f"{_bytes(kernel.bytes_read)} in, {_bytes(kernel.bytes_written)} out{barriers}"
+                f"{_bytes(kernel.bytes_read)} in, {_bytes(kernel.bytes_written)} out{meetings}"
             )
             lines.extend(f"            {place}" for place in kernel.origin[:3])
         counts = {call: self.library_calls.count(call) for call in self.library_calls}
@@ -215,12 +217,13 @@ def _kernel_info(
         name=kernel.name,
         graph=kind,
         ops=tuple(node.op.value for node in members),
-        schemes=_schemes(members, kernel.barriers),
+        schemes=_schemes(members, len(kernel.phases)),
         reads={buffer.name: size for buffer, size in read.items()},
         writes={buffer.name: size for buffer, size in written.items()},
         scratch_bytes=scratch,
         shared_bytes=sum(_size(b, known) for b in kernel.buffers if b.role is Role.SHARED),
         barriers=kernel.barriers,
+        tickets=int(kernel.has_ticket),
         launches=1,
         source=source,
         ir=show(kernel),
@@ -247,11 +250,11 @@ def _printed(step: KernelStep, target: str, known: Mapping[str, int]) -> tuple[s
     return program.text, sum(_size(buffer, known) for buffer in program.scratch)
 
 
-def _schemes(members: Sequence[Node], barriers: int) -> tuple[str, ...]:
+def _schemes(members: Sequence[Node], phases: int) -> tuple[str, ...]:
     found = ["local"]
     if any(is_reduction(node.op) for node in members):
         found.append(Scheme.REGIONAL.value)
-    if barriers:
+    if phases > 1:
         found.append("global")
     return tuple(found)
 

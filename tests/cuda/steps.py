@@ -60,6 +60,20 @@ def centred_of_any_size() -> Program:
 
 
 @cache
+def loss() -> Program:
+    """A number, behind a ticket."""
+    x, y = torch.randn(4096, 256), torch.randn(4096, 256)
+    return program_of(step_of(lambda x, y: ((x - y) ** 2).mean(), x, y))
+
+
+@cache
+def loss_of_any_size() -> Program:
+    x = torch.randn(4096, 256)
+    torch._dynamo.mark_dynamic(x, 0)
+    return program_of(step_of(lambda x: x.exp().sum(), x))
+
+
+@cache
 def gathered() -> Program:
     """Checks its indices."""
     x = torch.randn(4096, 256)

@@ -111,6 +111,35 @@ def test_a_captured_barrier():
     close(found, expected)
 
 
+def loss(rows: int) -> tuple[Executable, torch.Tensor, torch.Tensor]:
+    """A sum behind a ticket."""
+    x = torch.randn(rows, 1000)
+    ((graph, plan),) = plans_of(lambda x: (x * x).sum(), [x], generic_gpu())
+    (step,) = plan.kernels
+    assert step.stitched.kernel.has_ticket and not step.stitched.kernel.barriers
+    return executable_of(graph, plan, 1), x.to(ON_GPU), (x * x).double().sum().to(ON_GPU).float()
+
+
+def test_tickets_on_two_streams_and_in_a_graph():
+    run, x, expected = loss(4000)
+    run([x])
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        (captured,) = run([x])
+    streams = [torch.cuda.Stream(), torch.cuda.Stream()]
+    torch.cuda.synchronize()
+    found = []
+    for number in range(300):
+        with torch.cuda.stream(streams[number % 2]):
+            found.append(run([x])[0])
+        if number % 3 == 0:
+            graph.replay()
+    torch.cuda.synchronize()
+    for each in (*found, captured):
+        torch.testing.assert_close(each, expected, rtol=1e-5, atol=0)
+    assert len({each.item() for each in (*found, captured)}) == 1  # whoever came last
+
+
 def test_a_semaphore_that_starts_anew(monkeypatch):
     monkeypatch.setattr("hemstitch.runtime.cuda.semaphore.MOST_ARRIVALS", 3000)
     run, x, expected = centred(4096)

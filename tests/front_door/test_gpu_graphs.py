@@ -55,6 +55,16 @@ def test_phases_read_anew() -> None:
     assert kernel.reads["in0"] == 2 * 4 * 4096 * 1024
 
 
+def test_a_loss_ends_with_a_ticket() -> None:
+    def loss(x, y):
+        return ((x - y) ** 2).mean()
+
+    report = explain(loss, *fake((4096, 1024), (4096, 1024)))
+    (kernel,) = report.kernels
+    assert (kernel.barriers, kernel.tickets, kernel.schemes[-1]) == (0, 1, "global")
+    assert "a ticket" in str(report)
+
+
 def test_a_number_on_the_processor_is_brought_once() -> None:
     mode = FakeTensorMode()
     (x,), (step,) = fake((64, 256), mode=mode), fake((), device="cpu", mode=mode)

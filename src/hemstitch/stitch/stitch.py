@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hemstitch.kernel.nodes import Buffer, Kernel, Nest, Phase, Role
+from hemstitch.kernel.nodes import Buffer, Kernel, Nest, Role
+from hemstitch.stitch.begin import with_begins
 from hemstitch.stitch.buffers import Buffers
 from hemstitch.stitch.group import Group, Tensor
 from hemstitch.stitch.machine import Machine
@@ -48,9 +49,6 @@ def stitch(groups: Sequence[Group], machine: Machine, name: str) -> Stitched:
                         built = tiled(built, buffers, machine)
                     phases[phase].append(built)
     parameters = [*buffers.tensors.values(), *buffers.scratch]
-    found = tuple(
-        Phase(tuple(nests), "results of other tasks are read" if number else "")
-        for number, nests in enumerate(phases)
-    )
-    kernel = Kernel(name, tuple(parameters), found)
+    hints = groups[0].hints
+    kernel = Kernel(name, tuple(parameters), with_begins(phases, machine, hints))
     return Stitched(kernel, tuple(buffers.tensors))
