@@ -121,8 +121,8 @@ def test_machine_code_for_each_device(driver):
 # --- barriers
 
 
-def launch_centred(driver, launch, rows: int = 4096, *sizes: int) -> None:
-    launch(*tensors((rows, 256), (rows, 256)), *sizes, 0)
+def launch_centred(driver, launch, rows: int = 8192, *sizes: int) -> None:
+    launch(*tensors((rows, 128), (rows, 128)), *sizes, 0)
 
 
 def test_all_programs_of_a_cooperative_launch_are_resident(driver):
@@ -133,7 +133,7 @@ def test_all_programs_of_a_cooperative_launch_are_resident(driver):
     (seen,) = driver.seen
     assert seen.cooperative and seen.grid == (3 * 132, 1, 1)
     block, scratch = driver.allocated  # of semaphores; then what this launch needs
-    assert scratch.numel() == 3 * 132 * 256 * 4
+    assert scratch.numel() == 3 * 132 * 128 * 4
     assert seen.arguments[2:] == (scratch.data_ptr(), block.data_ptr())
 
 
@@ -170,11 +170,11 @@ def test_each_number_of_programs_counts_for_itself(driver):
     program = steps.centred_of_any_size()
     driver.expect([*["*fp32"] * 3, "*i32", "i32"])
     launch = steps.launcher_of(program, driver)
-    for rows in (4096, 160, 4096):
+    for rows in (8192, 160, 8192):
         launch_centred(driver, launch, rows, rows)
     words = [seen.arguments[3] for seen in driver.seen]
     assert words[0] == words[2] != words[1]
-    assert [seen.arguments[4] for seen in driver.seen] == [4096, 160, 4096]
+    assert [seen.arguments[4] for seen in driver.seen] == [8192, 160, 8192]
 
 
 def test_a_captured_launch_has_a_semaphore_and_scratch_of_its_own(driver):

@@ -68,7 +68,7 @@ def centred(rows: int) -> tuple[Executable, torch.Tensor, torch.Tensor]:
     """Sums of columns behind a barrier; an argument and what is to come out."""
     x = torch.randn(rows, 256)
     ((graph, plan),) = plans_of(lambda x: x - x.sum(0), [x], generic_gpu())
-    assert sum(step.stitched.kernel.barriers for step in plan.kernels) == 1
+    assert sum(step.stitched.kernel.barriers for step in plan.kernels) > 0
     return executable_of(graph, plan, 1), x.to(ON_GPU), (x - x.double().sum(0)).to(ON_GPU).float()
 
 
@@ -166,8 +166,8 @@ def test_occupancy_is_the_drivers():
 
     device, loaded = device_of(0), load(program(), Variant(True, (), ()), device_of(0))
     assert loaded.resident is not None
-    source, result = (torch.randn(4096, 256, device=ON_GPU) for _ in range(2))
-    scratch = device.empty((loaded.resident + 1) * 1024)
+    source, result = (torch.randn(8192, 128, device=ON_GPU) for _ in range(2))
+    scratch = device.empty((loaded.resident + 1) * 512)
     arguments = [t.data_ptr() for t in (source, result, scratch, device.zeros(1))]
 
     def launch(programs: int) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from hemstitch.kernel.nodes import Buffer, Kernel, Nest, Role
 from hemstitch.stitch.begin import with_begins
 from hemstitch.stitch.buffers import Buffers
+from hemstitch.stitch.combine import combining_nest
 from hemstitch.stitch.group import Group, Tensor
 from hemstitch.stitch.machine import Machine
 from hemstitch.stitch.nest import NestBuilder
@@ -48,6 +49,8 @@ def stitch(groups: Sequence[Group], machine: Machine, name: str) -> Stitched:
                     if machine.crosses_in_tiles:
                         built = tiled(built, buffers, machine)
                     phases[phase].append(built)
+            for node in scheduled.combined_in(phase):
+                phases[phase].append(combining_nest(buffers, node, machine))
     parameters = [*buffers.tensors.values(), *buffers.scratch]
     hints = groups[0].hints
     kernel = Kernel(name, tuple(parameters), with_begins(phases, machine, hints))
