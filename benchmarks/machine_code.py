@@ -25,7 +25,7 @@ from benchmarks.calls import differentiable
 from benchmarks.cases import CASES, Case, tensors
 from benchmarks.products import PRODUCTS
 from hemstitch.backend import compile_with
-from hemstitch.codegen.triton.kernel import SEMAPHORE, Program, print_kernel
+from hemstitch.codegen.triton.kernel import Program, print_kernel
 from hemstitch.compile import Compiled
 from hemstitch.fusion.planner import make_plan
 from hemstitch.latency.amd import amd_facts
@@ -98,7 +98,7 @@ def verdict(target: str, program: Program) -> Verdict:
         {},
         target,
         warps=program.warps,
-        cooperative=SEMAPHORE in types,
+        cooperative=program.barriers > 0,
         fuse_multiply_add=False,
     )
     expected = Expected(
@@ -106,6 +106,7 @@ def verdict(target: str, program: Program) -> Verdict:
         compiled.shared_bytes,
         barriers=program.barriers,
         has_dot="tl.dot(" in program.text,
+        tickets=int(program.has_ticket),
         width_bits=WIDE_BITS if program.is_wide else 0,
     )
     if target.startswith("gfx"):

@@ -4,6 +4,7 @@ machine code, compared with what the graph means."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 
 from hemstitch.backend import compile_with
 from hemstitch.compile import Compiled
-from hemstitch.fusion.plan import KernelStep, LibraryStep, Plan
+from hemstitch.fusion.plan import KernelStep, LibraryStep, Plan, Step
 from hemstitch.fusion.planner import make_plan
 from hemstitch.fusion.verify import verify_plan
 from hemstitch.ir.dims import evaluate
@@ -26,17 +27,28 @@ from hemstitch.runtime.build import build
 from hemstitch.runtime.dtypes import TORCH_DTYPES
 from hemstitch.runtime.executable import Executable
 from hemstitch.runtime.returned import Result
+from hemstitch.stitch.begin import with_begins
 from hemstitch.stitch.group import Group, Tensor
 from hemstitch.stitch.machine import Machine, generic_cpu
 
 
-def plan_for(graph: Graph, machine: Machine, planner: str = "auto") -> Plan:
-    """A checked plan."""
+def plan_for(graph: Graph, machine: Machine, planner: str = "auto", *, alone: bool = False) -> Plan:
+    """A checked plan. `alone`: one task runs what it can of each kernel, whatever it takes."""
     plan = make_plan(graph, machine, Options(planner=planner))
+    if alone:
+        plan = replace(plan, steps=tuple(_with_tickets(step, machine) for step in plan.steps))
     verify_plan(plan)
     for step in plan.kernels:
         verify(step.stitched.kernel)
     return plan
+
+
+def _with_tickets(step: Step, machine: Machine) -> Step:
+    if not isinstance(step, KernelStep):
+        return step
+    kernel, dear = step.stitched.kernel, replace(machine, barrier_seconds=1e3)
+    phases = with_begins([p.nests for p in kernel.phases], dear, step.groups[0].hints)
+    return replace(step, stitched=replace(step.stitched, kernel=replace(kernel, phases=phases)))
 
 
 def plans_of(
@@ -140,8 +152,9 @@ def simulate(
     *,
     planner: str = "auto",
     order: Sequence[int] | None = None,
+    alone: bool = False,
 ) -> list[torch.Tensor]:
-    plan = plan_for(graph, machine, planner)
+    plan = plan_for(graph, machine, planner, alone=alone)
     return Simulation(sizes, machine.threads, order).run(graph, plan, arguments)
 
 
@@ -152,9 +165,10 @@ def execute(
     *,
     planner: str = "auto",
     target: str = "auto",
+    alone: bool = False,
 ) -> list[torch.Tensor]:
     """The kernels' results, and the arguments that they have replaced, in order of outputs."""
-    plan = plan_for(graph, machine or generic_cpu(2, 8), planner)
+    plan = plan_for(graph, machine or generic_cpu(2, 8), planner, alone=alone)
     fresh = [sum(o.mutates is None for o in graph.outputs[:k]) for k in range(len(graph.outputs))]
     returns = [Result(k) for k, o in enumerate(graph.outputs) if o.mutates is None]
     launches = build(plan, Options(target=target, strict=True, check=True))

@@ -4,6 +4,7 @@ gathers, dropout, several results, arguments updated in place, in any layout, of
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from math import prod
 from random import Random
 
@@ -14,6 +15,7 @@ from hemstitch.ir.dims import Dim, divides, evaluate, quotient, symbol
 from hemstitch.ir.graph import Address, Graph, Node, Op, Output, Range, toposort
 from hemstitch.ir.types import DType
 from hemstitch.runtime.dtypes import TORCH_DTYPES
+from hemstitch.stitch.machine import Machine
 
 SIZES = (1, 2, 2, 3, 4, 5, 6, 7, 8, 12, 16, 17, 31, 32, 64)
 LONG = (97, 128, 257, 600)
@@ -365,6 +367,11 @@ STEPS: tuple[Callable[[Program, Node], Node | None], ...] = (
     *(Program.merge, Program.split, Program.unsqueeze, Program.broadcast, Program.permute),
     *(Program.slice, Program.concat, Program.pad, Program.gather, Program.dropout, Program.half),
 )
+
+
+def hasty(machine: Machine, random: Random) -> Machine:
+    """It may take barriers for cheap, so that kernels have many phases."""
+    return replace(machine, barrier_seconds=random.choice((machine.barrier_seconds, 1e-9)))
 
 
 def arguments_for(graph: Graph, sizes: Mapping[str, int], seed: int) -> list[torch.Tensor]:

@@ -47,7 +47,7 @@ def jobs(kind: str, _: list[Line]) -> list[Job]:
 
 
 def with_barriers(kind: str) -> list[Job]:
-    """The cases that have device-wide barriers already with few elements, gradients included."""
+    """The cases whose programs meet already with few elements, gradients included."""
     return [
         _jobs(kind, case_named(name), rows, width, "f32")[-1]
         for name, (rows, width) in BARRIERS.items()

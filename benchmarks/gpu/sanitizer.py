@@ -1,5 +1,5 @@
-"""compute-sanitizer over the cases whose kernels wait at barriers of the whole device: races within
-a program and accesses out of bounds, which the emulator cannot see as the hardware does them."""
+"""compute-sanitizer over the cases whose programs meet, at barriers of the device or by tickets:
+races within a program and accesses out of bounds, which no emulator sees as hardware does."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ from hemstitch.stitch.schedule import schedule
 @dataclass(frozen=True, slots=True)
 class KernelInfo:
     """One launch. `reads` and `writes`: bytes of each buffer in memory, counted anew after each
-    barrier, those among them that tasks exchange too (`kernel/traffic.py`);
+    barrier or ticket, those among them that tasks exchange too (`kernel/traffic.py`);
     `scratch_bytes`: of all tasks together; `shared_bytes`: the part that tasks exchange.
     `schemes`: of its reductions, as in `stitch/schedule.py`;
     `source`: what the target compiles, LLVM or Triton; `ir`: the kernel IR it was printed from."""
@@ -48,7 +48,8 @@ class KernelInfo:
     writes: dict[str, int]
     scratch_bytes: int
     shared_bytes: int
-    barriers: int
+    barriers: int  # at which all tasks wait for all
+    tickets: int  # one if the last task to come does the rest alone
     launches: int
     source: str
     ir: str
@@ -98,10 +99,11 @@ class Report:
         moved = f"{_bytes(self.bytes_read)} read, {_bytes(self.bytes_written)} written"
         lines = [f"{self.kernel_count} kernels, {calls} library calls; kernels: {moved}"]
         for kernel in self.kernels:
-            barriers = f", {kernel.barriers} barriers" if kernel.barriers else ""
+            meetings = f", {kernel.barriers} barriers" if kernel.barriers else ""
+            meetings += ", a ticket" if kernel.tickets else ""
             lines.append(
                 f"  {kernel.graph:9} {kernel.name}: {len(kernel.ops)} ops, "
-                f"{_bytes(kernel.bytes_read)} in, {_bytes(kernel.bytes_written)} out{barriers}"
+                f"{_bytes(kernel.bytes_read)} in, {_bytes(kernel.bytes_written)} out{meetings}"
             )
             lines.extend(f"            {place}" for place in kernel.origin[:3])
         counts = {call: self.library_calls.count(call) for call in self.library_calls}
@@ -223,6 +225,7 @@ def _kernel_info(
         scratch_bytes=scratch,
         shared_bytes=sum(_size(b, known) for b in kernel.buffers if b.role is Role.SHARED),
         barriers=kernel.barriers,
+        tickets=int(kernel.has_ticket),
         launches=1,
         source=source,
         ir=show(kernel),

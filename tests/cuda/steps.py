@@ -49,14 +49,28 @@ def pointwise_of_any_size() -> Program:
 @cache
 def centred() -> Program:
     """Sums of columns behind a barrier."""
-    return program_of(step_of(lambda x: x - x.sum(0), torch.randn(4096, 256)))
+    return program_of(step_of(lambda x: x - x.sum(0), torch.randn(8192, 128)))
 
 
 @cache
 def centred_of_any_size() -> Program:
-    x = torch.randn(4096, 256)
+    x = torch.randn(8192, 128)
     torch._dynamo.mark_dynamic(x, 0)
     return program_of(step_of(lambda x: x - x.sum(0), x))
+
+
+@cache
+def loss() -> Program:
+    """A number, behind a ticket."""
+    x, y = torch.randn(4096, 256), torch.randn(4096, 256)
+    return program_of(step_of(lambda x, y: ((x - y) ** 2).mean(), x, y))
+
+
+@cache
+def loss_of_any_size() -> Program:
+    x = torch.randn(4096, 256)
+    torch._dynamo.mark_dynamic(x, 0)
+    return program_of(step_of(lambda x: x.exp().sum(), x))
 
 
 @cache

@@ -9,7 +9,7 @@ pytest.importorskip("triton")
 
 from hemstitch.errors import KernelBuildError
 from hemstitch.runtime.cuda.kernel import Variant, build, variant_of
-from hemstitch.runtime.cuda.semaphore import Semaphores
+from hemstitch.runtime.cuda.semaphore import Semaphores, semaphores_of
 from hemstitch.runtime.signature import signature
 from tests.cuda import steps
 
@@ -121,8 +121,8 @@ def test_machine_code_for_each_device(driver):
 # --- barriers
 
 
-def launch_centred(driver, launch, rows: int = 4096, *sizes: int) -> None:
-    launch(*tensors((rows, 256), (rows, 256)), *sizes, 0)
+def launch_centred(driver, launch, rows: int = 8192, *sizes: int) -> None:
+    launch(*tensors((rows, 128), (rows, 128)), *sizes, 0)
 
 
 def test_all_programs_of_a_cooperative_launch_are_resident(driver):
@@ -133,7 +133,7 @@ def test_all_programs_of_a_cooperative_launch_are_resident(driver):
     (seen,) = driver.seen
     assert seen.cooperative and seen.grid == (3 * 132, 1, 1)
     block, scratch = driver.allocated  # of semaphores; then what this launch needs
-    assert scratch.numel() == 3 * 132 * 256 * 4
+    assert scratch.numel() == 3 * 132 * 128 * 4
     assert seen.arguments[2:] == (scratch.data_ptr(), block.data_ptr())
 
 
@@ -172,11 +172,11 @@ def test_each_number_of_programs_counts_for_itself(driver):
     program = steps.centred_of_any_size()
     driver.expect([*["*fp32"] * 3, "*i32", "i32"])
     launch = steps.launcher_of(program, driver)
-    for rows in (4096, 160, 4096):
+    for rows in (8192, 160, 8192):
         launch_centred(driver, launch, rows, rows)
     words = [seen.arguments[3] for seen in driver.seen]
     assert words[0] == words[2] != words[1]
-    assert [seen.arguments[4] for seen in driver.seen] == [4096, 160, 4096]
+    assert [seen.arguments[4] for seen in driver.seen] == [8192, 160, 8192]
 
 
 def test_a_captured_launch_has_a_semaphore_and_scratch_of_its_own(driver):
@@ -224,6 +224,50 @@ def test_two_threads_that_come_at_once_have_a_semaphore_each(driver):
     semaphores = Semaphores(driver.device(), 1, torch.zeros(2048, dtype=torch.int32), Slots())
     words.append(semaphores.take(1, 8).data_ptr())
     assert words[0] != words[1]
+
+
+# --- tickets
+
+
+def test_a_loss_is_one_launch_and_not_cooperative(driver):
+    program = steps.loss()
+    assert (program.barriers, program.has_ticket) == (0, True)
+    driver.expect(list(signature(program).values()))
+    launch = steps.launcher_of(program, driver)
+    launch(*tensors((4096, 256), (4096, 256), ()), 0)
+    (seen,) = driver.seen
+    block, scratch = driver.allocated
+    assert not seen.cooperative and seen.grid == (program.tiles, 1, 1)
+    assert seen.arguments[3:] == (scratch.data_ptr(), block.data_ptr())
+    assert not build(program, ALIGNED, "sm_90").metadata.launch_cooperative_grid
+
+
+def test_all_numbers_of_programs_share_what_a_ticket_leaves_at_zero(driver):
+    program = steps.loss_of_any_size()
+    driver.expect([*["*fp32"] * 3, "*i32", "i32"])
+    launch = steps.launcher_of(program, driver)
+    for stream, rows in ((7, 4096), (7, 160), (11, 160), (7, 8)):
+        driver.stream = stream
+        launch(*tensors((rows, 256), ()), rows, 0)
+    words = [seen.arguments[3] for seen in driver.seen]
+    assert words[0] == words[1] == words[3] != words[2]
+    assert len({seen.grid for seen in driver.seen}) == 3
+
+
+def test_captured_tickets_are_cleared_by_nobody(driver, monkeypatch):
+    """Each has its own, until there are no more."""
+    monkeypatch.setattr("hemstitch.runtime.cuda.semaphore.SLOTS", 3)
+    semaphores = semaphores_of(driver.device(), 0)
+    (block,) = driver.allocated
+    eager = semaphores.take(7, 8)
+    driver.capturing = True
+    captured = [semaphores.take(7, 8) for _ in range(3)]
+    driver.capturing = False
+    assert semaphores.take(7, 16) is eager
+    addresses = [word.data_ptr() for word in (eager, *captured)]
+    assert len(set(addresses)) == 4 and len(driver.allocated) == 2
+    assert addresses[3] == driver.allocated[1].data_ptr()
+    assert addresses[:3] == [block.data_ptr() + 128 * place for place in range(3)]
 
 
 # --- checks

@@ -51,7 +51,7 @@ def test_phases_read_anew() -> None:
         return torch.softmax(x - x.mean(0), -1)
 
     (kernel,) = explain(centred, *fake((4096, 1024))).kernels
-    assert kernel.barriers == 1
+    assert kernel.barriers == 2  # columns are summed, and these sums combined
     assert kernel.reads["in0"] == 2 * 4 * 4096 * 1024
 
 
@@ -64,6 +64,16 @@ def test_the_schemes_of_a_kernel_are_those_of_its_reductions() -> None:
     assert schemes(lambda x: torch.softmax(x, -1)) == ("regional",)
     assert schemes(lambda x: torch.softmax(x - x.mean(0), -1)) == ("partial", "regional")
     assert "shared" in schemes(lambda x: torch.softmax(x + x.sum(1), -1))
+
+
+def test_a_loss_ends_with_a_ticket() -> None:
+    def loss(x, y):
+        return ((x - y) ** 2).mean()
+
+    report = explain(loss, *fake((4096, 1024), (4096, 1024)))
+    (kernel,) = report.kernels
+    assert (kernel.barriers, kernel.tickets, kernel.schemes) == (0, 1, ("partial",))
+    assert "a ticket" in str(report)
 
 
 def test_a_number_on_the_processor_is_brought_once() -> None:

@@ -12,7 +12,7 @@ from hemstitch.passes.pipeline import optimize
 from hemstitch.runtime import interpret
 from hemstitch.stitch.machine import generic_cpu
 from tests.compiled import assert_close, execute, has_halves, simulate
-from tests.programs import Program, arguments_for
+from tests.programs import Program, arguments_for, hasty
 
 PLANNERS = ("auto", "auto", "conservative")
 EXACT = 1e-9  # both in float64
@@ -46,9 +46,10 @@ def test_kernels_mean_what_the_graph_means(seed):
         graph,
         arguments,
         sizes,
-        generic_cpu(threads, random.choice((4, 8, 16))),
+        hasty(generic_cpu(threads, random.choice((4, 8, 16))), random),
         planner=random.choice(PLANNERS),
         order=order,
+        alone=random.random() < 0.5,
     )
     assert_close(found, interpret.run(graph, arguments, precise=True), EXACT)
 
@@ -63,8 +64,9 @@ def test_machine_code_does_what_the_graph_means(target):
         found = execute(
             graph,
             arguments,
-            generic_cpu(target.threads, target.lanes),
+            hasty(generic_cpu(target.threads, target.lanes), random),
             planner=random.choice(PLANNERS),
+            alone=random.random() < 0.5,
         )
         assert_close(
             found, interpret.run(graph, arguments), HALVES if has_halves(graph) else ROUNDED

@@ -12,13 +12,14 @@ from hemstitch.errors import InternalError
 from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
 from hemstitch.kernel.arithmetic import across_lanes, from_storage, to_storage
-from hemstitch.kernel.index import Axis, Computed, at
+from hemstitch.kernel.index import Axis, Computed, Index, at
 from hemstitch.kernel.interpret import run
 from hemstitch.kernel.nodes import (
     TASK,
     THREADS,
     Accumulate,
     AccumulateInto,
+    Begin,
     Buffer,
     Check,
     Constant,
@@ -30,6 +31,7 @@ from hemstitch.kernel.nodes import (
     Loop,
     Nest,
     Phase,
+    Position,
     Role,
     Store,
 )
@@ -42,8 +44,8 @@ ROWS, LANES, T = Axis("i", 5), Axis("j", 7), Axis("t", THREADS)
 PLACE = at(ROWS).scaled(7) + at(LANES)
 
 
-def column_sums(target=TARGET, own=7, clear=True):
-    """Each task sums its rows into its part; behind a barrier each column's parts are joined."""
+def column_sums(target=TARGET, own=7, clear=True, begin=Begin.BARRIER):
+    """Each task sums its rows into its part; then each column's parts are joined."""
     zero = Constant("zero", 0.0, F32)
     mine = at(LANES) + at(TASK).scaled(own)
     clearing = Loop(LANES, (Store(PARTIAL, mine, "zero"),), lanes=True)
@@ -57,17 +59,38 @@ def column_sums(target=TARGET, own=7, clear=True):
     )
     first = Nest((ROWS,), (zero, clearing) if clear else (), (rows,), (), 7, "")
     second = Nest((), (), (Loop(LANES, joined, lanes=True),), (), 7, "")
-    return Kernel("k", (SOURCE, target, PARTIAL), (Phase((first,)), Phase((second,), "sums")))
+    phases = Phase((first,)), Phase((second,), "sums", begin)
+    return Kernel("k", (SOURCE, target, PARTIAL), phases)
 
 
+@pytest.mark.parametrize("begin", [Begin.BARRIER, Begin.TICKET])
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])
-def test_any_number_of_tasks_in_any_order(threads):
+def test_any_number_of_tasks_in_any_order(threads, begin):
     source = np.random.default_rng().standard_normal(35)
     orders = [None, *permutations(range(threads))] if threads < 4 else [None]
     for order in orders:
         target = np.zeros(7)
-        run(column_sums(), [source, target], {}, threads, order, precise=True, check=True)
+        kernel = column_sums(begin=begin)
+        run(kernel, [source, target], {}, threads, order, precise=True, check=True)
         np.testing.assert_allclose(target, source.reshape(5, 7).sum(0), rtol=1e-12, atol=1e-12)
+
+
+def test_the_last_task_to_come_goes_on_alone():
+    """Every row is stored by one task, which adds its number; scratch of its own is still there."""
+    own = Buffer("own", DType.I64, Role.TASK, 1)
+    found = Buffer("found", DType.I64, Role.OUTPUT, 5)
+    keep = (Position("who", at(TASK)), Store(own, Index(), "who"))
+    again = (Load("x", own, Index()), Store(own, Index(), "x"))
+    rows = (Load("x", own, Index()), Store(found, at(ROWS), "x"))
+    phases = (
+        Phase((Nest((ROWS,), keep, (), (), 1, ""),)),
+        Phase((Nest((), (), again, (), 1, ""),), "", Begin.TICKET),
+        Phase((Nest((ROWS,), (), rows, (), 1, ""),), "", Begin.ALONE),
+    )
+    for order in permutations(range(3)):
+        numbers = np.full(5, -1)
+        run(Kernel("k", (found, own), phases), [numbers], {}, 3, order, check=True)
+        assert numbers.tolist() == [order[-1]] * 5
 
 
 def test_native_precision():

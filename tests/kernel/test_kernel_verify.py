@@ -13,6 +13,7 @@ from hemstitch.kernel.nodes import (
     THREADS,
     Accumulate,
     AccumulateInto,
+    Begin,
     Buffer,
     Constant,
     Finish,
@@ -44,8 +45,8 @@ def lanes(*body):
     return Loop(LANES, body, lanes=True)
 
 
-def phase(*body, prologue=()):
-    return Phase((Nest((ROWS,), prologue, body, (), 8, "test"),))
+def phase(*body, prologue=(), begin=Begin.BARRIER):
+    return Phase((Nest((ROWS,), prologue, body, (), 8, "test"),), "test", begin)
 
 
 def kernel(*phases, buffers=EVERYTHING):
@@ -69,6 +70,15 @@ GOOD = {
     "sums behind a barrier": kernel(
         phase(*row_sum(Store(SHARED, at(ROWS), "sum"))),
         phase(Load("s", SHARED, at(ROWS)), lanes(Store(TARGET, PLACE, "s"))),
+    ),
+    "sums behind a ticket": kernel(
+        phase(*row_sum(Store(SHARED, at(ROWS), "sum"))),
+        phase(
+            Load("s", SHARED, at(ROWS)),
+            lanes(Store(TARGET, PLACE, "s"), Store(ROW, at(LANES), "s")),
+            begin=Begin.TICKET,
+        ),
+        phase(Load("s", SHARED, at(ROWS)), begin=Begin.ALONE),
     ),
     "a task's own part": kernel(
         phase(
@@ -128,6 +138,27 @@ BAD = {
 def test_a_mistake_is_found(message, wrong):
     with pytest.raises(InternalError, match=message):
         verify(kernel(wrong))
+
+
+@pytest.mark.parametrize(
+    ("begins", "message"),
+    [
+        ((Begin.TICKET,), "first phase begins with ticket"),
+        ((Begin.BARRIER, Begin.ALONE), "no ticket says which"),
+        ((Begin.BARRIER, Begin.TICKET, Begin.BARRIER), "a barrier behind a ticket"),
+        ((Begin.BARRIER, Begin.TICKET, Begin.ALONE, Begin.TICKET), "a ticket behind a ticket"),
+    ],
+    ids=str,
+)
+def test_once_alone_always_alone(begins, message):
+    with pytest.raises(InternalError, match=message):
+        verify(kernel(*(phase(begin=begin) for begin in begins)))
+
+
+def test_one_task_leaves_no_part_of_each():
+    part = phase(Constant("x", 1.0, F32), Store(PARTIAL, at(TASK), "x"), begin=Begin.TICKET)
+    with pytest.raises(InternalError, match="no loop over task here"):
+        verify(kernel(phase(), part))
 
 
 def test_buffers_are_declared():

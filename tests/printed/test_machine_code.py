@@ -10,7 +10,10 @@ pytest.importorskip("triton")
 from benchmarks.cases import CASES
 from benchmarks.machine_code import TARGETS, programs_of, verdict
 
-NAMES = ("layer norm", "softmax + dropout", "rows, columns, elementwise", "where on a mask")
+NAMES = (
+    *("layer norm", "softmax + dropout", "rows, columns, elementwise", "where on a mask"),
+    "cross entropy, label smoothing",
+)
 ROWS = 4096
 
 
@@ -26,6 +29,11 @@ def test_the_lint_has_nothing_to_say(programs, name, target):
     for program in programs[name]:
         found = verdict(target, program)
         assert not found.findings, str(found)
+
+
+def test_a_loss_ends_with_a_ticket(programs):
+    forward = programs["cross entropy, label smoothing"][0]
+    assert (forward.barriers, forward.text.count("device.is_last")) == (0, 1)
 
 
 def test_column_sums_beside_rows_are_one_launch_with_a_barrier(programs):

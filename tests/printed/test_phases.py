@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
@@ -15,6 +17,7 @@ from hemstitch.stitch.machine import generic_gpu
 from tests.compiled import plans_of
 
 PROGRAMS = 3
+MEETING = re.compile(r"device\.(grid_barrier|is_last)\(semaphore, programs\)")
 
 
 def rows_columns_elementwise(x):
@@ -22,38 +25,77 @@ def rows_columns_elementwise(x):
     return torch.tanh(rows - rows.sum(0))
 
 
-def run(program, text, x, order):
+def loss(x):
+    return (x * x).mean()
+
+
+def norm_of_columns(x):
+    return x.exp().sum(0).square().sum().sqrt()
+
+
+CASES = {rows_columns_elementwise: 40, loss: 400, norm_of_columns: 40}  # rows of 300 elements
+
+
+def run(program, text, x, order, semaphore, programs=PROGRAMS):
     """The result of the kernel with this text."""
-    found = torch.full(x.shape, float("nan"))
-    arguments = dict(zip([b.name for b in program.parameters], (x, found)))
-    sizes = {"threads": PROGRAMS}
+    found = torch.full((program.parameters[-1].size,), float("nan"))
+    arguments = dict(zip([b.name for b in program.parameters], (x, found), strict=True))
     for buffer in program.scratch:
-        arguments[buffer.name] = torch.full((evaluate(buffer.size, sizes),), float("nan"))
-    arguments[SEMAPHORE] = torch.zeros(1, dtype=torch.int32)
+        size = evaluate(buffer.size, {"threads": programs})
+        arguments[buffer.name] = torch.full((size,), float("nan"))
+    arguments[SEMAPHORE] = semaphore
     checks = Checks(scratch=frozenset(b.name for b in program.scratch))
-    emulate(kernel_of(text, program.entry), PROGRAMS, arguments, checks=checks, order=order)
+    emulate(kernel_of(text, program.entry), programs, arguments, checks=checks, order=order)
     return found
 
 
-@pytest.fixture(scope="module")
-def program():
-    [(_, plan)] = plans_of(rows_columns_elementwise, [torch.zeros(40, 50)], generic_gpu())
+def semaphore():
+    return torch.zeros(1, dtype=torch.int32)
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda function: function.__name__)
+def case(request):
+    """A function, an argument, and the only kernel of it."""
+    x = torch.randn(CASES[request.param], 300)
+    [(_, plan)] = plans_of(request.param, [x], generic_gpu())
     [step] = plan.kernels
-    return print_kernel(step.stitched.kernel, step.groups[0].hint, PROGRAMS)
+    return request.param, x, print_kernel(step.stitched.kernel, step.groups[0].hint, PROGRAMS)
+
+
+def test_how_the_programs_meet(case):
+    function, _, program = case
+    found = set(MEETING.findall(program.text))
+    assert (program.barriers > 0, program.has_ticket) == (
+        "grid_barrier" in found,
+        "is_last" in found,
+    )
+    assert program.has_ticket == (function is not rows_columns_elementwise)
 
 
 @pytest.mark.parametrize("order", Order)
-def test_one_launch_in_any_order(program, order):
-    assert program.barriers >= 1
-    x = torch.randn(40, 50)
-    found = run(program, program.text, x, order)
-    torch.testing.assert_close(found, rows_columns_elementwise(x), rtol=1e-5, atol=1e-6)
+def test_one_launch_in_any_order(case, order):
+    function, x, program = case
+    found = run(program, program.text, x, order, semaphore())
+    torch.testing.assert_close(found, function(x).reshape(-1), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("order", Order)
-def test_without_a_barrier_there_is_a_race(program, order):
+def test_without_a_meeting_there_is_a_race(case, order):
+    _, x, program = case
     lines = program.text.splitlines()
-    barrier = next(number for number, line in enumerate(lines) if "grid_barrier" in line)
-    text = "\n".join([*lines[:barrier], *lines[barrier + 1 :]]) + "\n"
-    with pytest.raises((RaceError, UnwrittenScratchError)):
-        run(program, text, torch.randn(40, 50), order)
+    for number, line in enumerate(lines):
+        if meeting := MEETING.search(line):
+            without = line.replace(meeting[0], "True" if meeting[1] == "is_last" else "pass")
+            text = "\n".join([*lines[:number], without, *lines[number + 1 :]]) + "\n"
+            with pytest.raises((RaceError, UnwrittenScratchError)):
+                run(program, text, x, order, semaphore())
+
+
+def test_a_ticket_leaves_zero_for_any_number_of_programs(case):
+    function, x, program = case
+    word = semaphore()
+    for programs in (3, 1, 4):
+        if programs == 3 or program.has_ticket:
+            found = run(program, program.text, x, Order.RANDOM, word, programs)
+            torch.testing.assert_close(found, function(x).reshape(-1), rtol=1e-5, atol=1e-5)
+            assert word.item() == (0 if program.has_ticket else program.barriers * programs)

@@ -13,7 +13,7 @@ from hemstitch.passes.pipeline import optimize
 from hemstitch.runtime import interpret
 from hemstitch.stitch.machine import generic_gpu
 from tests.compiled import assert_close, execute, has_halves
-from tests.programs import Program, arguments_for
+from tests.programs import Program, arguments_for, hasty
 
 pytest.importorskip("triton")
 ROUNDED, HALVES = 1e-4, 3e-2
@@ -32,5 +32,6 @@ def test_kernels_mean_what_the_graph_means(seed):
     )
     arguments = arguments_for(program.graph, program.sizes, random.randint(0, 1 << 30))
     graph = optimize(program.graph, program.builder)
-    found = execute(graph, arguments, generic_gpu(), target="interpret")
+    machine, alone = hasty(generic_gpu(), random), random.random() < 0.5
+    found = execute(graph, arguments, machine, target="interpret", alone=alone)
     assert_close(found, interpret.run(graph, arguments), HALVES if has_halves(graph) else ROUNDED)

@@ -99,6 +99,13 @@ def test_the_number_of_threads_may_change(threads):
         torch.set_num_threads(before)
 
 
+def test_whichever_thread_comes_last_gives_the_same_sum():
+    total, x = compiled(lambda x: x.sum()), torch.randn(512, 512)
+    sums = {total(x).item() for _ in range(300)}
+    assert len(sums) == 1
+    torch.testing.assert_close(sums.pop(), x.double().sum().item(), rtol=1e-4, atol=1e-3)
+
+
 # --- sizes
 
 

@@ -73,7 +73,8 @@ def run(
     check: bool = False,
 ) -> None:
     """`arrays`: the memory of each parameter, flat; bf16 as its bits in u16. `order`: that in which
-    the tasks of a phase run. With `precise` every floating-point array and value is f64.
+    the tasks of a phase run; the last of them is the one to go on alone. With `precise` every
+    floating-point array and value is f64.
 
     Raises IndexError where a check of the kernel fails, after all tasks have run.
     """
@@ -84,13 +85,15 @@ def run(
         if buffer.role is Role.SHARED:
             launch.memory[buffer] = launch.garbage(buffer)
     tasks = [_Task(launch, task, kernel.buffers) for task in range(threads)]
+    arrivals = list(range(threads) if order is None else order)
     with np.errstate(all="ignore"):
         for phase in kernel.phases:
             launch.owners.clear()
-            shares = [_shares(launch, phase, task) for task in range(threads)]
-            for task in range(threads) if order is None else order:
-                for number, nest in enumerate(phase.nests):
-                    tasks[task].run(nest, number, *shares[task][number])
+            for task in arrivals[-1:] if phase.is_alone else arrivals:
+                for number, (nest, share) in enumerate(
+                    zip(phase.nests, _shares(launch, phase, task))
+                ):
+                    tasks[task].run(nest, number, *share)
     if launch.failed:
         raise IndexError("index out of range")
 
@@ -147,6 +150,8 @@ class _Launch:
 def _shares(launch: _Launch, phase: Phase, task: int) -> list[tuple[int, int]]:
     """Which rows of each nest a task runs: a contiguous part of all the phase's work."""
     rows = [prod(launch.dim(axis.extent) for axis in nest.rows) for nest in phase.nests]
+    if phase.is_alone:
+        return [(0, count) for count in rows]
     weights = [max(1, launch.dim(nest.weight)) for nest in phase.nests]
     total = sum(count * weight for count, weight in zip(rows, weights))
     ends = [total * place // launch.threads for place in (task, task + 1)]

@@ -1,8 +1,9 @@
 """The kernel IR: what one launch does, for any target.
 
-A kernel is a sequence of phases with a barrier between them. A phase is a set of nests that may run
-at the same time; a nest is a set of rows, dealt out to tasks in contiguous chunks, and the
-statements each row runs. Within a row a `Loop` is serial or runs over lanes; every value is
+A kernel is a sequence of phases, each behind the whole one before: at a barrier all tasks wait, of
+those that take a ticket the last goes on alone. A phase is a set of nests that may run at the same
+time; a nest is a set of rows, dealt out to tasks in contiguous chunks, and the statements each row
+runs. Within a row a `Loop` is serial or runs over lanes; every value is
 conceptually a tile of the lanes around it, a value made outside a lane loop is the same in all.
 
 On a CPU a task is a thread, a lane loop a vector loop and a TASK buffer memory that stays in L1 or
@@ -225,12 +226,27 @@ class Nest:
     why: str  # origin and mapping, printed above the nest
 
 
+class Begin(Enum):
+    """What a task does between a phase and the one before."""
+
+    BARRIER = "barrier"  # it waits for all others, and then has its share of the rows
+    TICKET = "ticket"  # it takes one: the last to come has all rows, of this phase and the next
+    ALONE = "alone"  # it goes on, as the only one since a ticket
+
+
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Nests that need nothing of each other. `why`: what the barrier before this phase is for."""
+    """Nests that need nothing of each other. `why`: what the phase waits for; `begin` is nothing
+    for a kernel's first one."""
 
     nests: tuple[Nest, ...]
     why: str = ""
+    begin: Begin = Begin.BARRIER
+
+    @property
+    def is_alone(self) -> bool:
+        """One task runs all of it: there is no `TASK` here."""
+        return self.begin is not Begin.BARRIER
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +264,11 @@ class Kernel:
 
     @property
     def barriers(self) -> int:
-        return len(self.phases) - 1
+        return sum(phase.begin is Begin.BARRIER for phase in self.phases[1:])
+
+    @property
+    def has_ticket(self) -> bool:
+        return any(phase.begin is Begin.TICKET for phase in self.phases)
 
 
 def walk(statements: Iterable[Stmt]) -> Iterator[Stmt]:

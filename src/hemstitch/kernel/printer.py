@@ -38,7 +38,7 @@ def _kernel_lines(kernel: Kernel) -> Iterator[str]:
         yield f"  {_buffer(buffer)}"
     for number, phase in enumerate(kernel.phases):
         if number:
-            yield f"  barrier  # {phase.why}"
+            yield f"  {phase.begin.value}  # {phase.why}"
         for nest in phase.nests:
             yield from _nest_lines(nest)
 

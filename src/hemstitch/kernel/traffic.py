@@ -2,7 +2,7 @@
 bytes of each buffer that it reads, and of each that it writes.
 
 A phase reads a buffer once, however many of its loops do: what is read again comes out of a cache.
-Between phases lies a barrier of the whole device, and the next one reads anew. Of a buffer that is
+Between phases the whole device meets, and the next one reads anew. Of a buffer that is
 larger than what a phase can touch, only so much counts (an embedding). Row buffers stay on chip.
 """
 
@@ -51,7 +51,8 @@ def _accesses(phase: Phase, sizes: Mapping[str, int]) -> Iterator[tuple[Stmt, in
     for nest in phase.nests:
         rows = _product((axis.extent for axis in nest.rows), sizes)
         yield from _within(nest.body, rows, sizes)
-        yield from _within((*nest.prologue, *nest.epilogue), sizes["threads"], sizes)
+        tasks = 1 if phase.is_alone else sizes["threads"]
+        yield from _within((*nest.prologue, *nest.epilogue), tasks, sizes)
 
 
 def _within(

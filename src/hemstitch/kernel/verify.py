@@ -18,6 +18,7 @@ from hemstitch.kernel.nodes import (
     TASK,
     Accumulate,
     AccumulateInto,
+    Begin,
     Buffer,
     Check,
     Constant,
@@ -44,10 +45,11 @@ SAMPLE = {"threads": 3}  # bounds that depend on the number of tasks are checked
 
 def verify(kernel: Kernel) -> None:
     """Raises InternalError with the first thing that is wrong."""
+    _check_begins(kernel)
     _Buffers(kernel).check()
     for phase in kernel.phases:
         for nest in phase.nests:
-            _NestCheck(kernel).check(nest)
+            _NestCheck(kernel, phase.is_alone).check(nest)
             problem = product_problem(nest)
             if problem is not None:
                 raise _wrong(kernel, problem)
@@ -55,6 +57,20 @@ def verify(kernel: Kernel) -> None:
 
 def _wrong(kernel: Kernel, what: str) -> InternalError:
     return InternalError(f"invalid kernel {kernel.name}: {what}")
+
+
+def _check_begins(kernel: Kernel) -> None:
+    """A ticket leaves one task, and nobody comes back."""
+    is_alone = False
+    for number, phase in enumerate(kernel.phases):
+        begin = phase.begin
+        if number == 0 and begin is not Begin.BARRIER:
+            raise _wrong(kernel, f"the first phase begins with {begin.value}")
+        if is_alone and begin is not Begin.ALONE:
+            raise _wrong(kernel, f"a {begin.value} behind a ticket, where one task is left")
+        if not is_alone and begin is Begin.ALONE:
+            raise _wrong(kernel, "a phase for one task, and no ticket says which")
+        is_alone = phase.is_alone
 
 
 # --- buffers
@@ -183,19 +199,20 @@ class _Scope:
 
 
 class _NestCheck:
-    """One walk through a nest, as a task would run it."""
+    """One walk through a nest, as a task would run it. `is_alone`: as the only one, so that what it
+    would find at the numbers of other tasks is nobody's work."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, is_alone: bool) -> None:
         self.kernel = kernel
         self.scopes = [_Scope(None, lanes=False)]
-        self.axes: set[Axis] = {TASK}
+        self.axes: set[Axis] = set() if is_alone else {TASK}
         self.defined: set[str] = set()
         self.statement: Stmt | None = None
 
     def check(self, nest: Nest) -> None:
         self._block(nest.prologue)
         self.axes |= set(nest.rows)
-        self._require(len(self.axes) == 1 + len(nest.rows), "a row axis is there twice")
+        self._require(len(set(nest.rows)) == len(nest.rows), "a row axis is there twice")
         for axis in nest.rows:
             self._require(axis.outer is None, f"row axis {axis} is the inner part of another")
         self._block(nest.body)

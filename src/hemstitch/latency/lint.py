@@ -158,7 +158,7 @@ def _barrier_order(ptx: Sequence[PtxInstruction]) -> Iterator[Finding]:
 
 
 def _invalidation(code: Disassembly, expected: Expected) -> Iterator[Finding]:
-    """After a wait, L1 may still hold what other programs have overwritten."""
+    """After a wait or a ticket, L1 may still hold what other programs have overwritten."""
     invalidated = 0
     after_poll = False
     for row in code.instructions:
@@ -166,11 +166,11 @@ def _invalidation(code: Disassembly, expected: Expected) -> Iterator[Finding]:
             after_poll = "STRONG" in row.opcode
         elif after_poll and row.opcode.startswith("CCTL.IVALL"):
             invalidated, after_poll = invalidated + 1, False
-    if invalidated < expected.barriers:
+    if invalidated < expected.barriers + expected.tickets:
         yield Finding(
             Check.INVALIDATION,
-            f"{expected.barriers} device-wide barriers, but L1 is invalidated after {invalidated}: "
-            "loads behind them may read old values",
+            f"{expected.barriers} device-wide barriers and {expected.tickets} tickets, but L1 is "
+            f"invalidated after {invalidated}: loads behind them may read old values",
         )
 
 

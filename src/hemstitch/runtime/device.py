@@ -27,6 +27,19 @@ def grid_barrier(semaphore, programs):
     tl.debug_barrier()
 
 
+@triton.jit
+def is_last(semaphore, programs):
+    """Whether all other programs have been here: then this one sees what they have stored, and
+    leaves the i32 at `semaphore` at 0, whatever barriers counted on it before."""
+    tl.debug_barrier()  # as in `grid_barrier`: one thread releases the stores of all
+    ticket = tl.atomic_add(semaphore, 1, sem="acq_rel", scope="gpu")
+    last = ticket % programs == programs - 1
+    if last:
+        tl.atomic_xchg(semaphore, 0, sem="relaxed", scope="gpu")
+    tl.debug_barrier()
+    return last
+
+
 # --- combining two values, also as the operator of a reduction
 
 

@@ -44,7 +44,7 @@ class _Emulated:
             return
         given: dict[str, object] = {b.name: t for b, t in zip(program.parameters, tensors)}
         given |= _scratch(program, sizes | {"threads": programs})
-        if program.barriers:
+        if program.has_semaphore:
             given[SEMAPHORE] = torch.zeros(1, dtype=torch.int32)
         checks = Checks(scratch=frozenset(b.name for b in program.scratch))
         try:

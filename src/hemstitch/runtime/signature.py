@@ -28,7 +28,7 @@ POINTERS: Mapping[DType, str] = MappingProxyType(
 def signature(program: Program, wide: Sequence[bool] = ()) -> dict[str, str]:
     """By name, in the order of the arguments. `wide`: which sizes need 64 bits; else none."""
     found = {b.name: POINTERS[b.dtype] for b in (*program.parameters, *program.scratch)}
-    if program.barriers:
+    if program.has_semaphore:
         found[SEMAPHORE] = POINTERS[DType.I32]
     sizes = zip_longest(program.sizes, wide, fillvalue=False)
     return found | {str(size): "i64" if is_wide else "i32" for size, is_wide in sizes}

@@ -12,7 +12,6 @@ from hemstitch.kernel.dependence import product_problem
 from hemstitch.kernel.index import Axis, Index, at, linear
 from hemstitch.kernel.nodes import (
     TASK,
-    THREADS,
     Accumulate,
     AccumulateInto,
     Buffer,
@@ -29,6 +28,7 @@ from hemstitch.kernel.nodes import (
 )
 from hemstitch.stitch.axes import Natural
 from hemstitch.stitch.buffers import Buffers, partial_step
+from hemstitch.stitch.combine import combine
 from hemstitch.stitch.group import Group, Root, computed_below, leaf_below, operands
 from hemstitch.stitch.keep import kept_values
 from hemstitch.stitch.refusal import Refused
@@ -377,10 +377,10 @@ class NestBuilder(Values):
     def reduced(self, node: Node, indices: Indices, mask: str | None) -> str:
         """The result of a reduction, from wherever its scheme left it."""
         scheme = self.schedule.schemes[node]
-        if scheme is Scheme.PARTIAL:
-            return self._combined(node, indices, mask)
         made = self.schedule.places[self.schedule.root_of[node]]
         address = self._final(linear(indices, contiguous_strides(node.shape)))
+        if scheme is Scheme.PARTIAL and node not in self.schedule.combined:
+            return self._combined(node, indices, mask)
         if (made.nest, made.phase) != self.place:
             return self._narrowed(node, self.buffers.shared(node), address, mask)
         if indices == self._natural(node).indices and mask is not None:
@@ -401,45 +401,21 @@ class NestBuilder(Values):
         return self._let(Op.CAST, (name,), buffer.dtype, dtype)
 
     def _combined(self, node: Node, indices: Indices, mask: str | None) -> str:
-        """The tasks' partial results as one: on the spot where each element is read once and
-        certain to exist, else beforehand, all of them, into memory of the task."""
-        rows = set(self.mapping.rows)
-        natural = self._natural(node)
-        kept = set(self.mapping.placed(self.schedule.folding.axes(natural.axes)))
+        """The tasks' partial results as one, if no phase before left that: on the spot where each
+        element is read once and certain to exist, else beforehand, all of them, into memory of the
+        task."""
+        kept = self.schedule.folding.axes(self._natural(node).axes)
         address = self._final(linear(indices, contiguous_strides(node.shape)))
-        if node.type.size == 1 or (rows and rows <= kept and mask is None):
+        if node.type.size == 1 or (self.mapping.deals_out(kept) and mask is None):
             level = self._level(address)
-            name, statements = self._combine(node, address)
+            name, statements = combine(self.buffers, node, address)
             self.scopes[level].statements.extend(statements)
             self.level_of[name] = level
             return name
         buffer, is_new = self.buffers.combined(self.place, node)
         if is_new:
             axis = Axis(self.buffers.name("k"), node.type.size)
-            name, statements = self._combine(node, at(axis))
+            name, statements = combine(self.buffers, node, at(axis))
             body = (*statements, Store(buffer, at(axis), name))
             self.scopes[0].statements.append(Loop(axis, body, lanes=True))
         return self._load(buffer, address, mask)
-
-    def _combine(self, node: Node, address: Index) -> tuple[str, list[Stmt]]:
-        new = self.buffers.name
-        buffer, positions = self.buffers.partial(node)
-        part = Axis(new("t"), THREADS)
-        place = address + at(part).scaled(partial_step(node))
-        accumulator, value, name = new("acc"), new("part"), new("r")
-        loads: list[Stmt] = [Load(value, buffer, place)]
-        order = position = None
-        if positions is not None:
-            order, position = new("at"), new("at")
-            loads.append(Load(order, positions, place))
-        dtype, result = buffer.dtype, node.type.dtype.compute
-        statements: list[Stmt] = [
-            Init(accumulator, node.op, dtype, across=False),
-            Loop(part, (*loads, Accumulate(accumulator, value, order=order)), lanes=False),
-            Finish(name, accumulator, position),
-        ]
-        if position is None and dtype is not result:
-            narrow = new("r")
-            statements.append(Let(narrow, Op.CAST, (name,), dtype, result))
-            name = narrow
-        return (position or name), statements

@@ -14,6 +14,7 @@ from enum import Enum
 
 from hemstitch.ir.graph import Node
 from hemstitch.stitch.axes import Unification
+from hemstitch.stitch.combine import pays
 from hemstitch.stitch.fold import Folding
 from hemstitch.stitch.group import Group, Root, reductions_below, roots
 from hemstitch.stitch.machine import Machine
@@ -45,7 +46,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """`mappings`: one a dominant; `places` and `shapes` of every root; `schemes` of reductions."""
+    """`mappings`: one a dominant; `places` and `shapes` of every root; `schemes` of reductions.
+    `combined`: those whose partial results the next phase combines for all later ones."""
 
     unification: Unification
     folding: Folding
@@ -54,10 +56,16 @@ class Schedule:
     places: MappingOf[Root, Place]
     schemes: MappingOf[Node, Scheme]
     root_of: MappingOf[Node, Root]
+    combined: frozenset[Node]
 
     @property
     def phases(self) -> int:
         return 1 + max(place.phase for place in self.places.values())
+
+    def combined_in(self, phase: int) -> list[Node]:
+        """In the order of their roots."""
+        made = [root.reduction for root, place in self.places.items() if place.phase + 1 == phase]
+        return [node for node in made if node in self.combined]
 
     def at(self, nest: int, phase: int) -> list[Root]:
         return [r for r, place in self.places.items() if (place.nest, place.phase) == (nest, phase)]
@@ -85,7 +93,19 @@ def schedule(group: Group, machine: Machine) -> Schedule:
     }
     members = frozenset(group.members)
     below = {root: reductions_below(root.value, members) for root in found}
-    places = _places(found, below, nest_of, partial, root_of)
+    readers = {
+        node: {
+            nest_of[root]
+            for root in found
+            if node in below[root]
+            and not mappings[nest_of[root]].deals_out(folding.axes(unification.natural[node].axes))
+        }
+        for node in partial
+    }
+    places = _places(found, below, nest_of, partial, frozenset(), root_of)
+    combined = _combined(group, machine, places, readers, root_of)
+    if combined:
+        places = _places(found, below, nest_of, partial, combined, root_of)
     _delay_replacements(group, by_root, places)
     schemes = {node: Scheme.PARTIAL if node in partial else Scheme.REGIONAL for node in root_of}
     for root in found:
@@ -93,7 +113,30 @@ def schedule(group: Group, machine: Machine) -> Schedule:
             made, read = places[root_of[node]], places[root]
             if (made.nest, made.phase) != (read.nest, read.phase):
                 schemes[node] = Scheme.SHARED
-    return Schedule(unification, folding, tuple(mappings), by_root, places, schemes, root_of)
+    return Schedule(
+        unification, folding, tuple(mappings), by_root, places, schemes, root_of, combined
+    )
+
+
+def _combined(
+    group: Group,
+    machine: Machine,
+    places: MappingOf[Root, Place],
+    readers: MappingOf[Node, set[int]],
+    root_of: MappingOf[Node, Root],
+) -> frozenset[Node]:
+    """Partial results for which a phase of their own pays. `readers`: the nests in which every task
+    would combine all of a reduction for itself."""
+    by_phase: dict[int, list[Node]] = {}
+    for node, nests in readers.items():
+        if nests and node.type.size != 1:
+            by_phase.setdefault(places[root_of[node]].phase, []).append(node)
+    return frozenset(
+        node
+        for nodes in by_phase.values()
+        if pays([(group.hint(n.type.size), len(readers[n])) for n in nodes], machine)
+        for node in nodes
+    )
 
 
 def _delay_replacements(
@@ -118,15 +161,17 @@ def _places(
     below: MappingOf[Root, set[Node]],
     nest_of: MappingOf[Root, int],
     partial: set[Node],
+    combined: frozenset[Node],
     root_of: MappingOf[Node, Root],
 ) -> dict[Root, Place]:
-    """As early as the reductions that each root reads allow."""
+    """As early as the reductions that each root reads allow, with a phase more for `combined`."""
     places: dict[Root, Place] = {}
     for root in found:
         nest = nest_of[root]
         made = {node: places[root_of[node]] for node in below[root]}
         same = {n for n, place in made.items() if n not in partial and place.nest == nest}
-        phase = max([made[n].phase + (n not in same) for n in made], default=0)
+        waits = {n: (n not in same) + (n in combined) for n in made}
+        phase = max([made[n].phase + waits[n] for n in made], default=0)
         stage = max([made[n].stage + 1 for n in same if made[n].phase == phase], default=0)
         places[root] = Place(nest, phase, stage)
     return places

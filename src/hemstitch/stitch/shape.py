@@ -48,6 +48,10 @@ class Mapping:
                 found.append(axis)
         return found
 
+    def deals_out(self, axes: Iterable[Axis]) -> bool:
+        """No two rows see the same element of a tensor with these axes."""
+        return bool(self.rows) and set(self.rows) <= set(self.placed(axes))
+
     def inner(self, axes: Iterable[Axis]) -> tuple[Axis, ...]:
         """Those of `axes` that are looped over inside a row, in loop order."""
         wanted = set(axes)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hemstitch.kernel.nodes import Buffer, Kernel, Nest, Phase, Role
+from hemstitch.kernel.nodes import Buffer, Kernel, Nest, Role
+from hemstitch.stitch.begin import with_begins
 from hemstitch.stitch.buffers import Buffers
+from hemstitch.stitch.combine import combining_nest
 from hemstitch.stitch.group import Group, Tensor
 from hemstitch.stitch.machine import Machine
 from hemstitch.stitch.nest import NestBuilder
@@ -47,10 +49,9 @@ def stitch(groups: Sequence[Group], machine: Machine, name: str) -> Stitched:
                     if machine.crosses_in_tiles:
                         built = tiled(built, buffers, machine)
                     phases[phase].append(built)
+            for node in scheduled.combined_in(phase):
+                phases[phase].append(combining_nest(buffers, node, machine))
     parameters = [*buffers.tensors.values(), *buffers.scratch]
-    found = tuple(
-        Phase(tuple(nests), "results of other tasks are read" if number else "")
-        for number, nests in enumerate(phases)
-    )
-    kernel = Kernel(name, tuple(parameters), found)
+    hints = groups[0].hints
+    kernel = Kernel(name, tuple(parameters), with_begins(phases, machine, hints))
     return Stitched(kernel, tuple(buffers.tensors))

@@ -8,6 +8,7 @@ costs a tenth of a call through ctypes (docs/performance.md).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from hemstitch.codegen.llvm.emitter import Emitter, Value
@@ -20,6 +21,7 @@ from hemstitch.kernel.serial import serial
 GRAIN = 1 << 14  # elements of work that pay for one more thread; docs/performance.md
 DATA_POINTER = "hemstitch_data_pointer"  # bound to torch's function when the module is loaded
 CHECK_MESSAGE = "index out of range in a gather or embedding"
+TICKETS = "tickets"  # the slot of the table that counts who has come to a ticket
 ATTRIBUTES = 'attributes #0 = { nounwind "prefer-vector-width"="512" }'
 
 
@@ -54,13 +56,13 @@ class _Call:
 
 
 class _Table:
-    """The kernel's slots: pointers of parameters and scratch, the status, sizes."""
+    """The kernel's slots: pointers of parameters and scratch, the status, tickets, sizes."""
 
     def __init__(self, kernel: Kernel, layout: ScratchLayout, calls: dict[Nest, _Call]) -> None:
         self.kernel = kernel
         self.layout = layout
         found: dict[Slot, None] = dict.fromkeys(kernel.buffers)
-        found[STATUS] = None
+        found |= {STATUS: None, TICKETS: None}
         sizes: dict[SymbolicDim, None] = {}
         for call in calls.values():
             sizes |= {slot: None for slot in call.slots if isinstance(slot, SymbolicDim)}
@@ -73,13 +75,16 @@ class _Table:
         """A size, inside a function that has %table."""
         if isinstance(size, int):
             return e.i64(size)
-        place = e.define("ptr", f"getelementptr i64, ptr %table, i64 {self.position[size]}")
-        return e.define("i64", f"load i64, {place}")
+        return e.define("i64", f"load i64, {self.place(e, size)}")
+
+    def place(self, e: Emitter, slot: Slot) -> Value:
+        return e.define("ptr", f"getelementptr i64, ptr %table, i64 {self.position[slot]}")
 
 
 def work(kernel: Kernel) -> Dim:
-    """Elements of the kernel's busiest phase, which decide how many threads are worth it."""
-    known = [total(_nest_work(nest) for nest in p.nests) for p in kernel.phases]
+    """Elements of the busiest phase that is shared: they decide how many threads are worth it."""
+    shared = [phase for phase in kernel.phases if not phase.is_alone]
+    known = [total(_nest_work(nest) for nest in phase.nests) for phase in shared]
     ints = [size for size in known if isinstance(size, int)]
     return max(ints) if len(ints) == len(known) else total(known)
 
@@ -152,29 +157,50 @@ def _constants(table: _Table, calls: dict[Nest, _Call]) -> list[str]:
 def _phases(
     table: _Table, calls: dict[Nest, _Call], target: Target, declarations: dict[str, str]
 ) -> str:
-    """void phases(table, task, threads): every phase's share of one task, barriers between."""
+    """void phases(table, task, threads): every phase's share of one task, barriers between; those
+    behind a ticket if it is the last one to come."""
     e = _emitter(target.lanes, declarations)
-    numbers = {nest: number for number, nest in enumerate(calls)}
-    for index, phase in enumerate(table.kernel.phases):
+    phases = table.kernel.phases
+    alone = [phase for phase in phases if phase.is_alone]
+    for index, phase in enumerate(phases[: len(phases) - len(alone)]):
         if index and target.parallel:
             e.comment(f"barrier: {phase.why}")
             several = e.compare("sgt", Value("%threads", "i64"), e.i64(1))
             with e.when(several):
                 e.call("GOMP_barrier", "void")
-        for nest, (low, high) in zip(phase.nests, _shares(e, table, phase)):
-            arguments = f"ptr %table, ptr @slots{numbers[nest]}, i64 %task, i64 %threads"
-            e.line(f"call void @{calls[nest].function}({arguments}, {low}, {high})")
+        _nests(e, table, calls, phase)
+    if alone:
+        e.comment(f"ticket: {alone[0].why}")
+        with e.when(_is_last(e, table)) if target.parallel else nullcontext():
+            for phase in alone:
+                _nests(e, table, calls, phase)
     e.line("ret void")
     parameters = "ptr %table, i64 %task, i64 %threads"
     return _define(f"{table.kernel.name}_phases", parameters, "\n".join(e.lines))
 
 
+def _is_last(e: Emitter, table: _Table) -> Value:
+    """Whether all other tasks have been here; what they have stored is then seen."""
+    place = table.place(e, TICKETS)
+    ticket = e.define("i64", f"atomicrmw add {place}, i64 1 acq_rel")
+    return e.compare("eq", e.binary("add", ticket, e.i64(1)), Value("%threads", "i64"))
+
+
+def _nests(e: Emitter, table: _Table, calls: dict[Nest, _Call], phase: Phase) -> None:
+    numbers = {nest: number for number, nest in enumerate(calls)}
+    for nest, (low, high) in zip(phase.nests, _shares(e, table, phase)):
+        arguments = f"ptr %table, ptr @slots{numbers[nest]}, i64 %task, i64 %threads"
+        e.line(f"call void @{calls[nest].function}({arguments}, {low}, {high})")
+
+
 def _shares(e: Emitter, table: _Table, phase: Phase) -> list[tuple[Value, Value]]:
     """Which rows of each nest this task runs: a contiguous part of all the phase's work, so that
     a task meets the same rows in every phase and every kernel of equal shape."""
+    rows = [table.load(e, product(a.extent for a in nest.rows)) for nest in phase.nests]
+    if phase.is_alone:
+        return [(e.i64(0), count) for count in rows]
     task, threads = Value("%task", "i64"), Value("%threads", "i64")
     following = e.binary("add", task, e.i64(1))
-    rows = [table.load(e, product(a.extent for a in nest.rows)) for nest in phase.nests]
     if len(phase.nests) == 1:
         return [(_part(e, rows[0], task, threads), _part(e, rows[0], following, threads))]
     weights = [table.load(e, nest.weight) for nest in phase.nests]
@@ -256,6 +282,7 @@ def _entry(table: _Table, declarations: dict[str, str]) -> str:
             offset = table.load(e, table.layout.offset[buffer])
             _put(e, table.position[buffer], e.binary("add", base, offset))
     _put(e, table.position[STATUS], status)
+    _put(e, table.position[TICKETS], e.i64(0))
     thread_state = e.call("PyEval_SaveThread", "ptr")
     e.line(f"call void @{table.kernel.name}_run(ptr %table)")
     e.call("PyEval_RestoreThread", "void", thread_state)

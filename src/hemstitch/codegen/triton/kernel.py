@@ -1,5 +1,5 @@
 """A whole kernel as the text of a Python module: a function for each nest, and one that runs them
-phase by phase with barriers of the whole device between."""
+phase by phase with barriers of the whole device between, the last ones behind a ticket."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from hemstitch.codegen.triton.nest import NestPrinter
 from hemstitch.codegen.triton.scope import Scope
 from hemstitch.codegen.triton.tiling import USUAL, Shape, Tiling
 from hemstitch.codegen.triton.wide import is_wide
+from hemstitch.codegen.triton.writer import STEP
 from hemstitch.ir.dims import Dim, choice, symbol, total
-from hemstitch.kernel.nodes import Buffer, Kernel, Nest, Role
+from hemstitch.kernel.nodes import Begin, Buffer, Kernel, Phase, Role
 
 HEAD = '''"""{why}"""
 
@@ -23,17 +24,24 @@ from triton.language.extra import libdevice
 from hemstitch.runtime import device
 
 '''
-SEMAPHORE = "semaphore"  # counts arrivals at barriers; zero before a launch's first one
+SEMAPHORE = "semaphore"  # counts arrivals at barriers and tickets; zero before the first one
 MOST_32_BIT = (1 << 31) - 1
+_BEGIN = {
+    Begin.BARRIER: f"{STEP}device.grid_barrier({SEMAPHORE}, programs)",
+    Begin.TICKET: f"{STEP}if device.is_last({SEMAPHORE}, programs):",
+    Begin.ALONE: f"{STEP}{STEP}tl.debug_barrier()",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
     """Source and what its caller must know. Arguments in order: `parameters`, `scratch` (elements
-    in terms of "threads", the programs of the launch), a semaphore if there are barriers, `sizes`.
+    in terms of "threads", the programs of the launch), a semaphore if programs meet, `sizes`.
 
-    `tiles`: how many programs have work in the largest phase; fewer take several each. `is_wide`:
-    nothing stands in the way of accesses of 16 bytes (see wide.py)."""
+    `tiles`: how many programs have work in the largest phase; fewer take several each. `barriers`:
+    at which all programs wait for all. `has_ticket`: the last to come goes on alone, and leaves the
+    semaphore at zero. `is_wide`: nothing stands in the way of accesses of 16 bytes (see wide.py).
+    """
 
     text: str
     entry: str
@@ -42,9 +50,13 @@ class Program:
     sizes: tuple[Dim, ...]
     tiles: Dim
     barriers: int
+    has_ticket: bool
     warps: int
-
     is_wide: bool
+
+    @property
+    def has_semaphore(self) -> bool:
+        return self.barriers > 0 or self.has_ticket
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +92,10 @@ def print_kernel(
     )
     phases: list[list[_Function]] = []
     for number, phase in enumerate(kernel.phases):
-        tilings = [tiling.choose(nest, hint, programs, shape) for nest in phase.nests]
+        sharing = 1 if phase.is_alone else programs
+        tilings = [tiling.choose(nest, hint, sharing, shape) for nest in phase.nests]
         names = [f"{kernel.name}_{number}_{position}" for position in range(len(phase.nests))]
-        phases.append(list(_functions(names, phase.nests, tilings, needs_64_bits)))
+        phases.append(list(_functions(names, phase, tilings, needs_64_bits)))
     functions = [function for phase in phases for function in phase]
     touched = {buffer for function in functions for buffer in function.buffers}
     scratch = tuple(
@@ -90,8 +103,9 @@ def print_kernel(
     )
     sizes = tuple(dict.fromkeys(name for function in functions for name in function.sizes))
     names = [buffer.name for buffer in (*kernel.parameters, *scratch)]
-    if kernel.barriers:
+    if len(kernel.phases) > 1:
         names.append(SEMAPHORE)
+    together = [found for phase, found in zip(kernel.phases, phases) if not phase.is_alone]
     text = HEAD.format(why=f"{kernel.name}, printed by Hemstitch.")
     text += (
         "\n\n".join([*map(_nest_text, functions), _main(kernel, phases, [*names, *sizes])]) + "\n"
@@ -102,10 +116,11 @@ def print_kernel(
         kernel.parameters,
         scratch,
         tuple(symbol(name) for name in sizes),
-        choice("max", [total(function.tiles for function in phase) for phase in phases]),
+        choice("max", [total(function.tiles for function in phase) for phase in together]),
         kernel.barriers,
+        kernel.has_ticket,
         max(function.warps for function in functions),
-        not kernel.barriers and all(is_wide(n) for phase in kernel.phases for n in phase.nests),
+        len(kernel.phases) == 1 and all(is_wide(n) for n in kernel.phases[0].nests),
     )
 
 
@@ -117,23 +132,24 @@ def _for_all(buffer: Buffer) -> Buffer:
 
 
 def _functions(
-    names: Sequence[str], nests: Sequence[Nest], tilings: Sequence[Tiling], needs_64_bits: bool
+    names: Sequence[str], phase: Phase, tilings: Sequence[Tiling], needs_64_bits: bool
 ) -> Iterator[_Function]:
     """The nests of one phase: their tiles are numbered one after the other."""
     shift: Dim = 0
-    for name, nest, chosen in zip(names, nests, tilings):
-        function = _function(name, nest, chosen, shift, needs_64_bits)
+    for name, nest, chosen in zip(names, phase.nests, tilings):
+        scope = Scope(chosen.rows, needs_64_bits)
+        function = _function(name, NestPrinter(nest, chosen, shift, scope, phase.is_alone))
         shift = shift + function.tiles
         yield function
 
 
-def _function(name: str, nest: Nest, chosen: Tiling, shift: Dim, needs_64_bits: bool) -> _Function:
+def _function(name: str, printer: NestPrinter) -> _Function:
     """Rows that keep something in memory for later cannot share a tile: there is one copy."""
-    scope = Scope(chosen.rows, needs_64_bits)
-    printer = NestPrinter(nest, chosen, shift, scope)
+    nest, chosen, scope = printer.nest, printer.tiling, printer.scope
     lines = printer.print()
     if printer.memory.in_memory and chosen.rows > 1:
-        return _function(name, nest, replace(chosen, rows=1), shift, needs_64_bits)
+        single = Scope(1, scope.needs_64_bits)
+        return _function(name, replace(printer, tiling=replace(chosen, rows=1), scope=single))
     buffers = [buffer for buffer in scope.buffers if buffer not in printer.memory.dead]
     why = f"{nest.why}; tiles of {chosen.rows} rows"
     return _Function(
@@ -155,6 +171,7 @@ def _main(kernel: Kernel, phases: list[list[_Function]], arguments: list[str]) -
     lines += ["    program = tl.program_id(0)", "    programs = tl.num_programs(0)"]
     for phase, functions in zip(kernel.phases, phases):
         if phase is not kernel.phases[0]:
-            lines.append(f"    device.grid_barrier({SEMAPHORE}, programs)  # {phase.why}")
-        lines += [f"    {function.name}({_arguments(function)})" for function in functions]
+            lines.append(f"{_BEGIN[phase.begin]}  # {phase.why}")
+        step = STEP * (2 if phase.is_alone else 1)
+        lines += [f"{step}{function.name}({_arguments(function)})" for function in functions]
     return "\n".join(lines)

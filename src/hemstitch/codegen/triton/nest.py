@@ -49,12 +49,13 @@ UNROLL = 8
 
 @dataclass(slots=True)
 class NestPrinter:
-    """`shift`: tiles of the nests before this one in its phase."""
+    """`shift`: tiles of the nests before this one in its phase. `is_alone`: one program has all."""
 
     nest: Nest
     tiling: Tiling
     shift: Dim
     scope: Scope
+    is_alone: bool
     memory: memory.Memory = field(init=False)
     reductions: Reductions = field(init=False)
     products: Products = field(init=False)
@@ -73,7 +74,7 @@ class NestPrinter:
         writer.line(f"{ZERO} = tl.zeros([1, 1], tl.int{64 if scope.needs_64_bits else 32})")
         for carried in self.carried.values():
             self.reductions.start_carried(carried)
-        if self._is_for_all_programs:
+        if self.is_alone or self._is_for_all_programs:
             self._rows()
         else:
             with scope.block(f"if {self._first()} < {scope.size(self.tiles)}:", ()):
@@ -83,7 +84,9 @@ class NestPrinter:
     def _rows(self) -> None:
         scope = self.scope
         self._statements(self.nest.prologue)
-        head = f"for tile in tl.range({self._first()}, {scope.size(self.tiles)}, programs):"
+        tiles = scope.size(self.tiles)
+        dealt = f"0, {tiles}" if self.is_alone else f"{self._first()}, {tiles}, programs"
+        head = f"for tile in tl.range({dealt}):"
         with scope.block(head, written(self.nest.body)):
             scope.in_rows = True
             self._decode()

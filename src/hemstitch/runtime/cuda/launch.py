@@ -91,9 +91,10 @@ class _OnDevice:
         self._variants: dict[Variant, Loaded] = {}
         self._calls: dict[tuple[tuple[int, ...], bool], _Call] = {}
         self._semaphores: Semaphores | None = None
-        if program.barriers:
+        if program.has_semaphore:
+            left = 0 if program.has_ticket else program.barriers
             with device.as_current():
-                self._semaphores = semaphores_of(device, program.barriers)
+                self._semaphores = semaphores_of(device, left)
 
     def __call__(self, arguments: tuple[Any, ...]) -> None:
         count = self._tensors

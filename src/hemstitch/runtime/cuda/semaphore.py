@@ -1,10 +1,11 @@
-"""What programs of a launch count their arrivals at barriers on: an i32 that counts on from launch
-to launch (`device.grid_barrier`).
+"""What programs of a launch count their arrivals on: an i32 that counts on from barrier to barrier
+and from launch to launch (`device.grid_barrier`), or that a ticket leaves at zero
+(`device.is_last`).
 
 A barrier needs a count that is a multiple of its programs before anyone arrives. So each stream and
 each number of programs has a semaphore of its own: launches on one stream run one after the other.
-All are cut from one block that is made together with the kernel, not at a launch, which may happen
-while memory belongs to a CUDA graph.
+Behind a ticket the number does not matter. All are cut from one block that is made together with
+the kernel, not at a launch, which may happen while memory belongs to a CUDA graph.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch
 
 from hemstitch.runtime.cuda.device import Device
 
-SLOTS = 32  # streams x numbers of programs that one kernel is likely to see
+SLOTS = 32  # streams x numbers of programs that one kernel is likely to see, and captures
 APART = 32  # i32 from one to the next: a cache line
 MOST_ARRIVALS = 1 << 30  # before it starts anew: half of what an i32 counts to
 
@@ -31,44 +32,46 @@ class _Slot:
 
 @dataclass(frozen=True, slots=True)
 class Semaphores:
-    """Of one kernel on one device."""
+    """Of one kernel on one device. `left`: arrivals of each program that a launch leaves counted;
+    none where it ends behind a ticket."""
 
     device: Device
-    barriers: int  # of a launch
+    left: int
     block: torch.Tensor
     slots: dict[tuple[int, int], _Slot] = field(default_factory=dict)
-    places: Iterator[int] = field(default_factory=count)  # in the block; atomic, as `launches` is
+    words: Iterator[int] = field(default_factory=count)  # how many of the block are taken
 
     def take(self, stream: int, programs: int) -> torch.Tensor:
         """The semaphore of a launch on `stream`, the current one, ready for it. Whoever launches
         holds it until the launch is made.
 
-        A graph that is being captured gets one of its own and sets it to zero whenever it runs: it
-        may run on any stream, as often as it likes, and nobody counts.
+        A graph that is being captured gets one of its own, since it may run on any stream. As often
+        as it runs nobody counts: what a launch does not leave at zero, the graph sets to zero.
         """
-        slot = self.slots.get((stream, programs))
         if self.device.is_capturing():
-            return self.device.zeros(1)
-        if slot is None and (slot := self._new_slot(stream, programs)) is None:
-            return self.device.zeros(1)
+            return self.device.zeros(1) if self.left else self._word()
+        key = (stream, programs if self.left else 0)
+        slot = self.slots.get(key)
+        if slot is None:
+            if len(self.slots) == SLOTS:
+                return self.device.zeros(1)
+            anew = max(1, MOST_ARRIVALS // max(1, programs * self.left))
+            slot = self.slots.setdefault(key, _Slot(self._word(), count(), anew))
         number = next(slot.launches)
         if number and number % slot.anew == 0:
             slot.word.zero_()  # on the same stream: after all launches before, before this one
         return slot.word
 
-    def _new_slot(self, stream: int, programs: int) -> _Slot | None:
-        """None where all are taken. Two threads may ask at once: no two slots share a place."""
-        place = next(self.places) if len(self.slots) < SLOTS else SLOTS
-        if place >= SLOTS:
-            return None
-        anew = max(1, MOST_ARRIVALS // (programs * self.barriers))
-        slot = _Slot(self.block[place * APART :][:1], count(), anew)
-        return self.slots.setdefault((stream, programs), slot)
+    def _word(self) -> torch.Tensor:
+        """Nobody else's, and zero."""
+        start = next(self.words) * APART
+        is_there = start + APART <= len(self.block)
+        return self.block[start : start + 1] if is_there else self.device.zeros(1)
 
 
-def semaphores_of(device: Device, barriers: int) -> Semaphores:
+def semaphores_of(device: Device, left: int) -> Semaphores:
     """Not to be called while a graph is captured."""
     block = device.zeros(SLOTS * APART)
     if block.is_cuda:  # other streams must not come before the zeros
         torch.cuda.current_stream(block.device).synchronize()
-    return Semaphores(device, barriers, block)
+    return Semaphores(device, left, block)

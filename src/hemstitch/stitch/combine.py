@@ -1,0 +1,73 @@
+"""The partial results of all tasks as one: by each reader for itself, or in a phase of its own that
+deals them out to all tasks and leaves one copy. Takes sizes and a machine to decide, and builds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hemstitch.ir.graph import Node, Op
+from hemstitch.kernel.index import Axis, Index, at
+from hemstitch.kernel.nodes import (
+    THREADS,
+    Accumulate,
+    Finish,
+    Init,
+    Let,
+    Load,
+    Loop,
+    Nest,
+    Stmt,
+    Store,
+)
+from hemstitch.stitch.buffers import Buffers, partial_step
+from hemstitch.stitch.machine import Machine
+
+
+def pays(reads: Iterable[tuple[int, int]], machine: Machine) -> bool:
+    """Whether one more phase does. `reads`: of each reduction that would share it, its elements and
+    how many nests would combine all of them in each task."""
+    saved = sum(readers * _alone(size, machine) - _dealt(size, machine) for size, readers in reads)
+    return saved > machine.barrier_seconds
+
+
+def _alone(elements: int, machine: Machine) -> float:
+    """Seconds of a task that reads every task's partial results."""
+    return elements * machine.threads * 4 / machine.cache_bytes_per_second
+
+
+def _dealt(elements: int, machine: Machine) -> float:
+    """Of a task that reads its share of them, and then the copy."""
+    return 2 * elements * 4 / machine.cache_bytes_per_second
+
+
+def combining_nest(buffers: Buffers, node: Node, machine: Machine) -> Nest:
+    """A row an element, into the memory where results for other tasks are."""
+    axis = Axis(buffers.name("k"), node.type.size)
+    name, statements = combine(buffers, node, at(axis))
+    body = (*statements, Store(buffers.shared(node), at(axis), name))
+    return Nest((axis,), (), body, (), machine.threads, "partial results, combined once")
+
+
+def combine(buffers: Buffers, node: Node, address: Index) -> tuple[str, list[Stmt]]:
+    """The name that holds one element, and what makes it."""
+    new = buffers.name
+    buffer, positions = buffers.partial(node)
+    part = Axis(new("t"), THREADS)
+    place = address + at(part).scaled(partial_step(node))
+    accumulator, value, name = new("acc"), new("part"), new("r")
+    loads: list[Stmt] = [Load(value, buffer, place)]
+    order = position = None
+    if positions is not None:
+        order, position = new("at"), new("at")
+        loads.append(Load(order, positions, place))
+    dtype, result = buffer.dtype, node.type.dtype.compute
+    statements: list[Stmt] = [
+        Init(accumulator, node.op, dtype, across=False),
+        Loop(part, (*loads, Accumulate(accumulator, value, order=order)), lanes=False),
+        Finish(name, accumulator, position),
+    ]
+    if position is None and dtype is not result:
+        narrow = new("r")
+        statements.append(Let(narrow, Op.CAST, (name,), dtype, result))
+        name = narrow
+    return (position or name), statements
