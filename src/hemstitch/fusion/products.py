@@ -148,7 +148,7 @@ def _made_for(product: Node, result: Node) -> set[Node]:
         node = work.pop()
         if node is not product and node.op in (Op.ADD, Op.CAST):
             found.add(node)
-            work.extend(node.inputs)
+            work.extend(map(_below, node.inputs))
     return found
 
 

@@ -60,8 +60,9 @@ def _axes(natural: Natural, index: Index) -> Iterable[Axis]:
 
 def product_mapping(products: Sequence[Product], shapes: Sequence[Shape]) -> Mapping:
     """Rows and lanes for the largest of `products` and all that is read beside it."""
+    for product in products:
+        _check(product)
     first = max(products, key=lambda product: product.work)
-    _check(first)
     rows, (column,) = (*first.batch, *first.rows), first.columns
     axes = dict.fromkeys(axis for shape in shapes for axis in shape.axes)
     order = tuple(axis for axis in axes if axis not in rows and axis is not column)

@@ -196,7 +196,8 @@ class Values(Scopes, ABC):
     def _dot(self, node: Node, indices: Indices, mask: str | None) -> str:
         """The loop that adds a product up, where its columns are the lanes around it."""
         steps = self.schedule.unification.contracted[node].indices[0]
-        axis = self._only_axis(self._final(steps))
+        ((axis, _),) = self._final(steps).terms
+        assert isinstance(axis, Axis)
         if mask is not None:
             raise Refused("product", "only a part of it is read")
         if node in self.buffers.products:
@@ -213,13 +214,6 @@ class Values(Scopes, ABC):
             *(name, axis, tuple(scope.statements), left, right), source, node.type.dtype
         )
         return self._define(name, len(self.scopes) - 1, contract)
-
-    def _only_axis(self, index: Index) -> Axis:
-        match index:
-            case Index(((Axis() as axis, 1),), 0):
-                return axis
-            case _:
-                raise Refused("product", f"adds up along {index}, which is no single axis")
 
     def _check_operands(self, body: Sequence[Stmt], left: str, right: str) -> None:
         """Each tile of rows makes the right operand anew, each block of columns the left one."""
