@@ -50,7 +50,8 @@ def unary_inputs() -> list[np.ndarray]:
     random = np.random.default_rng(1)
     spread = [random.standard_normal(COUNT) * scale for scale in (0.1, 1, 10, 1e4)]
     near_one = 1 + random.standard_normal(COUNT) * 0.2
-    floats = [part.astype(np.float32) for part in (*spread, near_one)]
+    exponents = random.uniform(-105, 90, COUNT)  # all that exp gives, denormals too
+    floats = [part.astype(np.float32) for part in (*spread, near_one, exponents)]
     step = (1 << 32) // (1 << 20)
     sweep = (np.arange(1 << 20, dtype=np.uint32) * step + random.integers(step)).astype(np.uint32)
     return [pad(np.concatenate([SPECIAL, *floats, sweep.view(np.float32)]), 16)]

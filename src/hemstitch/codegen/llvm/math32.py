@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from hemstitch.codegen.llvm import table32
+from hemstitch.codegen.llvm import exponential32, table32
 from hemstitch.codegen.llvm.arithmetic import (
     add,
     at_least,
@@ -114,7 +114,8 @@ def _scale(e: Emitter, x: Value, rounded: Value) -> Value:
 
 
 def exp(e: Emitter, x: Value) -> Value:
-    return _exp_below(e, at_most(e, x, f32(e, _EXP_HIGH)))
+    x = at_most(e, x, f32(e, _EXP_HIGH))
+    return exponential32.exp_below(e, x) if e.has_avx512 else _exp_below(e, x)
 
 
 def _exp_below(e: Emitter, x: Value) -> Value:
@@ -158,16 +159,13 @@ def expm1(e: Emitter, x: Value) -> Value:
     return e.select(tiny, x, add(e, result, result))
 
 
-def _about_inverse(e: Emitter, x: Value) -> Value:
-    """1 / x, to 2^-14 at least: for callers that take a Newton step after it."""
-    return e.rcp14(x) if e.has_avx512 else divide(e, f32(e, 1.0), x)
-
-
 def sigmoid(e: Emitter, x: Value) -> Value:
     """exp(min(x, 0)) / (1 + exp(-|x|)): neither tail loses its small values."""
+    if e.has_avx512:
+        return exponential32.sigmoid(e, x)
     small = _exp_below(e, e.fneg(magnitude(e, x)))
     one = f32(e, 1.0)
-    inverse = _about_inverse(e, add(e, one, small))
+    inverse = divide(e, one, add(e, one, small))
     residue = e.fma(
         e.fneg(inverse), small, subtract(e, one, inverse)
     )  # of 1 + small's rounding too
@@ -184,7 +182,7 @@ def tanh(e: Emitter, x: Value) -> Value:
     rounded, r = _reduce(e, add(e, a, a))
     scale = _power_of_two(e, _to_exponent(e, rounded))
     t = e.fma(_expm1_reduced(e, r), scale, subtract(e, scale, f32(e, 1.0)))
-    inverse = _about_inverse(e, add(e, t, f32(e, 2.0)))
+    inverse = divide(e, f32(e, 1.0), add(e, t, f32(e, 2.0)))
     ratio = multiply(e, t, inverse)
     residue = e.fma(e.fneg(ratio), t, e.fma(ratio, f32(e, -2.0), t))  # of t + 2's rounding too
     return copy_sign(e, e.fma(residue, inverse, ratio), x)

@@ -45,15 +45,15 @@ def fit(
 
     def column(middle: float) -> Sequence[float]:
         if middle == 0:
-            inner = _interpolate(lambda t: function(t) / t - slope, 0.0, half, degree - 1)
+            inner = interpolate(lambda t: function(t) / t - slope, 0.0, half, degree - 1)
             return [0.0, *inner]
-        return _interpolate(lambda t: function(middle + t), -half, half, degree)
+        return interpolate(lambda t: function(middle + t), -half, half, degree)
 
     columns = [column(k * step)[::-1] for k in range(INTERVALS)]
     return Table(step, end, slope, tuple(zip(*columns)))
 
 
-def _interpolate(
+def interpolate(
     function: Callable[[float], float], low: float, high: float, degree: int
 ) -> Sequence[float]:
     """Coefficients of the polynomial that meets `function` where Chebyshev says, lowest first."""
@@ -83,18 +83,18 @@ def look_up(e: Emitter, table: Table, x: Value) -> Value:
     rounder = f32(e, _ROUNDER)
     rounded = e.fma(a, f32(e, 1 / table.step), rounder)
     t = e.fma(subtract(e, rounded, rounder), f32(e, -table.step), a)
-    chosen = _choice(e, bits(e, rounded))
-    highest, *between, constant = (_chosen(e, row, chosen) for row in table.coefficients)
+    place = choice(e, bits(e, rounded))
+    highest, *between, constant = (chosen(e, row, place) for row in table.coefficients)
     if table.slope:
         slopes = [table.slope, *[0.0] * (INTERVALS - 1)]
-        constant = e.fma(t, _chosen(e, slopes, chosen), constant)
+        constant = e.fma(t, chosen(e, slopes, place), constant)
     result = highest
     for coefficient in (*between, constant):
         result = e.fma(result, t, coefficient)
     return copy_sign(e, result, x)
 
 
-def _choice(e: Emitter, index: Value) -> Value:
+def choice(e: Emitter, index: Value) -> Value:
     """`index` in as many lanes as the table has; those beyond hold anything."""
     if e.width == INTERVALS:
         return index
@@ -104,11 +104,11 @@ def _choice(e: Emitter, index: Value) -> Value:
     return e.define(type_, f"shufflevector {index}, {index.type} poison, {order}")
 
 
-def _chosen(e: Emitter, row: Sequence[float], chosen: Value) -> Value:
+def chosen(e: Emitter, row: Sequence[float], place: Value) -> Value:
     """For each lane the value of its interval: VPERMPS."""
     type_ = f"<{INTERVALS} x float>"
     values = ", ".join(f"float {literal(value, 'float')}" for value in row)
-    found = e.call("llvm.x86.avx512.permvar.sf.512", type_, Value(f"<{values}>", type_), chosen)
+    found = e.call("llvm.x86.avx512.permvar.sf.512", type_, Value(f"<{values}>", type_), place)
     if e.width == INTERVALS:
         return found
     order = ", ".join(f"i32 {lane}" for lane in range(e.width))
