@@ -16,6 +16,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,10 @@ from torch.optim.adamw import adamw as adamw_update
 from torch.utils._pytree import tree_leaves
 
 from benchmarks import stand_in
-from benchmarks.cases import CASES
+from benchmarks.cases import CASES, Case
 from benchmarks.inductor_kernels import generated
 from benchmarks.machine import version_of
+from benchmarks.products import PRODUCTS
 from benchmarks.table import insert
 from hemstitch.explain import explain
 
@@ -96,6 +98,10 @@ def _bias_gelu() -> tuple[Callable[..., Any], Sequence[Any]]:
     return lambda x, bias: F.gelu(x + bias), [torch.randn(8192, 4096), torch.randn(4096)]
 
 
+def _product(case: Case) -> tuple[Callable[..., Any], Sequence[Any]]:
+    return case.function, case.arguments(4096)
+
+
 def _adamw() -> tuple[Callable[..., Any], Sequence[Any]]:
     def update(
         parameters: list[Tensor],
@@ -154,6 +160,8 @@ def programs() -> list[Program]:
                 return case.function, arguments
 
             found.append(Program(case.name, make, backward))
+    for case in PRODUCTS:
+        found.append(Program(case.name, partial(_product, case)))
     return [
         *found,
         Program("AdamW, foreach, 60 tensors", _adamw),

@@ -15,6 +15,7 @@ from benchmarks.cases import CASES, Arguments, Case, tensors
 from benchmarks.gpu import device
 from benchmarks.gpu.phase import Phase
 from benchmarks.gpu.worker import Job, Line, told
+from benchmarks.products import PRODUCTS
 from benchmarks.timing import Function
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
@@ -30,18 +31,19 @@ BARRIERS = {  # rows and width
     "softmax of long rows": (3, 8200),
     "rows, columns, elementwise": (129, 1000),
 }
+ALL = (*CASES, *PRODUCTS)
 
 
 def jobs(kind: str, _: list[Line]) -> list[Job]:
     """Small shapes of all cases first: if time is short, what is left out is large."""
     if kind == device.INTERPRET:
-        small = [_jobs(kind, c, *_shapes(c)[0], dtype) for dtype in FEW_TYPES for c in CASES]
+        small = [_jobs(kind, c, *_shapes(c)[0], dtype) for dtype in FEW_TYPES for c in ALL]
         return [job for each in small for job in each] + with_barriers(kind)
     return [
         job
         for number in range(3)
         for dtype in DTYPES
-        for case in CASES
+        for case in ALL
         for job in _jobs(kind, case, *_shapes(case)[number], dtype)
     ]
 
@@ -99,7 +101,7 @@ def run(job: Job) -> Iterator[Line]:
 
 
 def case_named(name: str) -> Case:
-    return next(case for case in CASES if case.name == name)
+    return next(case for case in ALL if case.name == name)
 
 
 def _results(

@@ -15,6 +15,7 @@ from benchmarks.gpu.correctness import DTYPES, case_named
 from benchmarks.gpu.phase import Phase
 from benchmarks.gpu.worker import READY, Job, Line, told
 from benchmarks.limit import copy_of, copying
+from benchmarks.products import PRODUCTS
 from benchmarks.timing import Function, Timing, geometric_mean, paired
 
 OURS = "hemstitch"
@@ -49,6 +50,7 @@ def jobs(kind: str, _: list[Line]) -> list[Job]:
             for case in CASES
             if case.rows is None or size == BEYOND
         ]
+        chosen += [(case, BEYOND, "bf16") for case in PRODUCTS]
     return [
         {"device": kind, "case": case.name, "size": size, "dtype": dtype, "direction": direction}
         for case, size, dtype in chosen

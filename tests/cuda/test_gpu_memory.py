@@ -60,7 +60,7 @@ def test_intermediates_come_from_the_allocator_and_go_back_after_their_last_use(
 
 
 def test_results_are_new_tensors_on_the_device():
-    x = torch.randn(512, 512, device=NOWHERE)
+    x = torch.randn(512, 512, device=NOWHERE, dtype=torch.float64)
     run, calls = executable_of(two_products, *torch.randn(2, 512, 512, dtype=torch.float64))
     (first,), (second,) = run([x, x]), run([x, x])
     assert first is not second and first.device == NOWHERE and first.shape == (512, 512)

@@ -9,10 +9,12 @@ pytest.importorskip("triton")
 
 from benchmarks.cases import CASES
 from benchmarks.machine_code import TARGETS, programs_of, verdict
+from benchmarks.products import PRODUCTS
 
 NAMES = (
     *("layer norm", "softmax + dropout", "rows, columns, elementwise", "where on a mask"),
     "cross entropy, label smoothing",
+    *("attention, short rows", "linear + GELU + residual", "linear + residual + layer norm"),
 )
 ROWS = 4096
 
@@ -20,7 +22,8 @@ ROWS = 4096
 @pytest.fixture(scope="module")
 def programs():
     """By workload: of forward and backward."""
-    return {case.name: programs_of(case, ROWS) for case in CASES if case.name in NAMES}
+    cases = (case for case in (*CASES, *PRODUCTS) if case.name in NAMES)
+    return {case.name: programs_of(case, ROWS) for case in cases}
 
 
 @pytest.mark.parametrize("target", TARGETS.split(","))
