@@ -16,7 +16,7 @@ from hemstitch.options import Options
 from hemstitch.passes.pipeline import optimize
 from hemstitch.runtime.assemble import assemble
 from hemstitch.runtime.build import build
-from hemstitch.runtime.device_facts import multiprocessors
+from hemstitch.runtime.device_facts import multiplies_exactly, multiprocessors
 from hemstitch.runtime.executable import Executable
 from hemstitch.runtime.jit import host_target, threads_now
 from hemstitch.stitch.machine import Machine, generic_cpu, generic_gpu
@@ -72,4 +72,7 @@ def machine_for(target: str, multiprocessors: int | None) -> Machine:
     `torch.set_num_threads`. `multiprocessors`: of a GPU that is there."""
     if target == "cpu":
         return generic_cpu(threads_now(), host_target().lanes)
-    return generic_gpu() if multiprocessors is None else generic_gpu(multiprocessors)
+    exact = multiplies_exactly()
+    if multiprocessors is None:
+        return generic_gpu(exact_products=exact)
+    return generic_gpu(multiprocessors, exact_products=exact)

@@ -148,3 +148,20 @@ def test_gradients_need_a_build_that_knows_the_device() -> None:
     arguments = fake((4, 8), (8,), requires_grad=True)
     with pytest.raises(UnsupportedError, match="no autograd for fake tensors on cuda"):
         hemstitch.explain(norm, *arguments, backward=True)
+
+
+def test_where_the_user_allows_tf32_the_library_multiplies() -> None:
+    def linear(x, weight):
+        return torch.relu(x @ weight)
+
+    def calls():
+        torch._dynamo.reset()
+        return len(explain(linear, *fake((4096, 64), (64, 256))).library_calls)
+
+    before = torch.get_float32_matmul_precision()
+    exact = calls()
+    torch.set_float32_matmul_precision("high")
+    try:
+        assert (exact, calls()) == (0, 1)
+    finally:
+        torch.set_float32_matmul_precision(before)

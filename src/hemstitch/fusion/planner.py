@@ -36,7 +36,7 @@ def _with_products(
     """Again without those products of matrices that gained nothing, until all that are left do."""
     closed: set[LibraryCall] = set()
     while machine.products and options.products and options.planner != "conservative":
-        opened = open_products(graph, closed)
+        opened = open_products(graph, machine, closed)
         if not opened.calls:
             break
         needs, clustering = _clustered(opened.graph, machine, options)

@@ -34,15 +34,16 @@ class Opened:
     results: dict[Node, Node] = field(default_factory=dict)
 
 
-def open_products(graph: Graph, closed: Collection[LibraryCall]) -> Opened:
-    """`graph` with every product of matrices in sight, but for the calls in `closed`."""
+def open_products(graph: Graph, machine: Machine, closed: Collection[LibraryCall]) -> Opened:
+    """`graph` with every product of the machine in sight, but for the calls in `closed`."""
     opened = Opened(graph)
 
     def open_call(builder: Builder, node: Node) -> Node | None:
         """the result of a library call -> what the call computes"""
         call = node.inputs[0].attr
         assert isinstance(call, LibraryCall)
-        if call in closed or not _is_product(call, node):
+        is_for_kernels = node.type.dtype.bytes in machine.products
+        if call in closed or not is_for_kernels or not _is_product(call, node):
             return None
         factors, addend = _parts(call, node.inputs[0].inputs)
         product = builder.dot(*factors)

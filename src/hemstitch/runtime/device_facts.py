@@ -12,3 +12,8 @@ def multiprocessors(device: torch.device) -> int | None:
     if device.type != "cuda" or not torch.cuda.is_available():
         return None
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def multiplies_exactly() -> bool:
+    """Whether products of matrices keep all bits of an f32, as PyTorch has it at first."""
+    return torch.get_float32_matmul_precision() == "highest"
