@@ -158,8 +158,9 @@ def most_steps(source: DType) -> int:
 
 
 def _lanes(extent: Dim) -> Lanes:
+    """A loop that never runs remains one: what it would load may be nowhere."""
     if isinstance(extent, int) and extent <= LARGEST_WHOLE:
-        return Lanes(power_of_two(extent), True)
+        return Lanes(power_of_two(extent), extent > 0)
     return Lanes(LOOPED, False)
 
 
