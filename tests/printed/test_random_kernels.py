@@ -6,7 +6,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hemstitch.passes.pipeline import optimize
@@ -20,6 +20,7 @@ ROUNDED, HALVES = 1e-4, 3e-2
 
 
 @settings(max_examples=60, deadline=None)
+@example(37_560_858)  # loads from an argument without elements
 @given(st.integers(0, 1 << 40))
 def test_kernels_mean_what_the_graph_means(seed):
     random = Random(seed)

@@ -14,6 +14,7 @@ from hemstitch.kernel.nodes import (
     TASK,
     AccumulateInto,
     Begin,
+    Contract,
     Load,
     Loop,
     Nest,
@@ -78,9 +79,10 @@ def _seconds(statements: Iterable[Stmt], machine: Machine, sizes: Mapping[str, i
     """Of one task: a vector at a time, out of L2, where other tasks left what is read."""
     total = 0.0
     for statement in statements:
-        if isinstance(statement, Loop):
+        if isinstance(statement, (Loop, Contract)):
             extent = evaluate(statement.axis.extent, sizes)
-            steps = ceil(extent / machine.lanes) if statement.lanes else extent
+            is_wide = isinstance(statement, Loop) and statement.lanes
+            steps = ceil(extent / machine.lanes) if is_wide else extent
             total += steps * _seconds(statement.body, machine, sizes)
         elif isinstance(statement, (Load, Store, AccumulateInto)):
             accesses = 2 if isinstance(statement, AccumulateInto) else 1

@@ -70,7 +70,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """`members` in topological order: elementwise, gather and reduction nodes, no views.
+    """`members` in topological order: elementwise, gather, reduction and product nodes, no views.
 
     Whatever else they read is in memory (`reads`), a view of something, or made inline. `remade`:
     elementwise members that other groups make as well; they follow whatever loop reads them.
