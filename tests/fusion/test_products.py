@@ -167,7 +167,7 @@ class Around:
         self.inputs = []
         size = self.random.choice
         self.batch = size([(), (), (2,), (2, 3)])
-        self.m, self.k, self.n = size([2, 5, 33]), size([2, 7, 40]), size([2, 16, 50])
+        self.m, self.k, self.n = size([2, 5, 33]), size([2, 7, 96]), size([2, 16, 50, 96])
         left = self._operand(self.m, self.k)
         value = self.builder.dot(left, self._operand(self.k, self.n))
         for _ in range(self.random.randint(1, 4)):

@@ -89,6 +89,15 @@ def test_backward_of_attention_multiplies_too():
         assert error(new, true) <= 2 * error(old, true) + 1e-7
 
 
+def test_three_products_share_a_kernel():
+    def mixed(x, a, b, c):
+        return torch.relu(x @ a) * (x @ b) + x @ c
+
+    arguments = [torch.randn(shape) for shape in ((40, 20), *[(20, 30)] * 3)]
+    assert explain(mixed, *arguments, options=OPTIONS).kernel_count == 1
+    check(mixed, arguments)
+
+
 def test_sizes_may_change():
     function = PRODUCTS[1].function
     torch._dynamo.reset()

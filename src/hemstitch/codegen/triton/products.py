@@ -34,13 +34,14 @@ class Products:
     def _whole(self, contract: Contract, size: int, statements: Print) -> None:
         """The left tile has all steps: it may be what the row has in registers."""
         left = self._left(contract, "", size, statements)
-        count = max(1, size // most_steps(contract.source))
-        text = ""
-        for number, piece in enumerate(self._pieces(left, count, contract.name)):
-            first = f"{number * size // count} + " if number else ""
-            right = self._right(contract, first, size // count, statements, number)
-            sum_ = f", {contract.name}" if number else ""
-            text = f"tl.dot({piece}, {right}{sum_}, input_precision={PRECISION})"
+        piece = min(size, most_steps(contract.source))
+        found = zip(range(0, size, piece), self._pieces(left, size // piece, contract.name))
+        for start, text in found:
+            if start and isinstance(contract.axis.extent, int) and start >= contract.axis.extent:
+                break  # lanes that pad the tile
+            right = self._right(contract, f"{start} + " if start else "", piece, size, statements)
+            sum_ = f", {contract.name}" if start else ""
+            text = f"tl.dot({text}, {right}{sum_}, input_precision={PRECISION})"
             self.scope.writer.line(f"{contract.name} = {text}")
         self.scope.names[contract.name] = Value(contract.name, rows=True, lanes=True)
 
@@ -52,7 +53,7 @@ class Products:
         head = f"for {start} in tl.range(0, {scope.size(axis.extent)}, {size}):"
         with scope.block(head, ()):
             left = self._left(contract, f"{start} + ", size, statements)
-            right = self._right(contract, f"{start} + ", size, statements)
+            right = self._right(contract, f"{start} + ", size, size, statements)
             text = f"tl.dot({left}, {right}, {name}, input_precision={PRECISION})"
             scope.writer.line(f"{name} = {text}")
         scope.names[name] = Value(name, rows=True, lanes=True)
@@ -81,17 +82,17 @@ class Products:
         return text
 
     def _right(
-        self, contract: Contract, first: str, size: int, statements: Print, number: int = 0
+        self, contract: Contract, first: str, size: int, whole: int, statements: Print
     ) -> str:
-        """A tile of steps by lanes."""
+        """A tile of steps by lanes: `size` steps of `whole` at a time."""
         scope, axis = self.scope, contract.axis
         rows, row_mask = scope.rows, scope.row_mask
-        name = f"down_{axis.name}{number or ''}"
+        name = f"down_{axis.name}" + (f"_{first.split()[0]}" if size < whole and first else "")
         wide = ".to(tl.int64)" if scope.needs_64_bits else ""
         scope.writer.line(f"{name} = {first}tl.arange(0, {size})[:, None]{wide}")
         scope.axes[axis] = Value(name, rows=True)
         scope.rows, scope.suffix = size, "_down"
-        scope.row_mask = scope.exists(axis, name, size)
+        scope.row_mask = scope.exists(axis, name, whole)
         text = self._operand(contract, contract.right, statements, Value("", rows=True))
         scope.rows, scope.row_mask, scope.suffix = rows, row_mask, ""
         return text

@@ -132,7 +132,8 @@ def _choose_products(
     *outer, last = (hint(axis.extent) for axis in nest.rows)
     has_units = all(product.source.bytes == HALF for product in products)
     most = (ACCUMULATED if has_units else ACCUMULATED_ONE_BY_ONE) * shape.elements // TILE
-    rows = min(MOST_DOT_ROWS, most // len(products) // widest, power_of_two(last))
+    held = power_of_two(len(products)) * widest  # elements of a row, of all products
+    rows = min(MOST_DOT_ROWS, most // held, power_of_two(last))
     while rows > LEAST_DOT and DOT_PROGRAMS * prod(outer) * -(-last // rows) < programs:
         rows //= 2
     steps = {
