@@ -9,7 +9,7 @@ whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -19,11 +19,11 @@ from hemstitch.kernel.index import Axis, Index, Variable, at
 from hemstitch.stitch.axes import Natural, Unification
 from hemstitch.stitch.fold import Folding
 from hemstitch.stitch.group import Group
+from hemstitch.stitch.online import LONGEST_ROW, is_long
 from hemstitch.stitch.refusal import Refused
 from hemstitch.stitch.shape import Mapping, Shape
 
 COLUMNS = 128  # of a tile, where a row need not be whole
-LONGEST_ROW = 256  # columns that stay in registers beside 15 more rows, with what becomes of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +57,23 @@ def _axes(natural: Natural, index: Index) -> Iterable[Axis]:
     return (axis for axis in natural.axes if axis in inside)
 
 
-def product_mapping(products: Sequence[Product], shapes: Sequence[Shape]) -> Mapping:
-    """Rows and lanes for the largest of `products` and all that is read beside it."""
-    first = max(products, key=lambda product: product.work)
+def product_mapping(
+    products: Sequence[Product], shapes: Sequence[Shape], along: Container[Node]
+) -> Mapping:
+    """Rows and lanes for the largest of `products` and all that is read beside it. `along`: those
+    that add up along the lanes."""
+    inside = [product for product in products if product.node in along]
+    first = max(inside or products, key=lambda product: product.work)
     _check(first)
-    rows, (column,) = (*first.batch, *first.rows), first.columns
+    rows, (column,) = (*first.batch, *first.rows), first.steps if inside else first.columns
     axes = dict.fromkeys(axis for shape in shapes for axis in shape.axes)
     order = tuple(axis for axis in axes if axis not in rows and axis is not column)
     if _is_needed_whole(column, products, shapes):
-        if not isinstance(column.extent, int) or column.extent > LONGEST_ROW:
-            why = f"rows of {column.extent}, at most {LONGEST_ROW} stay in registers"
-            raise Refused("product", why)
-        return Mapping(rows, (*order, column))
+        for product in inside:
+            if is_long(product.columns[0].extent):
+                why = f"{product.columns[0].extent} sums of a row, at most {LONGEST_ROW} at a time"
+                raise Refused("product", why)
+        return Mapping(rows, (*order, column), once=column if is_long(column.extent) else None)
     block = Axis(f"{column.name}b", quotient(column.extent + (COLUMNS - 1), COLUMNS))
     inner = Axis(f"{column.name}e", COLUMNS, block, column.extent)
     split: dict[Variable, Index] = {column: at(block).scaled(COLUMNS) + at(inner)}

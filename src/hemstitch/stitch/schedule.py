@@ -15,10 +15,12 @@ from enum import Enum
 from hemstitch.ir.graph import Node
 from hemstitch.stitch.axes import Unification
 from hemstitch.stitch.fold import Folding
-from hemstitch.stitch.group import Group, Root, reductions_below, roots
+from hemstitch.stitch.group import Group, Root, reductions_below, reductions_of, roots
 from hemstitch.stitch.machine import Machine
 from hemstitch.stitch.mapping import choose
+from hemstitch.stitch.online import LONGEST_ROW
 from hemstitch.stitch.products import products_of
+from hemstitch.stitch.refusal import Refused
 from hemstitch.stitch.shape import Mapping, Shape, shapes_of
 
 
@@ -45,7 +47,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """`mappings`: one a dominant; `places` and `shapes` of every root; `schemes` of reductions."""
+    """`mappings`: one a dominant; `places` and `shapes` of every root; `schemes` of reductions.
+    `follows`: the sums that are counted from a maximum so far, and that maximum."""
 
     unification: Unification
     folding: Folding
@@ -54,6 +57,7 @@ class Schedule:
     places: MappingOf[Root, Place]
     schemes: MappingOf[Node, Scheme]
     root_of: MappingOf[Node, Root]
+    follows: MappingOf[Node, Node]
 
     @property
     def phases(self) -> int:
@@ -82,9 +86,16 @@ def schedule(group: Group, machine: Machine) -> Schedule:
         if set(mappings[nest_of[root]].rows)
         & set(mappings[nest_of[root]].placed(by_root[root].reduced))
     }
-    members = frozenset(group.members)
-    below = {root: reductions_below(root.value, members) for root in found}
-    places = _places(found, below, nest_of, partial, root_of)
+    members, reductions = frozenset(group.members), reductions_of(group)
+    below = {root: reductions_below(root.values, members, reductions) for root in found}
+    once = {root: mappings[nest] for root, nest in nest_of.items() if mappings[nest].once}
+    follows = {n: m for n, m in group.follows.items() if {root_of[n], root_of[m]} <= once.keys()}
+    places = _places(found, below, nest_of, partial, root_of, follows)
+    for root, mapping in once.items():
+        is_again = root.reduction is None or places[root].stage > 0
+        if is_again and mapping.once is not None and mapping.once in by_root[root].axes:
+            why = f"rows of {mapping.once.extent}, at most {LONGEST_ROW} stay in registers"
+            raise Refused("product", why)
     _delay_replacements(group, by_root, places)
     schemes = {node: Scheme.PARTIAL if node in partial else Scheme.REGIONAL for node in root_of}
     for root in found:
@@ -92,7 +103,7 @@ def schedule(group: Group, machine: Machine) -> Schedule:
             made, read = places[root_of[node]], places[root]
             if (made.nest, made.phase) != (read.nest, read.phase):
                 schemes[node] = Scheme.SHARED
-    return Schedule(unification, folding, tuple(mappings), by_root, places, schemes, root_of)
+    return Schedule(unification, folding, tuple(mappings), by_root, places, schemes, root_of, follows)
 
 
 def _delay_replacements(
@@ -118,14 +129,18 @@ def _places(
     nest_of: MappingOf[Root, int],
     partial: set[Node],
     root_of: MappingOf[Node, Root],
+    follows: MappingOf[Node, Node],
 ) -> dict[Root, Place]:
-    """As early as the reductions that each root reads allow."""
+    """As early as the reductions that each root reads allow. What follows a maximum is counted in
+    the same loop."""
     places: dict[Root, Place] = {}
     for root in found:
         nest = nest_of[root]
         made = {node: places[root_of[node]] for node in below[root]}
         same = {n for n, place in made.items() if n not in partial and place.nest == nest}
         phase = max([made[n].phase + (n not in same) for n in made], default=0)
-        stage = max([made[n].stage + 1 for n in same if made[n].phase == phase], default=0)
+        leader = None if root.reduction is None else follows.get(root.reduction)
+        stages = (made[n].stage + (n is not leader) for n in same if made[n].phase == phase)
+        stage = max(stages, default=0)
         places[root] = Place(nest, phase, stage)
     return places

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from hemstitch.codegen.triton.scope import Scope, Tile, Value
 from hemstitch.codegen.triton.tiling import Tiling, most_steps
 from hemstitch.codegen.triton.types import NAMES
-from hemstitch.kernel.dependence import needed_for
-from hemstitch.kernel.nodes import Contract, Load, Role, Stmt
+from hemstitch.kernel.dependence import needed_for, operands_of
+from hemstitch.kernel.index import Axis
+from hemstitch.kernel.nodes import AccumulateProduct, Contract, Load, Loop, Role, Stmt
 
 PRECISION = '"ieee"'  # of f32: what eager has where the user did not ask for less
 Print = Callable[[Iterable[Stmt]], None]
@@ -38,7 +39,8 @@ class Products:
         text = ""
         for number, piece in enumerate(self._pieces(left, count, contract.name)):
             first = f"{number * size // count} + " if number else ""
-            right = self._right(contract, first, size // count, statements, number)
+            each = size // count
+            right = self._right(contract, contract.axis, first, each, statements, number)
             sum_ = f", {contract.name}" if number else ""
             text = f"tl.dot({piece}, {right}{sum_}, input_precision={PRECISION})"
             self.scope.writer.line(f"{contract.name} = {text}")
@@ -52,10 +54,38 @@ class Products:
         head = f"for {start} in tl.range(0, {scope.size(axis.extent)}, {size}):"
         with scope.block(head, ()):
             left = self._left(contract, f"{start} + ", size, statements)
-            right = self._right(contract, f"{start} + ", size, statements)
+            right = self._right(contract, axis, f"{start} + ", size, statements)
             text = f"tl.dot({left}, {right}, {name}, input_precision={PRECISION})"
             scope.writer.line(f"{name} = {text}")
         scope.names[name] = Value(name, rows=True, lanes=True)
+
+    def accumulate(self, product: AccumulateProduct, statements: Print) -> None:
+        """Rows by lanes, times lanes by columns."""
+        scope, lanes, axis = self.scope, self.scope.tile, product.axis
+        assert lanes is not None, "adds up over lanes"
+        left = self._operand(product, product.left, statements, Value("", lanes=True))
+        count = max(1, lanes.size // most_steps(product.source))
+        pieces = self._pieces(left, count, product.accumulator)
+        size = self.tiling.lanes[axis].size
+        name, along = scope.lanes(size), scope.axes[lanes.axis]
+        scope.axes[axis] = Value(name, lanes=True)
+        scope.tile = Tile(axis, None, size, scope.exists(axis, name, size))
+        start, each = f"{lanes.first} + " if lanes.first else "", lanes.size // count
+        for number, piece in enumerate(pieces):
+            first = f"{start}{number * each} + " if number else start
+            right = self._right(product, lanes.axis, first, each, statements, number)
+            text = f"tl.dot({piece}, {right}, {product.accumulator}, input_precision={PRECISION})"
+            scope.writer.line(f"{product.accumulator} = {text}")
+        scope.tile, scope.axes[lanes.axis] = lanes, along
+
+    def load_ahead(self, loop: Loop, statements: Print) -> None:
+        """Left operands that are the same in all tiles of a loop over lanes."""
+        for statement in loop.body:
+            if not isinstance(statement, Contract) or not self.tiling.steps[statement.axis].whole:
+                continue
+            needed = needed_for(statement.left, statement.body)
+            if needed and operands_of(needed) <= self.scope.names.keys():
+                self._left(statement, "", self.tiling.steps[statement.axis].size, statements)
 
     def _pieces(self, tile: str, count: int, name: str) -> list[str]:
         """A tile of rows by steps, its steps cut into `count` parts."""
@@ -81,10 +111,16 @@ class Products:
         return text
 
     def _right(
-        self, contract: Contract, first: str, size: int, statements: Print, number: int = 0
+        self,
+        product: Contract | AccumulateProduct,
+        axis: Axis,
+        first: str,
+        size: int,
+        statements: Print,
+        number: int = 0,
     ) -> str:
-        """A tile of steps by lanes."""
-        scope, axis = self.scope, contract.axis
+        """A tile of steps, along `axis`, by lanes."""
+        scope = self.scope
         rows, row_mask = scope.rows, scope.row_mask
         name = f"down_{axis.name}{number or ''}"
         wide = ".to(tl.int64)" if scope.needs_64_bits else ""
@@ -92,14 +128,20 @@ class Products:
         scope.axes[axis] = Value(name, rows=True)
         scope.rows, scope.suffix = size, "_down"
         scope.row_mask = scope.exists(axis, name, size)
-        text = self._operand(contract, contract.right, statements, Value("", rows=True))
+        text = self._operand(product, product.right, statements, Value("", rows=True))
         scope.rows, scope.row_mask, scope.suffix = rows, row_mask, ""
         return text
 
-    def _operand(self, contract: Contract, name: str, statements: Print, along_steps: Value) -> str:
+    def _operand(
+        self,
+        product: Contract | AccumulateProduct,
+        name: str,
+        statements: Print,
+        along_steps: Value,
+    ) -> str:
         """A whole tile, zero where a step does not exist: what else is there may be a NaN."""
         scope = self.scope
-        needed = needed_for(name, contract.body)
+        needed = needed_for(name, product.body)
         statements(needed)
         value, mask = scope.names[name], scope.mask(along_steps)
         text = value.text
@@ -109,6 +151,6 @@ class Products:
         whole = Value("", rows=True, lanes=True)
         if scope.size_of(value) != scope.size_of(whole):
             text = f"tl.broadcast_to({text}, {scope.shape(whole)})"
-        if contract.source.compute is not contract.source:
-            text += f".to({NAMES[contract.source]})"
+        if product.source.compute is not product.source:
+            text += f".to({NAMES[product.source]})"
         return text

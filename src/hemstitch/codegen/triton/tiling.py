@@ -17,6 +17,7 @@ from hemstitch.kernel.index import Axis
 from hemstitch.kernel.nodes import (
     Accumulate,
     AccumulateInto,
+    AccumulateProduct,
     Contract,
     Let,
     Load,
@@ -43,6 +44,9 @@ DOT_PER_WARP = 1024
 MOST_DOT_WARPS = 8
 DOT_PROGRAMS = 4  # a product's program takes the place of so many others
 GROUP = 4  # warps that work on one product together
+MOST_DOT_LANES = 256  # of a row whose products stay in registers
+BLOCK = 64  # lanes of a longer row at a time
+BLOCK_ONE_BY_ONE = 32
 MOST_STEPS = 64  # whose operands fit shared memory at once
 MOST_STEPS_ONE_BY_ONE = 32  # whose operands fit registers
 HALF = 2  # bytes
@@ -108,7 +112,7 @@ def power_of_two(size: int) -> int:
 def choose(nest: Nest, hint: Callable[[Dim], int], programs: int, shape: Shape = USUAL) -> Tiling:
     """`hint`: a likely value of a size; `programs`: how many there should be at least."""
     lanes = {loop.axis: _lanes(loop.axis.extent) for loop in tile_loops(nest)}
-    products = [s for s in walk(nest.body) if isinstance(s, Contract)]
+    products = [s for s in walk(nest.body) if isinstance(s, Contract | AccumulateProduct)]
     if products:
         return _choose_products(nest, products, lanes, hint, programs, shape)
     widest = max((each.size for each in lanes.values()), default=1)
@@ -122,14 +126,15 @@ def choose(nest: Nest, hint: Callable[[Dim], int], programs: int, shape: Shape =
 
 def _choose_products(
     nest: Nest,
-    products: Sequence[Contract],
+    products: Sequence[Contract | AccumulateProduct],
     lanes: Mapping[Axis, Lanes],
     hint: Callable[[Dim], int],
     programs: int,
     shape: Shape,
 ) -> Tiling:
     """As many rows as registers hold beside the widest tile, but tiles for all programs."""
-    lanes = {axis: replace(each, size=max(LEAST_DOT, each.size)) for axis, each in lanes.items()}
+    widest_source = max(product.source.bytes for product in products)
+    lanes = {axis: _dot_lanes(each, widest_source) for axis, each in lanes.items()}
     widest = max(each.size for each in lanes.values())
     *outer, last = (hint(axis.extent) for axis in nest.rows)
     has_units = all(product.source.bytes == HALF for product in products)
@@ -138,17 +143,31 @@ def _choose_products(
     rows = min(MOST_DOT_ROWS, most // max(len(products), 1 + keeps) // widest, power_of_two(last))
     while rows > LEAST_DOT and DOT_PROGRAMS * prod(outer) * -(-last // rows) < programs:
         rows //= 2
-    steps = {
-        product.axis: lanes.get(product.axis) or _steps(product, widest) for product in products
-    }
+    steps: dict[Axis, Lanes] = {}
+    for loop in tile_loops(nest):
+        inside = list(walk(loop.body))
+        if any(isinstance(s, AccumulateProduct) for s in inside):
+            steps[loop.axis] = lanes[loop.axis]
+        for product in inside:
+            if isinstance(product, Contract):
+                again = not lanes[loop.axis].whole
+                steps[product.axis] = lanes.get(product.axis) or _steps(product, widest, again)
     per_warp = DOT_PER_WARP * shape.per_warp // PER_WARP
     return Tiling(max(LEAST_DOT, rows), lanes, per_warp, steps)
 
 
-def _steps(product: Contract, widest: int) -> Lanes:
-    """The whole sum at once, if it is short, else in blocks, several of which are loaded ahead."""
+def _dot_lanes(lanes: Lanes, source: int) -> Lanes:
+    """Of a nest with products of elements of `source` bytes. Long rows go by in blocks."""
+    if lanes.whole and lanes.size <= MOST_DOT_LANES:
+        return replace(lanes, size=max(LEAST_DOT, lanes.size))
+    return Lanes(BLOCK if source == HALF else BLOCK_ONE_BY_ONE, False)
+
+
+def _steps(product: Contract, widest: int, again: bool) -> Lanes:
+    """The whole sum at once, if it is short, else in blocks, several of which are loaded ahead.
+    `again`: for each of several blocks of lanes, so that the left operand had better stay."""
     extent, most = product.axis.extent, most_steps(product.source)
-    if isinstance(extent, int) and extent <= most:
+    if isinstance(extent, int) and extent <= (MOST_DOT_LANES if again else most):
         return Lanes(max(LEAST_DOT, power_of_two(extent)), True)
     block = min(STEP_BYTES, BLOCK_BYTES // widest) // product.source.bytes
     return Lanes(max(LEAST_DOT, min(most, block)), False)
