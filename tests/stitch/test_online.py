@@ -7,13 +7,16 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from hemstitch.frontend.capture import capture
+from hemstitch.kernel.nodes import Running, statements
+from hemstitch.kernel.one_by_one import one_by_one
+from hemstitch.kernel.serial import serial
+from hemstitch.kernel.verify import verify
 from hemstitch.passes.pipeline import optimize
 from hemstitch.stitch.machine import generic_gpu
-from tests.compiled import Simulation, plan_for
+from tests.compiled import Simulation, execute, plan_for
 
 KEYS = 300  # more than stay in registers
 INFINITE = float("-inf")
@@ -109,7 +112,6 @@ PROGRAMS = {
 }
 
 
-
 def planned(function, arguments):
     """The graph of a program and its plan for a GPU."""
     captured = capture(make_fx(function, tracing_mode="fake")(*arguments), arguments)
@@ -130,3 +132,34 @@ def test_any_number_of_lanes_at_a_time(function, arguments, lanes):
     (found,) = Simulation({}, 3, lanes=lanes).run(graph, plan, arguments)
     exact = function(*(x.double() for x in arguments))
     assert torch.allclose(found, exact, rtol=1e-9, atol=1e-12, equal_nan=True)
+
+
+@pytest.mark.parametrize(("function", "arguments"), PROGRAMS.values(), ids=PROGRAMS)
+def test_one_lane_at_a_time_on_a_processor(function, arguments):
+    """No plan for processors has such loops, but their printer can do without."""
+    graph, plan = planned(function, arguments)
+    for step in plan.kernels:
+        verify(serial(one_by_one(step.stitched.kernel)))
+    (found,) = execute(graph, arguments, generic_gpu())
+    exact = function(*(x.double() for x in arguments))
+    assert torch.allclose(found.double(), exact, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+def test_short_rows_stay():
+    """They need no reassociation."""
+    _, plan = planned(attention, operands(keys=200))
+    (step,) = plan.kernels
+    assert not any(isinstance(s, Running) for s in statements(step.stitched.kernel))
+
+
+@pytest.mark.parametrize("dim", [-1, -2])
+def test_rows_that_are_needed_again_are_not_one_kernel(dim):
+    """The scores are a result, or another axis is normalised."""
+
+    def function(q, k, v):
+        weights = torch.softmax(scores(q, k), dim)
+        return (weights, weights @ v) if dim == -1 else weights @ v
+
+    _, plan = planned(function, operands(queries=KEYS))
+    assert len(plan.steps) > 1
+    assert any(refusal.check == "product" for _, refusal in plan.refusals), plan.refusals

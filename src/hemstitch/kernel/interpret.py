@@ -1,8 +1,8 @@
 """What the kernel IR means, in NumPy: runs a kernel on flat arrays, in place, task after task.
 
-The lanes of a loop are one NumPy array, or several with so many each. Scratch starts as garbage, an index outside its buffer is
-an InternalError, and so is, with `check`, a race: two tasks of one phase at the same element, one
-of them writing.
+The lanes of a loop are one NumPy array, or as many at a time as the caller says. Scratch starts as
+garbage, an index outside its buffer is an InternalError, and so is, with `check`, a race: two tasks
+of one phase at the same element, one of them writing.
 """
 
 from __future__ import annotations

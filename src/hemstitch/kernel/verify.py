@@ -342,17 +342,16 @@ class _NestCheck:
         self._define(running.name, found.dtype, False)
 
     def _finish(self, finish: Finish) -> None:
-        found = self._opened(finish.accumulator)
+        name = finish.accumulator
+        found = self._opened(name)
+        scope = next(scope for scope in self.scopes if name in scope.open)
+        del scope.open[name]
         if found.columns is not None:
-            scope = next(s for s in self.scopes if finish.accumulator in s.open)
-            del scope.open[finish.accumulator]
-            inside = self.scopes[-1].lanes and self._lane_axis is found.columns
-            self._require(inside, f"{finish.accumulator} has {found.columns} for columns")
+            inside = self.scopes[-1].lanes and self.scopes[-1].axis is found.columns
+            self._require(inside, f"{name} has {found.columns} for columns")
             self._define(finish.name, found.dtype, True)
             return
-        found = self.scopes[-1].open.pop(finish.accumulator, None)
-        self._require(found is not None, f"{finish.accumulator} is not declared in this block")
-        assert found is not None
+        self._require(scope is self.scopes[-1], f"{name} is not declared in this block")
         self._define(finish.name, found.dtype, found.lanes)
         if finish.position_name is not None:
             self._require(found.op in ARG, f"{found.op.value} has no position")

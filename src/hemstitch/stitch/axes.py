@@ -103,7 +103,8 @@ class _Forest:
 
 class Unification:
     """The loops of one group: `natural[node]` for each member, `operand[node]` for what a reduction
-    reads (of a product the left one), `contracted[node]` for the index along which a product adds up."""
+    reads (of a product the left one), `contracted[node]` for the index along which a product adds
+    up."""
 
     def __init__(
         self, members: Sequence[Node], stores: Sequence[Node], leaves: Container[Node]

@@ -155,9 +155,7 @@ def reductions_below(
     return found
 
 
-def computed_below(
-    value: Node, members: frozenset[Node], reductions: frozenset[Node]
-) -> set[Node]:
+def computed_below(value: Node, members: frozenset[Node], reductions: frozenset[Node]) -> set[Node]:
     """The non-reduction members evaluated when `value` is."""
     found: set[Node] = set()
     seen: set[Node] = set()

@@ -79,7 +79,9 @@ class NestBuilder(Values):
         """For each loop, the values it must leave for later ones: in row buffers, or if those would
         not fit, only what can wait in the memory of a result."""
         evaluated: list[set[Node]] = [
-            set().union(*(computed_below(root.value, self.members, self.reductions) for root in roots))
+            set().union(
+                *(computed_below(root.value, self.members, self.reductions) for root in roots)
+            )
             for _, roots in loops
         ]
         first: dict[Node, int] = {}

@@ -9,7 +9,7 @@ That is a reassociation: see docs/decisions/0016.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hemstitch.ir.builder import Builder
@@ -157,24 +157,20 @@ class _Factors:
 
     def _row(self, node: Node) -> Node | None:
         """`node` with a last axis of size 1, if it is the same all along that; else None."""
-        if node.shape[-1] == 1:
+        shape = (*node.shape[:-1], 1)
+        if node.shape == shape:
             return node
-        if node.op is Op.CONSTANT:
-            assert isinstance(node.attr, bool | int | float)
-            return self.build.constant(node.attr, node.type.dtype, (*node.shape[:-1], 1))
-        if node in self.in_memory:
-            return None
         if node.op is Op.BROADCAST and node.inputs[0].shape[-1] == 1:
-            return self.build.broadcast(node.inputs[0], (*node.shape[:-1], 1))
-        if node.op in (Op.RESHAPE, Op.PERMUTE, Op.BROADCAST):
-            row = self._row(node.inputs[0]) if _keeps_last(node) else None
-            return None if row is None else self._row_of_view(node, row)
-        if is_elementwise(node.op):
-            rows = [row for row in map(self._row, node.inputs) if row is not None]
-            if len(rows) == len(node.inputs):
-                type_ = replace(node.type, shape=(*node.shape[:-1], 1))
-                return self.build.make(node.op, *rows, attr=node.attr, type=type_)
-        return None
+            return self.build.broadcast(node.inputs[0], shape)
+        is_view = node.op in (Op.RESHAPE, Op.PERMUTE, Op.BROADCAST) and _keeps_last(node)
+        is_made = is_view or is_elementwise(node.op) or node.op is Op.CONSTANT
+        rows = map(self._row, node.inputs if is_made and node not in self.in_memory else ())
+        found = [row for row in rows if row is not None]
+        if not is_made or len(found) < len(node.inputs):
+            return None
+        if is_view:
+            return self._row_of_view(node, found[0])
+        return _remade(self.build, node, found, shape)
 
     def _row_of_view(self, view: Node, row: Node) -> Node:
         """What the view (or the cast) makes of its operand, of which there is only this `row`."""
@@ -201,8 +197,12 @@ def _keeps_last(view: Node) -> bool:
     return source.type.rank > 0 and source.shape[-1] == view.shape[-1]
 
 
-def _remade(build: Builder, node: Node, inputs: Iterable[Node]) -> Node:
-    return build.make(node.op, *inputs, attr=node.attr, type=node.type)
+def _remade(
+    build: Builder, node: Node, inputs: Iterable[Node], shape: Sequence[Dim] | None = None
+) -> Node:
+    """The same operation on other operands."""
+    type_ = replace(node.type, shape=node.shape if shape is None else tuple(shape))
+    return build.make(node.op, *inputs, attr=node.attr, type=type_)
 
 
 # --- the group with other products

@@ -103,7 +103,9 @@ def schedule(group: Group, machine: Machine) -> Schedule:
             made, read = places[root_of[node]], places[root]
             if (made.nest, made.phase) != (read.nest, read.phase):
                 schemes[node] = Scheme.SHARED
-    return Schedule(unification, folding, tuple(mappings), by_root, places, schemes, root_of, follows)
+    return Schedule(
+        unification, folding, tuple(mappings), by_root, places, schemes, root_of, follows
+    )
 
 
 def _delay_replacements(

@@ -142,24 +142,29 @@ class _Touched:
     flops: int
 
 
-def _touched(group: Group, root: Root, unification: Unification) -> _Touched:
-    """What one root needs."""
-    natural, contracted = natural_of(root, unification), unification.contracted
+def _own(root: Root, natural: Natural) -> dict[tuple[object, Index], None]:
+    """The addresses of what a root itself writes, or compares the positions of."""
     found: dict[tuple[object, Index], None] = {}
-    products: dict[Node, None] = {}
-    flops = 1
     if root.write is not None:
         found[root.write, linear(natural.indices, root.write.strides)] = None
     if root.reduction is not None and root.reduction.op in ARG:
         found[root.reduction, arg_position(root.reduction, natural)] = None
+    return found
+
+
+def _touched(group: Group, root: Root, unification: Unification) -> _Touched:
+    """What one root needs."""
+    natural, contracted = natural_of(root, unification), unification.contracted
+    found = _own(root, natural)
+    products: dict[Node, None] = {}
+    flops = 1
     members, reductions = frozenset(group.members), reductions_of(group)
     seen: set[tuple[Node, Indices]] = set()
     work = [(root.value, natural.indices)]
-    if root.reduction in group.along:
-        assert root.reduction is not None
-        products[root.reduction] = None
-        flops += OPS[Op.DOT].flops * group.hint(root.reduction.shape[-1])
-        work.append(right_operand(root.reduction, unification))
+    for product in group.along & {root.reduction}:
+        products[product] = None
+        flops += OPS[Op.DOT].flops * group.hint(product.shape[-1])
+        work.append(right_operand(product, unification))
     while work:
         node, indices = work.pop()
         if (node, indices) in seen:

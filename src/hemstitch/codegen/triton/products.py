@@ -35,7 +35,9 @@ class Products:
     def _whole(self, contract: Contract, size: int, statements: Print) -> None:
         """The left tile has all steps: it may be what the row has in registers."""
         left = self._left(contract, "", size, statements)
-        count = max(1, size // most_steps(contract.source))
+        tile = self.scope.tile
+        again = tile is not None and tile.first is not None
+        count = max(1, size // most_steps(contract.source, again))
         text = ""
         for number, piece in enumerate(self._pieces(left, count, contract.name)):
             first = f"{number * size // count} + " if number else ""

@@ -48,6 +48,7 @@ MOST_DOT_LANES = 256  # of a row whose products stay in registers
 BLOCK = 64  # lanes of a longer row at a time
 BLOCK_ONE_BY_ONE = 32
 MOST_STEPS = 64  # whose operands fit shared memory at once
+MOST_STEPS_AGAIN = 128
 MOST_STEPS_ONE_BY_ONE = 32  # whose operands fit registers
 HALF = 2  # bytes
 STEP_BYTES = 128  # of each row of an operand in one block of steps
@@ -140,7 +141,11 @@ def _choose_products(
     has_units = all(product.source.bytes == HALF for product in products)
     most = (ACCUMULATED if has_units else ACCUMULATED_ONE_BY_ONE) * shape.elements // TILE
     keeps = any(isinstance(s, Store) and s.buffer.role is Role.TASK for s in walk(nest.body))
-    rows = min(MOST_DOT_ROWS, most // max(len(products), 1 + keeps) // widest, power_of_two(last))
+    tiles = max(len(products), 1 + keeps)
+    in_blocks = any(not each.whole for each in lanes.values())
+    if in_blocks and has_units:  # what is not added up is a block, and soon gone
+        tiles = 1
+    rows = min(MOST_DOT_ROWS, most // tiles // widest, power_of_two(last))
     while rows > LEAST_DOT and DOT_PROGRAMS * prod(outer) * -(-last // rows) < programs:
         rows //= 2
     steps: dict[Axis, Lanes] = {}
@@ -153,6 +158,8 @@ def _choose_products(
                 again = not lanes[loop.axis].whole
                 steps[product.axis] = lanes.get(product.axis) or _steps(product, widest, again)
     per_warp = DOT_PER_WARP * shape.per_warp // PER_WARP
+    if in_blocks and not has_units:
+        per_warp //= 2
     return Tiling(max(LEAST_DOT, rows), lanes, per_warp, steps)
 
 
@@ -173,10 +180,13 @@ def _steps(product: Contract, widest: int, again: bool) -> Lanes:
     return Lanes(max(LEAST_DOT, min(most, block)), False)
 
 
-def most_steps(source: DType) -> int:
+def most_steps(source: DType, again: bool = False) -> int:
     """How many steps of a sum go in one instruction of Triton's. There are no matrix units for f32:
-    Triton takes all operands of its steps into registers at once."""
-    return MOST_STEPS if source.bytes == HALF else MOST_STEPS_ONE_BY_ONE
+    Triton takes all operands of its steps into registers at once. `again`: with a left operand that
+    is in registers already, cut or not."""
+    if source.bytes != HALF:
+        return MOST_STEPS_ONE_BY_ONE
+    return MOST_STEPS_AGAIN if again else MOST_STEPS
 
 
 def _lanes(extent: Dim) -> Lanes:
