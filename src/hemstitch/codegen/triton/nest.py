@@ -280,7 +280,7 @@ class NestPrinter:
             with scope.block(
                 f"for {start} in tl.range(0, {extent}, {lanes.size}):", written(loop.body)
             ):
-                scope.writer.line(f"{name} = {start} + tl.arange(0, {lanes.size})[None, :]")
+                scope.writer.line(f"{name} = {start} + {scope.range_of(lanes.size)}")
                 scope.axes[axis] = Value(name, lanes=True)
                 scope.tile = Tile(axis, start, lanes.size, scope.exists(axis, name, lanes.size))
                 inside()

@@ -105,7 +105,7 @@ class Products:
         name = scope.lanes(size)
         if first:
             name = f"at_{axis.name}"
-            scope.writer.line(f"{name} = {first}tl.arange(0, {size})[None, :]")
+            scope.writer.line(f"{name} = {first}{scope.range_of(size)}")
         scope.axes[axis] = Value(name, lanes=True)
         scope.tile = Tile(axis, first or None, size, scope.exists(axis, name, size))
         text = self._operand(contract, contract.left, statements, Value("", lanes=True))
