@@ -134,16 +134,18 @@ def _choose_products(
     shape: Shape,
 ) -> Tiling:
     """As many rows as registers hold beside the widest tile, but tiles for all programs."""
-    widest_source = max(product.source.bytes for product in products)
-    lanes = {axis: _dot_lanes(each, widest_source) for axis, each in lanes.items()}
+    has_units = all(product.source.bytes == HALF for product in products)
+    block = Lanes(BLOCK if has_units else BLOCK_ONE_BY_ONE, False)
+    lanes = {axis: replace(each, size=max(LEAST_DOT, each.size)) for axis, each in lanes.items()}
+    long = [loop.axis for loop in tile_loops(nest) if _has_product(loop)]
+    long = [axis for axis in long if not lanes[axis].whole or lanes[axis].size > MOST_DOT_LANES]
+    lanes |= dict.fromkeys(long, block)  # long rows go by in blocks
     widest = max(each.size for each in lanes.values())
     *outer, last = (hint(axis.extent) for axis in nest.rows)
-    has_units = all(product.source.bytes == HALF for product in products)
     most = (ACCUMULATED if has_units else ACCUMULATED_ONE_BY_ONE) * shape.elements // TILE
     keeps = any(isinstance(s, Store) and s.buffer.role is Role.TASK for s in walk(nest.body))
     tiles = max(len(products), 1 + keeps)
-    in_blocks = any(not each.whole for each in lanes.values())
-    if in_blocks and has_units:  # what is not added up is a block, and soon gone
+    if long and has_units:  # what is not added up is a block, and soon gone
         tiles = 1
     rows = min(MOST_DOT_ROWS, most // tiles // widest, power_of_two(last))
     while rows > LEAST_DOT and DOT_PROGRAMS * prod(outer) * -(-last // rows) < programs:
@@ -158,16 +160,13 @@ def _choose_products(
                 again = not lanes[loop.axis].whole
                 steps[product.axis] = lanes.get(product.axis) or _steps(product, widest, again)
     per_warp = DOT_PER_WARP * shape.per_warp // PER_WARP
-    if in_blocks and not has_units:
+    if long and not has_units:
         per_warp //= 2
     return Tiling(max(LEAST_DOT, rows), lanes, per_warp, steps)
 
 
-def _dot_lanes(lanes: Lanes, source: int) -> Lanes:
-    """Of a nest with products of elements of `source` bytes. Long rows go by in blocks."""
-    if lanes.whole and lanes.size <= MOST_DOT_LANES:
-        return replace(lanes, size=max(LEAST_DOT, lanes.size))
-    return Lanes(BLOCK if source == HALF else BLOCK_ONE_BY_ONE, False)
+def _has_product(loop: Loop) -> bool:
+    return any(isinstance(s, Contract | AccumulateProduct) for s in walk(loop.body))
 
 
 def _steps(product: Contract, widest: int, again: bool) -> Lanes:
