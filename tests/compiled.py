@@ -79,8 +79,10 @@ class Simulation:
         threads: int,
         order: Sequence[int] | None = None,
         precise: bool = True,
+        lanes: int | None = None,
     ) -> None:
         self.sizes, self.threads, self.order, self.precise = sizes, threads, order, precise
+        self.lanes = lanes
         self.memory: dict[Tensor, torch.Tensor] = {}
 
     def run(
@@ -128,6 +130,7 @@ class Simulation:
             self.order,
             precise=self.precise,
             check=True,
+            lanes=self.lanes,
         )
 
     def _library_form(self, group: Group) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hemstitch.errors import InternalError
@@ -13,6 +15,7 @@ from hemstitch.kernel.nodes import (
     THREADS,
     Accumulate,
     AccumulateInto,
+    AccumulateProduct,
     Begin,
     Buffer,
     Constant,
@@ -25,6 +28,7 @@ from hemstitch.kernel.nodes import (
     Nest,
     Phase,
     Role,
+    Running,
     Store,
 )
 from hemstitch.kernel.verify import verify
@@ -62,7 +66,26 @@ def row_sum(*more):
     )
 
 
+COLUMNS, STEPS = Axis("c", 4), Axis("k", 4)
+MAX = Init("max", Op.MAX, F32, across=True)
+SO_FAR = (LOAD, Accumulate("max", "x"), Running("m", "max"))
+RIGHT = Load("v", SOURCE, at(LANES).scaled(4) + at(COLUMNS))
+SUMS = Init("acc", Op.SUM, F32, across=True, follows="max", columns=COLUMNS)
+DONE = Finish("r", "max")
+EMPTIED = Loop(COLUMNS, (Finish("o", "acc"), Store(ROW, at(COLUMNS), "o")), lanes=True)
+
+
+def product(*body, left="x", right="v"):
+    return AccumulateProduct("acc", COLUMNS, body, left, right, F32)
+
+
+def over_lanes(*body):
+    """Rows times columns, counted from a maximum so far."""
+    return phase(MAX, SUMS, lanes(*SO_FAR, *body), DONE, EMPTIED)
+
+
 GOOD = {
+    "a product over lanes": kernel(over_lanes(product(RIGHT))),
     "copy": kernel(phase(lanes(LOAD, Store(TARGET, PLACE, "x")))),
     "a row's sum": kernel(
         phase(*row_sum(lanes(Store(TARGET, PLACE, "sum")))),
@@ -94,6 +117,7 @@ def test_a_good_kernel_passes(good):
     verify(good)
 
 
+LOAD_AGAIN = Load("w", SOURCE, at(LANES))
 TWICE = Let("x", Op.NEG, ("x",), F32, F32)
 BAD = {
     "not defined here": phase(lanes(LOAD), lanes(Store(TARGET, PLACE, "x"))),
@@ -116,6 +140,22 @@ BAD = {
         Init("acc", Op.SUM, F32, across=False), lanes(LOAD, Accumulate("acc", "x"))
     ),
     "stored in one place": phase(lanes(LOAD, Store(TARGET, at(ROWS), "x"))),
+    "only a sum of floats across lanes can follow": phase(
+        MAX, replace(MAX, name="acc", follows="max")
+    ),
+    "acc is no maximum across lanes": phase(
+        *row_sum()[:1], replace(SUMS, name="more", follows="acc")
+    ),
+    "max is not declared, or finished": phase(SUMS),
+    "acc has columns": phase(MAX, SUMS, lanes(LOAD, Accumulate("acc", "x")), DONE, EMPTIED),
+    "there are no lanes here": phase(MAX, Running("m", "max"), DONE),
+    "acc has c for columns": phase(MAX, SUMS, lanes(*SO_FAR, product(RIGHT)), Finish("o", "acc")),
+    "acc has no columns c": phase(*row_sum()[:1], lanes(LOAD, product(RIGHT))),
+    "v is not defined here": over_lanes(product(LOAD_AGAIN)),
+    "over lanes is made outside it": over_lanes(
+        Load("u", SOURCE, at(LANES)), product(Let("v", Op.NEG, ("u",), F32, F32))
+    ),
+    "differs between rows of a tile": over_lanes(product(Load("v", SOURCE, PLACE))),
     "added in one place": phase(
         Constant("zero", 0.0, F32),
         Store(ROW, Index(), "zero"),

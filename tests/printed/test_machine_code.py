@@ -7,9 +7,14 @@ import pytest
 
 pytest.importorskip("triton")
 
+import torch
+
 from benchmarks.cases import CASES
-from benchmarks.machine_code import TARGETS, programs_of, verdict
+from benchmarks.machine_code import PROGRAMS, TARGETS, programs_of, verdict
 from benchmarks.products import PRODUCTS
+from hemstitch.codegen.triton.kernel import print_kernel
+from hemstitch.stitch.machine import generic_gpu
+from tests.compiled import plans_of
 
 NAMES = (
     *("layer norm", "softmax + dropout", "rows, columns, elementwise", "where on a mask"),
@@ -42,3 +47,17 @@ def test_a_loss_ends_with_a_ticket(programs):
 def test_column_sums_beside_rows_are_one_launch_with_a_barrier(programs):
     [_, backward] = programs["layer norm"]
     assert (backward.barriers, backward.text.count("device.grid_barrier")) == (1, 1)
+
+
+@pytest.mark.parametrize("target", TARGETS.split(","))
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_rows_that_are_walked_once_stay_in_registers(dtype, target):
+    def attention(q, k, v, mask):
+        return torch.softmax(q @ k.transpose(-1, -2) * 0.125 + mask, -1) @ v
+
+    tensors = [torch.zeros(2, 12, 1024, 64, dtype=dtype) for _ in range(3)]
+    mask = torch.zeros(2, 1, 1024, 1024, dtype=dtype)
+    ((_, plan),) = plans_of(attention, [*tensors, mask], generic_gpu())
+    ((kernel, hint),) = [(s.stitched.kernel, s.groups[0].hint) for s in plan.kernels]
+    found = verdict(target, print_kernel(kernel, hint, PROGRAMS))
+    assert not found.findings, str(found)

@@ -53,6 +53,14 @@ def test_rows_longer_than_a_tile(golden):
     golden(text_of(lambda x: x / x.sum(1, keepdim=True), zeros(4096, 50_000)))
 
 
+def test_attention_over_rows_that_are_walked_once(golden):
+    def function(q, k, v, mask):
+        return torch.softmax(q @ k.transpose(-1, -2) * 0.125 + mask, -1) @ v
+
+    tensors = [zeros(2, 12, 1000, 64, dtype=torch.bfloat16) for _ in range(3)]
+    golden(text_of(function, *tensors, zeros(2, 1, 1, 1000, dtype=torch.bfloat16)))
+
+
 def test_dropout_and_argmax(golden):
     def function(x):
         return F.dropout(x, 0.1), x.argmax(1)

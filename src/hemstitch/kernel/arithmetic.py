@@ -173,6 +173,12 @@ def _wins(op: Op, a: Array, b: Array) -> Array:
     return np.asarray(~np.isnan(b) & (beyond | np.isnan(a)))
 
 
+def grown(held: Array, old: Array, new: Array) -> Array:
+    """What an accumulator holds when the maximum that it follows grows from `old` to `new`."""
+    scaled = held * np.exp(old - new).astype(held.dtype)
+    return np.asarray(np.where(np.isneginf(old), np.zeros((), held.dtype), scaled))
+
+
 def across_lanes(op: Op, lanes: tuple[Array, ...]) -> tuple[Array, ...]:
     """All lanes as one value; there is at least one."""
     while lanes[0].shape[0] > 1:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from hemstitch.kernel.index import Axis, Computed, Index
 from hemstitch.kernel.nodes import (
     Accumulate,
+    AccumulateProduct,
     Constant,
     Contract,
     Finish,
@@ -18,6 +19,7 @@ from hemstitch.kernel.nodes import (
     Position,
     Random,
     Role,
+    Running,
     Stmt,
 )
 
@@ -42,6 +44,13 @@ def needed_for(name: str, body: Iterable[Stmt]) -> list[Stmt]:
             found.append(statement)
             needed |= set(_operands(statement))
     return found[::-1]
+
+
+def operands_of(body: Iterable[Stmt]) -> set[str]:
+    """The names that statements of a product's body use and do not make."""
+    body = tuple(body)
+    made = {statement.name for statement in body if isinstance(statement, PURE)}
+    return {name for statement in body for name in _operands(statement)} - made
 
 
 def _operands(statement: Stmt) -> Iterator[str]:
@@ -80,6 +89,10 @@ class _Walker:
                 self.open.remove(statement.axis)
             elif isinstance(statement, Contract):
                 self._contract(statement, lane)
+            elif isinstance(statement, AccumulateProduct):
+                self._product(statement, lane)
+            elif isinstance(statement, Running):
+                self.axes[statement.name] = self.axes[statement.accumulator] - {lane}
             else:
                 self._value(statement)
 
@@ -114,6 +127,19 @@ class _Walker:
             self.problem = "a product inside the operand of another is made anew in each step"
         elif lane in left:
             self.problem = "the left operand of a product differs between lanes"
+        elif self.nest.rows and self.nest.rows[-1] in right:
+            self.problem = "the right operand of a product differs between rows of a tile"
+
+    def _product(self, product: AccumulateProduct, lane: Axis | None) -> None:
+        self.statements(product.body, lane)
+        left, right = self.axes[product.left], self.axes[product.right]
+        self.axes[product.accumulator] |= left | right
+        inside = {statement.name for statement in product.body if isinstance(statement, PURE)}
+        outside = operands_of(product.body)
+        if len(inside) < len(product.body):
+            self.problem = "a product inside the operand of another is made anew in each step"
+        elif lane in self._of(outside) or product.right not in inside:
+            self.problem = "the right operand of a product over lanes is made outside it"
         elif self.nest.rows and self.nest.rows[-1] in right:
             self.problem = "the right operand of a product differs between rows of a tile"
 

@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 
 from hemstitch.kernel.index import Axis
-from hemstitch.kernel.nodes import Buffer, Contract, Kernel, Load, Loop, Nest, Stmt, Store
+from hemstitch.kernel.nodes import BLOCKS, Buffer, Kernel, Load, Nest, Stmt, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,5 +65,5 @@ def _walk(
 ) -> Iterator[tuple[Stmt, tuple[Axis, ...]]]:
     for statement in statements:
         yield statement, loops
-        if isinstance(statement, (Loop, Contract)):
+        if isinstance(statement, BLOCKS):
             yield from _walk(statement.body, (*loops, statement.axis))

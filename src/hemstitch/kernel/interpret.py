@@ -1,8 +1,8 @@
 """What the kernel IR means, in NumPy: runs a kernel on flat arrays, in place, task after task.
 
-The lanes of a loop are one NumPy array. Scratch starts as garbage, an index outside its buffer is
-an InternalError, and so is, with `check`, a race: two tasks of one phase at the same element, one
-of them writing.
+The lanes of a loop are one NumPy array, or as many at a time as the caller says. Scratch starts as
+garbage, an index outside its buffer is an InternalError, and so is, with `check`, a race: two tasks
+of one phase at the same element, one of them writing.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from hemstitch.kernel.arithmetic import (
     cast,
     combine,
     from_storage,
+    grown,
     start,
     to_storage,
 )
@@ -39,6 +40,7 @@ from hemstitch.kernel.nodes import (
     TASK,
     Accumulate,
     AccumulateInto,
+    AccumulateProduct,
     Buffer,
     Check,
     Constant,
@@ -54,6 +56,7 @@ from hemstitch.kernel.nodes import (
     Position,
     Random,
     Role,
+    Running,
     Stmt,
     Store,
 )
@@ -71,14 +74,15 @@ def run(
     *,
     precise: bool = False,
     check: bool = False,
+    lanes: int | None = None,
 ) -> None:
     """`arrays`: the memory of each parameter, flat; bf16 as its bits in u16. `order`: that in which
     the tasks of a phase run; the last of them is the one to go on alone. With `precise` every
-    floating-point array and value is f64.
+    floating-point array and value is f64. `lanes`: so many of a loop at a time (None: all).
 
     Raises IndexError where a check of the kernel fails, after all tasks have run.
     """
-    launch = _Launch(dict(sizes) | {"threads": threads}, threads, precise, check)
+    launch = _Launch(dict(sizes) | {"threads": threads}, threads, precise, check, lanes)
     for buffer, array in zip(kernel.parameters, arrays, strict=True):
         launch.memory[buffer] = array
     for buffer in kernel.buffers:
@@ -106,6 +110,7 @@ class _Launch:
     threads: int
     precise: bool
     check: bool
+    lanes: int | None
     memory: dict[Buffer, Array] = field(default_factory=dict)
     owners: dict[Buffer, tuple[Array, Array]] = field(default_factory=dict)
     failed: bool = False
@@ -168,6 +173,8 @@ class _Accumulator:
     op: Op
     across: bool
     held: tuple[Array, ...]
+    follows: str | None = None
+    columns: Axis | None = None
 
 
 class _Task:
@@ -213,16 +220,14 @@ class _Task:
                 self.values[name] = self._read(buffer, index, mask)
             case Store(buffer, index, value):
                 self._write(buffer, index, self.values[value])
-            case Init(name, op, dtype, across):
-                held = start(op, dtype, self.launch.computed(dtype))
-                self.accumulators[name] = _Accumulator(op, across, held)
+            case Init():
+                self._init(statement)
             case Accumulate():
                 self._accumulate(statement)
-            case Finish(name, accumulator, position_name):
-                held = self.accumulators.pop(accumulator).held
-                self.values[name] = held[0]
-                if position_name is not None:
-                    self.values[position_name] = held[1]
+            case Running(name, accumulator):
+                self.values[name] = self.accumulators[accumulator].held[0]
+            case Finish():
+                self._finish(statement)
             case AccumulateInto():
                 self._accumulate_into(statement)
             case Check(condition, _):
@@ -231,6 +236,8 @@ class _Task:
                 self._loop(statement)
             case Contract():
                 self._contract(statement)
+            case AccumulateProduct():
+                self._accumulate_product(statement)
             case _:
                 assert_never(statement)
 
@@ -240,8 +247,10 @@ class _Task:
         if axis.outer is not None and axis.limit is not None:
             extent = min(extent, self.launch.dim(axis.limit) - self.axes[axis.outer] * extent)
         if loop.lanes and self.lanes is None:
-            if extent > 0:
-                self.axes[axis], self.lanes = np.arange(extent), extent
+            most = self.launch.lanes or max(1, extent)
+            for first in range(0, extent, most):
+                self.lanes = min(most, extent - first)
+                self.axes[axis] = np.arange(first, first + self.lanes)
                 self._statements(loop.body)
                 self.lanes = None
             return
@@ -286,6 +295,32 @@ class _Task:
 
     # --- reductions
 
+    def _init(self, init: Init) -> None:
+        held = start(init.op, init.dtype, self.launch.computed(init.dtype))
+        if init.columns is not None:
+            held = (np.repeat(held[0], self.launch.dim(init.columns.extent)),)
+        found = _Accumulator(init.op, init.across, held, init.follows, init.columns)
+        self.accumulators[init.name] = found
+
+    def _finish(self, finish: Finish) -> None:
+        found = self.accumulators[finish.accumulator]
+        at: Any = ... if found.columns is None else self.axes[found.columns]
+        self.values[finish.name] = found.held[0][at]
+        if finish.position_name is not None:
+            self.values[finish.position_name] = found.held[1]
+
+    def _accumulate_product(self, statement: AccumulateProduct) -> None:
+        accumulator = self.accumulators[statement.accumulator]
+        (held,) = accumulator.held
+        total = held.copy()
+        for index in range(held.shape[0]):
+            self.axes[statement.axis] = index
+            self._statements(statement.body)
+            product = self.values[statement.left] * self.values[statement.right]
+            lanes = np.broadcast_to(product.astype(held.dtype), (self.lanes or 1,))
+            total[index] += across_lanes(Op.SUM, (lanes,))[0]
+        accumulator.held = (total,)
+
     def _accumulate(self, statement: Accumulate) -> None:
         accumulator = self.accumulators[statement.accumulator]
         new = [self.values[statement.value]]
@@ -296,7 +331,11 @@ class _Task:
         if accumulator.across:
             lanes = tuple(np.broadcast_to(part, (self.lanes or 1,)) for part in new)
             new = list(across_lanes(accumulator.op, lanes))
+        old = accumulator.held[0]
         accumulator.held = combine(accumulator.op, accumulator.held, tuple(new))
+        for follower in self.accumulators.values():
+            if follower.follows == statement.accumulator:
+                follower.held = (grown(follower.held[0], old, accumulator.held[0]),)
 
     def _accumulate_into(self, statement: AccumulateInto) -> None:
         buffer, index, positions = statement.buffer, statement.index, statement.positions

@@ -108,12 +108,19 @@ class Init:
     """Declare an accumulator of the reduction `op`.
 
     `across`: lanes are combined too when it is finished. ARGMAX and ARGMIN accumulate pairs.
+    `follows`: a MAX accumulator across lanes, from whose value so far (see `Running`) what a SUM
+    adds up is counted. When that grows from a to b, what is there is multiplied by exp(a - b), and
+    is nothing if a is -inf: an exponent of -inf below -inf is a NaN that has not counted yet.
+    `columns`: a sum for each index of this axis, which only `AccumulateProduct` adds to; it is
+    finished in a lane loop over the axis, which gives each lane its own.
     """
 
     name: str
     op: Op
     dtype: DType
     across: bool
+    follows: str | None = None
+    columns: Axis | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +143,17 @@ class Finish:
     name: str
     accumulator: str
     position_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """name = what a MAX accumulator across lanes holds, the same in all lanes.
+
+    A loop may take any number of lanes at a time: it is the greatest of these and those before.
+    """
+
+    name: str
+    accumulator: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +207,23 @@ class Contract:
     dtype: DType
 
 
+@dataclass(frozen=True, slots=True)
+class AccumulateProduct:
+    """accumulator += the sum of left * right over the lanes, for each index of its columns `axis`.
+
+    `body` computes `right` for one lane and one column, and stores nothing; like that of a product
+    it is the same in all rows that differ in the last row axis only. `left` has no columns.
+    `source`: element type of both, as they are multiplied.
+    """
+
+    accumulator: str
+    axis: Axis
+    body: tuple[Stmt, ...]
+    left: str
+    right: str
+    source: DType
+
+
 Stmt = Union[
     Let,
     Constant,
@@ -198,12 +233,15 @@ Stmt = Union[
     Store,
     Init,
     Accumulate,
+    Running,
     Finish,
     AccumulateInto,
     Check,
     Loop,
     Contract,
+    AccumulateProduct,
 ]
+BLOCKS = (Loop, Contract, AccumulateProduct)  # statements that run others along an axis
 
 
 EPILOGUE_ROWS = 32
@@ -275,7 +313,7 @@ def walk(statements: Iterable[Stmt]) -> Iterator[Stmt]:
     """All statements, outer loops before what is in them."""
     for statement in statements:
         yield statement
-        if isinstance(statement, (Loop, Contract)):
+        if isinstance(statement, BLOCKS):
             yield from walk(statement.body)
 
 

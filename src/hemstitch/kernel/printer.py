@@ -10,6 +10,7 @@ from hemstitch.kernel.nodes import (
     EPILOGUE_ROWS,
     Accumulate,
     AccumulateInto,
+    AccumulateProduct,
     Buffer,
     Check,
     Constant,
@@ -23,6 +24,7 @@ from hemstitch.kernel.nodes import (
     Nest,
     Position,
     Random,
+    Running,
     Stmt,
     Store,
 )
@@ -66,7 +68,7 @@ def _lines(statements: Iterable[Stmt], pad: str) -> Iterator[str]:
             limit = f" while {axis.outer}*{axis.extent}+{axis} < {axis.limit}" if axis.outer else ""
             yield f"{pad}{'lanes' if statement.lanes else 'for'} {axis} < {axis.extent}{limit}:"
             yield from _lines(statement.body, pad + "  ")
-        elif isinstance(statement, Contract):
+        elif isinstance(statement, Contract | AccumulateProduct):
             yield f"{pad}{text(statement)}:"
             yield from _lines(statement.body, pad + "  ")
         else:
@@ -87,8 +89,10 @@ def text(statement: Stmt) -> str:  # noqa: C901, PLR0911, PLR0912  one line for 
             return f"{name} = {buffer.name}[{index}]{f' if {mask}' if mask else ''}"
         case Store(buffer, index, value):
             return f"{buffer.name}[{index}] = {value}"
-        case Init(name, op, dtype, across):
-            return f"{name}: {dtype} {op.value}{' across lanes' if across else ''}"
+        case Init():
+            return _init(statement)
+        case Running(name, accumulator):
+            return f"{name} = {accumulator} so far"
         case Accumulate(accumulator, value, position, order):
             where = position if position is not None else order
             return f"{accumulator} <- {value}{f' at {where}' if where is not None else ''}"
@@ -103,5 +107,15 @@ def text(statement: Stmt) -> str:  # noqa: C901, PLR0911, PLR0912  one line for 
             return "for ..."
         case Contract(name, axis, _, left, right, source, dtype):
             return f"{name}: {dtype} = {left} dot.{source} {right} over {axis} < {axis.extent}"
+        case AccumulateProduct(accumulator, axis, _, left, right, source):
+            product = f"{left} dot.{source} {right} over lanes"
+            return f"{accumulator} <- {product} for each {axis} < {axis.extent}"
         case _:
             assert_never(statement)
+
+
+def _init(init: Init) -> str:
+    each = f" for each {init.columns} < {init.columns.extent}" if init.columns else ""
+    across = " across lanes" if init.across else ""
+    follows = f", follows {init.follows}" if init.follows else ""
+    return f"{init.name}: {init.dtype} {init.op.value}{each}{across}{follows}"

@@ -13,12 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from hemstitch.ir.dims import Dim, evaluate
 from hemstitch.kernel.nodes import (
+    BLOCKS,
     AccumulateInto,
     Buffer,
-    Contract,
     Kernel,
     Load,
-    Loop,
     Phase,
     Role,
     Stmt,
@@ -59,7 +58,7 @@ def _within(
     statements: Iterable[Stmt], times: int, sizes: Mapping[str, int]
 ) -> Iterator[tuple[Stmt, int]]:
     for statement in statements:
-        if isinstance(statement, (Loop, Contract)):
+        if isinstance(statement, BLOCKS):
             yield from _within(
                 statement.body, times * evaluate(statement.axis.extent, sizes), sizes
             )

@@ -18,6 +18,7 @@ from hemstitch.kernel.nodes import (
     TASK,
     Accumulate,
     AccumulateInto,
+    AccumulateProduct,
     Begin,
     Buffer,
     Check,
@@ -33,6 +34,7 @@ from hemstitch.kernel.nodes import (
     Position,
     Random,
     Role,
+    Running,
     Stmt,
     Store,
     walk,
@@ -186,6 +188,12 @@ class _Open:
     dtype: DType
     across: bool
     lanes: bool
+    columns: Axis | None = None
+
+    @property
+    def is_followed(self) -> bool:
+        """It can be."""
+        return self.op is Op.MAX and self.across and self.dtype.is_float
 
 
 @dataclass(slots=True)
@@ -310,13 +318,27 @@ class _NestCheck:
         self.defined.add(init.name)
         lanes = self._lane_axis is not None
         self._require(not (init.across and lanes), "combines lanes inside a lane loop")
-        self.scopes[-1].open[init.name] = _Open(init.op, init.dtype, init.across, lanes)
+        found = _Open(init.op, init.dtype, init.across, lanes, init.columns)
+        is_sum = found.op is Op.SUM and found.across and found.dtype.is_float
+        if init.follows is not None:
+            self._require(is_sum, "only a sum of floats across lanes can follow")
+            is_followed = self._opened(init.follows).is_followed
+            self._require(is_followed, f"{init.follows} is no maximum across lanes")
+        if init.columns is not None:
+            self._require(is_sum, "only a sum of floats across lanes can have columns")
+            self._require(init.columns not in self.axes, f"{init.columns} is looped over already")
+        self.scopes[-1].open[init.name] = found
 
-    def _accumulate(self, accumulate: Accumulate) -> None:
-        name = accumulate.accumulator
+    def _opened(self, name: str) -> _Open:
         found = next((s.open[name] for s in self.scopes if name in s.open), None)
         self._require(found is not None, f"{name} is not declared, or finished")
         assert found is not None
+        return found
+
+    def _accumulate(self, accumulate: Accumulate) -> None:
+        name = accumulate.accumulator
+        found = self._opened(name)
+        self._require(found.columns is None, f"{name} has columns")
         self._use(accumulate.value, found.dtype)
         lanes = self._lane_axis is not None
         if found.across:
@@ -330,10 +352,23 @@ class _NestCheck:
         if accumulate.order is not None:
             self._use(accumulate.order, DType.I64)
 
+    def _running(self, running: Running) -> None:
+        found = self._opened(running.accumulator)
+        self._require(found.is_followed, f"{running.accumulator} is no maximum across lanes")
+        self._require(self._lane_axis is not None, "there are no lanes here")
+        self._define(running.name, found.dtype, False)
+
     def _finish(self, finish: Finish) -> None:
-        found = self.scopes[-1].open.pop(finish.accumulator, None)
-        self._require(found is not None, f"{finish.accumulator} is not declared in this block")
-        assert found is not None
+        name = finish.accumulator
+        found = self._opened(name)
+        scope = next(scope for scope in self.scopes if name in scope.open)
+        del scope.open[name]
+        if found.columns is not None:
+            inside = self.scopes[-1].lanes and self.scopes[-1].axis is found.columns
+            self._require(inside, f"{name} has {found.columns} for columns")
+            self._define(finish.name, found.dtype, True)
+            return
+        self._require(scope is self.scopes[-1], f"{name} is not declared in this block")
         self._define(finish.name, found.dtype, found.lanes)
         if finish.position_name is not None:
             self._require(found.op in ARG, f"{found.op.value} has no position")
@@ -380,6 +415,21 @@ class _NestCheck:
         self.axes.remove(axis)
         self._require(contract.dtype is contract.source.compute, "is added up in another type")
         self._define(contract.name, contract.dtype, any(varies))
+
+    def _accumulate_product(self, product: AccumulateProduct) -> None:
+        found, axis = self._opened(product.accumulator), product.axis
+        self._require(found.columns is axis, f"{product.accumulator} has no columns {axis}")
+        self._require(self._lane_axis is not None, "there are no lanes here")
+        self._require(axis not in self.axes, f"{axis} is looped over already")
+        self._require(found.dtype is product.source.compute, "is added up in another type")
+        self._use(product.left, product.source)
+        self.axes.add(axis)
+        self.scopes.append(_Scope(axis, lanes=False))
+        self._block(product.body)
+        self.statement = product
+        self._use(product.right, product.source)
+        self._close()
+        self.axes.remove(axis)
 
     # --- bounds
 
@@ -434,10 +484,12 @@ _CHECKS: Mapping[type, Callable[[_NestCheck, Any], None]] = MappingProxyType(
         Store: _NestCheck._store,
         Init: _NestCheck._init,
         Accumulate: _NestCheck._accumulate,
+        Running: _NestCheck._running,
         Finish: _NestCheck._finish,
         AccumulateInto: _NestCheck._accumulate_into,
         Check: _NestCheck._check,
         Loop: _NestCheck._loop,
         Contract: _NestCheck._contract,
+        AccumulateProduct: _NestCheck._accumulate_product,
     }
 )

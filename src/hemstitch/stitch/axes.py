@@ -103,7 +103,8 @@ class _Forest:
 
 class Unification:
     """The loops of one group: `natural[node]` for each member, `operand[node]` for what a reduction
-    reads, `contracted[node]` for the index along which a product adds up."""
+    reads (of a product the left one), `contracted[node]` for the index along which a product adds
+    up."""
 
     def __init__(
         self, members: Sequence[Node], stores: Sequence[Node], leaves: Container[Node]
@@ -131,6 +132,8 @@ class Unification:
         self.stored = {node: self._natural(slots) for node, slots in self._stores.items()}
         self.operand = {node: self._natural(self._operand_slots(node)) for node in self._reduced}
         self.contracted = {node: self._natural((k,)) for node, k in self._contracted.items()}
+        for node, k in self._contracted.items():
+            self.operand[node] = self._natural((*self._slots[node][:-1], k))
 
     # --- relations
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from hemstitch.ir.dims import Dim, evaluate
 from hemstitch.ir.graph import Address, Node, Op
@@ -81,6 +81,9 @@ class Group:
     reads: Mapping[Node, Tensor]
     hints: Mapping[str, int]
     remade: frozenset[Node] = frozenset()
+    along: frozenset[Node] = frozenset()  # products that add up along the lanes; see online.py
+    follows: Mapping[Node, Node] = field(default_factory=dict)  # a sum, and the maximum so far that
+    # it may be counted from
 
     def hint(self, size: Dim) -> int:
         return evaluate(size, self.hints)
@@ -90,9 +93,14 @@ class Group:
 class Root:
     """What gets a loop of its own: a reduction, or a write."""
 
-    value: Node  # what is computed inside the loop
+    value: Node  # what is computed inside the loop; of a product the left operand
     reduction: Node | None
     write: Write | None
+
+    @property
+    def values(self) -> tuple[Node, ...]:
+        """All that it reads."""
+        return (self.value,) if self.reduction is None else self.reduction.inputs
 
 
 def through_memory(group: Group) -> list[Group]:
@@ -113,9 +121,15 @@ def is_member(node: Node) -> bool:
     return OPS[node.op].op_class in kinds
 
 
+def reductions_of(group: Group) -> frozenset[Node]:
+    """What has a loop of its own to reduce in."""
+    return group.along.union(node for node in group.members if is_reduction(node.op))
+
+
 def roots(group: Group) -> list[Root]:
     """Reductions in topological order, then the writes, those into memory that is read last."""
-    reductions = [node for node in group.members if is_reduction(node.op)]
+    found = reductions_of(group)
+    reductions = [node for node in group.members if node in found]
     read = set(group.reads.values())
     writes = sorted(group.writes, key=lambda write: write.tensor in read)
     return [
@@ -124,24 +138,26 @@ def roots(group: Group) -> list[Root]:
     ]
 
 
-def reductions_below(value: Node, members: frozenset[Node]) -> set[Node]:
-    """The reductions of the group that `value` reads without another one in between."""
+def reductions_below(
+    values: Iterable[Node], members: frozenset[Node], reductions: frozenset[Node]
+) -> set[Node]:
+    """The reductions of the group that `values` read without another one in between."""
     found: set[Node] = set()
     seen: set[Node] = set()
-    work = [value]
+    work = list(values)
     while work:
         node = work.pop()
         if node in seen:
             continue
         seen.add(node)
-        if node in members and is_reduction(node.op):
+        if node in reductions:
             found.add(node)
         elif node in members or OPS[node.op].op_class is OpClass.VIEW:
             work.extend(node.inputs)
     return found
 
 
-def computed_below(value: Node, members: frozenset[Node]) -> set[Node]:
+def computed_below(value: Node, members: frozenset[Node], reductions: frozenset[Node]) -> set[Node]:
     """The non-reduction members evaluated when `value` is."""
     found: set[Node] = set()
     seen: set[Node] = set()
@@ -151,7 +167,9 @@ def computed_below(value: Node, members: frozenset[Node]) -> set[Node]:
         if node in seen:
             continue
         seen.add(node)
-        if node in members and not is_reduction(node.op):
+        if node in reductions:
+            continue
+        if node in members:
             found.add(node)
             work.extend(node.inputs)
         elif OPS[node.op].op_class is OpClass.VIEW:

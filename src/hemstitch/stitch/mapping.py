@@ -40,7 +40,7 @@ def choose(
         needed = {node for shape in left for node in shape.products}
         open_ = [product for product in products if product.node in needed]
         if open_:
-            mapping = product_mapping(open_, left)
+            mapping = product_mapping(open_, left, group.along)
         else:
             dominant = max(left, key=lambda shape: shape.volume)
             mapping = _choose_one(group, dominant, left, machine)

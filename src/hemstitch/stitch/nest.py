@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from hemstitch.ir.dims import product, total
 from hemstitch.ir.graph import Node, Op
-from hemstitch.ir.ops import OPS, highest, identity, is_reduction
+from hemstitch.ir.ops import OPS, highest, identity
 from hemstitch.ir.types import DType, contiguous_strides
 from hemstitch.kernel.dependence import product_problem
 from hemstitch.kernel.index import Axis, Index, at, linear
@@ -23,6 +23,7 @@ from hemstitch.kernel.nodes import (
     Loop,
     Nest,
     Position,
+    Running,
     Stmt,
     Store,
 )
@@ -78,7 +79,9 @@ class NestBuilder(Values):
         """For each loop, the values it must leave for later ones: in row buffers, or if those would
         not fit, only what can wait in the memory of a result."""
         evaluated: list[set[Node]] = [
-            set().union(*(computed_below(root.value, self.members) for root in roots))
+            set().union(
+                *(computed_below(root.value, self.members, self.reductions) for root in roots)
+            )
             for _, roots in loops
         ]
         first: dict[Node, int] = {}
@@ -148,7 +151,7 @@ class NestBuilder(Values):
         for root in finishing:
             self._init(root)
         if depth == len(order):
-            self._body(order, roots, keep)
+            self._bodies(order, roots, keep)
         else:
             axis = order[depth]
             with self._scope(axis, lanes=depth == len(order) - 1):
@@ -164,6 +167,21 @@ class NestBuilder(Values):
             depth -= 1
         return depth
 
+    def _bodies(self, order: tuple[Axis, ...], roots: list[Root], keep: list[Node]) -> None:
+        """Maxima that sums follow come before all that may be counted from them."""
+        leaders = set(self.schedule.follows.values())
+        first = [root for root in roots if root.reduction in leaders]
+        if first:
+            self._body(order, first, [])
+        for root in first:
+            node = root.reduction
+            assert node is not None
+            name = self.buffers.name("m")
+            self._emit(Running(name, self.accumulators[node]))
+            self.level_of[name] = len(self.scopes) - 1
+            self.scopes[-1].values[node, self._natural(node).indices, None] = name
+        self._body(order, [root for root in roots if root not in first], keep)
+
     def _body(self, order: tuple[Axis, ...], roots: list[Root], keep: list[Node]) -> None:
         for node, indices in self._evaluation_order(roots):
             self.value(node, indices)
@@ -176,6 +194,10 @@ class NestBuilder(Values):
                 place = (buffer, self._row_address(node, indices))
             self._emit(Store(*place, name))
         for root in roots:
+            if root.reduction in self.group.along:
+                assert root.reduction is not None
+                self._added_up(root.reduction, self.accumulators[root.reduction])
+                continue
             natural = natural_of(root, self.schedule.unification)
             name = self.value(root.value, natural.indices)
             if root.write is not None:
@@ -212,7 +234,7 @@ class NestBuilder(Values):
                 continue
             seen.add((node, indices))
             if node in self.members:
-                if is_reduction(node.op) or self._is_kept(node, indices):
+                if node in self.reductions or self._is_kept(node, indices):
                     continue
                 work.append((node, indices, True))
                 if node.op not in (Op.GATHER, Op.DOT):
@@ -225,7 +247,14 @@ class NestBuilder(Values):
         node = root.reduction
         assert node is not None
         name = self.accumulators[node] = self.buffers.name("acc")
-        self._emit(Init(name, node.op, node.inputs[0].type.dtype.compute, across=True))
+        dtype = node.inputs[0].type.dtype.compute
+        leader = self.schedule.follows.get(node)
+        follows = None if leader is None else self.accumulators[leader]
+        if node in self.group.along:
+            (columns,) = self._row_axes(node)
+            self._emit(Init(name, Op.SUM, dtype, across=True, follows=follows, columns=columns))
+        else:
+            self._emit(Init(name, node.op, dtype, across=True, follows=follows))
 
     def _accumulate(self, root: Root, natural: Natural, value: str) -> None:
         node = root.reduction
@@ -246,10 +275,21 @@ class NestBuilder(Values):
         node = root.reduction
         assert node is not None
         name = self.buffers.name("r")
+        if node in self.group.along:
+            self._finish_columns(node, name)
+            return
         position = self.buffers.name("at") if node.op in ARG else None
         self._emit(Finish(name, self.accumulators[node], position))
         self.level_of |= {n: len(self.scopes) - 1 for n in (name, position) if n is not None}
         self._result(order, root, name, position)
+
+    def _finish_columns(self, product: Node, name: str) -> None:
+        """A product that was added up along the lanes goes to a row buffer."""
+        (columns,) = self._row_axes(product)
+        buffer = self.buffers.row(self.place, product, columns.extent)
+        stored = Store(buffer, self._row_address(product, self._natural(product).indices), name)
+        finish = Finish(name, self.accumulators[product])
+        self._emit(Loop(columns, (finish, stored), lanes=True))
 
     def _result(self, order: tuple[Axis, ...], root: Root, name: str, position: str | None) -> None:
         """The loops so far have reduced to this value: keep it where its readers look for it."""

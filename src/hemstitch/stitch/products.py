@@ -9,7 +9,7 @@ whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -19,12 +19,11 @@ from hemstitch.kernel.index import Axis, Index, Variable, at
 from hemstitch.stitch.axes import Natural, Unification
 from hemstitch.stitch.fold import Folding
 from hemstitch.stitch.group import Group
+from hemstitch.stitch.online import LONGEST_ROW, is_long
 from hemstitch.stitch.refusal import Refused
 from hemstitch.stitch.shape import Mapping, Shape
 
 COLUMNS = 128  # of a tile, where a row need not be whole
-LONGEST_ROW = 1024  # columns that stay in registers beside 15 more rows
-LONGEST_SUM = 256  # and beside the columns of another product, which adds up along them
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,20 +57,25 @@ def _axes(natural: Natural, index: Index) -> Iterable[Axis]:
     return (axis for axis in natural.axes if axis in inside)
 
 
-def product_mapping(products: Sequence[Product], shapes: Sequence[Shape]) -> Mapping:
-    """Rows and lanes for the largest of `products` and all that is read beside it."""
+def product_mapping(
+    products: Sequence[Product], shapes: Sequence[Shape], along: Container[Node]
+) -> Mapping:
+    """Rows and lanes for the largest of `products` and all that is read beside it. `along`: those
+    that add up along the lanes."""
+    inside = [product for product in products if product.node in along]
     for product in products:
         _check(product)
-    first = max(products, key=lambda product: product.work)
-    rows, (column,) = (*first.batch, *first.rows), first.columns
+    first = max(inside or products, key=lambda product: product.work)
+    rows, (column,) = (*first.batch, *first.rows), first.steps if inside else first.columns
     axes = dict.fromkeys(axis for shape in shapes for axis in shape.axes)
     order = tuple(axis for axis in axes if axis not in rows and axis is not column)
     is_summed = any(column in product.steps for product in products)
     if is_summed or any(column in shape.reduced for shape in shapes):
-        most = LONGEST_SUM if is_summed else LONGEST_ROW
-        if not isinstance(column.extent, int) or column.extent > most:
-            raise Refused("product", f"rows of {column.extent}, at most {most} stay in registers")
-        return Mapping(rows, (*order, column))
+        for product in inside:
+            if is_long(product.columns[0].extent):
+                why = f"{product.columns[0].extent} sums of a row, at most {LONGEST_ROW} at a time"
+                raise Refused("product", why)
+        return Mapping(rows, (*order, column), once=column if is_long(column.extent) else None)
     block = Axis(f"{column.name}b", quotient(column.extent + (COLUMNS - 1), COLUMNS))
     inner = Axis(f"{column.name}e", COLUMNS, block, column.extent)
     split: dict[Variable, Index] = {column: at(block).scaled(COLUMNS) + at(inner)}

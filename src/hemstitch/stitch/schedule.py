@@ -16,10 +16,12 @@ from hemstitch.ir.graph import Node
 from hemstitch.stitch.axes import Unification
 from hemstitch.stitch.combine import pays
 from hemstitch.stitch.fold import Folding
-from hemstitch.stitch.group import Group, Root, reductions_below, roots
+from hemstitch.stitch.group import Group, Root, reductions_below, reductions_of, roots
 from hemstitch.stitch.machine import Machine
 from hemstitch.stitch.mapping import choose
+from hemstitch.stitch.online import LONGEST_ROW
 from hemstitch.stitch.products import products_of
+from hemstitch.stitch.refusal import Refused
 from hemstitch.stitch.shape import Mapping, Shape, shapes_of
 
 
@@ -47,7 +49,8 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """`mappings`: one a dominant; `places` and `shapes` of every root; `schemes` of reductions.
-    `combined`: those whose partial results the next phase combines for all later ones."""
+    `combined`: those whose partial results the next phase combines for all later ones. `follows`:
+    the sums that are counted from a maximum so far, and that maximum."""
 
     unification: Unification
     folding: Folding
@@ -57,6 +60,7 @@ class Schedule:
     schemes: MappingOf[Node, Scheme]
     root_of: MappingOf[Node, Root]
     combined: frozenset[Node]
+    follows: MappingOf[Node, Node]
 
     @property
     def phases(self) -> int:
@@ -91,8 +95,10 @@ def schedule(group: Group, machine: Machine) -> Schedule:
         if set(mappings[nest_of[root]].rows)
         & set(mappings[nest_of[root]].placed(by_root[root].reduced))
     }
-    members = frozenset(group.members)
-    below = {root: reductions_below(root.value, members) for root in found}
+    members, reductions = frozenset(group.members), reductions_of(group)
+    below = {root: reductions_below(root.values, members, reductions) for root in found}
+    once = {root: mappings[nest] for root, nest in nest_of.items() if mappings[nest].once}
+    follows = {n: m for n, m in group.follows.items() if {root_of[n], root_of[m]} <= once.keys()}
     readers = {
         node: {
             nest_of[root]
@@ -102,10 +108,15 @@ def schedule(group: Group, machine: Machine) -> Schedule:
         }
         for node in partial
     }
-    places = _places(found, below, nest_of, partial, frozenset(), root_of)
+    places = _places(found, below, nest_of, partial, frozenset(), root_of, follows)
     combined = _combined(group, machine, places, readers, root_of)
     if combined:
-        places = _places(found, below, nest_of, partial, combined, root_of)
+        places = _places(found, below, nest_of, partial, combined, root_of, follows)
+    for root, mapping in once.items():
+        is_again = root.reduction is None or places[root].stage > 0
+        if is_again and mapping.once is not None and mapping.once in by_root[root].axes:
+            why = f"rows of {mapping.once.extent}, at most {LONGEST_ROW} stay in registers"
+            raise Refused("product", why)
     _delay_replacements(group, by_root, places)
     schemes = {node: Scheme.PARTIAL if node in partial else Scheme.REGIONAL for node in root_of}
     for root in found:
@@ -114,7 +125,8 @@ def schedule(group: Group, machine: Machine) -> Schedule:
             if (made.nest, made.phase) != (read.nest, read.phase):
                 schemes[node] = Scheme.SHARED
     return Schedule(
-        unification, folding, tuple(mappings), by_root, places, schemes, root_of, combined
+        *(unification, folding, tuple(mappings), by_root, places, schemes, root_of),
+        *(combined, follows),
     )
 
 
@@ -163,8 +175,10 @@ def _places(
     partial: set[Node],
     combined: frozenset[Node],
     root_of: MappingOf[Node, Root],
+    follows: MappingOf[Node, Node],
 ) -> dict[Root, Place]:
-    """As early as the reductions that each root reads allow, with a phase more for `combined`."""
+    """As early as the reductions that each root reads allow, with a phase more for `combined`. What
+    follows a maximum is counted in the same loop."""
     places: dict[Root, Place] = {}
     for root in found:
         nest = nest_of[root]
@@ -172,6 +186,8 @@ def _places(
         same = {n for n, place in made.items() if n not in partial and place.nest == nest}
         waits = {n: (n not in same) + (n in combined) for n in made}
         phase = max([made[n].phase + waits[n] for n in made], default=0)
-        stage = max([made[n].stage + 1 for n in same if made[n].phase == phase], default=0)
+        leader = None if root.reduction is None else follows.get(root.reduction)
+        stages = (made[n].stage + (n is not leader) for n in same if made[n].phase == phase)
+        stage = max(stages, default=0)
         places[root] = Place(nest, phase, stage)
     return places

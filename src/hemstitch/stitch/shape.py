@@ -4,12 +4,11 @@ and how such loops are laid over tasks and lanes."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from collections.abc import Mapping as MappingOf
 from dataclasses import dataclass, field
 from math import prod
 
 from hemstitch.ir.graph import Node, Op
-from hemstitch.ir.ops import OPS, is_reduction
+from hemstitch.ir.ops import OPS
 from hemstitch.ir.types import contiguous_strides
 from hemstitch.kernel.index import Axis, Index, Variable, expand, linear
 from hemstitch.stitch.axes import Natural, Unification
@@ -19,9 +18,11 @@ from hemstitch.stitch.group import (
     Group,
     Root,
     Tensor,
+    factors,
     leaf_below,
     operands,
     reductions_below,
+    reductions_of,
 )
 from hemstitch.stitch.views import Indices
 
@@ -32,12 +33,14 @@ ARG = (Op.ARGMAX, Op.ARGMIN)
 class Mapping:
     """`rows`: outermost first. `order`: all other axes in loop order, the lane axis last.
 
-    `split`: the lane axis as outer block * inner size + inner, where it was cut.
+    `split`: the lane axis as outer block * inner size + inner, where it was cut. `once`: the lane
+    axis, where no row of it can be walked a second time.
     """
 
     rows: tuple[Axis, ...]
     order: tuple[Axis, ...]
     split: dict[Variable, Index] = field(default_factory=dict)
+    once: Axis | None = None
 
     def placed(self, axes: Iterable[Axis]) -> list[Axis]:
         found: list[Axis] = []
@@ -78,8 +81,7 @@ def shapes_of(
 ) -> tuple[list[Shape], Folding]:
     """The roots' shapes over folded axes, and that folding."""
     naturals = [natural_of(root, unification) for root in roots]
-    contracted = unification.contracted
-    touched = [_touched(group, root, natural, contracted) for root, natural in zip(roots, naturals)]
+    touched = [_touched(group, root, unification) for root in roots]
     loops = [frozenset(natural.axes) for natural in naturals]
     reduced = [
         domain - frozenset(unification.natural[root.reduction].axes)
@@ -87,13 +89,15 @@ def shapes_of(
         else frozenset[Axis]()
         for root, domain in zip(roots, loops)
     ]
-    steps = [contracted[node].axes for touch in touched for node in touch.products]
+    products = [unification.contracted[node] for touch in touched for node in touch.products]
+    steps = [product.axes for product in products]
+    steps += [unification.natural[node].axes for node in group.along]
     folding = fold(
         (axis for domain in (*(n.axes for n in naturals), *steps) for axis in domain),
         [address for touch in touched for address in touch.addresses],
         [*loops, *reduced, *map(frozenset, steps)],
     )
-    members = frozenset(group.members)
+    members, reductions = frozenset(group.members), reductions_of(group)
     shapes = [
         Shape(
             root,
@@ -102,7 +106,7 @@ def shapes_of(
             tuple(folding.index(address) for address in touch.addresses),
             touch.flops,
             prod(group.hint(axis.extent) for axis in natural.axes),
-            frozenset(reductions_below(root.value, members)),
+            frozenset(reductions_below(root.values, members, reductions)),
             touch.products,
             touch.reads,
         )
@@ -116,6 +120,12 @@ def natural_of(root: Root, unification: Unification) -> Natural:
     if root.reduction is not None:
         return unification.operand[root.reduction]
     return unification.stored[root.value]
+
+
+def right_operand(product: Node, unification: Unification) -> tuple[Node, Indices]:
+    """That of a product, and where one step of one element reads it."""
+    (step,) = unification.contracted[product].indices
+    return product.inputs[1], factors(unification.natural[product].indices, step)[1]
 
 
 def arg_position(node: Node, natural: Natural) -> Index:
@@ -136,20 +146,29 @@ class _Touched:
     flops: int
 
 
-def _touched(
-    group: Group, root: Root, natural: Natural, contracted: MappingOf[Node, Natural]
-) -> _Touched:
-    """What one root needs."""
+def _own(root: Root, natural: Natural) -> dict[tuple[object, Index], None]:
+    """The addresses of what a root itself writes, or compares the positions of."""
     found: dict[tuple[object, Index], None] = {}
-    products: dict[Node, None] = {}
-    flops = 1
     if root.write is not None:
         found[root.write, linear(natural.indices, root.write.strides)] = None
     if root.reduction is not None and root.reduction.op in ARG:
         found[root.reduction, arg_position(root.reduction, natural)] = None
-    members = frozenset(group.members)
+    return found
+
+
+def _touched(group: Group, root: Root, unification: Unification) -> _Touched:
+    """What one root needs."""
+    natural, contracted = natural_of(root, unification), unification.contracted
+    found = _own(root, natural)
+    products: dict[Node, None] = {}
+    flops = 1
+    members, reductions = frozenset(group.members), reductions_of(group)
     seen: set[tuple[Node, Indices]] = set()
     work = [(root.value, natural.indices)]
+    for product in group.along & {root.reduction}:
+        products[product] = None
+        flops += OPS[Op.DOT].flops * group.hint(product.shape[-1])
+        work.append(right_operand(product, unification))
     while work:
         node, indices = work.pop()
         if (node, indices) in seen:
@@ -162,12 +181,12 @@ def _touched(
             continue
         for position in _positions(node, indices):
             found[node, position] = None
-        if node in contracted:
+        if node in contracted and node not in reductions:
             products[node] = None
             flops += OPS[node.op].flops * group.hint(node.inputs[0].shape[-1])
         elif node in members or node.op in INLINE:
             flops += OPS[node.op].flops
-        if not (node in members and is_reduction(node.op)):
+        if node not in reductions:
             work.extend(operands(node, indices, contracted))
     return _Touched(
         tuple(expand(address) for _, address in found),

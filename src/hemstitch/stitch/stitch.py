@@ -12,6 +12,7 @@ from hemstitch.stitch.combine import combining_nest
 from hemstitch.stitch.group import Group, Tensor
 from hemstitch.stitch.machine import Machine
 from hemstitch.stitch.nest import NestBuilder
+from hemstitch.stitch.online import walked_once
 from hemstitch.stitch.schedule import schedule
 from hemstitch.stitch.tiles import tiled
 
@@ -38,7 +39,7 @@ def stitch(groups: Sequence[Group], machine: Machine, name: str) -> Stitched:
     written = frozenset(write.tensor for group in groups for write in group.writes)
     buffers = Buffers(written, machine.l2_bytes // 2, machine.sums_in_double)
     phases: list[list[Nest]] = []
-    for group in groups:
+    for group in map(walked_once, groups):
         scheduled = schedule(group, machine)
         for phase in range(scheduled.phases):
             if phase == len(phases):

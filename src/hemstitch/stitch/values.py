@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from hemstitch.ir.dims import Dim, SymbolicDim
 from hemstitch.ir.graph import Address, Node, Op
-from hemstitch.ir.ops import OPS, is_reduction
+from hemstitch.ir.ops import OPS
 from hemstitch.ir.types import DType, contiguous_strides
 from hemstitch.kernel.dependence import needed_for
 from hemstitch.kernel.index import Axis, Computed, Index, linear
 from hemstitch.kernel.nodes import (
+    AccumulateProduct,
     Buffer,
     Check,
     Constant,
@@ -24,10 +25,20 @@ from hemstitch.kernel.nodes import (
     Stmt,
 )
 from hemstitch.stitch.buffers import Buffers, NestKey
-from hemstitch.stitch.group import INLINE, Group, factors, gathered, leaf_below, padded, parts
+from hemstitch.stitch.group import (
+    INLINE,
+    Group,
+    factors,
+    gathered,
+    leaf_below,
+    padded,
+    parts,
+    reductions_of,
+)
 from hemstitch.stitch.refusal import Refused
 from hemstitch.stitch.schedule import Schedule
 from hemstitch.stitch.scopes import Scope, Scopes
+from hemstitch.stitch.shape import right_operand
 from hemstitch.stitch.views import BENDING, Indices, through
 
 CHEAP = 2  # flops an element of a product's operand that is made again where it could be loaded
@@ -42,6 +53,7 @@ class Values(Scopes, ABC):
         self.buffers = buffers
         self.place = place
         self.members = frozenset(group.members)
+        self.reductions = reductions_of(group)
         # Left by loops before the present one: in row buffers (None), or in place of what will be
         # written there later (the buffer, and the address of the row's own elements).
         self.kept: dict[Node, tuple[Buffer, Index] | None] = {}
@@ -70,12 +82,12 @@ class Values(Scopes, ABC):
             return self._load(*self._kept_at(node, indices), mask)
         if node.op in INLINE:
             return self._inline(node, indices)
+        if node in self.reductions:
+            return self.reduced(node, indices, mask)
         special = _SPECIAL.get(node.op)
         if special is not None:
             return special(self, node, indices, mask)
         assert node in self.members, f"{node.op} {node.type} is neither in memory nor a member"
-        if is_reduction(node.op):
-            return self.reduced(node, indices, mask)
         names = tuple(self.value(operand, indices, mask) for operand in node.inputs)
         return self._let(node.op, names, node.inputs[-1].type.dtype, node.type.dtype)
 
@@ -214,6 +226,21 @@ class Values(Scopes, ABC):
             *(name, axis, tuple(scope.statements), left, right), source, node.type.dtype
         )
         return self._define(name, len(self.scopes) - 1, contract)
+
+    def _added_up(self, product: Node, accumulator: str) -> None:
+        """The statement that adds a product up along the lanes around it."""
+        value, unification = self.value, self.schedule.unification
+        left = value(product.inputs[0], unification.operand[product].indices)
+        operand, place = right_operand(product, unification)
+        (axis,) = self._row_axes(product)
+        lanes = self.scopes.pop()  # what is made for each lane is made for the product alone
+        scope = Scope((*lanes.axes, axis))
+        self.scopes.append(scope)
+        right = value(operand, place)
+        self.scopes[-1] = lanes
+        body, source = tuple(scope.statements), operand.type.dtype
+        self._check_operands(body, right, right)
+        self._emit(AccumulateProduct(accumulator, axis, body, left, right, source))
 
     def _check_operands(self, body: Sequence[Stmt], left: str, right: str) -> None:
         """Each tile of rows makes the right operand anew, each block of columns the left one."""

@@ -16,6 +16,7 @@ from hemstitch.codegen.llvm.layout import ScratchLayout, scratch_layout
 from hemstitch.codegen.llvm.nest import STATUS, NestPrinter, Slot
 from hemstitch.ir.dims import Dim, SymbolicDim, product, total
 from hemstitch.kernel.nodes import Buffer, Kernel, Nest, Phase, Role
+from hemstitch.kernel.one_by_one import one_by_one
 from hemstitch.kernel.serial import serial
 
 GRAIN = 1 << 14  # elements of work that pay for one more thread; docs/performance.md
@@ -90,7 +91,7 @@ def work(kernel: Kernel) -> Dim:
 
 
 def print_kernel(kernel: Kernel, target: Target) -> Program:
-    kernel = serial(kernel)
+    kernel = serial(one_by_one(kernel))
     layout = scratch_layout(kernel, target.threads)
     declarations: dict[str, str] = {}
     texts: dict[str, str] = {}  # body -> function name: equal nests are printed once

@@ -25,6 +25,7 @@ from hemstitch.ir.dims import Dim, SymbolicDim, divides
 from hemstitch.ir.graph import Op
 from hemstitch.ir.ops import highest, identity
 from hemstitch.ir.types import DType
+from hemstitch.kernel import nodes
 from hemstitch.kernel.index import Axis, Computed, Index, at
 from hemstitch.kernel.nodes import (
     EPILOGUE_ROWS,
@@ -34,19 +35,15 @@ from hemstitch.kernel.nodes import (
     AccumulateInto,
     Buffer,
     Check,
-    Constant,
-    Contract,
     Finish,
     Init,
     Let,
     Load,
     Loop,
     Nest,
-    Position,
     Random,
     Role,
     Stmt,
-    Store,
     walk,
 )
 
@@ -156,17 +153,17 @@ class NestPrinter:
         match statement:
             case Let():
                 self._let(statement)
-            case Constant(name, value, dtype):
+            case nodes.Constant(name, value, dtype):
                 element = memory.COMPUTE[dtype]
                 self._set(name, [self.emitter.constant(value, element)])
-            case Position(name, index):
+            case nodes.Position(name, index):
                 self._set(name, [self._position(index, copy) for copy in self._copies()])
             case Random():
                 self._random(statement)
             case Load(name, buffer, index, mask):
                 self._prefetch(name, buffer, index)
                 self._set(name, self._read_all(buffer, index, mask))
-            case Store(buffer, index, value):
+            case nodes.Store(buffer, index, value):
                 self._store_all(buffer, index, value)
             case Init(name, op, dtype, across):
                 copies = [self._identity(op, dtype) for _ in self._copies()]
@@ -186,7 +183,7 @@ class NestPrinter:
                     self._lane_loop(axis, body)
                 elif not self._is_doubled(statement):
                     self._serial_loop(axis, body)
-            case Contract():
+            case nodes.Contract() | nodes.AccumulateProduct() | nodes.Running():
                 raise AssertionError("products have become loops")
             case _:
                 assert_never(statement)

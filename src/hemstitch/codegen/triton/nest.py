@@ -26,6 +26,7 @@ from hemstitch.kernel.nodes import (
     TASK,
     Accumulate,
     AccumulateInto,
+    AccumulateProduct,
     Buffer,
     Check,
     Constant,
@@ -39,6 +40,7 @@ from hemstitch.kernel.nodes import (
     Position,
     Random,
     Role,
+    Running,
     Stmt,
     Store,
     walk,
@@ -63,7 +65,7 @@ class NestPrinter:
 
     def __post_init__(self) -> None:
         self.memory = memory.Memory(self.scope, memory.conflicting(self.nest))
-        self.reductions = Reductions(self.scope, self.tiling, self.memory)
+        self.reductions = Reductions(self.scope, self.tiling, self.memory, _running(self.nest))
         self.products = Products(self.scope, self.tiling)
         self.carried = carried_accumulators(self.nest, self.tiling)
 
@@ -196,9 +198,12 @@ class NestPrinter:
                 if buffer not in self.carried:  # what is carried starts in registers
                     self.memory.store(statement)
             case Init():
-                self.reductions.init(statement, self._accumulates(statement.name))
+                loops = self._accumulates(statement.name) if statement.columns is None else []
+                self.reductions.init(statement, loops)
             case Accumulate():
                 self.reductions.accumulate(statement)
+            case Running():
+                self.reductions.running_value(statement)
             case Finish():
                 self.reductions.finish(statement)
             case AccumulateInto(buffer):
@@ -212,6 +217,8 @@ class NestPrinter:
                 self._loop(statement)
             case Contract():
                 self.products.contract(statement, self._statements)
+            case AccumulateProduct():
+                self.products.accumulate(statement, self._statements)
             case _:
                 assert_never(statement)
 
@@ -272,10 +279,11 @@ class NestPrinter:
             inside()
         else:
             start, name = f"from_{axis.name}", f"at_{axis.name}"
+            self.products.load_ahead(loop, self._statements)
             with scope.block(
                 f"for {start} in tl.range(0, {extent}, {lanes.size}):", written(loop.body)
             ):
-                scope.writer.line(f"{name} = {start} + tl.arange(0, {lanes.size})[None, :]")
+                scope.writer.line(f"{name} = {start} + {scope.range_of(lanes.size)}")
                 scope.axes[axis] = Value(name, lanes=True)
                 scope.tile = Tile(axis, start, lanes.size, scope.exists(axis, name, lanes.size))
                 inside()
@@ -288,6 +296,13 @@ class NestPrinter:
             if found is not None:
                 return found
         raise AssertionError(f"nothing is added to {name}")
+
+
+def _running(nest: Nest) -> set[str]:
+    """Accumulators whose value so far matters."""
+    everything = list(walk(nest.body))
+    read = {statement.accumulator for statement in everything if isinstance(statement, Running)}
+    return read | {s.follows for s in everything if isinstance(s, Init) and s.follows is not None}
 
 
 def _tiles(count: Dim, size: int) -> Dim:

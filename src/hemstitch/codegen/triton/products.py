@@ -9,11 +9,24 @@ from dataclasses import dataclass
 from hemstitch.codegen.triton.scope import Scope, Tile, Value
 from hemstitch.codegen.triton.tiling import Tiling, most_steps
 from hemstitch.codegen.triton.types import NAMES
-from hemstitch.kernel.dependence import needed_for
-from hemstitch.kernel.nodes import Contract, Load, Role, Stmt
+from hemstitch.kernel.dependence import needed_for, operands_of
+from hemstitch.kernel.index import Axis
+from hemstitch.kernel.nodes import AccumulateProduct, Contract, Load, Loop, Role, Stmt
 
 PRECISION = '"ieee"'  # of f32: what eager has where the user did not ask for less
 Print = Callable[[Iterable[Stmt]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """A piece of a tile of steps: where it begins, as text, how many steps it has, how many the
+    whole tile, and how many of those come before it."""
+
+    axis: Axis
+    first: str
+    size: int
+    whole: int
+    skipped: int = 0
 
 
 @dataclass(slots=True)
@@ -34,12 +47,15 @@ class Products:
     def _whole(self, contract: Contract, size: int, statements: Print) -> None:
         """The left tile has all steps: it may be what the row has in registers."""
         left = self._left(contract, "", size, statements)
-        piece = min(size, most_steps(contract.source))
+        tile = self.scope.tile
+        again = tile is not None and tile.first is not None
+        piece = min(size, most_steps(contract.source, again))
         found = zip(range(0, size, piece), self._pieces(left, size // piece, contract.name))
         for start, text in found:
             if start and isinstance(contract.axis.extent, int) and start >= contract.axis.extent:
                 break  # lanes that pad the tile
-            right = self._right(contract, f"{start} + " if start else "", piece, size, statements)
+            place = _Steps(contract.axis, f"{start} + " if start else "", piece, size, start)
+            right = self._right(contract, place, statements)
             sum_ = f", {contract.name}" if start else ""
             text = f"tl.dot({text}, {right}{sum_}, input_precision={PRECISION})"
             self.scope.writer.line(f"{contract.name} = {text}")
@@ -53,10 +69,39 @@ class Products:
         head = f"for {start} in tl.range(0, {scope.size(axis.extent)}, {size}):"
         with scope.block(head, ()):
             left = self._left(contract, f"{start} + ", size, statements)
-            right = self._right(contract, f"{start} + ", size, size, statements)
+            right = self._right(contract, _Steps(axis, f"{start} + ", size, size), statements)
             text = f"tl.dot({left}, {right}, {name}, input_precision={PRECISION})"
             scope.writer.line(f"{name} = {text}")
         scope.names[name] = Value(name, rows=True, lanes=True)
+
+    def accumulate(self, product: AccumulateProduct, statements: Print) -> None:
+        """Rows by lanes, times lanes by columns."""
+        scope, lanes, axis = self.scope, self.scope.tile, product.axis
+        assert lanes is not None, "adds up over lanes"
+        left = self._operand(product, product.left, statements, Value("", lanes=True))
+        count = max(1, lanes.size // most_steps(product.source))
+        pieces = self._pieces(left, count, product.accumulator)
+        size = self.tiling.lanes[axis].size
+        name, along = scope.lanes(size), scope.axes[lanes.axis]
+        scope.axes[axis] = Value(name, lanes=True)
+        scope.tile = Tile(axis, None, size, scope.exists(axis, name, size))
+        start, each = f"{lanes.first} + " if lanes.first else "", lanes.size // count
+        for skipped, piece in zip(range(0, lanes.size, each), pieces):
+            first = f"{start}{skipped} + " if skipped else start
+            place = _Steps(lanes.axis, first, each, lanes.size, skipped)
+            right = self._right(product, place, statements)
+            text = f"tl.dot({piece}, {right}, {product.accumulator}, input_precision={PRECISION})"
+            scope.writer.line(f"{product.accumulator} = {text}")
+        scope.tile, scope.axes[lanes.axis] = lanes, along
+
+    def load_ahead(self, loop: Loop, statements: Print) -> None:
+        """Left operands that are the same in all tiles of a loop over lanes."""
+        for statement in loop.body:
+            if not isinstance(statement, Contract) or not self.tiling.steps[statement.axis].whole:
+                continue
+            needed = needed_for(statement.left, statement.body)
+            if needed and operands_of(needed) <= self.scope.names.keys():
+                self._left(statement, "", self.tiling.steps[statement.axis].size, statements)
 
     def _pieces(self, tile: str, count: int, name: str) -> list[str]:
         """A tile of rows by steps, its steps cut into `count` parts."""
@@ -74,7 +119,7 @@ class Products:
         name = scope.lanes(size)
         if first:
             name = f"at_{axis.name}"
-            scope.writer.line(f"{name} = {first}tl.arange(0, {size})[None, :]")
+            scope.writer.line(f"{name} = {first}{scope.range_of(size)}")
         scope.axes[axis] = Value(name, lanes=True)
         scope.tile = Tile(axis, first or None, size, scope.exists(axis, name, size))
         text = self._operand(contract, contract.left, statements, Value("", lanes=True))
@@ -82,25 +127,31 @@ class Products:
         return text
 
     def _right(
-        self, contract: Contract, first: str, size: int, whole: int, statements: Print
+        self, product: Contract | AccumulateProduct, steps: _Steps, statements: Print
     ) -> str:
-        """A tile of steps by lanes: `size` steps of `whole` at a time."""
-        scope, axis = self.scope, contract.axis
+        """A tile of steps by lanes. Its variables are its own: what they hold is known by name."""
+        scope = self.scope
         rows, row_mask = scope.rows, scope.row_mask
-        name = f"down_{axis.name}" + (f"_{first.split()[0]}" if size < whole and first else "")
+        name = f"down_{steps.axis.name}" + (f"_{steps.skipped}" if steps.skipped else "")
         wide = ".to(tl.int64)" if scope.needs_64_bits else ""
-        scope.writer.line(f"{name} = {first}tl.arange(0, {size})[:, None]{wide}")
-        scope.axes[axis] = Value(name, rows=True)
-        scope.rows, scope.suffix = size, "_down"
-        scope.row_mask = scope.exists(axis, name, whole)
-        text = self._operand(contract, contract.right, statements, Value("", rows=True))
+        scope.writer.line(f"{name} = {steps.first}tl.arange(0, {steps.size})[:, None]{wide}")
+        scope.axes[steps.axis] = Value(name, rows=True)
+        scope.rows, scope.suffix = steps.size, f"_{name}"
+        scope.row_mask = scope.exists(steps.axis, name, steps.whole)
+        text = self._operand(product, product.right, statements, Value("", rows=True))
         scope.rows, scope.row_mask, scope.suffix = rows, row_mask, ""
         return text
 
-    def _operand(self, contract: Contract, name: str, statements: Print, along_steps: Value) -> str:
+    def _operand(
+        self,
+        product: Contract | AccumulateProduct,
+        name: str,
+        statements: Print,
+        along_steps: Value,
+    ) -> str:
         """A whole tile, zero where a step does not exist: what else is there may be a NaN."""
         scope = self.scope
-        needed = needed_for(name, contract.body)
+        needed = needed_for(name, product.body)
         statements(needed)
         value, mask = scope.names[name], scope.mask(along_steps)
         text = value.text
@@ -110,6 +161,6 @@ class Products:
         whole = Value("", rows=True, lanes=True)
         if scope.size_of(value) != scope.size_of(whole):
             text = f"tl.broadcast_to({text}, {scope.shape(whole)})"
-        if contract.source.compute is not contract.source:
-            text += f".to({NAMES[contract.source]})"
+        if product.source.compute is not product.source:
+            text += f".to({NAMES[product.source]})"
         return text

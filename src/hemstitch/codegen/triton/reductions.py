@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
 from hemstitch.codegen.triton import reduce
 from hemstitch.codegen.triton.carry import Carried
+from hemstitch.codegen.triton.elementwise import apply
 from hemstitch.codegen.triton.memory import BARRIER, Memory
 from hemstitch.codegen.triton.scope import Scope, Value
 from hemstitch.codegen.triton.tiling import Tiling, is_tile
@@ -14,7 +15,7 @@ from hemstitch.codegen.triton.types import NAMES, literal
 from hemstitch.ir.graph import Op
 from hemstitch.ir.ops import highest, identity
 from hemstitch.ir.types import DType
-from hemstitch.kernel.nodes import Accumulate, AccumulateInto, Finish, Init, Loop
+from hemstitch.kernel.nodes import Accumulate, AccumulateInto, Finish, Init, Loop, Running
 
 ROWS, LANES = 0, 1  # the axes of a tile
 
@@ -22,7 +23,7 @@ ROWS, LANES = 0, 1  # the axes of a tile
 @dataclass(slots=True)
 class _Accumulator:
     """A reduction under way: a variable (two for ARGMAX), or after a single tile that tile.
-    `combines`: its lanes are combined at the end."""
+    `combines`: its lanes are combined at the end. `is_running`: they are in every tile."""
 
     op: Op
     dtype: DType
@@ -30,6 +31,8 @@ class _Accumulator:
     is_single: bool
     parts: list[str]
     rows: bool
+    is_running: bool = False
+    follows: str | None = None
 
 
 @dataclass(slots=True)
@@ -39,11 +42,15 @@ class Reductions:
     scope: Scope
     tiling: Tiling
     memory: Memory
+    running: Container[str]  # accumulators that are read, or counted from, before they are finished
     open: dict[str, _Accumulator] = field(default_factory=dict)
 
     def init(self, init: Init, loops: Sequence[Loop]) -> None:
         """`loops`: those between here and the place where it is added to."""
         scope = self.scope
+        if init.columns is not None or init.follows is not None or init.name in self.running:
+            self._init_running(init)
+            return
         tile = next((loop for loop in loops if scope.tile is None and is_tile(loop)), None)
         lanes = self.tiling.lanes[tile.axis] if tile is not None else None
         is_single = lanes is not None and lanes.whole and len(loops) == 1
@@ -56,6 +63,38 @@ class Reductions:
         for part, (value, dtype) in zip(parts, _start(init.op, init.dtype)):
             shape = f"[{self.tiling.rows if scope.in_rows else 1}, {size}]"
             scope.writer.line(f"{part} = tl.full({shape}, {value}, {dtype})")
+
+    def _init_running(self, init: Init) -> None:
+        """One value a row, or one for each of its columns."""
+        scope = self.scope
+        size = 1 if init.columns is None else self.tiling.lanes[init.columns].size
+        ((value, dtype),) = _start(init.op, init.dtype)
+        shape = f"[{scope.rows if scope.in_rows else 1}, {size}]"
+        scope.writer.line(f"{init.name} = tl.full({shape}, {value}, {dtype})")
+        self.open[init.name] = _Accumulator(
+            *(init.op, init.dtype, False, False, [init.name], scope.in_rows),
+            is_running=True,
+            follows=init.follows,
+        )
+
+    def running_value(self, running: Running) -> None:
+        self.scope.writer.line(f"{running.name} = {running.accumulator}")
+        found = self.open[running.accumulator]
+        self.scope.names[running.name] = Value(running.name, rows=found.rows)
+
+    def _accumulate_running(self, found: _Accumulator, name: str, tile: str) -> None:
+        """What follows is made relative to the new maximum; nothing was counted from -inf."""
+        write = self.scope.writer.line
+        followers = [other for other, each in self.open.items() if each.follows == name]
+        if followers:
+            write(f"{name}_old = {name}")
+        new = reduce.along(found.op, found.dtype, tile, LANES)
+        write(f"{name} = {reduce.combine(found.op, found.dtype, name, new)}")
+        if followers:
+            write(f"{name}_scale = {apply(Op.EXP, found.dtype, f'{name}_old - {name}')}")
+            write(f'{name}_none = {name}_old == float("-inf")')
+        for other in followers:
+            write(f"{other} = tl.where({name}_none, 0.0, {other} * {name}_scale)")
 
     def accumulate(self, statement: Accumulate) -> None:
         scope = self.scope
@@ -73,7 +112,9 @@ class Reductions:
         ]
         if found.op in reduce.ARG:
             texts = self._of_one_shape(values, texts)
-        if found.is_single:
+        if found.is_running:
+            self._accumulate_running(found, statement.accumulator, texts[0])
+        elif found.is_single:
             found.parts, found.rows = texts, any(value.rows for value in values)
         else:
             scope.writer.line(_combined(found.op, found.dtype, found.parts, texts))

@@ -124,10 +124,13 @@ class Scope:
 
     # --- lanes
 
+    def range_of(self, size: int) -> str:
+        """The first `size` lanes."""
+        return f"tl.arange(0, {size})[None, :]{'.to(tl.int64)' if self.needs_64_bits else ''}"
+
     def lanes(self, size: int) -> str:
         """The same text for all tiles of one size: what one loop made, another one finds."""
-        wide = ".to(tl.int64)" if self.needs_64_bits else ""
-        text = f"tl.arange(0, {size})[None, :]{wide}"
+        text = self.range_of(size)
         if self.find(("lanes", size)) is None:
             self.define(f"lane{size}", ("lanes", size), Value(text, lanes=True))
         return f"lane{size}"

@@ -17,6 +17,7 @@ from hemstitch.kernel.index import Axis
 from hemstitch.kernel.nodes import (
     Accumulate,
     AccumulateInto,
+    AccumulateProduct,
     Contract,
     Let,
     Load,
@@ -41,7 +42,11 @@ DOT_PER_WARP = 1024
 MOST_DOT_WARPS = 8
 DOT_PROGRAMS = 12  # of that many wanted, one that has large tiles of products is enough
 GROUP = 4  # warps that work on one product together
+MOST_DOT_LANES = 256  # of a row whose products stay in registers
+BLOCK = 64  # lanes of a longer row at a time
+BLOCK_ONE_BY_ONE = 32
 MOST_STEPS = 64  # whose operands fit shared memory at once
+MOST_STEPS_AGAIN = 128
 MOST_STEPS_ONE_BY_ONE = 32  # whose operands fit registers
 HALF = 2  # bytes
 STEP_BYTES = 128  # of each row of an operand in one block of steps
@@ -106,7 +111,7 @@ def power_of_two(size: int) -> int:
 def choose(nest: Nest, hint: Callable[[Dim], int], programs: int, shape: Shape = USUAL) -> Tiling:
     """`hint`: a likely value of a size; `programs`: how many there should be at least."""
     lanes = {loop.axis: _lanes(loop.axis.extent) for loop in tile_loops(nest)}
-    products = [s for s in walk(nest.body) if isinstance(s, Contract)]
+    products = [s for s in walk(nest.body) if isinstance(s, Contract | AccumulateProduct)]
     if products:
         return _choose_products(nest, products, lanes, hint, programs, shape)
     widest = max((each.size for each in lanes.values()), default=1)
@@ -120,42 +125,63 @@ def choose(nest: Nest, hint: Callable[[Dim], int], programs: int, shape: Shape =
 
 def _choose_products(
     nest: Nest,
-    products: Sequence[Contract],
+    products: Sequence[Contract | AccumulateProduct],
     lanes: Mapping[Axis, Lanes],
     hint: Callable[[Dim], int],
     programs: int,
     shape: Shape,
 ) -> Tiling:
     """As many rows as registers hold beside the widest tile, but tiles for all programs."""
+    has_units = all(product.source.bytes == HALF for product in products)
+    block = Lanes(BLOCK if has_units else BLOCK_ONE_BY_ONE, False)
     lanes = {axis: replace(each, size=max(LEAST_DOT, each.size)) for axis, each in lanes.items()}
+    long = [loop.axis for loop in tile_loops(nest) if _has_product(loop)]
+    long = [axis for axis in long if not lanes[axis].whole or lanes[axis].size > MOST_DOT_LANES]
+    lanes |= dict.fromkeys(long, block)  # long rows go by in blocks
     widest = max(each.size for each in lanes.values())
     *outer, last = (hint(axis.extent) for axis in nest.rows)
-    has_units = all(product.source.bytes == HALF for product in products)
     most = (ACCUMULATED if has_units else ACCUMULATED_ONE_BY_ONE) * shape.elements // TILE
-    held = power_of_two(len(products)) * widest  # elements of a row, of all products
-    rows = min(MOST_DOT_ROWS, most // held, power_of_two(last))
+    # Of long rows what is not added up is a block, and soon gone.
+    held = 1 if long and has_units else power_of_two(len(products))
+    rows = min(MOST_DOT_ROWS, most // held // widest, power_of_two(last))
     while rows > LEAST_DOT and DOT_PROGRAMS * prod(outer) * -(-last // rows) < programs:
         rows //= 2
-    steps = {
-        product.axis: lanes.get(product.axis) or _steps(product, widest) for product in products
-    }
+    steps: dict[Axis, Lanes] = {}
+    for loop in tile_loops(nest):
+        inside = list(walk(loop.body))
+        if any(isinstance(s, AccumulateProduct) for s in inside):
+            steps[loop.axis] = lanes[loop.axis]
+        for product in inside:
+            if isinstance(product, Contract):
+                again = not lanes[loop.axis].whole
+                steps[product.axis] = lanes.get(product.axis) or _steps(product, widest, again)
     per_warp = DOT_PER_WARP * shape.per_warp // PER_WARP
+    if long and not has_units:
+        per_warp //= 2
     return Tiling(max(LEAST_DOT, rows), lanes, per_warp, steps)
 
 
-def _steps(product: Contract, widest: int) -> Lanes:
-    """The whole sum at once, if it is short, else in blocks, several of which are loaded ahead."""
+def _has_product(loop: Loop) -> bool:
+    return any(isinstance(s, Contract | AccumulateProduct) for s in walk(loop.body))
+
+
+def _steps(product: Contract, widest: int, again: bool) -> Lanes:
+    """The whole sum at once, if it is short, else in blocks, several of which are loaded ahead.
+    `again`: for each of several blocks of lanes, so that the left operand had better stay."""
     extent, most = product.axis.extent, most_steps(product.source)
-    if isinstance(extent, int) and extent <= most:
+    if isinstance(extent, int) and extent <= (MOST_DOT_LANES if again else most):
         return Lanes(max(LEAST_DOT, power_of_two(extent)), True)
     block = min(STEP_BYTES, BLOCK_BYTES // widest) // product.source.bytes
     return Lanes(max(LEAST_DOT, min(most, block)), False)
 
 
-def most_steps(source: DType) -> int:
+def most_steps(source: DType, again: bool = False) -> int:
     """How many steps of a sum go in one instruction of Triton's. There are no matrix units for f32:
-    Triton takes all operands of its steps into registers at once."""
-    return MOST_STEPS if source.bytes == HALF else MOST_STEPS_ONE_BY_ONE
+    Triton takes all operands of its steps into registers at once. `again`: with a left operand that
+    is in registers already, cut or not."""
+    if source.bytes != HALF:
+        return MOST_STEPS_ONE_BY_ONE
+    return MOST_STEPS_AGAIN if again else MOST_STEPS
 
 
 def _lanes(extent: Dim) -> Lanes:

@@ -1,0 +1,81 @@
+"""Rows walked once as Triton kernels, emulated with all checks: no less exact than eager."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.stitch.test_online import (
+    PROGRAMS,
+    attention,
+    infinite_mask,
+    masked,
+    operands,
+)
+
+pytest.importorskip("triton")
+OPTIONS = {"target": "interpret", "strict": True, "check": True}
+TIMES, LEAST = 2.0, 1e-6  # errors that are allowed: so many times eager's, and so much besides
+
+
+def emulated(function, arguments, **keywords):
+    torch._dynamo.reset()
+    with torch.no_grad():
+        compiled = torch.compile(function, backend="hemstitch", options=OPTIONS, **keywords)
+        return compiled(*arguments)
+
+
+def error(found, exact):
+    """Norm of the difference, where both are numbers: of rows that hide nearly all keys eager makes
+    NaNs in bf16."""
+    difference, numbers = found.double() - exact, ~exact.isnan() & ~found.isnan()
+    return float(difference[numbers].norm() / exact[numbers].norm())
+
+
+def check(function, arguments, **keywords):
+    found = emulated(function, arguments, **keywords)
+    exact, eager = function(*(x.double() for x in arguments)), function(*arguments)
+    assert found.dtype is eager.dtype
+    assert torch.equal(found.isnan(), exact.isnan())
+    assert error(found, exact) <= TIMES * error(eager, exact) + LEAST
+
+
+@pytest.mark.parametrize(("function", "arguments"), PROGRAMS.values(), ids=PROGRAMS)
+def test_programs(function, arguments):
+    check(function, arguments)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(("keys", "width"), [(300, 24), (1000, 64), (257, 80)])
+def test_half_types(dtype, keys, width):
+    arguments = operands(keys=keys, width=width, batch=(1, 2), dtype=dtype)
+    check(masked, [*arguments, infinite_mask(keys=keys).to(dtype)])
+
+
+def test_many_rows_of_one_tile_and_the_next():
+    check(attention, operands(queries=150, batch=(1, 1)))
+
+
+def test_a_length_that_is_no_constant():
+    arguments = operands(queries=20, keys=60)
+    for x in arguments[1:]:
+        torch._dynamo.mark_dynamic(x, 2)
+    check(attention, arguments)
+
+
+def test_dropout_hides_what_it_hides_elsewhere():
+    """The same seed gives the same mask on a processor, where the library multiplies."""
+
+    def function(q, k, v):
+        return F.dropout(torch.softmax(q @ k.transpose(-1, -2), -1), 0.3) @ v
+
+    arguments = operands(batch=(1, 1))
+    results = []
+    for target in ("interpret", "cpu"):
+        torch._dynamo.reset()
+        torch.manual_seed(7)
+        options = OPTIONS | {"target": target}
+        compiled = torch.compile(function, backend="hemstitch", options=options)
+        results.append(compiled(*arguments))
+    assert error(results[0], results[1].double()) < LEAST
