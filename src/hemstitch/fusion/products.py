@@ -16,9 +16,11 @@ from hemstitch.ir.dims import evaluate
 from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, Operand
 from hemstitch.ir.ops import is_view
 from hemstitch.ir.types import DType, contiguous_strides
-from hemstitch.kernel.nodes import Contract, Loop, statements
+from hemstitch.kernel.nodes import AccumulateProduct, Contract, Loop, statements
 from hemstitch.passes.engine import Rule, rewrite
 from hemstitch.stitch.machine import Machine
+from hemstitch.stitch.online import is_long
+from hemstitch.stitch.products import COLUMNS
 from hemstitch.stitch.stitch import stitch
 
 LEAST_ROWS, MOST_ROWS = 16, 128  # of a product's tile
@@ -132,14 +134,16 @@ def _longer(product: Node, clustering: Clustering, cluster: Cluster, machine: Ma
 
 
 def _columns(clustering: Clustering, cluster: Cluster) -> int:
-    """Of the widest tile of a product in the cluster's kernel."""
+    """Of the widest tile of a product in the cluster's kernel. Long rows go by in blocks."""
     kernel = stitch([clustering.group(cluster.vertices)], clustering.machine, "attempt").kernel
-    lanes = [
-        loop.axis.extent
-        for loop in statements(kernel)
-        if isinstance(loop, Loop) and any(isinstance(s, Contract) for s in loop.body)
-    ]
-    return max(1 << (evaluate(each, clustering.hints) - 1).bit_length() for each in lanes)
+    widths = [COLUMNS]
+    for statement in statements(kernel):
+        if isinstance(statement, AccumulateProduct):
+            widths.append(evaluate(statement.axis.extent, clustering.hints))
+        elif isinstance(statement, Loop) and any(isinstance(s, Contract) for s in statement.body):
+            extent = statement.axis.extent
+            widths.append(COLUMNS if is_long(extent) else evaluate(extent, clustering.hints))
+    return 1 << (max(widths) - 1).bit_length()
 
 
 def _made_for(product: Node, result: Node) -> set[Node]:

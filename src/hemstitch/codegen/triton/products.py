@@ -14,6 +14,7 @@ from hemstitch.kernel.index import Axis
 from hemstitch.kernel.nodes import AccumulateProduct, Contract, Load, Loop, Role, Stmt
 
 PRECISION = '"ieee"'  # of f32: what eager has where the user did not ask for less
+STAGES = 3  # blocks in flight: one is multiplied while two are loaded
 Print = Callable[[Iterable[Stmt]], None]
 
 
@@ -66,7 +67,8 @@ class Products:
         shape = scope.shape(Value("", rows=True, lanes=True))
         scope.writer.line(f"{name} = tl.zeros({shape}, tl.float32)")
         start = f"from_{axis.name}"
-        head = f"for {start} in tl.range(0, {scope.size(axis.extent)}, {size}):"
+        extent = scope.size(axis.extent)
+        head = f"for {start} in tl.range(0, {extent}, {size}, num_stages={STAGES}):"
         with scope.block(head, ()):
             left = self._left(contract, f"{start} + ", size, statements)
             right = self._right(contract, _Steps(axis, f"{start} + ", size, size), statements)
