@@ -105,7 +105,7 @@ def verdict(target: str, program: Program) -> Verdict:
         program.warps,
         compiled.shared_bytes,
         barriers=program.barriers,
-        has_dot="tl.dot(" in program.text,
+        has_dot=any("tl.dot(" in s and "float16" in s for s in program.text.splitlines()),
         tickets=int(program.has_ticket),
         width_bits=WIDE_BITS if program.is_wide else 0,
     )

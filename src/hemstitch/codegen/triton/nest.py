@@ -15,7 +15,7 @@ from typing_extensions import assert_never
 from hemstitch.codegen.triton import memory, random, types
 from hemstitch.codegen.triton.carry import Carried, carried_accumulators
 from hemstitch.codegen.triton.elementwise import apply
-from hemstitch.codegen.triton.products import Products
+from hemstitch.codegen.triton.products import STAGES, Products
 from hemstitch.codegen.triton.reductions import Reductions
 from hemstitch.codegen.triton.scope import ZERO, Scope, Tile, Value
 from hemstitch.codegen.triton.tiling import Tiling, is_tile, only_reduces
@@ -280,9 +280,9 @@ class NestPrinter:
         else:
             start, name = f"from_{axis.name}", f"at_{axis.name}"
             self.products.load_ahead(loop, self._statements)
-            with scope.block(
-                f"for {start} in tl.range(0, {extent}, {lanes.size}):", written(loop.body)
-            ):
+            ahead = f", num_stages={STAGES}" if self.tiling.steps else ""
+            head = f"for {start} in tl.range(0, {extent}, {lanes.size}{ahead}):"
+            with scope.block(head, written(loop.body)):
                 scope.writer.line(f"{name} = {start} + {scope.range_of(lanes.size)}")
                 scope.axes[axis] = Value(name, lanes=True)
                 scope.tile = Tile(axis, start, lanes.size, scope.exists(axis, name, lanes.size))
