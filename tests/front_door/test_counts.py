@@ -16,6 +16,7 @@ SLACK = 1.02  # partial sums of column reductions: how many depends on the progr
 MORE_BYTES = {
     ("softmax of long rows", "forward"): "two phases, 3 MB a row: the second one reads from L2",
     ("softmax of long rows", "both"): "the same",
+    ("linear + residual + layer norm", "forward"): "it multiplies, and so reads the matrices",
 }
 
 
@@ -50,7 +51,8 @@ def test_every_program_was_counted(record) -> None:
 def test_no_more_kernels_and_launches_than_inductor(record) -> None:
     for line in record["lines"]:
         ours, theirs = line["hemstitch"], line["inductor"]
-        assert ours["kernels"] <= theirs["kernels"], counts.row(line)
+        calls_fewer = theirs["library_calls"] - ours["library_calls"]  # kernels that multiply
+        assert ours["kernels"] <= theirs["kernels"] + calls_fewer, counts.row(line)
         assert launches(ours) <= launches(theirs), counts.row(line)
 
 
