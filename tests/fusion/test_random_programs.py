@@ -14,7 +14,7 @@ from hemstitch.stitch.machine import generic_cpu
 from tests.compiled import assert_close, execute, has_halves, simulate
 from tests.programs import Program, arguments_for, hasty
 
-PLANNERS = ("auto", "auto", "conservative")
+PLANNERS = ("auto", "greedy", "beam", "conservative")
 EXACT = 1e-9  # both in float64
 ROUNDED = 1e-4
 HALVES = 3e-2

@@ -194,7 +194,7 @@ def test_it_is_read_along_two_axes_at_once():
 
 
 def test_what_no_reader_can_make_is_stored(monkeypatch):
-    monkeypatch.setattr(cluster.Clustering, "remade_in_vain", lambda self: self.remade)
+    monkeypatch.setattr(cluster.Clustering, "remade_in_vain", lambda self: self.work.remade)
     graph, value = around_a_call(relu)
     found, plan = remade(graph)
     assert not found and value in loaded(plan)

@@ -77,6 +77,6 @@ def test_a_ticket_after_the_results_are_combined():
 
     phases = phases_of(norm, torch.zeros(8192, 1024))
     assert [phase.begin for phase in phases[1:]] == [Begin.BARRIER, Begin.TICKET]
-    dear = replace(GPU, barrier_seconds=1e-4)
+    dear = replace(GPU, barrier_seconds=1e-4, launch_seconds=1e-4)
     phases = phases_of(norm, torch.zeros(8192, 1024), machine=dear)
     assert [phase.begin for phase in phases[1:]] == [Begin.TICKET]

@@ -69,6 +69,12 @@ def relu(q, k, v):
     return torch.relu(scores(q, k)) @ v
 
 
+def squares(q, k, v):
+    """Divided by a sum of the row, but no exponential of it."""
+    s = torch.relu(scores(q, k)).square()
+    return (s / (s.sum(-1, keepdim=True) + 1e-6)) @ v
+
+
 def of_scores(s, v):
     return torch.softmax(s, -1) @ v
 
@@ -106,6 +112,7 @@ PROGRAMS = {
     "gated": (gated, [*operands(), random(20, KEYS)]),
     "safe": (safe, [*operands(), infinite_mask()]),
     "relu": (relu, operands()),
+    "squares": (squares, operands()),
     "of scores": (of_scores, [random(3, 20, KEYS), random(3, KEYS, 24)]),
     "log sums": (log_sums, [random(40, 24), random(24, 500)]),
     "heads in groups": (shared_keys, operands()),

@@ -3,61 +3,72 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Mapping
 
-from hemstitch.fusion.cluster import Cluster, Clustering
+from hemstitch.fusion.choose import searched
+from hemstitch.fusion.cluster import Clustering
 from hemstitch.fusion.demand import Demands, demands
+from hemstitch.fusion.greedy import merge_all
+from hemstitch.fusion.loss import without_loss
 from hemstitch.fusion.names import kernel_name
+from hemstitch.fusion.order import Cluster
 from hemstitch.fusion.plan import KernelStep, LibraryFormStep, LibraryStep, Plan, Step
 from hemstitch.fusion.products import open_products, without_gain
 from hemstitch.fusion.remake import worth_remaking
+from hemstitch.fusion.search.search import Method
+from hemstitch.fusion.trial import Trials
+from hemstitch.fusion.work import Work
 from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, toposort
 from hemstitch.options import Options
 from hemstitch.stitch.group import Group, through_memory
 from hemstitch.stitch.machine import Machine
 from hemstitch.stitch.refusal import Refusal, Refused
-from hemstitch.stitch.stitch import stitch
+
+METHODS: Mapping[str, Method] = {"beam": "beam", "ilp": "exact"}
 
 
 def make_plan(graph: Graph, machine: Machine, options: Options) -> Plan:
-    graph, needs, clustering = _with_products(graph, machine, options)
-    order = _in_order(clustering)
-    steps = _steps(graph, needs, clustering, order, options.pack)
+    trials = Trials(machine)
+    clustering = _with_products(graph, trials, options)
+    work = clustering.work
+    steps = _steps(clustering, _in_order(clustering), options.pack)
     return Plan(
-        graph,
+        work.graph,
         tuple(steps),
-        tuple(needs.outputs[number] for number in range(len(graph.outputs))),
+        tuple(work.demands.outputs[number] for number in range(len(graph.outputs))),
         _refusals(clustering),
     )
 
 
-def _with_products(
-    graph: Graph, machine: Machine, options: Options
-) -> tuple[Graph, Demands, Clustering]:
+def _with_products(graph: Graph, trials: Trials, options: Options) -> Clustering:
     """Again without those products of matrices that gained nothing, until all that are left do."""
     closed: set[LibraryCall] = set()
-    while machine.products and options.products and options.planner != "conservative":
-        opened = open_products(graph, machine, closed)
+    while trials.machine.products and options.products and options.planner != "conservative":
+        opened = open_products(graph, trials.machine, closed)
         if not opened.calls:
             break
-        needs, clustering = _clustered(opened.graph, machine, options)
-        more = without_gain(opened, clustering, machine)
+        clustering = _clustered(opened.graph, trials, options)
+        more = without_gain(opened, clustering)
         if not more:
-            return opened.graph, needs, clustering
+            return clustering
         closed |= more
-    return graph, *_clustered(graph, machine, options)
+    return _clustered(graph, trials, options)
 
 
-def _clustered(graph: Graph, machine: Machine, options: Options) -> tuple[Demands, Clustering]:
+def _clustered(graph: Graph, trials: Trials, options: Options) -> Clustering:
     """Once more where a node alone cannot look through a reshape that then gets memory."""
     obstacles: frozenset[Node] = frozenset()
     while True:
-        needs = demands(graph, obstacles)
-        clustering = Clustering(graph, needs, machine, options.planner == "conservative")
-        clustering.merge_all()
-        _split_impossible(clustering)
+        work = Work(graph, demands(graph, obstacles))
+        clustering = Clustering(work, trials, conservative=options.planner == "conservative")
+        merge_all(clustering)
+        clustering.settle()
+        if options.planner in METHODS:
+            clustering = searched(clustering, METHODS[options.planner])
+            clustering.settle()
         more = clustering.obstacles() - obstacles
         if not more:
-            return needs, _with_remade(clustering)
+            return without_loss(_with_remade(clustering))
         obstacles |= more
 
 
@@ -69,25 +80,11 @@ def _with_remade(clustering: Clustering) -> Clustering:
         found = clustering.remaking(remade)
         refused = found.remade_in_vain()
         if not refused:
-            found.merge_all()
-            _split_impossible(found)
+            merge_all(found)
+            found.settle()
             return found if len(found.clusters) <= len(clustering.clusters) else clustering
         kept |= refused
     return clustering
-
-
-def _split_impossible(clustering: Clustering) -> None:
-    """A last look at every cluster as it has become; what cannot be stitched falls apart."""
-    for cluster in clustering.clusters:
-        if not cluster.is_library and len(cluster.vertices) > 1:
-            refusal = clustering.refusal_of(cluster)
-            if refusal is not None:
-                clustering.split(cluster)
-    for cluster in clustering.clusters:
-        if not cluster.is_library:
-            refusal = clustering.refusal_of(cluster)
-            if refusal is not None:
-                clustering.unstitchable[cluster] = refusal
 
 
 def _in_order(clustering: Clustering) -> list[Cluster]:
@@ -109,28 +106,28 @@ def _in_order(clustering: Clustering) -> list[Cluster]:
     return order
 
 
-def _steps(
-    graph: Graph, needs: Demands, clustering: Clustering, order: list[Cluster], pack: bool
-) -> list[Step]:
-    results = {n: n for n in toposort(graph.roots) if n.op is Op.RESULT}
+def _steps(clustering: Clustering, order: list[Cluster], pack: bool) -> list[Step]:
+    work = clustering.work
+    results = {n: n for n in toposort(work.graph.roots) if n.op is Op.RESULT}
+    most_packed = clustering.trials.machine.most_packed
     steps: list[Step] = []
     packed: list[Cluster] = []
 
     def flush() -> None:
         if packed:
-            groups = tuple(clustering.group(cluster.vertices) for cluster in packed)
-            steps.append(_kernel_step(graph, clustering.machine, groups, len(steps)))
+            groups = tuple(clustering.group_of(cluster) for cluster in packed)
+            steps.append(_kernel_step(clustering, groups, len(steps)))
             packed.clear()
 
     for cluster in order:
         if cluster.is_library:
             flush()
-            steps.append(_library_step(cluster, needs, results))
+            steps.append(_library_step(cluster, work.demands, results))
         elif cluster in clustering.unstitchable:
             flush()
-            steps.extend(_apart(graph, clustering, cluster, len(steps)))
+            steps.extend(_apart(clustering, cluster, len(steps)))
         else:
-            is_full = len(packed) == clustering.machine.most_packed
+            is_full = len(packed) == most_packed
             if not pack or is_full or cluster.before & set(packed):
                 flush()
             packed.append(cluster)
@@ -138,22 +135,21 @@ def _steps(
     return steps
 
 
-def _kernel_step(
-    graph: Graph, machine: Machine, groups: tuple[Group, ...], number: int
-) -> KernelStep:
-    name = kernel_name(number, [n for group in groups for n in group.members], graph.origins)
-    return KernelStep(groups, stitch(groups, machine, name))
+def _kernel_step(clustering: Clustering, groups: tuple[Group, ...], number: int) -> KernelStep:
+    members = [node for group in groups for node in group.members]
+    name = kernel_name(number, members, clustering.work.graph.origins)
+    return KernelStep(groups, clustering.trials.stitched(groups, name))
 
 
-def _apart(graph: Graph, clustering: Clustering, cluster: Cluster, number: int) -> list[Step]:
+def _apart(clustering: Clustering, cluster: Cluster, number: int) -> list[Step]:
     """What is no single kernel: several, where it only moves values (`x.copy_(x.t())`)."""
-    group, why = clustering.group(cluster.vertices), clustering.unstitchable[cluster]
+    group, why = clustering.group_of(cluster), clustering.unstitchable[cluster]
     form = LibraryFormStep(group, why)
     if group.members or form.is_meant:
         return [form]
-    parts, machine = enumerate(through_memory(group), number), clustering.machine
+    parts = enumerate(through_memory(group), number)
     try:
-        return [_kernel_step(graph, machine, (part,), place) for place, part in parts]
+        return [_kernel_step(clustering, (part,), place) for place, part in parts]
     except Refused:
         return [form]
 

@@ -9,21 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import ceil, inf, prod
 
-from hemstitch.fusion.cluster import Cluster, Clustering
+from hemstitch.fusion.cluster import Clustering
+from hemstitch.fusion.order import Cluster
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import evaluate
 from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, Operand
 from hemstitch.ir.ops import is_view
 from hemstitch.ir.types import DType, contiguous_strides
-from hemstitch.kernel.nodes import AccumulateProduct, Contract, Loop, statements
+from hemstitch.kernel.blocked import in_blocks
+from hemstitch.kernel.nodes import (
+    AccumulateProduct,
+    Contract,
+    Kernel,
+    Loop,
+    Store,
+    statements,
+    walk,
+)
 from hemstitch.passes.engine import Rule, rewrite
-from hemstitch.stitch.machine import Machine
+from hemstitch.stitch.machine import Machine, MatrixUnits
 from hemstitch.stitch.online import is_long
-from hemstitch.stitch.products import COLUMNS
-from hemstitch.stitch.stitch import stitch
+from hemstitch.stitch.products import COLUMNS, LEAST_TILE, MOST_ROWS
 
-LEAST_ROWS, MOST_ROWS = 16, 128  # of a product's tile
 MULTIPLIED = frozenset({DType.F32, DType.F16, DType.BF16})
 
 
@@ -44,10 +53,11 @@ def open_products(graph: Graph, machine: Machine, closed: Collection[LibraryCall
         """the result of a library call -> what the call computes"""
         call = node.inputs[0].attr
         assert isinstance(call, LibraryCall)
-        is_for_kernels = node.type.dtype.bytes in machine.products
-        if call in closed or not is_for_kernels or not _is_product(call, node):
+        if call in closed or not _is_product(call, node):
             return None
         factors, addend = _parts(call, node.inputs[0].inputs)
+        if not _may_gain(node, factors, graph.hints, machine):
+            return None
         product = builder.dot(*factors)
         total = product
         if addend is not None:
@@ -93,19 +103,34 @@ _OPERANDS: Mapping[str, int] = {
 }
 
 
-def without_gain(opened: Opened, clustering: Clustering, machine: Machine) -> set[LibraryCall]:
+def _may_gain(
+    result: Node, factors: Sequence[Node], hints: Mapping[str, int], machine: Machine
+) -> bool:
+    """Whatever is fused: products that cannot gain are not worth planning with."""
+    units = machine.products.get(result.type.dtype.bytes)
+    left, right = factors
+    if units is None or 1 in (*left.shape[-2:], right.shape[-1]):
+        return False
+    if units.tile:
+        return True
+    values = [result, *(node for node in map(_below, factors) if node.op is not Op.INPUT)]
+    moved = 2 * sum(evaluate(value.type.bytes, hints) for value in values)
+    work = evaluate(result.type.size * left.shape[-1], hints)
+    saved = moved / machine.memory_bytes_per_second + machine.launch_seconds
+    return saved > _multiplied(work, units) - _by_library(work, units)
+
+
+def without_gain(opened: Opened, clustering: Clustering) -> set[LibraryCall]:
     """The calls that the library had better do."""
     found: set[LibraryCall] = set()
     for product, calls in opened.calls.items():
         cluster = clustering.cluster_of.get(product)
-        if cluster is None or _gain(product, opened, clustering, cluster, machine) <= 0:
+        if cluster is None or _gain(product, opened, clustering, cluster) <= 0:
             found.update(calls)
     return found
 
 
-def _gain(
-    product: Node, opened: Opened, clustering: Clustering, cluster: Cluster, machine: Machine
-) -> float:
+def _gain(product: Node, opened: Opened, clustering: Clustering, cluster: Cluster) -> float:
     """Seconds that a kernel saves: traffic that stays on chip and a launch, less what it takes
     longer to multiply than the library."""
     if cluster in clustering.unstitchable:
@@ -115,34 +140,68 @@ def _gain(
         return -1.0
     saved = _saved(result, inside, clustering)
     saved += sum(_saved(operand, inside, clustering) for operand in map(_below, product.inputs))
-    longer = _longer(product, clustering, cluster, machine)
+    machine = clustering.trials.machine
+    longer = _longer(product, clustering, cluster)
     return saved / machine.memory_bytes_per_second + machine.launch_seconds - longer
 
 
-def _longer(product: Node, clustering: Clustering, cluster: Cluster, machine: Machine) -> float:
-    """Seconds that a kernel of ours multiplies longer than the library: it is slower, and where
-    it needs whole rows its tiles are flat, so that L2 is the limit."""
-    bytes_ = product.inputs[0].type.dtype.bytes
-    units = machine.products[bytes_]
-    work = evaluate(product.type.size * product.inputs[0].shape[-1], clustering.hints)
-    columns = _columns(clustering, cluster)
-    rows = max(LEAST_ROWS, min(units.tile // columns, MOST_ROWS))
-    library = 2 * work / units.operations_per_second
-    loads = work * (1 / rows + 1 / columns) * bytes_ / units.operand_bytes_per_second
-    ours = max(library / units.share, loads)
-    return ours - library
+def _longer(product: Node, clustering: Clustering, cluster: Cluster) -> float:
+    """Seconds that a kernel of ours multiplies longer than the library."""
+    machine, hints = clustering.trials.machine, clustering.work.hints
+    units = machine.products[product.inputs[0].type.dtype.bytes]
+    work = evaluate(product.type.size * product.inputs[0].shape[-1], hints)
+    kernel = clustering.trials.stitched([clustering.group_of(cluster)], "attempt").kernel
+    if units.tile:
+        ours = max(_multiplied(work, units), _loaded(product, work, kernel, units, clustering))
+    else:
+        ours = _multiplied(work, units) + _packed(kernel, units, hints, machine.threads)
+    return ours - _by_library(work, units)
 
 
-def _columns(clustering: Clustering, cluster: Cluster) -> int:
-    """Of the widest tile of a product in the cluster's kernel. Long rows go by in blocks."""
-    kernel = stitch([clustering.group(cluster.vertices)], clustering.machine, "attempt").kernel
+def _by_library(work: int, units: MatrixUnits) -> float:
+    return units.call_seconds + 2 * work / units.operations_per_second
+
+
+def _multiplied(work: int, units: MatrixUnits) -> float:
+    return 2 * work / (units.operations_per_second * units.share)
+
+
+def _loaded(
+    product: Node, work: int, kernel: Kernel, units: MatrixUnits, clustering: Clustering
+) -> float:
+    """Where a kernel needs whole rows its tiles are flat, so that L2 is the limit."""
+    columns = _columns(kernel, clustering.work.hints)
+    rows = max(LEAST_TILE, min(units.tile // columns, MOST_ROWS))
+    bytes_ = work * (1 / rows + 1 / columns) * product.inputs[0].type.dtype.bytes
+    return bytes_ / units.operand_bytes_per_second
+
+
+def _packed(kernel: Kernel, units: MatrixUnits, hints: Mapping[str, int], threads: int) -> float:
+    """Until the right operand of a product lies as vectors want it, in the mean of the kernel's:
+    once for each matrix, and in each thread."""
+    bytes_ = products = 0
+    for nest in (nest for phase in kernel.phases for nest in phase.nests):
+        inside = sum(isinstance(statement, Contract) for statement in walk(nest.body))
+        found = in_blocks(nest) if inside else (nest, [])
+        if found is None:
+            return inf
+        products += inside
+        batches = prod(evaluate(axis.extent, hints) for axis in nest.rows[:-1])
+        for store in (s for s in walk(found[0].panels) if isinstance(s, Store)):
+            size = evaluate(store.buffer.size, hints) * store.buffer.dtype.bytes
+            bytes_ += ceil(batches / threads) * size
+    return bytes_ / products / units.operand_bytes_per_second
+
+
+def _columns(kernel: Kernel, hints: Mapping[str, int]) -> int:
+    """Of the widest tile of a product. Long rows go by in blocks."""
     widths = [COLUMNS]
     for statement in statements(kernel):
         if isinstance(statement, AccumulateProduct):
-            widths.append(evaluate(statement.axis.extent, clustering.hints))
+            widths.append(evaluate(statement.axis.extent, hints))
         elif isinstance(statement, Loop) and any(isinstance(s, Contract) for s in statement.body):
             extent = statement.axis.extent
-            widths.append(COLUMNS if is_long(extent) else evaluate(extent, clustering.hints))
+            widths.append(COLUMNS if is_long(extent) else evaluate(extent, hints))
     return 1 << (max(widths) - 1).bit_length()
 
 
@@ -161,10 +220,10 @@ def _saved(value: Node, inside: Collection[object], clustering: Clustering) -> i
     """Bytes not moved since `value` is made and read in one kernel."""
     if value not in inside:
         return 0
-    is_stored = value in clustering.demanded or any(
-        reader not in inside for reader in clustering.readers.get(value, ())
+    is_stored = value in clustering.work.demanded or any(
+        reader not in inside for reader in clustering.work.readers.get(value, ())
     )
-    return evaluate(value.type.bytes, clustering.hints) * (1 if is_stored else 2)
+    return evaluate(value.type.bytes, clustering.work.hints) * (1 if is_stored else 2)
 
 
 def _below(value: Node) -> Node:

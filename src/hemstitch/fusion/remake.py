@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
-from hemstitch.fusion.cluster import Cluster, Clustering, Vertex
+from hemstitch.fusion.cluster import Clustering
+from hemstitch.fusion.order import Cluster
+from hemstitch.fusion.work import Vertex, Work
 from hemstitch.ir.dims import Dim, evaluate
 from hemstitch.ir.graph import LibraryCall, Node, Op
 from hemstitch.ir.ops import OPS, is_elementwise, is_reduction
@@ -21,7 +23,7 @@ from hemstitch.ir.ops import OPS, is_elementwise, is_reduction
 def worth_remaking(clustering: Clustering, kept: Container[Node]) -> frozenset[Node]:
     """`kept`: values that must stay as they are."""
     search = _Search(clustering, kept)
-    for node in clustering.rank:
+    for node in clustering.work.rank:
         search.visit(node)
     return frozenset(search.remade)
 
@@ -41,12 +43,13 @@ class _Search:
 
     def __init__(self, clustering: Clustering, kept: Container[Node]) -> None:
         self.clustering = clustering
+        self.work = clustering.work
         self.kept = kept
-        self.changing = _changing(clustering)
+        self.changing = _changing(clustering.work)
         self.remade: set[Node] = set()
         self.stored: set[Node] = set()  # because something is remade from it
         self.near: dict[Cluster, set[Vertex]] = {
-            cluster: {n for v in cluster.vertices for n in (v, *clustering.reads[v])}
+            cluster: {n for v in cluster.vertices for n in (v, *clustering.work.reads[v])}
             for cluster in clustering.clusters
         }
 
@@ -66,40 +69,41 @@ class _Search:
 
     def _other_readers(self, node: Node) -> set[Cluster]:
         clusters = self.clustering.cluster_of
-        readers = self.clustering.readers.get(node, ())
+        readers = self.work.readers.get(node, ())
         return {clusters[reader] for reader in readers} - {clusters.get(node)}
 
     def _may_be_remade(self, node: Node, others: set[Cluster]) -> bool:
-        if not is_elementwise(node.op) or node in self.clustering.demanded or node in self.kept:
+        if not is_elementwise(node.op) or node in self.work.demanded or node in self.kept:
             return False
         concerned = [self.clustering.cluster_of[node], *others]
         return not any(c.is_library or c in self.clustering.unstitchable for c in concerned)
 
     def _is_stored(self, node: Node) -> bool:
-        if node in self.clustering.demanded or node.op in (Op.INPUT, Op.RESULT):
+        if node in self.work.demanded or node.op in (Op.INPUT, Op.RESULT):
             return True
         return node in self.stored or (node not in self.remade and bool(self._other_readers(node)))
 
     def _origins(self, node: Node) -> Iterator[_Origin]:
         """Each single tensor that `node` follows from."""
-        rank, frontier, passed, flops = self.clustering.rank, {node}, set[Node](), 0
+        rank, frontier, passed, flops = self.work.rank, {node}, set[Node](), 0
         while frontier:
             last = max(frontier, key=lambda n: rank[n])
             is_end = last is not node and (self._is_stored(last) or last in self.kept)
             if is_end or not is_elementwise(last.op) or OPS[last.op].is_expensive:
                 return
             passed.add(last)
-            between = self.clustering.between(last.inputs)
+            between = self.work.between(last.inputs)
             flops += OPS[last.op].flops + sum(OPS[n.op].flops for n in between)
-            frontier = (frontier - {last}) | self.clustering.sources(last.inputs).keys()
+            frontier = (frontier - {last}) | self.work.sources(last.inputs).keys()
             if len(frontier) <= 1 and not frontier & self.changing:
                 yield _Origin(next(iter(frontier), None), frozenset(passed), flops)
 
     def _gain(self, node: Node, origin: _Origin, others: set[Cluster]) -> float:
         """Seconds saved, were all memory L2: the least that a byte costs. A source larger than the
         value would take more room while it waits for its readers."""
-        machine, mine, source = self.clustering.machine, self._bytes(node), origin.source
-        its = 0 if source is None else self._bytes(source)
+        machine = self.clustering.trials.machine
+        mine, source = self.work.bytes(node), origin.source
+        its = 0 if source is None else self.work.bytes(source)
         if its > mine:
             return 0.0
         loads = sum(source not in self.near[reader] for reader in others)
@@ -114,17 +118,14 @@ class _Search:
         along into its loop."""
         most, seen, work = 0, set[Vertex](), [node]
         while work:
-            for vertex in self.clustering.readers.get(work.pop(), ()):
+            for vertex in self.work.readers.get(work.pop(), ()):
                 if self.clustering.cluster_of[vertex] is not reader or vertex in seen:
                     continue
                 seen.add(vertex)
-                most = max(most, evaluate(_volume(vertex), self.clustering.hints))
+                most = max(most, evaluate(_volume(vertex), self.work.hints))
                 if isinstance(vertex, Node) and not is_reduction(vertex.op):
                     work.append(vertex)
         return most
-
-    def _bytes(self, node: Node) -> int:
-        return evaluate(node.type.bytes, self.clustering.hints)
 
 
 def _volume(vertex: Vertex) -> Dim:
@@ -133,9 +134,9 @@ def _volume(vertex: Vertex) -> Dim:
     return vertex.inputs[0].type.size if is_reduction(vertex.op) else vertex.type.size
 
 
-def _changing(clustering: Clustering) -> set[Node]:
+def _changing(work: Work) -> set[Node]:
     """Memory whose contents a later step may replace: what is made from it must be made before."""
-    demands = clustering.demands
+    demands = work.demands
     replaced = {write.tensor.node for write in demands.writes if write.tensor.is_argument}
     for node, operands in demands.operands.items():
         if isinstance(node.attr, LibraryCall) and node.attr.effects:

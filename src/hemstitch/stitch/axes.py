@@ -24,8 +24,8 @@ Slots = tuple[Slot | None, ...]  # one a tensor axis; None: size 1, or bent by a
 
 
 @dataclass(frozen=True, slots=True)
-class Natural:
-    """Where a node is computed: the index along each of its axes, and the loops that spans."""
+class Domain:
+    """The iteration domain of a node: the index along each of its axes, and the loops in that."""
 
     indices: Indices
     axes: tuple[Axis, ...]
@@ -102,7 +102,7 @@ class _Forest:
 
 
 class Unification:
-    """The loops of one group: `natural[node]` for each member, `operand[node]` for what a reduction
+    """The loops of one group: `domain[node]` for each member, `operand[node]` for what a reduction
     reads (of a product the left one), `contracted[node]` for the index along which a product adds
     up."""
 
@@ -128,12 +128,12 @@ class Unification:
         self._share_leaves()
         self._axes: dict[Slot, Axis] = {}
         self._check()
-        self.natural = {node: self._natural(slots) for node, slots in self._slots.items()}
-        self.stored = {node: self._natural(slots) for node, slots in self._stores.items()}
-        self.operand = {node: self._natural(self._operand_slots(node)) for node in self._reduced}
-        self.contracted = {node: self._natural((k,)) for node, k in self._contracted.items()}
+        self.domain = {node: self._domain(slots) for node, slots in self._slots.items()}
+        self.stored = {node: self._domain(slots) for node, slots in self._stores.items()}
+        self.operand = {node: self._domain(self._operand_slots(node)) for node in self._reduced}
+        self.contracted = {node: self._domain((k,)) for node, k in self._contracted.items()}
         for node, k in self._contracted.items():
-            self.operand[node] = self._natural((*self._slots[node][:-1], k))
+            self.operand[node] = self._domain((*self._slots[node][:-1], k))
 
     # --- relations
 
@@ -251,7 +251,7 @@ class Unification:
 
     def _share_leaves(self) -> None:
         """Two readers of one tensor read it in one loop, where nothing speaks against it."""
-        domains = [set(self._domain(slots)) for slots in self._all_slots()]
+        domains = [set(self._atoms(slots)) for slots in self._all_slots()]
         seen: dict[Node, Slots] = {}
         for leaf, slots in self._leaves:
             if leaf not in seen:
@@ -284,23 +284,23 @@ class Unification:
         products = [(*self._slots[node], k) for node, k in self._contracted.items()]
         return [*self._slots.values(), *self._stores.values(), *reductions, *products]
 
-    def _domain(self, slots: Slots) -> list[Slot]:
+    def _atoms(self, slots: Slots) -> list[Slot]:
         return [atom for slot in slots if slot is not None for atom in self._forest.atoms(slot)]
 
     def _check(self) -> None:
         for slots in self._all_slots():
-            atoms = self._domain(slots)
+            atoms = self._atoms(slots)
             if len(set(atoms)) != len(atoms):
                 raise Refused("axes", "one value is read along two axes at once (y + y.T)")
 
-    def _natural(self, slots: Slots) -> Natural:
+    def _domain(self, slots: Slots) -> Domain:
         indices: list[Index] = []
         for slot in slots:
             index = Index()
             for atom in self._forest.atoms(slot) if slot is not None else ():
                 index = index.scaled(self._forest.size[atom]) + at(self._axis(atom))
             indices.append(index)
-        return Natural(tuple(indices), tuple(self._axis(atom) for atom in self._domain(slots)))
+        return Domain(tuple(indices), tuple(self._axis(atom) for atom in self._atoms(slots)))
 
     def _axis(self, atom: Slot) -> Axis:
         if atom not in self._axes:

@@ -22,12 +22,25 @@ from hemstitch.kernel.nodes import (
 from hemstitch.stitch.buffers import Buffers, partial_step
 from hemstitch.stitch.machine import Machine
 
+CLEARED_AND_FLUSHED = 4  # passes over a task's own sums in double, beside narrow ones of half that
+
 
 def pays(reads: Iterable[tuple[int, int]], machine: Machine) -> bool:
     """Whether one more phase does. `reads`: of each reduction that would share it, its elements and
     how many nests would combine all of them in each task."""
     saved = sum(readers * _alone(size, machine) - _dealt(size, machine) for size, readers in reads)
     return saved > machine.barrier_seconds
+
+
+def seconds(elements: int, machine: Machine, *, for_all: bool) -> float:
+    """That partial results of one reduction take: each task leaves its own, and then they are
+    combined `for_all` tasks in the cheaper way, or else by those that need them, a share each."""
+    passes, width = (CLEARED_AND_FLUSHED, 8) if machine.sums_in_double else (1, 4)
+    left = passes * elements * width / machine.cache_bytes_per_second
+    if not for_all:
+        return left + elements * width / machine.cache_bytes_per_second
+    dealt = machine.barrier_seconds + _dealt(elements, machine)
+    return left + min(_alone(elements, machine), dealt)
 
 
 def _alone(elements: int, machine: Machine) -> float:

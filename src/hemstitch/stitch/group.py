@@ -10,7 +10,7 @@ from hemstitch.ir.graph import Address, Node, Op
 from hemstitch.ir.ops import OPS, OpClass, is_reduction, is_view
 from hemstitch.ir.types import contiguous_strides
 from hemstitch.kernel.index import Computed, Index, Window, at
-from hemstitch.stitch.axes import Natural
+from hemstitch.stitch.axes import Domain
 from hemstitch.stitch.refusal import Refused
 from hemstitch.stitch.views import BENDING, Indices, strided, through
 
@@ -178,7 +178,7 @@ def computed_below(value: Node, members: frozenset[Node], reductions: frozenset[
 
 
 def operands(
-    node: Node, indices: Indices, contracted: Mapping[Node, Natural]
+    node: Node, indices: Indices, contracted: Mapping[Node, Domain]
 ) -> Iterator[tuple[Node, Indices]]:
     """What `node` at `indices` reads, and where; conditions of PAD and CONCAT left aside.
 

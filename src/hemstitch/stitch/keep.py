@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hemstitch.ir.graph import Node
+from hemstitch.ir.graph import Node, Op
 from hemstitch.ir.ops import OPS
 from hemstitch.stitch.group import INLINE, Group
 
@@ -26,7 +26,8 @@ def kept_values(
             continue
         cost[node] = OPS[node.op].flops + sum(_cost(x, cost) for x in set(node.inputs))
         first = candidates.get(node)
-        if first is None or cost[node] < KEEP_COST:
+        is_cheap = cost[node] < KEEP_COST and node.op is not Op.DOT  # a product is added up once
+        if first is None or is_cheap:
             continue
         if any(
             node in loop and _is_frontier(node, loop, loops[first]) for loop in loops[first + 1 :]

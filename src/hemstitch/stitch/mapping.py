@@ -14,6 +14,7 @@ from math import ceil, prod
 from hemstitch.ir.dims import Dim, quotient
 from hemstitch.ir.graph import Node
 from hemstitch.kernel.index import Axis, Index, Variable, at
+from hemstitch.stitch.combine import seconds as combining_seconds
 from hemstitch.stitch.group import Group
 from hemstitch.stitch.machine import Machine
 from hemstitch.stitch.products import Product, product_mapping
@@ -40,9 +41,10 @@ def choose(
         needed = {node for shape in left for node in shape.products}
         open_ = [product for product in products if product.node in needed]
         if open_:
-            mapping = product_mapping(open_, left, group.along)
+            mapping = product_mapping(open_, left, group.along, machine)
         else:
-            dominant = max(left, key=lambda shape: shape.volume)
+            # Of nothing and of one element the one with axes, which all that follow it need.
+            dominant = max(left, key=lambda shape: (max(1, shape.volume), len(shape.axes)))
             mapping = _choose_one(group, dominant, left, machine)
         followers = [s for s in left if set(mapping.rows) <= set(mapping.placed(s.axes))]
         if open_ and not any(shape.products for shape in followers):
@@ -56,18 +58,30 @@ def _choose_one(
 ) -> Mapping:
     if not dominant.axes:
         return Mapping((), ())
-    lane = min(dominant.axes, key=lambda axis: _lane_cost(group, axis, shapes, machine))
+    lane = min(dominant.axes, key=lambda axis: _lane_cost(group, dominant, axis, shapes, machine))
     order = _memory_order(group, dominant, shapes, lane)
+    found = list(_candidates(group, order, shapes, machine))
+    if not machine.meets:
+        found = [mapping for mapping in found if _is_whole(mapping, shapes)]
+        has_rows = any(mapping.rows for mapping in found) or dominant.reduced >= set(dominant.axes)
+        if not has_rows and len(group.members) > 1:
+            raise Refused("global", "one task would do it all, as `global_stitching` is off")
     return min(
-        _candidates(group, order, shapes, machine),
+        found,
         key=lambda mapping: _seconds(group, mapping, shapes, machine),
     )
 
 
-def _lane_cost(group: Group, axis: Axis, shapes: Sequence[Shape], machine: Machine) -> float:
+def _lane_cost(
+    group: Group, dominant: Shape, axis: Axis, shapes: Sequence[Shape], machine: Machine
+) -> float:
     """Vector instructions if `axis` runs over lanes, summed over the roots that have it."""
     extent = max(1, group.hint(axis.extent))
     steps = ceil(extent / machine.lanes) / extent  # per element; short axes waste lanes
+    if machine.tiles_in_registers and _are_rows(
+        [a for a in dominant.axes if a is not axis], shapes
+    ):
+        steps = min(steps, 1 / machine.lanes)
     total = 0.0
     for shape in shapes:
         if axis not in shape.axes:
@@ -76,8 +90,20 @@ def _lane_cost(group: Group, axis: Axis, shapes: Sequence[Shape], machine: Machi
         memory = sum(_access_cost(address, axis) for address in shape.addresses)
         total += shape.volume * steps * (shape.flops + memory)
         if axis in shape.reduced:
-            total += shape.volume * HORIZONTAL / extent
+            total += shape.volume * _horizontal(extent, machine) / extent
     return total
+
+
+def _are_rows(outer: Sequence[Axis], shapes: Sequence[Shape]) -> bool:
+    """All of them can be: rows that are next to each other in memory then are so in a tile."""
+    return len(outer) == 1 or not any(shape.reduced & set(outer) for shape in shapes)
+
+
+def _horizontal(extent: int, machine: Machine) -> float:
+    """Vector instructions to combine the lanes of a row. Several short rows of a tile are one
+    vector."""
+    is_shared = machine.tiles_in_registers and extent < machine.lanes
+    return HORIZONTAL * (extent / machine.lanes if is_shared else 1.0)
 
 
 def _access_cost(address: Index, axis: Axis) -> float:
@@ -116,6 +142,13 @@ def _candidates(
             yield Mapping((*rows, block), (*rest, inner), split)
 
 
+def _is_whole(mapping: Mapping, shapes: Sequence[Shape]) -> bool:
+    """No root that follows the mapping leaves partial results."""
+    rows = set(mapping.rows)
+    followers = (shape for shape in shapes if rows <= set(mapping.placed(shape.axes)))
+    return not any(rows & set(mapping.placed(shape.reduced)) for shape in followers)
+
+
 def _cut(group: Group, lane: Axis, machine: Machine) -> tuple[Axis, Axis, dict[Variable, Index]]:
     """The lane axis in blocks, so that every thread has some; the last one may be shorter."""
     wanted = ceil(group.hint(lane.extent) / (machine.threads * BLOCKS_PER_THREAD))
@@ -131,7 +164,8 @@ class _Walk:
     """Roots that share one walk over the rows: they wait for the same things."""
 
     flops: float = 0.0  # vector instructions of arithmetic; what roots have in common counts once
-    memory: float = 0.0  # and of loads and stores
+    memory: float = 0.0  # of loads and stores
+    reductions: float = 0.0  # of what accumulators cost beside the arithmetic
 
 
 def _seconds(group: Group, mapping: Mapping, shapes: Sequence[Shape], machine: Machine) -> float:
@@ -157,16 +191,19 @@ def _seconds(group: Group, mapping: Mapping, shapes: Sequence[Shape], machine: M
             if reduced & rows or not rows <= set(axes):
                 partial.add(shape.root.reduction)
                 kept = prod(group.hint(a.extent) for a in axes if a not in reduced)
-                total += 2 * kept * machine.threads * 4 / machine.cache_bytes_per_second
+                followers = (s for s in shapes if rows <= set(mapping.placed(s.axes)))
+                for_all = any(shape.root.reduction in s.needs for s in followers)
+                total += combining_seconds(kept, machine, for_all=for_all)
         walk = walks.setdefault((first, waits), _Walk())
         walk.flops = max(walk.flops, shape.volume * shape.flops / machine.lanes)
         walk.memory += shape.volume * len(shape.addresses) / machine.lanes
         if shape.reduced:
-            walk.memory += _reduction_work(group, mapping, axes, reduced, shape.volume, machine)
+            found = _reduction_work(group, mapping, axes, reduced, shape.volume, machine)
+            walk.reductions += found
     uneven = -(-count // threads) * threads / count
     for (first, waits), walk in walks.items():
         access, again = (1.0, KEPT_SHARE) if waits else (machine.access, 1.0)
-        work = walk.memory * access + walk.flops * again
+        work = walk.memory * access + walk.flops * again + walk.reductions
         total += work * uneven / threads / machine.operations_per_second
         if waits or first:
             total += _reload_seconds(walk, count if waits else 1, threads, machine)
@@ -178,12 +215,15 @@ def _seconds(group: Group, mapping: Mapping, shapes: Sequence[Shape], machine: M
 def _reload_seconds(walk: _Walk, rows: int, threads: int, machine: Machine) -> float:
     """A walk that is not the first reads again: from L1 for nothing, else from where the row fits;
     behind a barrier the row is everything."""
-    moved = 4.0 * walk.memory * machine.lanes
+    sums = 0.0 if machine.tiles_in_registers else walk.reductions
+    moved = 4.0 * (walk.memory + sums) * machine.lanes
     row_bytes = moved / rows
     if row_bytes <= machine.l1_bytes:
         return 0.0
     if row_bytes <= machine.l2_bytes:
         return moved / machine.cache_bytes_per_second / threads
+    if machine.access > 1.0:  # then it says what a task's share of the bandwidth makes of a load
+        return walk.memory * machine.access / threads / machine.operations_per_second
     return moved / machine.memory_bytes_per_second
 
 
@@ -202,5 +242,8 @@ def _reduction_work(
     if inner[-1] not in reduced:  # an accumulator in memory; see buffers.accumulator_dtype
         each = NARROW_ACCUMULATE if reduced & set(mapping.rows) else WIDE_ACCUMULATE
         return each * volume / machine.lanes
-    cost = HORIZONTAL if all(axis in reduced for axis in inner) else HORIZONTAL + ROW_BUFFER
-    return cost * volume / max(1, group.hint(inner[-1].extent))
+    extent = max(1, group.hint(inner[-1].extent))
+    cost = _horizontal(extent, machine)
+    if any(axis not in reduced for axis in inner):
+        cost += ROW_BUFFER
+    return cost * volume / extent

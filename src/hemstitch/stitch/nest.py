@@ -27,14 +27,14 @@ from hemstitch.kernel.nodes import (
     Stmt,
     Store,
 )
-from hemstitch.stitch.axes import Natural
+from hemstitch.stitch.axes import Domain
 from hemstitch.stitch.buffers import Buffers, partial_step
 from hemstitch.stitch.combine import combine
 from hemstitch.stitch.group import Group, Root, computed_below, leaf_below, operands
 from hemstitch.stitch.keep import kept_values
 from hemstitch.stitch.refusal import Refused
 from hemstitch.stitch.schedule import Schedule, Scheme
-from hemstitch.stitch.shape import ARG, arg_position, natural_of
+from hemstitch.stitch.shape import ARG, arg_position, domain_of
 from hemstitch.stitch.values import Values
 from hemstitch.stitch.views import BENDING, Indices
 
@@ -76,8 +76,8 @@ class NestBuilder(Values):
     def _plan_kept(
         self, loops: Sequence[tuple[tuple[Axis, ...], list[Root]]]
     ) -> dict[int, list[Node]]:
-        """For each loop, the values it must leave for later ones: in row buffers, or if those would
-        not fit, only what can wait in the memory of a result."""
+        """For each loop, the values it must leave for later ones: in row buffers as long as those
+        fit, and else in the memory of a result, if they can wait there."""
         evaluated: list[set[Node]] = [
             set().union(
                 *(computed_below(root.value, self.members, self.reductions) for root in roots)
@@ -90,14 +90,26 @@ class NestBuilder(Values):
                 if order and set(order) == set(self._row_axes(node)):
                     first.setdefault(node, position)
         kept = kept_values(self.group, evaluated, first)
-        extents = (self.group.hint(self._row_extent(node)) for node in kept)
-        if 4 * sum(extents) > self.buffers.row_budget:
-            self.staged = self._staged(loops, evaluated, first)
-            kept = [node for node in kept if node in self.staged]
+        fitting = self._fitting(kept)
+        if len(fitting) < len(kept):
+            staged = self._staged(loops, evaluated, first)
+            self.staged = {node: place for node, place in staged.items() if node not in fitting}
+            kept = [node for node in kept if node in fitting or node in self.staged]
         found: dict[int, list[Node]] = {}
         for node in kept:
             found.setdefault(first[node], []).append(node)
         return found
+
+    def _fitting(self, kept: Sequence[Node]) -> list[Node]:
+        """Those whose row buffers fit together. Cheap values are given up before expensive ones,
+        the nearest to the results first (the 2018 paper's order of shrinking, section 5)."""
+        bytes_ = {node: 4 * self.group.hint(self._row_extent(node)) for node in kept}
+        order = sorted(enumerate(kept), key=lambda pair: (OPS[pair[1].op].is_expensive, -pair[0]))
+        for _, node in order:
+            if sum(bytes_.values()) <= self.buffers.row_budget:
+                break
+            del bytes_[node]
+        return list(bytes_)
 
     def _staged(
         self,
@@ -179,14 +191,14 @@ class NestBuilder(Values):
             name = self.buffers.name("m")
             self._emit(Running(name, self.accumulators[node]))
             self.level_of[name] = len(self.scopes) - 1
-            self.scopes[-1].values[node, self._natural(node).indices, None] = name
+            self.scopes[-1].values[node, self._domain(node).indices, None] = name
         self._body(order, [root for root in roots if root not in first], keep)
 
     def _body(self, order: tuple[Axis, ...], roots: list[Root], keep: list[Node]) -> None:
         for node, indices in self._evaluation_order(roots):
             self.value(node, indices)
         for node in keep:
-            indices = self._natural(node).indices
+            indices = self._domain(node).indices
             name = self.value(node, indices)
             place = self.staged.get(node)
             if place is None:
@@ -198,22 +210,22 @@ class NestBuilder(Values):
                 assert root.reduction is not None
                 self._added_up(root.reduction, self.accumulators[root.reduction])
                 continue
-            natural = natural_of(root, self.schedule.unification)
-            name = self.value(root.value, natural.indices)
+            domain = domain_of(root, self.schedule.unification)
+            name = self.value(root.value, domain.indices)
             if root.write is not None:
                 self._emit(Store(*self._destination(root), name))
             elif self._depth(order, root) < len(order):
-                self._accumulate(root, natural, name)
+                self._accumulate(root, domain, name)
             else:
                 assert root.reduction is not None
-                self._result(order, root, name, self._arg_order(root, natural))
+                self._result(order, root, name, self._arg_order(root, domain))
         self.kept |= {node: self.staged.get(node) for node in keep}
 
     def _destination(self, root: Root) -> tuple[Buffer, Index]:
         """Where a write puts the elements of its own loop's index."""
-        write, natural = root.write, natural_of(root, self.schedule.unification)
+        write, domain = root.write, domain_of(root, self.schedule.unification)
         assert write is not None
-        address = linear(natural.indices, write.strides).shifted(write.offset)
+        address = linear(domain.indices, write.strides).shifted(write.offset)
         return self.buffers.output(write.tensor), self._final(address)
 
     def _evaluation_order(self, roots: list[Root]) -> list[tuple[Node, Indices]]:
@@ -222,7 +234,7 @@ class NestBuilder(Values):
         order: list[tuple[Node, Indices]] = []
         seen: set[tuple[Node, Indices]] = set()
         work = [
-            (root.value, natural_of(root, self.schedule.unification).indices, False)
+            (root.value, domain_of(root, self.schedule.unification).indices, False)
             for root in reversed(roots)
         ]
         while work:
@@ -256,18 +268,18 @@ class NestBuilder(Values):
         else:
             self._emit(Init(name, node.op, dtype, across=True, follows=follows))
 
-    def _accumulate(self, root: Root, natural: Natural, value: str) -> None:
+    def _accumulate(self, root: Root, domain: Domain, value: str) -> None:
         node = root.reduction
         assert node is not None
-        position = self._final(arg_position(node, natural)) if node.op in ARG else None
+        position = self._final(arg_position(node, domain)) if node.op in ARG else None
         self._emit(Accumulate(self.accumulators[node], value, position))
 
-    def _arg_order(self, root: Root, natural: Natural) -> str | None:
+    def _arg_order(self, root: Root, domain: Domain) -> str | None:
         node = root.reduction
         if node is None or node.op not in ARG:
             return None
         name = self.buffers.name("at")
-        self._emit(Position(name, self._final(arg_position(node, natural))))
+        self._emit(Position(name, self._final(arg_position(node, domain))))
         self.level_of[name] = len(self.scopes) - 1
         return name
 
@@ -287,7 +299,7 @@ class NestBuilder(Values):
         """A product that was added up along the lanes goes to a row buffer."""
         (columns,) = self._row_axes(product)
         buffer = self.buffers.row(self.place, product, columns.extent)
-        stored = Store(buffer, self._row_address(product, self._natural(product).indices), name)
+        stored = Store(buffer, self._row_address(product, self._domain(product).indices), name)
         finish = Finish(name, self.accumulators[product])
         self._emit(Loop(columns, (finish, stored), lanes=True))
 
@@ -295,7 +307,7 @@ class NestBuilder(Values):
         """The loops so far have reduced to this value: keep it where its readers look for it."""
         node = root.reduction
         assert node is not None
-        indices = self._natural(node).indices
+        indices = self._domain(node).indices
         target = self._memory_accumulator(order, root)
         if target is not None:
             buffer, positions, address = target
@@ -324,7 +336,7 @@ class NestBuilder(Values):
         reduced = set(self.mapping.placed(self.schedule.shapes[root].reduced))
         if not reduced & {*order[: self._depth(order, root)], *self.mapping.rows}:
             return None
-        indices = self._natural(node).indices
+        indices = self._domain(node).indices
         flat = linear(indices, contiguous_strides(node.shape))
         match self.schedule.schemes[node]:
             case Scheme.PARTIAL:
@@ -423,7 +435,7 @@ class NestBuilder(Values):
             return self._combined(node, indices, mask)
         if (made.nest, made.phase) != self.place:
             return self._narrowed(node, self.buffers.shared(node), address, mask)
-        if indices == self._natural(node).indices and mask is not None:
+        if indices == self._domain(node).indices and mask is not None:
             return self.value(node, indices)
         if not self._row_axes(node):
             raise Refused("row", "a row's result is read from another row")
@@ -444,7 +456,7 @@ class NestBuilder(Values):
         """The tasks' partial results as one, if no phase before left that: on the spot where each
         element is read once and certain to exist, else beforehand, all of them, into memory of the
         task."""
-        kept = self.schedule.folding.axes(self._natural(node).axes)
+        kept = self.schedule.folding.axes(self._domain(node).axes)
         address = self._final(linear(indices, contiguous_strides(node.shape)))
         if node.type.size == 1 or (self.mapping.deals_out(kept) and mask is None):
             level = self._level(address)

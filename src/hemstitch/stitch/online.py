@@ -16,7 +16,15 @@ from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import Dim
 from hemstitch.ir.graph import Node, Op
 from hemstitch.ir.ops import is_elementwise
-from hemstitch.stitch.group import Group, Write, computed_below, is_member, reductions_of
+from hemstitch.ir.types import DType
+from hemstitch.stitch.group import (
+    Group,
+    Write,
+    computed_below,
+    is_member,
+    reductions_below,
+    reductions_of,
+)
 
 LONGEST_ROW = 256  # columns that stay in registers beside 15 more rows, with what becomes of them
 
@@ -32,10 +40,11 @@ def walked_once(group: Group) -> Group:
     if not any(is_long(size) for p in products for size in (p.shape[-1], p.inputs[0].shape[-1])):
         return group
     build = Builder()
-    factors = _Factors(build, group.reads)
+    factors = _Factors(build, group)
     replaced: dict[Node, Node] = {}
     for node in products:
-        found = factors.split(node.inputs[0]) if is_long(node.inputs[0].shape[-1]) else None
+        left = node.inputs[0]
+        found = (factors.split(left) or factors.scaled(left)) if is_long(left.shape[-1]) else None
         if found is not None and found.behind:
             replaced[node] = _factored(build, node, found)
     changed = _rewritten(build, group, replaced) if replaced else group
@@ -59,7 +68,7 @@ def _follows(factors: _Factors, group: Group) -> Mapping[Node, Node]:
         last = node.inputs[0].type.rank - 1 if node.inputs else 0
         if node in group.along or (node.op is Op.SUM and node.attr == (last,)):
             parts = factors.split(node.inputs[0])
-            if parts is not None and not parts.behind:
+            if parts is not None and parts.maximum is not None and not parts.behind:
                 found[node] = parts.maximum
     return found
 
@@ -67,14 +76,17 @@ def _follows(factors: _Factors, group: Group) -> Mapping[Node, Node]:
 # --- what is linear in e
 
 
+_VIEWS = (Op.CAST, Op.RESHAPE, Op.PERMUTE, Op.BROADCAST)
+
+
 @dataclass(frozen=True, slots=True)
 class _Linear:
     """`inside` times factors that are the same all along the row: (MUL, DIV or WHERE, the factor,
-    with a last axis of size 1). `maximum`: what e is relative to."""
+    with a last axis of size 1). `maximum`: what e is relative to; None where there is no e."""
 
     inside: Node
     behind: tuple[tuple[Op, Node], ...]
-    maximum: Node
+    maximum: Node | None
 
 
 def _maximum_of(node: Node) -> Node | None:
@@ -94,10 +106,34 @@ def _maximum_of(node: Node) -> Node | None:
 
 @dataclass(frozen=True, slots=True)
 class _Factors:
-    """Takes values of a group apart. `in_memory`: where it begins."""
+    """Takes values of a group apart."""
 
     build: Builder
-    in_memory: Container[Node]
+    group: Group
+
+    @property
+    def in_memory(self) -> Container[Node]:
+        """Where the group begins."""
+        return self.group.reads
+
+    def scaled(self, node: Node) -> _Linear:
+        """`node` as what is scaled by factors of rows that a reduction of the group is part of, and
+        these factors: no e, as in s / sum s. What is inside may be much larger than `node`, so
+        that it is not cast to a type with a smaller range."""
+        match node.op:
+            case op if op in _VIEWS and node.type.dtype is not DType.F16:
+                return self._of_view(node, self.scaled(node.inputs[0])) or _Linear(node, (), None)
+            case Op.MUL | Op.DIV:
+                for position, other in ((0, 1),) if node.op is Op.DIV else ((0, 1), (1, 0)):
+                    row = self._row(node.inputs[other])
+                    if row is not None and self._is_reduced(node.inputs[other]):
+                        found = self.scaled(node.inputs[position])
+                        return replace(found, behind=(*found.behind, (node.op, row)))
+        return _Linear(node, (), None)
+
+    def _is_reduced(self, factor: Node) -> bool:
+        members = frozenset(self.group.members)
+        return bool(reductions_below([factor], members, reductions_of(self.group)))
 
     def split(self, node: Node) -> _Linear | None:
         """`node` as what is linear in e and factors of rows; None if it is not linear in it."""
@@ -108,7 +144,7 @@ class _Factors:
             is_made = not any(x in self.in_memory for x in (maximum, node.inputs[0]))
             return _Linear(node, (), maximum) if is_made else None
         match node.op:
-            case Op.CAST | Op.RESHAPE | Op.PERMUTE | Op.BROADCAST:
+            case op if op in _VIEWS:
                 return self._split_view(node)
             case Op.MUL | Op.DIV:
                 return self._split_product(node)
@@ -118,11 +154,13 @@ class _Factors:
                 return None
 
     def _split_view(self, node: Node) -> _Linear | None:
+        found = self.split(node.inputs[0])
+        return None if found is None else self._of_view(node, found)
+
+    def _of_view(self, node: Node, found: _Linear) -> _Linear | None:
+        """What a view (or a cast) is made of, where its operand is made of `found`."""
         (source,) = node.inputs
         if not (source.type.dtype.is_float and node.type.dtype.is_float and _keeps_last(node)):
-            return None
-        found = self.split(source)
-        if found is None:
             return None
         behind = tuple((op, self._row_of_view(node, row)) for op, row in found.behind)
         return _Linear(_remade(self.build, node, (found.inside,)), behind, found.maximum)

@@ -104,7 +104,7 @@ def schedule(group: Group, machine: Machine) -> Schedule:
             nest_of[root]
             for root in found
             if node in below[root]
-            and not mappings[nest_of[root]].deals_out(folding.axes(unification.natural[node].axes))
+            and not mappings[nest_of[root]].deals_out(folding.axes(unification.domain[node].axes))
         }
         for node in partial
     }

@@ -14,8 +14,8 @@ from hemstitch.ir.dims import Dim, product
 from hemstitch.ir.graph import Node
 from hemstitch.ir.types import contiguous_strides
 from hemstitch.kernel.index import Axis, Computed, Index, Variable, at, expand, linear
-from hemstitch.kernel.nodes import TASK, Loop, Stmt
-from hemstitch.stitch.axes import Natural
+from hemstitch.kernel.nodes import TASK, Buffer, Loop, Stmt
+from hemstitch.stitch.axes import Domain
 from hemstitch.stitch.refusal import Refused
 from hemstitch.stitch.schedule import Schedule
 from hemstitch.stitch.views import Indices
@@ -30,6 +30,7 @@ class Scope:
     axes: tuple[Axis, ...]
     statements: list[Stmt] = field(default_factory=list)
     values: dict[Key, str] = field(default_factory=dict)
+    loads: dict[tuple[Buffer, Index, str | None], str] = field(default_factory=dict)
 
 
 class Scopes:
@@ -76,14 +77,14 @@ class Scopes:
 
     # --- a node's part of a row
 
-    def _natural(self, node: Node) -> Natural:
-        return self.schedule.unification.natural[node]
+    def _domain(self, node: Node) -> Domain:
+        return self.schedule.unification.domain[node]
 
     def _inner(self, axes: Sequence[Axis]) -> tuple[Axis, ...]:
         return self.mapping.inner(self.mapping.placed(axes))
 
     def _row_axes(self, node: Node) -> tuple[Axis, ...]:
-        return self._inner(self.schedule.folding.axes(self._natural(node).axes))
+        return self._inner(self.schedule.folding.axes(self._domain(node).axes))
 
     def _row_extent(self, node: Node) -> Dim:
         return product(axis.extent for axis in self._row_axes(node))
@@ -92,7 +93,7 @@ class Scopes:
         """Where element `indices` of `node` is in the row's buffer, laid out in loop order."""
         axes = self._row_axes(node)
         steps = dict(zip(axes, contiguous_strides(tuple(axis.extent for axis in axes))))
-        own = self._natural(node).indices
+        own = self._domain(node).indices
         if own == indices:
             return linear((at(axis) for axis in axes), steps.values())
         total = Index()

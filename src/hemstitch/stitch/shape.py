@@ -11,7 +11,7 @@ from hemstitch.ir.graph import Node, Op
 from hemstitch.ir.ops import OPS
 from hemstitch.ir.types import contiguous_strides
 from hemstitch.kernel.index import Axis, Index, Variable, expand, linear
-from hemstitch.stitch.axes import Natural, Unification
+from hemstitch.stitch.axes import Domain, Unification
 from hemstitch.stitch.fold import Folding, fold
 from hemstitch.stitch.group import (
     INLINE,
@@ -80,20 +80,20 @@ def shapes_of(
     group: Group, roots: Sequence[Root], unification: Unification
 ) -> tuple[list[Shape], Folding]:
     """The roots' shapes over folded axes, and that folding."""
-    naturals = [natural_of(root, unification) for root in roots]
+    domains = [domain_of(root, unification) for root in roots]
     touched = [_touched(group, root, unification) for root in roots]
-    loops = [frozenset(natural.axes) for natural in naturals]
+    loops = [frozenset(domain.axes) for domain in domains]
     reduced = [
-        domain - frozenset(unification.natural[root.reduction].axes)
+        axes - frozenset(unification.domain[root.reduction].axes)
         if root.reduction is not None
         else frozenset[Axis]()
-        for root, domain in zip(roots, loops)
+        for root, axes in zip(roots, loops)
     ]
     products = [unification.contracted[node] for touch in touched for node in touch.products]
     steps = [product.axes for product in products]
-    steps += [unification.natural[node].axes for node in group.along]
+    steps += [unification.domain[node].axes for node in group.along]
     folding = fold(
-        (axis for domain in (*(n.axes for n in naturals), *steps) for axis in domain),
+        (axis for axes in (*(d.axes for d in domains), *steps) for axis in axes),
         [address for touch in touched for address in touch.addresses],
         [*loops, *reduced, *map(frozenset, steps)],
     )
@@ -101,21 +101,21 @@ def shapes_of(
     shapes = [
         Shape(
             root,
-            folding.axes(natural.axes),
-            frozenset(folding.axes(axis for axis in natural.axes if axis in gone)),
+            folding.axes(domain.axes),
+            frozenset(folding.axes(axis for axis in domain.axes if axis in gone)),
             tuple(folding.index(address) for address in touch.addresses),
             touch.flops,
-            prod(group.hint(axis.extent) for axis in natural.axes),
+            prod(group.hint(axis.extent) for axis in domain.axes),
             frozenset(reductions_below(root.values, members, reductions)),
             touch.products,
             touch.reads,
         )
-        for root, natural, gone, touch in zip(roots, naturals, reduced, touched)
+        for root, domain, gone, touch in zip(roots, domains, reduced, touched)
     ]
     return shapes, folding
 
 
-def natural_of(root: Root, unification: Unification) -> Natural:
+def domain_of(root: Root, unification: Unification) -> Domain:
     """Where the value of a root is computed: a reduction's operand, or what is written."""
     if root.reduction is not None:
         return unification.operand[root.reduction]
@@ -125,15 +125,15 @@ def natural_of(root: Root, unification: Unification) -> Natural:
 def right_operand(product: Node, unification: Unification) -> tuple[Node, Indices]:
     """That of a product, and where one step of one element reads it."""
     (step,) = unification.contracted[product].indices
-    return product.inputs[1], factors(unification.natural[product].indices, step)[1]
+    return product.inputs[1], factors(unification.domain[product].indices, step)[1]
 
 
-def arg_position(node: Node, natural: Natural) -> Index:
+def arg_position(node: Node, domain: Domain) -> Index:
     """Of ARGMAX and ARGMIN: the index within the reduced axes, flattened."""
     assert isinstance(node.attr, tuple)
     axes = [axis for axis in node.attr if isinstance(axis, int)]
     sizes = tuple(node.inputs[0].shape[axis] for axis in axes)
-    return linear([natural.indices[axis] for axis in axes], contiguous_strides(sizes))
+    return linear([domain.indices[axis] for axis in axes], contiguous_strides(sizes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,25 +146,25 @@ class _Touched:
     flops: int
 
 
-def _own(root: Root, natural: Natural) -> dict[tuple[object, Index], None]:
+def _own(root: Root, domain: Domain) -> dict[tuple[object, Index], None]:
     """The addresses of what a root itself writes, or compares the positions of."""
     found: dict[tuple[object, Index], None] = {}
     if root.write is not None:
-        found[root.write, linear(natural.indices, root.write.strides)] = None
+        found[root.write, linear(domain.indices, root.write.strides)] = None
     if root.reduction is not None and root.reduction.op in ARG:
-        found[root.reduction, arg_position(root.reduction, natural)] = None
+        found[root.reduction, arg_position(root.reduction, domain)] = None
     return found
 
 
 def _touched(group: Group, root: Root, unification: Unification) -> _Touched:
     """What one root needs."""
-    natural, contracted = natural_of(root, unification), unification.contracted
-    found = _own(root, natural)
+    domain, contracted = domain_of(root, unification), unification.contracted
+    found = _own(root, domain)
     products: dict[Node, None] = {}
     flops = 1
     members, reductions = frozenset(group.members), reductions_of(group)
     seen: set[tuple[Node, Indices]] = set()
-    work = [(root.value, natural.indices)]
+    work = [(root.value, domain.indices)]
     for product in group.along & {root.reduction}:
         products[product] = None
         flops += OPS[Op.DOT].flops * group.hint(product.shape[-1])

@@ -13,6 +13,7 @@ from hemstitch.stitch.group import Group, Tensor
 from hemstitch.stitch.machine import Machine
 from hemstitch.stitch.nest import NestBuilder
 from hemstitch.stitch.online import walked_once
+from hemstitch.stitch.refusal import Refused
 from hemstitch.stitch.schedule import schedule
 from hemstitch.stitch.tiles import tiled
 
@@ -39,7 +40,8 @@ def stitch(groups: Sequence[Group], machine: Machine, name: str) -> Stitched:
     written = frozenset(write.tensor for group in groups for write in group.writes)
     buffers = Buffers(written, machine.l2_bytes // 2, machine.sums_in_double)
     phases: list[list[Nest]] = []
-    for group in map(walked_once, groups):
+    for whole in groups:
+        group = walked_once(whole) if machine.keeps_rows_in_registers else whole
         scheduled = schedule(group, machine)
         for phase in range(scheduled.phases):
             if phase == len(phases):
@@ -52,6 +54,8 @@ def stitch(groups: Sequence[Group], machine: Machine, name: str) -> Stitched:
                     phases[phase].append(built)
             for node in scheduled.combined_in(phase):
                 phases[phase].append(combining_nest(buffers, node, machine))
+    if len(phases) > 1 and not machine.meets:
+        raise Refused("global", "tasks would wait for each other, and `global_stitching` is off")
     parameters = [*buffers.tensors.values(), *buffers.scratch]
     hints = groups[0].hints
     kernel = Kernel(name, tuple(parameters), with_begins(phases, machine, hints))

@@ -94,7 +94,7 @@ class Values(Scopes, ABC):
     def _is_kept(self, node: Node, indices: Indices) -> bool:
         if node not in self.kept:
             return False
-        return self.kept[node] is None or indices == self._natural(node).indices
+        return self.kept[node] is None or indices == self._domain(node).indices
 
     def _kept_at(self, node: Node, indices: Indices) -> tuple[Buffer, Index]:
         place = self.kept[node]
@@ -123,6 +123,10 @@ class Values(Scopes, ABC):
         if buffer.size == 0 or may_be_nowhere:
             # The innermost loop never runs where the buffer is empty; outside it the load would.
             level = len(self.scopes) - 1
+        if buffer.role is Role.INPUT:  # whose elements do not change
+            known = self.scopes[level].loads.setdefault((buffer, address, mask), name)
+            if known is not name:
+                return known
         return self._define(name, level, Load(name, buffer, address, mask))
 
     def _constant(self, value: bool | int | float, dtype: DType) -> str:

@@ -1,0 +1,68 @@
+"""Whether groups can be kernels, found by stitching them; each kind of group once.
+
+The layers of a model repeat, and so do the rounds of planning: what was stitched for one is known
+for all that are the same but for their tensors (stitch/identity.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
+
+from hemstitch.ir.types import DType
+from hemstitch.kernel.hazard import hazard
+from hemstitch.stitch.estimate import kernel_seconds
+from hemstitch.stitch.group import Group
+from hemstitch.stitch.identity import identity
+from hemstitch.stitch.machine import Machine
+from hemstitch.stitch.refusal import OPAQUE, Refusal, Refused
+from hemstitch.stitch.stitch import Stitched, stitch
+
+
+@dataclass(slots=True)
+class Trials:
+    """For one machine and one set of hints."""
+
+    machine: Machine
+    _refusals: dict[Hashable, Refusal | None] = field(default_factory=dict)
+    _seconds: dict[Hashable, float] = field(default_factory=dict)
+    _kernels: dict[Hashable, tuple[Stitched, tuple[int, ...]]] = field(default_factory=dict)
+
+    def refusal(self, group: Group) -> Refusal | None:
+        """Why this group alone is no kernel, if it is none."""
+        key = identity([group], with_places=False).key
+        if key not in self._refusals:
+            self._refusals[key] = self._attempt(group)
+        return self._refusals[key]
+
+    def seconds(self, group: Group) -> float:
+        """What a call of this group's kernel takes, by the machine model."""
+        key = identity([group], with_places=False).key
+        if key not in self._seconds:
+            kernel = self.stitched([group], "attempt").kernel
+            self._seconds[key] = kernel_seconds(kernel, self.machine, group.hints)
+        return self._seconds[key]
+
+    def _attempt(self, group: Group) -> Refusal | None:
+        if any(write.value.type.dtype is DType.OPAQUE for write in group.writes):
+            return Refusal(OPAQUE, "no kernel writes a type that only library calls touch")
+        read = set(group.reads.values())
+        if any(write.tensor in read and not write.tensor.is_argument for write in group.writes):
+            return Refusal("memory", "it would read a tensor that it has yet to write")
+        try:
+            stitched = self.stitched([group], "attempt")
+        except Refused as refused:
+            return refused.refusal
+        problem = hazard(stitched.kernel, stitched.replaced)
+        return Refusal("mutation", problem) if problem is not None else None
+
+    def stitched(self, groups: Sequence[Group], name: str) -> Stitched:
+        """As `stitch`; a kernel that is known is bound to other tensors and given another name."""
+        found = identity(groups)
+        if found.key not in self._kernels:
+            stitched = stitch(groups, self.machine, name)
+            number = {tensor: place for place, tensor in enumerate(found.tensors)}
+            self._kernels[found.key] = stitched, tuple(number[t] for t in stitched.tensors)
+        stitched, places = self._kernels[found.key]
+        tensors = tuple(found.tensors[place] for place in places)
+        return Stitched(replace(stitched.kernel, name=name), tensors)

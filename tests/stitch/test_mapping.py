@@ -1,0 +1,44 @@
+"""Which axes are rows and which one runs over lanes, where that says how many tasks have work."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hemstitch.kernel.nodes import Loop, walk
+from hemstitch.stitch.machine import generic_cpu, generic_gpu
+from tests.compiled import plans_of
+
+GPU = generic_gpu()
+
+
+def first_nest(function, *arguments, machine=GPU):
+    """Of the only kernel: the extents of its rows and of its lanes."""
+    ((_, plan),) = plans_of(function, arguments, machine)
+    (step,) = plan.kernels
+    nest = step.stitched.kernel.phases[0].nests[0]
+    lanes = [s.axis.extent for s in walk(nest.body) if isinstance(s, Loop) and s.lanes]
+    return [axis.extent for axis in nest.rows], lanes
+
+
+@pytest.mark.parametrize("columns", [2, 8, 64])
+def test_sums_of_few_columns_keep_all_programs_busy(columns):
+    """Lanes are next to each other in memory: several rows share a tile."""
+    rows, lanes = first_nest(lambda x: x.sum(0), torch.zeros(1 << 16, columns))
+    assert (rows, lanes) == ([1 << 16], [columns])
+
+
+def test_what_few_rows_would_leave_to_few_programs_is_dealt_out():
+    """Statistics of 64 channels: a barrier each takes less than half a GPU."""
+
+    def normalized(x):
+        return (x - x.mean((0, 2), keepdim=True)).relu()
+
+    rows, _ = first_nest(normalized, torch.zeros(1024, 64, 784))
+    assert rows == [1024]
+
+
+def test_on_a_processor_many_columns_go_in_blocks():
+    """Each thread clears, adds to and flushes wide sums of its own: as dear as the columns here."""
+    rows, _ = first_nest(lambda x: x.sum(0), torch.zeros(32, 1 << 16), machine=generic_cpu(16, 8))
+    assert rows == [64]
