@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from hemstitch.explain import explain
 from tests.stitch.test_online import (
     PROGRAMS,
     attention,
@@ -51,6 +52,12 @@ def test_programs(function, arguments):
 def test_half_types(dtype, keys, width):
     arguments = operands(keys=keys, width=width, batch=(1, 2), dtype=dtype)
     check(masked, [*arguments, infinite_mask(keys=keys).to(dtype)])
+
+
+def test_explained():
+    """A report schedules the group as the kernel was: with its long rows walked once."""
+    report = explain(attention, *operands(), options={"target": "interpret"})
+    assert report.kernel_count == 1
 
 
 def test_many_rows_of_one_tile_and_the_next():

@@ -99,3 +99,19 @@ def test_a_ticket_leaves_zero_for_any_number_of_programs(case):
             found = run(program, program.text, x, Order.RANDOM, word, programs)
             torch.testing.assert_close(found, function(x).reshape(-1), rtol=1e-5, atol=1e-5)
             assert word.item() == (0 if program.has_ticket else program.barriers * programs)
+
+
+def test_what_is_combined_once_comes_a_sector_of_memory_at_a_time():
+    """Neighbours among partial results are in different rows."""
+    [(_, plan)] = plans_of(lambda x: x - x.sum(0), [torch.zeros(8192, 1024)], generic_gpu())
+    (step,) = plan.kernels
+    program = print_kernel(step.stitched.kernel, step.groups[0].hint, 528)
+    assert "partial results, combined once; tiles of 8 rows" in program.text
+
+
+def test_what_all_rows_read_does_not_keep_them_apart():
+    """Column sums that each task combines before its first row are there for a tile of rows."""
+    [(_, plan)] = plans_of(lambda x: x - x.sum(0), [torch.zeros(1 << 16, 64)], generic_gpu())
+    (step,) = plan.kernels
+    program = print_kernel(step.stitched.kernel, step.groups[0].hint, 528)
+    assert re.findall("tiles of (.*) rows", program.text) == ["32", "32"]

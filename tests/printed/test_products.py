@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from benchmarks.products import PRODUCTS
+from hemstitch.codegen.triton.kernel import print_kernel
+from hemstitch.errors import KernelBuildError
 from hemstitch.explain import explain
+from hemstitch.ir.types import DType
+from hemstitch.kernel.index import at
+from hemstitch.kernel.nodes import Buffer, Kernel, Load, Loop, Phase, Role, Store, walk
+from hemstitch.stitch.machine import generic_gpu
+from tests.compiled import plans_of
 
 pytest.importorskip("triton")
 OPTIONS = {"target": "interpret", "strict": True, "check": True}
@@ -40,6 +49,30 @@ def test_a_workload_is_one_kernel_and_right(case, dtype):
         report = explain(case.function, *arguments, options=OPTIONS)
         assert (report.kernel_count, report.library_calls) == (1, [])
         check(case.function, arguments)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("columns", [16, 64, 128])
+def test_rows_before_a_product_are_one_kernel_with_it(columns, dtype):
+    """A left operand that costs something is made once: all columns are one block of lanes."""
+
+    def weighted(scores, values):
+        return torch.softmax(scores, -1).reshape(-1, *scores.shape[-2:]) @ values
+
+    def unscaled(query, key, values):
+        return torch.softmax(query @ key, -1) @ values
+
+    def operands(*shapes):
+        return [torch.randn(shape).to(dtype) for shape in shapes]
+
+    programs = (
+        (weighted, operands((2, 3, 20, 33), (6, 33, columns))),
+        (unscaled, operands((6, 20, 16), (6, 16, 33), (6, 33, columns))),
+    )
+    for function, arguments in programs:
+        report = explain(function, *arguments, options=OPTIONS)
+        assert (report.kernel_count, report.library_calls) == (1, [])
+        check(function, arguments)
 
 
 def test_wholly_masked_rows_are_nan_as_in_eager():
@@ -105,3 +138,26 @@ def test_sizes_may_change():
     for rows in (3, 50, 130):
         arguments = [torch.randn(shape) for shape in ((rows, 20), (40, 20), (40,), (rows, 40))]
         torch.testing.assert_close(compiled(*arguments), function(*arguments))
+
+
+def test_a_row_that_must_keep_something_in_memory_is_no_kernel():
+    """Matrix units take 16 rows at least, and a program has memory for one."""
+
+    def function(x, weight):
+        return (x @ weight).relu()
+
+    tensors = [torch.zeros(4, 64, 32), torch.zeros(4, 32, 32)]
+    [(_, plan)] = plans_of(function, tensors, generic_gpu())
+    (step,) = plan.kernels
+    (phase,) = step.stitched.kernel.phases
+    (nest,) = phase.nests
+    (loop,) = (statement for statement in nest.body if isinstance(statement, Loop))
+    row = Buffer("row", DType.F32, Role.TASK, loop.axis.extent, "kept")
+    back = at(loop.axis).scaled(-1).shifted(loop.axis.extent - 1)
+    (store,) = (s for s in walk(loop.body) if isinstance(s, Store))
+    kept = replace(loop, body=(*loop.body, Store(row, at(loop.axis), store.value)))
+    again = Loop(loop.axis, (Load("other", row, back), replace(store, value="other")), lanes=True)
+    changed = Phase((replace(nest, body=(kept, again)),))
+    kernel = Kernel("k", (*step.stitched.kernel.buffers, row), (changed,))
+    with pytest.raises(KernelBuildError, match=r"one has all of row \(kept\)"):
+        print_kernel(kernel, step.groups[0].hint, 528)

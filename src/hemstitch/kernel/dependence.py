@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator
 from hemstitch.kernel.index import Axis, Computed, Index
 from hemstitch.kernel.nodes import (
     Accumulate,
+    AccumulateInto,
     AccumulateProduct,
+    Buffer,
     Constant,
     Contract,
     Finish,
@@ -21,6 +23,8 @@ from hemstitch.kernel.nodes import (
     Role,
     Running,
     Stmt,
+    Store,
+    walk,
 )
 
 Axes = frozenset[Axis]
@@ -30,7 +34,7 @@ PURE = (Let, Constant, Position, Random, Load)  # what the body of a product may
 def product_problem(nest: Nest) -> str | None:
     """What keeps a product of the nest from being one of tiles (see `Contract`), if anything."""
     walker = _Walker(nest)
-    for part in (nest.prologue, nest.body, nest.epilogue):
+    for part in nest.parts:
         walker.statements(part, None)
     return walker.problem
 
@@ -53,6 +57,19 @@ def operands_of(body: Iterable[Stmt]) -> set[str]:
     return {name for statement in body for name in _operands(statement)} - made
 
 
+def most_alive(body: Iterable[Stmt]) -> int:
+    """How many of the values that a loop's body makes are needed at once, if it runs in order."""
+    body = tuple(body)
+    made = {s.name for s in body if isinstance(s, PURE) and not isinstance(s, Constant)}
+    alive: set[str] = set()
+    most = 0
+    for statement in reversed(body):
+        alive |= made.intersection(_operands(statement))
+        most = max(most, len(alive))
+        alive.discard(getattr(statement, "name", ""))
+    return most
+
+
 def _operands(statement: Stmt) -> Iterator[str]:
     match statement:
         case Let(operands=operands):
@@ -66,6 +83,8 @@ def _operands(statement: Stmt) -> Iterator[str]:
                 yield mask
         case Position(_, index):
             yield from _computed(index)
+        case Store(value=value) | Accumulate(value=value) | AccumulateInto(value=value):
+            yield value
 
 
 def _computed(index: Index) -> Iterator[str]:
@@ -80,6 +99,7 @@ class _Walker:
         self.problem: str | None = None
         self.axes: dict[str, Axes] = {}
         self.open: set[Axis] = set(nest.rows)
+        self.panels = {s.buffer for s in walk(nest.panels) if isinstance(s, Store)}
 
     def statements(self, statements: Iterable[Stmt], lane: Axis | None) -> None:
         for statement in statements:
@@ -107,8 +127,8 @@ class _Walker:
             case Random(name, seed, index):
                 self.axes[name] = self._at(index) | self._of((seed,))
             case Load(name, buffer, index, mask):
-                own = frozenset(self.nest.rows) if buffer.role is Role.TASK else frozenset[Axis]()
-                self.axes[name] = self._at(index) | own | self._of(() if mask is None else (mask,))
+                mask_axes = self._of(() if mask is None else (mask,))
+                self.axes[name] = self._at(index) | self._kept(buffer) | mask_axes
             case Init(name):
                 self.axes[name] = frozenset()
             case Accumulate(accumulator, value):
@@ -118,6 +138,12 @@ class _Walker:
                 self.axes |= {n: left for n in (name, position) if n is not None}
             case _:
                 pass
+
+    def _kept(self, buffer: Buffer) -> Axes:
+        """The rows that differ in what they have in a task's memory."""
+        if buffer.role is not Role.TASK:
+            return frozenset()
+        return frozenset(self.nest.rows[:-1] if buffer in self.panels else self.nest.rows)
 
     def _contract(self, contract: Contract, lane: Axis | None) -> None:
         self.statements(contract.body, lane)

@@ -198,6 +198,8 @@ class _Task:
         for row, place in enumerate(product(*map(range, extents))):
             if low <= row < high:
                 self.axes.update(zip(nest.rows, place))
+                if nest.rows and (row == low or place[-1] == 0):
+                    self._statements(nest.panels)
                 self._statements(nest.body)
                 if row + 1 == high or (row + 1 - low) % EPILOGUE_ROWS == 0:
                     self._statements(nest.epilogue)

@@ -14,7 +14,7 @@ Life = tuple[int, int]  # first and last position among the kernel's outermost s
 
 
 def task_lifetimes(kernel: Kernel) -> dict[Buffer, Life]:
-    """Rows repeat a nest's body, so what its prologue or epilogue touches lives all through it."""
+    """Rows repeat a nest's body, so what any other part of it touches lives all through it."""
     lives: dict[Buffer, Life] = {}
     position = 0
     for phase in kernel.phases:
@@ -23,7 +23,7 @@ def task_lifetimes(kernel: Kernel) -> dict[Buffer, Life]:
             for offset, statement in enumerate(nest.body, start=1):
                 for buffer in _task_buffers([statement]):
                     _extend(lives, buffer, start + offset, start + offset)
-            for buffer in _task_buffers([*nest.prologue, *nest.epilogue]):
+            for buffer in _task_buffers([*nest.prologue, *nest.panels, *nest.epilogue]):
                 _extend(lives, buffer, start, end)
             position = end + 1
     return lives

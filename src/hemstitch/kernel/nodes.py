@@ -252,7 +252,8 @@ class Nest:
     """Rows = all combinations of the `rows` axes, the last fastest, dealt out to tasks.
 
     `prologue` runs once in each task, before its first row; `epilogue` after every `EPILOGUE_ROWS`
-    rows of a task and after its last.
+    rows of a task and after its last. `panels` runs before a task's first row, and before each
+    that differs from the one before in another axis than the last.
     `weight`: work of one row, in elements, to deal out fairly beside other nests.
     """
 
@@ -262,6 +263,12 @@ class Nest:
     epilogue: tuple[Stmt, ...]
     weight: Dim
     why: str  # origin and mapping, printed above the nest
+    panels: tuple[Stmt, ...] = ()
+
+    @property
+    def parts(self) -> tuple[tuple[Stmt, ...], ...]:
+        """In the order in which they first run."""
+        return self.prologue, self.panels, self.body, self.epilogue
 
 
 class Begin(Enum):
@@ -320,5 +327,5 @@ def walk(statements: Iterable[Stmt]) -> Iterator[Stmt]:
 def statements(kernel: Kernel) -> Iterator[Stmt]:
     for phase in kernel.phases:
         for nest in phase.nests:
-            for part in (nest.prologue, nest.body, nest.epilogue):
+            for part in nest.parts:
                 yield from walk(part)

@@ -54,6 +54,9 @@ def _nest_lines(nest: Nest) -> Iterator[str]:
     if nest.prologue:
         yield "  each task:"
         yield from _lines(nest.prologue, "    ")
+    if nest.panels:
+        yield "  each first row, and where another axis than the last moves on:"
+        yield from _lines(nest.panels, "    ")
     yield f"  each row of {', '.join(f'{a}<{a.extent}' for a in nest.rows) or '1'}:  # {nest.why}"
     yield from _lines(nest.body, "    ")
     if nest.epilogue:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from hemstitch.ir.graph import Op
+from hemstitch.kernel.blocked import TileProduct
 from hemstitch.kernel.nodes import (
     Accumulate,
     Contract,
@@ -42,7 +43,7 @@ def _statements(statements: Iterable[Stmt]) -> Iterator[Stmt]:
         match statement:
             case Contract():
                 yield from _loop(statement)
-            case Loop(body=body):
+            case Loop(body=body) if TileProduct.of(statement) is None:
                 yield replace(statement, body=tuple(_statements(body)))
             case _:
                 yield statement

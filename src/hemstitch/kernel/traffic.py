@@ -9,7 +9,7 @@ larger than what a phase can touch, only so much counts (an embedding). Row buff
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from hemstitch.ir.dims import Dim, evaluate
 from hemstitch.kernel.nodes import (
@@ -32,17 +32,44 @@ def traffic(kernel: Kernel, sizes: Mapping[str, int]) -> tuple[Bytes, Bytes]:
     read: Counter[Buffer] = Counter()
     written: Counter[Buffer] = Counter()
     for phase in kernel.phases:
-        loads: Counter[Buffer] = Counter()
-        stores: Counter[Buffer] = Counter()
-        for statement, times in _accesses(phase, sizes):
-            for buffer in _loaded(statement):
-                loads[buffer] += times
-            for buffer in _stored(statement):
-                stores[buffer] += times
-        for found, total in ((loads, read), (stores, written)):
-            for buffer, times in found.items():
-                total[buffer] += min(times, evaluate(buffer.size, sizes)) * buffer.dtype.bytes
+        loads, stores = phase_traffic(phase, sizes)
+        read.update(loads)
+        written.update(stores)
     return dict(read), dict(written)
+
+
+def phase_traffic(
+    phase: Phase, sizes: Mapping[str, int]
+) -> tuple[Counter[Buffer], Counter[Buffer]]:
+    """The same of one phase."""
+    return _touched(phase, _loaded, sizes), _touched(phase, _stored, sizes)
+
+
+def read_again(kernel: Kernel, sizes: Mapping[str, int]) -> int:
+    """The bytes that `traffic` counts as read in more than one phase, but for the first time."""
+    total: Counter[Buffer] = Counter()
+    most: Counter[Buffer] = Counter()
+    for phase in kernel.phases:
+        loads, _ = phase_traffic(phase, sizes)
+        total.update(loads)
+        most |= loads
+    return (total - most).total()
+
+
+def _touched(
+    phase: Phase, buffers_of: Callable[[Stmt], Iterator[Buffer]], sizes: Mapping[str, int]
+) -> Counter[Buffer]:
+    """Bytes of each buffer, once."""
+    elements: Counter[Buffer] = Counter()
+    for statement, times in _accesses(phase, sizes):
+        for buffer in buffers_of(statement):
+            elements[buffer] += times
+    return Counter(
+        {
+            buffer: min(times, evaluate(buffer.size, sizes)) * buffer.dtype.bytes
+            for buffer, times in elements.items()
+        }
+    )
 
 
 def _accesses(phase: Phase, sizes: Mapping[str, int]) -> Iterator[tuple[Stmt, int]]:

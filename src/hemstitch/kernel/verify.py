@@ -96,7 +96,7 @@ class _Buffers:
     def _nest(self, nest: Nest, before: set[Buffer]) -> set[Buffer]:
         """What the nest writes."""
         filled: set[Buffer] = set()
-        everything = [*walk(nest.prologue), *walk(nest.body), *walk(nest.epilogue)]
+        everything = [statement for part in nest.parts for statement in walk(part)]
         alone = {b for b in _written(everything) if _is_own(b, nest, everything)}
         for statement in everything:
             for buffer in _read(statement):
@@ -223,8 +223,9 @@ class _NestCheck:
         self._require(len(set(nest.rows)) == len(nest.rows), "a row axis is there twice")
         for axis in nest.rows:
             self._require(axis.outer is None, f"row axis {axis} is the inner part of another")
-        self._block(nest.body)
-        self._block(nest.epilogue)
+        self._require(not nest.panels or bool(nest.rows), "panels, and no rows")
+        for part in (nest.panels, nest.body, nest.epilogue):
+            self._block(part)
         self._close()
 
     def _require(self, condition: bool, problem: str) -> None:

@@ -3,7 +3,7 @@
 Every product adds up tiles of both operands, so the rows of a task must be rows of the left matrix,
 the last row axis must be its alone, and the lanes are columns of the right one. Whatever reads the
 product in the same row (an epilogue, EVT section 3; a softmax and the next product, FusionStitching
-2019 section 4) then finds it in registers. Columns are cut into blocks, unless a row is needed
+2019 section 4) then finds it in registers. Many columns are cut into blocks, unless a row is needed
 whole.
 """
 
@@ -16,14 +16,17 @@ from math import prod
 from hemstitch.ir.dims import quotient
 from hemstitch.ir.graph import Node
 from hemstitch.kernel.index import Axis, Index, Variable, at
-from hemstitch.stitch.axes import Natural, Unification
+from hemstitch.stitch.axes import Domain, Unification
 from hemstitch.stitch.fold import Folding
 from hemstitch.stitch.group import Group
+from hemstitch.stitch.machine import Machine
 from hemstitch.stitch.online import LONGEST_ROW, is_long
 from hemstitch.stitch.refusal import Refused
 from hemstitch.stitch.shape import Mapping, Shape
 
 COLUMNS = 128  # of a tile, where a row need not be whole
+LEAST_TILE = 16  # rows, columns and steps of the smallest tile that matrix units take
+MOST_ROWS = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,25 +46,28 @@ def products_of(group: Group, unification: Unification, folding: Folding) -> lis
     """Those of a group, in its order."""
     found = []
     for node, steps in unification.contracted.items():
-        natural = unification.natural[node]
-        *batch, rows, columns = (folding.axes(_axes(natural, i)) for i in natural.indices)
+        domain = unification.domain[node]
+        *batch, rows, columns = (folding.axes(_axes(domain, i)) for i in domain.indices)
         # A folded axis that is rows of the matrix and batches too may be taken for rows.
         outer = dict.fromkeys(axis for axes in batch for axis in axes if axis not in rows)
-        work = prod(group.hint(axis.extent) for axis in (*natural.axes, *steps.axes))
+        work = prod(group.hint(axis.extent) for axis in (*domain.axes, *steps.axes))
         found.append(Product(node, tuple(outer), rows, columns, folding.axes(steps.axes), work))
     return found
 
 
-def _axes(natural: Natural, index: Index) -> Iterable[Axis]:
+def _axes(domain: Domain, index: Index) -> Iterable[Axis]:
     inside = {variable for variable, _ in index.terms}
-    return (axis for axis in natural.axes if axis in inside)
+    return (axis for axis in domain.axes if axis in inside)
 
 
 def product_mapping(
-    products: Sequence[Product], shapes: Sequence[Shape], along: Container[Node]
+    products: Sequence[Product],
+    shapes: Sequence[Shape],
+    along: Container[Node],
+    machine: Machine,
 ) -> Mapping:
     """Rows and lanes for the largest of `products` and all that is read beside it. `along`: those
-    that add up along the lanes."""
+    that add up along the lanes. Rows that wait in memory are whole, whatever their length."""
     inside = [product for product in products if product.node in along]
     for product in products:
         _check(product)
@@ -69,8 +75,11 @@ def product_mapping(
     rows, (column,) = (*first.batch, *first.rows), first.steps if inside else first.columns
     axes = dict.fromkeys(axis for shape in shapes for axis in shape.axes)
     order = tuple(axis for axis in axes if axis not in rows and axis is not column)
+    if not machine.keeps_rows_in_registers:
+        return Mapping(rows, (*order, column))
     is_summed = any(column in product.steps for product in products)
-    if is_summed or any(column in shape.reduced for shape in shapes):
+    is_one_block = isinstance(column.extent, int) and column.extent <= COLUMNS
+    if is_one_block or is_summed or any(column in shape.reduced for shape in shapes):
         for product in inside:
             if is_long(product.columns[0].extent):
                 why = f"{product.columns[0].extent} sums of a row, at most {LONGEST_ROW} at a time"

@@ -15,6 +15,7 @@ from hemstitch.codegen.llvm.emitter import Emitter, Value
 from hemstitch.codegen.llvm.layout import ScratchLayout, scratch_layout
 from hemstitch.codegen.llvm.nest import STATUS, NestPrinter, Slot
 from hemstitch.ir.dims import Dim, SymbolicDim, product, total
+from hemstitch.kernel.blocked import blocked
 from hemstitch.kernel.nodes import Buffer, Kernel, Nest, Phase, Role
 from hemstitch.kernel.one_by_one import one_by_one
 from hemstitch.kernel.serial import serial
@@ -91,7 +92,7 @@ def work(kernel: Kernel) -> Dim:
 
 
 def print_kernel(kernel: Kernel, target: Target) -> Program:
-    kernel = serial(one_by_one(kernel))
+    kernel = serial(blocked(one_by_one(kernel)))
     layout = scratch_layout(kernel, target.threads)
     declarations: dict[str, str] = {}
     texts: dict[str, str] = {}  # body -> function name: equal nests are printed once

@@ -13,7 +13,7 @@ from functools import partial
 
 from typing_extensions import assert_never
 
-from hemstitch.codegen.llvm import crossing, memory, philox, prefetch, reduce
+from hemstitch.codegen.llvm import crossing, memory, philox, prefetch, products, reduce, rows
 from hemstitch.codegen.llvm.convert import cast
 from hemstitch.codegen.llvm.copies import copies_for
 from hemstitch.codegen.llvm.elementwise import apply
@@ -26,22 +26,17 @@ from hemstitch.ir.graph import Op
 from hemstitch.ir.ops import highest, identity
 from hemstitch.ir.types import DType
 from hemstitch.kernel import nodes
+from hemstitch.kernel.blocked import TileProduct
 from hemstitch.kernel.index import Axis, Computed, Index, at
 from hemstitch.kernel.nodes import (
-    EPILOGUE_ROWS,
     TASK,
     THREADS,
     Accumulate,
-    AccumulateInto,
     Buffer,
-    Check,
-    Finish,
-    Init,
     Let,
     Load,
     Loop,
     Nest,
-    Random,
     Role,
     Stmt,
     walk,
@@ -75,30 +70,25 @@ class NestPrinter:
         self._distances = prefetch.distances(nest)
 
         def row(number: Value, carried: Sequence[Value]) -> Sequence[Value]:
-            self._decode(nest.rows, number)
+            extents = [self._dim(axis.extent) for axis in nest.rows]
+            self._axes |= zip(nest.rows, rows.decoded(e, extents, number))
+            if nest.panels:
+                with e.when(rows.moves_on(e, number, self._axes[nest.rows[-1]])):
+                    self._statements(nest.panels)
             self._statements(nest.body)
             if nest.epilogue:
-                with e.when(self._ends_some_rows(number)):
+                with e.when(rows.ends_some(e, number)):
                     self._statements(nest.epilogue)
             return carried
 
         e.loop(Value("%low", "i64"), Value("%high", "i64"), e.i64(1), [], row)
         e.line("ret void")
 
-    def _ends_some_rows(self, number: Value) -> Value:
-        """Row `number` is the last of the task, or of EPILOGUE_ROWS rows since its first."""
-        e = self.emitter
-        following = e.binary("add", number, e.i64(1))
-        done = e.binary("sub", following, Value("%low", "i64"))
-        rest = e.binary("urem", done, e.i64(EPILOGUE_ROWS))
-        is_last = e.compare("eq", following, Value("%high", "i64"))
-        return e.binary("or", e.compare("eq", rest, e.i64(0)), is_last)
-
     # --- slots
 
     def _collect_slots(self, nest: Nest) -> None:
         """Load every buffer pointer and size once, at the top of the function."""
-        everything = [*walk(nest.prologue), *walk(nest.body), *walk(nest.epilogue)]
+        everything = [statement for part in nest.parts for statement in walk(part)]
         for statement in everything:
             for buffer in buffers_of(statement):
                 self._slot(buffer)
@@ -106,7 +96,7 @@ class NestPrinter:
                 self._slot_of_size(size)
         for axis in nest.rows:
             self._slot_of_size(axis.extent)
-        if any(isinstance(statement, Check) for statement in everything):
+        if any(isinstance(statement, nodes.Check) for statement in everything):
             self._slot(STATUS)
 
     def _slot_of_size(self, size: Dim) -> None:
@@ -135,16 +125,6 @@ class NestPrinter:
 
     # --- control
 
-    def _decode(self, rows: tuple[Axis, ...], number: Value) -> None:
-        """The row axes' indices from the row's number, the last axis fastest."""
-        e = self.emitter
-        for axis in reversed(rows[1:]):
-            extent = self._dim(axis.extent)
-            self._axes[axis] = e.binary("urem", number, extent)
-            number = e.binary("udiv", number, extent)
-        if rows:
-            self._axes[rows[0]] = number
-
     def _statements(self, statements: Iterable[Stmt]) -> None:
         for statement in statements:
             self._statement(statement)
@@ -158,28 +138,31 @@ class NestPrinter:
                 self._set(name, [self.emitter.constant(value, element)])
             case nodes.Position(name, index):
                 self._set(name, [self._position(index, copy) for copy in self._copies()])
-            case Random():
+            case nodes.Random():
                 self._random(statement)
             case Load(name, buffer, index, mask):
                 self._prefetch(name, buffer, index)
                 self._set(name, self._read_all(buffer, index, mask))
             case nodes.Store(buffer, index, value):
                 self._store_all(buffer, index, value)
-            case Init(name, op, dtype, across):
+            case nodes.Init(name, op, dtype, across):
                 copies = [self._identity(op, dtype) for _ in self._copies()]
                 self._accumulators[name] = reduce.Accumulator(op, dtype, across, copies)
             case Accumulate():
                 self._accumulate(statement)
-            case Finish():
+            case nodes.Finish():
                 self._finish(statement)
-            case AccumulateInto():
+            case nodes.AccumulateInto():
                 for copy in self._copies():
                     self._accumulate_into(statement, copy)
-            case Check(condition, _):
+            case nodes.Check(condition, _):
                 for copy in self._copies():
                     self._check(self._get(condition, copy))
             case Loop(axis, body, lanes):
-                if lanes and self._lanes is None:
+                tile = TileProduct.of(statement)
+                if tile is not None:
+                    products.multiply(self.emitter, self._product(tile))
+                elif lanes and self._lanes is None:
                     self._lane_loop(axis, body)
                 elif not self._is_doubled(statement):
                     self._serial_loop(axis, body)
@@ -246,7 +229,7 @@ class NestPrinter:
     def _changed(self, body: tuple[Stmt, ...]) -> list[str]:
         """Accumulators from outside that statements of `body` add to."""
         found = {s.accumulator: None for s in walk(body) if isinstance(s, Accumulate)}
-        inner = {s.name for s in walk(body) if isinstance(s, Init)}
+        inner = {s.name for s in walk(body) if isinstance(s, nodes.Init)}
         return [name for name in found if name not in inner]
 
     def _pack(self, names: list[str]) -> list[Value]:
@@ -268,6 +251,23 @@ class NestPrinter:
         left = e.binary("sub", self._dim(axis.limit), start)
         is_less = e.compare("slt", left, extent)
         return e.select(is_less, left, extent)
+
+    def _product(self, tile: TileProduct) -> products.Product:
+        """A product of matrices, and where these begin."""
+        steps = tile.contract.axis
+        height, width, count = (self._extent(axis) for axis in (tile.rows, tile.lanes, steps))
+        self._axes |= dict.fromkeys((tile.rows, tile.lanes, steps), self.emitter.i64(0))
+
+        def matrix(access: Load | nodes.Store, down: Axis, across: Axis) -> products.Matrix:
+            start = self._pointer(access.buffer, access.index, 0)
+            step = access.index.coefficient
+            return products.Matrix(start, self._dim(step(down)), self._dim(step(across)))
+
+        left = matrix(tile.left, tile.rows, steps)
+        right = matrix(tile.right, steps, tile.lanes)
+        result = matrix(tile.store, tile.rows, tile.lanes)
+        has_room = tile.store.buffer.role is Role.TASK
+        return products.Product(left, right, result, height, width, count, has_room)
 
     # --- lanes
 
@@ -360,7 +360,7 @@ class NestPrinter:
                 results.append(apply(e, let.op, let.source.compute, *values))
         self._set(let.name, results)
 
-    def _random(self, random: Random) -> None:
+    def _random(self, random: nodes.Random) -> None:
         e = self.emitter
         seed = e.lane(self._get(random.seed, 0))
         lanes = self._lanes
@@ -416,7 +416,7 @@ class NestPrinter:
                 result = tuple(e.select(mask, r, o) for r, o in zip(result, old))
             accumulator.copies[copy] = result
 
-    def _finish(self, statement: Finish) -> None:
+    def _finish(self, statement: nodes.Finish) -> None:
         accumulator = self._accumulators.pop(statement.accumulator)
         results = [self._finished(accumulator, copy) for copy in accumulator.copies]
         self._set(statement.name, [result[0] for result in results])
@@ -434,7 +434,7 @@ class NestPrinter:
             return tuple(e.splat(scalar) for scalar in pair)
         return (e.splat(reduce.horizontal(e, op, dtype, copy[0])),)
 
-    def _accumulate_into(self, statement: AccumulateInto, copy: int) -> None:
+    def _accumulate_into(self, statement: nodes.AccumulateInto, copy: int) -> None:
         buffer, index, positions = statement.buffer, statement.index, statement.positions
         new: tuple[Value, ...] = (self._get(statement.value, copy),)
         old: tuple[Value, ...] = (self._read(buffer, index, copy, None),)

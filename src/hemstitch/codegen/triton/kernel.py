@@ -12,6 +12,7 @@ from hemstitch.codegen.triton.scope import Scope
 from hemstitch.codegen.triton.tiling import USUAL, Shape, Tiling
 from hemstitch.codegen.triton.wide import is_wide
 from hemstitch.codegen.triton.writer import STEP
+from hemstitch.errors import KernelBuildError
 from hemstitch.ir.dims import Dim, choice, symbol, total
 from hemstitch.kernel.nodes import Begin, Buffer, Kernel, Phase, Role
 
@@ -147,6 +148,9 @@ def _function(name: str, printer: NestPrinter) -> _Function:
     """Rows that keep something in memory for later cannot share a tile: there is one copy."""
     nest, chosen, scope = printer.nest, printer.tiling, printer.scope
     lines = printer.print()
+    if printer.memory.in_memory and chosen.steps:
+        kept = ", ".join(sorted(f"{b.name} ({b.why})" for b in printer.memory.in_memory))
+        raise KernelBuildError(f"matrix units take many rows at once, but one has all of {kept}")
     if printer.memory.in_memory and chosen.rows > 1:
         single = Scope(1, scope.needs_64_bits)
         return _function(name, replace(printer, tiling=replace(chosen, rows=1), scope=single))

@@ -16,10 +16,12 @@ BARRIER = "tl.debug_barrier()"
 
 @dataclass(slots=True)
 class Memory:
-    """`conflicting`: buffers whose elements one thread may write and another read in one row."""
+    """`conflicting`: buffers whose elements one thread may write and another read in one row.
+    `own`: what each row keeps for itself, of which a program has one copy."""
 
     scope: Scope
     conflicting: Container[Buffer]
+    own: Container[Buffer]
     stored: set[Buffer] = field(default_factory=set)
     loaded: set[Buffer] = field(default_factory=set)
 
@@ -30,8 +32,8 @@ class Memory:
 
     @property
     def in_memory(self) -> set[Buffer]:
-        """Row buffers that something reads: a program has one copy, for one row at a time."""
-        return {buffer for buffer in self.loaded if buffer.role is Role.TASK}
+        """A row's own buffers that something reads: one row at a time has the copy."""
+        return {buffer for buffer in self.loaded if buffer in self.own}
 
     def load(self, load: Load) -> None:
         scope, buffer = self.scope, load.buffer
@@ -89,9 +91,8 @@ class Memory:
         scope.writer.line(line, stores=buffer)
 
     def _address(self, buffer: Buffer, index: Index) -> Value:
-        """A row buffer is each row's own."""
         found = self.scope.index(index)
-        is_own = buffer.role is Role.TASK and self.scope.rows > 1
+        is_own = buffer in self.own and self.scope.rows > 1
         return Value(found.text, found.rows or is_own, found.lanes)
 
     def _pointer(self, buffer: Buffer, address: Value) -> str:
@@ -99,6 +100,14 @@ class Memory:
         if buffer.role is Role.TASK:
             own = f"program * {self.scope.size(buffer.size)} + "
         return f"{buffer.name} + {own}{address.text}"
+
+
+def own(nest: Nest) -> set[Buffer]:
+    """Buffers of a task that its rows write: not what it prepares before the first one."""
+    stores = [s for s in walk(nest.body) if isinstance(s, (Store, AccumulateInto))]
+    found = {s.buffer for s in stores}
+    found |= {s.positions for s in stores if isinstance(s, AccumulateInto) and s.positions}
+    return {buffer for buffer in found if buffer.role is Role.TASK}
 
 
 def conflicting(nest: Nest) -> set[Buffer]:

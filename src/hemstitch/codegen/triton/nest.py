@@ -64,7 +64,8 @@ class NestPrinter:
     carried: Mapping[Buffer, Carried] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.memory = memory.Memory(self.scope, memory.conflicting(self.nest))
+        nest = self.nest
+        self.memory = memory.Memory(self.scope, memory.conflicting(nest), memory.own(nest))
         self.reductions = Reductions(self.scope, self.tiling, self.memory, _running(self.nest))
         self.products = Products(self.scope, self.tiling)
         self.carried = carried_accumulators(self.nest, self.tiling)
@@ -127,20 +128,27 @@ class NestPrinter:
             return
         if self.tiling.is_aligned:
             last = _tiles(rows[-1].extent, self.tiling.rows)
-            self._decode_last(f"tile % {self.scope.size(last)}", rows[-1].extent)
+            size = self.scope.size(last)
+            block, rest = ("", "tile") if last == 1 else (f"tile % {size}", f"(tile // {size})")
+            self._decode_last(block, rows[-1].extent)
             self.scope.axes[rows[-1]] = Value("row", rows=True)
-            self._decode_axes(f"(tile // {self.scope.size(last)})", rows[:-1], is_tile=False)
+            if rows[:-1]:
+                self.scope.writer.line(f"outer = {rest.strip('()')}")
+            self._decode_axes("outer", rows[:-1], is_tile=False)
         else:
             self._decode_last("tile", product(axis.extent for axis in rows))
             self._decode_axes("row", rows, is_tile=True)
 
     def _decode_last(self, tile: str, count: Dim) -> None:
-        """The numbers of a tile's rows, and which of them exist."""
+        """The numbers of a tile's rows, and which of them exist. `tile`: empty for the only one."""
         scope, size = self.scope, self.tiling.rows
         within = f"tl.arange(0, {size})[:, None]" if size > 1 else ZERO
-        wide = f"({tile})" if "%" in tile else tile
-        wide += ".to(tl.int64)" if scope.needs_64_bits else ""
-        scope.writer.line(f"row = {f'{size} * {wide}' if size > 1 else wide} + {within}")
+        wide = ".to(tl.int64)" if scope.needs_64_bits else ""
+        if tile:
+            first = f"({tile}){wide}" if "%" in tile else f"{tile}{wide}"
+            scope.writer.line(f"row = {f'{size} * {first}' if size > 1 else first} + {within}")
+        else:
+            scope.writer.line(f"row = {within}{wide}")
         scope.row_mask = None
         if size > 1 and not divides(size, count):
             scope.writer.line(f"row_exists = row < {scope.size(count)}")
@@ -149,14 +157,13 @@ class NestPrinter:
     def _decode_axes(self, rest: str, rows: Sequence[Axis], *, is_tile: bool) -> None:
         """`rest` numbers all combinations of `rows`; a tile, or the same for all rows of one."""
         scope = self.scope
-        for axis in reversed(rows[1:]):
+        for axis, outer in zip(reversed(rows[1:]), reversed(rows[:-1])):
             extent = scope.size(axis.extent)
             scope.writer.line(f"row_{axis.name} = {rest} % {extent}")
             scope.axes[axis] = Value(f"row_{axis.name}", rows=is_tile)
-            rest = f"({rest} // {extent})"
-        if len(rows) > 1:
-            scope.writer.line(f"row_{rows[0].name} = {rest}")
-            rest = f"row_{rows[0].name}"
+            name = f"row_{outer.name}" if outer is rows[0] else f"rows_{outer.name}"
+            scope.writer.line(f"{name} = {rest} // {extent}")
+            rest = name
         if rows:
             scope.axes[rows[0]] = Value(rest, rows=is_tile)
 

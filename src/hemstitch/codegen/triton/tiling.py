@@ -6,6 +6,7 @@ unknown one is looped over. Several short rows share a tile (AStitch's horizonta
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -13,6 +14,7 @@ from math import prod
 from hemstitch.ir.dims import Dim, divides
 from hemstitch.ir.dims import product as product_of
 from hemstitch.ir.types import DType
+from hemstitch.kernel.dependence import most_alive
 from hemstitch.kernel.index import Axis
 from hemstitch.kernel.nodes import (
     Accumulate,
@@ -26,23 +28,26 @@ from hemstitch.kernel.nodes import (
     Stmt,
     walk,
 )
+from hemstitch.stitch.online import LONGEST_ROW
+from hemstitch.stitch.products import LEAST_TILE
+from hemstitch.stitch.products import MOST_ROWS as MOST_PRODUCT_ROWS
 
 LARGEST_WHOLE = 8192  # lanes of a row that stay in registers: 16 warps, 16 elements a thread
 LOOPED = 1024  # lanes of a tile of a longer row
 TILE = 2048  # elements that a tile should have, so that each thread keeps several loads in flight
 PER_WARP = 512  # elements: 16 for each thread
 MOST_ROWS = 64
+SECTOR = 8  # elements of f32 that come from memory together
 MOST_WARPS = 16
+THREADS = 32  # of a warp
+REGISTERS = 192  # of the 255 of a thread, for values: the others hold addresses and masks
 # Products of matrices
-LEAST_DOT = 16  # rows, lanes and steps of the smallest tile that matrix units take
-MOST_DOT_ROWS = 128
 ACCUMULATED = 16384  # elements of a tile that is added up in registers: 64 a thread of 8 warps
 ACCUMULATED_ONE_BY_ONE = 8192  # of f32, whose operands are there too
 DOT_PER_WARP = 1024
 MOST_DOT_WARPS = 8
 DOT_PROGRAMS = 12  # of that many wanted, one that has large tiles of products is enough
 GROUP = 4  # warps that work on one product together
-MOST_DOT_LANES = 256  # of a row whose products stay in registers
 BLOCK = 64  # lanes of a longer row at a time
 BLOCK_ONE_BY_ONE = 32
 MOST_STEPS = 64  # whose operands fit shared memory at once
@@ -114,13 +119,55 @@ def choose(nest: Nest, hint: Callable[[Dim], int], programs: int, shape: Shape =
     products = [s for s in walk(nest.body) if isinstance(s, Contract | AccumulateProduct)]
     if products:
         return _choose_products(nest, products, lanes, hint, programs, shape)
+    lanes = _in_blocks(nest, lanes, shape)
+    least = _least_rows(nest)
+    if least > 1:
+        lanes = {axis: _at_most(shape.elements // least, each) for axis, each in lanes.items()}
     widest = max((each.size for each in lanes.values()), default=1)
     rows = 1
     if nest.rows and not _is_bounded_by_its_row(nest) and not _adds_to_other_rows(nest):
         count = hint(product_of(axis.extent for axis in nest.rows))
-        enough = power_of_two(count // programs + 1) // 2
+        enough = max(power_of_two(count // programs + 1) // 2, least)
         rows = max(1, min(MOST_ROWS, shape.elements // widest, enough))
-    return Tiling(rows, lanes, shape.per_warp)
+    return Tiling(rows, lanes, _per_warp(nest, shape))
+
+
+def _per_warp(nest: Nest, shape: Shape) -> int:
+    """Fewer elements for each warp where their values would not fit its registers."""
+    found = shape.per_warp
+    while _most_alive(nest) * found > REGISTERS * THREADS and found > THREADS:
+        found //= 2
+    return found
+
+
+def _most_alive(nest: Nest) -> int:
+    return max((most_alive(loop.body) for loop in tile_loops(nest)), default=0)
+
+
+def _in_blocks(nest: Nest, lanes: Mapping[Axis, Lanes], shape: Shape) -> dict[Axis, Lanes]:
+    """Of rows that one loop alone walks over, so many lanes at a time that their values fit the
+    registers of few warps: the more warps, the fewer are left for each."""
+    loops = Counter(loop.axis for loop in tile_loops(nest))
+    most = GROUP * _per_warp(nest, shape)
+    is_crowded = _per_warp(nest, shape) < shape.per_warp
+    return {
+        axis: Lanes(most, False) if is_crowded and loops[axis] == 1 and each.size > most else each
+        for axis, each in lanes.items()
+    }
+
+
+def _least_rows(nest: Nest) -> int:
+    """Where neighbours in memory are in other rows, a tile has those that come with the first."""
+    for loop in tile_loops(nest) if nest.rows else ():
+        last = nest.rows[-1]
+        loads = (s.index for s in walk(loop.body) if isinstance(s, Load))
+        if any(i.coefficient(last) == 1 and i.coefficient(loop.axis) not in (0, 1) for i in loads):
+            return SECTOR
+    return 1
+
+
+def _at_most(size: int, lanes: Lanes) -> Lanes:
+    return lanes if lanes.whole else replace(lanes, size=min(size, lanes.size))
 
 
 def _choose_products(
@@ -134,17 +181,17 @@ def _choose_products(
     """As many rows as registers hold beside the widest tile, but tiles for all programs."""
     has_units = all(product.source.bytes == HALF for product in products)
     block = Lanes(BLOCK if has_units else BLOCK_ONE_BY_ONE, False)
-    lanes = {axis: replace(each, size=max(LEAST_DOT, each.size)) for axis, each in lanes.items()}
+    lanes = {axis: replace(each, size=max(LEAST_TILE, each.size)) for axis, each in lanes.items()}
     long = [loop.axis for loop in tile_loops(nest) if _has_product(loop)]
-    long = [axis for axis in long if not lanes[axis].whole or lanes[axis].size > MOST_DOT_LANES]
+    long = [axis for axis in long if not lanes[axis].whole or lanes[axis].size > LONGEST_ROW]
     lanes |= dict.fromkeys(long, block)  # long rows go by in blocks
     widest = max(each.size for each in lanes.values())
     *outer, last = (hint(axis.extent) for axis in nest.rows)
     most = (ACCUMULATED if has_units else ACCUMULATED_ONE_BY_ONE) * shape.elements // TILE
     # Of long rows what is not added up is a block, and soon gone.
     held = 1 if long and has_units else power_of_two(len(products))
-    rows = min(MOST_DOT_ROWS, most // held // widest, power_of_two(last))
-    while rows > LEAST_DOT and DOT_PROGRAMS * prod(outer) * -(-last // rows) < programs:
+    rows = min(MOST_PRODUCT_ROWS, most // held // widest, power_of_two(last))
+    while rows > LEAST_TILE and DOT_PROGRAMS * prod(outer) * -(-last // rows) < programs:
         rows //= 2
     steps: dict[Axis, Lanes] = {}
     for loop in tile_loops(nest):
@@ -158,7 +205,7 @@ def _choose_products(
     per_warp = DOT_PER_WARP * shape.per_warp // PER_WARP
     if long and not has_units:
         per_warp //= 2
-    return Tiling(max(LEAST_DOT, rows), lanes, per_warp, steps)
+    return Tiling(max(LEAST_TILE, rows), lanes, per_warp, steps)
 
 
 def _has_product(loop: Loop) -> bool:
@@ -169,10 +216,10 @@ def _steps(product: Contract, widest: int, again: bool) -> Lanes:
     """The whole sum at once, if it is short, else in blocks, several of which are loaded ahead.
     `again`: for each of several blocks of lanes, so that the left operand had better stay."""
     extent, most = product.axis.extent, most_steps(product.source)
-    if isinstance(extent, int) and extent <= (MOST_DOT_LANES if again else most):
-        return Lanes(max(LEAST_DOT, power_of_two(extent)), True)
+    if isinstance(extent, int) and extent <= (LONGEST_ROW if again else most):
+        return Lanes(max(LEAST_TILE, power_of_two(extent)), True)
     block = min(STEP_BYTES, BLOCK_BYTES // widest) // product.source.bytes
-    return Lanes(max(LEAST_DOT, min(most, block)), False)
+    return Lanes(max(LEAST_TILE, min(most, block)), False)
 
 
 def most_steps(source: DType, again: bool = False) -> int:

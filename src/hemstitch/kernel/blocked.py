@@ -1,0 +1,390 @@
+"""Products of matrices over blocks of rows, for printers that have vectors and no matrix units.
+
+A nest with products takes a block of its last row axis at a time. Between its products the
+statements run row by row; a product is a loop over the block's rows and its lanes that does nothing
+else (`TileProduct`), from operands in memory to a tile in the task's memory. What a row keeps from
+one part to another has a place there for each row of the block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from hemstitch.ir.dims import Dim, quotient
+from hemstitch.ir.graph import Op
+from hemstitch.ir.types import DType
+from hemstitch.kernel.dependence import PURE, needed_for, operands_of
+from hemstitch.kernel.index import Axis, Computed, Index, Variable, at
+from hemstitch.kernel.nodes import (
+    EPILOGUE_ROWS,
+    Accumulate,
+    AccumulateInto,
+    Buffer,
+    Constant,
+    Contract,
+    Finish,
+    Init,
+    Kernel,
+    Let,
+    Load,
+    Loop,
+    Nest,
+    Position,
+    Random,
+    Role,
+    Stmt,
+    Store,
+    statements,
+    walk,
+)
+from hemstitch.kernel.rewrite import Rewriter, defined, used
+
+MOST_ROWS = EPILOGUE_ROWS  # of a block: sums of rows in single precision grow no longer
+EVEN = 4  # rows that registers hold at least
+VECTOR = 16  # elements: rows of a tile start at whole vectors, whatever the target
+
+
+@dataclass(frozen=True, slots=True)
+class TileProduct:
+    """What `Loop(rows, Loop(lanes, (contract, store)))` says: store[row, lane] is the sum over the
+    contract's axis of left[row, step] * right[step, lane], all f32. The lanes of `right` and of the
+    store lie side by side."""
+
+    rows: Axis
+    lanes: Axis
+    contract: Contract
+    left: Load
+    right: Load
+    store: Store
+
+    @staticmethod
+    def of(loop: Loop) -> TileProduct | None:
+        match loop.body:
+            case (
+                Loop(lanes, (Contract(body=(Load() as left, Load() as right)) as c, Store() as s)),
+            ):
+                return TileProduct(loop.axis, lanes, c, left, right, s)
+            case _:
+                return None
+
+
+def blocked(kernel: Kernel) -> Kernel:
+    """The same kernel with products of tiles, in nests whose rows can go by in blocks."""
+    if not any(isinstance(statement, Contract) for statement in statements(kernel)):
+        return kernel
+    buffers, phases = list(kernel.buffers), []
+    for phase in kernel.phases:
+        nests = []
+        for nest in phase.nests:
+            found = in_blocks(nest)
+            nests.append(nest if found is None else found[0])
+            buffers += [] if found is None else found[1]
+        phases.append(replace(phase, nests=tuple(nests)))
+    changed = replace(kernel, phases=tuple(phases))
+    touched = set(_task_buffers(statements(changed)))
+    kept = (b for b in buffers if b.role is not Role.TASK or b in touched)
+    return replace(changed, buffers=tuple(kept))
+
+
+def in_blocks(nest: Nest) -> tuple[Nest, list[Buffer]] | None:
+    """A nest with products over blocks of rows, and the memory that it needs besides."""
+    if not any(isinstance(statement, Contract) for statement in walk(nest.body)):
+        return None
+    blocks = _Blocks(nest)
+    try:
+        return blocks.nest(), blocks.buffers
+    except _Unblockable:
+        return None
+
+
+class _Unblockable(Exception):
+    """The products of a nest are not where its rows could be cut."""
+
+
+@dataclass(slots=True)
+class _Part:
+    """Statements that run row by row, and the products behind them."""
+
+    statements: list[Stmt] = field(default_factory=list)
+    products: list[Loop] = field(default_factory=list)
+
+
+class _Blocks:
+    """One nest, its last row axis cut into `block` and `inner`."""
+
+    def __init__(self, nest: Nest) -> None:
+        self.old = nest
+        self.buffers: list[Buffer] = []
+        self.panels: list[Stmt] = []
+        self.parts = [_Part()]
+
+    def nest(self) -> Nest:
+        nest = self.old
+        if not nest.rows or any(a.outer is nest.rows[-1] for a in _axes(nest.body)):
+            raise _Unblockable
+        *outer, row = nest.rows
+        self.rows = _rows_of_block(row.extent)
+        block = Axis(f"{row.name}b", quotient(row.extent + (self.rows - 1), self.rows))
+        self.inner = Axis(f"{row.name}e", self.rows, block, row.extent)
+        self.cut: Mapping[Variable, Index] = {row: at(block).scaled(self.rows) + at(self.inner)}
+        for position, statement in enumerate(nest.body):
+            self._add(statement, nest.body[:position])
+        weight = (nest.weight + sum(map(_weight, self._products()))) * self.rows
+        body = (*self._connected(), *nest.epilogue)
+        return Nest(
+            *((*outer, block), nest.prologue, body, (), weight, nest.why),
+            panels=tuple(self.panels),
+        )
+
+    def _products(self) -> Iterator[Loop]:
+        return (loop for part in self.parts for loop in part.products)
+
+    # --- parts
+
+    def _add(self, statement: Stmt, before: Sequence[Stmt]) -> None:
+        """To the last part, or to a new one where it is a loop over lanes with products."""
+        is_lanes = isinstance(statement, Loop) and statement.lanes
+        inside = statement.body if isinstance(statement, Loop) else ()
+        contracts = [s for s in inside if isinstance(s, Contract)] if is_lanes else []
+        if not contracts:
+            if any(isinstance(s, Contract) for s in walk([statement])):
+                raise _Unblockable
+            self.parts[-1].statements.append(statement)
+            return
+        assert isinstance(statement, Loop)
+        part, following = self.parts[-1], _Part()
+        following.statements = _taken_inits(part)
+        alone = _only_store(statement)
+        summed: dict[str, Stmt] = {}
+        for contract in contracts:
+            left = self._left(contract, part, inside)
+            right = self._right(contract, statement.axis, (*before, *inside))
+            store = alone or self._tile(contract, statement.axis)
+            tile = Contract(
+                *(store.value, contract.axis, (left, right), left.name, right.name),
+                *(DType.F32, DType.F32),
+            )
+            lanes = Loop(statement.axis, (tile, store), lanes=True)
+            part.products.append(Loop(self.inner, (lanes,), lanes=False))
+            summed[contract.name] = Load(contract.name, store.buffer, store.index)
+        if alone is None:
+            rest = (summed[s.name] if isinstance(s, Contract) else s for s in inside)
+            following.statements.append(replace(statement, body=tuple(_live(rest))))
+        self.parts.append(following)
+
+    def _left(self, contract: Contract, part: _Part, inside: Sequence[Stmt]) -> Load:
+        """Where it lies, or a tile of its own that the rows before have filled."""
+        needed = needed_for(contract.left, _operands_before(contract, inside))
+        if (load := _plain(needed)) is not None:
+            return load
+        steps, name = contract.axis, f"{contract.name}_left"
+        buffer, index = self._rows_of(name, steps.extent, steps)
+        value, filled = _as_f32(contract.left, contract.source, needed)
+        part.statements.append(Loop(steps, (*filled, Store(buffer, index, value)), lanes=True))
+        return Load(f"{name}_in", buffer, index)
+
+    def _right(self, contract: Contract, lanes: Axis, ready: Sequence[Stmt]) -> Load:
+        """Where it lies, or a panel that is filled once for all blocks of rows."""
+        needed = needed_for(contract.right, (*ready, *contract.body))
+        is_task = (isinstance(s, Load) and s.buffer.role is Role.TASK for s in needed)
+        known = {name for s in self.old.prologue for name in defined(s)}
+        if any(is_task) or not operands_of(needed) <= known:
+            raise _Unblockable
+        load = _plain(needed)
+        if load is not None and load.index.coefficient(lanes) == 1:
+            return load
+        name, step = f"{contract.name}_right", _odd_vectors(lanes.extent)
+        buffer = self._new(name, step * contract.axis.extent, "a panel: steps by lanes")
+        index = at(contract.axis).scaled(step) + at(lanes)
+        copies = {n: f"{n}_{name}" for s in needed for n in defined(s)}
+        again = [Rewriter(copies).statement(s) for s in needed]
+        value, filled = _as_f32(copies[contract.right], contract.source, again)
+        stored = Loop(lanes, (*filled, Store(buffer, index, value)), lanes=True)
+        self.panels.append(Loop(contract.axis, (stored,), lanes=False))
+        return Load(f"{name}_in", buffer, index)
+
+    def _tile(self, contract: Contract, lanes: Axis) -> Store:
+        buffer, index = self._rows_of(f"{contract.name}_tile", lanes.extent, lanes)
+        return Store(buffer, index, f"{contract.name}_sum")
+
+    # --- memory
+
+    def _new(self, name: str, size: Dim, why: str, dtype: DType = DType.F32) -> Buffer:
+        self.buffers.append(Buffer(name, dtype, Role.TASK, size, why))
+        return self.buffers[-1]
+
+    def _rows_of(self, name: str, extent: Dim, axis: Axis) -> tuple[Buffer, Index]:
+        """So many f32 for each row of a block."""
+        step = _whole_vectors(extent)
+        buffer = self._new(name, step * self.rows, "a tile of rows")
+        return buffer, at(self.inner).scaled(step) + at(axis)
+
+    def _connected(self) -> Iterator[Stmt]:
+        """The parts as loops over the rows of a block, what they hand on in memory."""
+        reaches = _Reach(self.old, self.parts)
+        rooms = {b: replace(b, size=_whole_vectors(b.size) * self.rows) for b in reaches.buffers}
+        self.buffers += rooms.values()
+        kept = {
+            name: self._new(f"{name}_kept", self.rows, "a value of each row", dtype)
+            for name, dtype in reaches.names.items()
+        }
+
+        def place(buffer: Buffer, index: Index) -> tuple[Buffer, Index]:
+            if buffer not in rooms:
+                return buffer, index
+            return rooms[buffer], at(self.inner).scaled(_whole_vectors(buffer.size)) + index
+
+        for number, part in enumerate(self.parts):
+            own = {name for s in part.statements for name in defined(s)}
+            wanted = {name for s in part.statements for name in used(s)} & kept.keys() - own
+            names = {name: f"{name}_{number}" for name in sorted(wanted)}
+            rewriter = Rewriter(names, lambda index: index.substitute(self.cut), place)
+            body: list[Stmt] = [Load(n, kept[o], at(self.inner)) for o, n in names.items()]
+            for statement in part.statements:
+                body.append(rewriter.statement(statement))
+                left = (name for name in defined(statement) if name in kept)
+                body += [Store(kept[name], at(self.inner), name) for name in left]
+            if part.statements:
+                yield Loop(self.inner, tuple(body), lanes=False)
+            yield from map(rewriter.statement, part.products)
+
+
+class _Reach:
+    """What rows hand on from part to part: `names` of values and their types, row `buffers`."""
+
+    def __init__(self, nest: Nest, parts: Sequence[_Part]) -> None:
+        made = [{name for s in part.statements for name in defined(s)} for part in parts]
+        read = [{name for s in part.statements for name in used(s)} for part in parts]
+        types = _types(nest)
+        self.names = {
+            name: types[name]
+            for number, names in enumerate(made)
+            for name in sorted(names)
+            if any(name in later for later in read[number + 1 :])
+        }
+        lasting = _task_buffers([*nest.prologue, *nest.epilogue])
+        touched = [_task_buffers(run) for part in parts for run in (part.statements, part.products)]
+        known = _task_buffers(nest.body)
+        self.buffers = [
+            buffer
+            for buffer in known
+            if buffer not in lasting and sum(buffer in found for found in touched) > 1
+        ]
+
+
+def _rows_of_block(extent: Dim) -> int:
+    """As many as are allowed, or fewer that come out even."""
+    if not isinstance(extent, int):
+        return MOST_ROWS
+    blocks = max(1, -(-extent // MOST_ROWS))
+    sizes = range(min(extent, MOST_ROWS), extent // (2 * blocks), -1)
+    whole = (size for size in sizes if extent % size == 0)
+    return max(whole, key=lambda size: (size % EVEN == 0, size), default=-(-extent // blocks))
+
+
+def _whole_vectors(extent: Dim) -> Dim:
+    return quotient(extent + (VECTOR - 1), VECTOR) * VECTOR
+
+
+def _odd_vectors(extent: Dim) -> Dim:
+    """An odd number of cache lines, so that those of a column are spread over a cache's sets."""
+    vectors = quotient(extent + (VECTOR - 1), VECTOR)
+    return (quotient(vectors, 2) * 2 + 1) * VECTOR
+
+
+def _weight(loop: Loop) -> Dim:
+    """Of a row: as much as a vector of multiplications is one element of other work."""
+    tile = TileProduct.of(loop)
+    assert tile is not None
+    return quotient(tile.lanes.extent * tile.contract.axis.extent, VECTOR)
+
+
+def _axes(body: Iterable[Stmt]) -> Iterator[Axis]:
+    return (s.axis for s in walk(body) if isinstance(s, Loop | Contract))
+
+
+def _operands_before(contract: Contract, inside: Sequence[Stmt]) -> Sequence[Stmt]:
+    return (*inside[: inside.index(contract)], *contract.body)
+
+
+def _plain(needed: Sequence[Stmt]) -> Load | None:
+    """The operand, where it is f32 in memory."""
+    match needed:
+        case [Load(_, buffer, index, None) as load] if buffer.dtype is DType.F32:
+            return None if any(isinstance(v, Computed) for v, _ in index.terms) else load
+        case _:
+            return None
+
+
+def _as_f32(name: str, source: DType, body: Sequence[Stmt]) -> tuple[str, Sequence[Stmt]]:
+    if source is DType.F32:
+        return name, body
+    wide = f"{name}_wide"
+    return wide, (*body, Let(wide, Op.CAST, (name,), source, DType.F32))
+
+
+def _only_store(loop: Loop) -> Store | None:
+    """Of a loop that only stores a product, where a product of tiles can."""
+    match loop.body:
+        case (Contract(name), Store(buffer, index, value) as store) if (
+            value == name and buffer.dtype is DType.F32 and index.coefficient(loop.axis) == 1
+        ):
+            return None if any(isinstance(v, Computed) for v, _ in index.terms) else store
+        case _:
+            return None
+
+
+def _taken_inits(part: _Part) -> list[Stmt]:
+    """The accumulators at the end of a part that the next loop adds to."""
+    finished = {s.accumulator for s in part.statements if isinstance(s, Finish)}
+    taken = [s for s in part.statements if isinstance(s, Init) and s.name not in finished]
+    names = {init.name for init in taken if isinstance(init, Init)}
+    if any(isinstance(s, Accumulate) and s.accumulator in names for s in walk(part.statements)):
+        raise _Unblockable
+    part.statements = [s for s in part.statements if s not in taken]
+    return list(taken)
+
+
+def _live(body: Iterable[Stmt]) -> list[Stmt]:
+    """Without what only products have read."""
+    found: list[Stmt] = []
+    wanted: set[str] = set()
+    for statement in reversed(tuple(body)):
+        if not isinstance(statement, PURE) or statement.name in wanted:
+            found.append(statement)
+            wanted |= set(used(statement))
+    return found[::-1]
+
+
+def _task_buffers(body: Iterable[Stmt]) -> list[Buffer]:
+    found: dict[Buffer, None] = {}
+    for statement in walk(body):
+        if isinstance(statement, Load | Store | AccumulateInto):
+            found[statement.buffer] = None
+        if isinstance(statement, AccumulateInto) and statement.positions is not None:
+            found[statement.positions] = None
+    return [buffer for buffer in found if buffer.role is Role.TASK]
+
+
+def _types(nest: Nest) -> Mapping[str, DType]:
+    """Of the values that the statements of a row make, outside loops."""
+    found: dict[str, DType] = {}
+    inits = {s.name: s.dtype for s in nest.body if isinstance(s, Init)}
+    for statement in nest.body:
+        match statement:
+            case Let(name, _, _, _, dtype) | Constant(name, _, dtype):
+                found[name] = dtype.compute
+            case Load(name, buffer):
+                found[name] = buffer.dtype.compute
+            case Finish(name, accumulator, position):
+                found[name] = inits[accumulator].compute
+                if position is not None:
+                    found[position] = DType.I64
+            case Random(name):
+                found[name] = DType.F32
+            case Position(name):
+                found[name] = DType.I64
+            case _:
+                pass
+    return found

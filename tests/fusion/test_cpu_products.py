@@ -1,0 +1,249 @@
+"""Products of matrices inside kernels of a processor: which, in what blocks, and their values."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+
+from hemstitch.fusion.plan import KernelStep, LibraryStep
+from hemstitch.fusion.planner import make_plan
+from hemstitch.kernel.blocked import TileProduct, blocked
+from hemstitch.kernel.nodes import Contract, Loop, statements
+from hemstitch.kernel.printer import show
+from hemstitch.kernel.verify import verify
+from hemstitch.options import Options
+from hemstitch.runtime import interpret
+from hemstitch.stitch.machine import generic_cpu
+from tests.compiled import Simulation, assert_close, execute, plan_for, plans_of
+from tests.fusion.test_products import SEEDS, Around
+
+CPU = generic_cpu(2, 8)
+ALWAYS = replace(CPU, launch_seconds=1.0)  # whatever it costs
+
+
+def steps_of(function, *arguments, machine=CPU, **options):
+    ((graph, _),) = plans_of(function, arguments, CPU)
+    return make_plan(graph, machine, Options(**options)).steps
+
+
+def kinds(steps):
+    return [type(step) for step in steps]
+
+
+def products(steps):
+    found = (s for step in steps if isinstance(step, KernelStep) for s in _all(step))
+    return sum(isinstance(statement, Contract) for statement in found)
+
+
+def _all(step):
+    return statements(step.stitched.kernel)
+
+
+def zeros(*shape, dtype=torch.float32):
+    return torch.zeros(shape, dtype=dtype)
+
+
+def attention(q, k, v, mask):
+    return torch.softmax(q @ k.transpose(-1, -2) * 0.125 + mask, -1) @ v
+
+
+def heads(queries, keys, depth=64, dtype=torch.float32):
+    torch.manual_seed(0)
+    made = (torch.randn(3, 4, length, depth, dtype=dtype) for length in (queries, keys, keys))
+    return (*made, torch.randn(3, 1, queries, keys, dtype=dtype))
+
+
+def softmax_then_product(scores, value):
+    return torch.softmax(scores, -1).reshape(96, 32, 32) @ value
+
+
+# --- what is fused
+
+
+def test_a_softmax_and_the_product_behind_it_are_one_kernel():
+    (step,) = steps_of(softmax_then_product, zeros(8, 12, 32, 32), zeros(96, 32, 64))
+    names = [buffer.size for buffer in step.stitched.kernel.parameters]
+    assert names == [8 * 12 * 32 * 32, 96 * 32 * 64, 96 * 32 * 64]  # no probabilities among them
+
+
+def test_the_switch_leaves_the_product_to_the_library():
+    arguments = zeros(8, 12, 32, 32), zeros(96, 32, 64)
+    steps = steps_of(softmax_then_product, *arguments, products=False)
+    assert kinds(steps) == [KernelStep, LibraryStep]
+
+
+def test_dropout_between_a_softmax_and_a_product_is_in_their_kernel():
+    def dropped(scores, value):
+        return F.dropout(torch.softmax(scores, -1), 0.1) @ value
+
+    steps = steps_of(dropped, zeros(96, 32, 32), zeros(96, 32, 64))
+    assert [step for step in steps if isinstance(step, KernelStep)] == list(steps[-1:])
+    assert products(steps) == 1
+
+
+@pytest.mark.parametrize("keys", [32, 128, 1000], ids=str)
+def test_attention_is_one_kernel_whatever_the_length_of_its_rows(keys):
+    assert kinds(steps_of(attention, *heads(32, keys))) == [KernelStep]
+
+
+def test_a_small_linear_layer_is_one_kernel_and_a_large_one_the_librarys():
+    def linear(x, weight, bias):
+        return F.gelu(F.linear(x, weight, bias))
+
+    assert kinds(steps_of(linear, zeros(16, 64), zeros(256, 64), zeros(256))) == [KernelStep]
+    large = zeros(512, 768), zeros(3072, 768), zeros(3072)
+    assert kinds(steps_of(linear, *large)) == [LibraryStep, KernelStep]
+
+
+def test_half_types_are_the_librarys_where_its_calls_are_long():
+    def linear(x, weight):
+        return torch.relu(x @ weight)
+
+    half = {"dtype": torch.bfloat16}
+    assert kinds(steps_of(linear, zeros(16, 64, **half), zeros(64, 256, **half))) == [KernelStep]
+    large = zeros(512, 256, **half), zeros(256, 256, **half)
+    assert kinds(steps_of(linear, *large)) == [LibraryStep, KernelStep]
+
+
+def test_a_vector_is_the_librarys():
+    def times(x, matrix):
+        return torch.relu(torch.bmm(matrix, x))
+
+    assert kinds(steps_of(times, zeros(96, 64, 1), zeros(96, 128, 64))) == [LibraryStep, KernelStep]
+
+
+# --- blocks
+
+
+def test_attention_as_blocks(golden):
+    (step,) = steps_of(attention, *(zeros(8, 12, 100, 64) for _ in range(3)), zeros(100, 100))
+    kernel = blocked(step.stitched.kernel)
+    verify(kernel)
+    golden(show(kernel) + "\n")
+
+
+def test_a_kernel_without_products_is_not_touched():
+    (step,) = steps_of(torch.relu, zeros(64, 64))
+    assert blocked(step.stitched.kernel) is step.stitched.kernel
+
+
+def _plan(graph):
+    """With all kernels in blocks, checked."""
+    plan = plan_for(graph, ALWAYS)
+    steps = []
+    for step in plan.steps:
+        if isinstance(step, KernelStep):
+            kernel = blocked(step.stitched.kernel)
+            verify(kernel)
+            step = replace(step, stitched=replace(step.stitched, kernel=kernel))
+        steps.append(step)
+    return replace(plan, steps=tuple(steps))
+
+
+@settings(max_examples=60, deadline=None)
+@given(SEEDS)
+def test_blocks_mean_what_the_graph_means(seed):
+    program = Around(seed)
+    found = Simulation({}, CPU.threads, order=(1, 0)).run(
+        program.graph, _plan(program.graph), program.arguments
+    )
+    assert_close(found, interpret.run(program.graph, program.arguments, precise=True), 1e-9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(SEEDS)
+def test_random_programs_compute_the_same_as_machine_code(seed):
+    program = Around(seed)
+    found = execute(program.graph, program.arguments, ALWAYS)
+    assert_close(found, interpret.run(program.graph, program.arguments), 1e-4)
+
+
+# --- values
+
+
+def compiled(function):
+    torch._dynamo.reset()
+    return torch.compile(
+        function, backend="hemstitch", options={"strict": True, "check": True, "cpu_products": True}
+    )
+
+
+def assert_as_exact(function, *arguments):
+    """At most twice as far from float64 as eager."""
+    found, eager = compiled(function)(*arguments), function(*arguments)
+    exact = function(*(argument.double() for argument in arguments))
+    assert found.dtype is eager.dtype and found.shape == eager.shape
+    assert torch.equal(found.isnan(), eager.isnan())
+    least = torch.finfo(eager.dtype).eps * exact.nan_to_num().abs().max()
+    error = float((eager.double() - exact).nan_to_num().abs().max())
+    assert float((found.double() - exact).nan_to_num().abs().max()) <= 2 * max(error, least)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(
+    ("queries", "keys", "depth"),
+    [(32, 32, 64), (1, 7, 5), (5, 1, 64), (33, 50, 40), (100, 100, 17), (64, 300, 64)],
+)
+def test_attention_of_any_size(queries, keys, depth, dtype):
+    assert_as_exact(attention, *heads(queries, keys, depth, dtype))
+
+
+def test_operands_that_lie_in_any_order():
+    torch.manual_seed(0)
+    x, y = torch.randn(6, 24, 40), torch.randn(6, 40, 24)
+    assert_as_exact(lambda a, b: torch.relu(a @ b), x, y)
+    assert_as_exact(lambda a, b: torch.relu(a.mT @ b.mT), x, y)
+    assert_as_exact(lambda a, b: torch.relu(a @ b), x[:, ::2], y[..., 3:17])
+    assert_as_exact(lambda a, b: torch.relu(a[1] @ b[0]), x, y)
+
+
+@pytest.mark.parametrize(("rows", "steps"), [((0, 8), 4), ((3, 8), 0)])
+def test_nothing_to_multiply(rows, steps):
+    def function(a, b):
+        return torch.relu(a @ b) + 1
+
+    x, y = torch.randn(*rows, steps), torch.randn(rows[0], steps, 6)
+    torch.testing.assert_close(compiled(function)(x, y), function(x, y))
+
+
+def test_infinities_and_nans_are_eagers():
+    x, y = torch.randn(4, 20, 16), torch.randn(4, 16, 19)
+    x[0, 1, 2], x[1, 3, 4], y[2, 5, 18] = float("inf"), float("nan"), -float("inf")
+    found, eager = compiled(lambda a, b: (a @ b) * 2)(x, y), (x @ y) * 2
+    torch.testing.assert_close(found, eager, equal_nan=True)
+
+
+def test_sizes_that_are_symbols():
+    function = torch.compile(
+        attention, backend="hemstitch", dynamic=True, options={"strict": True, "cpu_products": True}
+    )
+    for queries, keys in ((32, 48), (37, 51), (5, 129)):
+        arguments = heads(queries, keys)
+        torch.testing.assert_close(function(*arguments), attention(*arguments))
+
+
+def test_the_order_of_adding_up_is_always_the_same():
+    function, arguments = compiled(attention), heads(50, 60)
+    assert torch.equal(function(*arguments), function(*arguments))
+
+
+def test_gradients_through_a_product():
+    def loss(x, weight):
+        return torch.tanh(x @ weight).square().sum()
+
+    torch.manual_seed(0)
+    given = [torch.randn(20, 24, requires_grad=True), torch.randn(24, 40, requires_grad=True)]
+    expected = torch.autograd.grad(loss(*given), given)
+    found = torch.autograd.grad(compiled(loss)(*given), given)
+    torch.testing.assert_close(found, expected)
+
+
+def test_every_product_of_a_block_is_one_of_tiles():
+    (step,) = steps_of(attention, *heads(64, 64))
+    kernel = blocked(step.stitched.kernel)
+    loops = [s for s in statements(kernel) if isinstance(s, Loop)]
+    assert sum(TileProduct.of(loop) is not None for loop in loops) == 2
