@@ -19,6 +19,7 @@ from hemstitch.ir.dims import evaluate
 from hemstitch.ir.graph import Graph
 from hemstitch.ir.types import DType
 from hemstitch.kernel import interpret as kernel_interpreter
+from hemstitch.kernel.printer import show
 from hemstitch.kernel.verify import verify
 from hemstitch.options import Options
 from hemstitch.runtime import interpret
@@ -30,17 +31,27 @@ from hemstitch.runtime.returned import Result
 from hemstitch.stitch.begin import with_begins
 from hemstitch.stitch.group import Group, Tensor
 from hemstitch.stitch.machine import Machine, generic_cpu
+from hemstitch.stitch.stitch import stitch
 
 
 def plan_for(graph: Graph, machine: Machine, planner: str = "auto", *, alone: bool = False) -> Plan:
     """A checked plan. `alone`: one task runs what it can of each kernel, whatever it takes."""
     plan = make_plan(graph, machine, Options(planner=planner))
+    for step in plan.kernels:
+        assert_stitched(step, machine)
     if alone:
         plan = replace(plan, steps=tuple(_with_tickets(step, machine) for step in plan.steps))
     verify_plan(plan)
     for step in plan.kernels:
         verify(step.stitched.kernel)
     return plan
+
+
+def assert_stitched(step: KernelStep, machine: Machine) -> None:
+    """The kernel is what stitching its groups gives, though it may have been made for others."""
+    fresh, kernel = stitch(step.groups, machine, "fresh"), step.stitched.kernel
+    assert show(replace(fresh.kernel, name=kernel.name)) == show(kernel)
+    assert fresh.tensors == step.stitched.tensors
 
 
 def _with_tickets(step: Step, machine: Machine) -> Step:

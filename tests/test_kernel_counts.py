@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from benchmarks import cases
 from hemstitch.explain import explain
 
 OPTIONS = {"strict": True, "check": True}
@@ -196,25 +197,13 @@ def test_adamw_over_many_tensors(count):
 def test_pytorchs_own_adamw():
     """Its step counters are tensors that every row reads and the kernel replaces."""
 
-    def update(parameters, gradients, means, squares, steps):
-        torch.optim._functional.adamw(
-            *(parameters, gradients, means, squares, [], steps),
-            amsgrad=False,
-            beta1=0.9,
-            beta2=0.999,
-            lr=1e-3,
-            weight_decay=0.01,
-            eps=1e-8,
-            maximize=False,
-        )
-
     shapes = [SHAPES[k % 9] for k in range(60)]
     lists = [[random(*shape, seed=seed + k) for k, shape in enumerate(shapes)] for seed in (0, 90)]
     means = [torch.zeros(shape) for shape in shapes]
     squares = [torch.rand(shape) for shape in shapes]
     arguments = *lists, means, squares, [torch.ones(()) for _ in shapes]
-    assert len(kernels(update, *arguments)) <= 2
-    check_numbers(update, arguments)
+    assert len(kernels(cases.adamw, *arguments)) <= 2
+    check_numbers(cases.adamw, arguments)
 
 
 def rows_then_columns(x):

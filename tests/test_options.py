@@ -45,7 +45,12 @@ def test_other_variables_are_not_ours() -> None:
         ({"planer": "auto"}, None, {}, 'no option "planer"\n  hint: did you mean "planner"?'),
         ({"zzz": 1}, None, {}, "hint: the options are target, planner"),
         ({"planner": "convservative"}, None, {}, 'did you mean "conservative"?'),
-        ({"planner": 3}, None, {}, "cannot be 3\n  hint: it can be 'auto', 'conservative'"),
+        (
+            {"planner": 3},
+            None,
+            {},
+            "cannot be 3\n  hint: it can be 'auto', 'conservative'",
+        ),
         ({"pack": 1}, None, {}, '"pack" cannot be 1\n  hint: it can be True or False'),
         (None, "max-autotun", {}, 'did you mean "max-autotune"?'),
         (None, None, {"HEMSTITCH_STRICT": "maybe"}, 'HEMSTITCH_STRICT is a switch, not "maybe"'),

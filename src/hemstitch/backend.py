@@ -6,6 +6,7 @@ import importlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,12 +14,14 @@ import torch.fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._guards import TracingContext
 
-from hemstitch.compile import Compiled, compile_graph
+from hemstitch.compile import Begun, Compiled, begin, finish
 from hemstitch.errors import GraphWarning
+from hemstitch.frontend.as_traced import AsTraced
 from hemstitch.frontend.decompose import decompositions
 from hemstitch.frontend.direct import Part, direct
 from hemstitch.frontend.partition import partition
 from hemstitch.options import Options
+from hemstitch.runtime.background import Deferred, Job, later
 from hemstitch.runtime.verified import Verified
 
 Function = Callable[..., Any]
@@ -42,15 +45,17 @@ def compile_with(
     options: Options,
     observe: Observer | None = None,
     plan_only: bool = False,
+    submit: Callable[[Job], None] = later,
 ) -> Function:
     """The same, telling `observe` of every graph: ("forward" | "backward" | "inference", it).
 
-    `plan_only`: kernels are not built, and the callable runs what torch traced.
+    `plan_only`: kernels are not built, and the callable runs what torch traced. `submit`: takes
+    what the option `asynchronous` leaves for later.
     """
     parts: dict[str, Part] = {}
     recorder = _recorder(options)
     forward, backward, inference = (
-        _GraphCompiler(kind, options, observe, plan_only, parts, recorder)
+        _GraphCompiler(kind, options, observe, plan_only, parts, recorder, submit)
         for kind in ("forward", "backward", "inference")
     )
     whole: Function = aot_autograd(
@@ -67,7 +72,7 @@ def compile_with(
 @dataclass(frozen=True, slots=True)
 class _GraphCompiler:
     """What AOTAutograd calls for one of its graphs. `parts`: takes what came out of it.
-    `recorder`: makes CUDA graphs of calls."""
+    `recorder`: makes CUDA graphs of calls. `submit`: as in `compile_with`."""
 
     kind: str
     options: Options
@@ -75,6 +80,7 @@ class _GraphCompiler:
     plan_only: bool
     parts: dict[str, Part]
     recorder: Any
+    submit: Callable[[Job], None]
 
     def __call__(self, gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Function:
         run = self._run(gm, inputs)
@@ -83,18 +89,28 @@ class _GraphCompiler:
 
     def _run(self, gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Function:
         """What cannot be compiled as a whole runs as torch traced it, after one warning."""
+        options = self.options
         try:
-            private = self._private_results()
-            compiled = compile_graph(gm, inputs, self.options, private, plan_only=self.plan_only)
+            begun = begin(gm, inputs, options, self._private_results())
+            make = partial(self._finish, begun, gm, inputs)
+            if not options.asynchronous:
+                return make()
+            return Deferred(AsTraced(gm, begun.captured), make, self.submit, options.strict)
         except Exception as error:
-            if self.options.strict:
+            if options.strict:
                 raise
             warnings.warn(GraphWarning(error), stacklevel=2)
-            return _boxed(gm)
+            return AsTraced(gm)
+
+    def _finish(self, begun: Begun, gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Function:
+        compiled = finish(begun, self.options, plan_only=self.plan_only)
+        if self.options.asynchronous and compiled.target == "cuda":
+            # Kernels own memory that was written in this thread's stream, not in the program's.
+            torch.cuda.current_stream(begun.captured.device).synchronize()
         if self.observe is not None:
             self.observe(self.kind, compiled)
         if compiled.executable is None:
-            return _boxed(gm)
+            return AsTraced(gm)
         if self.options.verify:
             return _verified(compiled)
         if self.recorder is not None:
@@ -128,13 +144,3 @@ def _verified(compiled: Compiled) -> Verified:
         *(executable, captured.graph, compiled.plan),
         *(captured.returns, captured.constants, captured.device),
     )
-
-
-def _boxed(gm: torch.fx.GraphModule) -> Function:
-    def run(arguments: list[object]) -> Any:
-        given = list(arguments)
-        arguments.clear()
-        return gm(*given)
-
-    run._boxed_call = True  # type: ignore[attr-defined]
-    return run

@@ -1,4 +1,4 @@
-"""The whole compiler, top to bottom. Read this file first."""
+"""The whole compiler, top to bottom: `begin`, then `finish`. Read this file first."""
 
 from __future__ import annotations
 
@@ -26,45 +26,67 @@ from hemstitch.stitch.machine import Machine, generic_cpu, generic_gpu
 class Compiled:
     """One graph through all stages: what was captured, what it became, what runs.
 
-    `target`: what its kernels are made for, "cpu", "cuda" or "interpret". `executable`: None where
-    only a plan was asked for.
+    `target`: what its kernels are made for, "cpu", "cuda" or "interpret"; `machine`: what it was
+    planned for. `executable`: None where only a plan was asked for.
     """
 
     captured: Captured
     graph: Graph
     plan: Plan
     target: str
+    machine: Machine
     executable: Executable | None
 
 
-def compile_graph(
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What there is to know of one graph while PyTorch traces, and of the machine as it is used
+    now. `arguments`: how many a call brings; `target`: as in `Compiled`."""
+
+    captured: Captured
+    arguments: int
+    target: str
+    machine: Machine
+
+
+def begin(
     traced: TracedGraph,
     example_inputs: Sequence[object],
     options: Options,
     private: int | None = None,
-    *,
-    plan_only: bool = False,
-) -> Compiled:
-    """One functional ATen graph, as AOTAutograd gives it, to a callable on a list of arguments.
+) -> Begun:
+    """One functional ATen graph, as AOTAutograd gives it, in the compiler's own terms.
 
     `private`: how many of its results the user gets; the others are kept for backward.
-    `plan_only`: stop before kernels are built, for a device that is not there.
     """
     captured = capture(traced, example_inputs, private)
     target = target_of(captured.device, options)
+    machine = machine_for(target, multiprocessors(captured.device))
+    machine = replace(machine, meets=options.global_stitching)
+    if target == "cpu" and not options.cpu_products:
+        machine = replace(machine, products={})
+    return Begun(captured, len(example_inputs), target, machine)
+
+
+def finish(begun: Begun, options: Options, *, plan_only: bool = False) -> Compiled:
+    """All that is left to do, in any thread: a callable on a list of arguments.
+
+    `plan_only`: stop before kernels are built, for a device that is not there.
+    """
+    captured, target = begun.captured, begun.target
     graph = optimize(captured.graph, captured.builder, check=options.check)
-    plan = make_plan(graph, machine_for(target, multiprocessors(captured.device)), options)
+    plan = make_plan(graph, begun.machine, options)
     if options.check:
         verify_plan(plan)
         for step in plan.kernels:
             verify_kernel(step.stitched.kernel)
     if plan_only:
-        return Compiled(captured, graph, plan, target, None)
+        return Compiled(captured, graph, plan, target, begun.machine, None)
     launches = build(plan, replace(options, target=target), captured.device)
-    arguments = len(example_inputs) + len(captured.constants)
+    arguments = begun.arguments + len(captured.constants)
     assembly = assemble(plan, launches, captured.returns, arguments, captured.device)
     executable = Executable(assembly, graph.symbols, captured.constants, options.recycle)
-    return Compiled(captured, graph, plan, target, executable)
+    return Compiled(captured, graph, plan, target, begun.machine, executable)
 
 
 def machine_for(target: str, multiprocessors: int | None) -> Machine:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import copy
+import importlib
+import importlib.util
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,27 +19,32 @@ from torch._guards import detect_fake_mode
 
 from hemstitch.backend import compile_with
 from hemstitch.codegen.triton.kernel import print_kernel
-from hemstitch.compile import Compiled, machine_for
-from hemstitch.errors import UnsupportedError
+from hemstitch.compile import Compiled
+from hemstitch.errors import KernelBuildError, UnsupportedError
 from hemstitch.fusion.plan import KernelStep, LibraryFormStep, LibraryStep
 from hemstitch.ir.dims import Dim, evaluate
 from hemstitch.ir.graph import LibraryCall
 from hemstitch.kernel.nodes import Buffer, Role
 from hemstitch.kernel.printer import show
-from hemstitch.kernel.traffic import traffic
+from hemstitch.kernel.traffic import read_again, traffic
 from hemstitch.options import Options
 from hemstitch.runtime.build import program_of
-from hemstitch.runtime.device_facts import EMULATED, multiprocessors
+from hemstitch.runtime.device_facts import EMULATED
 from hemstitch.runtime.jit import host_target
 from hemstitch.stitch.group import Group
 from hemstitch.stitch.machine import Machine
+from hemstitch.stitch.online import walked_once
 from hemstitch.stitch.schedule import schedule
+
+PAGE = Path(__file__).with_name("explain.html.jinja")
 
 
 @dataclass(frozen=True, slots=True)
 class KernelInfo:
     """One launch. `reads` and `writes`: bytes of each buffer in memory, counted anew after each
     barrier or ticket, those among them that tasks exchange too (`kernel/traffic.py`);
+    `bytes_again`: those among the reads that an earlier phase had read, so that a cache may still
+    hold them;
     `scratch_bytes`: of all tasks together; `shared_bytes`: the part that tasks exchange.
     `schemes`: of its reductions, as in `stitch/schedule.py`;
     `source`: what the target compiles, LLVM or Triton; `ir`: the kernel IR it was printed from."""
@@ -46,6 +55,7 @@ class KernelInfo:
     schemes: tuple[str, ...]
     reads: dict[str, int]
     writes: dict[str, int]
+    bytes_again: int
     scratch_bytes: int
     shared_bytes: int
     barriers: int  # at which all tasks wait for all
@@ -86,6 +96,10 @@ class Report:
     def bytes_written(self) -> int:
         return sum(kernel.bytes_written for kernel in self.kernels)
 
+    @property
+    def bytes_again(self) -> int:
+        return sum(kernel.bytes_again for kernel in self.kernels)
+
     def to_json(self) -> str:
         totals = {
             "kernel_count": self.kernel_count,
@@ -93,6 +107,20 @@ class Report:
             "bytes_written": self.bytes_written,
         }
         return json.dumps({**totals, **asdict(self)}, indent=2)
+
+    def to_html(self, path: str | Path) -> None:
+        """All of it on one page, the sources folded away. The page needs no other file."""
+        if importlib.util.find_spec("jinja2") is None:
+            raise UnsupportedError(
+                "a report as HTML needs Jinja, which is not installed",
+                hint="pip install 'hemstitch[html]', or use to_json",
+            )
+        jinja2 = importlib.import_module("jinja2")  # only this needs it
+        environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+        environment.filters["bytes"] = _bytes
+        page = environment.from_string(PAGE.read_text(encoding="utf-8"))
+        text = page.render(report=self, calls=Counter(self.library_calls))
+        Path(path).write_text(text, encoding="utf-8")
 
     def __str__(self) -> str:
         calls = len(self.library_calls)
@@ -106,7 +134,7 @@ class Report:
                 f"{_bytes(kernel.bytes_read)} in, {_bytes(kernel.bytes_written)} out{meetings}"
             )
             lines.extend(f"            {place}" for place in kernel.origin[:3])
-        counts = {call: self.library_calls.count(call) for call in self.library_calls}
+        counts = Counter(self.library_calls)
         lines.extend(f"  library   {name} x {count}" for name, count in counts.items())
         lines.extend(f"  apart     {refusal}" for refusal in self.refusals)
         return "\n".join(lines)
@@ -124,9 +152,11 @@ def explain(
 
     With `backward`, the sum of all floating-point results is differentiated too. Arguments and
     the module's buffers and gradients are left as they were. With fake tensors nothing is built or
-    run: the device that they claim to be on need not be there.
+    run: the device that they claim to be on need not be there. Nothing is left for later, whatever
+    the option `asynchronous` says.
     """
     parsed = Options.parse(options, None)
+    at_once = replace(parsed, asynchronous=False)
     report = Report(options=str(parsed))
     given = _tensors((function, args, kwargs))
     fake = detect_fake_mode(given)
@@ -134,7 +164,7 @@ def explain(
         _check_autograd(given)
 
     def backend(gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Callable[..., Any]:
-        return compile_with(gm, inputs, parsed, partial(_record, report), fake is not None)
+        return compile_with(gm, inputs, at_once, partial(_record, report), fake is not None)
 
     is_module = isinstance(function, torch.nn.Module)
     target = copy.deepcopy(function) if is_module and fake is None else function
@@ -197,12 +227,19 @@ def _record(report: Report, kind: str, compiled: Compiled) -> None:
             assert isinstance(step.node.attr, LibraryCall)
             report.library_calls.append(step.node.attr.name)
         elif isinstance(step, LibraryFormStep):
-            ops = [n.op.value for n in step.group.members] or ["copy"]
-            report.library_calls.extend(ops)
-            report.refusals.append(f"not a kernel: {step.why}")
+            _record_library_form(report, (step.group,), str(step.why))
         else:
-            report.kernels.append(_kernel_info(kind, step, compiled, hints))
+            try:
+                report.kernels.append(_kernel_info(kind, step, compiled, hints))
+            except KernelBuildError as error:  # then it runs in its library form as well
+                _record_library_form(report, step.groups, str(error))
     report.refusals.extend(f"{pair}: {refusal}" for pair, refusal in compiled.plan.refusals)
+
+
+def _record_library_form(report: Report, groups: Sequence[Group], why: str) -> None:
+    ops = [node.op.value for group in groups for node in group.members]
+    report.library_calls.extend(ops or ["copy"])
+    report.refusals.append(f"not a kernel: {why}")
 
 
 def _kernel_info(
@@ -219,9 +256,10 @@ def _kernel_info(
         name=kernel.name,
         graph=kind,
         ops=tuple(node.op.value for node in members),
-        schemes=_schemes(step.groups, _machine(compiled)),
+        schemes=_schemes(step.groups, compiled.machine),
         reads={buffer.name: size for buffer, size in read.items()},
         writes={buffer.name: size for buffer, size in written.items()},
+        bytes_again=read_again(kernel, known),
         scratch_bytes=scratch,
         shared_bytes=sum(_size(b, known) for b in kernel.buffers if b.role is Role.SHARED),
         barriers=kernel.barriers,
@@ -240,12 +278,7 @@ def _tasks(compiled: Compiled) -> int:
         return EMULATED
     if compiled.target == "cpu":
         return host_target().threads
-    return _machine(compiled).threads
-
-
-def _machine(compiled: Compiled) -> Machine:
-    """What it was planned for."""
-    return machine_for(compiled.target, multiprocessors(compiled.captured.device))
+    return compiled.machine.threads
 
 
 def _printed(step: KernelStep, target: str, known: Mapping[str, int]) -> tuple[str, int]:
@@ -259,7 +292,8 @@ def _printed(step: KernelStep, target: str, known: Mapping[str, int]) -> tuple[s
 
 def _schemes(groups: Sequence[Group], machine: Machine) -> tuple[str, ...]:
     """Those of AStitch that the reductions of a kernel came to, each once."""
-    found = [scheme for group in groups for scheme in schedule(group, machine).schemes.values()]
+    scheduled = [schedule(walked_once(group), machine) for group in groups]
+    found = [scheme for each in scheduled for scheme in each.schemes.values()]
     return tuple(sorted({scheme.value for scheme in found}))
 
 

@@ -12,7 +12,7 @@ from hemstitch.errors import OptionError, near_match
 PREFIX = "HEMSTITCH_"
 CHOICES: dict[str, tuple[str, ...]] = {
     "target": ("auto", "cpu", "cuda", "interpret"),
-    "planner": ("auto", "conservative"),
+    "planner": ("auto", "conservative", "greedy", "beam", "ilp"),
 }
 # PyTorch's own modes buy speed with compile time. Hemstitch has no such trade yet, so that a
 # program which asks for one of them keeps working and gets the defaults.
@@ -30,11 +30,16 @@ class Options:
 
     # auto: by the tensors' device. interpret: Triton kernels as for a GPU, emulated on CPU tensors.
     target: str = "auto"
-    planner: str = "auto"  # conservative: elementwise, and a reduction only at a kernel's end
+    # conservative: elementwise, and a reduction only at a kernel's end. greedy: all that is legal,
+    # most bytes first. beam, ilp: searched for beyond that. auto: greedy.
+    planner: str = "auto"
     products: bool = True  # on a GPU, kernels may multiply matrices where that saves traffic
+    cpu_products: bool = False  # on a processor as well: not yet as exact as the library's
+    global_stitching: bool = True  # tasks of a kernel may wait for each other, or take a ticket
     pack: bool = True  # independent kernels may share a launch
     recycle: bool = True  # large results live where earlier ones did that nobody holds any more
     tune: bool = False  # on a GPU, time a few shapes of tiles once and remember the fastest
+    asynchronous: bool = False  # calls run as PyTorch traced them until their graph is compiled
     cuda_graphs: bool = False  # calls of known sizes are recorded once and replayed
     verify: bool = False  # run eager beside every compiled call and compare
     strict: bool = False  # a failure inside Hemstitch raises rather than falls back
@@ -55,7 +60,13 @@ class Options:
             )
         given = _from_environment(os.environ if environment is None else environment)
         given.update(options or {})
-        return Options(**{name: _checked(name, value) for name, value in given.items()})  # type: ignore[arg-type]
+        parsed = Options(**{name: _checked(name, value) for name, value in given.items()})  # type: ignore[arg-type]
+        if parsed.asynchronous and parsed.cuda_graphs:
+            raise OptionError(
+                'the options "asynchronous" and "cuda_graphs" exclude each other',
+                hint="leave one out: a graph is recorded where all that it is among is compiled",
+            )
+        return parsed
 
     def __str__(self) -> str:
         return ", ".join(f"{name}={getattr(self, name)}" for name in NAMES)

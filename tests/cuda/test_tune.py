@@ -17,7 +17,7 @@ from hemstitch.latency.architecture import architecture
 from hemstitch.latency.disassembly import disassemble
 from hemstitch.runtime.cross import tools_folder
 from hemstitch.runtime.cuda import kernel, tune
-from hemstitch.runtime.cuda.estimate import bytes_of, estimate, trips
+from hemstitch.runtime.cuda.estimate import bytes_of, estimate, shares, trips
 from hemstitch.runtime.cuda.kernel import build, variant_of
 from tests.cuda import steps
 
@@ -103,6 +103,21 @@ def test_trips_of_loops():
     built = build(program, variant_of(True, ()), "sm_90")
     code = disassemble(built.asm["cubin"], tools_folder())
     assert set(trips(program, code, (), 128).values()) == {4.0, 16.0}
+
+
+def test_one_program_does_what_follows_a_ticket():
+    """With many programs that is little work for all, and as long a wait as ever."""
+    step = steps.step_of(lambda x: (x * x).mean(), torch.randn(1 << 10, 1 << 10))
+    program = steps.program_of(step)
+    assert program.has_ticket
+    code = disassemble(build(program, variant_of(True, ()), "sm_90").asm["cubin"], tools_folder())
+    found = shares(program, code, 132)
+    rows = program.text.splitlines()
+    assert found and set(found.values()) == {1 / 132}
+    assert all(rows[line.line - 1].startswith(" " * 8) for line in found)
+    assert not shares(steps.centred(), code, 132)
+    guess = estimate(program, (), bytes_of(program, ()), architecture("sm_90"))
+    assert guess.warp_cycles < guess.slowest_cycles
 
 
 def test_the_best_estimate_if_it_is_clearly_better(choose, estimated):

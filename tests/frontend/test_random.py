@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
 import torch
 import torch.nn.functional as F
+from torch.fx.experimental.proxy_tensor import make_fx
 
+from hemstitch.frontend.decompose import decompositions
+from hemstitch.frontend.random import draw_at_once, draw_seeds
 from hemstitch.ir.graph import Op, toposort
+from hemstitch.ir.philox import philox_reference
 from tests.frontend.helpers import InterpretBackend, library_names
 
 
@@ -75,3 +81,30 @@ def test_whole_channels_are_dropped_from_a_seed() -> None:
     assert torch.equal(channels.amin(2), channels.amax(2))
     assert 0.3 < (channels[..., 0] == 0).float().mean() < 0.7
     assert library_names(backend.captured[0]) == ["hemstitch.draw_seeds"]
+
+
+@pytest.mark.parametrize("seed", [0, 7, 0x123456789ABCDEF, 2**62 - 1])
+@pytest.mark.parametrize("count", [0, 1, 5, 4096])
+def test_the_operation_is_the_reference(seed: int, count: int) -> None:
+    found = torch.ops.hemstitch.uniform(torch.tensor(seed), (count,))
+    np.testing.assert_array_equal(found, philox_reference(seed, np.arange(count)))
+
+
+def test_a_trace_draws_its_seeds_at_once() -> None:
+    """Where it drew the first, so that what the library draws in between comes after."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        first = torch.native_dropout(x, 0.5, True)[0]
+        return first + torch.randn(3) + torch.native_dropout(x, 0.5, True)[0]
+
+    traced = make_fx(program, decompositions(), tracing_mode="fake")(torch.ones(3))
+    draw_at_once(traced)
+    traced.graph.lint()
+    calls = [node for node in traced.graph.nodes if node.target is draw_seeds]
+    assert [node.args[0] for node in calls] == [2]
+    torch.manual_seed(1)
+    found = traced(torch.ones(3))
+    torch.manual_seed(1)
+    seeds, noise = draw_seeds(2, torch.device("cpu")), torch.randn(3)
+    masks = [torch.ops.hemstitch.uniform(seed, (3,)) >= 0.5 for seed in seeds]
+    torch.testing.assert_close(found, masks[0] * 2.0 + noise + masks[1] * 2.0)

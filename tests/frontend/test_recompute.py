@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hemstitch.backend import compile_with
+from hemstitch.explain import explain
 from hemstitch.options import Options
 
 ROWS, COLUMNS = 64, 128
@@ -77,6 +78,34 @@ def test_what_a_product_reads_is_the_only_large_tensor_kept() -> None:
     assert len(large(shapes)) == 1
     expected = torch.autograd.grad(attention(scores, values).sum(), (scores, values))
     torch.testing.assert_close(gradients, expected)
+
+
+def test_a_result_is_not_read_beside_what_it_follows_from() -> None:
+    """Batch norm needs its input for the gradient; the mask of the ReLU follows from it too."""
+
+    def normed(x: Tensor) -> Tensor:
+        return F.relu(F.batch_norm(x, None, None, training=True))
+
+    x = trained(ROWS, 8, COLUMNS)
+    report = explain(normed, x, backward=True)
+    [kernel] = [kernel for kernel in report.kernels if kernel.graph == "backward"]
+    assert sorted(kernel.reads.values())[-2:] == [4 * x.numel()] * 2
+    assert sum(size >= 4 * x.numel() for size in kernel.reads.values()) == 2
+    _, gradients = kept_and_gradients(normed, x)
+    torch.testing.assert_close(gradients, torch.autograd.grad(normed(x).sum(), [x]))
+
+
+def test_a_result_that_a_product_reads_is_not_computed_again() -> None:
+    """It is in memory for the gradient of the weight."""
+
+    def layer(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        y = F.relu(F.batch_norm(x, None, None, training=True))
+        return y, y @ weight
+
+    x, weight = trained(ROWS, COLUMNS), trained(COLUMNS, 8)
+    report = explain(layer, x, weight, backward=True)
+    written = [kernel.writes for kernel in report.kernels if kernel.graph == "backward"]
+    assert sum(4 * x.numel() in each.values() for each in written) == 1
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -64,6 +65,20 @@ def test_threads_compile_one_after_the_other(monkeypatch: pytest.MonkeyPatch) ->
         build = partial(build_for, kernels.copy, COPY, {"BLOCK": 64}, "sm_90", warps=4)
         assert [each.result() for each in [pool.submit(build) for _ in range(8)]] == [None] * 8
     assert sys.stdout is before
+
+
+def test_others_may_print_while_a_kernel_is_compiled(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def compile(*_: object, **__: object) -> None:
+        sys.stdout.write("the compiler\n")
+        other = threading.Thread(target=lambda: sys.stdout.write("the program\n"))
+        other.start()
+        other.join()
+
+    monkeypatch.setattr("triton.compile", compile)
+    build_for(kernels.copy, COPY, {"BLOCK": 64}, "sm_90", warps=4)
+    assert capsys.readouterr().out == "the program\n"
 
 
 def test_fused_multiply_add_is_a_choice() -> None:

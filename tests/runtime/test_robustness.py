@@ -11,7 +11,7 @@ import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from hemstitch.errors import KernelBuildWarning
-from hemstitch.fusion import cluster
+from hemstitch.fusion import trial
 from hemstitch.runtime import build, jit
 from hemstitch.stitch.refusal import Refused
 
@@ -202,7 +202,7 @@ def _no_stitching(monkeypatch):
     def refuse_all(groups, machine, name):
         raise Refused("test", "no stitching today")
 
-    monkeypatch.setattr(cluster, "stitch", refuse_all)
+    monkeypatch.setattr(trial, "stitch", refuse_all)
 
 
 @pytest.mark.usefixtures("_no_stitching")

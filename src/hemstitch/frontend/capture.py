@@ -16,14 +16,14 @@ from hemstitch.frontend.context import Context, NotHandled, Rule
 from hemstitch.frontend.device import check_device, device_of, is_number_elsewhere, traced_tensors
 from hemstitch.frontend.library import has_effects, make_library, strides_of, tensor_type
 from hemstitch.frontend.origin import origin_of
-from hemstitch.frontend.random import draw_seeds
+from hemstitch.frontend.random import draw_at_once, draw_seeds
 from hemstitch.frontend.rules import RULES
 from hemstitch.frontend.sharing import shared_memory
 from hemstitch.frontend.sizes import Sizes
 from hemstitch.frontend.values import Value
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import Dim, SymbolicDim
-from hemstitch.ir.graph import Graph, InputAttr, LibraryCall, Node, Operand, Output, Range
+from hemstitch.ir.graph import Graph, InputAttr, LibraryCall, Node, Operand, Output
 from hemstitch.ir.types import DType, TensorType
 from hemstitch.runtime.dtypes import from_torch
 from hemstitch.runtime.returned import Argument, Fixed, Item, Number, Result, Returned, View
@@ -50,8 +50,9 @@ def capture(
     """The graph IR of `gm`. Sizes stay symbolic where the trace's are, without new guards.
 
     `private`: how many of the results, from the first, the user gets; others are only kept for
-    backward. None: all of them.
+    backward. None: all of them. `gm` itself is changed in one point: see `draw_at_once`.
     """
+    draw_at_once(gm)
     state = _Capture(gm, private)
     state.bind_arguments(example_inputs)
     for node in gm.graph.nodes:
@@ -71,7 +72,6 @@ class _Capture:
     outputs: list[Output] = field(default_factory=list)
     effects: list[Node] = field(default_factory=list)
     returns: tuple[Returned, ...] = ()
-    seeds: list[Node] = field(default_factory=list)
     brought: dict[torch.fx.Node, Value] = field(default_factory=dict)
     device: torch.device = field(init=False)
     sizes: Sizes = field(init=False)
@@ -179,7 +179,7 @@ class _Capture:
         types = tuple(
             self._type(part) if isinstance(part, torch.Tensor) else None for part in parts
         )
-        context = Context(self.builder, types, lambda: self._draw_seed(node))
+        context = Context(self.builder, types)
         arguments = [self._operand(argument) for argument in node.args]
         keywords = {key: self._operand(argument) for key, argument in node.kwargs.items()}
         result = rule(context, *arguments, **keywords)
@@ -226,29 +226,21 @@ class _Capture:
         node = value.cast(type_.dtype).broadcast(type_.shape).node
         return Value(self.builder, node)
 
-    def _draw_seed(self, node: torch.fx.Node) -> Node:
-        """All draws of the graph are one library call: the k-th draw is element k of its result."""
-        nodes = self.gm.graph.find_nodes(op="call_function", target=_DRAW_SEED)
-        draws = [each for each in nodes if each.meta["val"].device == self.device]
-        if not self.seeds:
-            self.seeds.append(self._draw_all(len(draws)))
-        picked = self.builder.slice(self.seeds[0], (Range(draws.index(node)),), (1,))
-        return self.builder.reshape(picked, ())
-
-    def _draw_all(self, count: int) -> Node:
+    def draw(self, node: torch.fx.Node) -> None:
+        """Without the dispatcher around it."""
         call = LibraryCall(
             name="hemstitch.draw_seeds",
             target=draw_seeds,
-            arguments=(count, self.device),
+            arguments=node.args,
             keywords=(),
             operand_strides=(),
-            results=((TensorType((count,), DType.I64), (1,)),),
+            results=((self._type(node.meta["val"]), (1,)),),
             effects=True,
         )
         (seeds,) = self.builder.library(call, ())
         assert seeds is not None
         self.effects.append(seeds.inputs[0])
-        return seeds
+        self.environment[node] = Value(self.builder, seeds)
 
     def get_item(self, node: torch.fx.Node) -> None:
         source, index = _operands(node)
@@ -347,7 +339,6 @@ class _Capture:
 
 
 _NUMBERS = (bool, int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
-_DRAW_SEED = torch.ops.hemstitch.draw_seed.default
 
 _VISIT: dict[str, Callable[[_Capture, torch.fx.Node], None]] = {
     "get_attr": _Capture.attribute,
@@ -356,6 +347,7 @@ _VISIT: dict[str, Callable[[_Capture, torch.fx.Node], None]] = {
 }
 
 _SPECIAL: dict[Any, Callable[[_Capture, torch.fx.Node], None]] = {
+    draw_seeds: _Capture.draw,
     operator.getitem: _Capture.get_item,
     aten.alias.default: _Capture.alias,
     aten.detach.default: _Capture.alias,

@@ -23,7 +23,6 @@ class Context:
 
     builder: Builder
     results: tuple[TensorType | None, ...]
-    draw_seed: Callable[[], Node]
 
     @property
     def result(self) -> TensorType:

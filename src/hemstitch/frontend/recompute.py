@@ -2,6 +2,8 @@
 
 A value that follows elementwise from one large tensor that is in memory anyway, and from small
 ones, is not worth keeping: forward would have to write it, and backward reads as much either way.
+What forward has to write (the result of a ReLU) is not worth reading again where backward reads
+that large tensor for something else too.
 FusionStitching (2020, section 4) weighs computing again against traffic within a kernel; this does
 so between the two passes.
 """
@@ -9,7 +11,7 @@ so between the two passes.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -37,12 +39,25 @@ def computed_again(joint: Graph, results: int) -> Iterator[Node]:
     assert isinstance(outputs, (tuple, list))
     forward = _forward_nodes(joint)
     kept = {value for value in outputs[:results] if isinstance(value, Node)}
+    backward = [node for node in joint.nodes if node not in forward and node.op != "output"]
+    used = {value for node in backward for value in node.all_input_nodes}
     origins: dict[Node, _Origin] = {}
+    written: list[Node] = []
+    read = set(used)  # by backward: itself, or as the origin of what is computed again
     for node in joint.nodes:
         if node not in forward or _bytes(node) is None:
             continue
         origin = origins[node] = _origin(node, origins)
-        if node in origin.operations and _is_worth_it(node, origin, forward, kept):
+        if node not in origin.operations or not _is_cheap(node, origin, kept):
+            continue
+        if _is_written(node, forward, kept):
+            written.append(node)
+            continue
+        if node in used:
+            read |= origin.sources
+        yield node
+    for node in written:
+        if origins[node].sources <= read and not _is_written(node, {*joint.nodes}, set()):
             yield node
 
 
@@ -71,24 +86,26 @@ def _origin(node: Node, origins: dict[Node, _Origin]) -> _Origin:
     return _Origin(sources, operations.union(*(origin.operations for origin in large)))
 
 
-def _is_worth_it(node: Node, origin: _Origin, forward: set[Node], kept: set[Node]) -> bool:
+def _is_cheap(node: Node, origin: _Origin, kept: set[Node]) -> bool:
+    """It follows from one tensor in memory that is no larger."""
     if len(origin.sources) != 1 or len(origin.operations) > MOST_OPERATIONS:
         return False
     [source] = origin.sources
     source_bytes, node_bytes = _bytes(source), _bytes(node)
     assert source_bytes is not None and node_bytes is not None
     is_in_memory = source.op == "placeholder" or source in kept or _is_library(source)
-    return is_in_memory and source_bytes <= node_bytes and not _is_written(node, forward, kept)
+    return is_in_memory and source_bytes <= node_bytes
 
 
-def _is_written(node: Node, forward: set[Node], kept: set[Node]) -> bool:
-    """Forward has it in memory in any case: it is a result, or a library call reads it."""
+def _is_written(node: Node, among: Container[Node], kept: Container[Node]) -> bool:
+    """It is in memory in any case: a result, or one of these nodes is a library call that reads
+    it."""
     if node in kept:
         return True
     return any(
-        _is_library(user) or (_is_view(user) and _is_written(user, forward, kept))
+        _is_library(user) or (_is_view(user) and _is_written(user, among, kept))
         for user in node.users
-        if user in forward
+        if user in among
     )
 
 

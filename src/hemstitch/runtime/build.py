@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
@@ -20,7 +21,9 @@ from hemstitch.kernel.nodes import Kernel
 from hemstitch.options import Options
 from hemstitch.runtime import jit
 from hemstitch.runtime.assemble import Launch
+from hemstitch.runtime.background import CODE_GENERATOR
 from hemstitch.runtime.interpret import evaluate as evaluate_nodes
+from hemstitch.runtime.progress import with_bar
 from hemstitch.stitch.group import Group, Tensor
 
 
@@ -40,9 +43,11 @@ def build(plan: Plan, options: Options, device: torch.device | None = None) -> l
     make = makers.get(options.target, _native)
     if make is not _native and plan.kernels:
         _check_triton(options.target)
+    is_tuned = options.tune and options.target == "cuda"
+    steps = with_bar(plan.steps, "tuning kernels", sys.stderr) if is_tuned else plan.steps
     return [
         None if isinstance(step, LibraryStep) else _build_step(step, make, options.strict)
-        for step in plan.steps
+        for step in steps
     ]
 
 
@@ -87,7 +92,8 @@ def _build_step(step: Step, make: Callable[[KernelStep], Launch], strict: bool) 
             _report(ops, str(step.why), strict)
         return library_form((step.group,), _tensors_of(step.group))
     try:
-        return make(step)
+        with CODE_GENERATOR:
+            return make(step)
     except Exception as error:
         _report(step.stitched.kernel.name, str(error), strict, error)
         return library_form(step.groups, step.stitched.tensors)

@@ -7,13 +7,13 @@ Imported only where Triton is installed.
 
 from __future__ import annotations
 
-import io
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from threading import RLock
+from threading import RLock, get_ident
 from typing import Any
 
 import triton
@@ -114,7 +114,7 @@ def build_for(
     if most_registers is not None:
         options["maxnreg"] = most_registers
     machine = gpu_target(target)
-    noise = io.StringIO()  # a ptxas that fails prints the whole PTX
+    noise: Any = _Muted(sys.stdout)  # a ptxas that fails prints the whole PTX
     try:
         with LOCK, redirect_stdout(noise):
             return triton.compile(source, target=machine, options=options)
@@ -122,6 +122,21 @@ def build_for(
         raise KernelBuildError(
             f"{kernel.__name__} does not compile for {target}: {_last_words(error)}"
         ) from error
+
+
+class _Muted:
+    """Swallows what this thread prints. What others print goes to `stream`: this one may compile
+    beside the program."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._thread = get_ident()
+
+    def write(self, text: str) -> int:
+        return len(text) if get_ident() == self._thread else int(self._stream.write(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def _alignments(

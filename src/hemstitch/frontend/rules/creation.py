@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hemstitch.frontend.context import Context, Rule
-from hemstitch.frontend.random import DRAW_SEED, UNIFORM
+from hemstitch.frontend.random import UNIFORM
 from hemstitch.frontend.values import Value, equal, where
 from hemstitch.ir.dims import Dim, quotient
 from hemstitch.ir.types import DType
@@ -70,10 +70,6 @@ def _uniform(c: Context, seed: Value, size: Any) -> Value:
     return c.value(c.builder.philox(seed.node, c.shape))
 
 
-def _draw_seed(c: Context, *_: Any, **__: Any) -> Value:
-    return c.value(c.draw_seed())
-
-
 _EMPTY = (
     *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"),
     *("empty_permuted", "zeros", "zeros_like", "new_zeros"),
@@ -91,5 +87,4 @@ CREATION: dict[str, Rule] = {
     "linspace": _linspace,
     "eye": _eye,
     UNIFORM: _uniform,
-    DRAW_SEED: _draw_seed,
 }

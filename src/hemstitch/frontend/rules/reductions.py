@@ -6,13 +6,14 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from hemstitch.frontend.context import Context, Rule, axes_of
+from hemstitch.frontend.context import Context, NotHandled, Rule, axes_of
 from hemstitch.frontend.values import (
     Value,
     absolute,
     apply,
     equal,
     exp,
+    isnan,
     log,
     reciprocal,
     sqrt,
@@ -21,6 +22,8 @@ from hemstitch.frontend.values import (
 from hemstitch.ir.dims import Dim, choice, product
 from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
+
+MOST_GREATEST = 8  # elements of a line up to which topk is that many reductions
 
 
 def count_of(x: Value, axes: tuple[int, ...]) -> Dim:
@@ -71,6 +74,30 @@ def _extreme_and_place(op: Op, place_op: Op) -> Rule:
         return x.reduce(op, axes, keepdim), _orderable(x).reduce(place_op, axes, keepdim)
 
     return rule
+
+
+def _top(
+    c: Context, x: Value, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> tuple[Value, Value]:
+    """The few greatest, one after the other: each is the maximum of what is left, at its first
+    place there. Compared are values, not places of -inf, so that a line may hold that too. The
+    maximum is NaN if any is left."""
+    few = isinstance(k, int) and k <= MOST_GREATEST and x.rank > 0
+    if not (few and largest and x.dtype.is_float):
+        raise NotHandled
+    (axis,) = axes_of(dim, x.rank)
+    own, place = c.iota(x.shape, axis), c.iota(c.shape, axis)
+    left = c.constant(True, DType.BOOL, x.shape)
+    values = c.constant(0.0, x.dtype, c.shape)
+    places = c.constant(0, DType.I64, c.shape)
+    for number in range(k):
+        greatest = where(left, x, -math.inf).reduce(Op.MAX, (axis,), keep=True)
+        is_greatest = left & (equal(x, greatest) | isnan(x))
+        found = where(is_greatest, own, x.shape[axis]).reduce(Op.MIN, (axis,), keep=True)
+        left = left & apply(Op.NE, own, found)
+        values = where(equal(place, number), greatest, values)
+        places = where(equal(place, number), found, places)
+    return values, places
 
 
 def _both_extremes(c: Context, x: Value, *, dim: Any = None, keepdim: bool = False) -> Any:
@@ -218,6 +245,7 @@ REDUCTIONS: dict[str, Rule] = {
     "max.dim": _extreme_and_place(Op.MAX, Op.ARGMAX),
     "min.dim": _extreme_and_place(Op.MIN, Op.ARGMIN),
     "aminmax": _both_extremes,
+    "topk": _top,
     "argmax": _place(Op.ARGMAX),
     "argmin": _place(Op.ARGMIN),
     "any": _truth(Op.ANY),

@@ -20,6 +20,7 @@ from hemstitch.runtime.cuda.grid import grid_of
 from hemstitch.runtime.cuda.kernel import build, variant_of
 from hemstitch.runtime.source import kernel_of
 
+_TICKET = "device.is_last("
 _LOOP = re.compile(r"^\s*for \w+ in tl\.range\((.*)\):")
 
 
@@ -53,6 +54,7 @@ def estimate(
         memory_bytes=memory_bytes,
         barriers=program.barriers,
         trips=trips(program, code, sizes, programs),
+        shares=shares(program, code, programs),
     )
     return evaluate(code, launch, architecture, parse_ptx(built.asm["ptx"]))
 
@@ -69,14 +71,25 @@ def trips(
             count = _count(found[1], names)
             if count is not None:
                 counts[number] = count
+    return {line: counts[line.line] for line in _lines(program, code) if line.line in counts}
+
+
+def shares(program: Program, code: Disassembly, programs: int) -> Mapping[SourceLine, float]:
+    """Of the programs that run a line: one of them all that follows a ticket, to the end of the
+    text, and what is called there."""
+    rows = enumerate(program.text.splitlines(), start=1)
+    ticket = next((number for number, row in rows if _TICKET in row), None)
+    if ticket is None:
+        return {}
+    return {line: 1 / programs for line in _lines(program, code) if line.line > ticket}
+
+
+def _lines(program: Program, code: Disassembly) -> set[SourceLine]:
+    """Of the program's text, that the machine code names."""
     # Machine code from Triton's cache may name another folder than this process's.
     file = Path(kernel_of(program.text, program.entry).fn.__code__.co_filename).name
     lines = {line for row in code.instructions for line in row.lines}
-    return {
-        line: counts[line.line]
-        for line in lines
-        if line.line in counts and Path(line.file).name == file
-    }
+    return {line for line in lines if Path(line.file).name == file}
 
 
 def _count(bounds: str, names: Mapping[str, Any]) -> float | None:

@@ -1,0 +1,116 @@
+"""Compiling beside the running program: who works meanwhile, and the call that changes over."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from queue import SimpleQueue
+from typing import Any
+
+from hemstitch.errors import GraphWarning
+
+Run = Callable[[list[Any]], Sequence[Any]]
+Job = Callable[[], None]
+
+# Held while LLVM or Triton works. A fork in the middle of it would leave their locks closed in the
+# child, and an exit would take their tables away; both wait until the kernel is done.
+CODE_GENERATOR = threading.RLock()
+os.register_at_fork(
+    before=CODE_GENERATOR.acquire,
+    after_in_parent=CODE_GENERATOR.release,
+    after_in_child=CODE_GENERATOR.release,
+)
+atexit.register(CODE_GENERATOR.acquire)
+
+
+class Worker:
+    """Does jobs one after the other, in a thread that does not keep the process alive. A job deals
+    with its own failures."""
+
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[Job] = SimpleQueue()
+        threading.Thread(target=self._work, name="hemstitch", daemon=True).start()
+
+    def submit(self, job: Job) -> None:
+        self._jobs.put(job)
+
+    def _work(self) -> None:
+        while True:
+            self._jobs.get()()
+
+
+@cache
+def _worker() -> Worker:
+    return Worker()
+
+
+os.register_at_fork(after_in_child=_worker.cache_clear)
+
+
+def later(job: Job) -> None:
+    """Leave `job` to the one worker of this process."""
+    _worker().submit(job)
+
+
+class Deferred:
+    """A boxed callable. Runs `first` until what `make` gives has come, which a job does that
+    `submit` takes; a call under way stays with what it began with.
+
+    If `make` fails, `first` stays, after one warning; `strict`: every call raises the error.
+    """
+
+    def __init__(
+        self, first: Run, make: Callable[[], Run], submit: Callable[[Job], None], strict: bool
+    ) -> None:
+        self._boxed_call = True
+        self._first = first
+        self._ready: Run | None = None
+        self._failures: list[Exception] = []
+        self._strict = strict
+        # Who drops a graph that still waits spares the work.
+        self._job: Job | None = partial(_complete, weakref.ref(self), make)
+        self._submit = submit
+        self._begin()
+
+    def __call__(self, arguments: list[Any]) -> Sequence[Any]:
+        ready = self._ready
+        return self._meanwhile(arguments) if ready is None else ready(arguments)
+
+    def _begin(self) -> None:
+        self._process = os.getpid()
+        if self._job is not None:
+            self._submit(self._job)
+
+    def _meanwhile(self, arguments: list[Any]) -> Sequence[Any]:
+        if self._failures:
+            self._tell()
+        elif self._process != os.getpid():  # a fork: the thread has stayed with the parent
+            self._begin()
+        return self._first(arguments)
+
+    def _tell(self) -> None:
+        if self._strict:
+            raise self._failures[0]
+        try:
+            failure = self._failures.pop()
+        except IndexError:  # another thread says it
+            return
+        warnings.warn(GraphWarning(failure), stacklevel=3)
+
+    def complete(self, make: Callable[[], Run]) -> None:
+        try:
+            self._ready = make()
+        except Exception as error:
+            self._failures.append(error)
+        self._job = None
+
+
+def _complete(reference: weakref.ref[Deferred], make: Callable[[], Run]) -> None:
+    deferred = reference()
+    if deferred is not None:
+        deferred.complete(make)

@@ -1,0 +1,102 @@
+"""The fifty programs on a GPU that is not there: launches and bytes, within what they need."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks import counting, stand_in
+from benchmarks.counting import launches
+from benchmarks.launches import PROGRAMS
+from benchmarks.launches.__main__ import FOLDER, RESULTS, ratio, row, table
+
+MOST_LAUNCHES = 150
+MOST_BYTES = 1.15  # times the floor, each tensor once a kernel
+MORE_LAUNCHES = {  # than Inductor
+    "softmax + cumulative sum, normalised": "cumsum is a library call between two kernels",
+}
+MORE_BYTES = {
+    "softmax + cumulative sum, normalised": "through memory to cumsum and back",
+    "Sinkhorn, three rounds": "three times partial sums of 2,048 columns from 132 programs",
+    "column sums of 16 tensors": "partial sums of 132 programs beside only 3 MB",
+}
+READ_AGAIN = {  # behind a barrier, since all of a tensor comes before any result
+    "centre columns, scale + softmax": "the sums of columns",
+    "clip one gradient by its norm": "the norm",
+    "quantise a tensor": "the greatest value",
+    "clip by norm + momentum, 12 tensors": "the norm of all gradients",
+    **MORE_BYTES,
+}
+
+
+def recorded():
+    return json.loads(RESULTS.read_text())
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory):
+    """Hemstitch's anew, Inductor's as recorded."""
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("the stand-in for a GPU needs Triton")
+    environment = stand_in.preload()
+    if environment is None:
+        pytest.skip("needs a PyTorch built without CUDA, and a C++ compiler")
+    path = tmp_path_factory.mktemp("launches") / "launches.json"
+    command = [sys.executable, "-m", "benchmarks.launches", "--json", path]
+    done = subprocess.run(command, env=environment, cwd=FOLDER, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(path.read_text())
+
+
+def test_fifty_programs_are_recorded() -> None:
+    names = [program.name for program in PROGRAMS]
+    assert len(set(names)) == len(names) == 50
+    assert [line["program"] for line in recorded()["lines"]] == names
+
+
+def test_the_record_is_what_is_counted(record) -> None:
+    """Else: python -m benchmarks.launches --json benchmarks/results/launches.json"""
+    for line, before in zip(record["lines"], recorded()["lines"]):
+        assert launches(line["hemstitch"]) == launches(before["hemstitch"]), row(line)
+        assert line["ideal"] == before["ideal"], row(line)
+
+
+def test_no_more_launches_than_inductor(record) -> None:
+    for line in record["lines"]:
+        more = launches(line["hemstitch"]) > launches(line["inductor"])
+        assert more == (line["program"] in MORE_LAUNCHES), row(line)
+
+
+def test_launches_together(record) -> None:
+    theirs, ours = (
+        sum(launches(line[name]) for line in record["lines"]) for name in counting.NAMES
+    )
+    assert ours <= MOST_LAUNCHES < 0.5 * theirs
+
+
+def test_what_is_above_the_ideal_says_why(record) -> None:
+    for line in record["lines"]:
+        assert launches(line["hemstitch"]) <= line["ideal"] or line["reasons"], row(line)
+
+
+def test_arguments_and_results_move_once(record) -> None:
+    for line in record["lines"]:
+        if line["floor"] is not None:
+            more = ratio(line, again=False) > MOST_BYTES
+            assert more == (line["program"] in MORE_BYTES), row(line)
+
+
+def test_only_what_must_be_known_whole_is_read_again(record) -> None:
+    for line in record["lines"]:
+        if line["floor"] is not None:
+            again = ratio(line, again=True) > MOST_BYTES
+            assert again == (line["program"] in READ_AGAIN), row(line)
+
+
+def test_the_page_has_the_recorded_table() -> None:
+    page = (FOLDER / "docs" / "performance.md").read_text(encoding="utf-8")
+    assert "\n".join(table(recorded())) in page
