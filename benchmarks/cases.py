@@ -125,7 +125,11 @@ def adamw(
     first: list[Tensor],
     second: list[Tensor],
     steps: list[Tensor],
+    *,
+    foreach: bool | None = None,
+    capturable: bool = False,
 ) -> None:
+    """One update. `capturable`: the step counters are on the GPU too, where the rest is."""
     adamw_update(
         *(parameters, gradients, first, second, [], steps),
         amsgrad=False,
@@ -135,7 +139,8 @@ def adamw(
         weight_decay=0.01,
         eps=1e-8,
         maximize=False,
-        capturable=parameters[0].is_cuda,
+        foreach=foreach,
+        capturable=capturable or parameters[0].is_cuda,
     )
 
 

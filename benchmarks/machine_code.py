@@ -36,6 +36,7 @@ from hemstitch.latency.lint import Expected, Finding, lint, lint_amd
 from hemstitch.latency.ptx import parse_ptx
 from hemstitch.options import Options
 from hemstitch.runtime.cross import compile_for, tools_folder
+from hemstitch.runtime.cuda.kernel import CHECK
 from hemstitch.runtime.signature import signature
 from hemstitch.runtime.source import kernel_of
 from hemstitch.stitch.machine import generic_gpu
@@ -99,6 +100,7 @@ def verdict(target: str, program: Program) -> Verdict:
         target,
         warps=program.warps,
         cooperative=program.barriers > 0,
+        checked=CHECK in program.text,
         fuse_multiply_add=False,
     )
     expected = Expected(

@@ -209,78 +209,79 @@ def work(
     """Does the jobs in order until the deadline, in so many processes at once, in this one if
     `workers` is 0; gives those that were left out. `limit`: seconds for one job. `in_turns`: what
     a job does after it is ready it does while the others wait."""
-    waiting = collections.deque(jobs)
+    asked = _Work(module, collections.deque(jobs), deadline, keep, workers, limit)
     if not workers:
-        _here(module, waiting, deadline, keep)
+        _here(asked)
     elif in_turns:
-        _in_turns(module, waiting, deadline, keep, workers, limit)
+        _in_turns(asked)
     else:
-        _at_once(module, waiting, deadline, keep, workers, limit)
-    return list(waiting)
+        _at_once(asked)
+    return list(asked.waiting)
 
 
-def _take(line: Line, job: Job, waiting: collections.deque[Job], keep: Keep) -> None:
-    if NO_TIME in line:
-        waiting.append(job)
-    elif READY not in line:
-        keep(line)
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What is asked of `work`, and the jobs that are not done yet."""
+
+    module: str
+    waiting: collections.deque[Job]
+    deadline: float
+    keep: Keep
+    workers: int
+    limit: float
+
+    def goes_on(self) -> bool:
+        return bool(self.waiting) and time.monotonic() < self.deadline
+
+    def take(self, line: Line, job: Job) -> None:
+        if NO_TIME in line:
+            self.waiting.append(job)
+        elif READY not in line:
+            self.keep(line)
 
 
-def _here(module: str, waiting: collections.deque[Job], deadline: float, keep: Keep) -> None:
-    run = importlib.import_module(module).run
-    while waiting and time.monotonic() < deadline:
-        job = waiting.popleft()
+def _here(work: _Work) -> None:
+    run = importlib.import_module(work.module).run
+    while work.goes_on():
+        job = work.waiting.popleft()
         for line in answer(run, job):
-            _take(line, job, waiting, keep)
+            work.take(line, job)
 
 
-def _at_once(
-    module: str,
-    waiting: collections.deque[Job],
-    deadline: float,
-    keep: Keep,
-    workers: int,
-    limit: float,
-) -> None:
+def _at_once(work: _Work) -> None:
     lock = threading.Lock()
 
     def loop() -> None:
-        worker = Worker(module)
-        while time.monotonic() < deadline:
+        worker = Worker(work.module)
+        while True:
             with lock:
-                if not waiting:
+                if not work.goes_on():
                     break
-                job = waiting.popleft()
-            for line in worker.do(job, limit, deadline):
+                job = work.waiting.popleft()
+            for line in worker.do(job, work.limit, work.deadline):
                 with lock:
-                    _take(line, job, waiting, keep)
+                    work.take(line, job)
         worker.stop(kill=True)
 
-    threads = [threading.Thread(target=loop) for _ in range(min(workers, len(waiting)))]
+    count = min(work.workers, len(work.waiting))
+    threads = [threading.Thread(target=loop) for _ in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
 
 
-def _in_turns(
-    module: str,
-    waiting: collections.deque[Job],
-    deadline: float,
-    keep: Keep,
-    workers: int,
-    limit: float,
-) -> None:
+def _in_turns(work: _Work) -> None:
     """As many jobs as there are processes become ready together, then each ends alone."""
-    pool = [Worker(module, threads=1) for _ in range(workers)]
-    while waiting and time.monotonic() < deadline:
-        batch = [waiting.popleft() for _ in range(min(workers, len(waiting)))]
-        streams = [worker.do(job, limit, deadline) for worker, job in zip(pool, batch)]
+    pool = [Worker(work.module, threads=1) for _ in range(work.workers)]
+    while work.goes_on():
+        batch = [work.waiting.popleft() for _ in range(min(work.workers, len(work.waiting)))]
+        streams = [worker.do(job, work.limit, work.deadline) for worker, job in zip(pool, batch)]
         with ThreadPoolExecutor(len(streams)) as threads:
             first = list(threads.map(lambda stream: next(stream, None), streams))
         for job, line, stream in zip(batch, first, streams):
             for each in itertools.chain([line], stream) if line is not None else ():
-                _take(each, job, waiting, keep)
+                work.take(each, job)
     for worker in pool:
         worker.stop(kill=True)
 
