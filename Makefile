@@ -1,4 +1,4 @@
-# make demo | test | lint | bench      each makes the virtual environment .venv first
+# make demo | test | papers | lint | bench      each makes the virtual environment .venv first
 
 PYTHON ?= python3
 RUN := .venv/bin/python
@@ -9,7 +9,7 @@ TRITON_TESTS := tests/emulator tests/latency tests/printed tests/cuda tests/fron
 TRITON_TESTS += tests/test_gpu_benchmarks.py
 EMULATED_MODELS := tests/models/test_models.py -k "inference_agrees or no_less_exact"
 
-.PHONY: demo test test-cpu test-gpu lint bench clean
+.PHONY: demo test test-cpu test-gpu papers lint bench clean
 
 demo: .venv/installed
 	$(RUN) -m benchmarks.demo --backend $(BACKEND)
@@ -26,6 +26,10 @@ test-gpu: $(TRITONS:%=.venv/triton/%)
 test-gpu-%: .venv/triton/%
 	PYTHONPATH=$(CURDIR)/$< TRITON_CACHE_DIR=$(CURDIR)/build/triton-$* $(RUN) -m pytest $(TRITON_TESTS)
 	PYTHONPATH=$(CURDIR)/$< HEMSTITCH_TARGET=interpret $(RUN) -m pytest $(EMULATED_MODELS)
+
+# Which row of the papers' checklist is held by which test; `-m tools.papers --write` makes the page.
+papers: .venv/triton/3.9.0
+	PAPERS_MODELS=all PYTHONPATH=$(CURDIR)/$< $(RUN) -m tools.papers
 
 .venv/triton/%: .venv/installed
 	$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps --target $@ triton==$*
