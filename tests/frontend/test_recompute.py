@@ -109,7 +109,7 @@ def test_a_result_that_a_product_reads_is_not_computed_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "count"), [(two_sources, 2), (long_chain, 1)], ids=lambda value: str(value)
+    ("function", "count"), [(two_sources, 2), (long_chain, 1)], ids=["two_sources", "long_chain"]
 )
 def test_what_is_dear_to_compute_is_left_to_the_cut(
     function: Callable[..., Tensor], count: int

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from benchmarks.cases import CASES
 from benchmarks.models import WORKLOADS, Training
 from benchmarks.models.small import SMALL
-from hemstitch.fusion.cluster import Clustering
 from hemstitch.fusion.plan import LibraryStep
+from hemstitch.fusion.trial import Trials
 from hemstitch.ir.graph import toposort
 from hemstitch.options import Options
 from hemstitch.stitch.group import is_member
@@ -147,18 +147,18 @@ def test_AS_20_each_step_can_be_switched_off(measured):
 
 def test_AS_21_planning_grows_with_the_graph(measured, monkeypatch):
     """What takes the time is trying: trials for each node, also of a graph four times as long."""
-    stitched, trials = Clustering._stitched, []
+    refusal, trials = Trials.refusal, []
 
-    def counting(self, vertices):
-        trials.append(len(vertices))
-        return stitched(self, vertices)
+    def counting(self, group):
+        trials.append(group)
+        return refusal(self, group)
 
     def blocks(x, count):
         for _ in range(count):
             x = F.layer_norm(torch.tanh(x * 1.5 + x.exp()), (64,)) @ torch.ones(64, 64)
         return x
 
-    monkeypatch.setattr(Clustering, "_stitched", counting)
+    monkeypatch.setattr(Trials, "refusal", counting)
     found = []
     for count in (70, 280):
         trials.clear()

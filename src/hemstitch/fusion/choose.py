@@ -57,7 +57,7 @@ def seconds(clustering: Clustering) -> float:
 
 def _seconds(clustering: Clustering, cluster: Cluster) -> float:
     is_kernel = not cluster.is_library and clustering.refusal_of(cluster) is None
-    return clustering.trials.seconds(clustering.group_of(cluster)) if is_kernel else 0.0
+    return clustering.trials.seconds([clustering.group_of(cluster)]) if is_kernel else 0.0
 
 
 def problem_of(work: Work, vertices: Sequence[Vertex], machine: Machine) -> Problem:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from hemstitch.fusion.cluster import Clustering
 from hemstitch.fusion.greedy import merge_all
+from hemstitch.fusion.launches import seconds
 from hemstitch.fusion.order import Cluster
 from hemstitch.fusion.work import Vertex
 from hemstitch.ir.graph import Node
@@ -38,6 +39,14 @@ def without_loss(clustering: Clustering) -> Clustering:
     return found
 
 
+def no_worse(clustering: Clustering, conservative: Clustering, pack: bool) -> Clustering:
+    """Pieces that are launched together can be faster than kernels that each look well."""
+    if len(conservative.unstitchable) > len(clustering.unstitchable):
+        return clustering  # what is left to the library has no time
+    is_lost = seconds(conservative, pack) < LOSS * seconds(clustering, pack)
+    return conservative if is_lost else clustering
+
+
 def _is_doubtful(clustering: Clustering, cluster: Cluster) -> bool:
     """Without a reduction inside, conservative pieces are the same or move more."""
     if cluster.is_library or cluster in clustering.unstitchable:
@@ -49,4 +58,4 @@ def _is_doubtful(clustering: Clustering, cluster: Cluster) -> bool:
 def _seconds(clustering: Clustering, clusters: list[Cluster]) -> float:
     if any(cluster in clustering.unstitchable for cluster in clusters):
         return float("inf")
-    return sum(clustering.trials.seconds(clustering.group_of(cluster)) for cluster in clusters)
+    return sum(clustering.trials.seconds([clustering.group_of(c)]) for c in clusters)

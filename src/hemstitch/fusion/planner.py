@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Mapping
+from dataclasses import replace
 
 from hemstitch.fusion.choose import searched
 from hemstitch.fusion.cluster import Clustering
 from hemstitch.fusion.demand import Demands, demands
 from hemstitch.fusion.greedy import merge_all
-from hemstitch.fusion.loss import without_loss
+from hemstitch.fusion.launches import launches
+from hemstitch.fusion.loss import no_worse, without_loss
 from hemstitch.fusion.names import kernel_name
 from hemstitch.fusion.order import Cluster
 from hemstitch.fusion.plan import KernelStep, LibraryFormStep, LibraryStep, Plan, Step
@@ -31,7 +32,7 @@ def make_plan(graph: Graph, machine: Machine, options: Options) -> Plan:
     trials = Trials(machine)
     clustering = _with_products(graph, trials, options)
     work = clustering.work
-    steps = _steps(clustering, _in_order(clustering), options.pack)
+    steps = _steps(clustering, options.pack)
     return Plan(
         work.graph,
         tuple(steps),
@@ -68,8 +69,17 @@ def _clustered(graph: Graph, trials: Trials, options: Options) -> Clustering:
             clustering.settle()
         more = clustering.obstacles() - obstacles
         if not more:
-            return without_loss(_with_remade(clustering))
+            return _no_worse_than_conservative(without_loss(_with_remade(clustering)), options)
         obstacles |= more
+
+
+def _no_worse_than_conservative(clustering: Clustering, options: Options) -> Clustering:
+    if options.planner == "conservative":
+        return clustering
+    cautious = replace(options, planner="conservative")
+    return no_worse(
+        clustering, _clustered(clustering.work.graph, clustering.trials, cautious), options.pack
+    )
 
 
 def _with_remade(clustering: Clustering) -> Clustering:
@@ -87,51 +97,19 @@ def _with_remade(clustering: Clustering) -> Clustering:
     return clustering
 
 
-def _in_order(clustering: Clustering) -> list[Cluster]:
-    """Topological, otherwise as in the program; kernels that are ready go before library calls,
-    so that independent ones come together."""
-    waiting = {cluster: len(cluster.before) for cluster in clustering.clusters}
-    number = {cluster: place for place, cluster in enumerate(waiting)}
-    ready = [(c.is_library, c.position, number[c], c) for c, count in waiting.items() if not count]
-    heapq.heapify(ready)
-    order: list[Cluster] = []
-    while ready:
-        *_, cluster = heapq.heappop(ready)
-        order.append(cluster)
-        for after in cluster.after:
-            waiting[after] -= 1
-            if not waiting[after]:
-                heapq.heappush(ready, (after.is_library, after.position, number[after], after))
-    assert len(order) == len(waiting), "the clusters form a cycle"
-    return order
-
-
-def _steps(clustering: Clustering, order: list[Cluster], pack: bool) -> list[Step]:
+def _steps(clustering: Clustering, pack: bool) -> list[Step]:
     work = clustering.work
     results = {n: n for n in toposort(work.graph.roots) if n.op is Op.RESULT}
-    most_packed = clustering.trials.machine.most_packed
     steps: list[Step] = []
-    packed: list[Cluster] = []
-
-    def flush() -> None:
-        if packed:
-            groups = tuple(clustering.group_of(cluster) for cluster in packed)
-            steps.append(_kernel_step(clustering, groups, len(steps)))
-            packed.clear()
-
-    for cluster in order:
-        if cluster.is_library:
-            flush()
-            steps.append(_library_step(cluster, work.demands, results))
-        elif cluster in clustering.unstitchable:
-            flush()
-            steps.extend(_apart(clustering, cluster, len(steps)))
+    for launch in launches(clustering, pack):
+        first = launch[0]
+        if first.is_library:
+            steps.append(_library_step(first, work.demands, results))
+        elif first in clustering.unstitchable:
+            steps.extend(_apart(clustering, first, len(steps)))
         else:
-            is_full = len(packed) == most_packed
-            if not pack or is_full or cluster.before & set(packed):
-                flush()
-            packed.append(cluster)
-    flush()
+            groups = tuple(clustering.group_of(cluster) for cluster in launch)
+            steps.append(_kernel_step(clustering, groups, len(steps)))
     return steps
 
 

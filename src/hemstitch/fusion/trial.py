@@ -35,12 +35,12 @@ class Trials:
             self._refusals[key] = self._attempt(group)
         return self._refusals[key]
 
-    def seconds(self, group: Group) -> float:
-        """What a call of this group's kernel takes, by the machine model."""
-        key = identity([group], with_places=False).key
+    def seconds(self, groups: Sequence[Group]) -> float:
+        """What a call of these groups' kernel takes, by the machine model."""
+        key = identity(groups, with_places=False).key
         if key not in self._seconds:
-            kernel = self.stitched([group], "attempt").kernel
-            self._seconds[key] = kernel_seconds(kernel, self.machine, group.hints)
+            kernel = self.stitched(groups, "attempt").kernel
+            self._seconds[key] = kernel_seconds(kernel, self.machine, groups[0].hints)
         return self._seconds[key]
 
     def _attempt(self, group: Group) -> Refusal | None:
