@@ -16,6 +16,7 @@ from hemstitch.fusion.trial import Trials
 from hemstitch.fusion.work import Vertex
 from hemstitch.ir.graph import Node
 from hemstitch.ir.ops import is_reduction
+from hemstitch.stitch.refusal import Refusal
 
 LOSS = 0.95  # share of a kernel's time below which its pieces are believed to take less: closer
 # than that, the model cannot tell, and fewer kernels are the better guess
@@ -34,16 +35,20 @@ def without_loss(clustering: Clustering) -> Clustering:
         parts.settle()
         for cluster in doubtful:
             pieces = list(dict.fromkeys(parts.cluster_of[vertex] for vertex in cluster.vertices))
+            found = [piece.vertices for piece in pieces]
+            is_possible = all(_is_kernel(parts, piece) for piece in pieces)
             now = _seconds(clustering, best[cluster])
-            if _are_kernels(parts, pieces) and len(pieces) > 1:
-                found = [piece.vertices for piece in pieces]
-                if _seconds(clustering, found) < LOSS * now:
-                    best[cluster] = found
+            if is_possible and _seconds(clustering, found) < LOSS * now:
+                best[cluster] = found
     if all(len(pieces) == 1 for pieces in best.values()):
         return clustering
     found = [vertices for pieces in best.values() for vertices in pieces]
     settled = Clustering(clustering.work, clustering.trials, found)
     settled.settle()
+    for cluster, lists in best.items():
+        if len(lists) > 1:
+            now, then = _seconds(clustering, [cluster.vertices]), _seconds(clustering, lists)
+            _tell(settled, {settled.cluster_of[each[0]] for each in lists}, now, then)
     return settled
 
 
@@ -51,8 +56,19 @@ def no_worse(clustering: Clustering, conservative: Clustering, pack: bool) -> Cl
     """Pieces that are launched together can be faster than kernels that each look well."""
     if len(conservative.unstitchable) > len(clustering.unstitchable):
         return clustering  # what is left to the library has no time
-    is_lost = seconds(conservative, pack) < LOSS * seconds(clustering, pack)
-    return conservative if is_lost else clustering
+    now, then = seconds(clustering, pack), seconds(conservative, pack)
+    if then >= LOSS * now:
+        return clustering
+    _tell(conservative, set(conservative.clusters), now, then)
+    return conservative
+
+
+def _tell(clustering: Clustering, clusters: set[Cluster], together: float, apart: float) -> None:
+    """Why neighbours among them stay apart."""
+    why = f"{together * 1e6:.1f} us together, {apart * 1e6:.1f} us apart, by the machine model"
+    for cluster in clusters:
+        for after in cluster.after & clusters:
+            clustering.refusals[cluster, after] = Refusal("loss", why)
 
 
 def _reduces(_: Clustering, cluster: Cluster) -> bool:
@@ -94,10 +110,6 @@ def _left(clustering: Clustering, doubtful: Iterable[Cluster]) -> list[list[Vert
 
 def _is_kernel(clustering: Clustering, cluster: Cluster) -> bool:
     return not cluster.is_library and cluster not in clustering.unstitchable
-
-
-def _are_kernels(clustering: Clustering, clusters: Iterable[Cluster]) -> bool:
-    return all(_is_kernel(clustering, cluster) for cluster in clusters)
 
 
 def _seconds(clustering: Clustering, pieces: Iterable[list[Vertex]]) -> float:
