@@ -287,7 +287,7 @@ def _printed(step: KernelStep, target: str, known: Mapping[str, int]) -> tuple[s
         native = program_of(step)
         return native.text, evaluate(native.scratch_bytes, known)
     program = print_kernel(step.stitched.kernel, step.groups[0].hint, known["threads"])
-    return program.text, sum(_size(buffer, known) for buffer in program.scratch)
+    return program.text, program.scratch_layout(known)[1]
 
 
 def _schemes(groups: Sequence[Group], machine: Machine) -> tuple[str, ...]:
