@@ -73,12 +73,11 @@ def _is_replaced(loop: Loop, old: Buffer, new: Buffer) -> bool:
     is with any number of lanes, if what a statement does in all of them precedes the next one."""
     inside = [s for s in walk(loop.body) if not {old, new}.isdisjoint(buffers_of(s))]
     direct = [s for s in loop.body if isinstance(s, Load | Store) and s in inside]
-    loads = [s for s in direct if isinstance(s, Load) and s.buffer is old]
+    loads = sum(isinstance(s, Load) and s.buffer is old for s in direct)
     return (
         (old.size, old.dtype.bytes) == (new.size, new.dtype.bytes)
         and len(direct) == len(inside)
-        and direct[: len(loads)] == loads
-        and all(s.buffer is new for s in direct[len(loads) :])
+        and all(s.buffer is new for s in direct[loads:])
         and all(s.index == direct[0].index for s in direct)
         and _is_injective(direct[0].index, loop.axis)
     )
