@@ -45,7 +45,8 @@ class KernelInfo:
     barrier or ticket, those among them that tasks exchange too (`kernel/traffic.py`);
     `bytes_again`: those among the reads that an earlier phase had read, so that a cache may still
     hold them;
-    `scratch_bytes`: of all tasks together; `shared_bytes`: the part that tasks exchange.
+    `scratch_bytes`: of all tasks together; `shared_bytes`: what tasks exchange there, which may be
+    more, since phases share memory.
     `schemes`: of its reductions, as in `stitch/schedule.py`;
     `source`: what the target compiles, LLVM or Triton; `ir`: the kernel IR it was printed from."""
 

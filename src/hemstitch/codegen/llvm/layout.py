@@ -35,17 +35,17 @@ def scratch_layout(kernel: Kernel, threads: int) -> ScratchLayout:
 
 def _task_layout(kernel: Kernel) -> tuple[dict[Buffer, Dim], Dim]:
     """The offsets of task buffers in the memory of one task, and how much that is. What is made in
-    place lies where that lies which it is made of."""
+    place lies where it was made from."""
     lives = task_lifetimes(kernel)
     taken = in_place(kernel, lives)
-    first: dict[Buffer, Buffer] = {}  # to lie there
-    whole: dict[Buffer, Life] = {}
+    origin: dict[Buffer, Buffer] = {}  # the first to lie there
+    whole: dict[Buffer, Life] = {}  # from its first moment to the last of those that follow it
     for buffer in sorted(lives, key=lambda buffer: lives[buffer]):
-        found = first[buffer] = first[taken[buffer]] if buffer in taken else buffer
+        found = origin[buffer] = origin[taken[buffer]] if buffer in taken else buffer
         whole[found] = (lives[found][0], lives[buffer][1])
     bytes_ = {b: _lines(_vectors(b.size) * b.dtype.bytes) for b in whole}
     places, end = _placed(bytes_, whole)
-    return {buffer: places[found] for buffer, found in first.items()}, end
+    return {buffer: places[found] for buffer, found in origin.items()}, end
 
 
 def _placed(
@@ -58,10 +58,10 @@ def _placed(
     end: Dim = 0
     for unit in dict.fromkeys(units.values()):
         buffers = [buffer for buffer in bytes_ if units[buffer] == unit]
-        sizes = [(bytes_[buffer], lives[buffer]) for buffer in buffers]
+        sizes = ((bytes_[buffer], lives[buffer]) for buffer in buffers)
         lifetimes = [Lifetime(n // LINE if isinstance(n, int) else 1, *life) for n, life in sizes]
         places, count = place(lifetimes, line=1)
-        offsets |= {buffer: end + unit * at for buffer, at in zip(buffers, places)}
+        offsets |= {buffer: end + unit * number for buffer, number in zip(buffers, places)}
         end = end + unit * count
     return offsets, end
 
