@@ -89,8 +89,6 @@ ROWS = {
 LEFT = {
     "F1-15": "option `tune` times whole kernels and remembers them on disk; no single operations",
     "F2-6": "an expensive value that every row makes is not made once, in a phase of its own",
-    "F2-16": "in place: a row buffer never takes that of the row it is made from",
-    "AS-15": "scratch that tasks share has memory of its own",
 }
 
 
