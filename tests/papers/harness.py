@@ -4,10 +4,9 @@ their kernels: launches, bytes by signature, evaluations of an operation, what e
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Any
 
 import pytest
@@ -23,8 +22,8 @@ from hemstitch.fusion.planner import make_plan
 from hemstitch.fusion.verify import verify_plan
 from hemstitch.ir.dims import evaluate
 from hemstitch.ir.graph import Graph, Op
-from hemstitch.kernel.nodes import BLOCKS, Kernel, Let, Loop, Nest, Role, Stmt, statements
-from hemstitch.kernel.traffic import traffic
+from hemstitch.kernel.nodes import Kernel, Let, Loop, Nest, Role, statements
+from hemstitch.kernel.traffic import executed, traffic
 from hemstitch.kernel.verify import verify
 from hemstitch.latency.disassembly import disassemble
 from hemstitch.latency.facts import facts
@@ -190,28 +189,10 @@ def evaluations(kernel: Kernel, op: Op, sizes: Mapping[str, int]) -> int:
     """How many elements of `op` all tasks together compute."""
     return sum(
         times
-        for statement, times in _times(kernel, sizes)
+        for phase in kernel.phases
+        for statement, times in executed(phase, sizes)
         if isinstance(statement, Let) and statement.op is op
     )
-
-
-def _times(kernel: Kernel, sizes: Mapping[str, int]) -> Iterator[tuple[Stmt, int]]:
-    for phase in kernel.phases:
-        for nest in phase.nests:
-            rows = prod(evaluate(axis.extent, sizes) for axis in nest.rows)
-            yield from _inside(nest.body, rows, sizes)
-            tasks = 1 if phase.is_alone else sizes["threads"]
-            yield from _inside((*nest.prologue, *nest.epilogue), tasks, sizes)
-
-
-def _inside(
-    body: Sequence[Stmt], times: int, sizes: Mapping[str, int]
-) -> Iterator[tuple[Stmt, int]]:
-    for statement in body:
-        yield statement, times
-        if isinstance(statement, BLOCKS):
-            inner = times * evaluate(statement.axis.extent, sizes)
-            yield from _inside(statement.body, inner, sizes)
 
 
 def nests(kernel: Kernel) -> list[Nest]:

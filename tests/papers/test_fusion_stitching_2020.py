@@ -17,7 +17,9 @@ import torch.nn.functional as F
 
 from hemstitch.codegen.llvm.layout import scratch_layout
 from hemstitch.errors import InternalError
+from hemstitch.ir.graph import Op
 from hemstitch.kernel.nodes import Accumulate, Let, Load, Loop, Phase, Role, statements
+from hemstitch.kernel.traffic import executed
 from hemstitch.kernel.verify import verify
 from hemstitch.latency.architecture import HOPPER, architecture
 from hemstitch.latency.evaluate import Launch, evaluate
@@ -31,6 +33,7 @@ from tests.papers.harness import (
     GPU,
     agree,
     both_targets,
+    evaluations,
     lane_loops,
     machine_code,
     nests,
@@ -120,6 +123,41 @@ def test_F2_5_a_layer_norm_is_one_kernel(machine, measured):
     assert len(found.kernels) == 1 and len(plain.kernels) >= 3
     agree(found.run(arguments), [layer_norm(*(x.double() for x in arguments))], 1e-6)
     measured(f"1 kernel, conservative {len(plain.kernels)}; {2 * x + weight + bias} bytes")
+
+
+def test_F2_6_an_expensive_value_that_rows_share_may_be_a_sub_root(measured):
+    """log<N> and its broadcast: both groupings are weighed. What is cheap is always computed where
+    it is read, a reduction never again."""
+    b, x = random(1024), random(512, 1024)
+    sizes = {"threads": CPU.threads}
+
+    def kernels_of(function, *arguments):
+        found = plan(function, *arguments, machine=CPU)
+        agree(found.run(arguments), [function(*(a.double() for a in arguments))], 1e-5)
+        return found.kernels
+
+    def dear(b, x):
+        return torch.log(torch.tanh(torch.exp(b))) * x
+
+    several, (single,) = kernels_of(dear, b, x), kernels_of(dear, b, x[:2].clone())
+    assert len(several) == 2
+    times = [sum(evaluations(k, Op.LOG, sizes) for k in each) for each in (several, [single])]
+    assert times == [1024, 2 * 1024]
+    (cheap,) = kernels_of(lambda b, x: (b * 2 + 1) + x, b, x)
+    assert evaluations(cheap, Op.MUL, sizes) == 512 * 1024
+    (reduced,) = kernels_of(lambda b, x: b.sum() + x, b, x)
+    added = [
+        times
+        for phase in reduced.phases
+        for statement, times in executed(phase, sizes)
+        if isinstance(statement, Accumulate)
+    ]
+    assert sum(added) <= 1024 + CPU.threads * CPU.threads
+    # On a GPU memory takes longer than the arithmetic, and a launch counts.
+    assert len(plan(dear, b, x, machine=GPU).kernels) == 1
+    measured(
+        "512 rows: log of 1,024 values once, in a kernel of its own; 2 rows, or a GPU: in each"
+    )
 
 
 @both_targets

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Union
 
 from hemstitch.fusion.order import Cluster, is_cycle, join, merge, number
 from hemstitch.fusion.trial import Trials
@@ -13,6 +14,7 @@ from hemstitch.stitch.group import Group, Write
 from hemstitch.stitch.refusal import Refusal
 
 MOST_MEMBERS = 160  # vertices of one kernel: bounds planning time and code size
+Check = Callable[[Cluster, Cluster], Union[Refusal, None]]
 
 
 def _library(first: Cluster, second: Cluster) -> Refusal | None:
@@ -38,13 +40,16 @@ class Clustering:
         *,
         conservative: bool = False,
         inside: Clustering | None = None,
+        more: tuple[Check, ...] = (),
     ) -> None:
         """`merged`: vertices that are one cluster from the beginning. `conservative`: a reduction
-        ends its kernel. `inside`: no cluster goes beyond those of another clustering."""
+        ends its kernel. `inside`: no cluster goes beyond those of another clustering. `more`:
+        what else must not refuse a merge."""
         self.work = work
         self.trials = trials
         self.conservative = conservative
         self.inside = inside
+        self.checks = (_library, _size, self._inside, self._cycle, self._conservative, *more)
         self.refusals: dict[tuple[Cluster, Cluster], Refusal] = {}
         self.attempts: dict[tuple[Vertex, ...], Refusal | None] = {}
         self._bytes_read: dict[Cluster, int] = {}
@@ -78,7 +83,7 @@ class Clustering:
 
     def _refusal(self, first: Cluster, second: Cluster) -> Refusal | None:
         """None means yes. The first refusal wins, so the cheap checks come first."""
-        for check in (_library, _size, self._inside, self._cycle, self._conservative):
+        for check in self.checks:
             refusal = check(first, second)
             if refusal is not None:
                 return refusal

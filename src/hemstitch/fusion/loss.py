@@ -1,10 +1,13 @@
 """No fusion at a loss (FusionStitching 2020, section 6: no negative optimisation). A kernel falls
-apart where the machine model thinks its pieces faster: those of the conservative planner, or those
-whose tasks never wait for each other (AStitch fuses across a barrier without asking what it costs).
+apart where the machine model thinks its pieces faster: those of the conservative planner; those
+whose tasks never wait for each other (AStitch fuses across a barrier without asking what it costs);
+those that compute an expensive value once for all rows that read it (FusionStitching 2020, section
+4.2: such an operation may be a sub-root).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
@@ -14,8 +17,11 @@ from hemstitch.fusion.launches import seconds
 from hemstitch.fusion.order import Cluster
 from hemstitch.fusion.trial import Trials
 from hemstitch.fusion.work import Vertex
-from hemstitch.ir.graph import Node
-from hemstitch.ir.ops import is_reduction
+from hemstitch.ir.dims import evaluate
+from hemstitch.ir.graph import Node, Op
+from hemstitch.ir.ops import OPS, is_elementwise, is_reduction
+from hemstitch.kernel.nodes import Let
+from hemstitch.kernel.traffic import executed
 from hemstitch.stitch.refusal import Refusal
 
 LOSS = 0.95  # share of a kernel's time below which its pieces are believed to take less: closer
@@ -93,13 +99,47 @@ def _without_waiting(clustering: Clustering, doubtful: Iterable[Cluster]) -> Clu
     return Clustering(clustering.work, trials, left, inside=clustering)
 
 
+def _repeats(clustering: Clustering, cluster: Cluster) -> bool:
+    """Something expensive is computed for every row that reads it."""
+    trials, group = clustering.trials, clustering.group_of(cluster)
+    once: Counter[Op] = Counter()
+    for node in group.members:
+        if OPS[node.op].is_expensive and is_elementwise(node.op):
+            once[node.op] += evaluate(node.type.size, group.hints)
+    if not once:
+        return False
+    sizes = {**group.hints, "threads": trials.machine.threads}
+    computed: Counter[Op] = Counter()
+    for phase in trials.stitched([group], "attempt").kernel.phases:
+        for statement, times in executed(phase, sizes):
+            if isinstance(statement, Let) and statement.op in once:
+                computed[statement.op] += times
+    return any(times >= 2 * once[op] for op, times in computed.items())
+
+
+def _with_sub_roots(clustering: Clustering, doubtful: Iterable[Cluster]) -> Clustering:
+    left, work = _left(clustering, doubtful), clustering.work
+
+    def sub_root(first: Cluster, second: Cluster) -> Refusal | None:
+        members = [v for v in first.vertices if isinstance(v, Node)]
+        expensive = [v for v in members if OPS[v.op].is_expensive and is_elementwise(v.op)]
+        least = min((work.bytes(node) for node in expensive), default=0)
+        for reader in second.vertices if expensive else ():
+            size = work.bytes(reader if isinstance(reader, Node) else reader.value)
+            if size >= 2 * least and any(node in work.reads[reader] for node in members):
+                return Refusal("sub-root", "it would compute an expensive value for every row")
+        return None
+
+    return Clustering(work, clustering.trials, left, inside=clustering, more=(sub_root,))
+
+
 _WAYS: tuple[
     tuple[
         Callable[[Clustering, Cluster], bool],
         Callable[[Clustering, Iterable[Cluster]], Clustering],
     ],
     ...,
-] = ((_reduces, _conservative), (_waits, _without_waiting))
+] = ((_repeats, _with_sub_roots), (_waits, _without_waiting), (_reduces, _conservative))
 
 
 def _left(clustering: Clustering, doubtful: Iterable[Cluster]) -> list[list[Vertex]]:

@@ -61,7 +61,7 @@ def _touched(
 ) -> Counter[Buffer]:
     """Bytes of each buffer, once."""
     elements: Counter[Buffer] = Counter()
-    for statement, times in _accesses(phase, sizes):
+    for statement, times in executed(phase, sizes):
         for buffer in buffers_of(statement):
             elements[buffer] += times
     return Counter(
@@ -72,7 +72,7 @@ def _touched(
     )
 
 
-def _accesses(phase: Phase, sizes: Mapping[str, int]) -> Iterator[tuple[Stmt, int]]:
+def executed(phase: Phase, sizes: Mapping[str, int]) -> Iterator[tuple[Stmt, int]]:
     """Each statement with how often it runs."""
     for nest in phase.nests:
         rows = _product((axis.extent for axis in nest.rows), sizes)
