@@ -5,6 +5,7 @@ side, packed into one launch where they are (AStitch's independent scheme, secti
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable, Iterator
 
 from hemstitch.fusion.cluster import Clustering
 from hemstitch.fusion.order import Cluster
@@ -12,10 +13,15 @@ from hemstitch.fusion.order import Cluster
 
 def launches(clustering: Clustering, pack: bool) -> list[list[Cluster]]:
     """All clusters, in the order in which they run. Those that one list holds are one launch; a
-    library call, and what is no kernel, is alone."""
+    library call, and what is no kernel, is alone. Of two orders the one with fewer launches."""
+    orders = (_kernels_first(clustering), _calls_first(clustering))
+    return min((_packed(clustering, order, pack) for order in orders), key=len)
+
+
+def _packed(clustering: Clustering, order: Iterable[Cluster], pack: bool) -> list[list[Cluster]]:
     most = clustering.trials.machine.most_packed
     found: list[list[Cluster]] = []
-    for cluster in _in_order(clustering):
+    for cluster in order:
         last = found[-1] if found else []
         is_free = pack and 0 < len(last) < most and not cluster.before & set(last)
         if is_free and _is_kernel(clustering, last[0]) and _is_kernel(clustering, cluster):
@@ -38,20 +44,47 @@ def _is_kernel(clustering: Clustering, cluster: Cluster) -> bool:
     return not cluster.is_library and cluster not in clustering.unstitchable
 
 
-def _in_order(clustering: Clustering) -> list[Cluster]:
-    """Topological, otherwise as in the program; kernels that are ready go before library calls,
-    so that independent ones come together."""
-    waiting = {cluster: len(cluster.before) for cluster in clustering.clusters}
-    number = {cluster: place for place, cluster in enumerate(waiting)}
-    ready = [(c.is_library, c.position, number[c], c) for c, count in waiting.items() if not count]
-    heapq.heapify(ready)
-    order: list[Cluster] = []
+def _kernels_first(clustering: Clustering) -> Iterator[Cluster]:
+    """As in the program, but that kernels which are ready go before library calls: what they read
+    is still near, and what they leave is needed soon."""
+    ready = _Ready(clustering)
     while ready:
-        *_, cluster = heapq.heappop(ready)
-        order.append(cluster)
+        yield ready.take(calls=not ready.kernels)
+
+
+def _calls_first(clustering: Clustering) -> Iterator[Cluster]:
+    """Library calls, then all kernels that wait for no others, in turns: what stands behind each
+    of several projections of one tensor is one launch."""
+    ready = _Ready(clustering)
+    while ready:
+        calls = bool(ready.calls)
+        for _ in range(len(ready.calls if calls else ready.kernels)):
+            yield ready.take(calls)
+
+
+class _Ready:
+    """Clusters that wait for nothing, in the order of the program. Taking one may add others."""
+
+    def __init__(self, clustering: Clustering) -> None:
+        self.waiting = {cluster: len(cluster.before) for cluster in clustering.clusters}
+        self.number = {cluster: place for place, cluster in enumerate(self.waiting)}
+        self.kernels: list[tuple[int, int, Cluster]] = []
+        self.calls: list[tuple[int, int, Cluster]] = []
+        for cluster, count in self.waiting.items():
+            if not count:
+                self._add(cluster)
+
+    def __bool__(self) -> bool:
+        return bool(self.kernels or self.calls)
+
+    def _add(self, cluster: Cluster) -> None:
+        heap = self.calls if cluster.is_library else self.kernels
+        heapq.heappush(heap, (cluster.position, self.number[cluster], cluster))
+
+    def take(self, calls: bool) -> Cluster:
+        *_, cluster = heapq.heappop(self.calls if calls else self.kernels)
         for after in cluster.after:
-            waiting[after] -= 1
-            if not waiting[after]:
-                heapq.heappush(ready, (after.is_library, after.position, number[after], after))
-    assert len(order) == len(waiting), "the clusters form a cycle"
-    return order
+            self.waiting[after] -= 1
+            if not self.waiting[after]:
+                self._add(after)
+        return cluster
