@@ -4,9 +4,6 @@ estimate, or, with `tune`, by the clock among the best estimates. The winner is 
 
 from __future__ import annotations
 
-import json
-import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,6 +23,7 @@ from hemstitch.latency.evaluate import Estimate
 from hemstitch.runtime.cuda.device import Device
 from hemstitch.runtime.cuda.estimate import bytes_of, estimate
 from hemstitch.runtime.dtypes import TORCH_DTYPES
+from hemstitch.runtime.remembered import recall, remember
 
 # 7 us of an H200's memory: a smaller kernel is not worth seconds of compiling.
 LEAST_BYTES = 1 << 25
@@ -42,11 +40,6 @@ class _Candidates:
     device: Device
 
 
-def folder() -> Path:
-    """Where winners are remembered: a small file for each kernel."""
-    return Path.home() / ".cache" / "hemstitch" / "tuned"
-
-
 def best(
     programs: Programs,
     sizes_of: Callable[[Program], tuple[int, ...]],
@@ -55,20 +48,20 @@ def best(
     launcher: Launcher,
     memory: Path,
 ) -> Program:
-    """`sizes_of`: likely ones. `launcher` gives what a clock is held to; `memory`: see `folder`."""
+    """`sizes_of`: likely ones. `launcher` gives what a clock is held to; `memory`: a folder."""
     usual, architecture = next(programs), device.architecture
     bytes_ = bytes_of(usual, sizes_of(usual))
     if bytes_ < LEAST_BYTES or architecture is None:
         return usual
     known = _Candidates((usual, *programs), sizes_of, device)
     path = memory / f"{_key(known, tune)}.json"
-    chosen = _recall(path, len(known.programs))
+    chosen = _recalled(path, len(known.programs))
     if chosen is None:
         estimates = _estimates(known, architecture, bytes_, tune)
         order = sorted(estimates, key=lambda number: estimates[number].rank)
         seconds = _timed(known, order[:MOST_TIMED], launcher) if tune else {}
         chosen = min(seconds, key=seconds.__getitem__, default=_clearly_best(order, estimates))
-        _remember(path, chosen, seconds)
+        remember(path, {"chosen": chosen, "seconds": {str(n): s for n, s in seconds.items()}})
     return known.programs[chosen]
 
 
@@ -133,21 +126,9 @@ def _key(known: _Candidates, tune: bool) -> str:
     return sha256(repr((facts, texts)).encode()).hexdigest()[:32]
 
 
-def _recall(path: Path, count: int) -> int | None:
-    """None for a file that is not there or not whole."""
+def _recalled(path: Path, count: int) -> int | None:
     try:
-        chosen = json.loads(path.read_text(encoding="utf-8"))["chosen"]
-    except (OSError, ValueError, KeyError, TypeError):
+        chosen = recall(path)["chosen"]
+    except (KeyError, TypeError):
         return None
     return chosen if type(chosen) is int and 0 <= chosen < count else None
-
-
-def _remember(path: Path, chosen: int, seconds: dict[int, float]) -> None:
-    """All at once, so that another process reads the old file or the new one."""
-    text = json.dumps({"chosen": chosen, "seconds": {str(n): s for n, s in seconds.items()}})
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(name).replace(path)
