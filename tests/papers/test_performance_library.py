@@ -20,7 +20,7 @@ from hemstitch.kernel.printer import show
 from hemstitch.runtime import performance
 from hemstitch.runtime.performance import Library, key_of
 from hemstitch.stitch.probe import Probe
-from tests.papers.harness import CPU, Planned, evaluations, plan, random
+from tests.papers.harness import CPU, Planned, plan, random
 
 PROBE = Probe(Op.EXP, DType.F32, DType.F32, rows=2, length=1024, lanes=8)
 OTHER = Probe(Op.LOG, DType.F16, DType.F64, rows=4, length=512, lanes=16, step=2, across=False)

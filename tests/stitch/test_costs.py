@@ -1,5 +1,5 @@
-"""What kernels take by measurements: each probe is a kernel of the operation that it stands for, and
-probes add up to kernels."""
+"""What kernels take by measurements: each probe is a kernel of the operation that it stands for,
+and probes add up to kernels."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from hemstitch.fusion.planner import make_plan
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.graph import Graph, Op, Output
-from hemstitch.ir.ops import OPS, OpClass, ResultType, is_elementwise, is_reduction
-from hemstitch.ir.types import DType, contiguous_strides
+from hemstitch.ir.ops import OPS, ResultType, is_elementwise, is_reduction
+from hemstitch.ir.types import DType
 from hemstitch.kernel.nodes import Kernel
 from hemstitch.options import Options
 from hemstitch.runtime.measure import graph_of
