@@ -16,8 +16,10 @@ demo: .venv/installed
 
 test: test-cpu test-gpu
 
+# PyTorch's own samples count what agrees in one process, and start processes of their own.
 test-cpu: .venv/installed
-	$(RUN) -m pytest
+	OMP_WAIT_POLICY=passive $(RUN) -m pytest --numprocesses auto --ignore tests/opinfo
+	$(RUN) -m pytest tests/opinfo
 
 # Kernels for GPUs, emulated and cross-compiled with each Triton, side by side. No GPU is needed.
 test-gpu: $(TRITONS:%=.venv/triton/%)

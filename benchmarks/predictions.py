@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from benchmarks.cases import CASES, Case, bytes_of
-from benchmarks.planners import graphs_of
+from benchmarks.planners.programs import graphs_of
 from benchmarks.timing import geometric_mean
 from hemstitch.fusion.planner import make_plan
 from hemstitch.options import Options

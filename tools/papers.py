@@ -96,7 +96,6 @@ LEFT = {
     "AS-15": "scratch that tasks share has memory of its own",
     "AS-22": "70% fewer writes than conservative",
     "AS-23": "65% fewer kernels than conservative",
-    "AS-24": "merging does not weigh a barrier against a launch",
 }
 
 

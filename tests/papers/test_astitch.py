@@ -401,6 +401,11 @@ def test_AS_19_sums_repeat(machine, measured):
     measured(f"{len(found.kernels)} kernel, equal bits in {len(orders)} orders of tasks")
 
 
+def across(x):
+    """Sums of rows that softmax takes for columns."""
+    return torch.softmax(x + x.sum(1), -1)
+
+
 @both_targets
 def test_AS_24_programs_wait_only_where_the_model_says_so(machine, measured):
     """The same reduction with barriers that are dear; and with all of them switched off."""
@@ -415,7 +420,16 @@ def test_AS_24_programs_wait_only_where_the_model_says_so(machine, measured):
     few, many = (plan(lambda x: x.sum(0), random(4096, n), machine=GPU) for n in (8, 4096))
     begins = [[p.begin for p in each.kernel.phases[1:]] for each in (few, many)]
     assert begins[0] == [Begin.TICKET] and Begin.TICKET not in begins[1]
-    measured("<4,300000> split; not with barriers of 10 ms, nor switched off; ticket or barrier")
+    # Of two kernels only one is made where waiting takes no longer than launching.
+    apart, together = (
+        plan(across, random(512, 512), machine=replace(GPU, barrier_seconds=seconds))
+        for seconds in (2e-6, 1e-6)
+    )
+    assert [len(each.kernels) for each in (apart, together)] == [2, 1]
+    measured(
+        "<4,300000> split; not with barriers of 10 ms, nor switched off; ticket or barrier; "
+        "rows and columns in two kernels where a barrier takes 2 us, in one where it takes 1 us"
+    )
 
 
 def test_AS_25_only_the_backend_is_named(measured, monkeypatch):

@@ -1,16 +1,22 @@
-"""No fusion at a loss: what the machine model thinks slower in one kernel than in the conservative
-planner's pieces falls apart into these (FusionStitching 2020, section 6: no negative optimisation).
+"""No fusion at a loss (FusionStitching 2020, section 6: no negative optimisation). A kernel falls
+apart where the machine model thinks its pieces faster: those of the conservative planner, or those
+whose tasks never wait for each other (AStitch fuses across a barrier without asking what it costs).
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from hemstitch.fusion.cluster import Clustering
 from hemstitch.fusion.greedy import merge_all
 from hemstitch.fusion.launches import seconds
 from hemstitch.fusion.order import Cluster
+from hemstitch.fusion.trial import Trials
 from hemstitch.fusion.work import Vertex
 from hemstitch.ir.graph import Node
 from hemstitch.ir.ops import is_reduction
+from hemstitch.stitch.refusal import Refusal
 
 LOSS = 0.95  # share of a kernel's time below which its pieces are believed to take less: closer
 # than that, the model cannot tell, and fewer kernels are the better guess
@@ -18,44 +24,93 @@ LOSS = 0.95  # share of a kernel's time below which its pieces are believed to t
 
 def without_loss(clustering: Clustering) -> Clustering:
     """The same clustering where nothing is lost."""
-    doubtful = [cluster for cluster in clustering.clusters if _is_doubtful(clustering, cluster)]
-    if not doubtful:
+    merged = [c for c in clustering.clusters if len(c.vertices) > 1 and _is_kernel(clustering, c)]
+    best: dict[Cluster, list[list[Vertex]]] = {c: [c.vertices] for c in clustering.clusters}
+    for is_doubtful, divided in _WAYS:
+        doubtful = [cluster for cluster in merged if is_doubtful(clustering, cluster)]
+        if not doubtful:
+            continue
+        parts = divided(clustering, doubtful)
+        merge_all(parts)
+        parts.settle()
+        for cluster in doubtful:
+            pieces = list(dict.fromkeys(parts.cluster_of[vertex] for vertex in cluster.vertices))
+            found = [piece.vertices for piece in pieces]
+            is_possible = all(_is_kernel(parts, piece) for piece in pieces)
+            now = _seconds(clustering, best[cluster])
+            if is_possible and _seconds(clustering, found) < LOSS * now:
+                best[cluster] = found
+    if all(len(pieces) == 1 for pieces in best.values()):
         return clustering
-    work, trials = clustering.work, clustering.trials
-    parts = Clustering(work, trials, conservative=True, inside=clustering)
-    merge_all(parts)
-    parts.settle()
-    merged: list[list[Vertex]] = []
-    for cluster in clustering.clusters:
-        pieces = list(dict.fromkeys(parts.cluster_of[vertex] for vertex in cluster.vertices))
-        is_lost = cluster in doubtful and (
-            _seconds(parts, pieces) < LOSS * _seconds(clustering, [cluster])
-        )
-        merged += [piece.vertices for piece in (pieces if is_lost else [cluster])]
-    if len(merged) == len(clustering.clusters):
-        return clustering
-    found = Clustering(work, trials, merged)
-    found.settle()
-    return found
+    found = [vertices for pieces in best.values() for vertices in pieces]
+    settled = Clustering(clustering.work, clustering.trials, found)
+    settled.settle()
+    for cluster, lists in best.items():
+        if len(lists) > 1:
+            now, then = _seconds(clustering, [cluster.vertices]), _seconds(clustering, lists)
+            _tell(settled, {settled.cluster_of[each[0]] for each in lists}, now, then)
+    return settled
 
 
 def no_worse(clustering: Clustering, conservative: Clustering, pack: bool) -> Clustering:
     """Pieces that are launched together can be faster than kernels that each look well."""
     if len(conservative.unstitchable) > len(clustering.unstitchable):
         return clustering  # what is left to the library has no time
-    is_lost = seconds(conservative, pack) < LOSS * seconds(clustering, pack)
-    return conservative if is_lost else clustering
+    now, then = seconds(clustering, pack), seconds(conservative, pack)
+    if then >= LOSS * now:
+        return clustering
+    _tell(conservative, set(conservative.clusters), now, then)
+    return conservative
 
 
-def _is_doubtful(clustering: Clustering, cluster: Cluster) -> bool:
+def _tell(clustering: Clustering, clusters: set[Cluster], together: float, apart: float) -> None:
+    """Why neighbours among them stay apart."""
+    why = f"{together * 1e6:.1f} us together, {apart * 1e6:.1f} us apart, by the machine model"
+    for cluster in clusters:
+        for after in cluster.after & clusters:
+            clustering.refusals[cluster, after] = Refusal("loss", why)
+
+
+def _reduces(_: Clustering, cluster: Cluster) -> bool:
     """Without a reduction inside, conservative pieces are the same or move more."""
-    if cluster.is_library or cluster in clustering.unstitchable:
-        return False
-    nodes = [vertex for vertex in cluster.vertices if isinstance(vertex, Node)]
-    return len(cluster.vertices) > 1 and any(is_reduction(node.op) for node in nodes)
+    return any(isinstance(v, Node) and is_reduction(v.op) for v in cluster.vertices)
 
 
-def _seconds(clustering: Clustering, clusters: list[Cluster]) -> float:
-    if any(cluster in clustering.unstitchable for cluster in clusters):
-        return float("inf")
-    return sum(clustering.trials.seconds([clustering.group_of(c)]) for c in clusters)
+def _waits(clustering: Clustering, cluster: Cluster) -> bool:
+    kernel = clustering.trials.stitched([clustering.group_of(cluster)], "attempt").kernel
+    return len(kernel.phases) > 1
+
+
+def _conservative(clustering: Clustering, doubtful: Iterable[Cluster]) -> Clustering:
+    left = _left(clustering, doubtful)
+    work, trials = clustering.work, clustering.trials
+    return Clustering(work, trials, left, conservative=True, inside=clustering)
+
+
+def _without_waiting(clustering: Clustering, doubtful: Iterable[Cluster]) -> Clustering:
+    left = _left(clustering, doubtful)
+    trials = Trials(replace(clustering.trials.machine, meets=False))
+    return Clustering(clustering.work, trials, left, inside=clustering)
+
+
+_WAYS: tuple[
+    tuple[
+        Callable[[Clustering, Cluster], bool],
+        Callable[[Clustering, Iterable[Cluster]], Clustering],
+    ],
+    ...,
+] = ((_reduces, _conservative), (_waits, _without_waiting))
+
+
+def _left(clustering: Clustering, doubtful: Iterable[Cluster]) -> list[list[Vertex]]:
+    """What stays as it is."""
+    taken = set(doubtful)
+    return [cluster.vertices for cluster in clustering.clusters if cluster not in taken]
+
+
+def _is_kernel(clustering: Clustering, cluster: Cluster) -> bool:
+    return not cluster.is_library and cluster not in clustering.unstitchable
+
+
+def _seconds(clustering: Clustering, pieces: Iterable[list[Vertex]]) -> float:
+    return sum(clustering.trials.seconds([clustering.work.group(each)]) for each in pieces)

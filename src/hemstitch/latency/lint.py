@@ -16,7 +16,8 @@ from hemstitch.latency.occupancy import occupancy
 from hemstitch.latency.ptx import PtxInstruction, Role
 
 LEAST_WIDE_SHARE = 0.5  # of the bits; below it most of the traffic is in narrow accesses
-_WRITE_BACK, _INVALIDATE = re.compile(r"^\tbuffer_wbl2\b"), re.compile(r"^\tbuffer_inv\b")
+# For the device. What an assertion tells the host is for the system: `sc0 sc1`.
+_WRITE_BACK, _INVALIDATE = re.compile(r"^\tbuffer_wbl2 sc1\b"), re.compile(r"^\tbuffer_inv sc1\b")
 _AMD_ACCESS = re.compile(r"^\t(?:global|buffer|flat)_(?:load|store|atomic)_")
 
 

@@ -22,6 +22,7 @@ from hemstitch.kernel.nodes import (
     Nest,
     Phase,
     Stmt,
+    walk,
 )
 from hemstitch.kernel.traffic import phase_traffic
 from hemstitch.stitch.begin import ARRIVAL
@@ -47,11 +48,23 @@ def _arithmetic_seconds(phase: Phase, costs: Costs, sizes: Mapping[str, int]) ->
     tasks = 1 if phase.is_alone else costs.machine.threads
     busiest = everyone = 0.0
     for nest in phase.nests:
-        rows = prod(evaluate(axis.extent, sizes) for axis in nest.rows)
+        rows = ceil(
+            prod(evaluate(axis.extent, sizes) for axis in nest.rows)
+            / _rows_of_a_tile(nest, costs.machine, sizes)
+        )
         once, each = _work_of(nest, costs, sizes)
         busiest = max(busiest, once + ceil(rows / tasks) * each)
         everyone += tasks * once + rows * each
     return max(busiest, everyone / tasks) / costs.machine.operations_per_second
+
+
+def _rows_of_a_tile(nest: Nest, machine: Machine, sizes: Mapping[str, int]) -> int:
+    """Rows that one vector holds, where short ones share a tile."""
+    if not machine.tiles_in_registers:
+        return 1
+    loops = (s for s in walk(nest.body) if isinstance(s, Loop) and s.lanes)
+    longest = max((evaluate(loop.axis.extent, sizes) for loop in loops), default=1)
+    return max(1, machine.lanes // max(1, longest))
 
 
 def _work_of(nest: Nest, costs: Costs, sizes: Mapping[str, int]) -> tuple[float, float]:

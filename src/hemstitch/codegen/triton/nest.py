@@ -129,11 +129,11 @@ class NestPrinter:
         if self.tiling.is_aligned:
             last = _tiles(rows[-1].extent, self.tiling.rows)
             size = self.scope.size(last)
-            block, rest = ("", "tile") if last == 1 else (f"tile % {size}", f"(tile // {size})")
+            block, rest = ("", "tile") if last == 1 else (f"tile % {size}", f"tile // {size}")
             self._decode_last(block, rows[-1].extent)
             self.scope.axes[rows[-1]] = Value("row", rows=True)
             if rows[:-1]:
-                self.scope.writer.line(f"outer = {rest.strip('()')}")
+                self.scope.writer.line(f"outer = {rest}")
             self._decode_axes("outer", rows[:-1], is_tile=False)
         else:
             self._decode_last("tile", product(axis.extent for axis in rows))
