@@ -13,13 +13,19 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch._dynamo
 
 from benchmarks.cases import CASES, Case, bytes_of
-from benchmarks.planners.programs import graphs_of
 from benchmarks.timing import geometric_mean
+from hemstitch.backend import compile_with
+from hemstitch.compile import Compiled
 from hemstitch.fusion.planner import make_plan
+from hemstitch.ir.graph import Graph
 from hemstitch.options import Options
 from hemstitch.runtime.jit import host_target
 from hemstitch.runtime.measure import seconds_of
@@ -53,8 +59,8 @@ def rows_for(case: Case, wanted: int) -> int:
 def lines(case: Case, rows: int) -> Iterator[Line]:
     machine = generic_cpu(threads=1, lanes=host_target().lanes)
     refined = replace(machine, measured=library())
-    for graph in graphs_of(lambda: (case.function, case.arguments(rows)), backward=False):
-        for step in make_plan(graph, machine, Options(products=False)).kernels:
+    for graph in graphs_of(case, rows):
+        for step in make_plan(graph, machine, Options()).kernels:
             kernel, hints = step.stitched.kernel, step.groups[0].hints
             yield Line(
                 f"{case.name}, {rows} rows: {kernel.name}",
@@ -62,6 +68,20 @@ def lines(case: Case, rows: int) -> Iterator[Line]:
                 kernel_seconds(kernel, machine, hints),
                 kernel_seconds(kernel, refined, hints),
             )
+
+
+def graphs_of(case: Case, rows: int) -> list[Graph]:
+    found: list[Graph] = []
+
+    def observe(kind: str, compiled: Compiled) -> None:
+        found.append(compiled.graph)
+
+    def backend(gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Callable[..., Any]:
+        return compile_with(gm, inputs, Options(strict=True), observe, plan_only=True)
+
+    torch._dynamo.reset()
+    torch.compile(case.function, backend=backend)(*case.arguments(rows))
+    return found
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:

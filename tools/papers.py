@@ -88,7 +88,6 @@ ROWS = {
 # What of a row is not there yet, although tests may hold the rest.
 LEFT = {
     "F1-7": "comparison with the best plan of small graphs",
-    "F1-15": "option `tune` times whole kernels and remembers them on disk; no single operations",
     "F2-6": "an expensive value that every row makes is not made once, in a phase of its own",
     "F2-16": "in place: a row buffer never takes that of the row it is made from",
     "F2-20": "40% of conservative",

@@ -1,5 +1,5 @@
-"""The performance library of FusionStitching (2018, section 4.4). Takes probes, gives the seconds
-that they take, measured once, by this process or an earlier one.
+"""The performance library (FusionStitching 2018). Takes probes, gives the seconds that they take,
+measured once, by this process or an earlier one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One operation alone in a kernel: a key of the performance library (FusionStitching 2018, section
-4.4), which ranks plans by times that were measured rather than by nominal ones.
+"""One operation alone in a kernel: a key of the performance library (FusionStitching 2018), which
+ranks plans by measured times rather than nominal ones.
 
-`stitch/costs.py` asks for probes, `runtime/performance.py` measures them.
+`stitch/costs.py` asks for probes, `runtime/performance.py` has them measured.
 """
 
 from __future__ import annotations
