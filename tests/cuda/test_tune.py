@@ -15,6 +15,7 @@ from hemstitch.codegen.triton.kernel import Program, candidates
 from hemstitch.errors import KernelBuildError
 from hemstitch.latency.architecture import architecture
 from hemstitch.latency.disassembly import disassemble
+from hemstitch.runtime import remembered
 from hemstitch.runtime.cross import tools_folder
 from hemstitch.runtime.cuda import kernel, tune
 from hemstitch.runtime.cuda.estimate import bytes_of, estimate, shares, trips
@@ -210,6 +211,6 @@ def test_a_disk_that_cannot_be_written_to(choose, estimated, monkeypatch):
     def refuse(*_: object, **__: object) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr(tune.tempfile, "mkstemp", refuse)
+    monkeypatch.setattr(remembered.tempfile, "mkstemp", refuse)
     estimated.update(zip(softmax(), (1.0, 0.1)))
     assert choose(softmax()) is softmax()[1]

@@ -28,7 +28,10 @@ class Library(Mapping[Probe, float]):
 
     def __getitem__(self, probe: Probe) -> float:
         if probe not in self._known:
-            self._known[probe] = self._found(probe)
+            try:
+                self._known[probe] = self._found(probe)
+            except Exception:  # no plan fails for want of a measurement
+                self._known[probe] = None
         seconds = self._known[probe]
         if seconds is None:
             raise KeyError(probe)
@@ -40,16 +43,13 @@ class Library(Mapping[Probe, float]):
     def __len__(self) -> int:
         return sum(seconds is not None for seconds in self._known.values())
 
-    def _found(self, probe: Probe) -> float | None:
+    def _found(self, probe: Probe) -> float:
         key = key_of(probe)
         path = self._place / f"{sha256(key.encode()).hexdigest()[:32]}.json"
         record = recall(path)
         if isinstance(record, dict) and _is_time(record.get("seconds")):
             return float(record["seconds"])
-        try:
-            seconds = self._measure(probe)
-        except Exception:  # no plan fails for want of a measurement
-            return None
+        seconds = self._measure(probe)
         remember(path, {"key": key, "seconds": seconds})
         return seconds
 
