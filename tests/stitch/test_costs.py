@@ -11,16 +11,17 @@ import pytest
 
 from hemstitch.fusion.planner import make_plan
 from hemstitch.ir.builder import Builder
-from hemstitch.ir.graph import Graph, Op, Output
+from hemstitch.ir.graph import Address, Graph, Op, Output
 from hemstitch.ir.ops import OPS, ResultType, is_elementwise, is_reduction
 from hemstitch.ir.types import DType
 from hemstitch.kernel.nodes import Kernel
 from hemstitch.options import Options
 from hemstitch.runtime.measure import graph_of
-from hemstitch.stitch.costs import Costs
+from hemstitch.stitch.costs import MOST_STEP, Costs
 from hemstitch.stitch.estimate import kernel_seconds
-from hemstitch.stitch.machine import generic_cpu
+from hemstitch.stitch.machine import CROWD, Machine, generic_cpu
 from hemstitch.stitch.probe import Probe
+from tests.graphs import single
 
 LAUNCH, ACCESS = 1e-7, 1e-9  # seconds of a call, and of a vector's load, store or negation
 # What is not measured takes no time.
@@ -103,24 +104,49 @@ def test_probes_add_up():
     assert seconds(kernel, clock) == pytest.approx(LAUNCH + vectors * (2 * 10 + 20 + 2) * ACCESS)
 
 
+def test_an_empty_kernel_takes_a_launch():
+    build = Builder()
+    x = build.input("x", 0, (0,), DType.F32, (1,))
+    kernel = kernel_of(Graph((x,), (Output(build.make(Op.EXP, x), (1,)),)))
+    assert seconds(kernel, Clock()) == pytest.approx(LAUNCH)
+
+
+def test_what_lanes_compute_may_be_anywhere():
+    """A row of a table that all lanes read is as good as any other row."""
+    build = Builder()
+    table = build.input("x", 0, (512, 256), DType.F32, (256, 1))
+    index = build.input("i", 1, (8,), DType.I64, (1,))
+    rows = build.broadcast(build.reshape(index, (8, 1)), (8, 256))
+    columns = build.input("j", 2, (8, 256), DType.I64, (300, 1))
+    for found, step in ((rows, 1), (columns, MOST_STEP)):
+        addresses = (Address(operand=1), Address(axis=1))
+        picked = build.gather(table, [found], addresses, (8, 256))
+        clock = Clock()
+        seconds(kernel_of(single(build, picked)), clock)
+        steps = [probe.step for probe in clock.asked if probe.source is DType.F32]
+        assert max(steps) == step
+
+
+def costs(machine: Machine) -> Costs:
+    return Costs(machine, Clock(), {})
+
+
 def test_memory_is_as_fast_as_a_copy_of_that_size():
-    costs = Costs(replace(MACHINE, measured=Clock()), {})
     vector = 2 * 4 * MACHINE.lanes  # bytes that a copy moves
     for moved in (1 << 20, 3 << 20, 1 << 30):
-        assert costs.memory_seconds(moved) == pytest.approx(moved / vector * 3 * ACCESS)
-    assert Costs(MACHINE, {}).memory_seconds(1 << 20) == (1 << 20) / MACHINE.memory_bytes_per_second
+        expected = pytest.approx(moved / vector * 3 * ACCESS)
+        assert costs(MACHINE).memory_seconds(moved) == expected
+    nominal = (1 << 20) / MACHINE.memory_bytes_per_second
+    assert Costs(MACHINE, {}, {}).memory_seconds(1 << 20) == nominal
 
 
 def test_tasks_share_the_copying():
     """And of memory's bandwidth there is only so much."""
-    crowd = replace(MACHINE, threads=64, measured=Clock())
-    alone, many = Costs(replace(crowd, threads=1), {}), Costs(crowd, {})
+    alone, many = costs(MACHINE), costs(replace(MACHINE, threads=64))
     assert many.memory_seconds(1 << 24) == pytest.approx(alone.memory_seconds(1 << 24) / 64)
-    assert many.memory_seconds(1 << 30) == pytest.approx(alone.memory_seconds(1 << 30) / 8)
+    assert many.memory_seconds(1 << 30) == pytest.approx(alone.memory_seconds(1 << 30) / CROWD)
 
 
 def test_a_launch_of_several_tasks_is_not_measured():
-    measured = Clock()
     for threads, expected in ((1, LAUNCH), (2, MACHINE.launch_seconds)):
-        machine = replace(MACHINE, threads=threads, measured=measured)
-        assert Costs(machine, {}).launch_seconds() == pytest.approx(expected)
+        assert costs(replace(MACHINE, threads=threads)).launch_seconds() == expected

@@ -14,7 +14,7 @@ from math import ceil
 from hemstitch.ir.graph import Op
 from hemstitch.ir.ops import OPS, ResultType
 from hemstitch.ir.types import DType, Kind
-from hemstitch.kernel.index import Axis, Index
+from hemstitch.kernel.index import Computed, Index, expand
 from hemstitch.kernel.nodes import (
     Accumulate,
     AccumulateInto,
@@ -22,6 +22,7 @@ from hemstitch.kernel.nodes import (
     Kernel,
     Let,
     Load,
+    Loop,
     Random,
     Stmt,
     Store,
@@ -40,9 +41,9 @@ RANDOM_FLOPS = OPS[Op.PHILOX].flops
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """The loop over lanes that a statement is in. `length`: its trips, at the example sizes."""
+    """What a statement is in. `length`: of the loop, at the example sizes."""
 
-    axis: Axis
+    loop: Loop
     length: int
 
 
@@ -51,20 +52,18 @@ class Costs:
     """Of one kernel on one machine."""
 
     machine: Machine
+    measured: Mapping[Probe, float]
     accumulators: Mapping[str, Init]
 
     @staticmethod
     def of(kernel: Kernel, machine: Machine) -> Costs:
-        return Costs(machine, {s.name: s for s in statements(kernel) if isinstance(s, Init)})
+        accumulators = {s.name: s for s in statements(kernel) if isinstance(s, Init)}
+        return Costs(machine, {} if machine.measured is None else machine.measured, accumulators)
 
     def launch_seconds(self) -> float:
         """Measured only of one task: what several wait for is whatever else the processor does."""
         nominal = self.machine.launch_seconds
-        return (
-            nominal
-            if self.machine.threads > 1
-            else self.machine.measured.get(self._launch, nominal)
-        )
+        return nominal if self.machine.threads > 1 else self.measured.get(self._launch, nominal)
 
     def memory_seconds(self, moved: int) -> float:
         """Of tasks that copy a share each, in the same cache as that or in none."""
@@ -80,17 +79,17 @@ class Costs:
 
     def instructions(self, statement: Stmt, lanes: Lanes | None) -> float:
         """In units of one vector add."""
+        if lanes is None or self.machine.measured is None:
+            return _nominal(statement)
         try:
             seconds = self._seconds(statement, lanes)
         except KeyError:
             return _nominal(statement)
         return max(0.0, seconds) * self.machine.operations_per_second  # noise may leave less
 
-    def _seconds(self, statement: Stmt, lanes: Lanes | None) -> float:
+    def _seconds(self, statement: Stmt, lanes: Lanes) -> float:
         """Raises KeyError for what was not measured, or has no kernel of its own."""
-        if lanes is None:
-            raise KeyError(statement)
-        length = min(_power_of_two(lanes.length), MOST_LENGTH)
+        length = min(_power_of_two(max(1, lanes.length)), MOST_LENGTH)
         plain = self._plain(DType.F32, length)
         match statement:
             case Let(op=op, source=source, dtype=dtype):
@@ -100,7 +99,7 @@ class Costs:
                 whole = self._vector(replace(plain, op=Op.PHILOX, source=DType.I64))
                 return whole - self._access(DType.F32, length)
             case Load(buffer=buffer, index=index):
-                strided = replace(self._plain(buffer.dtype, length), step=_step(index, lanes.axis))
+                strided = replace(self._plain(buffer.dtype, length), step=_step(index, lanes.loop))
                 return self._vector(strided) - 2 * self._access(buffer.dtype, length)
             case Store(buffer=buffer):
                 return self._access(buffer.dtype, length)
@@ -127,8 +126,7 @@ class Costs:
         return self._without_launch(probe) / (probe.rows * ceil(probe.length / probe.lanes))
 
     def _without_launch(self, probe: Probe) -> float:
-        measured = self.machine.measured
-        return max(0.0, measured[probe] - measured[self._launch])
+        return max(0.0, self.measured[probe] - self.measured[self._launch])
 
     @property
     def _launch(self) -> Probe:
@@ -146,10 +144,15 @@ def _nominal(statement: Stmt) -> float:
     return RANDOM_FLOPS if isinstance(statement, Random) else 1.0
 
 
-def _step(index: Index, axis: Axis) -> int:
-    """Of a load; what is computed may be anywhere."""
-    step = index.coefficient(axis)
-    return min(_power_of_two(abs(step)), MOST_STEP) if isinstance(step, int) else MOST_STEP
+def _step(index: Index, loop: Loop) -> int:
+    """Of a load from a lane to the next; where lanes compute their own, that may be anywhere."""
+    found = expand(index)
+    step = found.coefficient(loop.axis)
+    computed = {variable.name for variable, _ in found.terms if isinstance(variable, Computed)}
+    is_own = any(getattr(statement, "name", None) in computed for statement in loop.body)
+    if is_own or not isinstance(step, int):
+        return MOST_STEP
+    return min(_power_of_two(abs(step)), MOST_STEP)
 
 
 def _power_of_two(number: int) -> int:

@@ -81,10 +81,9 @@ def _work(
             total += _multiplications(statement, machine, sizes)
         elif isinstance(statement, BLOCKS):
             extent = evaluate(statement.axis.extent, sizes)
-            is_wide = isinstance(statement, Loop) and statement.lanes
-            steps = ceil(extent / machine.lanes) if is_wide else extent
-            inside = Lanes(statement.axis, extent) if is_wide else lanes
-            total += steps * _work(statement.body, costs, sizes, inside)
+            wide = isinstance(statement, Loop) and statement.lanes and Lanes(statement, extent)
+            steps = ceil(extent / machine.lanes) if wide else extent
+            total += steps * _work(statement.body, costs, sizes, wide or lanes)
         total += costs.instructions(statement, lanes)
     return total
 

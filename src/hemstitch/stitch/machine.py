@@ -7,7 +7,7 @@ candidates; no result ever depends on them, but for how sums in memory are kept.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from hemstitch.stitch.probe import Probe
 
@@ -48,7 +48,7 @@ class Machine:
     launch_seconds: float
     barrier_seconds: float
     meets: bool = True  # tasks of a launch may wait for each other
-    measured: Mapping[Probe, float] = field(default_factory=dict)  # seconds; empty: all is nominal
+    measured: Mapping[Probe, float] | None = None  # seconds; None: all is nominal
 
     @property
     def keeps_rows_in_registers(self) -> bool:
