@@ -75,14 +75,20 @@ def _to_gpu(model: torch.nn.Module) -> None:
                 if tensor is None:
                     continue
                 if tensor not in moved:
-                    there = torch.empty_like(tensor, device="cuda")
+                    there = _there(tensor)
                     is_learned = isinstance(tensor, torch.nn.Parameter)
                     moved[tensor] = torch.nn.Parameter(there) if is_learned else there
                 held[name] = moved[tensor]  # type: ignore[assignment]
 
 
 def _on_gpu(batch: Batch) -> Batch:
-    return {name: tensor.to("cuda") for name, tensor in batch.items()}
+    return {name: _there(tensor) for name, tensor in batch.items()}
+
+
+def _there(tensor: Tensor) -> Tensor:
+    return torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=torch.device("cuda")
+    )
 
 
 def graphs_of(program: Program) -> list[Graph]:

@@ -45,7 +45,8 @@ class KernelInfo:
     barrier or ticket, those among them that tasks exchange too (`kernel/traffic.py`);
     `bytes_again`: those among the reads that an earlier phase had read, so that a cache may still
     hold them;
-    `scratch_bytes`: of all tasks together; `shared_bytes`: the part that tasks exchange.
+    `scratch_bytes`: of all tasks together; `shared_bytes`: what tasks exchange there, which may be
+    more, since phases share memory.
     `schemes`: of its reductions, as in `stitch/schedule.py`;
     `source`: what the target compiles, LLVM or Triton; `ir`: the kernel IR it was printed from."""
 
@@ -287,7 +288,7 @@ def _printed(step: KernelStep, target: str, known: Mapping[str, int]) -> tuple[s
         native = program_of(step)
         return native.text, evaluate(native.scratch_bytes, known)
     program = print_kernel(step.stitched.kernel, step.groups[0].hint, known["threads"])
-    return program.text, sum(_size(buffer, known) for buffer in program.scratch)
+    return program.text, program.scratch_layout(known)[1]
 
 
 def _schemes(groups: Sequence[Group], machine: Machine) -> tuple[str, ...]:

@@ -373,3 +373,12 @@ def spins_by_itself(token):
 def fails(out, FAILS: tl.constexpr):
     tl.store(out, 1.0)
     tl.static_assert(not FAILS, "on purpose")
+
+
+@triton.jit
+def two_scratches(first, second, out, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(first + i, i.to(tl.float32))
+    tl.store(second + i, i.to(tl.float32))
+    tl.store(out + i, tl.load(second + i))
+    tl.store(out + i, tl.load(first + i))

@@ -65,7 +65,7 @@ def test_in_place_and_empty() -> None:
     assert torch.equal(x, expected) and findings.stores == {"x": 256, "out": 256}
     empty = torch.empty(0)
     emulate(kernels.scaled, 1, {"x": empty, "out": empty, "n": 0, "factor": 3.0, "BLOCK": 32})
-    with pytest.raises(OutOfBoundsError, match="x or out"):
+    with pytest.raises(OutOfBoundsError, match=r"reads 4 bytes at x\[64\]"):
         emulate(kernels.scaled, 1, {"x": x, "out": x, "n": 96, "factor": 3.0, "BLOCK": 128})
 
 
@@ -76,6 +76,18 @@ def test_unwritten_scratch() -> None:
         emulate(kernels.scaled, 2, arguments, checks=checks)
     written = Checks(scratch=frozenset(["out"]))
     emulate(kernels.scaled, 2, arguments, checks=written)
+
+
+def test_scratch_that_holds_another_argument() -> None:
+    """Each has stored what it loads, were there not the other in the same memory."""
+    memory = torch.zeros(96)
+    first, second = memory[:64], memory[32:]
+    checks = Checks(scratch=frozenset(["first", "second"]))
+    arguments = {"first": first, "second": second, "out": torch.empty(64), "BLOCK": 64}
+    with pytest.raises(UnwrittenScratchError, match=r"reads first\[32\] .*which holds second"):
+        emulate(kernels.two_scratches, 1, arguments, checks=checks)
+    arguments["second"] = torch.zeros(64)
+    emulate(kernels.two_scratches, 1, arguments, checks=checks)
 
 
 @pytest.mark.parametrize("order", Order)

@@ -11,8 +11,10 @@ import torch.nn.functional as F
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from hemstitch.codegen.llvm.layout import scratch_layout
 from hemstitch.ir.dims import evaluate
 from hemstitch.ir.graph import Op
+from hemstitch.kernel.lifetime import phase_lifetimes
 from hemstitch.kernel.nodes import Begin, Role
 from hemstitch.latency.architecture import AMPERE, HOPPER
 from hemstitch.latency.occupancy import Limiter, occupancy
@@ -310,6 +312,45 @@ def test_AS_14_what_does_not_fit_is_given_up_one_by_one(measured):
         found.append(len(rows))
     assert found == sorted(found, reverse=True) and set(found) == set(range(max(found) + 1))
     measured(f"rows kept as the budget falls by one row at a time: {found}; 1 kernel each")
+
+
+def one_after_another(x):
+    """Six sums of columns, each of what the one before has to be known for."""
+    total = x.sum(0)
+    for _ in range(5):
+        total = (x * total).sum(0) / len(x)
+    return x - total
+
+
+def most_alive(kernel, sizes):
+    """Bytes of what tasks share, in the phase that has most of it."""
+    bytes_ = {b: evaluate(b.size, sizes) * b.dtype.bytes for b in kernel.buffers}
+    lives = [(bytes_[b], life) for b, life in phase_lifetimes(kernel).items() if is_shared(b)]
+    phases = range(len(kernel.phases))
+    return max(sum(size for size, (a, z) in lives if a <= phase <= z) for phase in phases)
+
+
+def is_shared(buffer):
+    return buffer.role is Role.SHARED
+
+
+@both_targets
+def test_AS_15_scratch_between_phases_is_as_much_as_lives_at_once(machine, measured):
+    x = random(512, 320)
+    found = plan(one_after_another, x, machine=machine)
+    kernel = found.kernel
+    buffers = sum(map(is_shared, kernel.buffers))
+    all_ = scratch(kernel, Role.SHARED, found.sizes)
+    if machine is CPU:
+        layout = scratch_layout(kernel, machine.threads)
+        bytes_ = layout.total - layout.stride * machine.threads
+    else:
+        bytes_ = triton_program(found.steps[0]).scratch_layout(found.sizes)[1]
+    assert kernel.barriers >= 6 and buffers >= 6
+    assert bytes_ == most_alive(kernel, found.sizes) < all_ / 2
+    agree(found.run([x]), [one_after_another(x.double())], 1e-9)
+    check_numbers(one_after_another, (x,))
+    measured(f"{buffers} buffers of {all_} bytes in {bytes_}, the most that live at once")
 
 
 @both_targets

@@ -7,6 +7,7 @@ import csv
 import re
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -16,7 +17,6 @@ import torch.nn.functional as F
 
 from hemstitch.codegen.llvm.layout import scratch_layout
 from hemstitch.errors import InternalError
-from hemstitch.ir import dims
 from hemstitch.kernel.nodes import Accumulate, Let, Load, Loop, Phase, Role, statements
 from hemstitch.kernel.verify import verify
 from hemstitch.latency.architecture import HOPPER, architecture
@@ -38,8 +38,10 @@ from tests.papers.harness import (
     planned,
     random,
     scratch,
+    triton_program,
 )
 from tests.programs import Program, arguments_for
+from tests.test_kernel_counts import check_numbers
 
 OCCUPANCY = Path(__file__).parents[1] / "latency" / "occupancy.csv"
 
@@ -165,21 +167,35 @@ def test_F2_8_occupancy_and_waves(measured):
     measured(f"{len(rows)} of {len(rows)} configurations as NVIDIA's calculator has them")
 
 
-def test_F2_16_norms_in_one_kernel_share_row_buffers(measured):
-    """Of machine code for processors; on a GPU rows are registers, which the compiler allocates."""
+def norms(x, count):
+    for _ in range(count):
+        x = F.layer_norm(x.tanh(), (1024,))
+    return x
 
-    def norms(x, count):
-        for _ in range(count):
-            x = F.layer_norm(x.exp(), (1024,))
-        return x
 
+def test_F2_16_each_norm_takes_the_row_buffer_of_the_one_before(measured):
+    x, found = random(128, 1024), []
+    for count in (1, 2, 5):
+        each = plan(norms, x, count, machine=CPU)
+        rows = sum(b.role is Role.TASK for b in each.kernel.buffers)
+        found.append((count, rows, scratch_layout(each.kernel, 1).total))
+        check_numbers(partial(norms, count=count), (x,))
+    assert [rows for _, rows, _ in found] == [1, 2, 5]
+    assert {size for _, _, size in found} == {4 * 1024}
+    measured("; ".join(f"{n} norms: {rows} buffers in {size} bytes" for n, rows, size in found))
+
+
+def test_F2_16_norms_on_a_gpu_need_the_on_chip_memory_of_one(measured):
+    """Their rows are registers."""
     found = []
     for count in (1, 2, 5):
-        kernel = plan(norms, random(128, 1024), count, machine=CPU).kernel
-        bytes_ = dims.evaluate(scratch_layout(kernel, 1).total, {"threads": 1})
-        found.append((count, sum(b.role is Role.TASK for b in kernel.buffers), bytes_))
-    assert found[2][1] >= 5 and found[2][2] == found[1][2]
-    measured("; ".join(f"{n} norms: {rows} buffers in {size} bytes" for n, rows, size in found))
+        each = plan(norms, random(128, 1024), count, machine=GPU)
+        assert triton_program(each.steps[0]).scratch == ()
+        known, built = machine_code(each)
+        assert known.spills == 0
+        found.append((count, built.shared_bytes))
+    assert len({size for _, size in found}) == 1
+    measured("; ".join(f"{n} norms: {size} bytes of shared memory" for n, size in found))
 
 
 DIVISION = re.compile(r"\w+ (?://|%) \w+|[us](?:div|rem) i64 .*")

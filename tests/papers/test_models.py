@@ -18,6 +18,7 @@ from hemstitch.fusion.trial import Trials
 from hemstitch.ir.graph import toposort
 from hemstitch.options import Options
 from hemstitch.stitch.group import is_member
+from tests.papers.bounds import least_kernels, least_reads, least_writes
 from tests.papers.harness import (
     CONSERVATIVE,
     GPU,
@@ -31,6 +32,10 @@ from tests.papers.harness import (
 
 # Matrices stay with the library: the papers count memory-bound kernels only.
 OURS = Options(products=False)
+SEARCHED = Options(planner="beam", products=False)
+# Times the least: rows are read again where they do not fit, and recurrent cells pass memory.
+MOST_READS = {"BERT": 1.2, "CRNN": 1.6}
+MOST_WRITES = {"BERT": 1.01, "CRNN": 1.25}
 MODELS = {"BERT": "bert", "Transformer": "t5", "DIEN": "dien", "ASR": "whisper", "CRNN": "crnn"}
 # As in section 6 of FusionStitching 2020: who is trained, who is run.
 RUNS = (
@@ -101,24 +106,48 @@ def test_F2_19_never_more_kernels_or_bytes_than_conservative(machine, measured):
 
 
 def test_F2_20_kernels_of_whole_models(measured):
-    found = {run: counts(*run) for run in RUNS}
-    shares = [ours / plain for ours, plain in found.values()]
-    words = (
-        f"{name} {'training' if training else 'inference'} {ours}/{plain}"
-        for (name, training), (ours, plain) in found.items()
+    """Near the least that any plan has: the papers' 40 % is of a compiler that fuses less than our
+    conservative planner (docs/decisions/0022)."""
+    words, shares, ratios = [], [], []
+    for name, training in RUNS:
+        ours, plain = counts(name, training)
+        searched = kernel_count(plans(name, training, SEARCHED))
+        least = sum(map(least_kernels, graphs(name, training)))
+        assert least <= searched <= ours < plain
+        mode = "training" if training else "inference"
+        words.append(f"{name} {mode} {plain} > {ours} > {searched} (beam) >= {least}")
+        shares.append(ours / plain)
+        ratios.append(searched / least)
+    measured(
+        f"conservative > ours >= least: {', '.join(words)}; "
+        f"mean {mean(shares):.2f} of conservative, beam {mean(ratios):.2f} of least"
     )
-    measured(f"{', '.join(words)}; mean {mean(shares):.2f}")
-    assert max(shares) < 1 and mean(shares) <= 0.6
+    assert mean(shares) <= 0.6 and mean(ratios) <= 1.25
+
+
+@cache
+def moved(name, options):
+    """Of a model's inference at its large size: bytes read and written, the least of both."""
+    torch.manual_seed(0)
+    workload = WORKLOADS[MODELS[name]]
+    model = Training(workload, "large", dropout=0.0).eval()
+    found = graphs_of(model, workload.inputs("large"), grad=False)
+    each = [planned(graph, GPU, options) for graph in found]
+    return (
+        sum(one.bytes_read for one in each),
+        sum(one.bytes_written for one in each),
+        sum(map(least_reads, each)),
+        sum(map(least_writes, each)),
+    )
 
 
 @pytest.mark.needs_gpu("times with CUDA graphs")
 def test_F2_21_global_reads(measured):
-    ours, plain = (
-        sum(each.bytes_read for each in plans("CRNN", False, options))
-        for options in (OURS, CONSERVATIVE)
-    )
-    measured(f"CRNN, inference: {ours} of {plain} bytes read by kernels")
-    assert ours < plain
+    """Near what must be read, whoever plans: arguments, and what library calls leave."""
+    for name, most in MOST_READS.items():
+        (ours, _, least, _), (plain, *_) = (moved(name, each) for each in (OURS, CONSERVATIVE))
+        measured(f"{name} {plain / least:.2f} conservative, {ours / least:.2f} ours, of the least")
+        assert ours < plain and ours <= most * least
 
 
 def test_AS_20_each_step_can_be_switched_off(measured):
@@ -173,15 +202,15 @@ def test_AS_21_planning_grows_with_the_graph(measured, monkeypatch):
 
 @pytest.mark.needs_gpu("counters of DRAM transactions")
 def test_AS_22_writes_of_kernels(measured):
-    ours, plain = (
-        sum(each.bytes_written for each in plans("CRNN", False, options))
-        for options in (OURS, CONSERVATIVE)
-    )
-    measured(f"CRNN, inference: {ours} of {plain} bytes written by kernels")
-    assert ours < plain
+    """Near what must be written: results, and what library calls read."""
+    for name, most in MOST_WRITES.items():
+        (_, ours, _, least), (_, plain, *_) = (moved(name, each) for each in (OURS, CONSERVATIVE))
+        measured(f"{name} {plain / least:.2f} conservative, {ours / least:.2f} ours, of the least")
+        assert ours < plain and ours <= most * least
 
 
 def test_AS_23_kernels_and_copies(measured):
+    """Memory-bound kernels, of a conservative planner and of the least; nothing is only moved."""
     shares = [ours / plain for ours, plain in (counts(*run) for run in RUNS)]
     ours, plain = (
         sum(moving_calls(plans(*run, options)) for run in RUNS) for options in (OURS, CONSERVATIVE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import torch
 pytest.importorskip("triton")
 
 from hemstitch.codegen.triton.kernel import SEMAPHORE, print_kernel
-from hemstitch.ir.dims import evaluate
+from hemstitch.runtime.emulated import scratch_of
 from hemstitch.runtime.emulator import Checks, Order, RaceError, UnwrittenScratchError, emulate
 from hemstitch.runtime.source import kernel_of
 from hemstitch.stitch.machine import generic_gpu
@@ -40,13 +41,18 @@ def run(program, text, x, order, semaphore, programs=PROGRAMS):
     """The result of the kernel with this text."""
     found = torch.full((program.parameters[-1].size,), float("nan"))
     arguments = dict(zip([b.name for b in program.parameters], (x, found), strict=True))
-    for buffer in program.scratch:
-        size = evaluate(buffer.size, {"threads": programs})
-        arguments[buffer.name] = torch.full((size,), float("nan"))
+    arguments |= scratch_of(program, {"threads": programs})
     arguments[SEMAPHORE] = semaphore
     checks = Checks(scratch=frozenset(b.name for b in program.scratch))
     emulate(kernel_of(text, program.entry), programs, arguments, checks=checks, order=order)
     return found
+
+
+def program_of(function, x):
+    """The only kernel of it."""
+    [(_, plan)] = plans_of(function, [x], generic_gpu())
+    [step] = plan.kernels
+    return print_kernel(step.stitched.kernel, step.groups[0].hint, PROGRAMS)
 
 
 def semaphore():
@@ -57,9 +63,7 @@ def semaphore():
 def case(request):
     """A function, an argument, and the only kernel of it."""
     x = torch.randn(CASES[request.param], 300)
-    [(_, plan)] = plans_of(request.param, [x], generic_gpu())
-    [step] = plan.kernels
-    return request.param, x, print_kernel(step.stitched.kernel, step.groups[0].hint, PROGRAMS)
+    return request.param, x, program_of(request.param, x)
 
 
 def test_how_the_programs_meet(case):
@@ -89,6 +93,17 @@ def test_without_a_meeting_there_is_a_race(case, order):
             text = "\n".join([*lines[:number], without, *lines[number + 1 :]]) + "\n"
             with pytest.raises((RaceError, UnwrittenScratchError)):
                 run(program, text, x, order, semaphore())
+
+
+@pytest.mark.parametrize("order", Order)
+def test_scratch_in_the_place_of_what_is_still_needed_is_noticed(order):
+    x = torch.randn(40, 300)
+    program = program_of(rows_columns_elementwise, x)
+    wrong = replace(program, lives=tuple((k, k) for k in range(len(program.scratch))))
+    starts, _ = wrong.scratch_layout({"threads": PROGRAMS})
+    assert len(starts) > 1 and not any(starts)
+    with pytest.raises((RaceError, UnwrittenScratchError)):
+        run(wrong, wrong.text, x, order, semaphore())
 
 
 def test_a_ticket_leaves_zero_for_any_number_of_programs(case):

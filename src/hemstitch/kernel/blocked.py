@@ -19,7 +19,6 @@ from hemstitch.kernel.index import Axis, Computed, Index, Variable, at
 from hemstitch.kernel.nodes import (
     EPILOGUE_ROWS,
     Accumulate,
-    AccumulateInto,
     Buffer,
     Constant,
     Contract,
@@ -35,6 +34,7 @@ from hemstitch.kernel.nodes import (
     Role,
     Stmt,
     Store,
+    buffers_of,
     statements,
     walk,
 )
@@ -358,12 +358,7 @@ def _live(body: Iterable[Stmt]) -> list[Stmt]:
 
 
 def _task_buffers(body: Iterable[Stmt]) -> list[Buffer]:
-    found: dict[Buffer, None] = {}
-    for statement in walk(body):
-        if isinstance(statement, Load | Store | AccumulateInto):
-            found[statement.buffer] = None
-        if isinstance(statement, AccumulateInto) and statement.positions is not None:
-            found[statement.positions] = None
+    found = dict.fromkeys(buffer for statement in walk(body) for buffer in buffers_of(statement))
     return [buffer for buffer in found if buffer.role is Role.TASK]
 
 

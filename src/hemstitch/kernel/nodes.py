@@ -324,6 +324,14 @@ def walk(statements: Iterable[Stmt]) -> Iterator[Stmt]:
             yield from walk(statement.body)
 
 
+def buffers_of(statement: Stmt) -> Iterator[Buffer]:
+    """Those it loads from or stores to."""
+    if isinstance(statement, Load | Store | AccumulateInto):
+        yield statement.buffer
+    if isinstance(statement, AccumulateInto) and statement.positions is not None:
+        yield statement.positions
+
+
 def statements(kernel: Kernel) -> Iterator[Stmt]:
     for phase in kernel.phases:
         for nest in phase.nests:

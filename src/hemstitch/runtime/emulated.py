@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -9,12 +10,13 @@ import torch
 from hemstitch.codegen.triton.kernel import SEMAPHORE, Program, print_kernel
 from hemstitch.fusion.plan import KernelStep
 from hemstitch.ir.dims import evaluate
-from hemstitch.kernel.nodes import Role
 from hemstitch.runtime.assemble import Launch
 from hemstitch.runtime.device_facts import EMULATED
 from hemstitch.runtime.dtypes import TORCH_DTYPES
 from hemstitch.runtime.emulator import Checks, FailedAssertion, Order, emulate
 from hemstitch.runtime.source import kernel_of
+
+GARBAGE = 0xFF  # each byte
 
 
 def launch_of(step: KernelStep, check: bool) -> Launch:
@@ -43,7 +45,7 @@ class _Emulated:
         if not programs:  # nor is there a launch on a GPU
             return
         given: dict[str, object] = {b.name: t for b, t in zip(program.parameters, tensors)}
-        given |= _scratch(program, sizes | {"threads": programs})
+        given |= scratch_of(program, sizes | {"threads": programs})
         if program.has_semaphore:
             given[SEMAPHORE] = torch.zeros(1, dtype=torch.int32)
         checks = Checks(scratch=frozenset(b.name for b in program.scratch))
@@ -59,14 +61,12 @@ class _Emulated:
             raise IndexError(str(failed)) from failed
 
 
-def _scratch(program: Program, sizes: dict[str, int]) -> dict[str, object]:
-    """Garbage, as a GPU would give it."""
-    return {
-        buffer.name: torch.full(
-            (evaluate(buffer.size, sizes),),
-            float("nan") if buffer.dtype.is_float else 77,
-            dtype=TORCH_DTYPES[buffer.dtype],
-        )
-        for buffer in program.scratch
-        if buffer.role in (Role.SHARED, Role.TASK)
-    }
+def scratch_of(program: Program, sizes: Mapping[str, int]) -> dict[str, torch.Tensor]:
+    """By name, where launches have it: full of garbage, which is NaN where there are floats."""
+    offsets, total = program.scratch_layout(sizes)
+    memory = torch.full((total,), GARBAGE, dtype=torch.uint8)
+    found: dict[str, torch.Tensor] = {}
+    for buffer, start in zip(program.scratch, offsets):
+        count = evaluate(buffer.size, sizes) * buffer.dtype.bytes
+        found[buffer.name] = memory[start : start + count].view(TORCH_DTYPES[buffer.dtype])
+    return found

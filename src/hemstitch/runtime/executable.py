@@ -9,9 +9,10 @@ from types import CodeType
 import torch
 
 from hemstitch.ir.dims import Dim, evaluate
+from hemstitch.kernel.placement import Lifetime, place
 from hemstitch.runtime.assemble import Assembly
 from hemstitch.runtime.dtypes import TORCH_DTYPES
-from hemstitch.runtime.memory import ArenaPool, Lifetime, View, place
+from hemstitch.runtime.memory import ArenaPool, View
 from hemstitch.runtime.recycle import Recycler, fresh
 
 MOST_SIZES = 64  # instances kept for one graph with symbolic sizes; the oldest goes first

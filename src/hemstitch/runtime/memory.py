@@ -12,43 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-LINE = 64  # bytes; every tensor starts on a cache line
-
-
-@dataclass(frozen=True, slots=True)
-class Lifetime:
-    """A tensor of `bytes` is written first in step `first` and used last in step `last`."""
-
-    bytes: int
-    first: int
-    last: int
-
-
-def place(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
-    """Offsets so that no two tensors that live together overlap, and the bytes needed in all.
-
-    Largest first, each at the lowest offset that is free through its life.
-    """
-    offsets = [0] * len(lifetimes)
-    placed: list[int] = []
-    total = 0
-    for number in sorted(range(len(lifetimes)), key=lambda n: -lifetimes[n].bytes):
-        mine = lifetimes[number]
-        size = -(-max(mine.bytes, 1) // LINE) * LINE
-        neighbours = [n for n in placed if _overlap(lifetimes[n], mine)]
-        start = 0
-        for other in sorted(neighbours, key=lambda n: offsets[n]):
-            if start + size <= offsets[other]:
-                break
-            start = max(start, offsets[other] + -(-max(lifetimes[other].bytes, 1) // LINE) * LINE)
-        offsets[number] = start
-        placed.append(number)
-        total = max(total, start + size)
-    return offsets, total
-
-
-def _overlap(a: Lifetime, b: Lifetime) -> bool:
-    return a.first <= b.last and b.first <= a.last
+from hemstitch.kernel.placement import LINE
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from hemstitch.codegen.llvm.layout import ScratchLayout, scratch_layout
 from hemstitch.codegen.llvm.nest import STATUS, NestPrinter, Slot
 from hemstitch.ir.dims import Dim, SymbolicDim, product, total
 from hemstitch.kernel.blocked import blocked
-from hemstitch.kernel.nodes import Buffer, Kernel, Nest, Phase, Role
+from hemstitch.kernel.nodes import Buffer, Kernel, Nest, Phase
 from hemstitch.kernel.one_by_one import one_by_one
 from hemstitch.kernel.serial import serial
 
@@ -279,10 +279,8 @@ def _entry(table: _Table, declarations: dict[str, str]) -> str:
         _put(e, table.position[size], e.call("PyLong_AsLongLong", "i64", _argument(e, number)))
     last = len(parameters) + len(table.sizes)
     base = e.call("PyLong_AsLongLong", "i64", _argument(e, last))
-    for buffer in table.kernel.buffers:
-        if buffer.role in (Role.TASK, Role.SHARED):
-            offset = table.load(e, table.layout.offset[buffer])
-            _put(e, table.position[buffer], e.binary("add", base, offset))
+    for buffer, offset in table.layout.offset.items():
+        _put(e, table.position[buffer], e.binary("add", base, table.load(e, offset)))
     _put(e, table.position[STATUS], status)
     _put(e, table.position[TICKETS], e.i64(0))
     thread_state = e.call("PyEval_SaveThread", "ptr")

@@ -2,70 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hemstitch.ir.dims import Dim, choice, quotient
-from hemstitch.kernel.lifetime import task_lifetimes
+from hemstitch.ir.dims import Dim, quotient
+from hemstitch.kernel.lifetime import Life, in_place, phase_lifetimes, task_lifetimes
 from hemstitch.kernel.nodes import THREADS, Buffer, Kernel, Role
+from hemstitch.kernel.placement import LINE, Lifetime, place
 
-LINE = 64  # bytes of a cache line; every buffer starts on one
 MOST_LANES = 16  # elements of a vector; task buffers have room for whole ones
 
 
 @dataclass(frozen=True, slots=True)
 class ScratchLayout:
-    """`offset` in bytes of each scratch buffer; a TASK buffer has one copy every `stride` bytes."""
+    """`offset` in bytes of each scratch buffer; TASK buffers have a copy every `stride` bytes."""
 
-    offset: dict[Buffer, Dim]
-    stride: dict[Buffer, Dim]
+    offset: Mapping[Buffer, Dim]
+    stride: Dim
     total: Dim
 
 
 def scratch_layout(kernel: Kernel, threads: int) -> ScratchLayout:
-    """Room for at most `threads` tasks. Task buffers that never live together share a slot."""
-    offset: dict[Buffer, Dim] = {}
-    stride: dict[Buffer, Dim] = {}
-    end: Dim = 0
-    for slot in _slots(kernel):
-        room = _largest(_lines(_vectors(buffer.size) * buffer.dtype.bytes) for buffer in slot)
-        for buffer in slot:
-            offset[buffer], stride[buffer] = end, room
-        end = end + room * threads
-    for buffer in kernel.buffers:
-        if buffer.role is Role.SHARED:
-            offset[buffer] = end
-            end = end + _lines(_for_threads(buffer.size, threads) * buffer.dtype.bytes)
-    return ScratchLayout(offset, stride, end)
+    """Room for at most `threads` tasks, whose own memory comes first. Buffers that never live
+    together share memory."""
+    own, stride = _task_layout(kernel)
+    shared = {b: life for b, life in phase_lifetimes(kernel).items() if b.role is Role.SHARED}
+    bytes_ = {b: _lines(_for_threads(b.size, threads) * b.dtype.bytes) for b in shared}
+    places, end = _placed(bytes_, shared)
+    start = stride * threads
+    return ScratchLayout(own | {b: start + p for b, p in places.items()}, stride, start + end)
 
 
-def _slots(kernel: Kernel) -> list[list[Buffer]]:
-    """Task buffers by the memory they share, each in the first slot that is free by then and can
-    be compared in size."""
+def _task_layout(kernel: Kernel) -> tuple[dict[Buffer, Dim], Dim]:
+    """The offsets of task buffers in the memory of one task, and how much that is. What is made in
+    place lies where it was made from."""
     lives = task_lifetimes(kernel)
-    slots: list[list[Buffer]] = []
+    taken = in_place(kernel, lives)
+    origin: dict[Buffer, Buffer] = {}  # the first to lie there
+    whole: dict[Buffer, Life] = {}  # from its first moment to the last of those that follow it
     for buffer in sorted(lives, key=lambda buffer: lives[buffer]):
-        first, _ = lives[buffer]
-        free = (
-            slot
-            for slot in slots
-            if lives[slot[-1]][1] < first and _is_comparable(slot[-1].size, buffer.size)
-        )
-        slot = next(free, None)
-        if slot is None:
-            slots.append([buffer])
-        else:
-            slot.append(buffer)
-    return slots
+        found = origin[buffer] = origin[taken[buffer]] if buffer in taken else buffer
+        whole[found] = (lives[found][0], lives[buffer][1])
+    bytes_ = {b: _lines(_vectors(b.size) * b.dtype.bytes) for b in whole}
+    places, end = _placed(bytes_, whole)
+    return {buffer: places[found] for buffer, found in origin.items()}, end
 
 
-def _is_comparable(a: Dim, b: Dim) -> bool:
-    return a == b or (isinstance(a, int) and isinstance(b, int))
-
-
-def _largest(sizes: Iterable[Dim]) -> Dim:
-    """Of sizes that are all known, or all equal but for the element's bytes."""
-    return choice("max", sizes)
+def _placed(
+    bytes_: Mapping[Buffer, Dim], lives: Mapping[Buffer, Life]
+) -> tuple[dict[Buffer, Dim], Dim]:
+    """Offsets, and the bytes in all. A size that only a call knows is a unit of its own: equal ones
+    share memory."""
+    units = {b: LINE if isinstance(size, int) else size for b, size in bytes_.items()}
+    offsets: dict[Buffer, Dim] = {}
+    end: Dim = 0
+    for unit in dict.fromkeys(units.values()):
+        buffers = [buffer for buffer in bytes_ if units[buffer] == unit]
+        sizes = ((bytes_[buffer], lives[buffer]) for buffer in buffers)
+        lifetimes = [Lifetime(n // LINE if isinstance(n, int) else 1, *life) for n, life in sizes]
+        places, count = place(lifetimes, line=1)
+        offsets |= {buffer: end + unit * number for buffer, number in zip(buffers, places)}
+        end = end + unit * count
+    return offsets, end
 
 
 def _lines(size: Dim) -> Dim:

@@ -20,7 +20,7 @@ from hemstitch.codegen.llvm.elementwise import apply
 from hemstitch.codegen.llvm.emitter import Emitter, Value
 from hemstitch.codegen.llvm.lanes import Crossed, Lanes
 from hemstitch.codegen.llvm.layout import ScratchLayout
-from hemstitch.codegen.llvm.touched import buffers_of, sizes_of
+from hemstitch.codegen.llvm.touched import sizes_of
 from hemstitch.ir.dims import Dim, SymbolicDim, divides
 from hemstitch.ir.graph import Op
 from hemstitch.ir.ops import highest, identity
@@ -90,7 +90,7 @@ class NestPrinter:
         """Load every buffer pointer and size once, at the top of the function."""
         everything = [statement for part in nest.parts for statement in walk(part)]
         for statement in everything:
-            for buffer in buffers_of(statement):
+            for buffer in nodes.buffers_of(statement):
                 self._slot(buffer)
             for size in sizes_of(statement):
                 self._slot_of_size(size)
@@ -113,7 +113,7 @@ class NestPrinter:
         type_ = "i64" if isinstance(key, SymbolicDim) else "ptr"
         value = self.slots[key] = e.define(type_, f"load {type_}, {place}")
         if isinstance(key, Buffer) and key.role is Role.TASK:
-            stride = self.layout.stride[key]
+            stride = self.layout.stride
             self._slot_of_size(stride)
             offset = e.binary("mul", self._dim(stride), Value("%task", "i64"))
             self.slots[key] = e.define("ptr", f"getelementptr i8, {value}, {offset}")

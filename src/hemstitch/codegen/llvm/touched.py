@@ -1,4 +1,4 @@
-"""What a statement touches, and so needs a slot of the nest: buffers and sizes."""
+"""Which sizes a statement mentions: each needs a slot of the nest."""
 
 from __future__ import annotations
 
@@ -6,19 +6,7 @@ from collections.abc import Iterator
 
 from hemstitch.ir.dims import Dim
 from hemstitch.kernel.index import Index
-from hemstitch.kernel.nodes import AccumulateInto, Buffer, Load, Loop, Stmt, Store
-
-
-def buffers_of(statement: Stmt) -> Iterator[Buffer]:
-    match statement:
-        case Load() | Store():
-            yield statement.buffer
-        case AccumulateInto():
-            yield statement.buffer
-            if statement.positions is not None:
-                yield statement.positions
-        case _:
-            return
+from hemstitch.kernel.nodes import Loop, Stmt
 
 
 def sizes_of(statement: Stmt) -> Iterator[Dim]:

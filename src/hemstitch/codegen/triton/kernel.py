@@ -3,7 +3,7 @@ phase by phase with barriers of the whole device between, the last ones behind a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hemstitch.codegen.triton import tiling
@@ -13,8 +13,10 @@ from hemstitch.codegen.triton.tiling import USUAL, Shape, Tiling
 from hemstitch.codegen.triton.wide import is_wide
 from hemstitch.codegen.triton.writer import STEP
 from hemstitch.errors import KernelBuildError
-from hemstitch.ir.dims import Dim, choice, symbol, total
+from hemstitch.ir.dims import Dim, choice, evaluate, symbol, total
+from hemstitch.kernel.lifetime import Life, phase_lifetimes
 from hemstitch.kernel.nodes import Begin, Buffer, Kernel, Phase, Role
+from hemstitch.kernel.placement import Lifetime, place
 
 HEAD = '''"""{why}"""
 
@@ -27,6 +29,7 @@ from hemstitch.runtime import device
 '''
 SEMAPHORE = "semaphore"  # counts arrivals at barriers and tickets; zero before the first one
 MOST_32_BIT = (1 << 31) - 1
+LINE = 128  # bytes; of a cache line: no two buffers share one
 _BEGIN = {
     Begin.BARRIER: f"{STEP}device.grid_barrier({SEMAPHORE}, programs)",
     Begin.TICKET: f"{STEP}if device.is_last({SEMAPHORE}, programs):",
@@ -39,15 +42,17 @@ class Program:
     """Source and what its caller must know. Arguments in order: `parameters`, `scratch` (elements
     in terms of "threads", the programs of the launch), a semaphore if programs meet, `sizes`.
 
-    `tiles`: how many programs have work in the largest phase; fewer take several each. `barriers`:
-    at which all programs wait for all. `has_ticket`: the last to come goes on alone, and leaves the
-    semaphore at zero. `is_wide`: nothing stands in the way of accesses of 16 bytes (see wide.py).
+    `lives`: the first and last phase of each scratch buffer. `tiles`: how many programs have work
+    in the largest phase; fewer take several each. `barriers`: at which all programs wait for all.
+    `has_ticket`: the last to come goes on alone, and leaves the semaphore at zero. `is_wide`:
+    nothing stands in the way of accesses of 16 bytes (see wide.py).
     """
 
     text: str
     entry: str
     parameters: tuple[Buffer, ...]
     scratch: tuple[Buffer, ...]
+    lives: tuple[Life, ...]
     sizes: tuple[Dim, ...]
     tiles: Dim
     barriers: int
@@ -58,6 +63,12 @@ class Program:
     @property
     def has_semaphore(self) -> bool:
         return self.barriers > 0 or self.has_ticket
+
+    def scratch_layout(self, sizes: Mapping[str, int]) -> tuple[list[int], int]:
+        """Where each scratch buffer starts, in bytes, and how many they take together: those that
+        no phase has both of share memory. Inside a phase nothing orders different threads."""
+        bytes_ = [evaluate(b.size, sizes) * b.dtype.bytes for b in self.scratch]
+        return place([Lifetime(n, *life) for n, life in zip(bytes_, self.lives)], LINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +110,8 @@ def print_kernel(
         phases.append(list(_functions(names, phase, tilings, needs_64_bits)))
     functions = [function for phase in phases for function in phase]
     touched = {buffer for function in functions for buffer in function.buffers}
-    scratch = tuple(
-        _for_all(b) for b in kernel.buffers if b in touched and b.role in (Role.SHARED, Role.TASK)
-    )
+    lives = phase_lifetimes(kernel)
+    scratch = [buffer for buffer in kernel.buffers if buffer in touched and buffer in lives]
     sizes = tuple(dict.fromkeys(name for function in functions for name in function.sizes))
     names = [buffer.name for buffer in (*kernel.parameters, *scratch)]
     if len(kernel.phases) > 1:
@@ -115,7 +125,8 @@ def print_kernel(
         text,
         kernel.name,
         kernel.parameters,
-        scratch,
+        tuple(map(_for_all, scratch)),
+        tuple(lives[buffer] for buffer in scratch),
         tuple(symbol(name) for name in sizes),
         choice("max", [total(function.tiles for function in phase) for phase in together]),
         kernel.barriers,

@@ -9,7 +9,6 @@ from hemstitch.codegen.triton.kernel import Program
 from hemstitch.ir.dims import evaluate
 
 MOST_PROGRAMS = 1 << 30  # so that a program's number and the next one's tile fit 32 bits
-LINE = 128  # bytes; of a cache line: no two buffers share one
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +26,5 @@ def grid_of(program: Program, sizes: tuple[int, ...], resident: int | None) -> G
     most = MOST_PROGRAMS if resident is None else resident
     programs = min(evaluate(program.tiles, values), most)
     values["threads"] = programs
-    offsets: list[int] = []
-    total = 0
-    for buffer in program.scratch:
-        offsets.append(total)
-        total += -(-evaluate(buffer.size, values) * buffer.dtype.bytes // LINE) * LINE
-    return Grid(programs, tuple(offsets), total)
+    offsets, scratch_bytes = program.scratch_layout(values)
+    return Grid(programs, tuple(offsets), scratch_bytes)

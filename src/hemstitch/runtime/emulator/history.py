@@ -23,11 +23,13 @@ class Access(Enum):
 @dataclass(frozen=True, slots=True)
 class Past:
     """Only what is not ordered before a later access matters: a write that races with nothing
-    leaves only itself."""
+    leaves only itself. `is_garbage`: it was at first. `stored_by`: the argument whose value it is,
+    where several share memory."""
 
     was_read: bool = False
     was_written: bool = False
     is_garbage: bool = False
+    stored_by: str = ""
     reads: frozenset[Epoch] = frozenset()
     writes: frozenset[Epoch] = frozenset()
     updates: frozenset[Epoch] = frozenset()
@@ -61,18 +63,21 @@ class Histories:
         self._clocks = clocks
         self._threads = threads
         self._numbers = {past: number for number, past in enumerate(self.pasts)}
-        self._next: dict[int, dict[tuple[int, Access], int]] = {}  # by program
+        self._next: dict[int, dict[tuple[int, Access, str], int]] = {}  # by program
 
-    def after(self, number: int, access: Access, program: int) -> int | Conflict:
-        """The number of the past after this access."""
+    def after(self, number: int, access: Access, program: int, by: str) -> int | Conflict:
+        """The number of the past after this access `by` an argument."""
         known = self._next.setdefault(0 if self._clocks is None else program, {})
-        found = known.get((number, access))
+        found = known.get((number, access, by))
         if found is None:
             past = self.pasts[number]
             clock = None if self._clocks is None else self._clocks.of(program)
             if clock is not None and (conflict := self._conflict(past, access, program, clock)):
                 return conflict
-            found = known[number, access] = self._number(_extended(past, access, program, clock))
+            following = _extended(past, access, program, clock)
+            if access is Access.WRITE:
+                following = replace(following, stored_by=by)
+            found = known[number, access, by] = self._number(following)
         return found
 
     def forget(self, program: int) -> None:

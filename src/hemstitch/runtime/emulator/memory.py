@@ -1,7 +1,8 @@
 """The memory that a launch may touch: its tensor arguments, each in an address range of its own.
 
 A kernel sees virtual addresses, far apart, so that a step over the end of one tensor never lands in
-another. Each access is checked before it happens: bounds, reads of unwritten scratch, and races.
+another, even where they share memory. Each access is checked before it happens: bounds, races, and
+reads of scratch in which nobody has stored, or somebody by another argument.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from hemstitch.runtime.emulator.history import (
 )
 from hemstitch.runtime.emulator.numerics import Array
 
-SPACE = 40  # bits of the address range of one region; its tensor starts in the middle
+SPACE = 40  # bits of the address range of one argument, which starts in the middle
 MIDDLE = 1 << (SPACE - 1)
 
 
@@ -48,22 +49,29 @@ class Checks:
 @dataclass(frozen=True, slots=True)
 class _Argument:
     name: str
+    number: int
     start: int  # real address
     size: int  # bytes from the first to the last element
     item: int
+
+    @property
+    def virtual(self) -> int:
+        return (self.number << SPACE) + MIDDLE
+
+    def place(self, offset: int) -> str:
+        return f"{self.name}[{offset // self.item}] (byte {offset} of {self.size})"
 
 
 class _Region:
     """Arguments that overlap. One history for each `cell` bytes; a cell shrinks to one byte as soon
     as an access does not fit."""
 
-    def __init__(self, arguments: list[_Argument], number: int, scratch: frozenset[str]) -> None:
+    def __init__(self, arguments: list[_Argument], scratch: frozenset[str]) -> None:
         self.arguments = arguments
         self.start = arguments[0].start
-        self.size = max(each.start + each.size for each in arguments) - self.start
-        self.virtual = (number << SPACE) + MIDDLE
+        size = max(each.start + each.size for each in arguments) - self.start
         self.cell = gcd(*(n for each in arguments for n in (each.item, each.start - self.start)))
-        self.pasts = np.full(self.size // self.cell, UNTOUCHED, np.int32)
+        self.pasts = np.full(size // self.cell, UNTOUCHED, np.int32)
         for each in arguments:
             if each.name in scratch:
                 self.part(each)[:] = GARBAGE
@@ -81,14 +89,6 @@ class _Region:
         cells = offsets // self.cell
         return cells if count == 1 else (cells[:, None] + np.arange(count)).reshape(-1)
 
-    def name(self, offset: int) -> str:
-        inside = [a for a in self.arguments if 0 <= offset + self.start - a.start < a.size]
-        return " or ".join(each.name for each in inside or self.arguments)
-
-    def place(self, offset: int) -> str:
-        item = self.arguments[0].item
-        return f"{self.name(offset)}[{offset // item}] (byte {offset} of {self.size})"
-
 
 class Memory:
     """`where`: gives the line of the kernel that is running."""
@@ -103,22 +103,22 @@ class Memory:
         self.clocks = Clocks() if checks.races else None
         self._histories = Histories(self.clocks, checks.threads)
         self._where = where
-        self._regions: list[_Region] = []
-        self._virtual: dict[str, int] = {}
-        for number, group in enumerate(_overlapping(tensors)):
-            region = _Region(group, number, checks.scratch)
-            self._regions.append(region)
-            for each in group:
-                self._virtual[each.name] = region.virtual + each.start - region.start
-        self._to_real = np.array([r.start - r.virtual for r in self._regions] or [0], np.int64)
+        self._arguments = [
+            _Argument(name, number, tensor.data_ptr(), _extent(tensor), tensor.element_size())
+            for number, (name, tensor) in enumerate(tensors.items())
+        ]
+        self._virtual = {each.name: each.virtual for each in self._arguments}
+        regions = [_Region(group, checks.scratch) for group in _overlapping(self._arguments)]
+        self._regions = {each: region for region in regions for each in region.arguments}
+        self._to_real = np.array([a.start - a.virtual for a in self._arguments] or [0], np.int64)
 
     def address(self, name: str) -> int:
         """Where the kernel sees the first element of this argument."""
         return self._virtual[name]
 
     def place(self, address: int) -> str:
-        region = self._regions[address >> SPACE]
-        return region.place(address - region.virtual)
+        argument = self._arguments[address >> SPACE]
+        return argument.place(address - argument.virtual)
 
     def access(self, addresses: Array, mask: Array, size: int, access: Access) -> Array:
         """Check `size` bytes at each address; real addresses where the mask is set."""
@@ -163,63 +163,63 @@ class Memory:
         read = np.array([past.was_read for past in self._histories.pasts])
         written = np.array([past.was_written for past in self._histories.pasts])
         loads, stores = {}, {}
-        for region in self._regions:
-            for each in region.arguments:
-                pasts = region.part(each)
-                loads[each.name] = int(read[pasts].sum()) * region.cell
-                stores[each.name] = int(written[pasts].sum()) * region.cell
+        for each, region in self._regions.items():
+            pasts = region.part(each)
+            loads[each.name] = int(read[pasts].sum()) * region.cell
+            stores[each.name] = int(written[pasts].sum()) * region.cell
         return loads, stores
 
     def _touch(self, number: int, addresses: Array, size: int, access: Access) -> None:
-        self._check_region(number, int(addresses[0]), access)
-        region = self._regions[number]
-        offsets = addresses - region.virtual
-        outside = (offsets < 0) | (offsets > region.size - size)
+        self._check_number(number, int(addresses[0]), access)
+        argument = self._arguments[number]
+        region = self._regions[argument]
+        offsets = addresses - argument.virtual
+        outside = (offsets < 0) | (offsets > argument.size - size)
         if outside.any():
-            place = region.place(int(offsets[outside][0]))
+            place = argument.place(int(offsets[outside][0]))
             raise OutOfBoundsError(
                 f"program {self.program} {access.value} {size} bytes at {place}",
                 where=self._where(),
             )
-        cells = region.cells(offsets, size)
+        cells = region.cells(offsets + (argument.start - region.start), size)
         pasts = region.pasts[cells]
         if (pasts == pasts[0]).all():
-            region.pasts[cells] = self._after(region, int(pasts[0]), cells, pasts, access)
+            region.pasts[cells] = self._after(argument, int(pasts[0]), cells, pasts, access)
             return
         present = np.flatnonzero(np.bincount(pasts))
         table = np.zeros(int(present[-1]) + 1, np.int32)
         for past in present:
-            table[past] = self._after(region, int(past), cells, pasts, access)
+            table[past] = self._after(argument, int(past), cells, pasts, access)
         region.pasts[cells] = table[pasts]
 
-    def _check_region(self, number: int, address: int, access: Access) -> None:
-        if not 0 <= number < len(self._regions):
+    def _check_number(self, number: int, address: int, access: Access) -> None:
+        if not 0 <= number < len(self._arguments):
             raise OutOfBoundsError(
                 f"program {self.program} {access.value} at {address:#x}, far from every argument",
                 where=self._where(),
             )
 
-    def _after(self, region: _Region, past: int, cells: Array, pasts: Array, access: Access) -> int:
+    def _after(
+        self, argument: _Argument, past: int, cells: Array, pasts: Array, access: Access
+    ) -> int:
         """The number of the past after this access; raises if it may not happen."""
-        next_past = self._histories.after(past, access, self.program)
+        next_past = self._histories.after(past, access, self.program, argument.name)
         before = self._histories.pasts[past]
-        unwritten = before.is_garbage and not before.was_written and access is not Access.WRITE
-        if not unwritten and isinstance(next_past, int):
+        is_stale = before.is_garbage and before.stored_by != argument.name
+        if isinstance(next_past, int) and (access is Access.WRITE or not is_stale):
             return next_past
-        place = region.place(int(cells[pasts == past][0]) * region.cell)
-        doing = f"program {self.program} {access.value} {place}"
+        region = self._regions[argument]
+        address = int(cells[pasts == past][0]) * region.cell + region.start
+        doing = f"program {self.program} {access.value} {argument.place(address - argument.start)}"
         if isinstance(next_past, Conflict):
             other = f"program {next_past.other} {next_past.access.value}"
             raise RaceError(f"{doing}, and nothing orders that {other} it", where=self._where())
-        raise UnwrittenScratchError(f"{doing}, which nobody has written", where=self._where())
+        held = f"holds {before.stored_by}" if before.was_written else "nobody has written"
+        raise UnwrittenScratchError(f"{doing}, which {held}", where=self._where())
 
 
-def _overlapping(tensors: Mapping[str, torch.Tensor]) -> list[list[_Argument]]:
+def _overlapping(arguments: list[_Argument]) -> list[list[_Argument]]:
     """The arguments, those together that share bytes."""
-    arguments = [
-        _Argument(name, tensor.data_ptr(), _extent(tensor), tensor.element_size())
-        for name, tensor in tensors.items()
-    ]
     groups: list[list[_Argument]] = []
     end = -1
     for each in sorted(arguments, key=lambda argument: argument.start):
