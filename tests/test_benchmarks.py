@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import cpu, demo, machine, table
+from benchmarks import cpu, demo, machine, predictions, table
 from benchmarks.calls import WRAPPERS, bytes_moved, prepared
 from benchmarks.cases import CASES, Case, bytes_of, tensors
 from benchmarks.timing import Timing, geometric_mean, paired
@@ -106,3 +106,10 @@ def test_results_go_into_the_readme() -> None:
     assert text.startswith(f"a\n{table.START}\n| threads") and text.endswith(f"{table.END}\nb\n")
     assert "old" not in text
     assert table.insert(table.README.read_text(), rows) != ""
+
+
+def test_predictions_are_ranked_and_weighed() -> None:
+    measured = (1.0, 2.0, 4.0)
+    assert predictions.rank_correlation(measured, (10.0, 20.0, 21.0)) == pytest.approx(1)
+    assert predictions.rank_correlation(measured, (3.0, 2.0, 1.0)) == pytest.approx(-1)
+    assert predictions.error(measured, (2.0, 1.0, 8.0)) == pytest.approx(2)

@@ -3,7 +3,7 @@
 python -m tools.papers              runs tests/papers and prints the table
 python -m tools.papers --write      also writes it to docs/papers.md
 
-A row passes if all tests named after it do and nothing in `LEFT` says that a part is missing.
+A row passes if all tests named after it do.
 """
 
 from __future__ import annotations
@@ -85,10 +85,6 @@ ROWS = {
     "AS-24": "global stitching only where it pays, and a switch",
     "AS-25": "transparent to the user",
 }
-# What of a row is not there yet, although tests may hold the rest.
-LEFT = {
-    "F1-15": "option `tune` times whole kernels and remembers them on disk; no single operations",
-}
 
 
 @dataclass(slots=True)
@@ -104,8 +100,6 @@ class Found:
     def state(self, row: str) -> str:
         if self.failed:
             return "fail"
-        if row in LEFT:
-            return f"not there yet: {LEFT[row]}"
         if not self.tests:
             return "not there yet"
         if self.skipped:

@@ -38,7 +38,8 @@ class Options:
     global_stitching: bool = True  # tasks of a kernel may wait for each other, or take a ticket
     pack: bool = True  # independent kernels may share a launch
     recycle: bool = True  # large results live where earlier ones did that nobody holds any more
-    tune: bool = False  # on a GPU, time a few shapes of tiles once and remember the fastest
+    # On a GPU, time a few shapes of tiles, on a processor single operations; once, remembered.
+    tune: bool = False
     asynchronous: bool = False  # calls run as PyTorch traced them until their graph is compiled
     cuda_graphs: bool = False  # calls of known sizes are recorded once and replayed
     verify: bool = False  # run eager beside every compiled call and compare

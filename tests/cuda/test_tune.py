@@ -15,6 +15,7 @@ from hemstitch.codegen.triton.kernel import Program, candidates
 from hemstitch.errors import KernelBuildError
 from hemstitch.latency.architecture import architecture
 from hemstitch.latency.disassembly import disassemble
+from hemstitch.runtime import remembered
 from hemstitch.runtime.cross import tools_folder
 from hemstitch.runtime.cuda import kernel, tune
 from hemstitch.runtime.cuda.estimate import bytes_of, estimate, shares, trips
@@ -35,8 +36,9 @@ def choose(driver, tmp_path, monkeypatch):
 
     def chosen(programs: tuple[Program, ...], timed: bool = False) -> Program:
         launcher = partial(steps.launcher_of, driver=driver)
+        device, room = driver.device(), [2048 * 1000] * 2
         return tune.best(
-            iter(programs), lambda program: (), driver.device(), timed, launcher, tmp_path
+            iter(programs), lambda program: (), room, device, timed, launcher, tmp_path
         )
 
     return chosen
@@ -139,7 +141,7 @@ def test_the_usual_one_where_nothing_is_known(choose, estimated, driver, tmp_pat
     assert choose(softmax()) is softmax()[0]
     estimated.update(zip(softmax(), (1.0, 0.1)))
     without_table = driver.device(0, "sm_89")
-    found = tune.best(iter(softmax()), lambda _: (), without_table, False, None, tmp_path)
+    found = tune.best(iter(softmax()), lambda _: (), [], without_table, False, None, tmp_path)
     assert found is softmax()[0]
 
 
@@ -210,6 +212,6 @@ def test_a_disk_that_cannot_be_written_to(choose, estimated, monkeypatch):
     def refuse(*_: object, **__: object) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr(tune.tempfile, "mkstemp", refuse)
+    monkeypatch.setattr(remembered.tempfile, "mkstemp", refuse)
     estimated.update(zip(softmax(), (1.0, 0.1)))
     assert choose(softmax()) is softmax()[1]

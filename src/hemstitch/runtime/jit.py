@@ -43,6 +43,12 @@ def host_target() -> Target:
     return Target(lanes, threads, _bind_symbols(), has_avx512(features))
 
 
+def processor() -> str:
+    """What machine code depends on: the processor, and the version of LLVM that makes it."""
+    features = llvm.get_host_cpu_features().flatten()
+    return f"{llvm.get_host_cpu_name()} {features} LLVM {llvm.llvm_version_info}"
+
+
 def has_avx512(features: Mapping[str, bool]) -> bool:
     """For vectors of any width."""
     return bool(features.get("avx512f") and features.get("avx512vl"))

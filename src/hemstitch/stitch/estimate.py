@@ -1,5 +1,6 @@
-"""How long a kernel takes, by the machine's few numbers. It ranks plans: FusionStitching's latency
-evaluator (2020, section 4.3) for when there is no machine code to look at yet.
+"""How long a kernel takes, by the machine's few numbers, or by measurements where it has them. It
+ranks plans: FusionStitching's latency evaluator (2020, section 4.3) for when there is no machine
+code to look at yet.
 
 Each phase takes as long as its bytes, or as the arithmetic of its busiest task, whichever is more;
 a launch and every meeting of all tasks come on top. With machine code, see `latency`.
@@ -11,55 +12,50 @@ from collections.abc import Iterable, Mapping
 from math import ceil, prod
 
 from hemstitch.ir.dims import evaluate
-from hemstitch.ir.graph import Op
-from hemstitch.ir.ops import OPS
 from hemstitch.kernel.nodes import (
     BLOCKS,
     AccumulateProduct,
     Begin,
     Contract,
     Kernel,
-    Let,
     Loop,
     Nest,
     Phase,
-    Random,
     Stmt,
     walk,
 )
 from hemstitch.kernel.traffic import phase_traffic
 from hemstitch.stitch.begin import ARRIVAL
+from hemstitch.stitch.costs import Costs, Lanes
 from hemstitch.stitch.machine import Machine
-
-RANDOM_FLOPS = OPS[Op.PHILOX].flops
 
 
 def kernel_seconds(kernel: Kernel, machine: Machine, hints: Mapping[str, int]) -> float:
     """Seconds of one call, the launch included."""
     sizes = {**hints, "threads": machine.threads}
-    total = machine.launch_seconds
+    costs = Costs.of(kernel, machine)
+    total = costs.launch_seconds()
     for phase in kernel.phases:
         read, written = phase_traffic(phase, sizes)
-        moved = sum(read.values()) + sum(written.values())
-        memory = moved / machine.memory_bytes_per_second
-        total += max(memory, _arithmetic_seconds(phase, machine, sizes))
+        memory = costs.memory_seconds(sum(read.values()) + sum(written.values()))
+        total += max(memory, _arithmetic_seconds(phase, costs, sizes))
     waits = {Begin.BARRIER: 1.0, Begin.TICKET: ARRIVAL, Begin.ALONE: 0.0}
     return total + machine.barrier_seconds * sum(waits[p.begin] for p in kernel.phases[1:])
 
 
-def _arithmetic_seconds(phase: Phase, machine: Machine, sizes: Mapping[str, int]) -> float:
+def _arithmetic_seconds(phase: Phase, costs: Costs, sizes: Mapping[str, int]) -> float:
     """Of the busiest task. Nests share the tasks, so that the average counts where it is more."""
-    tasks = 1 if phase.is_alone else machine.threads
+    tasks = 1 if phase.is_alone else costs.machine.threads
     busiest = everyone = 0.0
     for nest in phase.nests:
         rows = ceil(
             prod(evaluate(axis.extent, sizes) for axis in nest.rows)
-            / _rows_of_a_tile(nest, machine, sizes)
+            / _rows_of_a_tile(nest, costs.machine, sizes)
         )
-        once, each = _work_of(nest, machine, sizes)
+        once, each = _work_of(nest, costs, sizes)
         busiest = max(busiest, once + ceil(rows / tasks) * each)
         everyone += tasks * once + rows * each
-    return max(busiest, everyone / tasks) / machine.operations_per_second
+    return max(busiest, everyone / tasks) / costs.machine.operations_per_second
 
 
 def _rows_of_a_tile(nest: Nest, machine: Machine, sizes: Mapping[str, int]) -> int:
@@ -71,22 +67,24 @@ def _rows_of_a_tile(nest: Nest, machine: Machine, sizes: Mapping[str, int]) -> i
     return max(1, machine.lanes // max(1, longest))
 
 
-def _work_of(nest: Nest, machine: Machine, sizes: Mapping[str, int]) -> tuple[float, float]:
+def _work_of(nest: Nest, costs: Costs, sizes: Mapping[str, int]) -> tuple[float, float]:
     """Vector instructions before the first row, and of each row."""
-    return _work(nest.prologue, machine, sizes), _work(nest.body, machine, sizes)
+    return _work(nest.prologue, costs, sizes), _work(nest.body, costs, sizes)
 
 
-def _work(statements: Iterable[Stmt], machine: Machine, sizes: Mapping[str, int]) -> float:
-    total = 0.0
+def _work(
+    statements: Iterable[Stmt], costs: Costs, sizes: Mapping[str, int], lanes: Lanes | None = None
+) -> float:
+    machine, total = costs.machine, 0.0
     for statement in statements:
         if isinstance(statement, (Contract, AccumulateProduct)) and machine.products:
             total += _multiplications(statement, machine, sizes)
         elif isinstance(statement, BLOCKS):
             extent = evaluate(statement.axis.extent, sizes)
-            is_wide = isinstance(statement, Loop) and statement.lanes
-            steps = ceil(extent / machine.lanes) if is_wide else extent
-            total += steps * _work(statement.body, machine, sizes)
-        total += _instructions(statement)
+            wide = isinstance(statement, Loop) and statement.lanes and Lanes(statement, extent)
+            steps = ceil(extent / machine.lanes) if wide else extent
+            total += steps * _work(statement.body, costs, sizes, wide or lanes)
+        total += costs.instructions(statement, lanes)
     return total
 
 
@@ -98,10 +96,3 @@ def _multiplications(
     work = 2 * evaluate(product.axis.extent, sizes) * machine.lanes
     seconds = work * machine.threads / (units.operations_per_second * units.share)
     return seconds * machine.operations_per_second
-
-
-def _instructions(statement: Stmt) -> float:
-    """In units of one vector add."""
-    if isinstance(statement, Let):
-        return OPS[statement.op].flops
-    return RANDOM_FLOPS if isinstance(statement, Random) else 1.0

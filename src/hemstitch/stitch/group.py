@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from hemstitch.ir.dims import Dim, evaluate
@@ -43,6 +43,12 @@ class Tensor:
     @property
     def bytes(self) -> Dim:
         return self.node.type.bytes
+
+    def extent(self, hint: Callable[[Dim], int]) -> int:
+        """Elements from the first one to behind the last: more than there are, where those are
+        apart."""
+        sizes = zip(self.node.shape, self.strides)
+        return 1 + sum(max(0, hint(size) - 1) * hint(step) for size, step in sizes)
 
     @property
     def may_be_nowhere(self) -> bool:

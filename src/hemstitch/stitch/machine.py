@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hemstitch.stitch.probe import Probe
+
+CROWD = 8  # threads of a processor that together use all of memory's bandwidth
+
 
 @dataclass(frozen=True, slots=True)
 class MatrixUnits:
@@ -44,6 +48,7 @@ class Machine:
     launch_seconds: float
     barrier_seconds: float
     meets: bool = True  # tasks of a launch may wait for each other
+    measured: Mapping[Probe, float] | None = None  # seconds; None: all is nominal
 
     @property
     def keeps_rows_in_registers(self) -> bool:
@@ -72,7 +77,7 @@ def generic_cpu(threads: int, lanes: int) -> Machine:
         tiles_in_registers=False,
         operations_per_second=7e9,
         access=1.0,
-        memory_bytes_per_second=20e9 * min(threads, 8),
+        memory_bytes_per_second=20e9 * min(threads, CROWD),
         cache_bytes_per_second=60e9,
         most_packed=64,
         products=products,

@@ -19,7 +19,8 @@ from hemstitch.runtime.cuda.device import Device, current_index, device_of
 from hemstitch.runtime.cuda.grid import Grid, grid_of
 from hemstitch.runtime.cuda.kernel import Loaded, Variant, load, variant_of
 from hemstitch.runtime.cuda.semaphore import Semaphores, semaphores_of
-from hemstitch.runtime.cuda.tune import best, folder
+from hemstitch.runtime.cuda.tune import best
+from hemstitch.runtime.remembered import folder
 
 _NUMBER = re.compile(r"^k\d+")
 MOST_CALLS = 256  # sizes and alignments that are remembered for one kernel; the oldest goes first
@@ -39,7 +40,9 @@ def launch_of(step: KernelStep, index: int | None = None, tune: bool = False) ->
         Kernel(name, kernel.buffers, kernel.phases), step.groups[0].hint, first.processors
     )
     make = partial(Launcher, find=device_of)
-    program = best(programs, partial(likely_sizes, step), first, tune, make, folder())
+    extents = [tensor.extent(step.groups[0].hint) for tensor in step.stitched.tensors]
+    sizes_of = partial(likely_sizes, step)
+    program = best(programs, sizes_of, extents, first, tune, make, folder("tuned"))
     launcher = make(program)
     launcher.prepare(first.index, likely_sizes(step, program))
     return Launch(launcher, step.stitched.tensors, program.sizes, 0)

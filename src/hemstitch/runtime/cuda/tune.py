@@ -4,9 +4,6 @@ estimate, or, with `tune`, by the clock among the best estimates. The winner is 
 
 from __future__ import annotations
 
-import json
-import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,12 +17,12 @@ from triton.testing import do_bench
 
 from hemstitch.codegen.triton.kernel import Program
 from hemstitch.errors import HemstitchError
-from hemstitch.ir.dims import evaluate
 from hemstitch.latency.architecture import Architecture
 from hemstitch.latency.evaluate import Estimate
 from hemstitch.runtime.cuda.device import Device
 from hemstitch.runtime.cuda.estimate import bytes_of, estimate
 from hemstitch.runtime.dtypes import TORCH_DTYPES
+from hemstitch.runtime.remembered import recall, remember
 
 # 7 us of an H200's memory: a smaller kernel is not worth seconds of compiling.
 LEAST_BYTES = 1 << 25
@@ -39,36 +36,34 @@ Programs = Iterator[Program]  # that compute the same; the usual one first
 class _Candidates:
     programs: tuple[Program, ...]
     sizes_of: Callable[[Program], tuple[int, ...]]
+    extents: Sequence[int]
     device: Device
-
-
-def folder() -> Path:
-    """Where winners are remembered: a small file for each kernel."""
-    return Path.home() / ".cache" / "hemstitch" / "tuned"
 
 
 def best(
     programs: Programs,
     sizes_of: Callable[[Program], tuple[int, ...]],
+    extents: Sequence[int],
     device: Device,
     tune: bool,
     launcher: Launcher,
     memory: Path,
 ) -> Program:
-    """`sizes_of`: likely ones. `launcher` gives what a clock is held to; `memory`: see `folder`."""
+    """`sizes_of`: likely ones. `extents`: elements that each argument's memory holds. `launcher`
+    gives what a clock is held to; `memory`: a folder."""
     usual, architecture = next(programs), device.architecture
     bytes_ = bytes_of(usual, sizes_of(usual))
     if bytes_ < LEAST_BYTES or architecture is None:
         return usual
-    known = _Candidates((usual, *programs), sizes_of, device)
+    known = _Candidates((usual, *programs), sizes_of, extents, device)
     path = memory / f"{_key(known, tune)}.json"
-    chosen = _recall(path, len(known.programs))
+    chosen = _recalled(path, len(known.programs))
     if chosen is None:
         estimates = _estimates(known, architecture, bytes_, tune)
         order = sorted(estimates, key=lambda number: estimates[number].rank)
         seconds = _timed(known, order[:MOST_TIMED], launcher) if tune else {}
         chosen = min(seconds, key=seconds.__getitem__, default=_clearly_best(order, estimates))
-        _remember(path, chosen, seconds)
+        remember(path, {"chosen": chosen, "seconds": {str(n): s for n, s in seconds.items()}})
     return known.programs[chosen]
 
 
@@ -104,7 +99,7 @@ def _timed(known: _Candidates, numbers: Sequence[int], launcher: Launcher) -> di
     seconds: dict[int, float] = {}
     with suppress(torch.OutOfMemoryError), known.device.as_current():
         usual = known.programs[0]
-        tensors = _tensors(usual, known.sizes_of(usual), known.device)
+        tensors = _tensors(usual, known.extents, known.device)
         for number in numbers:
             program = known.programs[number]
             launch = partial(launcher(program), *tensors, *known.sizes_of(program), 0)
@@ -114,12 +109,10 @@ def _timed(known: _Candidates, numbers: Sequence[int], launcher: Launcher) -> di
     return seconds
 
 
-def _tensors(program: Program, sizes: tuple[int, ...], device: Device) -> list[torch.Tensor]:
+def _tensors(program: Program, extents: Sequence[int], device: Device) -> list[torch.Tensor]:
     """Zeros: as indices they are in range."""
-    values = {str(name): size for name, size in zip(program.sizes, sizes)}
     found = []
-    for buffer in program.parameters:
-        count = max(1, evaluate(buffer.size, values))
+    for buffer, count in zip(program.parameters, extents):
         words = -(-count * buffer.dtype.bytes // 4)
         found.append(device.zeros(words).view(TORCH_DTYPES[buffer.dtype])[:count])
     return found
@@ -133,21 +126,9 @@ def _key(known: _Candidates, tune: bool) -> str:
     return sha256(repr((facts, texts)).encode()).hexdigest()[:32]
 
 
-def _recall(path: Path, count: int) -> int | None:
-    """None for a file that is not there or not whole."""
+def _recalled(path: Path, count: int) -> int | None:
     try:
-        chosen = json.loads(path.read_text(encoding="utf-8"))["chosen"]
-    except (OSError, ValueError, KeyError, TypeError):
+        chosen = recall(path)["chosen"]
+    except (KeyError, TypeError):
         return None
     return chosen if type(chosen) is int and 0 <= chosen < count else None
-
-
-def _remember(path: Path, chosen: int, seconds: dict[int, float]) -> None:
-    """All at once, so that another process reads the old file or the new one."""
-    text = json.dumps({"chosen": chosen, "seconds": {str(n): s for n, s in seconds.items()}})
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(name).replace(path)

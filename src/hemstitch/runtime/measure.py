@@ -1,0 +1,92 @@
+"""How long kernels take on this processor. Takes a probe, or a step of a plan, gives seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from math import inf
+from time import sleep
+from timeit import Timer
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from hemstitch.codegen.llvm.kernel import print_kernel
+from hemstitch.fusion.plan import KernelStep
+from hemstitch.fusion.planner import make_plan
+from hemstitch.ir.builder import Builder
+from hemstitch.ir.dims import Dim
+from hemstitch.ir.graph import Graph, Node, Op, Output
+from hemstitch.ir.ops import OPS, is_reduction
+from hemstitch.ir.types import DType, TensorType, contiguous_strides
+from hemstitch.options import Options
+from hemstitch.runtime.background import CODE_GENERATOR
+from hemstitch.runtime.dtypes import TORCH_DTYPES
+from hemstitch.runtime.jit import host_target, load
+from hemstitch.stitch.group import Tensor
+from hemstitch.stitch.machine import generic_cpu
+from hemstitch.stitch.probe import Probe
+
+BLOCKS, BLOCK_SECONDS = 40, 3e-4  # short beside the time that a thread runs undisturbed
+PAUSE_SECONDS, MOST_SECONDS = 2e-3, 0.5
+APART = 16  # elements between an operand's rows: else they would be walked as one
+
+
+def measure(probe: Probe) -> float:
+    """Of a call, planned, printed and compiled as for any graph."""
+    plan = make_plan(graph_of(probe), generic_cpu(threads=1, lanes=probe.lanes), Options())
+    (step,) = plan.kernels
+    return seconds_of(step, threads=1)
+
+
+def seconds_of(step: KernelStep, threads: int) -> float:
+    """Of calls on the same tensors, in at most so many threads. All are ones, which every operation
+    takes."""
+    kernel, hint = step.stitched.kernel, step.groups[0].hint
+    with CODE_GENERATOR:
+        program = print_kernel(kernel, replace(host_target(), threads=threads))
+        entry = load(program.text, program.entry)
+    with _disable_current_modes():  # PyTorch compiles among fake tensors
+        tensors = [_ones(tensor, hint) for tensor in step.stitched.tensors]
+        scratch = torch.empty(max(1, hint(program.scratch_bytes)), dtype=torch.uint8)
+        return _fastest(partial(entry, *tensors, *map(hint, program.sizes), scratch.data_ptr()))
+
+
+def _fastest(run: Callable[[], object]) -> float:
+    """Seconds of a call: the least, since what disturbs one only makes it longer. Pauses spread the
+    calls, as what disturbs goes on for a while."""
+    timer, best, left = Timer(run), inf, MOST_SECONDS
+    for _ in range(BLOCKS):
+        calls = max(1, int(BLOCK_SECONDS / best))
+        taken = timer.timeit(calls)
+        best, left = min(best, taken / calls), left - taken
+        if left < 0:
+            break
+        sleep(PAUSE_SECONDS)
+    return best
+
+
+def _ones(tensor: Tensor, hint: Callable[[Dim], int]) -> torch.Tensor:
+    return torch.ones(tensor.extent(hint), dtype=TORCH_DTYPES[tensor.node.type.dtype])
+
+
+def graph_of(probe: Probe) -> Graph:
+    """Further operands are one number a row, so that only the first one is read all along."""
+    builder, shape = Builder(), (probe.rows, probe.length)
+    strides = (probe.length * max(1, probe.step) + APART, probe.step)
+    inputs = [builder.input("x", 0, shape, probe.source, strides)]
+    for position in range(1, OPS[probe.op].arity or 1):
+        dtype = DType.BOOL if (probe.op, position) == (Op.WHERE, 1) else probe.source
+        inputs.append(builder.input(f"y{position}", position, shape, dtype, (1, 0)))
+    value = _value(builder, probe, inputs)
+    return Graph(tuple(inputs), (Output(value, contiguous_strides(value.shape)),))
+
+
+def _value(builder: Builder, probe: Probe, inputs: list[Node]) -> Node:
+    if is_reduction(probe.op):
+        return builder.reduce(probe.op, inputs[0], [1 if probe.across else 0])
+    if probe.op is Op.WHERE:
+        operand, condition, other = inputs
+        return builder.make(Op.WHERE, condition, operand, other)
+    return builder.make(probe.op, *inputs, type=TensorType((probe.rows, probe.length), probe.dtype))
