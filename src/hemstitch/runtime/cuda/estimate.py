@@ -20,6 +20,7 @@ from hemstitch.runtime.cuda.grid import grid_of
 from hemstitch.runtime.cuda.kernel import build, variant_of
 from hemstitch.runtime.source import kernel_of
 
+_CALLED, _FUNCTION = re.compile(r"(\w+)\("), re.compile(r"def (\w+)\(")
 _TICKET = "device.is_last("
 _LOOP = re.compile(r"^\s*for \w+ in tl\.range\((.*)\):")
 
@@ -76,12 +77,21 @@ def trips(
 
 def shares(program: Program, code: Disassembly, programs: int) -> Mapping[SourceLine, float]:
     """Of the programs that run a line: one of them all that follows a ticket, to the end of the
-    text, and what is called there."""
-    rows = enumerate(program.text.splitlines(), start=1)
-    ticket = next((number for number, row in rows if _TICKET in row), None)
+    text, and the functions that are called there. Triton 3.6 names only the innermost line of an
+    instruction, later ones also those that call it."""
+    text = program.text.splitlines()
+    ticket = next((number for number, row in enumerate(text, start=1) if _TICKET in row), None)
     if ticket is None:
         return {}
-    return {line: 1 / programs for line in _lines(program, code) if line.line > ticket}
+    behind = {*range(ticket + 1, len(text) + 1)}
+    called = {name for row in text[ticket:] for name in _CALLED.findall(row)}
+    function = ""
+    for number, row in enumerate(text, start=1):
+        head = _FUNCTION.match(row)
+        function = head[1] if head else function
+        if function in called:
+            behind.add(number)
+    return {line: 1 / programs for line in _lines(program, code) if line.line in behind}
 
 
 def _lines(program: Program, code: Disassembly) -> set[SourceLine]:
