@@ -35,7 +35,8 @@ from hemstitch.latency.facts import WIDE_BITS, Facts, facts
 from hemstitch.latency.lint import Expected, Finding, lint, lint_amd
 from hemstitch.latency.ptx import parse_ptx
 from hemstitch.options import Options
-from hemstitch.runtime.cross import compile_for, tools_folder
+from hemstitch.runtime import cross
+from hemstitch.runtime.cross import relaxed, tools_folder
 from hemstitch.runtime.cuda.kernel import CHECK
 from hemstitch.runtime.signature import signature
 from hemstitch.runtime.source import kernel_of
@@ -91,18 +92,7 @@ def _differentiate(results: list[Tensor]) -> None:
 
 
 def verdict(target: str, program: Program) -> Verdict:
-    kernel = kernel_of(program.text, program.entry)
-    types = signature(program)
-    compiled = compile_for(
-        kernel,
-        types,
-        {},
-        target,
-        warps=program.warps,
-        cooperative=program.barriers > 0,
-        checked=CHECK in program.text,
-        fuse_multiply_add=False,
-    )
+    compiled = _compiled(program, target)
     expected = Expected(
         program.warps,
         compiled.shared_bytes,
@@ -115,8 +105,25 @@ def verdict(target: str, program: Program) -> Verdict:
         text = compiled.assembly
         return _said(program, target, amd_facts(text), lint_amd(text, expected))
     code = disassemble(compiled.binary, tools_folder())
+    if facts(code).spills:  # as the runtime does where the driver says so
+        compiled = _compiled(program, target, relaxed(program.warps))
+        code = disassemble(compiled.binary, tools_folder())
     found = lint(code, parse_ptx(compiled.assembly), expected, architecture(target))
     return _said(program, target, facts(code), found)
+
+
+def _compiled(program: Program, target: str, most_registers: int | None = None) -> cross.Compiled:
+    return cross.compile_for(
+        kernel_of(program.text, program.entry),
+        signature(program),
+        {},
+        target,
+        warps=program.warps,
+        cooperative=program.barriers > 0,
+        checked=CHECK in program.text,
+        fuse_multiply_add=False,
+        most_registers=most_registers,
+    )
 
 
 def verdicts(targets: Sequence[str], programs: Sequence[Program]) -> Iterator[Verdict]:

@@ -24,6 +24,7 @@ from benchmarks import counting
 from benchmarks.planners.programs import (
     MODELS,
     MODES,
+    UNTRAINED,
     deep_bert,
     graphs_of,
     program,
@@ -112,6 +113,8 @@ def inductor_line(model: str, mode: str) -> Line:
 def lines(models: Sequence[str], modes: Sequence[str], variants: Sequence[str]) -> Iterator[Line]:
     for model in models:
         for mode in modes:
+            if mode == "train" and model in UNTRAINED:
+                continue
             graphs = graphs_of(program(model, mode))
             for variant in variants:
                 yield (

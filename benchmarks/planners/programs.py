@@ -30,6 +30,7 @@ MODELS: Mapping[str, str] = {
     "CRNN": "crnn",
 }
 MODES = ("infer", "train")
+UNTRAINED = {"CRNN": "its loss, CTC, wants real numbers"}
 LAYERS = 24
 SYNTHETIC_NODES = 13_400  # of which 10,000 are needed
 

@@ -33,6 +33,7 @@ def driver(_installed: object) -> object:
     assert isinstance(_installed, stub.Driver)
     _installed.current, _installed.stream, _installed.capturing = 0, 7, False
     _installed.set_registers(32)
+    _installed.set_spilled_bytes(0)
     _installed.library.cuCtxSetCurrent(1)
     _installed.forget()
     return _installed

@@ -29,7 +29,7 @@ typedef struct {
 } Launch;
 
 Launch stub_launches[MOST_LAUNCHES];
-int stub_launch_count = 0, stub_argument_count = 0, stub_module_count = 0, stub_registers = 32;
+int stub_launch_count = 0, stub_argument_count = 0, stub_module_count = 0, stub_registers = 32, stub_local_bytes = 0;
 int stub_unloaded = 0, stub_capability = 90;
 uint8_t stub_argument_bytes[MOST_ARGUMENTS];
 static uint64_t context = 1;
@@ -72,6 +72,7 @@ int cuModuleGetFunction(void **function, void *module, const char *name) {
 int cuFuncGetAttribute(int *value, int attribute, void *function) {
   switch (attribute) {
   case 0: *value = 1024; break;            // threads of a block
+  case 3: *value = stub_local_bytes; break; // of a thread: what is spilled
   case 4: *value = stub_registers; break;  // of a thread
   default: *value = 0;
   }

@@ -70,6 +70,10 @@ class Driver:
         """What every kernel loaded from now on says it needs."""
         self._number("stub_registers").value = count
 
+    def set_spilled_bytes(self, count: int) -> None:
+        """What every kernel loaded from now on says it spills."""
+        self._number("stub_local_bytes").value = count
+
     @property
     def modules(self) -> int:
         return self._number("stub_module_count").value

@@ -8,7 +8,7 @@ import torch
 pytest.importorskip("triton")
 
 from hemstitch.errors import KernelBuildError
-from hemstitch.runtime.cuda.kernel import Variant, build, variant_of
+from hemstitch.runtime.cuda.kernel import Variant, build, load, variant_of
 from hemstitch.runtime.cuda.semaphore import Semaphores, semaphores_of
 from hemstitch.runtime.signature import signature
 from tests.cuda import steps
@@ -155,6 +155,14 @@ def test_a_kernel_that_does_not_fit(driver):
     driver.set_registers(300)
     with pytest.raises(KernelBuildError, match=r"no program of .* fits on a Stub"):
         steps.launcher_of(steps.centred(), driver).prepare(-1, ())
+
+
+def test_a_kernel_that_spills_is_assembled_again_with_more_registers(driver):
+    program = steps.centred()
+    usual = load(program, variant_of(True, ()), driver.device())
+    driver.set_spilled_bytes(8)
+    relaxed = load(program, variant_of(True, ()), driver.device())
+    assert [each.owner.metadata.maxnreg for each in (usual, relaxed)] == [None, 255]
 
 
 def test_launches_on_a_stream_share_a_semaphore(driver):

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from graphlib import TopologicalSorter
 
 from hemstitch.fusion.cluster import MOST_MEMBERS, Clustering
+from hemstitch.fusion.launches import seconds
 from hemstitch.fusion.loss import LOSS
-from hemstitch.fusion.order import Cluster
 from hemstitch.fusion.search.problem import Oracle, Pattern, Plan, Problem, Value
 from hemstitch.fusion.search.search import Method, search
 from hemstitch.fusion.work import Vertex, Work, is_library_vertex
@@ -20,9 +20,9 @@ from hemstitch.ir.graph import Node
 from hemstitch.stitch.machine import Machine
 
 
-def searched(clustering: Clustering, method: Method) -> Clustering:
+def searched(clustering: Clustering, method: Method, pack: bool) -> Clustering:
     """The plan that the method finds with these clusters among its candidates, where that is
-    faster than they are; not settled yet."""
+    faster than they are, launched as `pack` says."""
     work, trials = clustering.work, clustering.trials
     vertices = _in_order(work)
     number = {vertex: place for place, vertex in enumerate(vertices)}
@@ -34,7 +34,9 @@ def searched(clustering: Clustering, method: Method) -> Clustering:
         return trials.refusal(work.group(chosen(pattern))) is None
 
     def clusters(plan: Plan) -> Clustering:
-        return Clustering(work, trials, [chosen(pattern) for pattern in plan.patterns])
+        found = Clustering(work, trials, [chosen(pattern) for pattern in plan.patterns])
+        found.settle()
+        return found
 
     problem = problem_of(work, vertices, trials.machine)
     merged = [frozenset(number[v] for v in c.vertices) for c in clustering.clusters]
@@ -42,22 +44,12 @@ def searched(clustering: Clustering, method: Method) -> Clustering:
         search(
             *(problem, Oracle(legal), method),
             more=[each for each in merged if len(each) > 1],
-            final=lambda plan: seconds(clusters(plan)),
+            final=lambda plan: seconds(clusters(plan), pack),
         )
     )
     # More kernels have to gain more than the model's uncertainty.
     margin = LOSS if len(found.clusters) > len(clustering.clusters) else 1.0
-    return found if seconds(found) < margin * seconds(clustering) else clustering
-
-
-def seconds(clustering: Clustering) -> float:
-    """All kernels, by the machine model."""
-    return sum(_seconds(clustering, cluster) for cluster in clustering.clusters)
-
-
-def _seconds(clustering: Clustering, cluster: Cluster) -> float:
-    is_kernel = not cluster.is_library and clustering.refusal_of(cluster) is None
-    return clustering.trials.seconds([clustering.group_of(cluster)]) if is_kernel else 0.0
+    return found if seconds(found, pack) < margin * seconds(clustering, pack) else clustering
 
 
 def problem_of(work: Work, vertices: Sequence[Vertex], machine: Machine) -> Problem:

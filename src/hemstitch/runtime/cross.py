@@ -24,6 +24,7 @@ from hemstitch.errors import KernelBuildError
 
 WARP = {"cuda": 32, "hip": 64}  # threads
 LOCK = RLock()  # of Triton's language and of sys.stdout, which all threads share
+REGISTERS, MOST_REGISTERS = 65536, 255  # of a multiprocessor, and of a thread, NVIDIA's
 ALIGNMENT = 16  # bytes of a pointer, or the divisor of an integer, that Triton's compiler can use
 
 
@@ -122,6 +123,12 @@ def build_for(
         raise KernelBuildError(
             f"{kernel.__name__} does not compile for {target}: {_last_words(error)}"
         ) from error
+
+
+def relaxed(warps: int) -> int:
+    """Registers of a thread that NVIDIA's assembler may use where it spilled by its own guess,
+    which favours many resident programs (AStitch, section 4.4: assume, then relax)."""
+    return min(MOST_REGISTERS, REGISTERS // (32 * warps))
 
 
 class _Muted:

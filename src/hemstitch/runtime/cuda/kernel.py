@@ -9,7 +9,7 @@ from typing import Any
 
 from hemstitch.codegen.triton.kernel import Program
 from hemstitch.errors import KernelBuildError
-from hemstitch.runtime.cross import ALIGNMENT, build_for
+from hemstitch.runtime.cross import ALIGNMENT, build_for, relaxed
 from hemstitch.runtime.cuda.device import Device, resident_blocks
 from hemstitch.runtime.signature import signature
 from hemstitch.runtime.source import kernel_of
@@ -47,7 +47,9 @@ def variant_of(aligned: bool, sizes: tuple[int, ...]) -> Variant:
     )
 
 
-def build(program: Program, variant: Variant, target: str) -> Any:
+def build(
+    program: Program, variant: Variant, target: str, most_registers: int | None = None
+) -> Any:
     """Triton's CompiledKernel. Raises KernelBuildError."""
     divisible = [str(size) for size, each in zip(program.sizes, variant.divisible) if each]
     parameters = [] if variant.aligned else [buffer.name for buffer in program.parameters]
@@ -62,6 +64,7 @@ def build(program: Program, variant: Variant, target: str) -> Any:
         cooperative=program.barriers > 0,
         checked=CHECK in program.text,
         fuse_multiply_add=False,  # eager rounds after each operation
+        most_registers=most_registers,
     )
 
 
@@ -73,6 +76,9 @@ def load(program: Program, variant: Variant, device: Device) -> Loaded:
     with device.as_current():
         try:
             run = built.run  # loads it
+            if built.n_spills and device.target.startswith("sm_"):
+                built = build(program, variant, device.target, relaxed(program.warps))
+                run = built.run
         except Exception as error:
             raise KernelBuildError(f"{program.entry} cannot be loaded: {error}") from error
         resident = _resident(program, built, device) if is_bounded else None
