@@ -2,41 +2,24 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-from benchmarks import counts, stand_in
+from benchmarks import counts
+from tests.front_door.counted import counted
 
 SLACK = 1.02  # partial sums of column reductions: how many depends on the programs of a launch
 MORE_BYTES = {
     ("softmax of long rows", "forward"): "two phases, 3 MB a row: the second one reads from L2",
     ("softmax of long rows", "both"): "the same",
-    (
-        "batch norm + ReLU, training",
-        "forward",
-    ): "three phases over 800 KB a channel; Welford reads twice",
+    ("batch norm + ReLU, training", "forward"): "three phases; Welford reads twice",
+    ("batch norm + ReLU, training", "both"): "the same",
     ("linear + residual + layer norm", "forward"): "it multiplies, and so reads the matrices",
 }
 
 
 @pytest.fixture(scope="module")
 def record(tmp_path_factory):
-    if importlib.util.find_spec("triton") is None:
-        pytest.skip("Inductor needs Triton to generate code for a GPU")
-    environment = stand_in.preload()
-    if environment is None:
-        pytest.skip("needs a PyTorch built without CUDA, and a C++ compiler")
-    path = tmp_path_factory.mktemp("counts") / "counts.json"
-    command = [sys.executable, "-m", "benchmarks.counts", "--json", path]
-    folder = Path(counts.__file__).parents[1]
-    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(path.read_text())
+    return counted("benchmarks.counts", tmp_path_factory.mktemp("counts") / "counts.json")
 
 
 def moved(each):

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import subprocess
-import sys
 
 import pytest
 
-from benchmarks import counting, stand_in
+from benchmarks import counting
 from benchmarks.counting import launches
 from benchmarks.launches import PROGRAMS
 from benchmarks.launches.__main__ import FOLDER, RESULTS, ratio, row, table
+from tests.front_door.counted import counted
 
 MOST_LAUNCHES = 150
 MOST_BYTES = 1.15  # times the floor, each tensor once a kernel
@@ -41,16 +39,7 @@ def recorded():
 @pytest.fixture(scope="module")
 def record(tmp_path_factory):
     """Hemstitch's anew, Inductor's as recorded."""
-    if importlib.util.find_spec("triton") is None:
-        pytest.skip("the stand-in for a GPU needs Triton")
-    environment = stand_in.preload()
-    if environment is None:
-        pytest.skip("needs a PyTorch built without CUDA, and a C++ compiler")
-    path = tmp_path_factory.mktemp("launches") / "launches.json"
-    command = [sys.executable, "-m", "benchmarks.launches", "--json", path]
-    done = subprocess.run(command, env=environment, cwd=FOLDER, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(path.read_text())
+    return counted("benchmarks.launches", tmp_path_factory.mktemp("launches") / "launches.json")
 
 
 def test_fifty_programs_are_recorded() -> None:
