@@ -26,7 +26,6 @@ from hemstitch.stitch.machine import Machine
 from hemstitch.stitch.refusal import Refusal, Refused
 
 METHODS: Mapping[str, Method] = {"beam": "beam", "ilp": "exact"}
-MOST_SEARCHED = 200  # vertices of a graph that `auto` searches: in whole models beams gain nothing
 
 
 def make_plan(graph: Graph, machine: Machine, options: Options) -> Plan:
@@ -65,19 +64,12 @@ def _clustered(graph: Graph, trials: Trials, options: Options) -> Clustering:
         clustering = Clustering(work, trials, conservative=options.planner == "conservative")
         merge_all(clustering)
         clustering.settle()
-        method = METHODS.get(_planner(options, work))
-        if method is not None:
-            clustering = searched(clustering, method, options.pack)
+        if options.planner in METHODS:
+            clustering = searched(clustering, METHODS[options.planner], options.pack)
         more = clustering.obstacles() - obstacles
         if not more:
             return _no_worse_than_conservative(without_loss(_with_remade(clustering)), options)
         obstacles |= more
-
-
-def _planner(options: Options, work: Work) -> str:
-    if options.planner != "auto":
-        return options.planner
-    return "beam" if len(work.vertices) <= MOST_SEARCHED else "greedy"
 
 
 def _no_worse_than_conservative(clustering: Clustering, options: Options) -> Clustering:
