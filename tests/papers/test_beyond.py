@@ -1,5 +1,5 @@
 """What none of the papers' open code does: one kernel for reductions along columns in the middle,
-for rows and columns mixed, for rows of two lengths; and only where the model thinks that it pays."""
+for rows and columns mixed, for rows of two lengths; and only where the model thinks it pays."""
 
 from __future__ import annotations
 
