@@ -11,7 +11,7 @@ from hemstitch.ir.parser import parse
 from hemstitch.ir.types import DType, contiguous_strides
 from hemstitch.runtime import interpret
 from hemstitch.stitch.machine import generic_cpu
-from tests.compiled import assert_close, execute, plan_for, simulate
+from tests.compiled import assert_close, execute, plan_for, plans_of, simulate
 
 OPTIONS = {"strict": True, "check": True}
 
@@ -168,3 +168,16 @@ def test_blocks_of_rows_are_turned_though_the_last_is_shorter(target, rows):
     arguments = [torch.randn(rows, 16)[:, ::2]]
     found = execute(graph, arguments, generic_cpu(target.threads, target.lanes))
     assert_close(found, interpret.run(graph, arguments), 1e-4)
+
+
+def test_what_is_kept_for_backward_has_the_strides_that_it_was_traced_with():
+    """One row of each sequence: far apart in memory, and nothing else of it is kept."""
+
+    def function(x, weight):
+        return torch.nn.functional.layer_norm(x, (32,))[:, 0] @ weight
+
+    x, weight = torch.zeros(8, 17, 32, requires_grad=True), torch.zeros(32, 10, requires_grad=True)
+    graph, plan = plans_of(function, [x, weight], generic_cpu(2, 8), backward=True)[0]
+    kept = [(o, a) for o, a in zip(graph.outputs, plan.outputs) if o.may_share]
+    assert any(output.strides == (17 * 32, 1) for output, _ in kept)
+    assert all(alias.strides == output.strides for output, alias in kept)

@@ -141,7 +141,7 @@ def _demand_shared(found: Demands, graph: Graph) -> None:
             found.keep(alias)
             found.outputs[number] = alias
         else:
-            found.outputs[number] = _output(found, output.value, output.strides, private)
+            found.outputs[number] = _output(found, output.value, output.strides, private, True)
 
 
 def _materialise_obstacles(found: Demands, node: Node, is_obstacle: bool) -> None:
@@ -171,8 +171,16 @@ def _result_strides(node: Node) -> tuple[Dim, ...]:
     return result[1]
 
 
-def _output(found: Demands, value: Node, strides: tuple[Dim, ...], taken: set[Tensor]) -> Alias:
-    """A tensor of its own for every result: the caller may write to one and keep the others."""
+def _output(
+    found: Demands,
+    value: Node,
+    strides: tuple[Dim, ...],
+    taken: set[Tensor],
+    is_exact: bool = False,
+) -> Alias:
+    """A tensor of its own for every result: the caller may write to one and keep the others.
+    `is_exact`: with these strides, which a compiled backward relies on, though elements be far
+    apart, as those of one row in each sequence are; eager keeps all that lies between."""
     if value.type.dtype is DType.OPAQUE:
         return _uncopied(found, value)
     alias = _alias(found.tensors, value)
@@ -180,7 +188,8 @@ def _output(found: Demands, value: Node, strides: tuple[Dim, ...], taken: set[Te
     if alias is not None and is_free and agree(value.shape, alias.strides, strides):
         taken.add(alias.tensor)
         return alias
-    strides = _storable(value.shape, strides)
+    if not is_exact or 0 in strides:
+        strides = _storable(value.shape, strides)
     if is_member(value) and value not in found.tensors:
         tensor = found.tensors[value] = Tensor(value, strides)
     else:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 
-from hemstitch.kernel.index import Axis, Computed, Index
+from hemstitch.kernel.index import Axis, Computed, Index, Variable
 from hemstitch.kernel.nodes import (
+    BLOCKS,
     Accumulate,
     AccumulateInto,
     AccumulateProduct,
@@ -37,6 +38,45 @@ def product_problem(nest: Nest) -> str | None:
     for part in nest.parts:
         walker.statements(part, None)
     return walker.problem
+
+
+def row_problem(nest: Nest) -> str | None:
+    """What a row of the nest reads elsewhere than where it left it, if anything: then registers of
+    a tile of rows do not do."""
+    stored: dict[Buffer, set[_Place]] = {}
+    loaded: dict[Buffer, set[_Place]] = {}
+    for statement, lanes in _within_loops(nest.body, frozenset()):
+        if isinstance(statement, Store) and statement.buffer.role is Role.TASK:
+            stored.setdefault(statement.buffer, set()).add(_place(statement.index, lanes))
+        if isinstance(statement, Load) and statement.buffer.role is Role.TASK:
+            place = _place(statement.index, lanes) if statement.mask is None else statement.mask
+            loaded.setdefault(statement.buffer, set()).add(place)
+    for buffer, places in stored.items():
+        if not loaded.get(buffer, set()) <= places:
+            return f"matrix units take many rows, but one has all of {buffer.name} ({buffer.why})"
+    return None
+
+
+_Place = Hashable  # in a row: alike for lanes of as many
+
+
+def _place(index: Index, lanes: Axes) -> _Place:
+    def kind(variable: Variable) -> object:
+        return variable.extent if isinstance(variable, Axis) and variable in lanes else variable
+
+    return frozenset((kind(variable), step) for variable, step in index.terms), index.constant
+
+
+def _within_loops(body: Iterable[Stmt], lanes: Axes) -> Iterator[tuple[Stmt, Axes]]:
+    """Each statement, and the axes that are lanes there. What a loop goes through one by one is
+    not, and so no register has all of it."""
+    for statement in body:
+        if isinstance(statement, BLOCKS):
+            is_wide = not isinstance(statement, Loop) or statement.lanes
+            inside = lanes | {statement.axis} if is_wide else lanes
+            yield from _within_loops(statement.body, inside)
+        else:
+            yield statement, lanes
 
 
 def needed_for(name: str, body: Iterable[Stmt]) -> list[Stmt]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hemstitch.kernel.dependence import row_problem
 from hemstitch.kernel.nodes import Buffer, Kernel, Nest, Role
 from hemstitch.stitch.begin import with_begins
 from hemstitch.stitch.buffers import Buffers
@@ -49,6 +50,8 @@ def stitch(groups: Sequence[Group], machine: Machine, name: str) -> Stitched:
             for nest in range(len(scheduled.mappings)):
                 if scheduled.at(nest, phase):
                     built = NestBuilder(group, scheduled, buffers, nest, phase).build()
+                    if scheduled.unification.contracted and machine.keeps_rows_in_registers:
+                        _check_rows(built)
                     if machine.crosses_in_tiles:
                         built = tiled(built, buffers, machine)
                     phases[phase].append(built)
@@ -60,3 +63,9 @@ def stitch(groups: Sequence[Group], machine: Machine, name: str) -> Stitched:
     hints = groups[0].hints
     kernel = Kernel(name, tuple(parameters), with_begins(phases, machine, hints))
     return Stitched(kernel, tuple(buffers.tensors))
+
+
+def _check_rows(nest: Nest) -> None:
+    problem = row_problem(nest)
+    if problem is not None:
+        raise Refused("product", problem)
