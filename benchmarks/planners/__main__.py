@@ -34,7 +34,6 @@ from benchmarks.table import insert
 from hemstitch.fusion.plan import LibraryStep, Plan
 from hemstitch.fusion.planner import make_plan
 from hemstitch.ir.graph import Graph, toposort
-from hemstitch.kernel.traffic import traffic
 from hemstitch.options import Options
 from hemstitch.stitch.estimate import kernel_seconds
 from hemstitch.stitch.machine import generic_gpu
@@ -69,7 +68,7 @@ class Line:
     variant: str
     kernels: int
     library_calls: int
-    bytes: int  # that kernels read and write: each element once a phase; Inductor's, once a kernel
+    bytes: int  # of all kernels' parameters, each whole; Inductor's, by its own count
     predicted_seconds: float | None = None
     planning_seconds: float | None = None
 
@@ -91,12 +90,8 @@ def line_of(model: str, mode: str, variant: str, graphs: Sequence[Graph]) -> Lin
 
 
 def _bytes(plan: Plan) -> int:
-    total = 0
-    for step in plan.kernels:
-        sizes = {**step.groups[0].hints, "threads": MACHINE.threads}
-        read, written = traffic(step.stitched.kernel, sizes)
-        total += sum(read.values()) + sum(written.values())
-    return total
+    steps = ((step, step.groups[0].hint) for step in plan.kernels)
+    return sum(hint(t.bytes) for step, hint in steps for t in (*step.reads, *step.writes))
 
 
 def _predicted(plan: Plan) -> float:
