@@ -160,7 +160,9 @@ class _Inference:
         if self._mutated:
             torch.autograd.graph.increment_version([arguments[i] for i in self._mutated])
         if not torch.is_grad_enabled():
-            return _without_autocast(self._run, [*arguments])
+            if torch._C._is_any_autocast_enabled():
+                return _without_autocast(self._run, [*arguments])
+            return self._run([*arguments])
         torch._C._set_grad_enabled(False)
         try:
             return _without_autocast(self._run, [*arguments])

@@ -67,8 +67,9 @@ class Slot:
 
 @dataclass(slots=True)
 class Assembly:
-    """`source` defines `run(args, v, scratch)`; `fixed` are its global names that never change,
-    `sizes` those that follow from the symbols, `large` those that make a large result each."""
+    """`source` defines `run(args, v=(), scratch=0)`: arguments, windows, address of scratch.
+    `fixed` are its global names that never change, `sizes` those that follow from the symbols,
+    `large` those that make a large result each."""
 
     source: str
     fixed: dict[str, object]
@@ -138,7 +139,7 @@ class _Assembler:
         head = [f"    {', '.join(used)}, = args"] if used else []
         body = [f"    {line}" for lines in steps for line in lines]
         end = [f"    return ({results}{',' if results else ''})"]
-        text = ["def run(args, v, scratch):", *head, "    args.clear()", *body, *end]
+        text = ["def run(args, v=(), scratch=0):", *head, "    args.clear()", *body, *end]
         return "\n".join(_with_frees(text)) + "\n"
 
     # --- where tensors are

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from functools import partial
 from types import CodeType
+from typing import Any
 
 import torch
 
@@ -16,15 +17,8 @@ from hemstitch.runtime.memory import ArenaPool, View
 from hemstitch.runtime.recycle import Recycler, fresh
 
 MOST_SIZES = 64  # instances kept for one graph with symbolic sizes; the oldest goes first
-Run = Callable[[list[object], tuple[torch.Tensor, ...], int], tuple[object, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Instance:
-    """A call list for particular sizes."""
-
-    run: Run
-    pool: ArenaPool
+Arguments = list[object]
+Call = Callable[[Arguments], tuple[object, ...]]
 
 
 class Executable:
@@ -48,23 +42,19 @@ class Executable:
         self._symbols = tuple(symbols.items())
         self._constants = constants
         self._gpu = assembly.device.index if assembly.device.type == "cuda" else None
-        self._instances: dict[tuple[int, ...], _Instance] = {}
-        if not self._symbols:
-            self._instances[()] = instantiate(assembly, self._code, {}, recycle)
+        self._instances: dict[tuple[int, ...], Call] = {}
+        self._only = None if symbols else instantiate(assembly, self._code, {}, recycle)
 
-    def __call__(self, arguments: list[object]) -> tuple[object, ...]:
+    def __call__(self, arguments: Arguments) -> tuple[object, ...]:
         if self._gpu is not None and torch.cuda.current_device() != self._gpu:
             with torch.cuda.device(self._gpu):
                 return self(arguments)
-        arguments.extend(self._constants)
-        instance = self._instances[()] if not self._symbols else self._instance(arguments)
-        arena = instance.pool.take()
-        try:
-            return instance.run(arguments, arena.views, arena.scratch)
-        finally:
-            instance.pool.give_back(arena)
+        if self._constants:
+            arguments.extend(self._constants)
+        call = self._only or self._instance(arguments)
+        return call(arguments)
 
-    def _instance(self, arguments: list[object]) -> _Instance:
+    def _instance(self, arguments: Arguments) -> Call:
         key = tuple(_symbol_value(arguments, *source) for _, source in self._symbols)
         instance = self._instances.get(key)
         if instance is None:
@@ -78,8 +68,8 @@ class Executable:
 
 def instantiate(
     assembly: Assembly, code: CodeType, values: Mapping[str, int], recycle: bool
-) -> _Instance:
-    """The call list with its sizes filled in, and the memory it needs."""
+) -> Call:
+    """The call list with its sizes filled in, and with the memory it needs."""
     names = {name: _evaluated(size, values) for name, size in assembly.sizes.items()}
     make = Recycler if recycle else fresh
     large = {name: make(layout) for name, layout in assembly.large.items()}
@@ -99,8 +89,18 @@ def instantiate(
         for w in assembly.windows
     ]
     scratch = max((evaluate(size, values) for size in assembly.scratch), default=0)
-    run: Run = namespace["run"]  # type: ignore[assignment]
-    return _Instance(run, ArenaPool(views, total, scratch))
+    run: Any = namespace["run"]
+    if not total and not scratch:
+        return run  # type: ignore[no-any-return]
+    return partial(_in_arena, run, ArenaPool(views, total, scratch))
+
+
+def _in_arena(run: Any, pool: ArenaPool, arguments: Arguments) -> tuple[object, ...]:
+    arena = pool.take()
+    try:
+        return run(arguments, arena.views, arena.scratch)  # type: ignore[no-any-return]
+    finally:
+        pool.give_back(arena)
 
 
 def _evaluated(size: Dim | tuple[Dim, ...], values: Mapping[str, int]) -> int | tuple[int, ...]:
@@ -109,7 +109,7 @@ def _evaluated(size: Dim | tuple[Dim, ...], values: Mapping[str, int]) -> int | 
     return evaluate(size, values)
 
 
-def _symbol_value(arguments: list[object], position: int, axis: int | None) -> int:
+def _symbol_value(arguments: Arguments, position: int, axis: int | None) -> int:
     argument = arguments[position]
     if axis is None:
         return int(argument)  # type: ignore[call-overload, no-any-return]

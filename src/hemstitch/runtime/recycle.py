@@ -49,22 +49,9 @@ def fresh(layout: Layout) -> Callable[[], torch.Tensor]:
     return partial(empty_strided, layout.shape, layout.strides, layout.dtype)
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """`storage`: where it is, `place`: where its data was. A program that resizes a result or moves
-    it to shared memory changes that."""
-
-    tensor: torch.Tensor
-    storage: int
-    place: int
-
-    @property
-    def is_intact(self) -> bool:
-        return self.tensor.data_ptr() == self.place
-
-    @property
-    def is_free(self) -> bool:
-        return torch._C._storage_Use_Count(self.storage) == 1
+# A tensor on the memory, its storage, and where the data was: a program that resizes a result or
+# moves it to shared memory changes that. No class: a call looks into a few of them each time.
+_Block = tuple[torch.Tensor, int, int]
 
 
 class Recycler:
@@ -79,23 +66,24 @@ class Recycler:
         kept = self._kept
         for _ in range(len(kept)):
             try:
-                block = kept.popleft()
+                block = kept.pop()  # the last one used: it is in the nearest cache
             except IndexError:  # another thread has it
                 break
-            if not block.is_intact:
+            tensor, storage, place = block
+            if tensor.data_ptr() != place:
                 continue
-            if block.is_free:
-                result = block.tensor.data  # a tensor of its own, no view
+            if torch._C._storage_Use_Count(storage) == 1:
+                result = tensor.data  # a tensor of its own, no view
                 kept.append(block)
                 return result
-            kept.append(block)
+            kept.appendleft(block)
         return self._fresh()
 
     def _fresh(self) -> torch.Tensor:
         result = self._empty()
         if not torch.is_inference_mode_enabled():  # its tensors cannot be used outside
             storage = torch._C._storage_address(result)  # type: ignore[attr-defined]
-            self._kept.append(_Block(result.data, storage, result.data_ptr()))
+            self._kept.append((result.data, storage, result.data_ptr()))
         while len(self._kept) > MOST_KEPT:
             self._kept.popleft()
         return result
