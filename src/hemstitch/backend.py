@@ -62,7 +62,7 @@ def compile_with(
         fw_compiler=forward,
         bw_compiler=backward,
         inference_compiler=inference,
-        partition_fn=partition,
+        partition_fn=partial(partition, options=options),
         decompositions=decompositions(),
         keep_inference_input_mutations=True,
     )(gm, example_inputs)

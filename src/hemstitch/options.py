@@ -14,6 +14,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "target": ("auto", "cpu", "cuda", "interpret"),
     "planner": ("auto", "conservative", "greedy", "beam", "ilp"),
 }
+SHARES = ("memory_budget",)  # numbers from 0 to 1
 # PyTorch's own modes buy speed with compile time. Hemstitch has no such trade yet, so that a
 # program which asks for one of them keeps working and gets the defaults.
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
@@ -38,6 +39,9 @@ class Options:
     global_stitching: bool = True  # tasks of a kernel may wait for each other, or take a ticket
     pack: bool = True  # independent kernels may share a launch
     recycle: bool = True  # large results live where earlier ones did that nobody holds any more
+    # Of the bytes that forward would save for backward, the share that it may; the rest is computed
+    # again. 0: as few as can be.
+    memory_budget: float = 1.0
     # On a GPU, time a few shapes of tiles, on a processor single operations; once, remembered.
     tune: bool = False
     asynchronous: bool = False  # calls run as PyTorch traced them until their graph is compiled
@@ -83,10 +87,23 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
             continue
         name = variable.removeprefix(PREFIX).lower()
         if name in NAMES:
-            given[name] = text if name in CHOICES else _switch(variable, text)
+            given[name] = _read(name, variable, text)
         elif hint := near_match(name, NAMES):
             raise OptionError(f"there is no environment variable {variable}", hint=hint)
     return given
+
+
+def _read(name: str, variable: str, text: str) -> object:
+    if name in CHOICES:
+        return text
+    return _number(text) if name in SHARES else _switch(variable, text)
+
+
+def _number(text: str) -> object:
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def _switch(variable: str, text: str) -> bool:
@@ -107,6 +124,11 @@ def _checked(name: str, value: object) -> object:
             hint=near_match(str(value), CHOICES[name])
             or f"it can be {', '.join(map(repr, CHOICES[name]))}",
         )
+    if name in SHARES:
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1:
+            return float(value)
+        hint = "it can be a number from 0 to 1"
+        raise OptionError(f'option "{name}" cannot be {value!r}', hint=hint)
     if name not in CHOICES and not isinstance(value, bool):
         raise OptionError(f'option "{name}" cannot be {value!r}', hint="it can be True or False")
     return value

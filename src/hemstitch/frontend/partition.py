@@ -1,11 +1,13 @@
-"""The split of a joint graph into forward and backward: torch's min-cut, told what is computed
-again rather than kept: random numbers, and what costs no more than reading it would.
+"""The split of a joint graph into forward and backward: what is saved between them is decided by
+`fusion/saving`, and torch's min-cut is told.
 
 Autograd's formulas detach what they use. Torch's min-cut takes a `detach` for something that has to
 be kept, and with it the value, so it must not get to see one."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,23 +15,52 @@ import torch.fx
 from functorch.compile import min_cut_rematerialization_partition
 from torch.utils.checkpoint import CheckpointPolicy
 
-from hemstitch.frontend.recompute import UNIFORM, computed_again
+from hemstitch.frontend.saved import question
+from hemstitch.fusion.saving import exact, heuristic
+from hemstitch.fusion.saving.budget import within
+from hemstitch.fusion.saving.problem import Decision, Problem
+from hemstitch.fusion.search.solver import Solver
+from hemstitch.options import Options
+
+DEFAULT = Options()
+SECONDS = 60.0  # for the solver, in all
 
 
 def partition(
-    joint: torch.fx.GraphModule, inputs: Any, *, num_fwd_outputs: int, **keywords: Any
+    joint: torch.fx.GraphModule,
+    inputs: Any,
+    *,
+    options: Options = DEFAULT,
+    num_fwd_outputs: int,
+    **keywords: Any,
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
     """(forward, backward); what backward needs of forward is returned by the one, given to the
     other."""
     _bypass_detach(joint)
-    again = list(computed_again(joint.graph, num_fwd_outputs))
-    for node in [*joint.graph.find_nodes(op="call_function", target=UNIFORM), *again]:
-        node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
-        node.meta["ac_graph_id"] = 0
+    joint.graph.eliminate_dead_code()
+    asked = question(joint.graph, num_fwd_outputs)
+    saved = decide(asked.problem, options).saved
+    _tell(CheckpointPolicy.MUST_SAVE, (asked.nodes[number] for number in saved))
+    _tell(CheckpointPolicy.MUST_RECOMPUTE, asked.made_again(saved))
     forward, backward = min_cut_rematerialization_partition(
         joint, inputs, num_fwd_outputs=num_fwd_outputs, **keywords
     )
     return forward, backward
+
+
+def _tell(policy: CheckpointPolicy, nodes: Iterable[torch.fx.Node]) -> None:
+    for node in nodes:
+        node.meta["recompute"] = policy
+        node.meta["ac_graph_id"] = 0
+
+
+def decide(problem: Problem, options: Options) -> Decision:
+    """By the integer program where the planner is one, else by the heuristic."""
+    if options.planner != "ilp":
+        return within(problem, options.memory_budget, heuristic.decide)
+    with Solver() as solver:
+        by_program = partial(exact.decide, solver=solver, seconds=SECONDS)
+        return within(problem, options.memory_budget, by_program)
 
 
 def _bypass_detach(joint: torch.fx.GraphModule) -> None:

@@ -18,7 +18,7 @@ ROWS, COLUMNS = 64, 128
 
 
 def kept_and_gradients(
-    function: Callable[..., Tensor], *arguments: Tensor
+    function: Callable[..., Tensor], *arguments: Tensor, options: dict[str, Any] | None = None
 ) -> tuple[list[Any], Any]:
     """(shapes of what forward returns beside its result and arguments, gradients)"""
     shapes: list[Any] = []
@@ -29,7 +29,7 @@ def kept_and_gradients(
             shapes.extend(tuple(node.value.shape) for node in graph.outputs[1:])
 
     def backend(gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Any:
-        return compile_with(gm, inputs, Options(strict=True), observe)
+        return compile_with(gm, inputs, Options(strict=True, **(options or {})), observe)
 
     torch._dynamo.reset()
     trained = [argument for argument in arguments if argument.requires_grad]
@@ -118,3 +118,25 @@ def test_what_is_dear_to_compute_is_left_to_the_cut(
     _, gradients = kept_and_gradients(function, *arguments)
     expected = torch.autograd.grad(function(*arguments).sum(), arguments)
     torch.testing.assert_close(gradients, expected)
+
+
+def mlp(x: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    return F.layer_norm(F.gelu(F.layer_norm(x, (COLUMNS,)) @ first), (COLUMNS,)) @ second
+
+
+@pytest.mark.parametrize("options", [{"planner": "ilp"}, {"memory_budget": 0.3}], ids=str)
+def test_whoever_decides_gradients_are_right(options: dict[str, Any]) -> None:
+    arguments = [trained(ROWS, COLUMNS), trained(COLUMNS, COLUMNS), trained(COLUMNS, COLUMNS)]
+    _, gradients = kept_and_gradients(mlp, *arguments, options=options)
+    expected = torch.autograd.grad(mlp(*arguments).sum(), arguments)
+    torch.testing.assert_close(gradients, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_small_budget_keeps_less() -> None:
+    """The first layer norm can be made again from its input; the library's products cannot."""
+    arguments = [trained(ROWS, COLUMNS), trained(COLUMNS, COLUMNS), trained(COLUMNS, COLUMNS)]
+    held = [
+        len(large(kept_and_gradients(mlp, *arguments, options={"memory_budget": share})[0]))
+        for share in (1.0, 0.5, 0.0)
+    ]
+    assert held[0] > held[1] >= held[2]

@@ -1,0 +1,149 @@
+"""What is saved between the passes: the integer program against brute force, the heuristic against
+both, and the bound on memory."""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+from itertools import chain, combinations
+
+from hemstitch.fusion.saving import exact, heuristic
+from hemstitch.fusion.saving.budget import within
+from hemstitch.fusion.saving.problem import Item, Problem, cost, held_bytes
+from hemstitch.fusion.search.program import Program
+from hemstitch.fusion.search.solver import Answer
+from tests.fusion.search.problems import Inline
+
+
+class Never:
+    """A solver that is always late."""
+
+    def solve(self, program: Program, seconds: float) -> Answer | None:
+        return None
+
+
+class Counting(Inline):
+    def __init__(self) -> None:
+        super().__init__()
+        self.programs: list[Program] = []
+
+    def solve(self, program: Program, seconds: float) -> Answer | None:
+        self.programs.append(program)
+        return super().solve(program, seconds)
+
+
+def random_item(rng: random.Random, number: int) -> Item:
+    size = rng.choice((0, 1 << 10, 1 << 16, 1 << 16, 1 << 20))
+    kind = rng.random()
+    if number == 0 or kind < 0.15:
+        return Item(size, is_given=True, is_written=True, is_saveable=False)
+    if kind < 0.35:
+        return Item(size, is_written=True)
+    sources = tuple(rng.sample(range(number), min(number, rng.choice((1, 1, 2, 3)))))
+    if kind < 0.45:
+        return Item(size, sources, is_saveable=False)
+    return Item(size, sources, rng.random() * size * 2, is_written=rng.random() < 0.4)
+
+
+def random_problem(rng: random.Random, count: int) -> Problem:
+    items = tuple(random_item(rng, number) for number in range(count))
+    kernels = rng.randint(1, 4)
+    needs = tuple(frozenset(rng.sample(range(count), rng.randint(1, 3))) for _ in range(kernels))
+    operands = frozenset(rng.sample(range(count), rng.randint(0, 2)))
+    return Problem(items, needs, operands, held=rng.choice((0.0, 0.25, 2.0)))
+
+
+def least_cost(problem: Problem) -> float:
+    saveable = [n for n, item in enumerate(problem.items) if item.is_saveable]
+    subsets = chain.from_iterable(combinations(saveable, n) for n in range(len(saveable) + 1))
+    return min(found for some in subsets if (found := cost(problem, {*some})) is not None)
+
+
+def beside(problem: Problem, times: int) -> Problem:
+    """The same so many times, without anything in common."""
+    count = len(problem.items)
+
+    def moved(item: Item, by: int) -> Item:
+        sources = item.sources
+        shifted = None if sources is None else tuple(s + by for s in sources)
+        flags = (item.is_given, item.is_written, item.is_saveable)
+        return Item(item.bytes, shifted, item.work, *flags)
+
+    return Problem(
+        tuple(moved(item, count * k) for k in range(times) for item in problem.items),
+        tuple(
+            frozenset(n + count * k for n in need) for k in range(times) for need in problem.needs
+        ),
+        frozenset(n + count * k for k in range(times) for n in problem.operands),
+        problem.held,
+    )
+
+
+def test_the_program_finds_what_brute_force_finds() -> None:
+    for seed in range(300):
+        problem = random_problem(random.Random(seed), 9)
+        decision = exact.decide(problem, Inline(), 60.0)
+        found = cost(problem, decision.saved)
+        assert found is not None and decision.is_optimal
+        assert abs(found - least_cost(problem)) <= 1e-6 * (1 + found), seed
+
+
+def test_the_heuristic_is_near() -> None:
+    ratios = []
+    for seed in range(300):
+        problem = random_problem(random.Random(seed), 9)
+        found, least = cost(problem, heuristic.decide(problem).saved), least_cost(problem)
+        assert found is not None and found >= least - 1e-6
+        ratios.append((found + 1) / (least + 1))
+    assert sum(ratio > 1.0001 for ratio in ratios) < 30
+    assert sum(ratios) / len(ratios) < 1.05
+
+
+def test_what_is_not_solved_in_time_is_decided_by_the_heuristic() -> None:
+    for seed in range(50):
+        problem = random_problem(random.Random(seed), 9)
+        decision = exact.decide(problem, Never(), 0.0)
+        assert cost(problem, decision.saved) == cost(problem, heuristic.decide(problem).saved)
+
+
+def test_equal_layers_are_solved_once() -> None:
+    """x -> library -> y -> exp -> library, with a kernel in backward that needs exp and y."""
+    items = (
+        Item(1 << 20, is_given=True, is_written=True, is_saveable=False),
+        Item(1 << 20, is_written=True),
+        Item(1 << 20, (1,), 1e5),
+        Item(1 << 20, (2,), 4e5, is_written=True),
+    )
+    layer = Problem(items, (frozenset((2, 3)),))
+    solver = Counting()
+    decision = exact.decide(beside(layer, 12), solver, 60.0)
+    assert decision.is_optimal
+    assert len(solver.programs) == 1
+
+
+def test_a_written_value_costs_nothing_more_to_save() -> None:
+    """The result of a ReLU that a product reads is saved, and the mask made from it."""
+    size = 1 << 20
+    items = (
+        Item(size, is_written=True),  # what the product before it gave
+        Item(size, (0,), 1e5, is_written=True),  # relu
+        Item(size // 4, (1,), 1e5, is_saveable=False),  # relu > 0, which forward does not need
+    )
+    problem = Problem(items, (frozenset((2,)),), operands=frozenset((1,)))
+    for decision in (heuristic.decide(problem), exact.decide(problem, Inline(), 60.0)):
+        assert decision.saved == {1}
+
+
+def test_a_bound_on_memory_is_kept_where_it_can_be() -> None:
+    """Two chains of 4 values each, of which every one is needed, from an argument."""
+    size = 1 << 20
+    chain_of_4 = [Item(size, (n,), 3.0 * size) for n in range(4)]
+    given = Item(size, is_given=True, is_written=True, is_saveable=False)
+    problem = beside(Problem((given, *chain_of_4), tuple(frozenset((n,)) for n in range(1, 5))), 2)
+    for decide in (heuristic.decide, partial(exact.decide, solver=Inline(), seconds=60.0)):
+        whole = held_bytes(problem, decide(problem).saved)
+        held = [
+            held_bytes(problem, within(problem, share, decide).saved) for share in (0.6, 0.3, 0)
+        ]
+        assert all(found <= share * whole for found, share in zip(held, (0.6, 0.3, 0)))
+        assert whole > held[0] >= held[1] >= held[2] == 0
