@@ -35,7 +35,9 @@ def compiled(function: Function, backend: str | Callable[..., Any], **more: Any)
     assert isinstance(function, FunctionType)
     name = backend if isinstance(backend, str) else backend.__name__
     code = function.__code__.replace(co_name=f"{function.__name__}_{name}")
-    copy = FunctionType(code, function.__globals__, closure=function.__closure__)
+    defaults = function.__defaults__
+    copy = FunctionType(code, function.__globals__, None, defaults, function.__closure__)
+    copy.__kwdefaults__ = function.__kwdefaults__
     return torch.compile(copy, backend=backend, dynamic=False, **more)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hemstitch.errors import OptionError
-from hemstitch.options import CHOICES, MODES, NAMES, SHARES, Options
+from hemstitch.options import CHOICES, COUNTS, MODES, SHARES, SWITCHES, Options
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "errors.md"
 
@@ -56,6 +56,8 @@ def test_other_variables_are_not_ours() -> None:
         (None, None, {"HEMSTITCH_STRICT": "maybe"}, 'HEMSTITCH_STRICT is a switch, not "maybe"'),
         (None, None, {"HEMSTITCH_STRICTT": "1"}, 'did you mean "strict"?'),
         ({"memory_budget": 1.5}, None, {}, 'option "memory_budget" cannot be 1.5'),
+        ({"loss_every": -1}, None, {}, 'option "loss_every" cannot be -1'),
+        (None, None, {"HEMSTITCH_LOSS_EVERY": "2.5"}, "\"loss_every\" cannot be '2.5'"),
         ({"memory_budget": True}, None, {}, 'option "memory_budget" cannot be True'),
         (None, None, {"HEMSTITCH_MEMORY_BUDGET": "half"}, "\"memory_budget\" cannot be 'half'"),
         (None, None, {"HEMSTITCH_PLANNER": "mars"}, "\"planner\" cannot be 'mars'"),
@@ -72,9 +74,12 @@ def test_the_document_lists_every_option_with_its_values() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (.+?) \|", DOCUMENT.read_text(), re.MULTILINE)
     documented = {name: tuple(re.findall(r"`([\w.]+)`", values)) for name, values in rows}
     default = Options()
-    switches = {name: getattr(default, name) for name in NAMES}
     assert documented == {
-        **{name: (str(value), str(not value)) for name, value in switches.items()},
         **CHOICES,
-        **{name: (str(switches[name]), "0.0") for name in SHARES},
+        **{
+            name: (str(getattr(default, name)), str(not getattr(default, name)))
+            for name in SWITCHES
+        },
+        **{name: (str(getattr(default, name)), "0.0") for name in SHARES},
+        **{name: (str(getattr(default, name)), "0") for name in COUNTS},
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,8 @@ from hemstitch.errors import GraphWarning
 from hemstitch.frontend.as_traced import AsTraced
 from hemstitch.frontend.decompose import decompositions
 from hemstitch.frontend.direct import Part, direct
-from hemstitch.frontend.partition import partition
+from hemstitch.frontend.loss import EveryNth, losses, without
+from hemstitch.frontend.partition import NUMBERS, partition
 from hemstitch.options import Options
 from hemstitch.runtime.background import Deferred, Job, later
 from hemstitch.runtime.verified import Verified
@@ -83,9 +84,20 @@ class _GraphCompiler:
     submit: Callable[[Job], None]
 
     def __call__(self, gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Function:
-        run = self._run(gm, inputs)
+        unseen = losses(gm.meta.get(NUMBERS, ()))
+        run = self._run(gm, inputs) if not unseen else self._sparing(gm, inputs, unseen)
         self.parts[self.kind] = Part(run, gm, tuple(inputs))
         return run
+
+    def _sparing(
+        self, gm: torch.fx.GraphModule, inputs: Sequence[object], unseen: Sequence[int]
+    ) -> Function:
+        """Most calls do not compute these results."""
+        short = self._run(without(gm, unseen), inputs)
+        every = self.options.loss_every
+        if not every:
+            return short
+        return EveryNth(replace(self, observe=None)._run(gm, inputs), short, every)
 
     def _run(self, gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Function:
         """What cannot be compiled as a whole runs as torch traced it, after one warning."""

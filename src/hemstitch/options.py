@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 
 from hemstitch.errors import OptionError, near_match
@@ -15,6 +16,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "planner": ("auto", "conservative", "greedy", "beam", "ilp"),
 }
 SHARES = ("memory_budget",)  # numbers from 0 to 1
+COUNTS = ("loss_every",)  # whole numbers from 0 on
 # PyTorch's own modes buy speed with compile time. Hemstitch has no such trade yet, so that a
 # program which asks for one of them keeps working and gets the defaults.
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
@@ -42,6 +44,9 @@ class Options:
     # Of the bytes that forward would save for backward, the share that it may; the rest is computed
     # again. 0: as few as can be.
     memory_budget: float = 1.0
+    # Training: the loss's value is computed in every n-th call only, and NaN in others; 0: never.
+    # Gradients are the same.
+    loss_every: int = 1
     # On a GPU, time a few shapes of tiles, on a processor single operations; once, remembered.
     tune: bool = False
     asynchronous: bool = False  # calls run as PyTorch traced them until their graph is compiled
@@ -78,6 +83,7 @@ class Options:
 
 
 NAMES = tuple(field.name for field in fields(Options))
+SWITCHES = tuple(name for name in NAMES if name not in (*CHOICES, *SHARES, *COUNTS))
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
@@ -96,14 +102,11 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
 def _read(name: str, variable: str, text: str) -> object:
     if name in CHOICES:
         return text
-    return _number(text) if name in SHARES else _switch(variable, text)
-
-
-def _number(text: str) -> object:
-    try:
-        return float(text)
-    except ValueError:
+    if name in (*SHARES, *COUNTS):
+        with suppress(ValueError):
+            return float(text) if name in SHARES else int(text)
         return text
+    return _switch(variable, text)
 
 
 def _switch(variable: str, text: str) -> bool:
@@ -124,11 +127,15 @@ def _checked(name: str, value: object) -> object:
             hint=near_match(str(value), CHOICES[name])
             or f"it can be {', '.join(map(repr, CHOICES[name]))}",
         )
+    hint = "it can be True or False"
+    if name in CHOICES or (name in SWITCHES and isinstance(value, bool)):
+        return value
     if name in SHARES:
+        hint = "it can be a number from 0 to 1"
         if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1:
             return float(value)
-        hint = "it can be a number from 0 to 1"
-        raise OptionError(f'option "{name}" cannot be {value!r}', hint=hint)
-    if name not in CHOICES and not isinstance(value, bool):
-        raise OptionError(f'option "{name}" cannot be {value!r}', hint="it can be True or False")
-    return value
+    if name in COUNTS:
+        hint = "it can be a whole number from 0 on"
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            return value
+    raise OptionError(f'option "{name}" cannot be {value!r}', hint=hint)

@@ -183,3 +183,18 @@ def test_what_is_kept_for_backward_has_the_strides_that_it_was_traced_with():
     kept = [(o, a) for o, a in zip(graph.outputs, plan.outputs) if o.may_share]
     assert any(output.strides == (17 * 32, 1) for output, _ in kept)
     assert all(alias.strides == output.strides for output, alias in kept)
+
+
+def test_a_small_value_that_many_read_does_not_take_them_from_what_they_pass_most_to():
+    """Two layers' weights follow from one mask; each belongs into the kernel that reads it."""
+    builder = Builder()
+    x, y = (builder.input(n, k, (64, 64), DType.F32, (64, 1)) for k, n in enumerate("xy"))
+    row = builder.input("m", 2, (64,), DType.F32, (1,))
+    mask = builder.broadcast(builder.reshape(builder.make(Op.EXP, row), (1, 64)), (64, 64))
+    first, second = (builder.make(Op.MUL, builder.make(Op.TANH, each), mask) for each in (x, y))
+    call = LibraryCall("f", None, (Operand(0),), (), ((64, 1),), ((first.type, (64, 1)),))
+    (between,) = builder.library(call, [builder.make(Op.NEG, first)])
+    plan = plan_for(graph_of(builder, x, builder.make(Op.ADD, between, second)), generic_cpu(2, 8))
+    assert len(plan.kernels) == 2
+    sizes = [tensor.bytes for step in plan.kernels for tensor in step.writes]
+    assert sizes.count(64 * 64 * 4) == 2

@@ -13,8 +13,10 @@ from typing import Any
 import torch
 import torch.fx
 from functorch.compile import min_cut_rematerialization_partition
+from torch._functorch.compile_utils import fx_graph_cse
 from torch.utils.checkpoint import CheckpointPolicy
 
+from hemstitch.frontend.loss import numbers
 from hemstitch.frontend.saved import question
 from hemstitch.fusion.saving import exact, heuristic
 from hemstitch.fusion.saving.budget import within
@@ -23,6 +25,7 @@ from hemstitch.fusion.search.solver import Solver
 from hemstitch.options import Options
 
 DEFAULT = Options()
+NUMBERS = "hemstitch numbers"  # in a forward graph's meta: results that may be losses
 SECONDS = 60.0  # for the solver, in all
 
 
@@ -38,13 +41,16 @@ def partition(
     other."""
     _bypass_detach(joint)
     joint.graph.eliminate_dead_code()
-    asked = question(joint.graph, num_fwd_outputs)
+    joint.graph = fx_graph_cse(joint.graph)  # min-cut would do it later, and lose what it is told
+    unseen = numbers(joint.graph, num_fwd_outputs) if options.loss_every != 1 else ()
+    asked = question(joint.graph, num_fwd_outputs, unseen)
     saved = decide(asked.problem, options).saved
     _tell(CheckpointPolicy.MUST_SAVE, (asked.nodes[number] for number in saved))
     _tell(CheckpointPolicy.MUST_RECOMPUTE, asked.made_again(saved))
     forward, backward = min_cut_rematerialization_partition(
         joint, inputs, num_fwd_outputs=num_fwd_outputs, **keywords
     )
+    forward.meta[NUMBERS] = unseen
     return forward, backward
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Collection, Iterable, Iterator, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,15 +53,18 @@ class Question:
                 yield node.all_input_nodes[0]
 
 
-def question(joint: Graph, results: int) -> Question:
-    """`results`: how many outputs of the joint graph are forward's; gradients follow."""
+def question(joint: Graph, results: int, unseen: Collection[int] = ()) -> Question:
+    """`results`: how many outputs of the joint graph are forward's; gradients follow. `unseen`:
+    those of them that nobody looks at."""
     [outputs] = joint.output_node().args
     assert isinstance(outputs, (tuple, list))
-    forward = _forward(joint, _needed([x for x in outputs[:results] if isinstance(x, Node)]))
+    given = {n: x for n, x in enumerate(outputs[:results]) if isinstance(x, Node)}
+    forward = _forward(joint, _needed(given.values()))
+    seen = _needed(node for n, node in given.items() if n not in unseen)
     kernel_of = _kernels(joint, forward)
     nodes = tuple(node for node in joint.nodes if node in forward and _is_tensor(node))
     numbers = {node: number for number, node in enumerate(nodes)}
-    items = tuple(_item(node, numbers, forward, kernel_of) for node in nodes)
+    items = tuple(_item(node, numbers, kernel_of, seen) for node in nodes)
     needs: dict[int, set[int]] = defaultdict(set)
     operands: set[int] = set()
     for node in joint.nodes:
@@ -137,7 +140,10 @@ def _kernels(joint: Graph, forward: dict[Node, bool]) -> dict[Node, int]:
 
 
 def _item(
-    node: Node, numbers: dict[Node, int], forward: dict[Node, bool], kernel_of: dict[Node, int]
+    node: Node,
+    numbers: dict[Node, int],
+    kernel_of: dict[Node, int],
+    seen: set[Node],
 ) -> Item:
     size = _bytes(node)
     if node.op in ("placeholder", "get_attr"):
@@ -147,38 +153,42 @@ def _item(
     sources = tuple(numbers[source] for source in _tensors(node))
     if _is_view(node):
         return Item(size, sources, is_saveable=False)
-    is_saveable = forward[node] and node.target is not UNIFORM
-    is_written = _leaves(node, kernel_of[node], forward, kernel_of)
+    is_saveable = node in seen and node.target is not UNIFORM
+    is_written = _leaves(node, kernel_of[node], kernel_of, seen)
     return Item(size, sources, _work(node), False, is_written, is_saveable)
 
 
-def _leaves(node: Node, kernel: int, forward: dict[Node, bool], kernel_of: dict[Node, int]) -> bool:
-    """Whether something else than its kernel reads it in forward."""
+def _leaves(node: Node, kernel: int, kernel_of: dict[Node, int], seen: set[Node]) -> bool:
+    """Whether something else than its kernel reads it, on the way to what is seen of forward."""
     for user in node.users:
         if user.op == "output":
-            return True
-        if not forward.get(user):
+            return node in seen
+        if user not in seen:
             continue
         if _is_library(user) or kernel_of[user] != kernel:
             return True
-        if (_is_view(user) or user.target is operator.getitem) and _leaves(
-            user, kernel, forward, kernel_of
-        ):
+        passes = _is_view(user) or user.target is operator.getitem
+        if passes and _leaves(user, kernel, kernel_of, seen):
             return True
     return False
 
 
 def _work(node: Node) -> float:
-    source = node.args[0] if node.target is operator.getitem else node
-    assert isinstance(source, Node)
-    assert isinstance(source.target, torch._ops.OpOverload)
-    name = source.target._schema.name.rpartition("::")[2]
+    source = node.all_input_nodes[0] if node.target is operator.getitem else node
     elements = max((_elements(x) for x in (node, *_tensors(source))), default=0)
-    return BYTES_PER_FLOP * FLOPS.get(name, OTHER_FLOPS) * elements
+    return BYTES_PER_FLOP * FLOPS.get(_name(source), OTHER_FLOPS) * elements
+
+
+def _name(node: Node) -> str:
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return ""
+    return node.target._schema.name.rpartition("::")[2]
 
 
 def _tensors(node: Node) -> Iterator[Node]:
     """What it reads; of a part of a result of several tensors, what these are made of."""
+    if _name(node).endswith("_like") or _name(node).startswith("new_"):  # reads only the shape
+        return
     for source in node.all_input_nodes:
         if _is_tensor(source):
             yield source

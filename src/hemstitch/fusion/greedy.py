@@ -8,31 +8,37 @@ from __future__ import annotations
 
 from hemstitch.fusion.cluster import Clustering
 from hemstitch.fusion.order import Cluster
-from hemstitch.fusion.work import Vertex, is_library_vertex
+from hemstitch.fusion.work import Vertex, Work, is_library_vertex
 from hemstitch.ir.graph import Node
 from hemstitch.stitch.group import is_member
 
 
 def merge_all(clustering: Clustering) -> None:
     """Producers with their consumers, then readers of one tensor, until nothing changes."""
+    edges = _edges(clustering.work)
     changed = True
     while changed:
         changed = False
-        for vertex in clustering.work.vertices:
-            changed |= _merge_with_producers(clustering, vertex)
+        clusters = clustering.cluster_of
+        for producer, consumer in edges:
+            changed |= clustering.try_merge(clusters[producer], clusters[consumer])
         if not clustering.conservative:
             for vertex in clustering.work.vertices:
                 changed |= _merge_with_siblings(clustering, vertex)
 
 
-def _merge_with_producers(clustering: Clustering, vertex: Vertex) -> bool:
-    if is_library_vertex(vertex):
-        return False
-    changed, clusters = False, clustering.cluster_of
-    produced = [node for node in clustering.work.reads[vertex] if is_member(node)]
-    for node in sorted(produced, key=clustering.work.bytes, reverse=True):
-        changed |= clustering.try_merge(clusters[node], clusters[vertex])
-    return changed
+def _edges(work: Work) -> list[tuple[Node, Vertex]]:
+    """The largest values first, those of about one size in program order. A small one that many
+    read, a mask of attention for one, would otherwise bring them into one kernel, each apart from
+    what it passes most to."""
+    found = [
+        (node, vertex)
+        for vertex in work.vertices
+        if not is_library_vertex(vertex)
+        for node in sorted(work.reads[vertex], key=work.bytes, reverse=True)
+        if is_member(node)
+    ]
+    return sorted(found, key=lambda edge: -work.bytes(edge[0]).bit_length())
 
 
 def _merge_with_siblings(clustering: Clustering, vertex: Vertex) -> bool:

@@ -3,6 +3,7 @@ for what they are made of, as long as that costs less."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Set
 
 from hemstitch.fusion.saving.problem import (
@@ -12,6 +13,8 @@ from hemstitch.fusion.saving.problem import (
     forced,
     reached,
 )
+
+SMALL = 16  # times fewer bytes: statistics of rows, beside the rows
 
 
 def decide(problem: Problem) -> Decision:
@@ -25,11 +28,19 @@ def decide(problem: Problem) -> Decision:
     return Decision(frozenset(state.saved))
 
 
-def _saveable(problem: Problem, wanted: Set[int], saved: Set[int]) -> Iterator[int]:
+def _saveable(
+    problem: Problem, wanted: Set[int], saved: Set[int], dearest: int | None = None
+) -> Iterator[int]:
     """On every way up from `wanted`, the first that can be saved: then as little as possible is
-    computed again."""
+    computed again. `dearest`: the first that is written anyway, or has no more bytes."""
     items = problem.items
-    stops = {n for n, item in enumerate(items) if item.is_saveable or item.is_given} | saved
+
+    def is_stop(number: int) -> bool:
+        item = items[number]
+        is_good = dearest is None or item.is_written or item.bytes <= dearest
+        return item.is_given or (item.is_saveable and is_good)
+
+    stops = {number for number in range(len(items)) if is_stop(number)} | saved
     for number in reached(problem, wanted, stops):
         if number in stops and number not in saved and not items[number].is_given:
             yield number
@@ -56,26 +67,26 @@ class _State:
 
     def gives_up(self, number: int) -> bool:
         """Whether `number` is better made again; then it is."""
-        sources = self.problem.items[number].sources
-        if sources is None:
+        item = self.problem.items[number]
+        if item.sources is None:
             return False
-        smaller = self.saved - {number}
-        extra = set(_saveable(self.problem, set(sources), smaller))
-        for other in (smaller, smaller | extra):
-            gain = self._gain(other)
-            if gain is not None and gain > 0:
-                self.saved = other
-                return True
-        return False
+        smaller, sources = self.saved - {number}, set(item.sources)
+        near = set(_saveable(self.problem, sources, smaller))
+        far = set(_saveable(self.problem, sources, smaller, item.bytes // SMALL))
+        best = max((smaller, smaller | near, smaller | far), key=self._gain)
+        if self._gain(best) <= 0:
+            return False
+        self.saved = best
+        return True
 
-    def _gain(self, other: set[int]) -> float | None:
+    def _gain(self, other: set[int]) -> float:
         gone, added = self.saved - other, other - self.saved
         gain = sum(map(self.problem.saving, gone)) - sum(map(self.problem.saving, added))
         touched = set[int]().union(*(self.reading.get(n, set()) for n in gone | added))
         for kernel in touched:
             before, after = self._kernel(kernel, self.saved), self._kernel(kernel, other)
             if after is None:
-                return None
+                return -math.inf
             assert before is not None
             gain += before - after
         return gain
