@@ -56,6 +56,9 @@ def test_other_variables_are_not_ours() -> None:
         (None, None, {"HEMSTITCH_STRICT": "maybe"}, 'HEMSTITCH_STRICT is a switch, not "maybe"'),
         (None, None, {"HEMSTITCH_STRICTT": "1"}, 'did you mean "strict"?'),
         ({"memory_budget": 1.5}, None, {}, 'option "memory_budget" cannot be 1.5'),
+        ({"rewrites": [len]}, None, {}, 'option "rewrites" takes pairs of functions'),
+        ({"rewrites": "len"}, None, {}, 'option "rewrites" takes pairs of functions'),
+        ({"rewrites": [(len, isinstance)]}, None, {}, "takes 1 arguments, its replacement"),
         ({"loss_every": -1}, None, {}, 'option "loss_every" cannot be -1'),
         (None, None, {"HEMSTITCH_LOSS_EVERY": "2.5"}, "\"loss_every\" cannot be '2.5'"),
         ({"memory_budget": True}, None, {}, 'option "memory_budget" cannot be True'),
@@ -82,4 +85,5 @@ def test_the_document_lists_every_option_with_its_values() -> None:
         },
         **{name: (str(getattr(default, name)), "0.0") for name in SHARES},
         **{name: (str(getattr(default, name)), "0") for name in COUNTS},
+        "rewrites": (),
     }

@@ -84,6 +84,43 @@ ROWS = {
     "AS-23": "counts of kernels and of copies",
     "AS-24": "global stitching only where it pays, and a switch",
     "AS-25": "transparent to the user",
+    "EV-1": "one line, forward and backward as one graph",
+    "EV-2": "loss elimination, by option",
+    "EV-3": "the table of decompositions",
+    "EV-4": "batch norm with decoupled statistics",
+    "EV-5": "a user's patterns and replacements",
+    "EV-6": "reduction elimination",
+    "EV-7": "softmax and cross entropy, forward and backward, as one softmax",
+    "EV-8": "equal values, common factors, constants, dead code",
+    "EV-9": "the integer program is right",
+    "EV-10": "what must be fused, and what cannot be",
+    "EV-11": "the graph of Figure 3",
+    "EV-12": "division keeps the optimum",
+    "EV-13": "components are feasible, the flag is honest",
+    "EV-14": "equal components are solved once",
+    "EV-15": "late solvers leave a plan",
+    "EV-16": "an objective of real traffic",
+    "EV-17": "each load node of an epilogue",
+    "EV-18": "each store node of an epilogue",
+    "EV-19": "every elementwise operation behind a product",
+    "EV-20": "trees and graphs behind a product",
+    "EV-21": "layout elimination",
+    "EV-22": "shapes and strides propagate",
+    "EV-23": "twenty unit patterns",
+    "EV-24": "permuted operands and results of products",
+    "EV-25": "dropout masks independent and recoverable",
+    "EV-26": "products, convolutions, sparse products with epilogues",
+    "EV-27": "softmax and layer norm, forward and backward",
+    "EV-28": "convolution, batch norm, ReLU in training",
+    "EV-29": "the perceptron's partition",
+    "EV-30": "self-attention in five kernels",
+    "EV-31": "autotuner in two stages",
+    "EV-32": "a reduction and its reader in an epilogue",
+    "EV-33": "one compile for many batch sizes",
+    "EV-34": "safe in CUDA graphs",
+    "EV-35": "every element type",
+    "EV-36": "ablation switches",
+    "EV-37": "models train as in eager",
 }
 
 
@@ -141,7 +178,7 @@ class Collector:
 
 def row_of(test: str) -> str | None:
     """`test_AS_9_...` is AS-9."""
-    match = re.match(r"test_(F1|F2|AS)_(\d+)_", test)
+    match = re.match(r"test_(F1|F2|AS|EV)_(\d+)_", test)
     return f"{match[1]}-{match[2]}" if match else None
 
 

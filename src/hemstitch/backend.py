@@ -21,6 +21,7 @@ from hemstitch.frontend.decompose import decompositions
 from hemstitch.frontend.direct import Part, direct
 from hemstitch.frontend.loss import EveryNth, losses, without
 from hemstitch.frontend.partition import NUMBERS, partition
+from hemstitch.frontend.rewrites import apply
 from hemstitch.options import Options
 from hemstitch.runtime.background import Deferred, Job, later
 from hemstitch.runtime.verified import Verified
@@ -84,6 +85,8 @@ class _GraphCompiler:
     submit: Callable[[Job], None]
 
     def __call__(self, gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Function:
+        if self.kind == "inference":
+            apply(gm, self.options.rewrites)
         unseen = losses(gm.meta.get(NUMBERS, ()))
         run = self._run(gm, inputs) if not unseen else self._sparing(gm, inputs, unseen)
         self.parts[self.kind] = Part(run, gm, tuple(inputs))

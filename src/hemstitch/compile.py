@@ -77,7 +77,8 @@ def finish(begun: Begun, options: Options, *, plan_only: bool = False) -> Compil
     `plan_only`: stop before kernels are built, for a device that is not there.
     """
     captured, target = begun.captured, begun.target
-    graph = optimize(captured.graph, captured.builder, check=options.check)
+    exact = not options.reassociate
+    graph = optimize(captured.graph, captured.builder, check=options.check, is_exact=exact)
     plan = make_plan(graph, begun.machine, options)
     if options.check:
         verify_plan(plan)

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 
@@ -17,6 +18,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
 }
 SHARES = ("memory_budget",)  # numbers from 0 to 1
 COUNTS = ("loss_every",)  # whole numbers from 0 on
+Function = Callable[..., object]
+Rewrites = tuple[tuple[Function, Function], ...]
 # PyTorch's own modes buy speed with compile time. Hemstitch has no such trade yet, so that a
 # program which asks for one of them keeps working and gets the defaults.
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
@@ -47,6 +50,10 @@ class Options:
     # Training: the loss's value is computed in every n-th call only, and NaN in others; 0: never.
     # Gradients are the same.
     loss_every: int = 1
+    reassociate: bool = False  # rewrites that hold up to rounding, and not for infinities
+    # Patterns and what replaces them, functions of ATen operations, for the traced graph; in
+    # training before it is split.
+    rewrites: Rewrites = ()
     # On a GPU, time a few shapes of tiles, on a processor single operations; once, remembered.
     tune: bool = False
     asynchronous: bool = False  # calls run as PyTorch traced them until their graph is compiled
@@ -83,7 +90,7 @@ class Options:
 
 
 NAMES = tuple(field.name for field in fields(Options))
-SWITCHES = tuple(name for name in NAMES if name not in (*CHOICES, *SHARES, *COUNTS))
+SWITCHES = tuple(name for name in NAMES if name not in (*CHOICES, *SHARES, *COUNTS, "rewrites"))
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
@@ -127,6 +134,8 @@ def _checked(name: str, value: object) -> object:
             hint=near_match(str(value), CHOICES[name])
             or f"it can be {', '.join(map(repr, CHOICES[name]))}",
         )
+    if name == "rewrites":
+        return _rewrites(value)
     hint = "it can be True or False"
     if name in CHOICES or (name in SWITCHES and isinstance(value, bool)):
         return value
@@ -139,3 +148,22 @@ def _checked(name: str, value: object) -> object:
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
             return value
     raise OptionError(f'option "{name}" cannot be {value!r}', hint=hint)
+
+
+def _rewrites(value: object) -> Rewrites:
+    what = 'option "rewrites" takes pairs of functions, a pattern and its replacement'
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise OptionError(what, hint=f"not {value!r}")
+    for pair in value:
+        match pair:
+            case (pattern, replacement) if callable(pattern) and callable(replacement):
+                counts = [len(inspect.signature(each).parameters) for each in pair]
+            case _:
+                raise OptionError(what, hint=f"not {pair!r}")
+        if counts[0] != counts[1]:
+            raise OptionError(
+                f'option "rewrites": the pattern {pattern} takes {counts[0]} arguments, '
+                f"its replacement {replacement} {counts[1]}",
+                hint="both stand for the same tensors, in the same order",
+            )
+    return tuple(value)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from hemstitch.backend import compile_with
 from hemstitch.explain import explain
@@ -140,3 +141,20 @@ def test_a_small_budget_keeps_less() -> None:
         for share in (1.0, 0.5, 0.0)
     ]
     assert held[0] > held[1] >= held[2]
+
+
+def test_what_the_program_checkpoints_is_not_kept() -> None:
+    """Not even the library's products, which nothing else makes again."""
+
+    def block(x: Tensor, weight: Tensor) -> Tensor:
+        return torch.sin(torch.sin(x @ weight) @ weight) @ weight
+
+    def program(x: Tensor, weight: Tensor) -> Tensor:
+        return checkpoint(block, x, weight, use_reentrant=False)  # type: ignore[no-any-return]
+
+    arguments = [trained(4 * ROWS, COLUMNS), trained(COLUMNS, COLUMNS)]
+    shapes, gradients = kept_and_gradients(program, *arguments)
+    assert not large(shapes)
+    assert large(kept_and_gradients(block, *arguments)[0])
+    expected = torch.autograd.grad(block(*arguments).sum(), arguments)
+    torch.testing.assert_close(gradients, expected, rtol=1e-3, atol=1e-3)

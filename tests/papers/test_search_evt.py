@@ -4,12 +4,13 @@ and an objective that counts real traffic."""
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 from hemstitch.fusion.search.beam import search_beams
 from hemstitch.fusion.search.candidates import candidates
 from hemstitch.fusion.search.exact import plan_exactly
 from hemstitch.fusion.search.judge import Judge
-from hemstitch.fusion.search.problem import Problem, Value
+from hemstitch.fusion.search.problem import Pattern, Problem, Value
 from hemstitch.fusion.search.program import canonical
 from hemstitch.fusion.search.remake import columns
 from hemstitch.fusion.search.selection import Columns
@@ -44,6 +45,36 @@ def beside(problem: Problem, times: int) -> Problem:
     orders = [(a + count * k, b + count * k) for k in range(times) for a, b in problem.orders]
     fixed = frozenset(v + count * k for k in range(times) for v in problem.fixed)
     return Problem(count * times, tuple(orders), tuple(shifted), fixed, launch_bytes=1)
+
+
+def partitions(vertices: list[int]) -> Iterator[list[frozenset[int]]]:
+    """Every way to put them into groups."""
+    if not vertices:
+        yield []
+        return
+    first, *rest = vertices
+    for others in partitions(rest):
+        yield [frozenset((first,)), *others]
+        for place, group in enumerate(others):
+            yield [*others[:place], group | {first}, *others[place + 1 :]]
+
+
+def test_EV_9_the_program_finds_the_best_of_all_partitions() -> None:
+    """Every convex set is a column, against every partition whose groups do not wait for each
+    other."""
+    for seed in range(40):
+        judge = Judge(random_problem(random.Random(seed), 7, fixed=0.15))
+        every = [group for groups in partitions(list(range(7))) for group in groups]
+        usable = {g for g in every if len(g) == 1 or judge.hull(g) == g}
+        least = min(
+            found
+            for groups in partitions(list(range(7)))
+            if usable.issuperset(groups)
+            and (found := cost(judge, [Pattern(group) for group in groups])) is not None
+        )
+        rough = search_beams(judge, candidates(judge))
+        plan = plan_exactly(judge, map(Pattern, usable), rough, Inline(), 60.0)
+        assert plan.is_optimal and cost(judge, plan.patterns) == least, seed
 
 
 def test_EV_12_division_keeps_the_optimum() -> None:

@@ -17,6 +17,7 @@ from torch._functorch.compile_utils import fx_graph_cse
 from torch.utils.checkpoint import CheckpointPolicy
 
 from hemstitch.frontend.loss import numbers
+from hemstitch.frontend.rewrites import apply
 from hemstitch.frontend.saved import question
 from hemstitch.fusion.saving import exact, heuristic
 from hemstitch.fusion.saving.budget import within
@@ -39,6 +40,7 @@ def partition(
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
     """(forward, backward); what backward needs of forward is returned by the one, given to the
     other."""
+    apply(joint, options.rewrites)
     _bypass_detach(joint)
     joint.graph.eliminate_dead_code()
     joint.graph = fx_graph_cse(joint.graph)  # min-cut would do it later, and lose what it is told
@@ -56,8 +58,9 @@ def partition(
 
 def _tell(policy: CheckpointPolicy, nodes: Iterable[torch.fx.Node]) -> None:
     for node in nodes:
-        node.meta["recompute"] = policy
-        node.meta["ac_graph_id"] = 0
+        if "recompute" not in node.meta:  # else the program has said so itself
+            node.meta["recompute"] = policy
+            node.meta["ac_graph_id"] = 0
 
 
 def decide(problem: Problem, options: Options) -> Decision:

@@ -16,11 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import Graph, Node
+from torch.utils.checkpoint import CheckpointPolicy
 
 from hemstitch.frontend.rules import RULES
 from hemstitch.fusion.saving.problem import Item, Problem, reached
 from hemstitch.ir.ops import OPS
 
+AGAIN = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
 UNIFORM = torch.ops.hemstitch.uniform.default
 # What an operation on one element costs, beside bytes moved beyond the caches. A mask of dropout is
 # better made again from its seed than written and read as a byte; nearer caches see it otherwise.
@@ -145,12 +147,14 @@ def _item(
     kernel_of: dict[Node, int],
     seen: set[Node],
 ) -> Item:
-    size = _bytes(node)
+    size, wish = _bytes(node), node.meta.get("recompute")
     if node.op in ("placeholder", "get_attr"):
         return Item(size, is_given=True, is_written=True, is_saveable=False)
-    if _is_library(node):
+    sources = tuple(numbers[source] for source in _tensors(node) if source in numbers)
+    if wish in AGAIN:  # by torch.utils.checkpoint
+        return Item(size, sources, is_saveable=False)
+    if _is_library(node) or wish is CheckpointPolicy.MUST_SAVE:
         return Item(size, is_written=True)
-    sources = tuple(numbers[source] for source in _tensors(node))
     if _is_view(node):
         return Item(size, sources, is_saveable=False)
     is_saveable = node in seen and node.target is not UNIFORM

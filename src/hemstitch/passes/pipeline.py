@@ -15,6 +15,7 @@ from hemstitch.passes.engine import rewrite
 from hemstitch.passes.fold import FOLD
 from hemstitch.passes.layout import LAYOUT, slicing
 from hemstitch.passes.logic import LOGIC
+from hemstitch.passes.reassociate import REASSOCIATE, common_factor
 
 Stage = Callable[[Graph, Builder], Graph]
 SIMPLIFY = (*FOLD, *ALGEBRA, *LOGIC)
@@ -33,6 +34,10 @@ def arrange(graph: Graph, builder: Builder) -> Graph:
     return graph
 
 
+def reassociate(graph: Graph, builder: Builder) -> Graph:
+    return rewrite(graph, (*REASSOCIATE, common_factor(graph), *ARRANGE), builder)
+
+
 STAGES: dict[str, Stage] = {
     "simplified": simplify,  # first: constants show which branches and axes matter
     "arranged": arrange,
@@ -41,11 +46,25 @@ STAGES: dict[str, Stage] = {
 }
 
 
-def optimize(graph: Graph, builder: Builder, *, check: bool = False) -> Graph:
-    """`graph` through all stages; with `check` every stage's result is verified."""
+# By option, before the last stage, which finds what they leave.
+INEXACT: dict[str, Stage] = {"reassociated": reassociate}
+
+
+def stages(is_exact: bool) -> dict[str, Stage]:
+    if is_exact:
+        return STAGES
+    *first, last = STAGES.items()
+    return dict([*first, *INEXACT.items(), last])
+
+
+def optimize(
+    graph: Graph, builder: Builder, *, check: bool = False, is_exact: bool = True
+) -> Graph:
+    """`graph` through all stages; with `check` every stage's result is verified. `is_exact`: only
+    what changes no value."""
     if check:
         verify(graph)
-    for stage in STAGES.values():
+    for stage in stages(is_exact).values():
         graph = stage(graph, builder)
         if check:
             verify(graph)
