@@ -75,6 +75,9 @@ GOES: dict[str, Make] = {
     "cross entropy's": lambda v: v.mul(v.sub(v.softmax(v.x), v.one_hot()), v.div(v.r, 64.0)),
     "nested": lambda v: v.sub(v.add(v.one_hot(v.r), v.softmax(v.x)), v.neg(v.mul(v.r, 2.0))),
     "two labels": lambda v: v.add(v.one_hot(), v.mul(v.one_hot(v.r), v.r)),
+    "counted along the other axis": lambda v: v.sum(
+        v.where(v.eq(v.builder.iota(v.shape, 0), v.t), v.like(1.0, v.x), v.like(0.0, v.x))
+    ),
     "divided by a power": lambda v: v.div(v.softmax(v.x), v.mul(v.r, v.r)),
 }
 STAYS: dict[str, Make] = {
@@ -84,9 +87,6 @@ STAYS: dict[str, Make] = {
     "one hot of what varies": lambda v: v.sum(v.one_hot(v.x)),
     "not a one hot": lambda v: v.sum(
         v.where(v.eq(v.builder.iota(v.shape, 1), v.t), v.like(1.0, v.x), v.like(0.5, v.x))
-    ),
-    "counted along the other axis": lambda v: v.sum(
-        v.where(v.eq(v.builder.iota(v.shape, 0), v.t), v.like(1.0, v.x), v.like(0.0, v.x))
     ),
     "a square": lambda v: v.sum(v.mul(v.softmax(v.x), v.softmax(v.x))),
     "divided the other way": lambda v: v.sum(v.div(v.r, v.one_hot())),

@@ -9,11 +9,13 @@ get their fake values, and a replacement of another shape or type is an error.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 import torch.fx
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.subgraph_rewriter import ReplacedPatterns, replace_pattern_with_filters
 from torch.utils._pytree import tree_leaves
 
@@ -26,34 +28,21 @@ def apply(traced: torch.fx.GraphModule, rewrites: Iterable[tuple[Function, Funct
     """Change `traced`, each rewrite wherever it matches."""
     for pattern, replacement in rewrites:
         found = replace_pattern_with_filters(traced, pattern, replacement)
-        _complete(traced, found)
         for each in found:
-            _check_type(each, replacement)
+            _check_types(each, replacement)
+        _complete(traced, found)
     traced.graph.eliminate_dead_code()
 
 
-def _complete(traced: torch.fx.GraphModule, found: Sequence[ReplacedPatterns]) -> None:
-    origin = {new: each.anchor for each in found for new in each.replacements}
-    for node in traced.graph.nodes:
-        if node.op == "call_function" and "val" not in node.meta:
-            anchor = origin.get(node)
-            node.meta = dict(anchor.meta) if anchor is not None else {}
-            node.meta.pop("tensor_meta", None)
-            node.meta["val"] = _fake(node)
-
-
-def _fake(node: torch.fx.Node) -> Any:
-    arguments, keywords = torch.fx.node.map_arg(
-        (node.args, node.kwargs), lambda source: source.meta["val"]
-    )
-    modes = [x.fake_mode for x in tree_leaves((arguments, keywords)) if hasattr(x, "fake_mode")]
-    with modes[0] if modes else torch.no_grad():
-        return node.target(*arguments, **keywords)  # type: ignore[operator]
-
-
-def _check_type(found: ReplacedPatterns, replacement: Function) -> None:
-    old = list(_types(found.anchor))
-    new = list(_types(found.replacements[-1])) if found.replacements else old
+def _check_types(found: ReplacedPatterns, replacement: Function) -> None:
+    """`nodes_map`: from the pattern's nodes to those that it matched."""
+    pattern = found.anchor.graph
+    given = [found.nodes_map[node].meta["val"] for node in pattern.find_nodes(op="placeholder")]
+    (result,) = pattern.output_node().args
+    assert isinstance(result, torch.fx.Node)
+    old = list(_types(found.nodes_map[result].meta["val"]))
+    with _mode(given):
+        new = list(_types(replacement(*given)))
     if old != new:
         raise OptionError(
             f"the replacement {_name(replacement)} gives {new} where its pattern gave {old}",
@@ -61,10 +50,32 @@ def _check_type(found: ReplacedPatterns, replacement: Function) -> None:
         )
 
 
-def _types(node: torch.fx.Node) -> Iterator[tuple[tuple[object, ...], torch.dtype]]:
-    for value in tree_leaves(node.meta.get("val")):
-        if isinstance(value, Tensor):
-            yield tuple(value.shape), value.dtype
+def _types(value: object) -> Iterator[tuple[tuple[object, ...], torch.dtype]]:
+    for each in tree_leaves(value):
+        if isinstance(each, Tensor):
+            yield tuple(each.shape), each.dtype
+
+
+def _complete(traced: torch.fx.GraphModule, found: Sequence[ReplacedPatterns]) -> None:
+    """New nodes get what the trace would have given them, and the place of what they replace."""
+    places = {new: [*each.nodes_map.values()] for each in found for new in each.replacements}
+    for node in traced.graph.nodes:
+        if node.op == "call_function" and "val" not in node.meta:
+            traces = [
+                old.meta["stack_trace"] for old in places.get(node, ()) if "stack_trace" in old.meta
+            ]
+            node.meta = {"stack_trace": traces[-1]} if traces else {}
+            arguments, keywords = torch.fx.node.map_arg(
+                (node.args, node.kwargs), lambda source: source.meta["val"]
+            )
+            with _mode((arguments, keywords)):
+                node.meta["val"] = node.target(*arguments, **keywords)
+
+
+def _mode(values: object) -> AbstractContextManager[object]:
+    """What makes operations on fake tensors give fake tensors."""
+    modes = (each.fake_mode for each in tree_leaves(values) if isinstance(each, FakeTensor))
+    return next(modes, None) or nullcontext()
 
 
 def _name(function: Function) -> str:

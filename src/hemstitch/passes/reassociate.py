@@ -237,7 +237,7 @@ def constant_factors_together(builder: Builder, node: Node) -> Node | None:
 
 def common_factor(graph: Graph) -> Rule:
     """The rule for one graph: where nobody else reads the two products."""
-    readers = users(toposort(graph.roots))
+    readers, results = users(toposort(graph.roots)), {output.value for output in graph.outputs}
 
     @rule(Op.ADD, Op.SUB)
     def factored(builder: Builder, node: Node) -> Node | None:
@@ -245,7 +245,7 @@ def common_factor(graph: Graph) -> Rule:
         first, second = node.inputs
         if first.op is not Op.MUL or second.op is not Op.MUL or not node.type.dtype.is_float:
             return None
-        if any(len(readers.get(each, ())) != 1 for each in (first, second)):
+        if any(len(readers.get(x, ())) != 1 or x in results for x in (first, second)):
             return None
         for x, z in (first.inputs, first.inputs[::-1]):
             for y, other in (second.inputs, second.inputs[::-1]):
