@@ -35,6 +35,11 @@ FLOPS = {
     **dict.fromkeys(("gelu", "gelu_backward", "softplus", "mish"), 40),
 }
 OTHER_FLOPS = 2
+# Gradients that take the shape of their operation's argument, and nothing else of it.
+SHAPE_OF_SECOND = (
+    "avg_pool2d_backward",
+    "_adaptive_avg_pool2d_backward",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +119,8 @@ def _kernels(joint: Graph, forward: dict[Node, bool]) -> dict[Node, int]:
     """A number for each operation that is generated: equal where no library call stands between
     two that are connected, or read the same value of forward. One pass has other numbers than the
     other."""
-    level: dict[Node, int] = {}
+    level: dict[Node, int] = {}  # library calls that wait for a kernel, on the way here
+    waits: set[Node] = set()  # for some kernel
     parent: dict[Node, Node] = {}
 
     def root(node: Node) -> Node:
@@ -125,7 +131,10 @@ def _kernels(joint: Graph, forward: dict[Node, bool]) -> dict[Node, int]:
 
     first: dict[tuple[Node, int], Node] = {}
     for node in joint.nodes:
-        level[node] = max((level[x] + _is_library(x) for x in node.all_input_nodes), default=0)
+        inputs = node.all_input_nodes
+        level[node] = max((level[x] + (x in waits and _is_library(x)) for x in inputs), default=0)
+        if any(x in parent or x in waits for x in inputs):
+            waits.add(node)
         if node.op != "call_function" or _is_library(node):
             continue
         parent[node] = node
@@ -193,7 +202,10 @@ def _tensors(node: Node) -> Iterator[Node]:
     """What it reads; of a part of a result of several tensors, what these are made of."""
     if _name(node).endswith("_like") or _name(node).startswith("new_"):  # reads only the shape
         return
+    unread = node.args[1] if _name(node) in SHAPE_OF_SECOND else None
     for source in node.all_input_nodes:
+        if source is unread:
+            continue
         if _is_tensor(source):
             yield source
         elif not _is_library(source):

@@ -1,5 +1,5 @@
-"""A good decision without a solver: all that kernels need is saved, then single values are given up
-for what they are made of, as long as that costs less."""
+"""A good decision without a solver: single values are given up for what they are made of, or saved
+after all, as long as that costs less."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator, Set
 from hemstitch.fusion.saving.problem import (
     Decision,
     Problem,
+    cost,
     cost_of_kernel,
     forced,
     reached,
@@ -18,14 +19,33 @@ SMALL = 16  # times fewer bytes: statistics of rows, beside the rows
 
 
 def decide(problem: Problem) -> Decision:
-    always = forced(problem)
-    state = _State(problem, always, {*always, *_saveable(problem, problem.needed, always)})
+    """The better of two: from as little as possible computed again, and from as much."""
+    always, needed = forced(problem), problem.needed
+    largest = max((problem.items[number].bytes for number in needed), default=0)
+    starts = (None, largest // SMALL)
+    found = [
+        _improved(problem, always, {*always, *_saveable(problem, needed, always, dearest)})
+        for dearest in starts
+    ]
+    best = min(found, key=lambda saved: _known_cost(problem, saved))
+    return Decision(frozenset(best))
+
+
+def _known_cost(problem: Problem, saved: Set[int]) -> float:
+    found = cost(problem, saved)
+    return math.inf if found is None else found
+
+
+def _improved(problem: Problem, always: frozenset[int], saved: set[int]) -> set[int]:
+    """With single values given up or taken up while that costs less."""
+    state = _State(problem, always, saved)
+    candidates = sorted(state.reading.keys() - always, reverse=True)
     changed = True
     while changed:
         changed = False
-        for number in sorted(state.saved - always, reverse=True):
-            changed |= state.gives_up(number)
-    return Decision(frozenset(state.saved))
+        for number in candidates:
+            changed |= state.changes(number)
+    return state.saved
 
 
 def _saveable(
@@ -65,19 +85,24 @@ class _State:
             for number in reached(problem, needed, always):
                 self.reading.setdefault(number, set()).add(kernel)
 
-    def gives_up(self, number: int) -> bool:
-        """Whether `number` is better made again; then it is."""
-        item = self.problem.items[number]
-        if item.sources is None:
-            return False
-        smaller, sources = self.saved - {number}, set(item.sources)
-        near = set(_saveable(self.problem, sources, smaller))
-        far = set(_saveable(self.problem, sources, smaller, item.bytes // SMALL))
-        best = max((smaller, smaller | near, smaller | far), key=self._gain)
-        if self._gain(best) <= 0:
+    def changes(self, number: int) -> bool:
+        """Whether `number` is better made again than saved, or the other way round; then it is."""
+        best = max(self._others(number), key=self._gain, default=self.saved)
+        if best is self.saved or self._gain(best) <= 0:
             return False
         self.saved = best
         return True
+
+    def _others(self, number: int) -> Iterator[set[int]]:
+        item = self.problem.items[number]
+        if number not in self.saved:
+            if item.is_saveable and not item.is_given:
+                yield self.saved | {number}
+        elif item.sources is not None:
+            smaller, sources = self.saved - {number}, set(item.sources)
+            yield smaller
+            yield smaller | {*_saveable(self.problem, sources, smaller)}
+            yield smaller | {*_saveable(self.problem, sources, smaller, item.bytes // SMALL)}
 
     def _gain(self, other: set[int]) -> float:
         gone, added = self.saved - other, other - self.saved
@@ -87,8 +112,7 @@ class _State:
             before, after = self._kernel(kernel, self.saved), self._kernel(kernel, other)
             if after is None:
                 return -math.inf
-            assert before is not None
-            gain += before - after
+            gain += (math.inf if before is None else before) - after
         return gain
 
     def _kernel(self, kernel: int, saved: set[int]) -> float | None:
