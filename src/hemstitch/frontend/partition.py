@@ -26,6 +26,7 @@ from hemstitch.fusion.search.solver import Solver
 from hemstitch.options import Options
 
 DEFAULT = Options()
+DRAW_SEED = torch.ops.hemstitch.draw_seed.default
 NUMBERS = "hemstitch numbers"  # in a forward graph's meta: results that may be losses
 SECONDS = 60.0  # for the solver, in all
 
@@ -44,6 +45,8 @@ def partition(
     _bypass_detach(joint)
     joint.graph.eliminate_dead_code()
     joint.graph = fx_graph_cse(joint.graph)  # min-cut would do it later, and lose what it is told
+    for node in joint.graph.find_nodes(op="call_function", target=DRAW_SEED):
+        node.meta["recompute"] = CheckpointPolicy.MUST_SAVE  # in a checkpoint too: 8 bytes
     unseen = numbers(joint.graph, num_fwd_outputs) if options.loss_every != 1 else ()
     asked = question(joint.graph, num_fwd_outputs, unseen)
     saved = decide(asked.problem, options).saved
