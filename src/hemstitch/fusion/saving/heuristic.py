@@ -4,7 +4,8 @@ after all, as long as that costs less."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Set
+from collections.abc import Container, Iterator, Set
+from dataclasses import dataclass
 
 from hemstitch.fusion.saving.problem import (
     Decision,
@@ -53,17 +54,27 @@ def _saveable(
 ) -> Iterator[int]:
     """On every way up from `wanted`, the first that can be saved: then as little as possible is
     computed again. `dearest`: the first that is written anyway, or has no more bytes."""
-    items = problem.items
-
-    def is_stop(number: int) -> bool:
-        item = items[number]
-        is_good = dearest is None or item.is_written or item.bytes <= dearest
-        return item.is_given or (item.is_saveable and is_good)
-
-    stops = {number for number in range(len(items)) if is_stop(number)} | saved
+    items, stops = problem.items, _Stops(problem, saved, dearest)
     for number in reached(problem, wanted, stops):
         if number in stops and number not in saved and not items[number].is_given:
             yield number
+
+
+@dataclass(frozen=True, slots=True)
+class _Stops(Container[int]):
+    """What is there, or can be saved; asked for few of all items."""
+
+    problem: Problem
+    saved: Set[int]
+    dearest: int | None
+
+    def __contains__(self, number: object) -> bool:
+        assert isinstance(number, int)
+        item = self.problem.items[number]
+        if number in self.saved or item.is_given:
+            return True
+        is_good = self.dearest is None or item.is_written or item.bytes <= self.dearest
+        return item.is_saveable and is_good
 
 
 class _State:
@@ -88,7 +99,7 @@ class _State:
     def changes(self, number: int) -> bool:
         """Whether `number` is better made again than saved, or the other way round; then it is."""
         best = max(self._others(number), key=self._gain, default=self.saved)
-        if best is self.saved or self._gain(best) <= 0:
+        if best is self.saved or self._gain(best) < 1:  # a byte: sums of floats are not exact
             return False
         self.saved = best
         return True

@@ -11,7 +11,7 @@ FusionStitching (2020, section 4) within a kernel.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Set
+from collections.abc import Container, Iterator, Set
 from dataclasses import dataclass
 
 HELD = 0.25  # what it costs to hold a byte from one pass to the other, in bytes moved
@@ -107,7 +107,9 @@ def cost_of_kernel(problem: Problem, needed: Set[int], saved: Set[int]) -> float
     return total
 
 
-def reached(problem: Problem, needed: Set[int], stops: Set[int] = frozenset()) -> Iterator[int]:
+def reached(
+    problem: Problem, needed: Set[int], stops: Container[int] = frozenset()
+) -> Iterator[int]:
     """`needed`, and what these are made of, and so on, but not what the `stops` are made of."""
     seen, stack = set(needed), list(needed)
     while stack:
