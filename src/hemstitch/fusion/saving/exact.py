@@ -28,12 +28,13 @@ from hemstitch.fusion.search.exact import Solves
 from hemstitch.fusion.search.program import Program, Row, canonical
 from hemstitch.fusion.search.solver import Answer
 
+MOST_COLUMNS = 5000  # of one part; what is larger is decided by the heuristic
 Key = tuple[Hashable, ...]
 Kernel = tuple[int | None, frozenset[int]]  # the operand that it is for, what it needs
 
 
 def decide(problem: Problem, solver: Solves, seconds: float) -> Decision:
-    """Parts that are not solved in time are decided by the heuristic."""
+    """Parts that are too large, or not solved in time, are decided by the heuristic."""
     deadline = time.monotonic() + seconds
     rough = heuristic.decide(problem)
     always = forced(problem)
@@ -43,8 +44,10 @@ def decide(problem: Problem, solver: Solves, seconds: float) -> Decision:
         columns = _Columns(problem, always, part)
         if not columns.has_choice:
             continue
-        program, order = canonical(columns.program())
-        answer = known.get(program) or solver.solve(program, deadline - time.monotonic())
+        answer = None
+        if len(columns.costs) <= MOST_COLUMNS and time.monotonic() < deadline:
+            program, order = canonical(columns.program())
+            answer = known.get(program) or solver.solve(program, deadline - time.monotonic())
         if answer is None or not answer.is_optimal:
             is_optimal = False
         if answer is None:
