@@ -99,23 +99,20 @@ def _needed(results: Iterable[Node]) -> set[Node]:
     return found
 
 
-def _forward(joint: Graph, needed: set[Node]) -> dict[Node, bool]:
-    """What needs no gradient of a result, and whether forward needs it for its results; if not, it
-    is only here if it can be computed in a kernel."""
-    found: dict[Node, bool] = {}
+def _forward(joint: Graph, needed: set[Node]) -> set[Node]:
+    """What needs no gradient of a result. `needed`: by forward for its results; what is not is only
+    here if it can be computed in a kernel."""
+    found: set[Node] = set()
     for node in joint.nodes:
         if node.op == "output" or str(node.target).startswith("tangents"):
             continue
-        if node.op in ("placeholder", "get_attr"):
-            found[node] = True
-        elif all(source in found for source in node.all_input_nodes):
-            is_needed = node in needed or node.is_impure()
-            if is_needed or not _is_library(node):
-                found[node] = is_needed
+        is_ours = node in needed or node.is_impure() or not _is_library(node)
+        if found.issuperset(node.all_input_nodes) and is_ours:
+            found.add(node)
     return found
 
 
-def _kernels(joint: Graph, forward: dict[Node, bool]) -> dict[Node, int]:
+def _kernels(joint: Graph, forward: set[Node]) -> dict[Node, int]:
     """A number for each operation that is generated: equal where no library call stands between
     two that are connected, or read the same value of forward. One pass has other numbers than the
     other."""

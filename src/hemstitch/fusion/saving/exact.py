@@ -56,8 +56,8 @@ def decide(problem: Problem, solver: Solves, seconds: float) -> Decision:
         known[program] = answer
         saved |= columns.saved(order[column] for column in answer.chosen)
     found, other = cost(problem, saved), cost(problem, rough.saved)
-    assert other is not None
-    if found is None or found > other:
+    assert found is not None and other is not None, "parts are independent"
+    if found > other:  # what the solver had when its time was up
         return rough
     return Decision(frozenset(saved), is_optimal)
 

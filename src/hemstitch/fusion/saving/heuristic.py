@@ -98,8 +98,9 @@ class _State:
 
     def changes(self, number: int) -> bool:
         """Whether `number` is better made again than saved, or the other way round; then it is."""
-        best = max(self._others(number), key=self._gain, default=self.saved)
-        if best is self.saved or self._gain(best) < 1:  # a byte: sums of floats are not exact
+        others = [(self._gain(other), other) for other in self._others(number)]
+        gain, best = max(others, key=lambda pair: pair[0], default=(0.0, self.saved))
+        if gain < 1:  # a byte: sums of floats are not exact
             return False
         self.saved = best
         return True
