@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from hemstitch.stitch.machine import MatrixUnits, generic_cpu
 
 GOLDEN = Path(__file__).parent / "golden"
 os.environ.setdefault("HEMSTITCH_CHECK", "1")
@@ -14,6 +17,23 @@ os.environ.setdefault("HEMSTITCH_CHECK", "1")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--accept", action="store_true", help="write the goldens instead of comparing")
+
+
+@pytest.fixture(autouse=True)
+def _library_multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test depends on which is faster here, a kernel or the library."""
+    monkeypatch.setattr("hemstitch.compile.measured_units", lambda threads, lanes: {})
+
+
+@pytest.fixture
+def kernels_multiply(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever matrices there are, wherever that is possible."""
+
+    def units(threads: int, lanes: int) -> Mapping[int, MatrixUnits]:
+        nominal = generic_cpu(threads, lanes).products
+        return {bytes_: replace(each, share=100.0) for bytes_, each in nominal.items()}
+
+    monkeypatch.setattr("hemstitch.compile.measured_units", units)
 
 
 @pytest.fixture

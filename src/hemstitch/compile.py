@@ -19,6 +19,7 @@ from hemstitch.runtime.build import build
 from hemstitch.runtime.device_facts import multiplies_exactly, multiprocessors
 from hemstitch.runtime.executable import Executable
 from hemstitch.runtime.jit import host_target, threads_now
+from hemstitch.runtime.multiplying import measured_units
 from hemstitch.runtime.performance import library
 from hemstitch.stitch.machine import Machine, generic_cpu, generic_gpu
 
@@ -64,8 +65,8 @@ def begin(
     target = target_of(captured.device, options)
     machine = machine_for(target, multiprocessors(captured.device))
     machine = replace(machine, meets=options.global_stitching)
-    if target == "cpu" and not options.cpu_products:
-        machine = replace(machine, products={})
+    if target == "cpu":
+        machine = replace(machine, products=measured_units(machine.threads, machine.lanes))
     if target == "cpu" and options.tune:
         machine = replace(machine, measured=library())
     return Begun(captured, len(example_inputs), target, machine)

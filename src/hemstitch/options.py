@@ -39,8 +39,7 @@ class Options:
     # conservative: elementwise, and a reduction only at a kernel's end. greedy: all that is legal,
     # most bytes first. beam, ilp: searched for beyond that. auto: greedy.
     planner: str = "auto"
-    products: bool = True  # on a GPU, kernels may multiply matrices where that saves traffic
-    cpu_products: bool = False  # on a processor as well: not yet as exact as the library's
+    products: bool = True  # kernels may multiply matrices, where that is faster than the library
     global_stitching: bool = True  # tasks of a kernel may wait for each other, or take a ticket
     pack: bool = True  # independent kernels may share a launch
     recycle: bool = True  # large results live where earlier ones did that nobody holds any more

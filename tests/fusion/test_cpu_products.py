@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 
 from hemstitch.fusion.plan import KernelStep, LibraryStep
 from hemstitch.fusion.planner import make_plan
+from hemstitch.kernel import blocked as panels_of_blocks
+from hemstitch.kernel import panels
 from hemstitch.kernel.blocked import TileProduct, blocked
 from hemstitch.kernel.nodes import Contract, Loop, statements
 from hemstitch.kernel.printer import show
@@ -121,14 +123,14 @@ def test_a_vector_is_the_librarys():
 
 def test_attention_as_blocks(golden):
     (step,) = steps_of(attention, *(zeros(8, 12, 100, 64) for _ in range(3)), zeros(100, 100))
-    kernel = blocked(step.stitched.kernel)
+    kernel = blocked(step.stitched.kernel, 2)
     verify(kernel)
     golden(show(kernel) + "\n")
 
 
 def test_a_kernel_without_products_is_not_touched():
     (step,) = steps_of(torch.relu, zeros(64, 64))
-    assert blocked(step.stitched.kernel) is step.stitched.kernel
+    assert blocked(step.stitched.kernel, 2) is step.stitched.kernel
 
 
 def _plan(graph):
@@ -137,16 +139,27 @@ def _plan(graph):
     steps = []
     for step in plan.steps:
         if isinstance(step, KernelStep):
-            kernel = blocked(step.stitched.kernel)
+            kernel = blocked(step.stitched.kernel, 2)
             verify(kernel)
             step = replace(step, stitched=replace(step.stitched, kernel=kernel))
         steps.append(step)
     return replace(plan, steps=tuple(steps))
 
 
-@settings(max_examples=60, deadline=None)
+@pytest.fixture(params=[0, panels.NEAR], ids=["packed", "near"])
+def nearness(request, monkeypatch):
+    """With and without panels: the matrices of these programs are small."""
+    monkeypatch.setattr(panels_of_blocks, "NEAR", request.param)
+
+
+RANDOM = settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@RANDOM
 @given(SEEDS)
-def test_blocks_mean_what_the_graph_means(seed):
+def test_blocks_mean_what_the_graph_means(nearness, seed):
     program = Around(seed)
     found = Simulation({}, CPU.threads, order=(1, 0)).run(
         program.graph, _plan(program.graph), program.arguments
@@ -154,9 +167,9 @@ def test_blocks_mean_what_the_graph_means(seed):
     assert_close(found, interpret.run(program.graph, program.arguments, precise=True), 1e-9)
 
 
-@settings(max_examples=40, deadline=None)
+@RANDOM
 @given(SEEDS)
-def test_random_programs_compute_the_same_as_machine_code(seed):
+def test_random_programs_compute_the_same_as_machine_code(nearness, seed):
     program = Around(seed)
     found = execute(program.graph, program.arguments, ALWAYS)
     assert_close(found, interpret.run(program.graph, program.arguments), 1e-4)
@@ -164,12 +177,12 @@ def test_random_programs_compute_the_same_as_machine_code(seed):
 
 # --- values
 
+pytestmark = pytest.mark.usefixtures("kernels_multiply")
+
 
 def compiled(function):
     torch._dynamo.reset()
-    return torch.compile(
-        function, backend="hemstitch", options={"strict": True, "check": True, "cpu_products": True}
-    )
+    return torch.compile(function, backend="hemstitch", options={"strict": True, "check": True})
 
 
 def assert_as_exact(function, *arguments):
@@ -218,9 +231,7 @@ def test_infinities_and_nans_are_eagers():
 
 
 def test_sizes_that_are_symbols():
-    function = torch.compile(
-        attention, backend="hemstitch", dynamic=True, options={"strict": True, "cpu_products": True}
-    )
+    function = torch.compile(attention, backend="hemstitch", dynamic=True, options={"strict": True})
     for queries, keys in ((32, 48), (37, 51), (5, 129)):
         arguments = heads(queries, keys)
         torch.testing.assert_close(function(*arguments), attention(*arguments))
@@ -244,6 +255,6 @@ def test_gradients_through_a_product():
 
 def test_every_product_of_a_block_is_one_of_tiles():
     (step,) = steps_of(attention, *heads(64, 64))
-    kernel = blocked(step.stitched.kernel)
+    kernel = blocked(step.stitched.kernel, 2)
     loops = [s for s in statements(kernel) if isinstance(s, Loop)]
     assert sum(TileProduct.of(loop) is not None for loop in loops) == 2

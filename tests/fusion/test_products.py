@@ -28,7 +28,7 @@ from tests.compiled import assert_close, execute, plans_of, simulate
 
 GPU = generic_gpu(4)
 # A processor that multiplies matrices in its kernels: slow, and the same numbers.
-CPU = replace(generic_cpu(2, 8), products=GPU.products)
+CPU = replace(generic_cpu(2, 8), products=GPU.products, keeps_rows_in_registers=True)
 
 
 def steps_of(function, *arguments, **options):

@@ -297,7 +297,6 @@ SWITCHES: list[dict[str, Any]] = [
     {"planner": "ilp"},
     {"memory_budget": 0.0},
     {"products": False},
-    {"cpu_products": True},
 ]
 
 

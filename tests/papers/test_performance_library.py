@@ -19,11 +19,13 @@ from hemstitch.ir.types import DType
 from hemstitch.kernel.printer import show
 from hemstitch.runtime import performance
 from hemstitch.runtime.performance import Library, key_of
-from hemstitch.stitch.probe import Probe
+from hemstitch.stitch.probe import OperationProbe, Probe
 from tests.papers.harness import CPU, Planned, plan, random
 
-PROBE = Probe(Op.EXP, DType.F32, DType.F32, rows=2, length=1024, lanes=8)
-OTHER = Probe(Op.LOG, DType.F16, DType.F64, rows=4, length=512, lanes=16, step=2, across=False)
+PROBE = OperationProbe(Op.EXP, DType.F32, DType.F32, rows=2, length=1024, lanes=8)
+OTHER = OperationProbe(
+    Op.LOG, DType.F16, DType.F64, rows=4, length=512, lanes=16, step=2, across=False
+)
 # Plans a softmax with what the folder lacks measured, and says how often that was.
 PROCESS = """
 import sys
@@ -38,7 +40,7 @@ print(len(asked))
 """
 
 
-def never(probe: Probe) -> float:
+def never(probe: OperationProbe) -> float:
     raise AssertionError(f"{probe} is measured again")
 
 
@@ -66,7 +68,7 @@ def test_F1_15_a_second_process_measures_nothing(tmp_path, measured):
     measured(f"{first} measurements for a softmax, 0 in the next process")
 
 
-@pytest.mark.parametrize("name", [field.name for field in fields(Probe)])
+@pytest.mark.parametrize("name", [field.name for field in fields(OperationProbe)])
 def test_F1_15_the_key_has_all_that_matters(name):
     """The operation, its types, its shape, and how that is mapped to lanes and read."""
     assert getattr(PROBE, name) != getattr(OTHER, name)
@@ -99,7 +101,7 @@ def test_F1_15_a_record_that_is_not_whole_is_measured_again(tmp_path, text):
 
 
 def test_F1_15_processes_that_measure_the_same_at_once(tmp_path):
-    def while_another_does(probe: Probe) -> float:
+    def while_another_does(probe: OperationProbe) -> float:
         assert Library(tmp_path, lambda probe: 3e-6)[probe] == 3e-6
         return 4e-6
 
@@ -134,10 +136,10 @@ def test_F1_15_by_option(tmp_path, monkeypatch):
     performance.library.cache_clear()
 
 
-def by_vectors(dear: Op, times: float) -> Callable[[Probe], float]:
+def by_vectors(dear: Op, times: float) -> Callable[[OperationProbe], float]:
     """A clock of the test's: every vector takes as long, but for one operation."""
 
-    def seconds(probe: Probe) -> float:
+    def seconds(probe: OperationProbe) -> float:
         each = 1e-9 * (times if probe.op is dear else 1)
         return 1e-7 + each * probe.rows * math.ceil(probe.length / probe.lanes)
 

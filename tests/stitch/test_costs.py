@@ -20,7 +20,7 @@ from hemstitch.runtime.measure import graph_of
 from hemstitch.stitch.costs import MOST_STEP, Costs
 from hemstitch.stitch.estimate import kernel_seconds
 from hemstitch.stitch.machine import CROWD, Machine, generic_cpu
-from hemstitch.stitch.probe import Probe
+from hemstitch.stitch.probe import OperationProbe, Probe
 from tests.graphs import single
 
 LAUNCH, ACCESS = 1e-7, 1e-9  # seconds of a call, and of a vector's load, store or negation
@@ -36,26 +36,26 @@ class Clock(Mapping[Probe, float]):
 
     def __init__(self, **extra: float) -> None:
         self.extra = extra
-        self.asked: set[Probe] = set()
+        self.asked: set[OperationProbe] = set()
 
-    def __getitem__(self, probe: Probe) -> float:
+    def __getitem__(self, probe: OperationProbe) -> float:
         self.asked.add(probe)
         each = self.extra.get(probe.op.value, 3 * ACCESS)
         vectors = probe.rows * ceil(probe.length / probe.lanes)
         return LAUNCH + vectors * (each if probe.rows > 1 or probe.length > 1 else 0.0)
 
-    def __iter__(self) -> Iterator[Probe]:
+    def __iter__(self) -> Iterator[OperationProbe]:
         return iter(self.asked)
 
     def __len__(self) -> int:
         return len(self.asked)
 
 
-def probe_of(op: Op, rows: int, length: int, **more: object) -> Probe:
+def probe_of(op: Op, rows: int, length: int, **more: object) -> OperationProbe:
     source = DType.BOOL if op in ON_BOOLS else DType.I32 if op in ON_INTEGERS else DType.F32
     types = {ResultType.BOOL: DType.BOOL, ResultType.INDEX: DType.I64}
     result = DType.F64 if op is Op.CAST else types.get(OPS[op].result, source)
-    return Probe(op, source, result, rows, length, MACHINE.lanes, **more)
+    return OperationProbe(op, source, result, rows, length, MACHINE.lanes, **more)
 
 
 def kernel_of(graph: Graph) -> Kernel:
@@ -73,7 +73,7 @@ PROBES = [
     *(probe_of(op, 32, 64, across=False) for op in (Op.SUM, Op.MAX)),
     *(probe_of(Op.NEG, 2048 // length, length) for length in (2, 4, 32, 1024)),
     *(probe_of(Op.NEG, 8, 256, step=step) for step in (2, 4, 16)),
-    Probe(Op.PHILOX, DType.I64, DType.F32, 8, 256, MACHINE.lanes),
+    OperationProbe(Op.PHILOX, DType.I64, DType.F32, 8, 256, MACHINE.lanes),
 ]
 
 

@@ -48,7 +48,7 @@ def _with_products(graph: Graph, trials: Trials, options: Options) -> Clustering
         opened = open_products(graph, trials.machine, closed)
         if not opened.calls:
             break
-        clustering = _clustered(opened.graph, trials, options)
+        clustering = _clustered(opened.graph, trials, options, opened.obstacles)
         more = without_gain(opened, clustering)
         if not more:
             return clustering
@@ -56,9 +56,10 @@ def _with_products(graph: Graph, trials: Trials, options: Options) -> Clustering
     return _clustered(graph, trials, options)
 
 
-def _clustered(graph: Graph, trials: Trials, options: Options) -> Clustering:
+def _clustered(
+    graph: Graph, trials: Trials, options: Options, obstacles: frozenset[Node] = frozenset()
+) -> Clustering:
     """Once more where a node alone cannot look through a reshape that then gets memory."""
-    obstacles: frozenset[Node] = frozenset()
     while True:
         work = Work(graph, demands(graph, obstacles))
         clustering = Clustering(work, trials, conservative=options.planner == "conservative")
@@ -68,17 +69,19 @@ def _clustered(graph: Graph, trials: Trials, options: Options) -> Clustering:
             clustering = searched(clustering, METHODS[options.planner], options.pack)
         more = clustering.obstacles() - obstacles
         if not more:
-            return _no_worse_than_conservative(without_loss(_with_remade(clustering)), options)
+            improved = without_loss(_with_remade(clustering))
+            return _no_worse_than_conservative(improved, options, obstacles)
         obstacles |= more
 
 
-def _no_worse_than_conservative(clustering: Clustering, options: Options) -> Clustering:
+def _no_worse_than_conservative(
+    clustering: Clustering, options: Options, obstacles: frozenset[Node]
+) -> Clustering:
     if options.planner == "conservative":
         return clustering
     cautious = replace(options, planner="conservative")
-    return no_worse(
-        clustering, _clustered(clustering.work.graph, clustering.trials, cautious), options.pack
-    )
+    other = _clustered(clustering.work.graph, clustering.trials, cautious, obstacles)
+    return no_worse(clustering, other, options.pack)
 
 
 def _with_remade(clustering: Clustering) -> Clustering:

@@ -24,6 +24,7 @@ from hemstitch.kernel.nodes import (
     Contract,
     Kernel,
     Loop,
+    Role,
     Store,
     statements,
     walk,
@@ -32,17 +33,26 @@ from hemstitch.passes.engine import Rule, rewrite
 from hemstitch.stitch.machine import Machine, MatrixUnits
 from hemstitch.stitch.online import is_long
 from hemstitch.stitch.products import COLUMNS, LEAST_TILE, MOST_ROWS
+from hemstitch.stitch.views import broken_at
 
 MULTIPLIED = frozenset({DType.F32, DType.F16, DType.BF16})
 
 
 @dataclass(slots=True)
 class Opened:
-    """`calls`: the library calls that each product stands for; `results`: what they gave."""
+    """`calls`: the library calls that each product stands for; `results`: what they gave.
+    `obstacles`: reshapes that no loop over what a product adds up looks through."""
 
     graph: Graph
     calls: dict[Node, list[LibraryCall]] = field(default_factory=dict)
     results: dict[Node, Node] = field(default_factory=dict)
+
+    @property
+    def obstacles(self) -> frozenset[Node]:
+        steps = [(p.inputs[0], p.type.rank - 1) for p in self.calls]
+        steps += [(p.inputs[1], p.type.rank - 2) for p in self.calls]
+        found = (broken_at(factor, axis) for factor, axis in steps)
+        return frozenset(reshape for reshape in found if reshape is not None)
 
 
 def open_products(graph: Graph, machine: Machine, closed: Collection[LibraryCall]) -> Opened:
@@ -136,12 +146,12 @@ def _gain(product: Node, opened: Opened, clustering: Clustering, cluster: Cluste
     if cluster in clustering.unstitchable:
         return -1.0
     result, inside = opened.results[product], set(cluster.vertices)
+    longer = _longer(product, clustering, cluster)
     if not inside - _made_for(product, result):
-        return -1.0
+        return -longer
     saved = _saved(result, inside, clustering)
     saved += sum(_saved(operand, inside, clustering) for operand in map(_below, product.inputs))
     machine = clustering.trials.machine
-    longer = _longer(product, clustering, cluster)
     return saved / machine.memory_bytes_per_second + machine.launch_seconds - longer
 
 
@@ -178,18 +188,23 @@ def _loaded(
 
 def _packed(kernel: Kernel, units: MatrixUnits, hints: Mapping[str, int], threads: int) -> float:
     """Until the right operand of a product lies as vectors want it, in the mean of the kernel's:
-    once for each matrix, and in each thread."""
+    once for all tasks; or once for each matrix, and in each of them."""
     bytes_ = products = 0
     for nest in (nest for phase in kernel.phases for nest in phase.nests):
         inside = sum(isinstance(statement, Contract) for statement in walk(nest.body))
-        found = in_blocks(nest) if inside else (nest, [])
+        if not inside:
+            continue
+        found = in_blocks(nest, threads)
         if found is None:
             return inf
         products += inside
         batches = prod(evaluate(axis.extent, hints) for axis in nest.rows[:-1])
-        for store in (s for s in walk(found[0].panels) if isinstance(s, Store)):
-            size = evaluate(store.buffer.size, hints) * store.buffer.dtype.bytes
-            bytes_ += ceil(batches / threads) * size
+        for buffer in found.buffers:
+            size = evaluate(buffer.size, hints) * buffer.dtype.bytes
+            if buffer.role is Role.SHARED:
+                bytes_ += ceil(size / threads)
+            elif any(isinstance(s, Store) and s.buffer is buffer for s in walk(found.nest.panels)):
+                bytes_ += ceil(batches / threads) * size
     return bytes_ / products / units.operand_bytes_per_second
 
 

@@ -1,9 +1,9 @@
 """Products of matrices over blocks of rows, for printers that have vectors and no matrix units.
 
 A nest with products takes a block of its last row axis at a time. Between its products the
-statements run row by row; a product is a loop over the block's rows and its lanes that does nothing
-else (`TileProduct`), from operands in memory to a tile in the task's memory. What a row keeps from
-one part to another has a place there for each row of the block.
+statements run row by row; a product is a loop over the block's rows and its columns that does
+nothing else (`TileProduct`), from operands in memory to a tile in the task's memory. What a row
+keeps from one part to another has a place there for each row of the block.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from hemstitch.ir.dims import Dim, quotient
+from hemstitch.ir.dims import Dim, divides, product, quotient
 from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
 from hemstitch.kernel.dependence import PURE, needed_for, operands_of
@@ -29,6 +29,7 @@ from hemstitch.kernel.nodes import (
     Load,
     Loop,
     Nest,
+    Phase,
     Position,
     Random,
     Role,
@@ -38,10 +39,14 @@ from hemstitch.kernel.nodes import (
     statements,
     walk,
 )
+from hemstitch.kernel.panels import NEAR, Panel, Strips
 from hemstitch.kernel.rewrite import Rewriter, defined, used
 
-MOST_ROWS = EPILOGUE_ROWS  # of a block: sums of rows in single precision grow no longer
-EVEN = 4  # rows that registers hold at least
+MOST_ROWS = 64  # of a block that reads panels beyond L2
+LEAST_BLOCKS = 4  # of a thread
+TILE = 1 << 17  # elements of its rows that stay in L2: half of one of 1 MB
+EVEN = 4
+PAGE = 1 << 10  # elements: rows this far apart lie in one set of a cache
 VECTOR = 16  # elements: rows of a tile start at whole vectors, whatever the target
 
 
@@ -49,9 +54,11 @@ VECTOR = 16  # elements: rows of a tile start at whole vectors, whatever the tar
 class TileProduct:
     """What `Loop(rows, Loop(lanes, (contract, store)))` says: store[row, lane] is the sum over the
     contract's axis of left[row, step] * right[step, lane], all f32. The lanes of `right` and of the
-    store lie side by side."""
+    store lie side by side. `strips`: of which these are lanes, where `right` is packed; in the loop
+    over rows is one over strips then."""
 
     rows: Axis
+    strips: Axis | None
     lanes: Axis
     contract: Contract
     left: Load
@@ -61,39 +68,64 @@ class TileProduct:
     @staticmethod
     def of(loop: Loop) -> TileProduct | None:
         match loop.body:
-            case (
-                Loop(lanes, (Contract(body=(Load() as left, Load() as right)) as c, Store() as s)),
-            ):
-                return TileProduct(loop.axis, lanes, c, left, right, s)
+            case (Loop(strips, (Loop() as inside,)),):
+                return _tile_product(loop.axis, strips, inside)
+            case (Loop() as inside,) if inside.axis.outer is not loop.axis:
+                return _tile_product(loop.axis, None, inside)
             case _:
                 return None
 
+    @property
+    def columns(self) -> Dim:
+        limit = self.lanes.limit if self.strips is not None else None
+        return self.lanes.extent if limit is None else limit
 
-def blocked(kernel: Kernel) -> Kernel:
-    """The same kernel with products of tiles, in nests whose rows can go by in blocks."""
+
+def _tile_product(rows: Axis, strips: Axis | None, loop: Loop) -> TileProduct | None:
+    match loop.body:
+        case (Contract(body=(Load() as left, Load() as right)) as contract, Store() as store):
+            return TileProduct(rows, strips, loop.axis, contract, left, right, store)
+        case _:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """A nest over blocks of rows. `buffers`: the memory that it needs besides; `panels`: nests that
+    fill those of its operands that all tasks share."""
+
+    nest: Nest
+    buffers: Sequence[Buffer]
+    panels: Sequence[Nest]
+
+
+def blocked(kernel: Kernel, threads: int) -> Kernel:
+    """The same kernel with products of tiles, in nests whose rows can go by in blocks; these are
+    dealt out to so many threads."""
     if not any(isinstance(statement, Contract) for statement in statements(kernel)):
         return kernel
-    buffers, phases = list(kernel.buffers), []
+    buffers, phases, panels = list(kernel.buffers), list[Phase](), list[Nest]()
     for phase in kernel.phases:
-        nests = []
-        for nest in phase.nests:
-            found = in_blocks(nest)
-            nests.append(nest if found is None else found[0])
-            buffers += [] if found is None else found[1]
-        phases.append(replace(phase, nests=tuple(nests)))
+        found = [in_blocks(nest, threads) or Blocked(nest, (), ()) for nest in phase.nests]
+        phases.append(replace(phase, nests=tuple(block.nest for block in found)))
+        buffers += (buffer for block in found for buffer in block.buffers)
+        panels += (nest for block in found for nest in block.panels)
+    if panels:
+        first = Phase(tuple(panels))
+        phases = [first, replace(phases[0], why="operands are packed"), *phases[1:]]
     changed = replace(kernel, phases=tuple(phases))
     touched = set(_task_buffers(statements(changed)))
     kept = (b for b in buffers if b.role is not Role.TASK or b in touched)
     return replace(changed, buffers=tuple(kept))
 
 
-def in_blocks(nest: Nest) -> tuple[Nest, list[Buffer]] | None:
-    """A nest with products over blocks of rows, and the memory that it needs besides."""
+def in_blocks(nest: Nest, threads: int) -> Blocked | None:
+    """A nest with products over blocks of rows."""
     if not any(isinstance(statement, Contract) for statement in walk(nest.body)):
         return None
-    blocks = _Blocks(nest)
+    blocks = _Blocks(nest, threads)
     try:
-        return blocks.nest(), blocks.buffers
+        return Blocked(blocks.nest(), blocks.buffers, blocks.shared)
     except _Unblockable:
         return None
 
@@ -104,19 +136,23 @@ class _Unblockable(Exception):
 
 @dataclass(slots=True)
 class _Part:
-    """Statements that run row by row, and the products behind them."""
+    """Statements that run row by row, `fills` that need nothing of them, and the products behind
+    both."""
 
     statements: list[Stmt] = field(default_factory=list)
+    fills: list[Loop] = field(default_factory=list)
     products: list[Loop] = field(default_factory=list)
 
 
 class _Blocks:
     """One nest, its last row axis cut into `block` and `inner`."""
 
-    def __init__(self, nest: Nest) -> None:
+    def __init__(self, nest: Nest, threads: int) -> None:
         self.old = nest
+        self.threads = threads
         self.buffers: list[Buffer] = []
         self.panels: list[Stmt] = []
+        self.shared: list[Nest] = []
         self.parts = [_Part()]
 
     def nest(self) -> Nest:
@@ -124,7 +160,7 @@ class _Blocks:
         if not nest.rows or any(a.outer is nest.rows[-1] for a in _axes(nest.body)):
             raise _Unblockable
         *outer, row = nest.rows
-        self.rows = _rows_of_block(row.extent)
+        self.rows = _rows_of_block(row.extent, _most_rows(nest, self.threads))
         block = Axis(f"{row.name}b", quotient(row.extent + (self.rows - 1), self.rows))
         self.inner = Axis(f"{row.name}e", self.rows, block, row.extent)
         self.cut: Mapping[Variable, Index] = {row: at(block).scaled(self.rows) + at(self.inner)}
@@ -159,13 +195,15 @@ class _Blocks:
         summed: dict[str, Stmt] = {}
         for contract in contracts:
             left = self._left(contract, part, inside)
-            right = self._right(contract, statement.axis, (*before, *inside))
+            right, strips = self._right(contract, statement.axis, (*before, *inside))
             store = alone or self._tile(contract, statement.axis)
             tile = Contract(
                 *(store.value, contract.axis, (left, right), left.name, right.name),
                 *(DType.F32, DType.F32),
             )
             lanes = Loop(statement.axis, (tile, store), lanes=True)
+            if strips is not None:
+                lanes = strips.loop(statement.axis, (tile, store))
             part.products.append(Loop(self.inner, (lanes,), lanes=False))
             summed[contract.name] = Load(contract.name, store.buffer, store.index)
         if alone is None:
@@ -174,35 +212,59 @@ class _Blocks:
         self.parts.append(following)
 
     def _left(self, contract: Contract, part: _Part, inside: Sequence[Stmt]) -> Load:
-        """Where it lies, or a tile of its own that the rows before have filled."""
+        """Where it lies, or a tile of its own that is filled before."""
         needed = needed_for(contract.left, _operands_before(contract, inside))
-        if (load := _plain(needed)) is not None:
+        load, steps = _plain(needed), contract.axis
+        if load is not None and self._is_near(load, steps):
             return load
-        steps, name = contract.axis, f"{contract.name}_left"
+        name = f"{contract.name}_left"
         buffer, index = self._rows_of(name, steps.extent, steps)
         value, filled = _as_f32(contract.left, contract.source, needed)
-        part.statements.append(Loop(steps, (*filled, Store(buffer, index, value)), lanes=True))
+        fill = Loop(steps, (*filled, Store(buffer, index, value)), lanes=True)
+        is_alone = not operands_of(needed) and not _task_buffers(needed)
+        (part.fills if is_alone else part.statements).append(fill)
         return Load(f"{name}_in", buffer, index)
 
-    def _right(self, contract: Contract, lanes: Axis, ready: Sequence[Stmt]) -> Load:
-        """Where it lies, or a panel that is filled once for all blocks of rows."""
+    def _is_near(self, left: Load, steps: Axis) -> bool:
+        """The steps of a row lie side by side, and its rows in different sets of a cache."""
+        apart = left.index.coefficient(self.old.rows[-1])
+        return left.index.coefficient(steps) in (0, 1) and not divides(PAGE, apart)
+
+    def _right(
+        self, contract: Contract, lanes: Axis, ready: Sequence[Stmt]
+    ) -> tuple[Load, Strips | None]:
+        """Where it lies, or a panel."""
         needed = needed_for(contract.right, (*ready, *contract.body))
-        is_task = (isinstance(s, Load) and s.buffer.role is Role.TASK for s in needed)
         known = {name for s in self.old.prologue for name in defined(s)}
-        if any(is_task) or not operands_of(needed) <= known:
+        if _task_buffers(needed) or not operands_of(needed) <= known:
             raise _Unblockable
-        load = _plain(needed)
-        if load is not None and load.index.coefficient(lanes) == 1:
-            return load
-        name, step = f"{contract.name}_right", _odd_vectors(lanes.extent)
-        buffer = self._new(name, step * contract.axis.extent, "a panel: steps by lanes")
-        index = at(contract.axis).scaled(step) + at(lanes)
-        copies = {n: f"{n}_{name}" for s in needed for n in defined(s)}
-        again = [Rewriter(copies).statement(s) for s in needed]
-        value, filled = _as_f32(copies[contract.right], contract.source, again)
-        stored = Loop(lanes, (*filled, Store(buffer, index, value)), lanes=True)
-        self.panels.append(Loop(contract.axis, (stored,), lanes=False))
-        return Load(f"{name}_in", buffer, index)
+        load, size = _plain(needed), lanes.extent * contract.axis.extent
+        if load is not None and load.index.coefficient(lanes) == 1 and _is_at_most(size, NEAR):
+            return load, None
+        return self._packed(contract, lanes, needed)
+
+    def _packed(
+        self, contract: Contract, lanes: Axis, needed: Sequence[Stmt]
+    ) -> tuple[Load, Strips]:
+        strips, steps, name = Strips.of(lanes), contract.axis, f"{contract.name}_right"
+        is_shared = not operands_of(needed) and _belongs_to_all(needed, self.old.rows)
+        buffer = self._new(
+            *(name, strips.outer.extent * strips.width * steps.extent, "strips of an operand"),
+            role=Role.SHARED if is_shared else Role.TASK,
+        )
+        panel = Panel(strips, steps, buffer)
+
+        def element(column: Index, number: int) -> tuple[str, Sequence[Stmt]]:
+            copies = {n: f"{n}_{name}{number or ''}" for s in needed for n in defined(s)}
+            place = Rewriter(copies, lambda index: index.substitute({lanes: column}))
+            again = [place.statement(s) for s in needed]
+            return _as_f32(copies[contract.right], contract.source, again)
+
+        if is_shared:
+            self.shared += panel.nests(element)
+        else:
+            self.panels += panel.loops(element)
+        return Load(f"{name}_in", buffer, panel.place(strips)), strips
 
     def _tile(self, contract: Contract, lanes: Axis) -> Store:
         buffer, index = self._rows_of(f"{contract.name}_tile", lanes.extent, lanes)
@@ -210,13 +272,15 @@ class _Blocks:
 
     # --- memory
 
-    def _new(self, name: str, size: Dim, why: str, dtype: DType = DType.F32) -> Buffer:
-        self.buffers.append(Buffer(name, dtype, Role.TASK, size, why))
+    def _new(
+        self, name: str, size: Dim, why: str, dtype: DType = DType.F32, role: Role = Role.TASK
+    ) -> Buffer:
+        self.buffers.append(Buffer(name, dtype, role, size, why))
         return self.buffers[-1]
 
     def _rows_of(self, name: str, extent: Dim, axis: Axis) -> tuple[Buffer, Index]:
         """So many f32 for each row of a block."""
-        step = _whole_vectors(extent)
+        step = _odd_vectors(extent)
         buffer = self._new(name, step * self.rows, "a tile of rows")
         return buffer, at(self.inner).scaled(step) + at(axis)
 
@@ -247,7 +311,8 @@ class _Blocks:
                 body += [Store(kept[name], at(self.inner), name) for name in left]
             if part.statements:
                 yield Loop(self.inner, tuple(body), lanes=False)
-            yield from map(rewriter.statement, part.products)
+            fills = (Loop(self.inner, (fill,), lanes=False) for fill in part.fills)
+            yield from map(rewriter.statement, (*fills, *part.products))
 
 
 class _Reach:
@@ -264,7 +329,8 @@ class _Reach:
             if any(name in later for later in read[number + 1 :])
         }
         lasting = _task_buffers([*nest.prologue, *nest.epilogue])
-        touched = [_task_buffers(run) for part in parts for run in (part.statements, part.products)]
+        runs = (run for p in parts for run in (p.statements, (*p.fills, *p.products)))
+        touched = [_task_buffers(run) for run in runs]
         known = _task_buffers(nest.body)
         self.buffers = [
             buffer
@@ -273,12 +339,34 @@ class _Reach:
         ]
 
 
-def _rows_of_block(extent: Dim) -> int:
+def _most_rows(nest: Nest, threads: int) -> int:
+    """Of a block. Sums of rows in single precision grow no longer than `EPILOGUE_ROWS`. What is
+    beyond L2 is read the less often the more rows there are, but either their steps or their
+    columns stay there (`codegen/llvm/products.py`), and each thread has several blocks."""
+    loops = [s for s in nest.body if isinstance(s, Loop)]
+    sizes = [
+        (loop.axis.extent, statement.axis.extent)
+        for loop in loops
+        for statement in loop.body
+        if isinstance(statement, Contract)
+    ]
+    known = [(a, b) for a, b in sizes if isinstance(a, int) and isinstance(b, int)]
+    rows = product(axis.extent for axis in nest.rows)
+    is_known = len(known) == len(sizes) and isinstance(rows, int)
+    if nest.epilogue or not is_known or all(a * b <= NEAR for a, b in known):
+        return EPILOGUE_ROWS
+    assert isinstance(rows, int)
+    fitting = TILE // max(min(a, b) for a, b in known)
+    fair = rows // (threads * LEAST_BLOCKS)
+    return max(min(fitting, fair, MOST_ROWS), EPILOGUE_ROWS)
+
+
+def _rows_of_block(extent: Dim, most: int) -> int:
     """As many as are allowed, or fewer that come out even."""
     if not isinstance(extent, int):
-        return MOST_ROWS
-    blocks = max(1, -(-extent // MOST_ROWS))
-    sizes = range(min(extent, MOST_ROWS), extent // (2 * blocks), -1)
+        return most
+    blocks = max(1, -(-extent // most))
+    sizes = range(min(extent, most), extent // (2 * blocks), -1)
     whole = (size for size in sizes if extent % size == 0)
     return max(whole, key=lambda size: (size % EVEN == 0, size), default=-(-extent // blocks))
 
@@ -297,7 +385,7 @@ def _weight(loop: Loop) -> Dim:
     """Of a row: as much as a vector of multiplications is one element of other work."""
     tile = TileProduct.of(loop)
     assert tile is not None
-    return quotient(tile.lanes.extent * tile.contract.axis.extent, VECTOR)
+    return quotient(tile.columns * tile.contract.axis.extent, VECTOR)
 
 
 def _axes(body: Iterable[Stmt]) -> Iterator[Axis]:
@@ -306,6 +394,19 @@ def _axes(body: Iterable[Stmt]) -> Iterator[Axis]:
 
 def _operands_before(contract: Contract, inside: Sequence[Stmt]) -> Sequence[Stmt]:
     return (*inside[: inside.index(contract)], *contract.body)
+
+
+def _is_at_most(size: Dim, most: int) -> bool:
+    return isinstance(size, int) and size <= most
+
+
+def _belongs_to_all(needed: Iterable[Stmt], rows: Iterable[Axis]) -> bool:
+    """It is the same in all rows, and made of the kernel's inputs."""
+    loads = [statement for statement in needed if isinstance(statement, Load)]
+    axes = {variable for s in loads for variable, _ in s.index.terms}
+    is_plain = all(isinstance(s, Load | Let | Constant) for s in needed)
+    is_input = all(load.buffer.role is Role.INPUT for load in loads)
+    return is_plain and is_input and axes.isdisjoint(rows)
 
 
 def _plain(needed: Sequence[Stmt]) -> Load | None:

@@ -1,8 +1,10 @@
-"""How long kernels take on this processor. Takes a probe, or a step of a plan, gives seconds."""
+"""How long kernels, and products by the library, take on this processor. Takes a probe, or a step
+of a plan, gives seconds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -17,16 +19,17 @@ from hemstitch.fusion.plan import KernelStep
 from hemstitch.fusion.planner import make_plan
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import Dim
-from hemstitch.ir.graph import Graph, Node, Op, Output
+from hemstitch.ir.graph import Graph, Node, Op, Output, toposort
 from hemstitch.ir.ops import OPS, is_reduction
 from hemstitch.ir.types import DType, TensorType, contiguous_strides
 from hemstitch.options import Options
 from hemstitch.runtime.background import CODE_GENERATOR
 from hemstitch.runtime.dtypes import TORCH_DTYPES
 from hemstitch.runtime.jit import host_target, load
-from hemstitch.stitch.group import Tensor
+from hemstitch.stitch.group import Group, Tensor, Write, is_member
 from hemstitch.stitch.machine import generic_cpu
-from hemstitch.stitch.probe import Probe
+from hemstitch.stitch.probe import OperationProbe, Probe, ProductProbe
+from hemstitch.stitch.stitch import stitch
 
 BLOCKS, BLOCK_SECONDS = 40, 3e-4  # short beside the time that a thread runs undisturbed
 PAUSE_SECONDS, MOST_SECONDS = 2e-3, 0.5
@@ -35,9 +38,52 @@ APART = 16  # elements between an operand's rows: else they would be walked as o
 
 def measure(probe: Probe) -> float:
     """Of a call, planned, printed and compiled as for any graph."""
+    if isinstance(probe, ProductProbe):
+        return _by_library(probe) if probe.by == "library" else _by_kernel(probe)
     plan = make_plan(graph_of(probe), generic_cpu(threads=1, lanes=probe.lanes), Options())
     (step,) = plan.kernels
     return seconds_of(step, threads=1)
+
+
+def _by_library(probe: ProductProbe) -> float:
+    dtype = TORCH_DTYPES[probe.dtype]
+    with _disable_current_modes(), _threads(probe.threads):
+        left = torch.ones(probe.rows, probe.steps, dtype=dtype)
+        right = torch.ones(probe.columns, probe.steps, dtype=dtype).t()
+        result = torch.empty(probe.rows, probe.columns, dtype=dtype)
+        return _fastest(partial(torch.mm, left, right, out=result))
+
+
+def _by_kernel(probe: ProductProbe) -> float:
+    builder, shapes = Builder(), ((probe.rows, probe.steps), (probe.columns, probe.steps))
+    left, right = (
+        builder.input(name, place, shape, probe.dtype, contiguous_strides(shape))
+        for place, (name, shape) in enumerate(zip("xy", shapes))
+    )
+    product = builder.dot(left, builder.permute(right, (1, 0)))
+    result = builder.cast(product, probe.dtype)
+    strides = contiguous_strides(result.shape)
+    group = Group(
+        tuple(node for node in toposort([result]) if is_member(node)),
+        (Write(result, Tensor(result, strides), strides),),
+        {node: Tensor(node, contiguous_strides(node.shape)) for node in (left, right)},
+        {},
+    )
+    machine = generic_cpu(probe.threads, probe.lanes)
+    step = KernelStep((group,), stitch([group], machine, "product"))
+    with _threads(probe.threads):
+        return seconds_of(step, probe.threads)
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """The library's and ours are torch's."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def seconds_of(step: KernelStep, threads: int) -> float:
@@ -71,7 +117,7 @@ def _ones(tensor: Tensor, hint: Callable[[Dim], int]) -> torch.Tensor:
     return torch.ones(tensor.extent(hint), dtype=TORCH_DTYPES[tensor.node.type.dtype])
 
 
-def graph_of(probe: Probe) -> Graph:
+def graph_of(probe: OperationProbe) -> Graph:
     """Further operands are one number a row, so that only the first one is read all along."""
     builder, shape = Builder(), (probe.rows, probe.length)
     strides = (probe.length * max(1, probe.step) + APART, probe.step)
@@ -83,7 +129,7 @@ def graph_of(probe: Probe) -> Graph:
     return Graph(tuple(inputs), (Output(value, contiguous_strides(value.shape)),))
 
 
-def _value(builder: Builder, probe: Probe, inputs: list[Node]) -> Node:
+def _value(builder: Builder, probe: OperationProbe, inputs: list[Node]) -> Node:
     if is_reduction(probe.op):
         return builder.reduce(probe.op, inputs[0], [1 if probe.across else 0])
     if probe.op is Op.WHERE:

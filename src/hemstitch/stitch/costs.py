@@ -29,7 +29,7 @@ from hemstitch.kernel.nodes import (
     statements,
 )
 from hemstitch.stitch.machine import CROWD, Machine
-from hemstitch.stitch.probe import Probe
+from hemstitch.stitch.probe import OperationProbe, Probe
 
 ELEMENTS = 2048  # of a probe, so that operand and result stay in L1
 MOST_LENGTH = 1024  # a longer row takes no less for each vector
@@ -112,7 +112,7 @@ class Costs:
                 return self._reduction(columns, dtype)
         raise KeyError(statement)
 
-    def _reduction(self, probe: Probe, dtype: DType) -> float:
+    def _reduction(self, probe: OperationProbe, dtype: DType) -> float:
         result = DType.I64 if OPS[probe.op].result is ResultType.INDEX else dtype
         probe = replace(probe, source=dtype, dtype=result)
         return self._vector(probe) - self._access(dtype, probe.length)
@@ -121,21 +121,23 @@ class Costs:
         """Seconds of a vector's load or store: the plainest kernel has both and one operation."""
         return self._vector(self._plain(dtype, length)) / 3
 
-    def _vector(self, probe: Probe) -> float:
+    def _vector(self, probe: OperationProbe) -> float:
         """Seconds of a vector of all that a probe does."""
         return self._without_launch(probe) / (probe.rows * ceil(probe.length / probe.lanes))
 
-    def _without_launch(self, probe: Probe) -> float:
+    def _without_launch(self, probe: OperationProbe) -> float:
         return max(0.0, self.measured[probe] - self.measured[self._launch])
 
     @property
-    def _launch(self) -> Probe:
+    def _launch(self) -> OperationProbe:
         """Of one vector: nearly nothing but a launch."""
         return self._plain(DType.F32, 1, rows=1)
 
-    def _plain(self, dtype: DType, length: int, rows: int | None = None) -> Probe:
+    def _plain(self, dtype: DType, length: int, rows: int | None = None) -> OperationProbe:
         op = Op.NOT if dtype.kind is Kind.BOOL else Op.NEG
-        return Probe(op, dtype, dtype, rows or ELEMENTS // length, length, self.machine.lanes)
+        return OperationProbe(
+            op, dtype, dtype, rows or ELEMENTS // length, length, self.machine.lanes
+        )
 
 
 def _nominal(statement: Stmt) -> float:

@@ -39,6 +39,7 @@ class Machine:
     sums_in_double: bool  # accumulators in memory may add up millions of values one by one
     crosses_in_tiles: bool  # values that change the order of axes go through tiles in cache
     tiles_in_registers: bool  # short rows share a tile, and sums of rows stay in registers
+    keeps_rows_in_registers: bool  # those of products, so that they have a greatest length
     operations_per_second: float  # vector instructions of one thread
     access: float  # what a vector's first load or store costs, in vector instructions
     memory_bytes_per_second: float  # of all threads together, beyond the caches
@@ -50,17 +51,12 @@ class Machine:
     meets: bool = True  # tasks of a launch may wait for each other
     measured: Mapping[Probe, float] | None = None  # seconds; None: all is nominal
 
-    @property
-    def keeps_rows_in_registers(self) -> bool:
-        """So that rows of products have a greatest length."""
-        return all(units.tile for units in self.products.values())
-
 
 def generic_cpu(threads: int, lanes: int) -> Machine:
-    """A present-day core: 3.5 GHz, two vector instructions a cycle. How fast it multiplies was
-    measured on a Xeon with AVX-512 and AMX: relu(x @ w) from [4, 64] x [64, 256] to [256, 768] x
-    [768, 768], by one kernel and by the library. Of f32 both are as fast. Half types the library
-    multiplies three times as fast, but takes 35 us longer to begin."""
+    """A present-day core: 3.5 GHz, two vector instructions a cycle. How fast it multiplies, where
+    that is not measured (`runtime/multiplying.py`), is a Xeon's with AVX-512 and AMX: of f32 our
+    kernels are as fast as the library. Half types the library multiplies three times as fast, but
+    takes 35 us longer to begin."""
     each = threads * lanes / 16
     products = {
         4: MatrixUnits(1e11 * each, 0.95, 2e10, 0, call_seconds=3e-6),
@@ -75,6 +71,7 @@ def generic_cpu(threads: int, lanes: int) -> Machine:
         sums_in_double=True,
         crosses_in_tiles=True,
         tiles_in_registers=False,
+        keeps_rows_in_registers=False,
         operations_per_second=7e9,
         access=1.0,
         memory_bytes_per_second=20e9 * min(threads, CROWD),
@@ -104,6 +101,7 @@ def generic_gpu(processors: int = 132, *, exact_products: bool = True) -> Machin
         sums_in_double=False,
         crosses_in_tiles=False,
         tiles_in_registers=True,
+        keeps_rows_in_registers=True,
         operations_per_second=operations,
         access=4 * lanes * operations * processors / bandwidth,
         memory_bytes_per_second=bandwidth,

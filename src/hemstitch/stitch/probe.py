@@ -1,19 +1,21 @@
-"""One operation alone in a kernel: a key of the performance library (FusionStitching 2018), which
-ranks plans by measured times rather than nominal ones.
+"""What can be measured: keys of the performance library (FusionStitching 2018), which ranks plans
+by measured times rather than nominal ones.
 
-`stitch/costs.py` asks for probes, `runtime/performance.py` has them measured.
+`stitch/costs.py` and `runtime/multiplying.py` ask for probes, `runtime/performance.py` has them
+measured.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, Union
 
 from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class OperationProbe:
     """A kernel that applies `op` to [rows, length] elements in one task. Beside the processor and
     the versions of what made it, its time depends on nothing else."""
 
@@ -25,3 +27,26 @@ class Probe:
     lanes: int
     step: int = 1  # from an operand to the next in a row: 0 broadcast, 1 contiguous, else strided
     across: bool = True  # a reduction's rows are combined; else its columns, in memory
+
+
+@dataclass(frozen=True, slots=True)
+class ProductProbe:
+    """[rows, steps] times the transpose of [columns, steps], which is how layers have weights: by a
+    call of the library, or by a kernel that does nothing else. Both write to memory that is there.
+    """
+
+    by: Literal["library", "kernel"]
+    dtype: DType
+    rows: int
+    steps: int
+    columns: int
+    threads: int
+    lanes: int
+
+    @property
+    def operations(self) -> int:
+        """Multiplications and additions."""
+        return 2 * self.rows * self.steps * self.columns
+
+
+Probe = Union[OperationProbe, ProductProbe]

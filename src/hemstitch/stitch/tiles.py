@@ -20,6 +20,7 @@ from hemstitch.kernel.nodes import (
     AccumulateInto,
     Buffer,
     Constant,
+    Contract,
     Let,
     Load,
     Loop,
@@ -49,7 +50,10 @@ class _Site:
 
 
 def tiled(nest: Nest, buffers: Buffers, machine: Machine) -> Nest:
-    """The nest with tiles, or the same one where none is worth it."""
+    """The nest with tiles, or the same one where none is worth it. Rows of products go by in blocks
+    of their own, later (`kernel/blocked.py`)."""
+    if any(isinstance(statement, Contract) for statement in walk(nest.body)):
+        return nest
     return _Tiler(nest, buffers).run(machine)
 
 

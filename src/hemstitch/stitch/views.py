@@ -5,7 +5,8 @@ Views do no work in a kernel; they only bend the index at which the value below 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from hemstitch.ir.dims import Dim, product, total
 from hemstitch.ir.graph import Node, Op, Range
@@ -94,6 +95,49 @@ def strided(
         steps, more = found
         offset = offset + more
     return node, steps, offset
+
+
+def broken_at(value: Node, axis: int) -> Node | None:
+    """The reshape below which `axis` of `value` is several that no one stride goes through; None
+    where there is none, or it cannot be told."""
+    node = value
+    while node.op in BENDING:
+        (source,) = node.inputs
+        if node.op is Op.PERMUTE:
+            assert isinstance(node.attr, tuple)
+            moved = node.attr[axis]
+            assert isinstance(moved, int)
+            axis = moved
+        elif node.op is Op.RESHAPE:
+            made_of = _made_of(source.shape, node.shape, axis)
+            if made_of is None:
+                return None
+            if len(made_of) > 1:
+                return None if _lie_together(source, made_of) else node
+            (axis,) = made_of or (0,)
+        node = source
+    return None
+
+
+def _made_of(shape: tuple[Dim, ...], target: tuple[Dim, ...], axis: int) -> list[int] | None:
+    """The axes of `shape` that one of `target` is made of, those of size 1 left out."""
+    before, whole = product(target[:axis]), product(target[: axis + 1])
+    found, size = list[int](), product(())
+    for number, extent in enumerate(shape):
+        if size == whole:
+            break
+        if (size == before or found) and extent != 1:
+            found.append(number)
+        size = size * extent
+    return found if size == whole and product(shape[n] for n in found) == target[axis] else None
+
+
+def _lie_together(source: Node, axes: Sequence[int]) -> bool:
+    found = strided(source, {})
+    if found is None:
+        return False
+    _, steps, _ = found
+    return all(steps[a] == steps[b] * source.shape[b] for a, b in pairwise(axes))
 
 
 def _alias(view: Node, steps: tuple[Dim, ...]) -> tuple[tuple[Dim, ...], Dim] | None:

@@ -92,7 +92,7 @@ def work(kernel: Kernel) -> Dim:
 
 
 def print_kernel(kernel: Kernel, target: Target) -> Program:
-    kernel = serial(blocked(one_by_one(kernel)))
+    kernel = serial(blocked(one_by_one(kernel), target.threads))
     layout = scratch_layout(kernel, target.threads)
     declarations: dict[str, str] = {}
     texts: dict[str, str] = {}  # body -> function name: equal nests are printed once

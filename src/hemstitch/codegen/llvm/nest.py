@@ -255,8 +255,9 @@ class NestPrinter:
     def _product(self, tile: TileProduct) -> products.Product:
         """A product of matrices, and where these begin."""
         steps = tile.contract.axis
-        height, width, count = (self._extent(axis) for axis in (tile.rows, tile.lanes, steps))
-        self._axes |= dict.fromkeys((tile.rows, tile.lanes, steps), self.emitter.i64(0))
+        height, width, count = self._extent(tile.rows), self._dim(tile.columns), self._extent(steps)
+        axes = [axis for axis in (tile.rows, tile.strips, tile.lanes, steps) if axis is not None]
+        self._axes |= dict.fromkeys(axes, self.emitter.i64(0))
 
         def matrix(access: Load | nodes.Store, down: Axis, across: Axis) -> products.Matrix:
             start = self._pointer(access.buffer, access.index, 0)
@@ -266,8 +267,13 @@ class NestPrinter:
         left = matrix(tile.left, tile.rows, steps)
         right = matrix(tile.right, steps, tile.lanes)
         result = matrix(tile.store, tile.rows, tile.lanes)
+        strips = None
+        if tile.strips is not None:
+            assert isinstance(tile.lanes.extent, int)
+            between = self._dim(tile.right.index.coefficient(tile.strips))
+            strips = products.Strips(tile.lanes.extent, between)
         has_room = tile.store.buffer.role is Role.TASK
-        return products.Product(left, right, result, height, width, count, has_room)
+        return products.Product(left, right, result, height, width, count, has_room, strips)
 
     # --- lanes
 

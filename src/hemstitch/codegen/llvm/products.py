@@ -1,11 +1,13 @@
 """Products of matrices in registers: a tile of rows by vectors is added up step by step, in each
 step the vectors of one row of the right operand times one element of the left for each row (Goto
-and van de Geijn, Anatomy of High-Performance Matrix Multiplication, section 5)."""
+and van de Geijn, Anatomy of High-Performance Matrix Multiplication, section 5). Steps go by in
+blocks, so that a strip of the right operand stays in L1 while all rows multiply with it; the sums
+of a block are added to the result, which makes them more exact as well."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from hemstitch.codegen.llvm import memory
@@ -13,10 +15,14 @@ from hemstitch.codegen.llvm.emitter import Emitter, Value
 from hemstitch.ir.types import DType
 
 F32 = DType.F32
+STEPS = 384  # of a block: 48 KB of a strip
 # Rows of a tile, by how many vectors it is wide: what fits 32 and 16 registers beside the vectors
 # of the right operand and an element of the left, and at least as many sums as are in flight.
 ROWS_OF_32: Sequence[int] = (0, 12, 12, 8, 6)
 ROWS_OF_16: Sequence[int] = (0, 8, 6)
+# A tile of packed strips: of those shapes, the one that reads least from the caches.
+PACKED_VECTORS = 2
+FEWER = 3  # times: the next size of tiles, where the number of rows is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +35,27 @@ class Matrix:
 
     def at(self, e: Emitter, row: Value, column: Value) -> Value:
         place = _sum(e, _times(e, row, self.down), _times(e, column, self.across))
-        return e.define("ptr", f"getelementptr float, {self.start}, {place}")
+        return _moved(e, self.start, place)
+
+    def from_(self, e: Emitter, row: Value, column: Value) -> Matrix:
+        """Without the rows and columns before these."""
+        return replace(self, start=self.at(e, row, column))
+
+
+@dataclass(frozen=True, slots=True)
+class Strips:
+    """So many `columns` of the right operand lie together, then, `step` elements on, the next."""
+
+    columns: int
+    step: Value
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """result = left * right: `rows` by `columns`, each a sum of `steps`. The columns of `right` and
-    of `result` lie side by side; the latter may have room for whole vectors of them."""
+    """result = left * right: `rows` by `columns`, each a sum of `steps`. The columns of `right` (in
+    a strip, where there are `strips`) and of `result` lie side by side; the latter may have room
+    for whole vectors of them. `is_first`: whether `result` is to be written, not added to; None:
+    it is."""
 
     left: Matrix
     right: Matrix
@@ -44,28 +64,90 @@ class Product:
     columns: Value
     steps: Value
     has_room: bool
+    strips: Strips | None = None
+    is_first: Value | None = None
+
+    def right_at(self, e: Emitter, column: Value) -> Value:
+        """The first step of a column."""
+        if self.strips is None:
+            return self.right.at(e, e.i64(0), column)
+        width = e.i64(self.strips.columns)
+        before = _times(e, _divided(e, column, width), self.strips.step)
+        return _moved(e, self.right.start, _sum(e, before, _rest(e, column, width)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Strip:
+    """So many `columns` from one on. `mask`: those of the last vector that exist, None for all."""
+
+    column: Value
+    columns: int
+    mask: Value | None
 
 
 def multiply(e: Emitter, product: Product) -> None:
-    """Strips of columns, so that one of the right operand stays in L1 while rows go by."""
-    heights = ROWS_OF_32 if e.has_avx512 else ROWS_OF_16
-    for low, high, columns in _pieces(e, product.columns, (len(heights) - 1) * e.width, e.width):
-        _each(e, low, high, columns, partial(_strip, e, product, heights, columns))
+    """All blocks of steps for a strip of columns, or, where the columns are fewer, all strips for a
+    block: so L2 has to hold only the rows' steps of the left operand, or only their columns."""
+    if _is_less(product.columns, product.steps):
+        _each_block(e, product, lambda part: _each_strip(e, part, partial(_rows, e, part)))
+    else:
+        _each_strip(e, product, lambda s: _each_block(e, product, lambda part: _rows(e, part, s)))
 
 
-def _strip(
-    e: Emitter, product: Product, heights: Sequence[int], columns: int, column: Value
-) -> None:
-    wide = -(-columns // e.width)
-    mask = _mask(e, product.columns, column, columns)
-    for low, high, rows in _pieces(e, product.rows, heights[wide], 1):
-        tile = _Tile(product, rows, wide, column, mask)
+def _is_less(a: Value, b: Value) -> bool:
+    return not a.text.startswith("%") and not b.text.startswith("%") and int(a.text) < int(b.text)
+
+
+def _each_block(e: Emitter, product: Product, inside: Callable[[Product], None]) -> None:
+    steps = product.steps
+    if not steps.text.startswith("%") and int(steps.text) <= STEPS:
+        inside(product)
+        return
+
+    def block(first: Value, carried: Sequence[Value]) -> Sequence[Value]:
+        zero = e.i64(0)
+        part = replace(
+            product,
+            left=product.left.from_(e, zero, first),
+            right=product.right.from_(e, first, zero),
+            steps=e.intrinsic("smin", e.binary("sub", steps, first), e.i64(STEPS)),
+            is_first=e.compare("eq", first, zero),
+        )
+        inside(part)
+        return carried
+
+    at_least_one = e.intrinsic("smax", steps, e.i64(1))
+    e.loop(e.i64(0), at_least_one, e.i64(STEPS), [], block)
+
+
+def _each_strip(e: Emitter, product: Product, inside: Callable[[_Strip], None]) -> None:
+    """As wide as a tile in registers."""
+    widest = (len(_heights(e)) - 1) * e.width
+    if product.strips is not None:
+        widest = min(PACKED_VECTORS * e.width, product.strips.columns)
+
+    def strip(columns: int, column: Value) -> None:
+        inside(_Strip(column, columns, _mask(e, product.columns, column, columns)))
+
+    for low, high, columns in _pieces(e, product.columns, widest, e.width):
+        _each(e, low, high, columns, partial(strip, columns))
+
+
+def _heights(e: Emitter) -> Sequence[int]:
+    return ROWS_OF_32 if e.has_avx512 else ROWS_OF_16
+
+
+def _rows(e: Emitter, product: Product, strip: _Strip) -> None:
+    """Tile after tile; the strip stays in L1."""
+    vectors = -(-strip.columns // e.width)
+    for low, high, rows in _pieces(e, product.rows, _heights(e)[vectors], 1):
+        tile = _Tile(product, rows, vectors, strip.column, strip.mask)
         _each(e, low, high, rows, partial(tile.print, e))
 
 
 @dataclass(frozen=True, slots=True)
 class _Tile:
-    """`mask`: the columns of the last vector that exist, None for all."""
+    """`mask`: as in `_Strip`."""
 
     product: Product
     rows: int
@@ -76,13 +158,15 @@ class _Tile:
     def print(self, e: Emitter, row: Value) -> None:
         product = self.product
         left = product.left.at(e, row, e.i64(0))
-        right = product.right.at(e, e.i64(0), self.column)
+        right = product.right_at(e, self.column)
         zero = e.constant(0.0, "float")
+        # Packed strips have whole vectors.
+        mask_of_right = self.mask if product.strips is None else None
 
         def step(number: Value, sums: Sequence[Value]) -> Sequence[Value]:
             place = _times(e, number, product.right.down)
             vectors = [
-                memory.load(e, F32, self._vector(e, right, place, k), 1, self._of(k, self.mask))
+                memory.load(e, F32, self._vector(e, right, place, k), 1, self._of(k, mask_of_right))
                 for k in range(self.vectors)
             ]
             added = []
@@ -101,7 +185,14 @@ class _Tile:
             start = product.result.at(e, _sum(e, row, e.i64(k)), self.column)
             for j in range(self.vectors):
                 place = self._vector(e, start, e.i64(0), j)
-                memory.store(e, F32, place, 1, sums[k * self.vectors + j], self._of(j, mask))
+                self._store(e, place, sums[k * self.vectors + j], self._of(j, mask))
+
+    def _store(self, e: Emitter, place: Value, total: Value, mask: Value | None) -> None:
+        if (is_first := self.product.is_first) is not None:
+            before = memory.load(e, F32, place, 1, mask)
+            nothing = e.constant(0.0, "float")
+            total = e.binary("fadd", e.select(is_first, nothing, before), total)
+        memory.store(e, F32, place, 1, total, mask)
 
     def _vector(self, e: Emitter, start: Value, offset: Value, number: int) -> Value:
         return _moved(e, start, _sum(e, offset, e.i64(number * e.width)))
@@ -115,16 +206,25 @@ Pieces = list[tuple[Value, Value, int]]
 
 def _pieces(e: Emitter, extent: Value, most: int, unit: int) -> Pieces:
     """(from, to, step): steps of at most `most` and about equal; then what is left, as one step if
-    the extent is known, else in steps of `unit`."""
+    the extent is known, else in fewer and fewer, down to `unit`."""
     if extent.text.startswith("%"):
-        border = e.binary("sub", extent, e.binary("srem", extent, e.i64(most)))
-        return [(e.i64(0), border, most), (border, extent, unit)]
+        return _pieces_of_unknown(e, extent, most, unit)
     known = int(extent.text)
-    steps = max(1, -(-known // most))
-    step = max(1, -(-known // (steps * unit))) * unit
+    count = max(1, -(-known // most))
+    step = max(1, -(-known // (count * unit))) * unit
     whole = known // step * step
     ends = [(0, whole, step), (whole, known, known - whole)]
     return [(e.i64(low), e.i64(high), size) for low, high, size in ends if low < high]
+
+
+def _pieces_of_unknown(e: Emitter, extent: Value, most: int, unit: int) -> Pieces:
+    found: Pieces = []
+    low, step = e.i64(0), most
+    while step > unit:
+        whole = e.binary("sub", extent, e.binary("srem", extent, e.i64(step)))
+        found.append((low, whole, step))
+        low, step = whole, max(step // (FEWER * unit) * unit, unit)
+    return [*found, (low, extent, unit)]
 
 
 def _mask(e: Emitter, extent: Value, column: Value, columns: int) -> Value | None:
@@ -147,6 +247,16 @@ def _each(e: Emitter, low: Value, high: Value, step: int, inside: Callable[[Valu
         return carried
 
     e.loop(low, high, e.i64(step), [], run)
+
+
+def _divided(e: Emitter, a: Value, b: Value) -> Value:
+    known = not a.text.startswith("%")
+    return e.i64(int(a.text) // int(b.text)) if known else e.binary("udiv", a, b)
+
+
+def _rest(e: Emitter, a: Value, b: Value) -> Value:
+    known = not a.text.startswith("%")
+    return e.i64(int(a.text) % int(b.text)) if known else e.binary("urem", a, b)
 
 
 def _moved(e: Emitter, start: Value, offset: Value) -> Value:

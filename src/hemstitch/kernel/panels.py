@@ -1,0 +1,108 @@
+"""Where the right operand of a product lies for printers that multiply tiles.
+
+Where it is, if that is near: columns side by side, and few enough to stay in a cache. Else it is
+packed: strips of columns, each with its steps one behind the other, so that a tile of the product
+reads memory in order (Goto and van de Geijn, Anatomy of High-Performance Matrix Multiplication,
+section 4). A matrix that all rows of a nest multiply with is packed by all tasks, once, in a phase
+before; one that belongs to some rows by the task that has these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from hemstitch.ir.dims import Dim, quotient
+from hemstitch.kernel.index import Axis, Index, at
+from hemstitch.kernel.nodes import Buffer, Loop, Nest, Stmt, Store
+from hemstitch.kernel.rewrite import Rewriter
+
+STRIP = 32  # columns: two vectors of AVX-512, four of AVX2
+NEAR = 1 << 16  # elements of an operand that stays in L2 whatever lies around it
+
+# Of an element in a column, and of which copy of the loops: the name of its value, and the
+# statements that make it.
+Element = Callable[[Index, int], tuple[str, Sequence[Stmt]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Strips:
+    """Columns cut into `outer` strips of `inner`, the last of which may have fewer."""
+
+    outer: Axis
+    inner: Axis
+
+    @staticmethod
+    def of(columns: Axis) -> Strips:
+        extent = columns.extent
+        width = STRIP // 2 if isinstance(extent, int) and extent <= STRIP // 2 else STRIP
+        outer = Axis(f"{columns.name}s", quotient(extent + (width - 1), width))
+        return Strips(outer, Axis(f"{columns.name}i", width, outer, extent))
+
+    @property
+    def width(self) -> int:
+        assert isinstance(self.inner.extent, int)
+        return self.inner.extent
+
+    def column(self) -> Index:
+        """Which of all."""
+        return at(self.outer).scaled(self.width) + at(self.inner)
+
+    def loop(self, columns: Axis, body: Sequence[Stmt]) -> Loop:
+        """`body` in each of `columns`, strip after strip."""
+        cut = Rewriter({}, lambda index: index.substitute({columns: self.column()}))
+        inside = tuple(cut.statement(statement) for statement in body)
+        return Loop(self.outer, (Loop(self.inner, inside, lanes=True),), lanes=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """A right operand in strips, in `buffer`. `steps`: what its product adds up along."""
+
+    strips: Strips
+    steps: Axis
+    buffer: Buffer
+
+    def place(self, strips: Strips, first: Dim = 0) -> Index:
+        """Of an element; `first`: the column where `strips` begin."""
+        width = self.strips.width
+        strip = at(strips.outer).scaled(self.steps.extent * width) + at(strips.inner)
+        return (strip + at(self.steps).scaled(width)).shifted(first * self.steps.extent)
+
+    def loops(self, element: Element) -> list[Stmt]:
+        """Filled by one task."""
+        return [
+            Loop(run.outer, self._strip(element, run, first), lanes=False)
+            for run, first in self._runs()
+        ]
+
+    def nests(self, element: Element) -> list[Nest]:
+        """Filled by all."""
+        why = f"{self.buffer.name}: {self.buffer.why}"
+        weight = self.steps.extent * self.strips.width
+        return [
+            Nest((run.outer,), (), self._strip(element, run, first), (), weight, why)
+            for run, first in self._runs()
+        ]
+
+    def _runs(self) -> Iterator[tuple[Strips, int]]:
+        """Whole strips apart from what is left of one, each with its first column: only loops of
+        one length are printed as squares (`crossing.py`)."""
+        width, columns = self.strips.width, self.strips.inner.limit
+        if not isinstance(columns, int):
+            yield self.strips, 0
+            return
+        whole, rest = divmod(columns, width)
+        if whole:
+            outer = Axis(self.strips.outer.name, whole)
+            yield Strips(outer, Axis(self.strips.inner.name, width)), 0
+        if rest:
+            inner = Axis(self.strips.inner.name, rest)
+            yield Strips(Axis(self.strips.outer.name, 1), inner), whole * width
+
+    def _strip(self, element: Element, run: Strips, first: int) -> tuple[Stmt, ...]:
+        column = at(run.outer).scaled(self.strips.width) + at(run.inner)
+        value, made = element(column.shifted(first), first // self.strips.width)
+        stored = Store(self.buffer, self.place(run, first), value)
+        lanes = Loop(run.inner, (*made, stored), lanes=True)
+        return (Loop(self.steps, (lanes,), lanes=False),)
