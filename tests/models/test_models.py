@@ -65,6 +65,17 @@ def error(value: Tensor, exact: Tensor) -> float:
 @pytest.mark.parametrize("precision", FLOOR, ids=lambda precision: str(precision)[6:])
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_no_less_exact_than_eager(name: str, precision: torch.dtype) -> None:
+    assert_no_less_exact(name, precision)
+
+
+@pytest.mark.usefixtures("kernels_multiply")
+@pytest.mark.parametrize("precision", FLOOR, ids=lambda precision: str(precision)[6:])
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_no_less_exact_where_kernels_multiply(name: str, precision: torch.dtype) -> None:
+    assert_no_less_exact(name, precision)
+
+
+def assert_no_less_exact(name: str, precision: torch.dtype) -> None:
     model, batch = made(name)
     exact = results(model, batch, torch.float64, compiled=False)
     eager = results(model, batch, precision, compiled=False)
