@@ -32,6 +32,7 @@ from hemstitch.kernel.nodes import (
 from hemstitch.passes.engine import Rule, rewrite
 from hemstitch.stitch.machine import Machine, MatrixUnits
 from hemstitch.stitch.online import is_long
+from hemstitch.stitch.probe import ProductProbe
 from hemstitch.stitch.products import COLUMNS, LEAST_TILE, MOST_ROWS
 from hemstitch.stitch.views import broken_at
 
@@ -158,6 +159,10 @@ def _gain(product: Node, opened: Opened, clustering: Clustering, cluster: Cluste
 def _longer(product: Node, clustering: Clustering, cluster: Cluster) -> float:
     """Seconds that a kernel of ours multiplies longer than the library."""
     machine, hints = clustering.trials.machine, clustering.work.hints
+    measured = _measured(product, machine)
+    if measured is not None:
+        by_library, ours = measured
+        return ours - by_library
     units = machine.products[product.inputs[0].type.dtype.bytes]
     work = evaluate(product.type.size * product.inputs[0].shape[-1], hints)
     kernel = clustering.trials.stitched([clustering.group_of(cluster)], "attempt").kernel
@@ -166,6 +171,21 @@ def _longer(product: Node, clustering: Clustering, cluster: Cluster) -> float:
     else:
         ours = _multiplied(work, units) + _packed(kernel, units, hints, machine.threads)
     return ours - _by_library(work, units)
+
+
+def _measured(product: Node, machine: Machine) -> tuple[float, float] | None:
+    """Of this very product, by the library and by a kernel; None where that is not measured."""
+    sizes = (*product.inputs[0].shape, product.shape[-1])
+    if machine.measured is None or len(sizes) != 3:
+        return None
+    known = [size for size in sizes if isinstance(size, int) and size > 0]
+    if len(known) < len(sizes):
+        return None
+    rows, steps, columns = known
+    dtype, on = product.inputs[0].type.dtype, (machine.threads, machine.lanes)
+    by_library = machine.measured.get(ProductProbe("library", dtype, rows, steps, columns, *on))
+    ours = machine.measured.get(ProductProbe("kernel", dtype, rows, steps, columns, *on))
+    return None if by_library is None or ours is None else (by_library, ours)
 
 
 def _by_library(work: int, units: MatrixUnits) -> float:

@@ -42,12 +42,25 @@ from hemstitch.kernel.nodes import (
 from hemstitch.kernel.panels import NEAR, Panel, Strips
 from hemstitch.kernel.rewrite import Rewriter, defined, used
 
-MOST_ROWS = 64  # of a block that reads panels beyond L2
 LEAST_BLOCKS = 4  # of a thread
 TILE = 1 << 17  # elements of its rows that stay in L2: half of one of 1 MB
 EVEN = 4
 PAGE = 1 << 10  # elements: rows this far apart lie in one set of a cache
 VECTOR = 16  # elements: rows of a tile start at whole vectors, whatever the target
+
+
+@dataclass(frozen=True, slots=True)
+class Blocking:
+    """How products that read panels are cut. `rows`: of a block, at most; `columns`: of a strip;
+    `steps`: of a strip that stays in L1 while the rows go by. The usual ones are near the best on
+    every processor that was tried."""
+
+    rows: int = 64
+    columns: int = 32
+    steps: int = 384
+
+
+USUAL = Blocking()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +112,16 @@ class Blocked:
     panels: Sequence[Nest]
 
 
-def blocked(kernel: Kernel, threads: int) -> Kernel:
+def blocked(kernel: Kernel, threads: int, blocking: Blocking = USUAL) -> Kernel:
     """The same kernel with products of tiles, in nests whose rows can go by in blocks; these are
     dealt out to so many threads."""
     if not any(isinstance(statement, Contract) for statement in statements(kernel)):
         return kernel
     buffers, phases, panels = list(kernel.buffers), list[Phase](), list[Nest]()
     for phase in kernel.phases:
-        found = [in_blocks(nest, threads) or Blocked(nest, (), ()) for nest in phase.nests]
+        found = [
+            in_blocks(nest, threads, blocking) or Blocked(nest, (), ()) for nest in phase.nests
+        ]
         phases.append(replace(phase, nests=tuple(block.nest for block in found)))
         buffers += (buffer for block in found for buffer in block.buffers)
         panels += (nest for block in found for nest in block.panels)
@@ -119,11 +134,11 @@ def blocked(kernel: Kernel, threads: int) -> Kernel:
     return replace(changed, buffers=tuple(kept))
 
 
-def in_blocks(nest: Nest, threads: int) -> Blocked | None:
+def in_blocks(nest: Nest, threads: int, blocking: Blocking = USUAL) -> Blocked | None:
     """A nest with products over blocks of rows."""
     if not any(isinstance(statement, Contract) for statement in walk(nest.body)):
         return None
-    blocks = _Blocks(nest, threads)
+    blocks = _Blocks(nest, threads, blocking)
     try:
         return Blocked(blocks.nest(), blocks.buffers, blocks.shared)
     except _Unblockable:
@@ -147,9 +162,10 @@ class _Part:
 class _Blocks:
     """One nest, its last row axis cut into `block` and `inner`."""
 
-    def __init__(self, nest: Nest, threads: int) -> None:
+    def __init__(self, nest: Nest, threads: int, blocking: Blocking) -> None:
         self.old = nest
         self.threads = threads
+        self.blocking = blocking
         self.buffers: list[Buffer] = []
         self.panels: list[Stmt] = []
         self.shared: list[Nest] = []
@@ -160,7 +176,7 @@ class _Blocks:
         if not nest.rows or any(a.outer is nest.rows[-1] for a in _axes(nest.body)):
             raise _Unblockable
         *outer, row = nest.rows
-        self.rows = _rows_of_block(row.extent, _most_rows(nest, self.threads))
+        self.rows = _rows_of_block(row.extent, _most_rows(nest, self.threads, self.blocking.rows))
         block = Axis(f"{row.name}b", quotient(row.extent + (self.rows - 1), self.rows))
         self.inner = Axis(f"{row.name}e", self.rows, block, row.extent)
         self.cut: Mapping[Variable, Index] = {row: at(block).scaled(self.rows) + at(self.inner)}
@@ -246,7 +262,8 @@ class _Blocks:
     def _packed(
         self, contract: Contract, lanes: Axis, needed: Sequence[Stmt]
     ) -> tuple[Load, Strips]:
-        strips, steps, name = Strips.of(lanes), contract.axis, f"{contract.name}_right"
+        strips, steps = Strips.of(lanes, self.blocking.columns), contract.axis
+        name = f"{contract.name}_right"
         is_shared = not operands_of(needed) and _belongs_to_all(needed, self.old.rows)
         buffer = self._new(
             *(name, strips.outer.extent * strips.width * steps.extent, "strips of an operand"),
@@ -339,7 +356,7 @@ class _Reach:
         ]
 
 
-def _most_rows(nest: Nest, threads: int) -> int:
+def _most_rows(nest: Nest, threads: int, most: int) -> int:
     """Of a block. Sums of rows in single precision grow no longer than `EPILOGUE_ROWS`. What is
     beyond L2 is read the less often the more rows there are, but either their steps or their
     columns stay there (`codegen/llvm/products.py`), and each thread has several blocks."""
@@ -358,7 +375,7 @@ def _most_rows(nest: Nest, threads: int) -> int:
     assert isinstance(rows, int)
     fitting = TILE // max(min(a, b) for a, b in known)
     fair = rows // (threads * LEAST_BLOCKS)
-    return max(min(fitting, fair, MOST_ROWS), EPILOGUE_ROWS)
+    return max(min(fitting, fair, most), EPILOGUE_ROWS)
 
 
 def _rows_of_block(extent: Dim, most: int) -> int:

@@ -64,11 +64,9 @@ class Index:
     constant: Dim = 0
 
     def __add__(self, other: Index) -> Index:
-        total = dict(self.terms)
-        for variable, coefficient in other.terms:
-            total[variable] = total.get(variable, 0) + coefficient
-        ordered = sorted(_nonzero(total.items()), key=lambda term: term[0].name)
-        return Index(tuple(ordered), self.constant + other.constant)
+        if not other.terms:
+            return Index(self.terms, self.constant + other.constant)
+        return linear((self, other), (1, 1))
 
     def scaled(self, factor: Dim) -> Index:
         if factor == 0:
@@ -83,10 +81,11 @@ class Index:
         return dict(self.terms).get(variable, 0)
 
     def substitute(self, values: Mapping[Variable, Index]) -> Index:
-        result = Index((), self.constant)
-        for variable, coefficient in self.terms:
-            result += values.get(variable, Index(((variable, 1),))).scaled(coefficient)
-        return result
+        if values.keys().isdisjoint(variable for variable, _ in self.terms):
+            return self
+        found = [values.get(variable, at(variable)) for variable, _ in self.terms]
+        scales = [coefficient for _, coefficient in self.terms]
+        return linear(found, scales).shifted(self.constant)
 
     def __str__(self) -> str:
         parts = [
@@ -113,10 +112,19 @@ def expand(index: Index) -> Index:
 
 def linear(indices: Iterable[Index], strides: Iterable[Dim]) -> Index:
     """sum of index * stride."""
-    total = Index()
+    total: dict[Variable, Dim] = {}
+    constant: Dim = 0
     for index, stride in zip(indices, strides):
-        total += index.scaled(stride)
-    return total
+        constant = constant + index.constant * stride
+        for variable, coefficient in index.terms:
+            total[variable] = total.get(variable, 0) + coefficient * stride
+    return ordered(total, constant)
+
+
+def ordered(coefficients: Mapping[Variable, Dim], constant: Dim) -> Index:
+    """Of variables with these coefficients, those that are 0 left out."""
+    terms = sorted(_nonzero(coefficients.items()), key=lambda term: term[0].name)
+    return Index(tuple(terms), constant)
 
 
 def largest(index: Index) -> Dim:

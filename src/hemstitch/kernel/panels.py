@@ -17,7 +17,6 @@ from hemstitch.kernel.index import Axis, Index, at
 from hemstitch.kernel.nodes import Buffer, Loop, Nest, Stmt, Store
 from hemstitch.kernel.rewrite import Rewriter
 
-STRIP = 32  # columns: two vectors of AVX-512, four of AVX2
 NEAR = 1 << 16  # elements of an operand that stays in L2 whatever lies around it
 
 # Of an element in a column, and of which copy of the loops: the name of its value, and the
@@ -33,9 +32,10 @@ class Strips:
     inner: Axis
 
     @staticmethod
-    def of(columns: Axis) -> Strips:
+    def of(columns: Axis, width: int) -> Strips:
+        """As wide as that, or half as wide where there are no more columns."""
         extent = columns.extent
-        width = STRIP // 2 if isinstance(extent, int) and extent <= STRIP // 2 else STRIP
+        width = width // 2 if isinstance(extent, int) and extent <= width // 2 else width
         outer = Axis(f"{columns.name}s", quotient(extent + (width - 1), width))
         return Strips(outer, Axis(f"{columns.name}i", width, outer, extent))
 

@@ -17,6 +17,7 @@ from hemstitch.fusion.plan import KernelStep, LibraryStep, Plan, Step
 from hemstitch.ir.dims import Dim, evaluate, symbol, symbols
 from hemstitch.ir.graph import Node
 from hemstitch.ir.types import DType
+from hemstitch.kernel.blocked import USUAL, Blocking
 from hemstitch.kernel.nodes import Kernel
 from hemstitch.options import Options
 from hemstitch.runtime import jit
@@ -24,6 +25,8 @@ from hemstitch.runtime.assemble import Launch
 from hemstitch.runtime.background import CODE_GENERATOR
 from hemstitch.runtime.interpret import evaluate as evaluate_nodes
 from hemstitch.runtime.progress import with_bar
+from hemstitch.runtime.remembered import folder
+from hemstitch.runtime.tune import Tuner
 from hemstitch.stitch.group import Group, Tensor
 
 
@@ -40,10 +43,12 @@ def build(plan: Plan, options: Options, device: torch.device | None = None) -> l
         "interpret": partial(_emulated, options.check),
         "cuda": partial(_on_gpu, index, options.tune),
     }
-    make = makers.get(options.target, _native)
-    if make is not _native and plan.kernels:
+    make = makers.get(options.target)
+    if make is None:
+        make = partial(_native, Tuner(folder("tuned")) if options.tune else None)
+    elif plan.kernels:
         _check_triton(options.target)
-    is_tuned = options.tune and options.target == "cuda"
+    is_tuned = options.tune and options.target != "interpret"
     steps = with_bar(plan.steps, "tuning kernels", sys.stderr) if is_tuned else plan.steps
     return [
         None if isinstance(step, LibraryStep) else _build_step(step, make, options.strict)
@@ -51,14 +56,16 @@ def build(plan: Plan, options: Options, device: torch.device | None = None) -> l
     ]
 
 
-def program_of(step: KernelStep) -> Program:
+def program_of(step: KernelStep, blocking: Blocking = USUAL) -> Program:
     """Machine-independent of the kernel's name, so that equal kernels are compiled once."""
     kernel = step.stitched.kernel
-    return print_kernel(Kernel("kernel", kernel.buffers, kernel.phases), jit.host_target())
+    return print_kernel(
+        Kernel("kernel", kernel.buffers, kernel.phases), jit.host_target(), blocking
+    )
 
 
-def _native(step: KernelStep) -> Launch:
-    program = program_of(step)
+def _native(tuner: Tuner | None, step: KernelStep) -> Launch:
+    program = program_of(step, USUAL if tuner is None else tuner.blocking(step))
     entry = _loaded(program.text, program.entry)
     return Launch(entry, step.stitched.tensors, program.sizes, program.scratch_bytes)
 

@@ -22,6 +22,7 @@ from hemstitch.ir.dims import Dim
 from hemstitch.ir.graph import Graph, Node, Op, Output, toposort
 from hemstitch.ir.ops import OPS, is_reduction
 from hemstitch.ir.types import DType, TensorType, contiguous_strides
+from hemstitch.kernel.blocked import USUAL, Blocking
 from hemstitch.options import Options
 from hemstitch.runtime.background import CODE_GENERATOR
 from hemstitch.runtime.dtypes import TORCH_DTYPES
@@ -55,6 +56,12 @@ def _by_library(probe: ProductProbe) -> float:
 
 
 def _by_kernel(probe: ProductProbe) -> float:
+    with _threads(probe.threads):
+        return seconds_of(bare_product(probe), probe.threads)
+
+
+def bare_product(probe: ProductProbe) -> KernelStep:
+    """A kernel that does nothing else."""
     builder, shapes = Builder(), ((probe.rows, probe.steps), (probe.columns, probe.steps))
     left, right = (
         builder.input(name, place, shape, probe.dtype, contiguous_strides(shape))
@@ -70,9 +77,7 @@ def _by_kernel(probe: ProductProbe) -> float:
         {},
     )
     machine = generic_cpu(probe.threads, probe.lanes)
-    step = KernelStep((group,), stitch([group], machine, "product"))
-    with _threads(probe.threads):
-        return seconds_of(step, probe.threads)
+    return KernelStep((group,), stitch([group], machine, "product"))
 
 
 @contextmanager
@@ -86,12 +91,12 @@ def _threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def seconds_of(step: KernelStep, threads: int) -> float:
+def seconds_of(step: KernelStep, threads: int, blocking: Blocking = USUAL) -> float:
     """Of calls on the same tensors, in at most so many threads. All are ones, which every operation
     takes."""
     kernel, hint = step.stitched.kernel, step.groups[0].hint
     with CODE_GENERATOR:
-        program = print_kernel(kernel, replace(host_target(), threads=threads))
+        program = print_kernel(kernel, replace(host_target(), threads=threads), blocking)
         entry = load(program.text, program.entry)
     with _disable_current_modes():  # PyTorch compiles among fake tensors
         tensors = [_ones(tensor, hint) for tensor in step.stitched.tensors]

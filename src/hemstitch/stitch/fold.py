@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import permutations
 
 from hemstitch.ir.dims import product
-from hemstitch.kernel.index import Axis, Index, at
+from hemstitch.kernel.index import Axis, Index, at, ordered
 from hemstitch.stitch.refusal import Refused
 
 
@@ -24,19 +24,15 @@ class Folding:
 
     def index(self, index: Index) -> Index:
         """The same position in terms of folded axes."""
-        result = index
+        found = dict(index.terms)
         for axis, parts in self.merged.items():
-            step = result.coefficient(parts[-1])
-            expected = Index()
-            scale = step
+            step = scale = found.get(parts[-1], 0)
             for part in reversed(parts):
-                expected += at(part).scaled(scale)
+                if found.pop(part, 0) != scale:
+                    raise Refused("fold", f"{index} does not walk {axis} as one")
                 scale = scale * part.extent
-            rest = result + expected.scaled(-1)
-            if any(rest.coefficient(part) != 0 for part in parts):
-                raise Refused("fold", f"{index} does not walk {axis} as one")
-            result = rest + at(axis).scaled(step)
-        return result
+            found[axis] = step
+        return ordered(found, index.constant)
 
 
 def fold(
@@ -48,7 +44,7 @@ def fold(
     domain (loops of a root, what it reduces) has both or neither."""
     merged: dict[Axis, tuple[Axis, ...]] = {}
     current = dict.fromkeys(axes)
-    addresses, domains = list(addresses), list(domains)
+    addresses, domains = list(dict.fromkeys(addresses)), list(dict.fromkeys(domains))
     while True:
         pair = next(
             (

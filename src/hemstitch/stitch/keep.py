@@ -24,10 +24,10 @@ def kept_values(
     for node in group.members:
         if not any(node in loop for loop in loops):
             continue
-        cost[node] = OPS[node.op].flops + sum(_cost(x, cost) for x in set(node.inputs))
+        own = KEEP_COST if node.op is Op.DOT else OPS[node.op].flops  # a product is added up once
+        cost[node] = own + sum(_cost(x, cost) for x in set(node.inputs))
         first = candidates.get(node)
-        is_cheap = cost[node] < KEEP_COST and node.op is not Op.DOT  # a product is added up once
-        if first is None or is_cheap:
+        if first is None or cost[node] < KEEP_COST:
             continue
         if any(
             node in loop and _is_frontier(node, loop, loops[first]) for loop in loops[first + 1 :]

@@ -15,7 +15,7 @@ from hemstitch.codegen.llvm.emitter import Emitter, Value
 from hemstitch.codegen.llvm.layout import ScratchLayout, scratch_layout
 from hemstitch.codegen.llvm.nest import STATUS, NestPrinter, Slot
 from hemstitch.ir.dims import Dim, SymbolicDim, product, total
-from hemstitch.kernel.blocked import blocked
+from hemstitch.kernel.blocked import USUAL, Blocking, blocked
 from hemstitch.kernel.nodes import Buffer, Kernel, Nest, Phase
 from hemstitch.kernel.one_by_one import one_by_one
 from hemstitch.kernel.serial import serial
@@ -91,15 +91,18 @@ def work(kernel: Kernel) -> Dim:
     return max(ints) if len(ints) == len(known) else total(known)
 
 
-def print_kernel(kernel: Kernel, target: Target) -> Program:
-    kernel = serial(blocked(one_by_one(kernel), target.threads))
+def print_kernel(kernel: Kernel, target: Target, blocking: Blocking = USUAL) -> Program:
+    """`blocking`: of products of matrices."""
+    kernel = serial(blocked(one_by_one(kernel), target.threads, blocking))
     layout = scratch_layout(kernel, target.threads)
     declarations: dict[str, str] = {}
     texts: dict[str, str] = {}  # body -> function name: equal nests are printed once
     calls: dict[Nest, _Call] = {}
     for phase in kernel.phases:
         for nest in phase.nests:
-            calls[nest] = _print_nest(nest, kernel.name, layout, target, declarations, texts)
+            emitter = _emitter(target.lanes, declarations, target.has_avx512)
+            printer = NestPrinter(emitter, layout, blocking.steps)
+            calls[nest] = _print_nest(nest, kernel.name, printer, texts)
     table = _Table(kernel, layout, calls)
     functions = [_define(name, NEST_PARAMETERS, body) for body, name in texts.items()]
     functions.append(_phases(table, calls, target, declarations))
@@ -128,15 +131,11 @@ def _emitter(lanes: int, declarations: dict[str, str], has_avx512: bool = False)
 def _print_nest(
     nest: Nest,
     kernel_name: str,
-    layout: ScratchLayout,
-    target: Target,
-    declarations: dict[str, str],
+    printer: NestPrinter,
     texts: dict[str, str],
 ) -> _Call:
-    e = _emitter(target.lanes, declarations, target.has_avx512)
-    printer = NestPrinter(e, layout)
     printer.print(nest)
-    body = "\n".join(e.lines)
+    body = "\n".join(printer.emitter.lines)
     name = texts.setdefault(body, f"{kernel_name}_nest{len(texts)}")
     return _Call(name, tuple(printer.slots))
 

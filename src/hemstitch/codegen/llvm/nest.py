@@ -54,6 +54,7 @@ class NestPrinter:
 
     emitter: Emitter
     layout: ScratchLayout
+    steps: int  # of a product's blocks
     slots: dict[Slot, Value] = field(default_factory=dict)
     _names: dict[str, list[Value]] = field(default_factory=dict)
     _accumulators: dict[str, reduce.Accumulator] = field(default_factory=dict)
@@ -161,7 +162,7 @@ class NestPrinter:
             case Loop(axis, body, lanes):
                 tile = TileProduct.of(statement)
                 if tile is not None:
-                    products.multiply(self.emitter, self._product(tile))
+                    products.multiply(self.emitter, self._product(tile), self.steps)
                 elif lanes and self._lanes is None:
                     self._lane_loop(axis, body)
                 elif not self._is_doubled(statement):

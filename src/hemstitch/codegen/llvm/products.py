@@ -15,13 +15,10 @@ from hemstitch.codegen.llvm.emitter import Emitter, Value
 from hemstitch.ir.types import DType
 
 F32 = DType.F32
-STEPS = 384  # of a block: 48 KB of a strip
 # Rows of a tile, by how many vectors it is wide: what fits 32 and 16 registers beside the vectors
 # of the right operand and an element of the left, and at least as many sums as are in flight.
 ROWS_OF_32: Sequence[int] = (0, 12, 12, 8, 6)
 ROWS_OF_16: Sequence[int] = (0, 8, 6)
-# A tile of packed strips: of those shapes, the one that reads least from the caches.
-PACKED_VECTORS = 2
 FEWER = 3  # times: the next size of tiles, where the number of rows is not known
 
 
@@ -85,22 +82,23 @@ class _Strip:
     mask: Value | None
 
 
-def multiply(e: Emitter, product: Product) -> None:
-    """All blocks of steps for a strip of columns, or, where the columns are fewer, all strips for a
-    block: so L2 has to hold only the rows' steps of the left operand, or only their columns."""
+def multiply(e: Emitter, product: Product, steps: int) -> None:
+    """All blocks of so many `steps` for a strip of columns, or, where the columns are fewer, all
+    strips for a block: so L2 has to hold only the rows' steps of the left operand, or only their
+    columns."""
     if _is_less(product.columns, product.steps):
-        _each_block(e, product, lambda part: _each_strip(e, part, partial(_rows, e, part)))
+        _each_block(e, product, steps, lambda p: _each_strip(e, p, partial(_rows, e, p)))
     else:
-        _each_strip(e, product, lambda s: _each_block(e, product, lambda part: _rows(e, part, s)))
+        _each_strip(e, product, lambda s: _each_block(e, product, steps, lambda p: _rows(e, p, s)))
 
 
 def _is_less(a: Value, b: Value) -> bool:
     return not a.text.startswith("%") and not b.text.startswith("%") and int(a.text) < int(b.text)
 
 
-def _each_block(e: Emitter, product: Product, inside: Callable[[Product], None]) -> None:
+def _each_block(e: Emitter, product: Product, size: int, inside: Callable[[Product], None]) -> None:
     steps = product.steps
-    if not steps.text.startswith("%") and int(steps.text) <= STEPS:
+    if not steps.text.startswith("%") and int(steps.text) <= size:
         inside(product)
         return
 
@@ -110,26 +108,28 @@ def _each_block(e: Emitter, product: Product, inside: Callable[[Product], None])
             product,
             left=product.left.from_(e, zero, first),
             right=product.right.from_(e, first, zero),
-            steps=e.intrinsic("smin", e.binary("sub", steps, first), e.i64(STEPS)),
+            steps=e.intrinsic("smin", e.binary("sub", steps, first), e.i64(size)),
             is_first=e.compare("eq", first, zero),
         )
         inside(part)
         return carried
 
     at_least_one = e.intrinsic("smax", steps, e.i64(1))
-    e.loop(e.i64(0), at_least_one, e.i64(STEPS), [], block)
+    e.loop(e.i64(0), at_least_one, e.i64(size), [], block)
 
 
 def _each_strip(e: Emitter, product: Product, inside: Callable[[_Strip], None]) -> None:
     """As wide as a tile in registers."""
-    widest = (len(_heights(e)) - 1) * e.width
+    widest, unit = (len(_heights(e)) - 1) * e.width, e.width
     if product.strips is not None:
-        widest = min(PACKED_VECTORS * e.width, product.strips.columns)
+        widest = min(widest, product.strips.columns)
+        is_known = not product.columns.text.startswith("%")
+        unit = widest if is_known else unit  # none crosses from one strip to the next
 
     def strip(columns: int, column: Value) -> None:
         inside(_Strip(column, columns, _mask(e, product.columns, column, columns)))
 
-    for low, high, columns in _pieces(e, product.columns, widest, e.width):
+    for low, high, columns in _pieces(e, product.columns, widest, unit):
         _each(e, low, high, columns, partial(strip, columns))
 
 
