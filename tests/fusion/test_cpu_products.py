@@ -214,12 +214,15 @@ def test_operands_that_lie_in_any_order():
     assert_as_exact(lambda a, b: torch.relu(a[1] @ b[0]), x, y)
 
 
-@pytest.mark.parametrize(("rows", "steps"), [((0, 8), 4), ((3, 8), 0)])
-def test_nothing_to_multiply(rows, steps):
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [((0, 8, 4), (0, 4, 6)), ((3, 8, 0), (3, 0, 6)), ((0, 5), (5, 7)), ((5, 0), (0, 7))],
+)
+def test_nothing_to_multiply(left, right):
     def function(a, b):
         return torch.relu(a @ b) + 1
 
-    x, y = torch.randn(*rows, steps), torch.randn(rows[0], steps, 6)
+    x, y = torch.randn(left), torch.randn(right)
     torch.testing.assert_close(compiled(function)(x, y), function(x, y))
 
 

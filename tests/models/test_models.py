@@ -21,6 +21,12 @@ STEPS = 20
 # 1e-7 change its losses by 2e-3.
 TRAINED = {"bert": 1e-3, "llama": 1e-3, "resnet": 1e-4, "dien": 1e-3, "lstm": 1e-3}
 
+# Where kernels multiply matrices, planning takes longer: some models.
+MULTIPLIED = [
+    *((name, torch.float32) for name in ("bert", "llama", "t5", "vit", "lstm")),
+    ("bert", torch.bfloat16),
+]
+
 # Times eager's own error, plus a floor: the error of a quantity that eager happens to get exactly
 # right. In the widest type in use, relative to the quantity's size.
 FACTOR = 2.0
@@ -69,9 +75,8 @@ def test_no_less_exact_than_eager(name: str, precision: torch.dtype) -> None:
 
 
 @pytest.mark.usefixtures("kernels_multiply")
-@pytest.mark.parametrize("precision", FLOOR, ids=lambda precision: str(precision)[6:])
-@pytest.mark.parametrize("name", WORKLOADS)
-def test_no_less_exact_where_kernels_multiply(name: str, precision: torch.dtype) -> None:
+@pytest.mark.parametrize(("name", "precision"), MULTIPLIED)
+def test_as_exact_where_kernels_multiply(name: str, precision: torch.dtype) -> None:
     assert_no_less_exact(name, precision)
 
 

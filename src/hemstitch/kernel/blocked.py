@@ -380,7 +380,7 @@ def _most_rows(nest: Nest, threads: int, most: int) -> int:
 
 def _rows_of_block(extent: Dim, most: int) -> int:
     """As many as are allowed, or fewer that come out even."""
-    if not isinstance(extent, int):
+    if not isinstance(extent, int) or extent == 0:
         return most
     blocks = max(1, -(-extent // most))
     sizes = range(min(extent, most), extent // (2 * blocks), -1)
