@@ -24,6 +24,7 @@ from hemstitch.errors import KernelBuildError, UnsupportedError
 from hemstitch.fusion.plan import KernelStep, LibraryFormStep, LibraryStep
 from hemstitch.ir.dims import Dim, evaluate
 from hemstitch.ir.graph import LibraryCall
+from hemstitch.kernel.blocked import blocked
 from hemstitch.kernel.nodes import Buffer, Role
 from hemstitch.kernel.printer import show
 from hemstitch.kernel.traffic import read_again, traffic
@@ -247,6 +248,8 @@ def _kernel_info(
     kind: str, step: KernelStep, compiled: Compiled, hints: Mapping[str, int]
 ) -> KernelInfo:
     kernel = step.stitched.kernel
+    if compiled.target == "cpu":  # as it is printed: operands of products are packed
+        kernel = blocked(kernel, host_target().threads)
     members = [node for group in step.groups for node in group.members]
     origins = [compiled.graph.origins[n] for n in members if n in compiled.graph.origins]
     known = {**hints, "threads": _tasks(compiled)}
