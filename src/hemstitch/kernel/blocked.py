@@ -89,6 +89,20 @@ class TileProduct:
                 return None
 
     @property
+    def axes(self) -> tuple[Axis, ...]:
+        """Of its loops."""
+        found = (self.rows, self.strips, self.lanes, self.contract.axis)
+        return tuple(axis for axis in found if axis is not None)
+
+    @property
+    def strip(self) -> tuple[int, Dim] | None:
+        """Its columns, and elements from one strip to the next."""
+        columns = self.lanes.extent
+        if self.strips is None or not isinstance(columns, int):
+            return None
+        return columns, self.right.index.coefficient(self.strips)
+
+    @property
     def columns(self) -> Dim:
         limit = self.lanes.limit if self.strips is not None else None
         return self.lanes.extent if limit is None else limit

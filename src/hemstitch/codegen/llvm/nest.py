@@ -257,24 +257,17 @@ class NestPrinter:
         """A product of matrices, and where these begin."""
         steps = tile.contract.axis
         height, width, count = self._extent(tile.rows), self._dim(tile.columns), self._extent(steps)
-        axes = [axis for axis in (tile.rows, tile.strips, tile.lanes, steps) if axis is not None]
-        self._axes |= dict.fromkeys(axes, self.emitter.i64(0))
+        self._axes |= dict.fromkeys(tile.axes, self.emitter.i64(0))
 
         def matrix(access: Load | nodes.Store, down: Axis, across: Axis) -> products.Matrix:
-            start = self._pointer(access.buffer, access.index, 0)
-            step = access.index.coefficient
+            start, step = self._pointer(access.buffer, access.index, 0), access.index.coefficient
             return products.Matrix(start, self._dim(step(down)), self._dim(step(across)))
 
-        left = matrix(tile.left, tile.rows, steps)
-        right = matrix(tile.right, steps, tile.lanes)
+        left, right = matrix(tile.left, tile.rows, steps), matrix(tile.right, steps, tile.lanes)
         result = matrix(tile.store, tile.rows, tile.lanes)
-        strips = None
-        if tile.strips is not None:
-            assert isinstance(tile.lanes.extent, int)
-            between = self._dim(tile.right.index.coefficient(tile.strips))
-            strips = products.Strips(tile.lanes.extent, between)
-        has_room = tile.store.buffer.role is Role.TASK
-        return products.Product(left, right, result, height, width, count, has_room, strips)
+        strips = tile.strip and products.Strips(tile.strip[0], self._dim(tile.strip[1]))
+        room = tile.store.buffer.role is Role.TASK
+        return products.Product(left, right, result, height, width, count, room, strips)
 
     # --- lanes
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from hemstitch.ir.dims import Dim
 from hemstitch.kernel.index import Index
-from hemstitch.kernel.nodes import Loop, Stmt
+from hemstitch.kernel.nodes import Contract, Loop, Stmt
 
 
 def sizes_of(statement: Stmt) -> Iterator[Dim]:
     """Every size a statement mentions."""
-    if isinstance(statement, Loop):
+    if isinstance(statement, Loop | Contract):
         yield statement.axis.extent
         if statement.axis.limit is not None:
             yield statement.axis.limit
