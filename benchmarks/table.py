@@ -1,5 +1,5 @@
-"""Brings the results of `benchmarks.cpu` into the README. Takes its JSON files, of one machine,
-and rewrites what stands between the two markers.
+"""Brings the results of `benchmarks.cpu` into the README. Takes its JSON files, of any hosts, and
+rewrites what stands between the two markers.
 
 python -m benchmarks.table benchmarks/results/cpu-*.json
 """
@@ -9,42 +9,53 @@ from __future__ import annotations
 import argparse
 import json
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.timing import geometric_mean
 
 README = Path(__file__).resolve().parents[1] / "README.md"
+ALL = "all"
+SHOWN = ("L2", "L3", "memory", ALL)
 START, END = "<!-- numbers: made by benchmarks/table.py -->", "<!-- end of numbers -->"
 
 
-def table(record: dict[str, Any], backend: str) -> list[str]:
-    """Geometric means by size class and passes, and the conditions they hold under."""
-    groups: dict[tuple[int, str, str], list[dict[str, float]]] = defaultdict(list)
-    for line in record["lines"]:
-        if backend in line["microseconds"]:
-            key = (line["threads"], line["size_class"], line["direction"])
-            groups[key].append(line["microseconds"])
-    passes = {"forward": "forward", "both": "forward + backward"}
-    rows = ["| threads | tensors fit | passes | cases | eager / | Inductor / | share of roofline |"]
+def table(records: Sequence[dict[str, Any]], backend: str) -> list[str]:
+    """Geometric means by host, threads and size class, and the conditions they hold under."""
+    groups: dict[tuple[str, int, str], list[dict[str, float]]] = defaultdict(list)
+    for record in records:
+        for line in record["lines"]:
+            if backend in line["microseconds"]:
+                host = record["machine"]["processor"]
+                for size_class in (line["size_class"], ALL):
+                    groups[host, line["threads"], size_class].append(line["microseconds"])
+    rows = ["| host | threads | tensors fit | cases | eager / | Inductor / | share of roofline |"]
     rows[0] += " limits |"
     rows.append("|---|---|---|---|---|---|---|---|")
-    for (threads, size_class, direction), times in groups.items():
+    shown = (key for key in groups if key[2] in SHOWN)
+    order = sorted(shown, key=lambda key: (key[0], -key[1], SHOWN.index(key[2])))
+    for host, threads, size_class in order:
+        times = groups[host, threads, size_class]
         means = [_mean(times, name, backend) for name in ("eager", "inductor", "copy")]
         limits = [_mean(times, name, "limit") for name in ("eager", "inductor")]
         rows.append(
-            f"| {threads} | {size_class} | {passes[direction]} | {len(times)} "
+            f"| {host.split('(')[0]} | {threads} | {size_class} | {len(times)} "
             f"| {means[0]:.2f}x | {means[1]:.2f}x | {means[2]:.0%} "
             f"| {limits[0]:.2f}x, {limits[1]:.2f}x |"
         )
-    about = record["machine"]
+    hosts = {record["machine"]["processor"]: record["machine"] for record in records}
     rows += [
         "",
-        "Geometric means of eager's and Inductor's time over Hemstitch's. Limits: over the time of "
-        "a compiled call that copies the bytes that must move and computes nothing. "
-        f"{about['date'][:10]}, "
-        f"{about['processor']}, {about['cores']} cores, {about['vectors']}, "
-        f"PyTorch {about['torch']}.",
+        "Geometric means of eager's and Inductor's time over Hemstitch's, forward alone and with "
+        "backward. Limits: over the time of a compiled call that copies the bytes that must move "
+        "and computes nothing. "
+        + "; ".join(
+            f"{about['processor']}: {about['cores']} cores, {about['vectors']}, "
+            f"PyTorch {about['torch']}, {about['date'][:16]}"
+            for about in hosts.values()
+        )
+        + ".",
     ]
     return rows
 
@@ -68,9 +79,8 @@ def main() -> None:
     parser.add_argument("--backend", default="hemstitch")
     arguments = parser.parse_args()
     records = [json.loads(path.read_text()) for path in arguments.results]
-    record = records[0] | {"lines": [line for each in records for line in each["lines"]]}
     text = README.read_text(encoding="utf-8")
-    README.write_text(insert(text, table(record, arguments.backend)), encoding="utf-8")
+    README.write_text(insert(text, table(records, arguments.backend)), encoding="utf-8")
 
 
 if __name__ == "__main__":

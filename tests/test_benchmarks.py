@@ -100,10 +100,10 @@ def test_results_go_into_the_readme() -> None:
     times = {"copy": 1.0, "limit": 1.6, "eager": 8.0, "inductor": 4.0, "ours": 2.0}
     line = {"threads": 2, "size_class": "L2", "direction": "both", "microseconds": times}
     about = {"processor": "P", "cores": 2, "vectors": "V", "torch": "2", "date": "2026-01-02T03"}
-    rows = table.table({"lines": [line], "machine": about}, "ours")
-    assert "| 2 | L2 | forward + backward | 1 | 4.00x | 2.00x | 50% | 5.00x, 2.50x |" in rows
+    rows = table.table([{"lines": [line], "machine": about}], "ours")
+    assert "| P | 2 | L2 | 1 | 4.00x | 2.00x | 50% | 5.00x, 2.50x |" in rows
     text = table.insert(f"a\n{table.START}\nold\n{table.END}\nb\n", rows)
-    assert text.startswith(f"a\n{table.START}\n| threads") and text.endswith(f"{table.END}\nb\n")
+    assert text.startswith(f"a\n{table.START}\n| host") and text.endswith(f"{table.END}\nb\n")
     assert "old" not in text
     assert table.insert(table.README.read_text(), rows) != ""
 

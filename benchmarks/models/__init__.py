@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from benchmarks.models import evt, recurrent
 from benchmarks.models import hugging_face as hf
-from benchmarks.models import recurrent
+from benchmarks.models.evt import GCNSize, XMLCNNSize
 from benchmarks.models.recurrent import CRNNSize, DIENSize, LanguageModelSize
 
 Size = Literal["tiny", "large"]
@@ -193,5 +194,28 @@ WORKLOADS: dict[str, Workload] = {
         lambda size, dropout: recurrent.LanguageModel(_LANGUAGE_MODEL[size], dropout),
         _language_inputs,
         _next_token,
+    ),
+}
+
+_XML_CNN: dict[Size, XMLCNNSize] = {
+    "tiny": XMLCNNSize(6, 40, 60, features=12, channels=8, hidden=16, labels=70),
+    "large": XMLCNNSize(64, 256, 5000, features=304, channels=32, hidden=512, labels=20000),
+}
+_GCN: dict[Size, GCNSize] = {
+    "tiny": GCNSize(nodes=50, edges=200, features=12, hidden=16, classes=7),
+    "large": GCNSize(nodes=20000, edges=100000, features=128, hidden=256, classes=349),
+}
+
+# Of EVT alone.
+MORE_WORKLOADS: dict[str, Workload] = {
+    "xml-cnn": Workload(
+        lambda size, _: evt.XMLCNN(_XML_CNN[size]),
+        lambda size: evt.xml_cnn_inputs(_XML_CNN[size]),
+        _click,
+    ),
+    "gcn": Workload(
+        lambda size, dropout: evt.GCN(_GCN[size], dropout),
+        lambda size: evt.gcn_inputs(_GCN[size]),
+        _label,
     ),
 }

@@ -11,7 +11,8 @@ import torch
 
 MEASURED = "measured"
 # Whole models take minutes: `make papers` sets this.
-collect_ignore = [] if os.environ.get("PAPERS_MODELS") == "all" else ["test_models.py"]
+MODELS = ["test_models.py", "test_evt_models.py"]
+collect_ignore = [] if os.environ.get("PAPERS_MODELS") == "all" else MODELS
 
 
 def pytest_configure(config: pytest.Config) -> None:

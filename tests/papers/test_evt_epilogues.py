@@ -435,3 +435,53 @@ def test_EV_32_sums_of_columns_and_their_reader_wait_for_all_rows() -> None:
     assert found.library_calls == []
     assert found.kernel_count == 2 or found.kernels[0].barriers >= 1, str(found)
     assert_exact(program, matrices((512, 64), (64, 96)))
+
+
+# --- what is one kernel whatever the plan
+
+
+def test_EV_10_what_must_be_fused() -> None:
+    """Views and permuted operands have no kernel of their own, random numbers are made where they
+    are used."""
+
+    def program(x: Tensor, w: Tensor) -> Tensor:
+        y = F.dropout(x.transpose(0, 1).reshape(M, 2 * K) @ w.t(), 0.5)
+        return y.reshape(M * N)
+
+    found = report(program, *matrices((2 * K, M), (N, 2 * K)))
+    assert found.kernel_count == 1 and found.library_calls == ["hemstitch.draw_seeds"]
+    assert {"dot", "uniform"} <= {*found.kernels[0].ops, *_words(found.kernels[0].ir)}
+
+
+def _words(text: str) -> set[str]:
+    return {word for word in ("uniform",) if f"{word}(" in text}
+
+
+def test_EV_10_sums_and_statistics_are_no_leaves() -> None:
+    """The paper ends a kernel at each; here what reads them follows in it."""
+
+    def program(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+        mean = x.mean(-1, keepdim=True)
+        deviation = (x - mean).square().mean(-1, keepdim=True).rsqrt()
+        normed = (x - mean) * deviation * w
+        return normed, mean, deviation, normed.sum(0)
+
+    assert_one_kernel(program, *matrices((M, N), (N,)))
+
+
+@pytest.mark.needs_gpu("capture and replay")
+def test_EV_34_a_hundred_calls_are_equal_and_allocate_nothing_new() -> None:
+    """Results that nobody holds any more are written to again."""
+
+    def program(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return F.gelu(x @ w + b)
+
+    given = matrices((512, 300), (300, 600), (600,))
+    function = compiled(program)
+    first = function(*given).clone()
+    places = set()
+    for _ in range(100):
+        result = function(*given)
+        assert torch.equal(result, first)
+        places.add(result.data_ptr())
+    assert len(places) <= 2

@@ -72,12 +72,8 @@ def demands(graph: Graph, obstacles: Container[Node] = ()) -> Demands:
     """`obstacles`: reshapes that readers are known not to look through."""
     found = Demands()
     nodes = toposort(graph.roots)
-    for node in graph.inputs:
-        assert isinstance(node.attr, InputAttr)
-        found.tensors[node] = Tensor(node, node.attr.strides)
-    for node in nodes:
-        if node.op is Op.RESULT:
-            found.tensors[node] = Tensor(node, _result_strides(node))
+    for node, strides in strides_in_memory(graph).items():
+        found.tensors[node] = Tensor(node, strides)
     for node in nodes:
         if node.op is Op.RESHAPE or node.op is Op.CONCAT:
             _materialise_obstacles(found, node, node in obstacles)
@@ -92,6 +88,16 @@ def demands(graph: Graph, obstacles: Container[Node] = ()) -> Demands:
             )
     _demand_shared(found, graph)
     return found
+
+
+def strides_in_memory(graph: Graph) -> dict[Node, tuple[Dim, ...]]:
+    """Of inputs, and of what library calls give."""
+    found: dict[Node, tuple[Dim, ...]] = {}
+    for node in graph.inputs:
+        assert isinstance(node.attr, InputAttr)
+        found[node] = node.attr.strides
+    results = (node for node in toposort(graph.roots) if node.op is Op.RESULT)
+    return found | {node: _result_strides(node) for node in results}
 
 
 def _demand_outputs(found: Demands, graph: Graph) -> None:

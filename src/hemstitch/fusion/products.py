@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from math import ceil, inf, prod
 
 from hemstitch.fusion.cluster import Clustering
+from hemstitch.fusion.demand import strides_in_memory
 from hemstitch.fusion.order import Cluster
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import evaluate
@@ -52,7 +53,8 @@ class Opened:
     def obstacles(self) -> frozenset[Node]:
         steps = [(p.inputs[0], p.type.rank - 1) for p in self.calls]
         steps += [(p.inputs[1], p.type.rank - 2) for p in self.calls]
-        found = (broken_at(factor, axis) for factor, axis in steps)
+        known = strides_in_memory(self.graph)
+        found = (broken_at(factor, axis, known) for factor, axis in steps)
         return frozenset(reshape for reshape in found if reshape is not None)
 
 

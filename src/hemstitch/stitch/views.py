@@ -97,9 +97,9 @@ def strided(
     return node, steps, offset
 
 
-def broken_at(value: Node, axis: int) -> Node | None:
+def broken_at(value: Node, axis: int, strides: Mapping[Node, tuple[Dim, ...]]) -> Node | None:
     """The reshape below which `axis` of `value` is several that no one stride goes through; None
-    where there is none, or it cannot be told."""
+    where there is none, or it cannot be told. `strides`: as for `strided`."""
     node = value
     while node.op in BENDING:
         (source,) = node.inputs
@@ -113,7 +113,7 @@ def broken_at(value: Node, axis: int) -> Node | None:
             if made_of is None:
                 return None
             if len(made_of) > 1:
-                return None if _lie_together(source, made_of) else node
+                return None if _lie_together(source, made_of, strides) else node
             (axis,) = made_of or (0,)
         node = source
     return None
@@ -132,8 +132,10 @@ def _made_of(shape: tuple[Dim, ...], target: tuple[Dim, ...], axis: int) -> list
     return found if size == whole and product(shape[n] for n in found) == target[axis] else None
 
 
-def _lie_together(source: Node, axes: Sequence[int]) -> bool:
-    found = strided(source, {})
+def _lie_together(
+    source: Node, axes: Sequence[int], strides: Mapping[Node, tuple[Dim, ...]]
+) -> bool:
+    found = strided(source, strides)
     if found is None:
         return False
     _, steps, _ = found
