@@ -49,7 +49,8 @@ class XMLCNN(nn.Module):
         words = self.embedding(tokens).transpose(1, 2)
         found = [F.relu(layer(words)) for layer in self.convolutions]
         parts = [F.adaptive_max_pool1d(each, self.PARTS).flatten(1) for each in found]
-        return self.output(F.relu(self.bottleneck(torch.cat(parts, 1))))
+        scores: Tensor = self.output(F.relu(self.bottleneck(torch.cat(parts, 1))))
+        return scores
 
 
 class GCN(nn.Module):

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 from hemstitch.fusion.cluster import Clustering
 from hemstitch.fusion.greedy import merge_all
 from hemstitch.fusion.launches import seconds
 from hemstitch.fusion.order import Cluster
-from hemstitch.fusion.trial import Trials
 from hemstitch.fusion.work import Vertex
 from hemstitch.ir.dims import evaluate
 from hemstitch.ir.graph import Node, Op
@@ -95,8 +93,7 @@ def _conservative(clustering: Clustering, doubtful: Iterable[Cluster]) -> Cluste
 
 def _without_waiting(clustering: Clustering, doubtful: Iterable[Cluster]) -> Clustering:
     left = _left(clustering, doubtful)
-    trials = Trials(replace(clustering.trials.machine, meets=False))
-    return Clustering(clustering.work, trials, left, inside=clustering)
+    return Clustering(clustering.work, clustering.trials.apart, left, inside=clustering)
 
 
 def _repeats(clustering: Clustering, cluster: Cluster) -> bool:

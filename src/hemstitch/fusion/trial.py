@@ -27,6 +27,14 @@ class Trials:
     _refusals: dict[Hashable, Refusal | None] = field(default_factory=dict)
     _seconds: dict[Hashable, float] = field(default_factory=dict)
     _kernels: dict[Hashable, tuple[Stitched, tuple[int, ...]]] = field(default_factory=dict)
+    _apart: Trials | None = None
+
+    @property
+    def apart(self) -> Trials:
+        """For the same machine where no task waits for another; kept, as all that is known here."""
+        if self._apart is None:
+            self._apart = Trials(replace(self.machine, meets=False))
+        return self._apart
 
     def refusal(self, group: Group) -> Refusal | None:
         """Why this group alone is no kernel, if it is none."""
