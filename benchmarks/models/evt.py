@@ -64,7 +64,8 @@ class GCN(nn.Module):
 
     def forward(self, features: Tensor, source: Tensor, target: Tensor, weight: Tensor) -> Tensor:
         def spread(values: Tensor) -> Tensor:
-            return torch.zeros_like(values).index_add(0, target, values[source] * weight)
+            sent = values[source] * weight
+            return sent.new_zeros(values.shape).index_add(0, target, sent)
 
         hidden = F.dropout(F.relu(spread(self.first(features))), self.dropout, self.training)
         return spread(self.second(hidden))

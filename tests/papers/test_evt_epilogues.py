@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +16,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hemstitch.explain import Report, explain
+from hemstitch.fusion.plan import KernelStep
+from hemstitch.kernel.blocked import Blocking
+from hemstitch.runtime.tune import ALONE, Tuner
+from hemstitch.stitch.machine import generic_cpu
+from tests.compiled import plans_of
 
 pytestmark = pytest.mark.usefixtures("kernels_multiply")
 
+MULTIPLYING = replace(generic_cpu(2, 8), launch_seconds=1.0)
 M, K, N = 37, 29, 53  # odd, none a multiple of a vector
 Program = Callable[..., Any]
 
@@ -485,3 +493,27 @@ def test_EV_34_a_hundred_calls_are_equal_and_allocate_nothing_new() -> None:
         assert torch.equal(result, first)
         places.add(result.data_ptr())
     assert len(places) <= 2
+
+
+def test_EV_31_blockings_are_timed_bare_and_with_the_epilogue(tmp_path: Path) -> None:
+    """And remembered: a second process measures nothing, a half type is another key."""
+    asked: list[int] = []
+
+    def clock(step: KernelStep, threads: int, blocking: Blocking) -> float:
+        asked.append(len(step.groups[0].members))
+        return 1.0 / blocking.columns
+
+    def steps(dtype: torch.dtype) -> list[KernelStep]:
+        given = matrices((64, 300), (300, 280), (280,), dtype=dtype)
+        [(_, found)] = plans_of(lambda x, w, b: F.gelu(x @ w + b), given, MULTIPLYING)
+        return list(found.kernels)
+
+    [step] = steps(torch.float32)
+    found = Tuner(tmp_path, clock).blocking(step)
+    assert found.columns == max(candidate.columns for candidate in ALONE)
+    assert asked.count(min(asked)) == len(ALONE) and max(asked) == len(step.groups[0].members)
+    count = len(asked)
+    assert Tuner(tmp_path, clock).blocking(step) == found and len(asked) == count
+    [half] = steps(torch.bfloat16)
+    Tuner(tmp_path, clock).blocking(half)
+    assert len(asked) > count
