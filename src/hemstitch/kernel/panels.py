@@ -17,6 +17,7 @@ from hemstitch.kernel.index import Axis, Index, at
 from hemstitch.kernel.nodes import Buffer, Loop, Nest, Stmt, Store
 from hemstitch.kernel.rewrite import Rewriter
 
+NARROW = 16  # columns: strips are whole vectors, which are loaded without a mask
 NEAR = 1 << 16  # elements of an operand that stays in L2 whatever lies around it
 
 # Of an element in a column, and of which copy of the loops: the name of its value, and the
@@ -33,9 +34,9 @@ class Strips:
 
     @staticmethod
     def of(columns: Axis, width: int) -> Strips:
-        """As wide as that, or half as wide where there are no more columns."""
+        """As wide as that, or one vector of the widest where there are no more columns."""
         extent = columns.extent
-        width = width // 2 if isinstance(extent, int) and extent <= width // 2 else width
+        width = NARROW if isinstance(extent, int) and extent <= NARROW else width
         outer = Axis(f"{columns.name}s", quotient(extent + (width - 1), width))
         return Strips(outer, Axis(f"{columns.name}i", width, outer, extent))
 
