@@ -14,6 +14,7 @@ from hemstitch.fusion.planner import make_plan
 from hemstitch.kernel import blocked as panels_of_blocks
 from hemstitch.kernel import panels
 from hemstitch.kernel.blocked import TileProduct, blocked
+from hemstitch.kernel.index import Axis
 from hemstitch.kernel.nodes import Contract, Loop, statements
 from hemstitch.kernel.printer import show
 from hemstitch.kernel.verify import verify
@@ -261,3 +262,10 @@ def test_every_product_of_a_block_is_one_of_tiles():
     kernel = blocked(step.stitched.kernel, 2)
     loops = [s for s in statements(kernel) if isinstance(s, Loop)]
     assert sum(TileProduct.of(loop) is not None for loop in loops) == 2
+
+
+@pytest.mark.parametrize("width", [32, 48, 64])
+def test_strips_are_whole_vectors_of_the_widest(width):
+    """They are loaded without a mask."""
+    widths = {panels.Strips.of(Axis("c", columns), width).width for columns in range(1, 100)}
+    assert widths == {16, width}

@@ -2,7 +2,7 @@
 machine's nominal units, gives measured ones.
 
 Which of the two is faster depends on the host: the library reaches the peak of the processors that
-it was written for, and a third of it on others.
+it was written for, and less than half of it on others.
 """
 
 from __future__ import annotations
