@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_map_only
 
 from hemstitch.backend import compile_with
 from hemstitch.compile import Compiled
@@ -72,12 +74,15 @@ def plans_of(
         found.append((compiled.graph, plan_for(compiled.graph, machine)))
 
     def backend(gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Callable[..., Any]:
-        return compile_with(gm, inputs, Options(strict=True, check=True), observe)
+        options = Options(strict=True, check=True)
+        return compile_with(gm, inputs, options, observe, plan_only=True)
 
     torch._dynamo.reset()
-    result = torch.compile(function, backend=backend)(*arguments)
-    if backward:
-        result.sum().backward()
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:  # nothing is computed
+        fake = tree_map_only(torch.Tensor, mode.from_tensor, arguments)
+        result = torch.compile(function, backend=backend)(*fake)
+        if backward:
+            result.sum().backward()
     return found
 
 

@@ -23,6 +23,8 @@ from hemstitch.ir.types import TensorType
 class Op(Enum):
     """The closed set of operations. Each has one row in `hemstitch.ir.ops.OPS`."""
 
+    __hash__ = object.__hash__  # a member is only equal to itself; Enum's own hashes its name
+
     # sources
     INPUT = "input"  # InputAttr
     CONSTANT = "constant"  # bool | int | float: every element is this value

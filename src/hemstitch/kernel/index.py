@@ -65,17 +65,21 @@ class Index:
 
     def __add__(self, other: Index) -> Index:
         if not other.terms:
-            return Index(self.terms, self.constant + other.constant)
+            return self.shifted(other.constant)
+        if not self.terms:
+            return other.shifted(self.constant)
         return linear((self, other), (1, 1))
 
     def scaled(self, factor: Dim) -> Index:
         if factor == 0:
             return Index()
+        if factor == 1:
+            return self
         terms = tuple((variable, coefficient * factor) for variable, coefficient in self.terms)
         return Index(terms, self.constant * factor)
 
     def shifted(self, offset: Dim) -> Index:
-        return Index(self.terms, self.constant + offset)
+        return self if offset == 0 else Index(self.terms, self.constant + offset)
 
     def coefficient(self, variable: Variable) -> Dim:
         return dict(self.terms).get(variable, 0)
@@ -103,6 +107,8 @@ def at(variable: Variable) -> Index:
 
 def expand(index: Index) -> Index:
     """`index` with what its windows stand for."""
+    if not any(isinstance(variable, Window) for variable, _ in index.terms):
+        return index
     result = Index((), index.constant)
     for variable, coefficient in index.terms:
         inside = expand(variable.index) if isinstance(variable, Window) else at(variable)
@@ -115,7 +121,8 @@ def linear(indices: Iterable[Index], strides: Iterable[Dim]) -> Index:
     total: dict[Variable, Dim] = {}
     constant: Dim = 0
     for index, stride in zip(indices, strides):
-        constant = constant + index.constant * stride
+        if index.constant != 0:
+            constant = constant + index.constant * stride
         for variable, coefficient in index.terms:
             total[variable] = total.get(variable, 0) + coefficient * stride
     return ordered(total, constant)
@@ -123,7 +130,9 @@ def linear(indices: Iterable[Index], strides: Iterable[Dim]) -> Index:
 
 def ordered(coefficients: Mapping[Variable, Dim], constant: Dim) -> Index:
     """Of variables with these coefficients, those that are 0 left out."""
-    terms = sorted(_nonzero(coefficients.items()), key=lambda term: term[0].name)
+    terms = [term for term in coefficients.items() if term[1] != 0]
+    if len(terms) > 1:
+        terms.sort(key=lambda term: term[0].name)
     return Index(tuple(terms), constant)
 
 
@@ -153,12 +162,6 @@ def divide(index: Index, size: Dim) -> tuple[Index, Index] | None:
         return None
     terms = tuple((variable, quotient(coefficient, size)) for variable, coefficient in whole)
     return Index(terms, constant_whole), remainder
-
-
-def _nonzero(
-    terms: Iterable[tuple[Variable, Dim]],
-) -> tuple[tuple[Variable, Dim], ...]:
-    return tuple((variable, coefficient) for variable, coefficient in terms if coefficient != 0)
 
 
 def _factor(coefficient: Dim) -> str:

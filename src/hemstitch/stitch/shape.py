@@ -81,7 +81,8 @@ def shapes_of(
 ) -> tuple[list[Shape], Folding]:
     """The roots' shapes over folded axes, and that folding."""
     domains = [domain_of(root, unification) for root in roots]
-    touched = [_touched(group, root, unification) for root in roots]
+    members, reductions = frozenset(group.members), reductions_of(group)
+    touched = [_touched(group, root, unification, members, reductions) for root in roots]
     loops = [frozenset(domain.axes) for domain in domains]
     reduced = [
         axes - frozenset(unification.domain[root.reduction].axes)
@@ -97,7 +98,6 @@ def shapes_of(
         [address for touch in touched for address in touch.addresses],
         [*loops, *reduced, *map(frozenset, steps)],
     )
-    members, reductions = frozenset(group.members), reductions_of(group)
     shapes = [
         Shape(
             root,
@@ -156,13 +156,18 @@ def _own(root: Root, domain: Domain) -> dict[tuple[object, Index], None]:
     return found
 
 
-def _touched(group: Group, root: Root, unification: Unification) -> _Touched:
+def _touched(
+    group: Group,
+    root: Root,
+    unification: Unification,
+    members: frozenset[Node],
+    reductions: frozenset[Node],
+) -> _Touched:
     """What one root needs."""
     domain, contracted = domain_of(root, unification), unification.contracted
     found = _own(root, domain)
     products: dict[Node, None] = {}
     flops = 1
-    members, reductions = frozenset(group.members), reductions_of(group)
     seen: set[tuple[Node, Indices]] = set()
     work = [(root.value, domain.indices)]
     for product in group.along & {root.reduction}:
