@@ -120,7 +120,7 @@ _LANGUAGE_MODEL: dict[Size, LanguageModelSize] = {
     "large": LanguageModelSize(batch=32, steps=35, vocabulary=10000, hidden=512, layers=2),
 }
 _CRNN: dict[Size, CRNNSize] = {
-    "tiny": CRNNSize(batch=2, width=16, height=8, channels=4, hidden=12, letters=11, text=3),
+    "tiny": CRNNSize(batch=2, width=10, height=8, channels=4, hidden=12, letters=11, text=2),
     "large": CRNNSize(batch=16, width=64, height=32, channels=32, hidden=128, letters=37, text=8),
 }
 _DIEN: dict[Size, DIENSize] = {

@@ -88,7 +88,7 @@ def estimated(plan, machine):
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(SEEDS)
 def test_no_plan_is_believed_to_be_worse_than_the_conservative_one(seed):
     random = Random(seed)

@@ -154,7 +154,7 @@ def nearness(request, monkeypatch):
 
 
 RANDOM = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 

@@ -225,7 +225,7 @@ class Around:
 SEEDS = st.integers(0, 1 << 40)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(SEEDS)
 def test_kernels_mean_what_the_graph_means(seed):
     program = Around(seed)

@@ -35,7 +35,7 @@ def kinds_of(random):
     }
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(SEEDS)
 def test_kernels_mean_what_the_graph_means(seed):
     random = Random(seed)

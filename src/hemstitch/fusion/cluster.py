@@ -48,6 +48,7 @@ class Clustering:
         self.work = work
         self.trials = trials
         self.conservative = conservative
+        self.trust = False  # that what nothing else refuses can be stitched
         self.inside = inside
         self.checks = (_library, _size, self._inside, self._cycle, self._conservative, *more)
         self.refusals: dict[tuple[Cluster, Cluster], Refusal] = {}
@@ -87,7 +88,9 @@ class Clustering:
             refusal = check(first, second)
             if refusal is not None:
                 return refusal
-        return None if self._is_plain(first, second) else self._unstitchable(first, second)
+        if self.trust or self._is_plain(first, second):
+            return None
+        return self._unstitchable(first, second)
 
     def _cycle(self, first: Cluster, second: Cluster) -> Refusal | None:
         if is_cycle(first, second):
@@ -140,28 +143,27 @@ class Clustering:
         vertices = sorted([*first.vertices, *second.vertices], key=self.work.place)
         self.cluster_of |= dict.fromkeys(vertices, merge(first, second, vertices))
 
-    def _split(self, cluster: Cluster) -> None:
-        """Back to single vertices, where the whole turned out not to be one kernel."""
-        for other in (*cluster.before, *cluster.after):
-            other.before.discard(cluster)
-            other.after.discard(cluster)
-        inside = set(cluster.vertices)
-        for vertex in cluster.vertices:
-            unit = self.work.unit_of.get(vertex, [vertex])
-            if self.cluster_of[vertex] is cluster:
+    def fall_apart(self) -> None:
+        """What cannot be stitched becomes single vertices again."""
+        merged = (c for c in self.clusters if not c.is_library and len(c.vertices) > 1)
+        failed = dict.fromkeys(c for c in merged if self.refusal_of(c) is not None)
+        for cluster in failed:
+            for other in (*cluster.before, *cluster.after):
+                other.before.discard(cluster)
+                other.after.discard(cluster)
+        inside = {vertex for cluster in failed for vertex in cluster.vertices}
+        for vertex in (vertex for cluster in failed for vertex in cluster.vertices):
+            if self.cluster_of[vertex] in failed:
+                unit = self.work.unit_of.get(vertex, [vertex])
                 self.cluster_of |= dict.fromkeys(unit, Cluster(list(unit), self.work.place(vertex)))
-        for before, after in self.work.edges:
+        for before, after in self.work.edges if failed else ():
             if before in inside or after in inside:
                 join(self.cluster_of[before], self.cluster_of[after])
         number(self.clusters)
 
     def settle(self) -> None:
-        """A last look at every cluster as it has become; what cannot be stitched falls apart."""
-        for cluster in self.clusters:
-            is_merged = not cluster.is_library and len(cluster.vertices) > 1
-            if is_merged and self.refusal_of(cluster) is not None:
-                self._split(cluster)
-        number(self.clusters)
+        """A last look at every cluster as it has become."""
+        self.fall_apart()
         for cluster in self.clusters:
             refusal = None if cluster.is_library else self.refusal_of(cluster)
             if refusal is not None:
