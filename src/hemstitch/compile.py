@@ -20,7 +20,7 @@ from hemstitch.runtime.device_facts import multiplies_exactly, multiprocessors
 from hemstitch.runtime.executable import Executable
 from hemstitch.runtime.jit import host_target, threads_now
 from hemstitch.runtime.multiplying import measured_units
-from hemstitch.runtime.performance import library
+from hemstitch.runtime.performance import measurements
 from hemstitch.stitch.machine import Machine, generic_cpu, generic_gpu
 
 
@@ -68,7 +68,7 @@ def begin(
     if target == "cpu":
         machine = replace(machine, products=measured_units(machine.threads, machine.lanes))
     if target == "cpu" and options.tune:
-        machine = replace(machine, measured=library())
+        machine = replace(machine, measured=measurements())
     return Begun(captured, len(example_inputs), target, machine)
 
 

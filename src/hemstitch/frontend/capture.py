@@ -12,6 +12,7 @@ import torch
 import torch.fx
 
 from hemstitch.errors import Location, UnsupportedError
+from hemstitch.frontend.collectives import is_under_way, is_wait
 from hemstitch.frontend.context import Context, NotHandled, Rule
 from hemstitch.frontend.device import check_device, device_of, is_number_elsewhere, traced_tensors
 from hemstitch.frontend.library import has_effects, make_library, strides_of, tensor_type
@@ -73,6 +74,7 @@ class _Capture:
     effects: list[Node] = field(default_factory=list)
     returns: tuple[Returned, ...] = ()
     brought: dict[torch.fx.Node, Value] = field(default_factory=dict)
+    awaited: set[int] = field(default_factory=set)
     device: torch.device = field(init=False)
     sizes: Sizes = field(init=False)
     argument_count: int = 0
@@ -158,10 +160,21 @@ class _Capture:
         value, library = make_library(node, self.environment, self.sizes, self.device)
         if has_effects(node.target):
             self.effects.append(library)
+        if is_wait(node.target):
+            self._waited(node, value)
         return value
 
+    def _waited(self, node: torch.fx.Node, value: Any) -> None:
+        """Who reads what was waited for after that reads `value`."""
+        (awaited,) = _operands(node)
+        if awaited in self.positions:
+            self.awaited.add(self.positions[awaited])
+        self.environment[awaited] = value
+
     def _is_translatable(self, node: torch.fx.Node) -> bool:
-        """Everything in types that the IR computes with, on one device, and all of it real."""
+        """Everything there, in types that the IR computes with, on one device, all of it real."""
+        if any(map(is_under_way, node.all_input_nodes)):
+            return False
         operands = [x for each in node.all_input_nodes for x in traced_tensors(each)]
         tensors = [x for x in operands if not is_number_elsewhere(x, self.device)]
         scalars = [*node.args, *node.kwargs.values()]
@@ -272,6 +285,9 @@ class _Capture:
             return
         place = self.inputs[self.positions[target]]
         assert isinstance(place.attr, InputAttr)
+        if self.positions[target] in self.awaited:
+            what = f"argument {place.attr.name} is waited for in the graph that replaces it"
+            raise UnsupportedError(what, hint="wait for the collective before")
         value = self._as_traced(self.environment[source], place.type)
         assert value is not None
         self.outputs.append(Output(value.node, place.attr.strides, mutates=place))

@@ -51,6 +51,8 @@ def direct(
     if record is None or main is None or not _is_plain(record, main, example_inputs):
         return whole
     if "inference" in parts:
+        if context is not None and context.fakify_first_call:
+            return whole  # a bucket of DDP's, which is called with fake tensors first
         return _Inference(whole, main.run, _mutated(record))
     if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
         return whole  # AOTAutograd traced them into the graphs

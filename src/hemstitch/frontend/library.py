@@ -12,6 +12,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils import _pytree as pytree
 
 from hemstitch.errors import UnsupportedError
+from hemstitch.frontend.collectives import is_collective, is_under_way
 from hemstitch.frontend.sizes import Sizes
 from hemstitch.frontend.values import Value
 from hemstitch.ir.builder import NOTHING
@@ -19,8 +20,6 @@ from hemstitch.ir.dims import Dim
 from hemstitch.ir.graph import LibraryCall, Node, Op, Operand
 from hemstitch.ir.types import DType, TensorType
 from hemstitch.runtime.dtypes import from_torch
-
-EFFECTFUL_NAMESPACES = ("_c10d_functional", "_c10d_functional_autograd", "c10d", "fsdp")
 
 Environment = Mapping[torch.fx.Node, Any]
 
@@ -62,16 +61,18 @@ def has_effects(target: object) -> bool:
         return (
             target._schema.is_mutable
             or torch.Tag.nondeterministic_seeded in target.tags
-            or target.namespace in EFFECTFUL_NAMESPACES
+            or is_collective(target)
         )
     return isinstance(target, HigherOrderOperator)
 
 
-def is_view(target: object) -> bool:
-    """Whether results may look into the operands' memory. A schema says so, except of the ops
-    called unsafe, which are views that promise not to be written to."""
+def holds_operands(target: object) -> bool:
+    """Whether somebody may look into the operands' memory after the call: its results, or a
+    collective that is under way. A schema says so of views, except of the ops called unsafe, which
+    are views that promise not to be written to."""
     if isinstance(target, OpOverload):
-        return target.is_view or "unsafe" in target._schema.name
+        is_view = target.is_view or "unsafe" in target._schema.name
+        return is_view or is_collective(target)
     return isinstance(target, HigherOrderOperator)
 
 
@@ -102,10 +103,10 @@ def make_library(
         arguments=arguments,
         keywords=tuple(keywords.items()),
         operand_strides=tuple(_operand_strides(operand, sizes) for operand in operands),
-        results=tuple(_result_type(part, sizes, device) for part in parts),
+        results=tuple(_result_type(part, sizes, device, is_under_way(node)) for part in parts),
         is_tuple=is_tuple,
         effects=has_effects(node.target),
-        is_view=is_view(node.target),
+        holds_operands=holds_operands(node.target),
     )
     inputs = [environment[operand].node for operand in operands]
     values = tuple(
@@ -141,17 +142,23 @@ def _as_tuples(structure: Any) -> Any:
 
 def _operand_strides(operand: torch.fx.Node, sizes: Sizes) -> tuple[Dim, ...] | None:
     traced = operand.meta.get("val")
-    return strides_of(traced, sizes) if isinstance(traced, torch.Tensor) else None
+    if is_under_way(operand) or not isinstance(traced, torch.Tensor):
+        return None
+    return strides_of(traced, sizes)
 
 
 def _result_type(
-    part: Any, sizes: Sizes, device: torch.device
+    part: Any, sizes: Sizes, device: torch.device, is_filled_later: bool
 ) -> tuple[TensorType, tuple[Dim, ...]] | None:
+    """What is filled later is OPAQUE until then: no kernel reads it, and nothing copies it."""
     if isinstance(part, (list, tuple)):
         raise UnsupportedError("an operator returns lists within a list")
     if not isinstance(part, torch.Tensor):
         return None
-    return tensor_type(part, sizes, device), strides_of(part, sizes)
+    type_ = tensor_type(part, sizes, device)
+    if is_filled_later:
+        type_ = TensorType(type_.shape, DType.OPAQUE)
+    return type_, strides_of(part, sizes)
 
 
 def _plain(part: Any, sizes: Sizes) -> Any:

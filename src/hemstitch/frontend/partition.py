@@ -13,9 +13,11 @@ from typing import Any
 import torch
 import torch.fx
 from functorch.compile import min_cut_rematerialization_partition
+from torch._functorch import config
 from torch._functorch.compile_utils import fx_graph_cse
 from torch.utils.checkpoint import CheckpointPolicy
 
+from hemstitch.frontend.library import has_effects
 from hemstitch.frontend.loss import numbers
 from hemstitch.frontend.rewrites import apply
 from hemstitch.frontend.saved import question
@@ -27,6 +29,7 @@ from hemstitch.options import Options
 
 DEFAULT = Options()
 DRAW_SEED = torch.ops.hemstitch.draw_seed.default
+PLACE = "hemstitch_place"  # a keyword that tells equal calls with effects apart
 NUMBERS = "hemstitch numbers"  # in a forward graph's meta: results that may be losses
 SECONDS = 60.0  # for the solver, in all
 
@@ -44,7 +47,7 @@ def partition(
     apply(joint, options.rewrites)
     _bypass_detach(joint)
     joint.graph.eliminate_dead_code()
-    joint.graph = fx_graph_cse(joint.graph)  # min-cut would do it later, and lose what it is told
+    joint.graph = _without_repetitions(joint.graph)
     for node in joint.graph.find_nodes(op="call_function", target=DRAW_SEED):
         node.meta["recompute"] = CheckpointPolicy.MUST_SAVE  # in a checkpoint too: 8 bytes
     unseen = numbers(joint.graph, num_fwd_outputs) if options.loss_every != 1 else ()
@@ -52,9 +55,10 @@ def partition(
     saved = decide(asked.problem, options).saved
     _tell(CheckpointPolicy.MUST_SAVE, (asked.nodes[number] for number in saved))
     _tell(CheckpointPolicy.MUST_RECOMPUTE, asked.made_again(saved))
-    forward, backward = min_cut_rematerialization_partition(
-        joint, inputs, num_fwd_outputs=num_fwd_outputs, **keywords
-    )
+    with config.patch(cse=False):  # it would lose what it is told, and merge collectives
+        forward, backward = min_cut_rematerialization_partition(
+            joint, inputs, num_fwd_outputs=num_fwd_outputs, **keywords
+        )
     forward.meta[NUMBERS] = unseen
     return forward, backward
 
@@ -73,6 +77,19 @@ def decide(problem: Problem, options: Options) -> Decision:
     with Solver() as solver:
         by_program = partial(exact.decide, solver=solver, seconds=SECONDS)
         return within(problem, options.memory_budget, by_program)
+
+
+def _without_repetitions(graph: torch.fx.Graph) -> torch.fx.Graph:
+    """Equal nodes as one, by torch's pass; but no calls with effects: each collective is one that
+    the other ranks make too."""
+    calls = (node for node in graph.nodes if has_effects(node.target))
+    for place, node in enumerate(calls):
+        node.kwargs = {**node.kwargs, PLACE: place}
+    merged = fx_graph_cse(graph)
+    for node in merged.nodes:
+        if PLACE in node.kwargs:
+            node.kwargs = {key: value for key, value in node.kwargs.items() if key != PLACE}
+    return merged
 
 
 def _bypass_detach(joint: torch.fx.GraphModule) -> None:

@@ -178,7 +178,7 @@ class LibraryCall:
     results: tuple[tuple[TensorType, tuple[Dim, ...]] | None, ...]
     is_tuple: bool = False  # the call returns a sequence even if it has one result
     effects: bool = False  # stateful or mutating: neither dropped, repeated nor reordered
-    is_view: bool = False  # its results look into the memory of its operands
+    holds_operands: bool = False  # after it returns somebody looks into their memory, as views do
 
     def __str__(self) -> str:
         return self.name

@@ -146,12 +146,12 @@ class _Assembler:
 
     def _find_shared(self) -> None:
         """Tensors that others may look into for as long as they like: results of the graph, and
-        what library calls take views of. Arguments are not among them, but may be replaced."""
+        what library calls hold. Arguments are not among them, but may be replaced."""
         outputs = self.plan.outputs
         self.replaced = {o.tensor for o in outputs if o.tensor.is_argument and o.is_whole}
         kept = [output.tensor for output in outputs]
         for step in self.plan.steps:
-            if isinstance(step, LibraryStep) and _is_view(step):
+            if isinstance(step, LibraryStep) and _holds_operands(step):
                 kept.extend(operand.tensor for operand in step.operands)
         self.shared = {tensor for tensor in kept if not tensor.is_argument}
 
@@ -259,9 +259,10 @@ class _Assembler:
             self._result(tensor, text)
 
     def _operand(self, step: LibraryStep, operand: Alias) -> str:
-        """A view of an argument that the graph replaces must keep the old contents."""
+        """Who holds an argument that the graph replaces must keep the old contents."""
         text = self._alias(operand)
-        return f"copy({text})" if _is_view(step) and operand.tensor in self.replaced else text
+        is_kept = _holds_operands(step) and operand.tensor in self.replaced
+        return f"copy({text})" if is_kept else text
 
     def _result(self, tensor: Tensor, text: str) -> None:
         """Take a library call's result, laid out as it was when traced."""
@@ -367,9 +368,9 @@ def _words(line: str) -> list[str]:
     return [w for w in _NAME.findall(line) if not line.lstrip().startswith("del ")]
 
 
-def _is_view(step: LibraryStep) -> bool:
+def _holds_operands(step: LibraryStep) -> bool:
     assert isinstance(step.node.attr, LibraryCall)
-    return step.node.attr.is_view
+    return step.node.attr.holds_operands
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:

@@ -38,7 +38,8 @@ def run(
     known = {node: arguments[_position(node)] for node in graph.inputs}
     if precise:
         known = {node: _widened(value) for node, value in known.items()}
-    values = _evaluate(graph.roots, known, symbols, precise, device)
+    in_order = (*graph.effects, *graph.roots)  # of the program, whatever results need first
+    values = _evaluate(in_order, known, symbols, precise, device)
     return [values[output.value] for output in graph.outputs]
 
 

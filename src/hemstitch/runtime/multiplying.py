@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import cache
 
 from hemstitch.ir.types import DType
-from hemstitch.runtime.performance import library
+from hemstitch.runtime.performance import measurements
 from hemstitch.stitch.machine import MatrixUnits, generic_cpu
 from hemstitch.stitch.probe import Probe, ProductProbe
 
@@ -52,7 +51,6 @@ class Measured(Mapping[int, MatrixUnits]):
         return len(self._nominal)
 
 
-@cache
 def measured_units(threads: int, lanes: int) -> Measured:
-    """Of this process's processor."""
-    return Measured(generic_cpu(threads, lanes).products, threads, lanes, library())
+    """Of this process's processor, or of its job's."""
+    return Measured(generic_cpu(threads, lanes).products, threads, lanes, measurements())

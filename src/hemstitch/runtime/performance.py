@@ -1,37 +1,34 @@
 """The performance library (FusionStitching 2018). Takes probes, gives the seconds that they take,
-measured once, by this process or an earlier one.
+measured once, by this process or an earlier one, or by another rank of its job.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from contextlib import suppress
+from functools import cache, partial
 from hashlib import sha256
 from importlib.metadata import version
 from math import inf
 from pathlib import Path
 
 from hemstitch.runtime.jit import processor
+from hemstitch.runtime.job import agreed
 from hemstitch.runtime.measure import measure
 from hemstitch.runtime.remembered import folder, recall, remember
 from hemstitch.stitch.probe import Probe
 
 
-class Library(Mapping[Probe, float]):
-    """Has whatever `measure` can measure, though it is asked only for what is not in `place`; what
-    cannot be built is not there."""
+class Answers(Mapping[Probe, float]):
+    """Has whatever `find` finds, and asks it once for each probe. None: there is no such time."""
 
-    def __init__(self, place: Path, measure: Callable[[Probe], float]) -> None:
-        self._place = place
-        self._measure = measure
+    def __init__(self, find: Callable[[Probe], float | None]) -> None:
+        self._find = find
         self._known: dict[Probe, float | None] = {}
 
     def __getitem__(self, probe: Probe) -> float:
         if probe not in self._known:
-            try:
-                self._known[probe] = self._found(probe)
-            except Exception:  # no plan fails for want of a measurement
-                self._known[probe] = None
+            self._known[probe] = self._find(probe)
         seconds = self._known[probe]
         if seconds is None:
             raise KeyError(probe)
@@ -43,7 +40,22 @@ class Library(Mapping[Probe, float]):
     def __len__(self) -> int:
         return sum(seconds is not None for seconds in self._known.values())
 
-    def _found(self, probe: Probe) -> float:
+
+class Library(Answers):
+    """Has whatever `measure` can measure, though it is asked only for what is not in `place`; what
+    cannot be built is not there."""
+
+    def __init__(self, place: Path, measure: Callable[[Probe], float]) -> None:
+        super().__init__(self._found)
+        self._place = place
+        self._measure = measure
+
+    def _found(self, probe: Probe) -> float | None:
+        with suppress(Exception):  # no plan fails for want of a measurement
+            return self._recalled(probe)
+        return None
+
+    def _recalled(self, probe: Probe) -> float:
         key = key_of(probe)
         path = self._place / f"{sha256(key.encode()).hexdigest()[:32]}.json"
         record = recall(path)
@@ -58,6 +70,14 @@ class Library(Mapping[Probe, float]):
 def library() -> Library:
     """This process's, of this processor."""
     return Library(folder("measured"), measure)
+
+
+def measurements(own: Mapping[Probe, float] | None = None) -> Answers:
+    """What one compile plans with: of a job's ranks, what one of them had first. `own`: this
+    process's; the library by default. A rank that joins a job may have to take others' figures, so
+    this is not for longer."""
+    mine = library() if own is None else own
+    return Answers(lambda probe: agreed(str(probe), partial(mine.get, probe)))
 
 
 def key_of(probe: Probe) -> str:

@@ -2,7 +2,8 @@
 
 In two stages, as EVT tunes (2024, section 5): all candidates for the largest product alone, then
 the best of them, over blocks of more and fewer rows, for the kernel with all that is fused with it.
-The winner is remembered on disk, by the kernel, the processor and the number of threads.
+The winner is remembered on disk, by the kernel, the processor and the number of threads, and
+is that of all ranks of a job.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
 from hashlib import sha256
 from itertools import product
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 from hemstitch.codegen.llvm.kernel import print_kernel
 from hemstitch.fusion.plan import KernelStep
@@ -21,6 +24,7 @@ from hemstitch.ir.graph import Node, Op
 from hemstitch.kernel.blocked import USUAL, Blocking
 from hemstitch.kernel.nodes import Contract, statements
 from hemstitch.runtime.jit import host_target, processor, threads_now
+from hemstitch.runtime.job import agreed
 from hemstitch.runtime.measure import bare_product, seconds_of
 from hemstitch.runtime.remembered import recall, remember
 from hemstitch.stitch.group import Group
@@ -47,10 +51,17 @@ class Tuner:
         """The usual one for kernels without products."""
         if not any(isinstance(s, Contract) for s in statements(step.stitched.kernel)):
             return USUAL
-        path = self.place / f"{_key(step)}.json"
-        known = _recalled(path)
-        if known is not None or self.is_stopped:
-            return known or USUAL
+        key = _key(step)
+        record = agreed(f"blocking {key}", partial(self._own, step, self.place / f"{key}.json"))
+        return _read(record) or USUAL
+
+    def _own(self, step: KernelStep, path: Path) -> dict[str, int]:
+        """What this process, or an earlier one, chose."""
+        return asdict(_read(recall(path)) or self._chosen(step, path))
+
+    def _chosen(self, step: KernelStep, path: Path) -> Blocking:
+        if self.is_stopped:
+            return USUAL
         found = self._searched(step)
         if not self.is_stopped:
             remember(path, asdict(found))
@@ -122,9 +133,9 @@ def _key(step: KernelStep) -> str:
     return sha256(repr(facts).encode()).hexdigest()[:32]
 
 
-def _recalled(path: Path) -> Blocking | None:
+def _read(record: Any) -> Blocking | None:
     try:
-        found = Blocking(**recall(path))
+        found = Blocking(**record)
     except TypeError:
         return None
     return found if all(type(size) is int and size > 0 for size in asdict(found).values()) else None

@@ -1,5 +1,6 @@
 """Which of a few candidates runs. Takes programs that compute the same, gives one: the best by the
-estimate, or, with `tune`, by the clock among the best estimates. The winner is remembered on disk.
+estimate, or, with `tune`, by the clock among the best estimates. The winner is remembered on disk,
+and is that of all ranks of a job.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from hemstitch.latency.evaluate import Estimate
 from hemstitch.runtime.cuda.device import Device
 from hemstitch.runtime.cuda.estimate import bytes_of, estimate
 from hemstitch.runtime.dtypes import TORCH_DTYPES
+from hemstitch.runtime.job import agreed
 from hemstitch.runtime.remembered import recall, remember
 
 # 7 us of an H200's memory: a smaller kernel is not worth seconds of compiling.
@@ -56,15 +58,21 @@ def best(
     if bytes_ < LEAST_BYTES or architecture is None:
         return usual
     known = _Candidates((usual, *programs), sizes_of, extents, device)
-    path = memory / f"{_key(known, tune)}.json"
-    chosen = _recalled(path, len(known.programs))
-    if chosen is None:
-        estimates = _estimates(known, architecture, bytes_, tune)
-        order = sorted(estimates, key=lambda number: estimates[number].rank)
-        seconds = _timed(known, order[:MOST_TIMED], launcher) if tune else {}
-        chosen = min(seconds, key=seconds.__getitem__, default=_clearly_best(order, estimates))
-        remember(path, {"chosen": chosen, "seconds": {str(n): s for n, s in seconds.items()}})
-    return known.programs[chosen]
+    key = _key(known, tune)
+
+    def own() -> int:
+        """What this process, or an earlier one, chose."""
+        path = memory / f"{key}.json"
+        chosen = _recalled(path, len(known.programs))
+        if chosen is None:
+            estimates = _estimates(known, architecture, bytes_, tune)
+            order = sorted(estimates, key=lambda number: estimates[number].rank)
+            seconds = _timed(known, order[:MOST_TIMED], launcher) if tune else {}
+            chosen = min(seconds, key=seconds.__getitem__, default=_clearly_best(order, estimates))
+            remember(path, {"chosen": chosen, "seconds": {str(n): s for n, s in seconds.items()}})
+        return chosen
+
+    return known.programs[agreed(f"tiles {key}", own)]
 
 
 def _estimates(
