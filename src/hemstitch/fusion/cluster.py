@@ -48,7 +48,6 @@ class Clustering:
         self.work = work
         self.trials = trials
         self.conservative = conservative
-        self.trust = False  # that what nothing else refuses can be stitched
         self.inside = inside
         self.checks = (_library, _size, self._inside, self._cycle, self._conservative, *more)
         self.refusals: dict[tuple[Cluster, Cluster], Refusal] = {}
@@ -72,23 +71,24 @@ class Clustering:
 
     # --- merging
 
-    def try_merge(self, first: Cluster, second: Cluster) -> bool:
+    def try_merge(self, first: Cluster, second: Cluster, *, trust: bool = False) -> bool:
+        """`trust`: that what no cheap check refuses can be stitched."""
         if first is second or (first, second) in self.refusals:
             return False
-        refusal = self._refusal(first, second)
+        refusal = self._refusal(first, second, trust)
         if refusal is not None:
             self.refusals[first, second] = refusal
             return False
         self._merge(first, second)
         return True
 
-    def _refusal(self, first: Cluster, second: Cluster) -> Refusal | None:
+    def _refusal(self, first: Cluster, second: Cluster, trust: bool) -> Refusal | None:
         """None means yes. The first refusal wins, so the cheap checks come first."""
         for check in self.checks:
             refusal = check(first, second)
             if refusal is not None:
                 return refusal
-        if self.trust or self._is_plain(first, second):
+        if trust or self._is_plain(first, second):
             return None
         return self._unstitchable(first, second)
 

@@ -15,7 +15,7 @@ from hemstitch.stitch.group import is_member
 
 def merge_all(clustering: Clustering) -> None:
     """First as if all could be stitched: most can, and whatever turns out not to be a kernel falls
-    apart, to be merged with a trial at each step. That takes a third of the trials."""
+    apart, to be merged with a trial at each step."""
     _merge(clustering, trust=True)
     clustering.fall_apart()
     _merge(clustering, trust=False)
@@ -23,17 +23,16 @@ def merge_all(clustering: Clustering) -> None:
 
 def _merge(clustering: Clustering, trust: bool) -> None:
     """Producers with their consumers, then readers of one tensor, until nothing changes."""
-    clustering.trust = trust
     edges = _edges(clustering.work)
     changed = True
     while changed:
         changed = False
         clusters = clustering.cluster_of
         for producer, consumer in edges:
-            changed |= clustering.try_merge(clusters[producer], clusters[consumer])
+            changed |= clustering.try_merge(clusters[producer], clusters[consumer], trust=trust)
         if not clustering.conservative:
             for vertex in clustering.work.vertices:
-                changed |= _merge_with_siblings(clustering, vertex)
+                changed |= _merge_with_siblings(clustering, vertex, trust)
 
 
 def _edges(work: Work) -> list[tuple[Node, Vertex]]:
@@ -50,7 +49,7 @@ def _edges(work: Work) -> list[tuple[Node, Vertex]]:
     return sorted(found, key=lambda edge: -work.bytes(edge[0]).bit_length())
 
 
-def _merge_with_siblings(clustering: Clustering, vertex: Vertex) -> bool:
+def _merge_with_siblings(clustering: Clustering, vertex: Vertex, trust: bool) -> bool:
     """Another reader of the same tensor, where reading it once saves a fair part."""
     if is_library_vertex(vertex):
         return False
@@ -61,7 +60,7 @@ def _merge_with_siblings(clustering: Clustering, vertex: Vertex) -> bool:
             is_other = ours is not theirs and not theirs.is_library
             if is_other and _pays(clustering, node, ours, theirs):
                 pair = sorted((ours, theirs), key=lambda cluster: cluster.position)
-                changed |= clustering.try_merge(*pair)
+                changed |= clustering.try_merge(*pair, trust=trust)
     return changed
 
 
