@@ -23,7 +23,7 @@ test: test-cpu test-gpu
 
 # PyTorch's own samples count what agrees in one process, and start processes of their own.
 test-cpu: .venv/installed
-	OMP_WAIT_POLICY=passive $(RUN) -m pytest --numprocesses auto --ignore tests/opinfo
+	OMP_WAIT_POLICY=passive $(RUN) -m pytest --numprocesses auto --dist worksteal --ignore tests/opinfo
 	$(RUN) -m pytest tests/opinfo
 
 # Kernels for GPUs, emulated and cross-compiled with each Triton, side by side. No GPU is needed.
