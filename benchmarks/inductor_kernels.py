@@ -1,5 +1,6 @@
-"""What Inductor makes of a program for a GPU: its kernels, its library calls, the bytes that the
-kernels move by its own count. Takes fake tensors, after `stand_in.pretend()`; nothing is run."""
+"""What Inductor makes of a program: its kernels, its library calls, the bytes that the kernels move
+by its own count. `generated` takes fake tensors of a GPU, after `stand_in.pretend()`, and nothing
+is run; `counted` listens to what a program is compiled to that does run."""
 
 from __future__ import annotations
 
@@ -12,12 +13,14 @@ from typing import Any
 
 import torch
 import torch._dynamo
+import torch._functorch.config as functorch_config
+import torch._inductor.config as inductor_config
 from torch._inductor.compile_fx import compile_fx
 from torch._inductor.graph import GraphLowering
 from torch._inductor.scheduler import FusedSchedulerNode, SchedulerNode
 from torch._inductor.virtualized import V
 
-_LAUNCH = re.compile(r"^\s*(\w+)\.run\(", re.M)
+_LAUNCH = re.compile(r"^\s*(?:(\w+)\.run|(cpp_\w+))\(", re.M)  # Triton's, C++
 _CALL = re.compile(r"extern_kernels\.(\w+)\(|\b((?:torch\.ops\.\w+|aten)\.\w+(?:\.\w+)?)\(")
 _NO_CALLS = ("torch.ops.inductor",)  # views, and gradients that are added outside the graph
 
@@ -43,10 +46,22 @@ def generated(function: Callable[..., Any], arguments: Sequence[Any]) -> Generat
         return gm.forward
 
     torch._dynamo.reset()
-    with _listening(found):
+    with _listening(found, runs=False):
         torch.compile(function, backend=backend)(*arguments)
     torch._dynamo.reset()
     return found
+
+
+@contextmanager
+def counted() -> Iterator[Generated]:
+    """Of all graphs that are compiled inside."""
+    found = Generated()
+    with (
+        inductor_config.patch(fx_graph_cache=False),
+        functorch_config.patch(enable_autograd_cache=False),
+        _listening(found, runs=True),
+    ):
+        yield found
 
 
 def _never(arguments: Sequence[Any]) -> None:
@@ -54,13 +69,16 @@ def _never(arguments: Sequence[Any]) -> None:
 
 
 @contextmanager
-def _listening(found: Generated) -> Iterator[None]:
-    """Where Inductor would load the module that it has written, take a look at it instead."""
+def _listening(found: Generated, *, runs: bool) -> Iterator[None]:
+    """Where Inductor would load the module that it has written, take a look at it before that, or
+    instead."""
     lowering: Any = GraphLowering
     load = lowering._compile_to_module_lines
 
     def look(graph: Any, code: Any) -> Any:
         _add(found, graph, code.value)
+        if runs:
+            return load(graph, code)
         return SimpleNamespace(call=_never, __file__=__file__, key="", runner=None)
 
     lowering._compile_to_module_lines = look
@@ -72,7 +90,7 @@ def _listening(found: Generated) -> Iterator[None]:
 
 def _add(found: Generated, graph: Any, source: str) -> None:
     body = source[source.index("def call(") :].partition("\ndef benchmark_compiled_module")[0]
-    found.kernels += _LAUNCH.findall(body)
+    found.kernels += [triton or cpp for triton, cpp in _LAUNCH.findall(body)]
     calls = [kernel or operator for kernel, operator in _CALL.findall(body)]
     found.library_calls += [call for call in calls if not call.startswith(_NO_CALLS)]
     found.sources.append(source)

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TextIO
@@ -85,11 +85,14 @@ def serve(module: str) -> None:
 
 @dataclass(slots=True)
 class Worker:
-    """One process at a time. `prefix`: a command that runs the process, as a sanitizer does."""
+    """One process at a time. `prefix`: a command that runs the process, as a sanitizer does;
+    `python` and `environment`: where libraries are that this process does not have."""
 
     module: str
     prefix: tuple[str, ...] = ()
     threads: int = 4  # in which Inductor compiles
+    python: str = sys.executable
+    environment: Mapping[str, str] = field(default_factory=dict)
     process: subprocess.Popen[str] | None = None
     replies: queue.Queue[Line | None] = field(default_factory=queue.Queue)
     words: collections.deque[str] = field(
@@ -163,12 +166,16 @@ class Worker:
         self.replies = queue.Queue()
         self.words.clear()
         self.process = subprocess.Popen(
-            [*self.prefix, sys.executable, "-m", "benchmarks.gpu.worker", self.module],
+            [*self.prefix, self.python, "-m", "benchmarks.gpu.worker", self.module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={"TORCHINDUCTOR_COMPILE_THREADS": str(self.threads), **os.environ},
+            env={
+                "TORCHINDUCTOR_COMPILE_THREADS": str(self.threads),
+                **os.environ,
+                **self.environment,
+            },
             start_new_session=not self.prefix,
         )
         assert self.process.stdout is not None and self.process.stderr is not None

@@ -107,12 +107,24 @@ def _speech(size: Size) -> Batch:
     }
 
 
-def _images(size: Size) -> Batch:
-    rows, side = (8, 32) if size == "tiny" else (8, 128)
+def _images(size: Size, large_side: int = 128) -> Batch:
+    side = 32 if size == "tiny" else large_side
     return {
-        "pixel_values": torch.randn(rows, 3, side, side),
-        "labels": torch.randint(hf.LABELS, (rows,)),
+        "pixel_values": torch.randn(8, 3, side, side),
+        "labels": torch.randint(hf.LABELS, (8,)),
     }
+
+
+def _channels_last(size: Size) -> Batch:
+    batch = _images(size, 224)
+    pixels = batch["pixel_values"].contiguous(memory_format=torch.channels_last)
+    return batch | {"pixel_values": pixels}
+
+
+def _resnet_50(size: Size, _: float) -> nn.Module:
+    """Channels last, as EVT trains it; tiny: two stages of one bottleneck each."""
+    width, depths = (8, (1, 1)) if size == "tiny" else (64, (3, 4, 6, 3))
+    return hf.resnet(width, depths, widening=4).to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
 _LANGUAGE_MODEL: dict[Size, LanguageModelSize] = {
@@ -184,7 +196,7 @@ WORKLOADS: dict[str, Workload] = {
         _images,
         _label,
     ),
-    "resnet": Workload(lambda size, _: hf.resnet(8 if size == "tiny" else 64, 2), _images, _label),
+    "resnet": Workload(lambda size, _: hf.resnet(8 if size == "tiny" else 64), _images, _label),
     "whisper": Workload(
         _transformer(hf.whisper, {"frames": 24}, {"frames": 600}), _speech, _every_token
     ),
@@ -218,4 +230,5 @@ MORE_WORKLOADS: dict[str, Workload] = {
         lambda size: evt.gcn_inputs(_GCN[size]),
         _label,
     ),
+    "resnet-50": Workload(_resnet_50, _channels_last, _label),
 }

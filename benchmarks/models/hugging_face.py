@@ -3,6 +3,7 @@ downloaded. Gives modules whose forward returns one tensor: the logits or the la
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import transformers
@@ -123,12 +124,13 @@ def vit(hidden: int, heads: int, layers: int, dropout: float, image: int, patch:
     return OneResult(transformers.ViTForImageClassification(config), "logits")
 
 
-def resnet(width: int, layers: int) -> nn.Module:
+def resnet(width: int, depths: Sequence[int] = (2, 2), widening: int = 2) -> nn.Module:
+    """He et al. 2015, of bottlenecks: as many stages as depths, each twice as wide as the last."""
     config = _config(
         "ResNet",
         embedding_size=width,
-        hidden_sizes=[2 * width, 4 * width],
-        depths=[layers, layers],
+        hidden_sizes=[widening * width << stage for stage in range(len(depths))],
+        depths=list(depths),
         layer_type="bottleneck",
         num_labels=LABELS,
     )

@@ -1,0 +1,29 @@
+"""PyTorch's own compiler, which is listened to while it compiles. Where weights do not change, its
+best mode wants them frozen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch._inductor.config
+
+from benchmarks import inductor_kernels
+from benchmarks.rivals import compilers
+from benchmarks.rivals.problem import Made, Prepared
+
+
+def prepare(made: Made, *, freezing: bool = False, **keywords: Any) -> Prepared:
+    torch._inductor.config.freezing = freezing
+    prepared = compilers.prepare(made, backend="inductor", **keywords)
+    with inductor_kernels.counted() as found:
+        prepared.step()
+
+    def counts() -> dict[str, float]:
+        return {
+            "kernels": len(found.kernels),
+            "library_calls": len(found.library_calls),
+            "megabytes": (found.bytes_read + found.bytes_written) / 1e6,
+        }
+
+    return replace(prepared, counts=counts)

@@ -1,0 +1,34 @@
+"""OpenVINO, for latency, in f32 as all others: it would take bf16 where the processor has it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import openvino
+import torch
+
+from benchmarks.rivals.problem import Made, Prepared
+
+
+def converted(made: Made) -> Any:
+    """From the exported program, or where OpenVINO lacks one of its operators, as it is traced."""
+    with torch.no_grad():
+        try:
+            program = torch.export.export(made.model, (), kwargs=made.arguments)
+            return openvino.convert_model(program)
+        except openvino.frontend.OpConversionFailure:
+            return openvino.convert_model(made.model, example_input=made.arguments)
+
+
+def prepare(made: Made) -> Prepared:
+    settings = {
+        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+        "INFERENCE_PRECISION_HINT": "f32",
+        "PERFORMANCE_HINT": "LATENCY",
+    }
+    compiled = openvino.Core().compile_model(converted(made), "CPU", settings)
+    given = {port: made.arguments[port.get_any_name()].numpy() for port in compiled.inputs}
+    return Prepared(
+        lambda: compiled(given),
+        lambda found: {"output": [torch.from_numpy(found[0])]},
+    )

@@ -1,0 +1,60 @@
+"""What every way is asked to do: a training step of a model, or its answer to a batch. Takes names
+and sizes, gives what is run, and how far two results are apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.models import MORE_WORKLOADS, WORKLOADS, Size, Training
+
+MODELS = {**WORKLOADS, **MORE_WORKLOADS}
+DROPOUT = 0.1
+Results = Mapping[str, Sequence[Tensor]]  # "loss" and "gradients", or "output"
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A model in training gives (loss, output), else its output."""
+
+    model: nn.Module
+    arguments: dict[str, Any]
+    training: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """`step` does the work once; `results` takes what it gave. `counts`: kernels and bytes, where a
+    compiler can tell."""
+
+    step: Callable[[], Any]
+    results: Callable[[Any], Results]
+    counts: Callable[[], dict[str, float]] = dict
+
+
+def made(name: str, size: Size, training: bool, dropout: float = DROPOUT) -> Made:
+    """The same numbers each time."""
+    torch.manual_seed(0)
+    workload = MODELS[name]
+    model, batch = Training(workload, size, dropout), workload.inputs(size)
+    if training:
+        return Made(model.train(), {"batch": batch}, training)
+    given = {name: value for name, value in batch.items() if not name.startswith("label")}
+    return Made(model.model.eval(), given, training)
+
+
+def distance(results: Results, exact: Results) -> float:
+    """The largest, of all that `results` has, relative to its norm."""
+    return max(
+        _norm([a - b for a, b in zip(found, exact[name], strict=True)]) / _norm(exact[name])
+        for name, found in results.items()
+    )
+
+
+def _norm(values: Sequence[Tensor]) -> float:
+    return math.hypot(*(torch.linalg.vector_norm(value.detach().double()) for value in values))

@@ -1,0 +1,207 @@
+"""The table of whole models: prints a line for each model and way, then what they come to. Takes
+the command line of `benchmarks.training` and `benchmarks.inference`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from benchmarks import machine
+from benchmarks.rivals import ours, problem
+from benchmarks.rivals.ours import WITHOUT
+from benchmarks.rivals.problem import MODELS
+from benchmarks.rivals.turns import Measured, Setting, measured, versions
+from benchmarks.rivals.ways import (
+    AUTOTUNE,
+    EAGER,
+    INDUCTOR,
+    INFERENCE,
+    NO_LOSS,
+    OURS,
+    TRAINING,
+    Way,
+)
+from benchmarks.table import insert
+from benchmarks.timing import Timing, geometric_mean
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "performance.md"
+ROUNDS = 9
+WAYS: Mapping[bool, Mapping[str, Way]] = {True: TRAINING, False: INFERENCE}
+FAR = 1e-4  # from eager's results, relative to their norm: worth a mention
+HEADING = (
+    *("model", "way", "ms", "spread", "eager /", "peak MB", "between steps", "kernels + calls"),
+    *("MB moved", "first s", "apart from eager"),
+)
+
+
+def rows(found: Measured) -> Iterator[tuple[str, ...]]:
+    for way in (*found.timings, *found.failures):
+        if way in found.failures:
+            yield (found.model, way, f"failed: {found.failures[way]}"[:300])
+            continue
+        once, timing = found.once[way], found.timings[way]
+        yield (
+            *(found.model, way),
+            f"{timing.median * 1e3:.1f}",
+            f"{timing.spread:.0%}",
+            f"{speed(found, way, EAGER):.2f}x" if EAGER in found.timings else "-",
+            *(f"{once['peak']:.0f}", f"{once['held']:.0f}"),
+            f"{once['kernels']} + {once['library_calls']}" if "kernels" in once else "-",
+            _moved(once),
+            f"{once['first']:.1f}",
+            f"{once['distance']:.0e}" if not once["distance"] <= FAR else "",
+        )
+
+
+def _moved(once: Mapping[str, float]) -> str:
+    if "megabytes" not in once:
+        return "-"
+    without = once.get(f"megabytes{WITHOUT}", once["megabytes"])
+    text = f"{once['megabytes']:.1f}"
+    return text if without == once["megabytes"] else f"{text} ({without:.1f})"
+
+
+def speed(found: Measured, way: str, other: str) -> float:
+    """How many times faster than the other."""
+    return found.timings[way].times_faster_than(found.timings[other])
+
+
+def summary(lines: Sequence[Measured], ways: Sequence[str]) -> Iterator[str]:
+    """Geometric means over the models for which both were measured."""
+    for mine in (way for way in (OURS, NO_LOSS) if way in ways):
+        for other in (way for way in ways if way not in (OURS, NO_LOSS)):
+            both = [x for x in lines if mine in x.timings and other in x.timings]
+            if not both:
+                continue
+            faster = geometric_mean(speed(line, mine, other) for line in both)
+            peak = geometric_mean(_ratio(line, mine, other, "peak") for line in both)
+            yield (
+                f"{mine}: {faster:.2f}x as fast as {other}, {peak:.2f} of its peak memory "
+                f"({len(both)} models)"
+            )
+    for what in ("kernels", "library_calls", "megabytes"):
+        shares = [
+            line.once[OURS][f"{what}{WITHOUT}"] / max(1, line.once[INDUCTOR][what])
+            for line in lines
+            if INDUCTOR in line.once and _is_counted(line)
+        ]
+        if shares:
+            share = geometric_mean(each for each in shares if each > 0)
+            yield f"{what.replace('_', ' ')}, without products: {share:.2f} of Inductor's"
+
+
+def _is_counted(line: Measured) -> bool:
+    return f"kernels{WITHOUT}" in line.once.get(OURS, {})
+
+
+def _ratio(line: Measured, mine: str, other: str, name: str) -> float:
+    return float(line.once[mine][name] / line.once[other][name])
+
+
+def record(lines: Sequence[Measured], setting: Setting) -> dict[str, object]:
+    about = machine.describe() | versions(setting.python, _packages(WAYS[setting.training]))
+    what = {"training": setting.training, "size": setting.size, "threads": setting.threads}
+    return {"machine": about, **what, "lines": [asdict(line) for line in lines]}
+
+
+def known(path: Path | None) -> list[Measured]:
+    """What an earlier run has left there."""
+    if path is None or not path.exists():
+        return []
+    lines = json.loads(path.read_text(encoding="utf-8"))["lines"]
+    return [
+        Measured(
+            line["model"],
+            {way: Timing(tuple(each["samples"])) for way, each in line["timings"].items()},
+            line["once"],
+            line["failures"],
+        )
+        for line in lines
+    ]
+
+
+def _packages(ways: Mapping[str, Way]) -> list[str]:
+    return sorted({package for way in ways.values() for package in way.packages})
+
+
+def parse(program: str, description: str | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog=program, description=description)
+    parser.add_argument("--only", default=",".join(MODELS), metavar="NAMES")
+    parser.add_argument("--size", choices=("tiny", "large"), default="large")
+    parser.add_argument("--autotune", action="store_true", help="Inductor's max-autotune as well")
+    parser.add_argument("--rivals", default=sys.executable, metavar="PYTHON", help="that has them")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="its other models stay in it")
+    parser.add_argument("--table", action="store_true", help=f"that file into {PAGE.name}")
+    return parser.parse_args()
+
+
+def ways_of(training: bool, autotune: bool, python: str) -> dict[str, Way]:
+    """Without those whose packages are not there, which is said."""
+    chosen = {name: way for name, way in WAYS[training].items() if name != AUTOTUNE or autotune}
+    there = versions(python, _packages(chosen))
+    for name, way in list(chosen.items()):
+        if gone := [package for package in way.packages if package not in there]:
+            print(f"without {name}: {', '.join(gone)} not installed in {python}")
+            del chosen[name]
+    return chosen
+
+
+def counted(line: Measured, setting: Setting) -> Measured:
+    """With what Hemstitch's kernels are, where it was measured."""
+    if OURS in line.once:
+        made = problem.made(line.model, setting.size, setting.training)
+        line.once[OURS] |= ours.counts(made)
+    return line
+
+
+def page(kind: str, path: Path) -> None:
+    """The file's numbers into docs/performance.md."""
+    lines = known(path)
+    ways = dict.fromkeys(way for line in lines for way in line.timings)
+    text = [_joined(HEADING), _joined("---" for _ in HEADING)]
+    text += [_joined(row) for line in lines for row in rows(line)]
+    text += ["", *(f"- {each}" for each in summary(lines, list(ways))), "", conditions(path)]
+    start, end = f"<!-- {kind}: made by benchmarks/{kind}.py -->", f"<!-- end of {kind} -->"
+    PAGE.write_text(insert(PAGE.read_text("utf-8"), text, start, end), encoding="utf-8")
+
+
+def conditions(path: Path) -> str:
+    about = json.loads(path.read_text(encoding="utf-8"))
+    host = about["machine"]
+    said = [f"{host['processor']}, {host['vectors']}", f"{about['threads']} threads"]
+    libraries = ("torch", *_packages(WAYS[about["training"]]))
+    said += [f"{name} {host[name]}" for name in libraries if name in host]
+    return ", ".join([*said, host["date"][:10]]) + "."
+
+
+def main(kind: str, description: str | None) -> None:
+    """`kind`: "training" or "inference"."""
+    arguments = parse(f"benchmarks.{kind}", description)
+    if arguments.table:
+        page(kind, arguments.json)
+        return
+    training, threads = kind == "training", torch.get_num_threads()
+    setting = Setting(training, arguments.size, threads, arguments.rounds, arguments.rivals)
+    ways = ways_of(training, arguments.autotune, arguments.rivals)
+    print(f"{kind}, {setting.size}, {threads} threads\n")
+    print(_joined(HEADING), _joined("---" for _ in HEADING), sep="\n", flush=True)
+    names = arguments.only.split(",")
+    lines = [line for line in known(arguments.json) if line.model not in names]
+    for name in names:
+        lines.append(counted(measured(name, ways, setting), setting))
+        print(*map(_joined, rows(lines[-1])), sep="\n", flush=True)
+        if arguments.json:  # after every model: a long run may be cut short
+            found = json.dumps(record(lines, setting), indent=1)
+            arguments.json.write_text(found + "\n", encoding="utf-8")
+    print("", *summary(lines, list(ways)), sep="\n")
+
+
+def _joined(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
