@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -79,11 +80,18 @@ def plans_of(
 
     torch._dynamo.reset()
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:  # nothing is computed
-        fake = tree_map_only(torch.Tensor, mode.from_tensor, arguments)
+        fake = tree_map_only(torch.Tensor, partial(_faked, mode), arguments)
         result = torch.compile(function, backend=backend)(*fake)
         if backward:
             result.sum().backward()
     return found
+
+
+def _faked(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
+    """With what `mark_dynamic` wrote on it."""
+    fake = mode.from_tensor(tensor)
+    vars(fake).update(vars(tensor))
+    return fake
 
 
 class Simulation:
