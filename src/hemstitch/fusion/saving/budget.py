@@ -22,16 +22,17 @@ def within(problem: Problem, share: float, decide: Decide) -> Decision:
     early = decision.saved & problem.early
     usual = decide(problem.with_early(())) if early else decision
     most = share * held_bytes(problem, usual.saved)
-    if held_bytes(problem, decision.saved) <= most:
-        return decision
-    if share >= 1:
-        return _with_fewer(problem, decision, usual, decide)
-    return _at_a_price(problem, decision, most, decide)
+    if share < 1:
+        return _at_a_price(problem, decision, most, decide)
+    if held_bytes(problem, decision.saved) > most:
+        decision = _with_fewer(problem, decision, most, decide)
+    is_good = held_bytes(problem, decision.saved) <= most
+    return decision if is_good and _cost(problem, decision) <= _cost(problem, usual) else usual
 
 
-def _with_fewer(problem: Problem, decision: Decision, usual: Decision, decide: Decide) -> Decision:
-    """Of the early values those that spare the most for each byte, while there is room."""
-    early, most = decision.saved & problem.early, held_bytes(problem, usual.saved)
+def _with_fewer(problem: Problem, decision: Decision, most: float, decide: Decide) -> Decision:
+    """With those of its early values that spare the most for each byte, as long as there is room."""
+    early = decision.saved & problem.early
     spared = worth(problem, decision.saved, early)
     kept, held = set[int](), held_bytes(problem, decision.saved - early)
     for number in sorted(early, key=lambda n: (-spared[n] / max(1, problem.items[n].bytes), n)):
@@ -39,11 +40,7 @@ def _with_fewer(problem: Problem, decision: Decision, usual: Decision, decide: D
         if held + size <= most:
             kept.add(number)
             held += size
-    found = decide(problem.with_early(kept)) if kept else usual
-    is_good = held_bytes(problem, found.saved) <= most and _cost(problem, found) <= _cost(
-        problem, usual
-    )
-    return found if is_good else usual
+    return decide(problem.with_early(kept))
 
 
 def _cost(problem: Problem, decision: Decision) -> float:
