@@ -38,19 +38,21 @@ ACTIVATIONS: dict[str, Function] = {
     "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "hardshrink": F.hardshrink,
-    "hardsigmoid": F.hardsigmoid,
     "hardswish": F.hardswish,
-    "hardtanh": lambda x: F.hardtanh(x, -0.5, 0.8),
-    "leaky_relu": lambda x: F.leaky_relu(x, 0.1),
     "logsigmoid": F.logsigmoid,
     "mish": F.mish,
-    "relu6": F.relu6,
     "selu": F.selu,
     "silu": F.silu,
     "softplus": lambda x: F.softplus(x, 2, 1.5),
     "softshrink": F.softshrink,
     "softsign": F.softsign,
     "tanhshrink": F.tanhshrink,
+}
+PIECEWISE: dict[str, Function] = {  # their gradients are decomposed
+    "hardsigmoid": F.hardsigmoid,
+    "hardtanh": lambda x: F.hardtanh(x, -0.5, 0.8),
+    "leaky_relu": lambda x: F.leaky_relu(x, 0.1),
+    "relu6": F.relu6,
     "threshold": lambda x: F.threshold(x, 0.2, -3.0),
 }
 REDUCTIONS: dict[str, Function] = {
@@ -219,15 +221,26 @@ def test_bitwise(name: str) -> None:
 
 @cases(ACTIVATIONS)
 def test_activations_and_their_derivatives(function: Function) -> None:
-    x = torch.cat([sample(40) * 3, torch.linspace(-4, 4, 17, dtype=torch.float64)])
+    check(with_derivative(function), at_many_places(), whole=True)
 
+
+@cases(PIECEWISE)
+def test_piecewise_linear_functions_and_their_derivatives(function: Function) -> None:
+    check(with_derivative(function), at_many_places())
+
+
+def at_many_places() -> torch.Tensor:
+    return torch.cat([sample(40) * 3, torch.linspace(-4, 4, 17, dtype=torch.float64)])
+
+
+def with_derivative(function: Function) -> Function:
     def both(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         x = x.detach().requires_grad_()
         y = function(x)
         (grad,) = torch.autograd.grad(y, x, torch.cos(x.detach()))
         return y.detach(), grad
 
-    check(both, x, whole=True)
+    return both
 
 
 @modes

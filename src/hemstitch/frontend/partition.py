@@ -1,26 +1,22 @@
-"""The split of a joint graph into forward and backward: what is saved between them is decided by
-`fusion/saving`, and torch's min-cut is told.
-
-Autograd's formulas detach what they use. Torch's min-cut takes a `detach` for something that has to
-be kept, and with it the value, so it must not get to see one."""
+"""The partitioner that AOTAutograd calls: a joint graph becomes forward and backward. What is saved
+between them is decided by `fusion/saving`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
 import torch
 import torch.fx
-from functorch.compile import min_cut_rematerialization_partition
-from torch._functorch import config
 from torch._functorch.compile_utils import fx_graph_cse
+from torch._functorch.partitioners import cleanup_recompute_tags, force_save_bw_mutation_src
 from torch.utils.checkpoint import CheckpointPolicy
 
 from hemstitch.frontend.library import has_effects
 from hemstitch.frontend.loss import numbers
 from hemstitch.frontend.rewrites import apply
 from hemstitch.frontend.saved import question
+from hemstitch.frontend.split import split
 from hemstitch.fusion.saving import exact, heuristic
 from hemstitch.fusion.saving.budget import within
 from hemstitch.fusion.saving.problem import Decision, Problem
@@ -40,7 +36,7 @@ def partition(
     *,
     options: Options = DEFAULT,
     num_fwd_outputs: int,
-    **keywords: Any,
+    **_: Any,
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
     """(forward, backward); what backward needs of forward is returned by the one, given to the
     other."""
@@ -48,26 +44,16 @@ def partition(
     _bypass_detach(joint)
     joint.graph.eliminate_dead_code()
     joint.graph = _without_repetitions(joint.graph)
+    joint = cleanup_recompute_tags(joint, is_default_partition=False)
+    force_save_bw_mutation_src(joint)
     for node in joint.graph.find_nodes(op="call_function", target=DRAW_SEED):
         node.meta["recompute"] = CheckpointPolicy.MUST_SAVE  # in a checkpoint too: 8 bytes
     unseen = numbers(joint.graph, num_fwd_outputs) if options.loss_every != 1 else ()
     asked = question(joint.graph, num_fwd_outputs, unseen)
-    saved = decide(asked.problem, options).saved
-    _tell(CheckpointPolicy.MUST_SAVE, (asked.nodes[number] for number in saved))
-    _tell(CheckpointPolicy.MUST_RECOMPUTE, asked.made_again(saved))
-    with config.patch(cse=False):  # it would lose what it is told, and merge collectives
-        forward, backward = min_cut_rematerialization_partition(
-            joint, inputs, num_fwd_outputs=num_fwd_outputs, **keywords
-        )
+    saved = asked.saved(decide(asked.problem, options))
+    forward, backward = split(joint, num_fwd_outputs, saved)
     forward.meta[NUMBERS] = unseen
     return forward, backward
-
-
-def _tell(policy: CheckpointPolicy, nodes: Iterable[torch.fx.Node]) -> None:
-    for node in nodes:
-        if "recompute" not in node.meta:  # else the program has said so itself
-            node.meta["recompute"] = policy
-            node.meta["ac_graph_id"] = 0
 
 
 def decide(problem: Problem, options: Options) -> Decision:

@@ -2,44 +2,38 @@
 for backward. The kernels of backward are not planned yet; what no library call separates is taken
 to be one, which is what the planner makes of it unless a kernel cannot have it all.
 
-A view is not saved, its base is. Random numbers are made again from their seed.
+A view is not saved, its base is. Random numbers are made again from their seed. What forward does
+not need, but could compute for backward, may be saved too (`early.py`).
 """
 
 from __future__ import annotations
 
 import operator
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Set
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor
 from torch.fx import Graph, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
-from hemstitch.frontend.rules import RULES
-from hemstitch.fusion.saving.problem import Item, Problem, reached
-from hemstitch.ir.ops import OPS
-
-AGAIN = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
-UNIFORM = torch.ops.hemstitch.uniform.default
-# What an operation on one element costs, beside bytes moved beyond the caches. A mask of dropout is
-# better made again from its seed than written and read as a byte; nearer caches see it otherwise.
-BYTES_PER_FLOP = 0.1
-FLOPS = {
-    **{op.value: row.flops for op, row in OPS.items()},
-    **dict.fromkeys(("clone", "view", "reshape"), 0),
-    **dict.fromkeys(("_to_copy", "mean", "amax", "amin"), 1),
-    **dict.fromkeys(("silu", "silu_backward", "elu", "uniform"), 20),
-    **dict.fromkeys(("gelu", "gelu_backward", "softplus", "mish"), 40),
-}
-OTHER_FLOPS = 2
-# Gradients that take the shape of their operation's argument, and nothing else of it.
-SHAPE_OF_SECOND = (
-    "avg_pool2d_backward",
-    "_adaptive_avg_pool2d_backward",
+from hemstitch.frontend import early
+from hemstitch.frontend.effort import effort_of
+from hemstitch.frontend.joint import (
+    base_of,
+    bytes_of,
+    is_given,
+    is_library,
+    is_made_again,
+    is_tensor,
+    is_view,
+    outputs_of,
+    tensors_of,
+    without_tangent,
 )
+from hemstitch.fusion.saving.problem import Decision, Item, Problem
+
+UNIFORM = torch.ops.hemstitch.uniform.default
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,41 +43,39 @@ class Question:
     problem: Problem
     nodes: tuple[Node, ...]
 
-    def made_again(self, saved: Set[int]) -> Iterator[Node]:
-        """What backward computes that is not saved, and needs no gradient for it."""
-        for number in reached(self.problem, self.problem.needed, saved):
-            item, node = self.problem.items[number], self.nodes[number]
-            if number in saved or item.sources is None:
-                continue
-            yield node
-            if node.target is operator.getitem:
-                yield node.all_input_nodes[0]
+    def saved(self, decision: Decision) -> set[Node]:
+        """What backward does not compute again if it comes upon it: some are read by operations
+        that look at nothing but their shape."""
+        fixed = (n for n, item in enumerate(self.problem.items) if item.sources is None)
+        return {self.nodes[number] for number in (*decision.saved, *fixed)}
 
 
 def question(joint: Graph, results: int, unseen: Collection[int] = ()) -> Question:
     """`results`: how many outputs of the joint graph are forward's; gradients follow. `unseen`:
     those of them that nobody looks at."""
-    [outputs] = joint.output_node().args
-    assert isinstance(outputs, (tuple, list))
+    outputs = outputs_of(joint)
     given = {n: x for n, x in enumerate(outputs[:results]) if isinstance(x, Node)}
     forward = _forward(joint, _needed(given.values()))
     seen = _needed(node for n, node in given.items() if n not in unseen)
     kernel_of = _kernels(joint, forward)
-    nodes = tuple(node for node in joint.nodes if node in forward and _is_tensor(node))
+    nodes = tuple(node for node in joint.nodes if node in forward and is_tensor(node))
     numbers = {node: number for number, node in enumerate(nodes)}
-    items = tuple(_item(node, numbers, kernel_of, seen) for node in nodes)
+    costs = early.costs(nodes, seen, kernel_of)
+    items = tuple(_item(node, numbers, kernel_of, seen, costs) for node in nodes)
     needs: dict[int, set[int]] = defaultdict(set)
     operands: set[int] = set()
     for node in joint.nodes:
         if node in forward or node.op == "output":
             continue
-        used = {numbers[source] for source in _tensors(node) if source in numbers}
-        if _is_library(node):
-            operands |= {numbers[_base(source)] for source in _tensors(node) if source in numbers}
+        used = {numbers[source] for source in tensors_of(node) if source in numbers}
+        if is_library(node):
+            operands |= {
+                numbers[base_of(source)] for source in tensors_of(node) if source in numbers
+            }
         elif used:
             needs[kernel_of[node]] |= used
     gradients = [x for x in outputs[results:] if isinstance(x, Node)]
-    operands |= {numbers[_base(x)] for x in gradients if x in numbers}
+    operands |= {numbers[base_of(x)] for x in gradients if x in numbers}
     kernels = tuple(frozenset(needed) for _, needed in sorted(needs.items()))
     return Question(Problem(items, kernels, frozenset(operands)), nodes)
 
@@ -101,13 +93,12 @@ def _needed(results: Iterable[Node]) -> set[Node]:
 
 def _forward(joint: Graph, needed: set[Node]) -> set[Node]:
     """What needs no gradient of a result. `needed`: by forward for its results; what is not is only
-    here if it can be computed in a kernel."""
-    found: set[Node] = set()
+    here if it can be computed in a kernel, or is one more result of a library call."""
+    early, found = without_tangent(joint), set[Node]()
     for node in joint.nodes:
-        if node.op == "output" or str(node.target).startswith("tangents"):
-            continue
-        is_ours = node in needed or node.is_impure() or not _is_library(node)
-        if found.issuperset(node.all_input_nodes) and is_ours:
+        is_ours = node in needed or node.is_impure() or not is_library(node)
+        is_ours = is_ours or node.target is operator.getitem
+        if node in early and is_ours and found.issuperset(node.all_input_nodes):
             found.add(node)
     return found
 
@@ -129,14 +120,14 @@ def _kernels(joint: Graph, forward: set[Node]) -> dict[Node, int]:
     first: dict[tuple[Node, int], Node] = {}
     for node in joint.nodes:
         inputs = node.all_input_nodes
-        level[node] = max((level[x] + (x in waits and _is_library(x)) for x in inputs), default=0)
+        level[node] = max((level[x] + (x in waits and is_library(x)) for x in inputs), default=0)
         if any(x in parent or x in waits for x in inputs):
             waits.add(node)
-        if node.op != "call_function" or _is_library(node):
+        if node.op != "call_function" or is_library(node):
             continue
         parent[node] = node
         is_forward = node in forward
-        for source in _tensors(node):
+        for source in tensors_of(node):
             together = source
             if (source in forward) > is_forward:  # two readers of it can be one kernel
                 together = first.setdefault((source, level[node]), node)
@@ -149,23 +140,29 @@ def _kernels(joint: Graph, forward: set[Node]) -> dict[Node, int]:
 
 def _item(
     node: Node,
-    numbers: dict[Node, int],
+    numbers: Mapping[Node, int],
     kernel_of: dict[Node, int],
     seen: set[Node],
+    costs: Mapping[Node, float],
 ) -> Item:
-    size, wish = _bytes(node), node.meta.get("recompute")
-    if node.op in ("placeholder", "get_attr"):
+    size = bytes_of(node)
+    if is_given(node):
         return Item(size, is_given=True, is_written=True, is_saveable=False)
-    sources = tuple(numbers[source] for source in _tensors(node) if source in numbers)
-    if wish in AGAIN:  # by torch.utils.checkpoint
+    sources = tuple(numbers[source] for source in tensors_of(node) if source in numbers)
+    if is_made_again(node):
         return Item(size, sources, is_saveable=False)
-    if _is_library(node) or wish is CheckpointPolicy.MUST_SAVE:
+    if is_library(node) or node.meta.get("recompute") is CheckpointPolicy.MUST_SAVE:
         return Item(size, is_written=True)
-    if _is_view(node):
+    if is_view(node):
         return Item(size, sources, is_saveable=False)
-    is_saveable = node in seen and node.target is not UNIFORM
-    is_written = _leaves(node, kernel_of[node], kernel_of, seen)
-    return Item(size, sources, _work(node), False, is_written, is_saveable)
+    return Item(
+        size,
+        sources,
+        effort_of(node),
+        is_written=_leaves(node, kernel_of[node], kernel_of, seen),
+        is_saveable=(node in seen or node in costs) and node.target is not UNIFORM,
+        early=costs.get(node),
+    )
 
 
 def _leaves(node: Node, kernel: int, kernel_of: dict[Node, int], seen: set[Node]) -> bool:
@@ -175,73 +172,9 @@ def _leaves(node: Node, kernel: int, kernel_of: dict[Node, int], seen: set[Node]
             return node in seen
         if user not in seen:
             continue
-        if _is_library(user) or kernel_of[user] != kernel:
+        if is_library(user) or kernel_of[user] != kernel:
             return True
-        passes = _is_view(user) or user.target is operator.getitem
+        passes = is_view(user) or user.target is operator.getitem
         if passes and _leaves(user, kernel, kernel_of, seen):
             return True
     return False
-
-
-def _work(node: Node) -> float:
-    source = node.all_input_nodes[0] if node.target is operator.getitem else node
-    elements = max((_elements(x) for x in (node, *_tensors(source))), default=0)
-    return BYTES_PER_FLOP * FLOPS.get(_name(source), OTHER_FLOPS) * elements
-
-
-def _name(node: Node) -> str:
-    if not isinstance(node.target, torch._ops.OpOverload):
-        return ""
-    return node.target._schema.name.rpartition("::")[2]
-
-
-def _tensors(node: Node) -> Iterator[Node]:
-    """What it reads; of a part of a result of several tensors, what these are made of."""
-    if _name(node).endswith("_like") or _name(node).startswith("new_"):  # reads only the shape
-        return
-    unread = node.args[1] if _name(node) in SHAPE_OF_SECOND else None
-    for source in node.all_input_nodes:
-        if source is unread:
-            continue
-        if _is_tensor(source):
-            yield source
-        elif not _is_library(source):
-            yield from _tensors(source)
-
-
-def _is_library(node: Node) -> bool:
-    if node.target is operator.getitem:
-        return _is_library(node.all_input_nodes[0])
-    is_call = node.op == "call_function" and isinstance(_value(node), (Tensor, tuple, list))
-    return is_call and node.target not in RULES and node.target is not UNIFORM
-
-
-def _is_view(node: Node) -> bool:
-    is_one = isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
-    return is_one or node.target is torch.ops.aten._unsafe_view.default
-
-
-def _base(node: Node) -> Node:
-    while _is_view(node):
-        node = node.all_input_nodes[0]
-    return node
-
-
-def _is_tensor(node: Node) -> bool:
-    return isinstance(_value(node), Tensor)
-
-
-def _value(node: Node) -> Any:
-    return node.meta.get("val")
-
-
-def _bytes(node: Node) -> int:
-    return _elements(node) * int(_value(node).element_size())
-
-
-def _elements(node: Node) -> int:
-    """For a symbolic size the one that was traced; no guard comes of asking."""
-    count = 1
-    for size in _value(node).shape:
-        count *= size.node.hint or 1 if isinstance(size, torch.SymInt) else size
-    return count

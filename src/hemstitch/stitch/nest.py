@@ -145,12 +145,17 @@ class NestBuilder(Values):
         return f"rows {rows}"
 
     def _loops_of(self, stage: int) -> list[tuple[tuple[Axis, ...], list[Root]]]:
-        """The loop nests of one stage: roots with the same inner axes share one."""
+        """The loop nests of one stage: roots with the same inner axes share one. A product comes
+        before those that it is an operand of, so that its row can be kept for them."""
         found: dict[tuple[Axis, ...], list[Root]] = {}
         for root in self.roots:
             if self.schedule.places[root].stage == stage:
                 found.setdefault(self._inner(self.schedule.shapes[root].axes), []).append(root)
-        return list(found.items())
+        return sorted(found.items(), key=lambda each: max(map(self._products_below, each[1])))
+
+    def _products_below(self, root: Root) -> int:
+        below = computed_below(root.value, self.members, self.reductions)
+        return sum(node.op is Op.DOT for node in below)
 
     def _open_loops(
         self, order: tuple[Axis, ...], roots: list[Root], keep: list[Node], depth: int = 0

@@ -4,11 +4,14 @@ both, and the bound on memory."""
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from functools import partial
 from itertools import chain, combinations
 
+import pytest
+
 from hemstitch.fusion.saving import exact, heuristic
-from hemstitch.fusion.saving.budget import within
+from hemstitch.fusion.saving.budget import Decide, within
 from hemstitch.fusion.saving.problem import Item, Problem, cost, held_bytes
 from hemstitch.fusion.search.program import Program
 from hemstitch.fusion.search.solver import Answer
@@ -32,7 +35,10 @@ def random_item(rng: random.Random, number: int) -> Item:
     sources = tuple(rng.sample(range(number), min(number, rng.choice((1, 1, 2, 3)))))
     if kind < 0.45:
         return Item(size, sources, is_saveable=False)
-    return Item(size, sources, rng.random() * size * 2, is_written=rng.random() < 0.4)
+    work = rng.random() * size * 2
+    if kind < 0.6:
+        return Item(size // 4, sources, work, early=work)
+    return Item(size, sources, work, is_written=rng.random() < 0.4)
 
 
 def random_problem(rng: random.Random, count: int) -> Problem:
@@ -56,8 +62,7 @@ def beside(problem: Problem, times: int) -> Problem:
     def moved(item: Item, by: int) -> Item:
         sources = item.sources
         shifted = None if sources is None else tuple(s + by for s in sources)
-        flags = (item.is_given, item.is_written, item.is_saveable)
-        return Item(item.bytes, shifted, item.work, *flags)
+        return replace(item, sources=shifted)
 
     return Problem(
         tuple(moved(item, count * k) for k in range(times) for item in problem.items),
@@ -122,6 +127,62 @@ def test_a_written_value_costs_nothing_more_to_save() -> None:
     problem = Problem(items, (frozenset((2,)),), operands=frozenset((1,)))
     for decision in (heuristic.decide(problem), exact.decide(problem, Inline(), 60.0)):
         assert decision.saved == {1}
+
+
+SIZE = 1 << 20
+EITHER = (heuristic.decide, partial(exact.decide, solver=Inline(), seconds=60.0))
+
+
+def layer(is_operand: bool) -> Problem:
+    """A product, its ReLU, the ReLU's mask, and what dropout leaves, which the next product reads;
+    or the product reads the ReLU."""
+    items = (
+        Item(SIZE, is_written=True),
+        Item(SIZE, (0,), 1e5, is_written=is_operand),
+        Item(SIZE // 4, (1,), 3e4, early=3e4),
+        Item(SIZE, (1,), 2e6, is_written=True),
+    )
+    return Problem(items, (frozenset((2,)),), operands=frozenset((1 if is_operand else 3,)))
+
+
+@pytest.mark.parametrize("decide", EITHER, ids=("heuristic", "program"))
+def test_a_mask_is_saved_in_place_of_what_it_is_made_from(decide: Decide) -> None:
+    assert within(layer(is_operand=False), 1.0, decide).saved == {2, 3}
+
+
+@pytest.mark.parametrize("decide", EITHER, ids=("heuristic", "program"))
+def test_a_mask_is_not_held_beside_what_it_is_made_from(decide: Decide) -> None:
+    problem = layer(is_operand=True)
+    assert decide(problem).saved == {1, 2}  # which would move less
+    assert within(problem, 1.0, decide).saved == {1}
+
+
+@pytest.mark.parametrize("decide", EITHER, ids=("heuristic", "program"))
+def test_masks_are_held_beside_where_others_have_made_room(decide: Decide) -> None:
+    """In the first layer the mask takes the place of four times its bytes."""
+    first, second = layer(is_operand=False), beside(layer(is_operand=True), 2)
+    count = len(first.items)
+    moved = [
+        replace(item, sources=item.sources and tuple(s + count for s in item.sources))
+        for item in second.items
+    ]
+    problem = Problem(
+        (*first.items, *moved),
+        (*first.needs, *(frozenset(n + count for n in need) for need in second.needs)),
+        first.operands | {n + count for n in second.operands},
+    )
+    assert within(problem, 1.0, decide).saved == {2, 3, 5, 6, 9, 10}
+
+
+@pytest.mark.parametrize("decide", EITHER, ids=("heuristic", "program"))
+def test_nothing_more_is_held_for_what_only_backward_needs(decide: Decide) -> None:
+    for seed in range(200):
+        problem = random_problem(random.Random(seed), 9)
+        usual = decide(problem.with_early(()))
+        found = within(problem, 1.0, decide)
+        assert held_bytes(problem, found.saved) <= held_bytes(problem, usual.saved), seed
+        moved, before = cost(problem, found.saved), cost(problem, usual.saved)
+        assert moved is not None and before is not None and moved <= before + 1e-6, seed
 
 
 def test_a_bound_on_memory_is_kept_where_it_can_be() -> None:

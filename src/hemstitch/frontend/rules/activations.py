@@ -100,6 +100,8 @@ def _mish_backward(grad: Value, x: Value) -> Value:
     return grad * (gate + x * sigmoid(x) * (1 - gate * gate))
 
 
+# Gradients of piecewise linear functions have no rules: torch takes them apart, and so a mask may
+# be saved in place of what it is made from.
 ACTIVATIONS: dict[str, Rule] = {
     "relu": lambda c, x: maximum(x, 0),
     "relu6": lambda c, x: _clip(x, 0, 6),
@@ -121,19 +123,9 @@ ACTIVATIONS: dict[str, Rule] = {
     ),
     "sigmoid_backward": of_floats(lambda grad, y: grad * (1 - y) * y),
     "tanh_backward": of_floats(lambda grad, y: grad * (1 - y * y)),
-    "threshold_backward": lambda c, grad, x, threshold: where(x <= threshold, 0, grad),
-    "hardtanh_backward": of_floats(
-        lambda grad, x, low, high: where((x <= low) | (x >= high), 0.0, grad)
-    ),
-    "leaky_relu_backward": of_floats(
-        lambda grad, x, slope, is_result: where(x > 0, grad, grad * slope)
-    ),
     "gelu_backward": of_floats(_gelu_backward),
     "silu_backward": of_floats(_silu_backward),
     "hardswish_backward": of_floats(_hardswish_backward),
-    "hardsigmoid_backward": of_floats(
-        lambda grad, x: where((x > -3) & (x < 3), grad * (1 / 6), 0.0)
-    ),
     "elu_backward": of_floats(_elu_backward),
     "softplus_backward": of_floats(_softplus_backward),
     "log_sigmoid_backward": _log_sigmoid_backward,

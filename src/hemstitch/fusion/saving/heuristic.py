@@ -32,6 +32,13 @@ def decide(problem: Problem) -> Decision:
     return Decision(frozenset(best))
 
 
+def worth(problem: Problem, saved: Set[int], numbers: Set[int]) -> dict[int, float]:
+    """What a decision costs more without one of these, by number; infinite where something could
+    not be had."""
+    state = _State(problem, forced(problem), {*saved})
+    return {number: -state.gain(state.saved - {number}) for number in numbers}
+
+
 def _known_cost(problem: Problem, saved: Set[int]) -> float:
     found = cost(problem, saved)
     return math.inf if found is None else found
@@ -98,7 +105,7 @@ class _State:
 
     def changes(self, number: int) -> bool:
         """Whether `number` is better made again than saved, or the other way round; then it is."""
-        others = [(self._gain(other), other) for other in self._others(number)]
+        others = [(self.gain(other), other) for other in self._others(number)]
         gain, best = max(others, key=lambda pair: pair[0], default=(0.0, self.saved))
         if gain < 1:  # a byte: sums of floats are not exact
             return False
@@ -116,7 +123,7 @@ class _State:
             yield smaller | {*_saveable(self.problem, sources, smaller)}
             yield smaller | {*_saveable(self.problem, sources, smaller, item.bytes // SMALL)}
 
-    def _gain(self, other: set[int]) -> float:
+    def gain(self, other: set[int]) -> float:
         gone, added = self.saved - other, other - self.saved
         gain = sum(map(self.problem.saving, gone)) - sum(map(self.problem.saving, added))
         touched = set[int]().union(*(self.reading.get(n, set()) for n in gone | added))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterator, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 HELD = 0.25  # what it costs to hold a byte from one pass to the other, in bytes moved
 LAUNCH = 1 << 14  # what a kernel costs that would not be there otherwise, in bytes moved
@@ -21,14 +21,17 @@ LAUNCH = 1 << 14  # what a kernel costs that would not be there otherwise, in by
 @dataclass(frozen=True, slots=True)
 class Item:
     """A value that needs no gradient. `sources`: what it can be computed from again, all of them
-    earlier items; None: it cannot. `work`: what that costs, in bytes moved."""
+    earlier items; None: it cannot. `work`: what that costs, in bytes moved. `early`: of what only
+    backward needs, what it costs that forward computes it, which then saves it; None: forward needs
+    it, or cannot compute it."""
 
     bytes: int
     sources: tuple[int, ...] | None = None
     work: float = 0.0
     is_given: bool = False  # an argument, in memory whoever needs it
     is_written: bool = False  # forward writes it in any case
-    is_saveable: bool = True  # not a view, whose base is saved, nor what forward does not compute
+    is_saveable: bool = True  # not a view, whose base is saved, nor what forward cannot compute
+    early: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +47,25 @@ class Problem:
     def needed(self) -> frozenset[int]:
         return self.operands.union(*self.needs)
 
+    @property
+    def early(self) -> frozenset[int]:
+        return frozenset(n for n, item in enumerate(self.items) if item.early is not None)
+
+    def with_early(self, numbers: Container[int]) -> Problem:
+        """The same where forward computes no more of what it does not need than these."""
+        items = [
+            item
+            if item.early is None or number in numbers
+            else replace(item, early=None, is_saveable=False)
+            for number, item in enumerate(self.items)
+        ]
+        return replace(self, items=tuple(items))
+
     def saving(self, number: int) -> float:
         """What it costs to save an item, apart from loads."""
         item = self.items[number]
-        return self.held * item.bytes + (0 if item.is_written else item.bytes)
+        written = 0 if item.is_written else item.bytes
+        return self.held * item.bytes + written + (item.early or 0)
 
     def storing(self, number: int) -> float:
         """What it costs that backward makes an operand: it writes it, in a kernel for it alone."""

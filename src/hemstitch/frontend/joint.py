@@ -1,0 +1,108 @@
+"""What there is to know of a node of AOTAutograd's joint graph."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._functorch.partitioners import _must_be_in_backward
+from torch.fx import Graph, Node
+from torch.utils.checkpoint import CheckpointPolicy
+
+from hemstitch.frontend.rules import RULES
+
+AGAIN = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
+# Gradients that take the shape of their operation's argument, and nothing else of it.
+SHAPE_OF_SECOND = (
+    "avg_pool2d_backward",
+    "_adaptive_avg_pool2d_backward",
+)
+
+
+def outputs_of(joint: Graph) -> list[Any]:
+    """Results of forward, then gradients."""
+    [found] = joint.output_node().args
+    assert isinstance(found, (tuple, list))
+    return [*found]
+
+
+def without_tangent(joint: Graph) -> set[Node]:
+    """All that forward could compute: what needs no gradient of a result."""
+    found: set[Node] = set()
+    for node in joint.nodes:
+        is_late = str(node.target).startswith("tangents") or _must_be_in_backward(node)
+        if node.op != "output" and not is_late and found.issuperset(node.all_input_nodes):
+            found.add(node)
+    return found
+
+
+def is_made_again(node: Node) -> bool:
+    """By torch.utils.checkpoint."""
+    return node.meta.get("recompute") in AGAIN
+
+
+def is_given(node: Node) -> bool:
+    return node.op in ("placeholder", "get_attr")
+
+
+def is_tensor(node: Node) -> bool:
+    return isinstance(value_of(node), Tensor)
+
+
+def is_view(node: Node) -> bool:
+    is_one = isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
+    return is_one or node.target is torch.ops.aten._unsafe_view.default
+
+
+def base_of(node: Node) -> Node:
+    while is_view(node):
+        node = node.all_input_nodes[0]
+    return node
+
+
+def is_library(node: Node) -> bool:
+    """Whether it is a library call, or a part of what one gives."""
+    if node.target is operator.getitem:
+        return is_library(node.all_input_nodes[0])
+    is_call = node.op == "call_function" and isinstance(value_of(node), (Tensor, tuple, list))
+    return is_call and node.target not in RULES
+
+
+def tensors_of(node: Node) -> Iterator[Node]:
+    """What it reads; of a part of a result of several tensors, what these are made of."""
+    if name_of(node).endswith("_like") or name_of(node).startswith("new_"):  # reads only the shape
+        return
+    unread = node.args[1] if name_of(node) in SHAPE_OF_SECOND else None
+    for source in node.all_input_nodes:
+        if source is unread:
+            continue
+        if is_tensor(source):
+            yield source
+        elif not is_library(source):
+            yield from tensors_of(source)
+
+
+def name_of(node: Node) -> str:
+    """An operation's, without its namespace."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return ""
+    return node.target._schema.name.rpartition("::")[2]
+
+
+def value_of(node: Node) -> Any:
+    return node.meta.get("val")
+
+
+def bytes_of(node: Node) -> int:
+    return elements_of(node) * int(value_of(node).element_size())
+
+
+def elements_of(node: Node) -> int:
+    """For a symbolic size the one that was traced; no guard comes of asking."""
+    count = 1
+    for size in value_of(node).shape:
+        count *= size.node.hint or 1 if isinstance(size, torch.SymInt) else size
+    return count
