@@ -71,6 +71,42 @@ def test_two_products_of_one_tensor_and_their_gate_are_one_kernel():
     assert len(found) == 2
 
 
+def gates(inputs, state, weight, bias, cut=(1, 1, 1)):
+    """Of a GRU, but that those of the input are given."""
+    parts = F.linear(state, weight, bias).split([k * state.shape[-1] for k in cut], -1)
+    reset, update = torch.sigmoid(inputs[0] + parts[0]), torch.sigmoid(inputs[1] + parts[1])
+    new = torch.tanh(inputs[2] + reset * parts[2])
+    return (1 - update) * new + update * state
+
+
+def of_gates(width=256):
+    return (
+        *(zeros(3, 64, width), zeros(64, width), zeros(3 * width, width)),
+        zeros(3 * width),
+    )
+
+
+def test_slices_of_a_product_are_products_with_slices():
+    (step,) = steps_of(gates, *of_gates())
+    found = [s for s in statements(step.stitched.kernel) if isinstance(s, Contract)]
+    assert len(found) == 3
+
+
+def test_two_steps_of_a_cell_are_two_kernels():
+    def twice(inputs, *arguments):
+        return gates(inputs, gates(inputs, *arguments), *arguments[1:])
+
+    assert kinds(steps_of(twice, *of_gates())) == [KernelStep, KernelStep]
+
+
+def test_columns_that_two_slices_read_are_multiplied_once():
+    def overlapping(x, weight):
+        product = x @ weight
+        return torch.relu(product[:, :160]) + torch.relu(product[:, 96:])
+
+    assert LibraryStep in kinds(steps_of(overlapping, zeros(64, 256), zeros(256, 256)))
+
+
 def test_an_epilogue_with_sums_over_rows_is_one_kernel():
     def linear(x, weight, bias):
         y = torch.relu(F.linear(x, weight, bias))

@@ -132,6 +132,24 @@ def test_three_products_share_a_kernel():
     check(mixed, arguments)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_gates_of_recurrent_cells_share_a_kernel(dtype):
+    """Slices of one product, along its columns, in two steps that wait for each other."""
+
+    def cell(state, weight, bias):
+        reset, update, new = torch.nn.functional.linear(state, weight, bias).chunk(3, -1)
+        mixed = torch.tanh(new) * torch.sigmoid(reset)
+        return mixed + torch.sigmoid(update) * state
+
+    def steps(state, weight, bias):
+        return cell(cell(state, weight, bias), weight, bias)
+
+    arguments = [torch.randn(shape).to(dtype) for shape in ((19, 32), (96, 32), (96,))]
+    report = explain(steps, *arguments, options=OPTIONS)
+    assert (report.kernel_count, report.library_calls) == (2, [])
+    check(steps, arguments)
+
+
 def test_sizes_may_change():
     function = PRODUCTS[1].function
     torch._dynamo.reset()

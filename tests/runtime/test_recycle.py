@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -10,32 +12,57 @@ import pytest
 import torch
 from torch import Tensor
 
-from hemstitch.runtime.recycle import LEAST_BYTES, MOST_KEPT, Layout, Recycler
+from hemstitch.runtime.recycle import LEAST_BYTES, Layout, Site, recycled
 
 COUNT = LEAST_BYTES // 4
 LAYOUT = Layout((COUNT,), (1,), torch.float32)
 
 
-def filled(recycler: Recycler, value: float) -> Tensor:
-    return recycler().fill_(value)
+def filled(site: Site, value: float) -> Tensor:
+    return site().fill_(value)
 
 
 def test_a_dropped_result_is_used_again() -> None:
-    recycler = Recycler(LAYOUT)
-    first = recycler()
+    site = recycled(LAYOUT)
+    first = site()
     place = first.data_ptr()
     del first
-    again = recycler()
+    again = site()
     assert again.data_ptr() == place
     assert not again._is_view() and again._version == 0 and not again.requires_grad
 
 
 def test_a_loop_that_holds_the_last_result_needs_two_blocks() -> None:
-    recycler, result, places = Recycler(LAYOUT), None, set()
+    site, result, places = recycled(LAYOUT), None, set()
     for _ in range(10):
-        result = recycler()
+        result = site()
         places.add(result.data_ptr())
-    assert len(places) == MOST_KEPT
+    assert len(places) == 2
+
+
+def test_sites_share_what_has_as_many_bytes() -> None:
+    """As gradients take what was saved for backward, in whatever shape."""
+    first = recycled(LAYOUT)
+    second = recycled(Layout((COUNT // 8, 8), (1, COUNT // 8), torch.float32))
+    other = recycled(Layout((COUNT,), (1,), torch.int32))
+    result = first()
+    place = result.data_ptr()
+    del result
+    again = second()
+    assert again.data_ptr() == place
+    assert again.shape == (COUNT // 8, 8) and again.stride() == (1, COUNT // 8)
+    assert not again._is_view() and again._version == 0
+    assert first().data_ptr() != place and other().data_ptr() != place
+
+
+def test_memory_goes_with_the_last_site() -> None:
+    site = recycled(LAYOUT)
+    pool = weakref.ref(site._pool)
+    held = site()
+    assert recycled(LAYOUT)._pool is pool()
+    del site
+    gc.collect()
+    assert pool() is None and held.shape == (COUNT,)
 
 
 HOLDERS: dict[str, Callable[[Tensor], Any]] = {
@@ -53,45 +80,45 @@ HOLDERS: dict[str, Callable[[Tensor], Any]] = {
 
 @pytest.mark.parametrize("holder", HOLDERS)
 def test_what_is_held_in_any_way_is_left_alone(holder: str) -> None:
-    recycler = Recycler(LAYOUT)
-    result = filled(recycler, 1.0)
+    site = recycled(LAYOUT)
+    result = filled(site, 1.0)
     place, held = result.data_ptr(), HOLDERS[holder](result)
     del result
-    others = [filled(recycler, 2.0) for _ in range(MOST_KEPT + 1)]
+    others = [filled(site, 2.0) for _ in range(3)]
     assert place not in {other.data_ptr() for other in others}
     del held
 
 
 def test_results_that_are_collected_stay_what_they_were() -> None:
-    recycler = Recycler(LAYOUT)
-    results = [filled(recycler, float(k)) for k in range(7)]
+    site = recycled(LAYOUT)
+    results = [filled(site, float(k)) for k in range(7)]
     assert [result[-1].item() for result in results] == list(range(7))
 
 
 def test_a_result_that_was_resized_or_shared_is_given_up() -> None:
     for change in (lambda x: x.resize_(10 * COUNT), lambda x: x.share_memory_()):
-        recycler = Recycler(LAYOUT)
-        result = recycler()
+        site = recycled(LAYOUT)
+        result = site()
         change(result)
         place = result.data_ptr()
         del result
-        new = recycler()
+        new = site()
         assert new.data_ptr() != place and new.shape == (COUNT,)
 
 
 def test_inference_mode_keeps_its_tensors_to_itself() -> None:
-    recycler = Recycler(LAYOUT)
+    site = recycled(LAYOUT)
     with torch.inference_mode():
-        assert recycler().is_inference()
-    assert not recycler().is_inference()
+        assert site().is_inference()
+    assert not site().is_inference()
 
 
 def test_threads_never_share_a_block() -> None:
-    recycler, wrong = Recycler(LAYOUT), []
+    site, wrong = recycled(LAYOUT), []
 
     def work(value: float) -> None:
         for _ in range(300):
-            result = filled(recycler, value)
+            result = filled(site, value)
             if not bool((result == value).all()):
                 wrong.append(value)
 

@@ -124,8 +124,8 @@ class Clustering:
         return self.attempts[key]
 
     def _is_plain(self, first: Cluster, second: Cluster) -> bool:
-        """One elementwise node that reads values of its own shape, or things in memory: always
-        legal, no need to try."""
+        """One elementwise node that reads values of its own shape, or things in memory, and none
+        that is multiplied, along other axes: always legal, no need to try."""
         (vertex, *more) = second.vertices
         if more or not isinstance(vertex, Node) or not is_elementwise(vertex.op):
             return False
@@ -134,6 +134,9 @@ class Clustering:
         if any(write.tensor.is_argument or write.tensor.node in read for write in writes):
             return False
         inside = set(first.vertices)
+        multiplied = (n for n in inside if isinstance(n, Node) and n.op is Op.DOT)
+        if any(node in read for product in multiplied for node in self.work.reads[product]):
+            return False
         return all(
             operand in inside or not self.work.sources((operand,)).keys() & inside
             for operand in vertex.inputs

@@ -11,6 +11,7 @@ from hemstitch.fusion.demand import Demands, demands
 from hemstitch.fusion.greedy import merge_all
 from hemstitch.fusion.launches import launches
 from hemstitch.fusion.loss import no_worse, without_loss
+from hemstitch.fusion.memory import in_less_memory
 from hemstitch.fusion.names import kernel_name
 from hemstitch.fusion.order import Cluster
 from hemstitch.fusion.plan import KernelStep, LibraryFormStep, LibraryStep, Plan, Step
@@ -103,7 +104,7 @@ def _steps(clustering: Clustering, pack: bool) -> list[Step]:
     work = clustering.work
     results = {n: n for n in toposort(work.graph.roots) if n.op is Op.RESULT}
     steps: list[Step] = []
-    for launch in launches(clustering, pack):
+    for launch in in_less_memory(clustering, launches(clustering, pack)):
         first = launch[0]
         if first.is_library:
             steps.append(_library_step(first, work.demands, results))

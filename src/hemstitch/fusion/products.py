@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import ceil, inf, prod
 
 from hemstitch.fusion.cluster import Clustering
 from hemstitch.fusion.demand import strides_in_memory
 from hemstitch.fusion.order import Cluster
 from hemstitch.ir.builder import Builder
-from hemstitch.ir.dims import evaluate
-from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, Operand
+from hemstitch.ir.dims import Dim, evaluate
+from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, Operand, Range, toposort
 from hemstitch.ir.ops import is_view
 from hemstitch.ir.types import DType, contiguous_strides
 from hemstitch.kernel.blocked import in_blocks
@@ -31,6 +32,7 @@ from hemstitch.kernel.nodes import (
     walk,
 )
 from hemstitch.passes.engine import Rule, rewrite
+from hemstitch.passes.layout import ranges_of
 from hemstitch.stitch.machine import Machine, MatrixUnits
 from hemstitch.stitch.online import is_long
 from hemstitch.stitch.probe import ProductProbe
@@ -42,11 +44,13 @@ MULTIPLIED = frozenset({DType.F32, DType.F16, DType.BF16})
 
 @dataclass(slots=True)
 class Opened:
-    """`calls`: the library calls that each product stands for; `results`: what they gave.
-    `obstacles`: reshapes that no loop over what a product adds up looks through."""
+    """`calls`: the library calls that each product stands for, whole or for some columns; `widths`:
+    how many columns these calls make; `results`: what they gave. `obstacles`: reshapes that no loop
+    over what a product adds up looks through."""
 
     graph: Graph
     calls: dict[Node, list[LibraryCall]] = field(default_factory=dict)
+    widths: dict[Node, Dim] = field(default_factory=dict)
     results: dict[Node, Node] = field(default_factory=dict)
 
     @property
@@ -61,28 +65,74 @@ class Opened:
 def open_products(graph: Graph, machine: Machine, closed: Collection[LibraryCall]) -> Opened:
     """`graph` with every product of the machine in sight, but for the calls in `closed`."""
     opened = Opened(graph)
+    sliced = _sliced(graph)
 
-    def open_call(builder: Builder, node: Node) -> Node | None:
-        """the result of a library call -> what the call computes"""
-        call = node.inputs[0].attr
+    def open_(builder: Builder, whole: Node, columns: Node) -> Node | None:
+        call = whole.inputs[0].attr
         assert isinstance(call, LibraryCall)
-        if call in closed or not _is_product(call, node):
+        if call in closed or not _is_product(call, whole):
             return None
-        factors, addend = _parts(call, node.inputs[0].inputs)
-        if not _may_gain(node, factors, graph.hints, machine):
+        (left, right), addend = _parts(call, whole.inputs[0].inputs)
+        if not _may_gain(whole, (left, right), graph.hints, machine):
             return None
-        product = builder.dot(*factors)
+        product = builder.dot(left, _cut(builder, right, whole, columns))
         total = product
         if addend is not None:
-            wide = builder.cast(addend, product.type.dtype)
-            total = builder.make(Op.ADD, product, builder.broadcast(wide, product.shape))
-        result = builder.cast(total, node.type.dtype)
+            wide = builder.broadcast(builder.cast(addend, product.type.dtype), whole.shape)
+            total = builder.make(Op.ADD, product, _cut(builder, wide, whole, columns))
+        result = builder.cast(total, whole.type.dtype)
         opened.calls.setdefault(product, []).append(call)
+        opened.widths[product] = whole.shape[-1]
         opened.results[product] = result
         return result
 
-    opened.graph = rewrite(graph, [Rule(frozenset({Op.RESULT}), open_call)], Builder.after(graph))
+    def open_call(builder: Builder, node: Node) -> Node | None:
+        """the result of a library call -> what the call computes"""
+        return None if node.inputs[0].attr in sliced else open_(builder, node, node)
+
+    def open_slice(builder: Builder, node: Node) -> Node | None:
+        """a slice of the result of a library call -> what the call computes there"""
+        (whole,) = node.inputs
+        is_one = whole.op is Op.RESULT and whole.inputs[0].attr in sliced
+        return open_(builder, whole, node) if is_one else None
+
+    rules = [Rule(frozenset({Op.RESULT}), open_call), Rule(frozenset({Op.SLICE}), open_slice)]
+    opened.graph = rewrite(graph, rules, Builder.after(graph))
     return opened
+
+
+def _sliced(graph: Graph) -> set[object]:
+    """Calls whose result is read in slices along its columns, none of them twice, as the gates of a
+    recurrent cell are: a slice of a product is a product with a slice."""
+    readers: dict[Node, list[Node]] = {}
+    for node in toposort(graph.roots):
+        for source in set(node.inputs):
+            if source.op is Op.RESULT and source not in graph.roots:
+                readers.setdefault(source, []).append(node)
+    return {
+        whole.inputs[0].attr for whole, slices in readers.items() if _is_dealt_out(whole, slices)
+    }
+
+
+def _is_dealt_out(whole: Node, slices: Sequence[Node]) -> bool:
+    parts: list[tuple[int, int]] = []
+    for part in slices:
+        if part.op is not Op.SLICE or part.shape[:-1] != whole.shape[:-1]:
+            return False
+        columns, count = ranges_of(part)[-1], part.shape[-1]
+        if columns.step != 1 or not isinstance(columns.start, int) or not isinstance(count, int):
+            return False
+        parts.append((columns.start, columns.start + count))
+    parts.sort()
+    return all(end <= start for (_, end), (start, _) in pairwise(parts))
+
+
+def _cut(builder: Builder, value: Node, whole: Node, columns: Node) -> Node:
+    """The columns of `value` that `columns` has of `whole`."""
+    if columns is whole:
+        return value
+    ranges = [*(Range(0) for _ in value.shape[:-1]), ranges_of(columns)[-1]]
+    return builder.slice(value, ranges, (*value.shape[:-1], columns.shape[-1]))
 
 
 def _is_product(call: LibraryCall, result: Node) -> bool:
@@ -135,36 +185,42 @@ def _may_gain(
 
 def without_gain(opened: Opened, clustering: Clustering) -> set[LibraryCall]:
     """The calls that the library had better do."""
-    found: set[LibraryCall] = set()
+    gains: dict[LibraryCall, float] = {}
     for product, calls in opened.calls.items():
         cluster = clustering.cluster_of.get(product)
-        if cluster is None or _gain(product, opened, clustering, cluster) <= 0:
-            found.update(calls)
-    return found
+        gain = -inf if cluster is None else _gain(product, opened, clustering, cluster)
+        for call in calls:
+            gains[call] = gains.get(call, 0.0) + gain
+    return {call for call, gain in gains.items() if gain <= 0}
 
 
 def _gain(product: Node, opened: Opened, clustering: Clustering, cluster: Cluster) -> float:
     """Seconds that a kernel saves: traffic that stays on chip and a launch, less what it takes
     longer to multiply than the library."""
     if cluster in clustering.unstitchable:
-        return -1.0
+        return -inf
     result, inside = opened.results[product], set(cluster.vertices)
-    longer = _longer(product, clustering, cluster)
+    machine, hints = clustering.trials.machine, clustering.work.hints
+    width = opened.widths[product]
+    share = evaluate(product.shape[-1], hints) / evaluate(width, hints)
+    longer = _longer(product, width, share, clustering, cluster)
     if not inside - _made_for(product, result):
         return -longer
     saved = _saved(result, inside, clustering)
     saved += sum(_saved(operand, inside, clustering) for operand in map(_below, product.inputs))
-    machine = clustering.trials.machine
-    return saved / machine.memory_bytes_per_second + machine.launch_seconds - longer
+    return saved / machine.memory_bytes_per_second + share * machine.launch_seconds - longer
 
 
-def _longer(product: Node, clustering: Clustering, cluster: Cluster) -> float:
-    """Seconds that a kernel of ours multiplies longer than the library."""
+def _longer(
+    product: Node, width: Dim, share: float, clustering: Clustering, cluster: Cluster
+) -> float:
+    """Seconds that a kernel of ours multiplies longer than the library, which makes `width` columns
+    at once, and in `share` of its time those of the product."""
     machine, hints = clustering.trials.machine, clustering.work.hints
-    measured = _measured(product, machine)
+    measured = _measured(product, width, machine)
     if measured is not None:
         by_library, ours = measured
-        return ours - by_library
+        return ours - share * by_library
     units = machine.products[product.inputs[0].type.dtype.bytes]
     work = evaluate(product.type.size * product.inputs[0].shape[-1], hints)
     kernel = clustering.trials.stitched([clustering.group_of(cluster)], "attempt").kernel
@@ -172,20 +228,21 @@ def _longer(product: Node, clustering: Clustering, cluster: Cluster) -> float:
         ours = max(_multiplied(work, units), _loaded(product, work, kernel, units, clustering))
     else:
         ours = _multiplied(work, units) + _packed(kernel, units, hints, machine.threads)
-    return ours - _by_library(work, units)
+    return ours - share * _by_library(round(work / share), units)
 
 
-def _measured(product: Node, machine: Machine) -> tuple[float, float] | None:
-    """Of this very product, by the library and by a kernel; None where that is not measured."""
-    sizes = (*product.inputs[0].shape, product.shape[-1])
-    if machine.measured is None or len(sizes) != 3:
+def _measured(product: Node, width: Dim, machine: Machine) -> tuple[float, float] | None:
+    """Of this very product, by the library with `width` columns and by a kernel with its own; None
+    where that is not measured."""
+    sizes = (*product.inputs[0].shape, product.shape[-1], width)
+    if machine.measured is None or len(sizes) != 4:
         return None
     known = [size for size in sizes if isinstance(size, int) and size > 0]
     if len(known) < len(sizes):
         return None
-    rows, steps, columns = known
+    rows, steps, columns, all_columns = known
     dtype, on = product.inputs[0].type.dtype, (machine.threads, machine.lanes)
-    by_library = machine.measured.get(ProductProbe("library", dtype, rows, steps, columns, *on))
+    by_library = machine.measured.get(ProductProbe("library", dtype, rows, steps, all_columns, *on))
     ours = machine.measured.get(ProductProbe("kernel", dtype, rows, steps, columns, *on))
     return None if by_library is None or ours is None else (by_library, ours)
 

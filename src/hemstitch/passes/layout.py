@@ -38,7 +38,7 @@ def nothing_viewed(builder: Builder, node: Node) -> Node | None:
         case Op.PERMUTE:
             return x if _integers(node) == tuple(range(x.type.rank)) else None
         case Op.SLICE:
-            return x if set(_ranges(node)) <= {WHOLE} else None
+            return x if set(ranges_of(node)) <= {WHOLE} else None
         case Op.CONCAT:
             return x if len(node.inputs) == 1 else None
         case _:
@@ -77,7 +77,7 @@ def slice_of_slice(builder: Builder, node: Node) -> Node | None:
         return None
     ranges = [
         Range(inner.start + outer.start * inner.step, inner.step * outer.step)
-        for inner, outer in zip(_ranges(x), _ranges(node))
+        for inner, outer in zip(ranges_of(x), ranges_of(node))
     ]
     return builder.slice(x.inputs[0], ranges, node.shape)
 
@@ -151,7 +151,7 @@ def slice_of_broadcast(builder: Builder, node: Node) -> Node | None:
     if x.op is not Op.BROADCAST:
         return None
     source = x.inputs[0]
-    ranges, shape = list(_ranges(node)), list(node.shape)
+    ranges, shape = list(ranges_of(node)), list(node.shape)
     for axis, (old, new) in enumerate(zip(source.shape, x.shape)):
         if old != new:
             ranges[axis], shape[axis] = WHOLE, 1
@@ -166,7 +166,7 @@ def slice_of_permute(builder: Builder, node: Node) -> Node | None:
         return None
     order = _integers(x)
     back = [order.index(axis) for axis in range(len(order))]
-    ranges, shape = _ranges(node), node.shape
+    ranges, shape = ranges_of(node), node.shape
     inner = builder.slice(
         x.inputs[0], [ranges[axis] for axis in back], [shape[axis] for axis in back]
     )
@@ -185,7 +185,7 @@ def slice_of_reshape(builder: Builder, node: Node) -> Node | None:
         return None
     ranges, shape = [WHOLE] * source.type.rank, list(source.shape)
     for old, new in matched:
-        ranges[old], shape[old] = _ranges(node)[new], node.shape[new]
+        ranges[old], shape[old] = ranges_of(node)[new], node.shape[new]
     return builder.reshape(builder.slice(source, ranges, shape), node.shape)
 
 
@@ -197,12 +197,12 @@ def slice_of_concat(builder: Builder, node: Node) -> Node | None:
         return None
     axis = x.attr
     assert isinstance(axis, int)
-    part, length = _ranges(node)[axis], node.shape[axis]
+    part, length = ranges_of(node)[axis], node.shape[axis]
     if part == WHOLE and length == x.shape[axis]:
         pieces = [
             builder.slice(
                 piece,
-                _ranges(node),
+                ranges_of(node),
                 _replaced(node.shape, axis, piece.shape[axis]),
             )
             for piece in x.inputs
@@ -212,7 +212,7 @@ def slice_of_concat(builder: Builder, node: Node) -> Node | None:
     for piece in x.inputs:
         start = part.start - before
         if _lies_inside(Range(start, part.step), length, piece.shape[axis]):
-            ranges = _replaced(_ranges(node), axis, Range(start, part.step))
+            ranges = _replaced(ranges_of(node), axis, Range(start, part.step))
             return builder.slice(piece, ranges, node.shape)
         before = before + piece.shape[axis]
     return None
@@ -224,7 +224,8 @@ def slice_of_pad(builder: Builder, node: Node) -> Node | None:
     (x,) = node.inputs
     if x.op is not Op.PAD:
         return None
-    ranges = [Range(part.start - low, part.step) for part, low in zip(_ranges(node), _integers(x))]
+    parts = zip(ranges_of(node), _integers(x))
+    ranges = [Range(part.start - low, part.step) for part, low in parts]
     source = x.inputs[0]
     if all(map(_lies_inside, ranges, node.shape, source.shape)):
         return builder.slice(source, ranges, node.shape)
@@ -332,7 +333,7 @@ def slicing(graph: Graph) -> Rule:
         (x,) = node.inputs
         if not is_elementwise(x.op) or (x not in single and costs.of(x) >= TOO_EXPENSIVE):
             return None
-        operands = [builder.slice(operand, _ranges(node), node.shape) for operand in x.inputs]
+        operands = [builder.slice(operand, ranges_of(node), node.shape) for operand in x.inputs]
         return builder.make(x.op, *operands, type=TensorType(node.shape, x.type.dtype))
 
     return slice_of_elementwise
@@ -371,7 +372,7 @@ def _integers(node: Node) -> tuple[int, ...]:
     return tuple(value for value in node.attr if isinstance(value, int))
 
 
-def _ranges(node: Node) -> tuple[Range, ...]:
+def ranges_of(node: Node) -> tuple[Range, ...]:
     assert isinstance(node.attr, tuple)
     return tuple(part for part in node.attr if isinstance(part, Range))
 

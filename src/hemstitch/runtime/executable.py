@@ -1,4 +1,4 @@
-"""The compiled callable: finds the sizes of a call, takes an arena, runs the call list."""
+"""The compiled callable: finds the sizes of a call, takes memory, runs the call list."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hemstitch.ir.dims import Dim, evaluate
 from hemstitch.kernel.placement import Lifetime, place
 from hemstitch.runtime.assemble import Assembly
 from hemstitch.runtime.dtypes import TORCH_DTYPES
-from hemstitch.runtime.memory import ArenaPool, View
-from hemstitch.runtime.recycle import Recycler, fresh
+from hemstitch.runtime.memory import SHARED, Room, View
+from hemstitch.runtime.recycle import fresh, recycled
 
 MOST_SIZES = 64  # instances kept for one graph with symbolic sizes; the oldest goes first
 Arguments = list[object]
@@ -24,7 +24,7 @@ Call = Callable[[Arguments], tuple[object, ...]]
 class Executable:
     """Call with a list of arguments; the list is emptied, as torch's boxed convention has it.
 
-    Safe under threads and re-entrance: a call in flight owns its arena. `recycle`: large results
+    Safe under threads and re-entrance: a call in flight owns its memory. `recycle`: large results
     may live where earlier ones did that nobody holds any more; not with symbolic sizes, where each
     set of sizes would keep its own.
     """
@@ -71,7 +71,7 @@ def instantiate(
 ) -> Call:
     """The call list with its sizes filled in, and with the memory it needs."""
     names = {name: _evaluated(size, values) for name, size in assembly.sizes.items()}
-    make = Recycler if recycle else fresh
+    make = recycled if recycle else fresh
     large = {name: make(layout) for name, layout in assembly.large.items()}
     namespace: dict[str, object] = {**assembly.fixed, **names, **large}
     exec(code, namespace)
@@ -79,7 +79,7 @@ def instantiate(
         Lifetime(evaluate(slot.bytes, values), slot.first, slot.last) for slot in assembly.slots
     ]
     offsets, total = place(lifetimes)
-    views = [
+    views = tuple(
         View(
             offsets[w.slot] + evaluate(w.offset, values) * w.dtype.bytes,
             tuple(evaluate(size, values) for size in w.shape),
@@ -87,20 +87,21 @@ def instantiate(
             TORCH_DTYPES[w.dtype],
         )
         for w in assembly.windows
-    ]
+    )
     scratch = max((evaluate(size, values) for size in assembly.scratch), default=0)
     run: Any = namespace["run"]
     if not total and not scratch:
         return run  # type: ignore[no-any-return]
-    return partial(_in_arena, run, ArenaPool(views, total, scratch))
+    return partial(_in_arena, run, SHARED.room(views, total, scratch))
 
 
-def _in_arena(run: Any, pool: ArenaPool, arguments: Arguments) -> tuple[object, ...]:
-    arena = pool.take()
+def _in_arena(run: Any, room: Room, arguments: Arguments) -> tuple[object, ...]:
+    block = SHARED.take(room)
     try:
+        arena = block.arena(room)
         return run(arguments, arena.views, arena.scratch)  # type: ignore[no-any-return]
     finally:
-        pool.give_back(arena)
+        SHARED.give_back(block)
 
 
 def _evaluated(size: Dim | tuple[Dim, ...], values: Mapping[str, int]) -> int | tuple[int, ...]:

@@ -1,13 +1,14 @@
-"""Where intermediates lie: one arena a graph, shared by tensors that are never alive together.
+"""Where intermediates lie: memory that graphs share, one call at a time.
 
-A fresh allocation costs more than most kernels do, so arenas are kept between calls; each call in
-flight has one for itself (threads, re-entrance).
+A fresh allocation costs more than most kernels do, so the memory is kept between calls. Graphs run
+one after the other, forward before backward, and what one no longer needs serves the next; only
+calls that are in flight together (threads, re-entrance) have memory of their own each.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,38 +26,92 @@ class View:
     dtype: torch.dtype
 
 
+@dataclass(frozen=True, eq=False)
+class Room:
+    """What a graph needs: its windows, and behind them the kernels' scratch."""
+
+    views: tuple[View, ...]
+    tensor_bytes: int
+    scratch_bytes: int
+
+    @property
+    def bytes(self) -> int:
+        """At most a line is lost until the first window is aligned."""
+        return self.tensor_bytes + self.scratch_bytes + LINE
+
+
 @dataclass(frozen=True, slots=True)
 class Arena:
-    """`memory` keeps `views` alive; `scratch`: address of the kernels' scratch."""
+    """A room in memory. `scratch`: address of the kernels' scratch."""
 
-    memory: torch.Tensor
     views: tuple[torch.Tensor, ...]
     scratch: int
 
 
-class ArenaPool:
-    """Arenas not in use. Taking and giving back are atomic."""
+class Block:
+    """Memory, and how each graph that has used it sees it."""
 
-    def __init__(self, views: Sequence[View], tensor_bytes: int, scratch_bytes: int) -> None:
-        self._views = tuple(views)
-        self._tensor_bytes = tensor_bytes
-        self.total_bytes = tensor_bytes + scratch_bytes + LINE
-        self._free: deque[Arena] = deque()
+    def __init__(self, bytes_: int) -> None:
+        self.bytes = bytes_
+        with torch.inference_mode(False):  # its tensors cannot be written to outside
+            self._memory = torch.empty(bytes_, dtype=torch.uint8)
+        self._arenas: weakref.WeakKeyDictionary[Room, Arena] = weakref.WeakKeyDictionary()
 
-    def take(self) -> Arena:
+    def arena(self, room: Room) -> Arena:
+        """Made when a graph first asks."""
+        arena = self._arenas.get(room)
+        if arena is None:
+            arena = self._arenas[room] = self._made(room)
+        return arena
+
+    def _made(self, room: Room) -> Arena:
+        start = -self._memory.data_ptr() % LINE
+        with torch.inference_mode(False):
+            views = tuple(_window(self._memory, start, view) for view in room.views)
+        return Arena(views, self._memory.data_ptr() + start + room.tensor_bytes)
+
+
+class SharedMemory:
+    """Blocks not in use: as many as calls have been in flight together, none larger than what
+    the graphs that live need. Taking and giving back are atomic."""
+
+    def __init__(self) -> None:
+        self.free: deque[Block] = deque()
+        self._rooms: weakref.WeakSet[Room] = weakref.WeakSet()
+
+    def room(self, views: tuple[View, ...], tensor_bytes: int, scratch_bytes: int) -> Room:
+        """Of a graph that will take blocks from here, until it is dropped."""
+        room = Room(views, tensor_bytes, scratch_bytes)
+        self._rooms.add(room)
+        weakref.finalize(room, self._trim).atexit = False
+        return room
+
+    def take(self, room: Room) -> Block:
+        """The last block used, or in its place one that is large enough."""
         try:
-            return self._free.pop()
+            block = self.free.pop()
         except IndexError:
-            return self._make()
+            return Block(room.bytes)
+        if block.bytes >= room.bytes:
+            return block
+        del block  # before there is another
+        return Block(room.bytes)
 
-    def give_back(self, arena: Arena) -> None:
-        self._free.append(arena)
+    def give_back(self, block: Block) -> None:
+        self.free.append(block)
 
-    def _make(self) -> Arena:
-        memory = torch.empty(self.total_bytes, dtype=torch.uint8)
-        start = -memory.data_ptr() % LINE
-        views = tuple(_window(memory, start, view) for view in self._views)
-        return Arena(memory, views, memory.data_ptr() + start + self._tensor_bytes)
+    def _trim(self) -> None:
+        most = max((room.bytes for room in self._rooms), default=0)
+        for _ in range(len(self.free)):
+            try:
+                block = self.free.popleft()
+            except IndexError:  # another thread has it
+                return
+            if block.bytes <= most:
+                self.free.append(block)
+
+
+SHARED = SharedMemory()  # of the process, as malloc's is
 
 
 def _window(memory: torch.Tensor, start: int, view: View) -> torch.Tensor:

@@ -1,13 +1,14 @@
 """Memory of large results, used again once the program has let go of it.
 
 A fresh large tensor costs a page fault for every 4 KiB, more than most kernels take to fill it, and
-malloc gives large blocks back to the system as soon as they are freed. So the call list keeps a
-hand on the last ones that it gave out. Nobody else holds a storage whose count of users is one:
-then the next result may live in it.
+malloc gives large blocks back to the system as soon as they are freed. So call lists keep a hand on
+the last ones that they gave out. Nobody else holds a storage whose count of users is one: then the
+next result of that size may live in it, whichever graph gives it.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,9 +21,10 @@ _GUARDS: Any = torch._C._dynamo.guards
 empty_strided: Empty = getattr(_GUARDS, "_empty_strided_cpu", None) or (
     lambda size, stride, dtype: torch.empty_strided(size, stride, dtype=dtype)
 )
+_reinterpret: Callable[[torch.Tensor, tuple[int, ...], tuple[int, ...], int], torch.Tensor]
+_reinterpret = _GUARDS._reinterpret_tensor
 Empty = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
 LEAST_BYTES = 1 << 17  # from here on malloc maps memory for each block
-MOST_KEPT = 2  # a program often holds a result while it computes the next
 
 
 def empty_strided_on(device: torch.device) -> Empty:
@@ -49,41 +51,72 @@ def fresh(layout: Layout) -> Callable[[], torch.Tensor]:
     return partial(empty_strided, layout.shape, layout.strides, layout.dtype)
 
 
-# A tensor on the memory, its storage, and where the data was: a program that resizes a result or
-# moves it to shared memory changes that. No class: a call looks into a few of them each time.
-_Block = tuple[torch.Tensor, int, int]
+def recycled(layout: Layout) -> Site:
+    """What takes memory that no one holds any more, of all results of as many bytes."""
+    extent = 1 + sum((n - 1) * step for n, step in zip(layout.shape, layout.strides))
+    key = extent, layout.dtype
+    pool = _POOLS.get(key)
+    if pool is None:
+        pool = _POOLS[key] = Pool()
+    return Site(pool, pool.layouts.setdefault(layout, layout))
 
 
-class Recycler:
+# A tensor on the memory, its layout, its storage, and where the data was: a program that resizes a
+# result or moves it to shared memory changes that. No class: a call looks into a few of them.
+_Block = tuple[torch.Tensor, Layout, int, int]
+
+
+class Pool:
+    """Blocks of one size and type, in use or not, the last one used last. `sites`: the places in
+    call lists that take from it; `layouts`: those of their results, each once."""
+
+    def __init__(self) -> None:
+        self.blocks: deque[_Block] = deque()
+        self.sites: weakref.WeakSet[Site] = weakref.WeakSet()
+        self.layouts: dict[Layout, Layout] = {}
+
+    def keep(self, block: _Block) -> None:
+        """One more than there are sites: a program often holds a result while it makes the next."""
+        self.blocks.append(block)
+        while len(self.blocks) > 1 + len(self.sites):
+            self.blocks.popleft()
+
+
+_POOLS: weakref.WeakValueDictionary[tuple[int, torch.dtype], Pool]
+_POOLS = weakref.WeakValueDictionary()  # of the process, as malloc's are; graphs keep them alive
+
+
+class Site:
     """Call for a tensor of this layout, with anything in it. Safe under threads: a block that one
     looks at is out of the others' sight."""
 
-    def __init__(self, layout: Layout) -> None:
-        self._empty = fresh(layout)
-        self._kept: deque[_Block] = deque()
+    def __init__(self, pool: Pool, layout: Layout) -> None:
+        self._pool, self._layout, self._empty = pool, layout, fresh(layout)
+        pool.sites.add(self)
 
     def __call__(self) -> torch.Tensor:
-        kept = self._kept
-        for _ in range(len(kept)):
+        blocks = self._pool.blocks
+        for _ in range(len(blocks)):
             try:
-                block = kept.pop()  # the last one used: it is in the nearest cache
+                block = blocks.pop()  # the last one used: it is in the nearest cache
             except IndexError:  # another thread has it
                 break
-            tensor, storage, place = block
+            tensor, layout, storage, place = block
             if tensor.data_ptr() != place:
                 continue
             if torch._C._storage_Use_Count(storage) == 1:
+                if layout is not self._layout:
+                    tensor = _reinterpret(tensor, self._layout.shape, self._layout.strides, 0)
+                    block = tensor, self._layout, storage, place
                 result = tensor.data  # a tensor of its own, no view
-                kept.append(block)
+                blocks.append(block)
                 return result
-            kept.appendleft(block)
+            blocks.appendleft(block)
         return self._fresh()
 
     def _fresh(self) -> torch.Tensor:
         result = self._empty()
         if not torch.is_inference_mode_enabled():  # its tensors cannot be used outside
             storage = torch._C._storage_address(result)  # type: ignore[attr-defined]
-            self._kept.append((result.data, storage, result.data_ptr()))
-        while len(self._kept) > MOST_KEPT:
-            self._kept.popleft()
+            self._pool.keep((result.data, self._layout, storage, result.data_ptr()))
         return result

@@ -140,16 +140,16 @@ class Reductions:
             scope.define(finish.name, ("let", text), Value(text, rows, lanes))
 
     def _existing(self, value: Value, start: str, *, lanes: bool, rows: bool) -> str:
-        """A whole tile of `value`, neutral where the tile has no such element."""
+        """A whole tile of `value` along what is asked for, neutral where the tile has no such
+        element. Each row has what does not depend on rows."""
         scope = self.scope
-        wanted = Value(value.text, rows and value.rows, lanes)
-        mask = scope.mask(wanted)
-        if mask is not None:
-            return f"tl.where({mask}, {value.text}, {start})"
-        if lanes and not value.lanes:
-            shape = scope.shape(Value("", value.rows, True))
-            return f"tl.broadcast_to({value.text}, {shape})"
-        return value.text
+        mask = scope.mask(Value("", rows, lanes))
+        text = value.text if mask is None else f"tl.where({mask}, {value.text}, {start})"
+        is_masked = lanes and scope.tile is not None and scope.tile.mask is not None
+        along_rows = value.rows or (rows and scope.row_mask is not None)
+        found = Value("", along_rows, value.lanes or is_masked)
+        wanted = Value("", value.rows or rows, value.lanes or lanes)
+        return text if found == wanted else f"tl.broadcast_to({text}, {scope.shape(wanted)})"
 
     def _of_one_shape(self, values: Sequence[Value], texts: Sequence[str]) -> list[str]:
         """A reduction of pairs takes two tiles of the same size."""
@@ -195,7 +195,7 @@ class Reductions:
         if self.tiling.rows == 1 or address.rows:
             return texts
         texts = [
-            self._all_rows(self._existing(value, start, lanes=address.lanes, rows=True), value)
+            self._existing(value, start, lanes=address.lanes, rows=True)
             for value, start in zip(values, starts)
         ]
         if op in reduce.ARG:
@@ -203,13 +203,6 @@ class Reductions:
             self.scope.writer.line(f"{', '.join(names)} = {reduce.pairs_along(op, texts, ROWS)}")
             return names
         return [reduce.along(op, dtype, texts[0], ROWS)]
-
-    def _all_rows(self, text: str, value: Value) -> str:
-        """Each row adds, though all add the same."""
-        if value.rows or self.scope.row_mask is not None:
-            return text
-        shape = self.scope.shape(Value("", True, value.lanes))
-        return f"tl.broadcast_to({text}, {shape})"
 
     # --- accumulators that are carried over all rows
 

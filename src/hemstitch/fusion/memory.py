@@ -1,0 +1,101 @@
+"""When launches run, so that less is in memory at once. Takes them in a legal order, gives them in
+another; what is launched together stays together.
+
+What only results wait for, as for gradients of weights, stands at the end of the program, since
+results are what programs are followed from. Until then all that it reads would be kept.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from hemstitch.fusion.cluster import Clustering
+from hemstitch.fusion.order import Cluster
+from hemstitch.ir.graph import Node
+
+Launch = list[Cluster]
+
+
+def in_less_memory(clustering: Clustering, launches: Sequence[Launch]) -> list[Launch]:
+    """The order whose intermediates take less at their most: the given one, or one in which a
+    launch that frees as much as it needs runs as soon as it can."""
+    flow = _flow(clustering, launches)
+    order = min((range(len(launches)), _freeing_first(flow)), key=flow.most_alive)
+    return [launches[number] for number in order]
+
+
+@dataclass(frozen=True, slots=True)
+class _Flow:
+    """Launches by number: which must run before each, and which intermediates it makes and reads.
+    Arguments and results are there all the time."""
+
+    before: list[set[int]]
+    makes: list[list[Node]]
+    reads: list[list[Node]]
+    readers: dict[Node, int]  # how many launches
+    bytes: dict[Node, int]
+
+    def most_alive(self, order: Iterable[int]) -> int:
+        """Bytes."""
+        left, alive, most = dict(self.readers), 0, 0
+        for number in order:
+            alive += self.needs(number)
+            most = max(most, alive)
+            alive -= self.frees(number, left)
+            self.run(number, left)
+        return most
+
+    def needs(self, number: int) -> int:
+        return sum(self.bytes[value] for value in self.makes[number])
+
+    def frees(self, number: int, left: dict[Node, int]) -> int:
+        """Bytes that nobody else still has to read. `left`: how many launches have to."""
+        return sum(self.bytes[value] for value in self.reads[number] if left[value] == 1)
+
+    def run(self, number: int, left: dict[Node, int]) -> None:
+        for value in self.reads[number]:
+            left[value] -= 1
+
+
+def _flow(clustering: Clustering, launches: Sequence[Launch]) -> _Flow:
+    work = clustering.work
+    number_of = {cluster: n for n, launch in enumerate(launches) for cluster in launch}
+    before = [
+        {number_of[first] for cluster in launch for first in cluster.before} - {number}
+        for number, launch in enumerate(launches)
+    ]
+    flow = _Flow(before, [[] for _ in launches], [[] for _ in launches], {}, {})
+    results = {alias.tensor.node for alias in work.demands.outputs.values()}
+    for value, readers in work.readers.items():
+        makers = {number_of[clustering.cluster_of[vertex]] for vertex in work.producers(value)}
+        others = {number_of[clustering.cluster_of[vertex]] for vertex in readers} - makers
+        if makers and others and value not in results:
+            flow.makes[min(makers)].append(value)
+            for number in others:
+                flow.reads[number].append(value)
+            flow.readers[value] = len(others)
+            flow.bytes[value] = work.bytes(value)
+    return flow
+
+
+def _freeing_first(flow: _Flow) -> list[int]:
+    after: list[list[int]] = [[] for _ in flow.before]
+    for number, earlier in enumerate(flow.before):
+        for first in earlier:
+            after[first].append(number)
+    waiting = [len(earlier) for earlier in flow.before]
+    left, order = dict(flow.readers), []
+    ready = [number for number, count in enumerate(waiting) if not count]
+    while ready:
+        free = (n for n in ready if flow.needs(n) <= flow.frees(n, left))
+        number = next(free, ready[0])
+        ready.remove(number)
+        order.append(number)
+        flow.run(number, left)
+        for later in after[number]:
+            waiting[later] -= 1
+            if not waiting[later]:
+                insort(ready, later)
+    return order
