@@ -17,7 +17,7 @@ from benchmarks.timing import geometric_mean
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 ALL = "all"
-SHOWN = ("L2", "L3", "memory", ALL)
+SHOWN = ("L2", "L3", "memory", ALL)  # on one thread only all together
 START, END = "<!-- numbers: made by benchmarks/table.py -->", "<!-- end of numbers -->"
 
 
@@ -27,37 +27,41 @@ def table(records: Sequence[dict[str, Any]], backend: str) -> list[str]:
     for record in records:
         for line in record["lines"]:
             if backend in line["microseconds"]:
-                host = record["machine"]["processor"]
+                host = _host(record)
                 for size_class in (line["size_class"], ALL):
                     groups[host, line["threads"], size_class].append(line["microseconds"])
     rows = ["| host | threads | tensors fit | cases | eager / | Inductor / | share of roofline |"]
     rows[0] += " limits |"
     rows.append("|---|---|---|---|---|---|---|---|")
-    shown = (key for key in groups if key[2] in SHOWN)
+    shown = (key for key in groups if key[2] == ALL or (key[1] > 1 and key[2] in SHOWN))
     order = sorted(shown, key=lambda key: (key[0], -key[1], SHOWN.index(key[2])))
     for host, threads, size_class in order:
         times = groups[host, threads, size_class]
         means = [_mean(times, name, backend) for name in ("eager", "inductor", "copy")]
         limits = [_mean(times, name, "limit") for name in ("eager", "inductor")]
         rows.append(
-            f"| {host.split('(')[0]} | {threads} | {size_class} | {len(times)} "
+            f"| {host} | {threads} | {size_class} | {len(times)} "
             f"| {means[0]:.2f}x | {means[1]:.2f}x | {means[2]:.0%} "
             f"| {limits[0]:.2f}x, {limits[1]:.2f}x |"
         )
-    hosts = {record["machine"]["processor"]: record["machine"] for record in records}
+    hosts = {_host(record): record["machine"] for record in records}
     rows += [
         "",
         "Geometric means of eager's and Inductor's time over Hemstitch's, forward alone and with "
         "backward. Limits: over the time of a compiled call that copies the bytes that must move "
         "and computes nothing. "
         + "; ".join(
-            f"{about['processor']}: {about['cores']} cores, {about['vectors']}, "
-            f"PyTorch {about['torch']}, {about['date'][:16]}"
-            for about in hosts.values()
+            f"{host}: {about['cores']} cores, PyTorch {about['torch']}, {about['date'][:16]}"
+            for host, about in hosts.items()
         )
         + ".",
     ]
     return rows
+
+
+def _host(record: dict[str, Any]) -> str:
+    about = record["machine"]
+    return f"{about['processor'].split('(')[0].strip()}, {about['vectors']}"
 
 
 def _mean(times: list[dict[str, float]], name: str, over: str) -> float:

@@ -81,6 +81,7 @@ def _flow(clustering: Clustering, launches: Sequence[Launch]) -> _Flow:
 
 
 def _freeing_first(flow: _Flow) -> list[int]:
+    """Of what is ready the first that frees as much as it needs, else the first."""
     after: list[list[int]] = [[] for _ in flow.before]
     for number, earlier in enumerate(flow.before):
         for first in earlier:

@@ -202,21 +202,25 @@ def _gain(product: Node, opened: Opened, clustering: Clustering, cluster: Cluste
     result, inside = opened.results[product], set(cluster.vertices)
     machine, hints = clustering.trials.machine, clustering.work.hints
     width = opened.widths[product]
-    share = evaluate(product.shape[-1], hints) / evaluate(width, hints)
-    longer = _longer(product, width, share, clustering, cluster)
+    longer = _longer(product, width, clustering, cluster)
     if not inside - _made_for(product, result):
         return -longer
     saved = _saved(result, inside, clustering)
     saved += sum(_saved(operand, inside, clustering) for operand in map(_below, product.inputs))
-    return saved / machine.memory_bytes_per_second + share * machine.launch_seconds - longer
+    launch = machine.launch_seconds * _share(product, width, hints)
+    return saved / machine.memory_bytes_per_second + launch - longer
 
 
-def _longer(
-    product: Node, width: Dim, share: float, clustering: Clustering, cluster: Cluster
-) -> float:
-    """Seconds that a kernel of ours multiplies longer than the library, which makes `width` columns
-    at once, and in `share` of its time those of the product."""
+def _share(product: Node, width: Dim, hints: Mapping[str, int]) -> float:
+    """Of the columns that the library makes at once."""
+    return evaluate(product.shape[-1], hints) / max(1, evaluate(width, hints))
+
+
+def _longer(product: Node, width: Dim, clustering: Clustering, cluster: Cluster) -> float:
+    """Seconds that a kernel of ours multiplies longer than the library, of whose time for `width`
+    columns the product has its share."""
     machine, hints = clustering.trials.machine, clustering.work.hints
+    share = _share(product, width, hints)
     measured = _measured(product, width, machine)
     if measured is not None:
         by_library, ours = measured
@@ -228,7 +232,7 @@ def _longer(
         ours = max(_multiplied(work, units), _loaded(product, work, kernel, units, clustering))
     else:
         ours = _multiplied(work, units) + _packed(kernel, units, hints, machine.threads)
-    return ours - share * _by_library(round(work / share), units)
+    return ours - _by_library(work, units, share)
 
 
 def _measured(product: Node, width: Dim, machine: Machine) -> tuple[float, float] | None:
@@ -247,8 +251,9 @@ def _measured(product: Node, width: Dim, machine: Machine) -> tuple[float, float
     return None if by_library is None or ours is None else (by_library, ours)
 
 
-def _by_library(work: int, units: MatrixUnits) -> float:
-    return units.call_seconds + 2 * work / units.operations_per_second
+def _by_library(work: int, units: MatrixUnits, share: float = 1.0) -> float:
+    """`share`: of a call, that the work is."""
+    return share * units.call_seconds + 2 * work / units.operations_per_second
 
 
 def _multiplied(work: int, units: MatrixUnits) -> float:

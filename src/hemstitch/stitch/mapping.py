@@ -21,7 +21,7 @@ from hemstitch.stitch.products import Product, product_mapping
 from hemstitch.stitch.refusal import Refused
 from hemstitch.stitch.shape import Mapping, Shape
 
-STRIDED = 16.0  # vector instructions of a strided access of all lanes, a contiguous one being 1
+STRIDED = 16  # most vector instructions of a strided access, one a lane; a contiguous one is 1
 HORIZONTAL = 12.0  # vector instructions to combine the lanes of one accumulator
 KEPT_SHARE = 0.5  # of the arithmetic that later loops of a row do again rather than keep
 ROW_BUFFER = 10.0  # vector instructions to pass one scalar through a row buffer
@@ -87,7 +87,7 @@ def _lane_cost(
         if axis not in shape.axes:
             total += shape.volume * (shape.flops + len(shape.addresses)) / machine.lanes
             continue
-        memory = sum(_access_cost(address, axis) for address in shape.addresses)
+        memory = sum(_access_cost(address, axis, machine) for address in shape.addresses)
         total += shape.volume * steps * (shape.flops + memory)
         if axis in shape.reduced:
             total += shape.volume * _horizontal(extent, machine) / extent
@@ -106,9 +106,9 @@ def _horizontal(extent: int, machine: Machine) -> float:
     return HORIZONTAL * (extent / machine.lanes if is_shared else 1.0)
 
 
-def _access_cost(address: Index, axis: Axis) -> float:
-    step = address.coefficient(axis)
-    return {0: 0.2, 1: 1.0}.get(step, STRIDED) if isinstance(step, int) else STRIDED
+def _access_cost(address: Index, axis: Axis, machine: Machine) -> float:
+    step, strided = address.coefficient(axis), float(min(machine.lanes, STRIDED))
+    return {0: 0.2, 1: 1.0}.get(step, strided) if isinstance(step, int) else strided
 
 
 def _memory_order(group: Group, dominant: Shape, shapes: Sequence[Shape], lane: Axis) -> list[Axis]:
