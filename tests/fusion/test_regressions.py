@@ -36,6 +36,18 @@ def test_nothing_is_written_beyond_the_end(dtype, size):
     assert bool((memory[:8] == 1).all()) and bool((memory[8 + size :] == 1).all())
 
 
+@pytest.mark.parametrize("size", [32, 40])
+def test_a_masked_load_of_all_lanes(size):
+    """LLVM aborted the process where it could tell that a mask is true everywhere."""
+
+    def program(x, y):
+        return torch.nn.functional.pad(x, (2, 0), value=1.0), torch.maximum(y, x)
+
+    x, y = torch.randn(size), torch.randn(size)
+    for found, expected in zip(compiled(program)(x, y), program(x, y)):
+        assert torch.equal(found, expected)
+
+
 def graph_of(builder, x, *values):
     return Graph((x,), tuple(Output(v, contiguous_strides(v.shape)) for v in values))
 

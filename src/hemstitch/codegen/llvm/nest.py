@@ -537,7 +537,7 @@ class NestPrinter:
         mask = self._lanes.mask if self._lanes is not None and with_lanes else None
         if condition is None:
             return mask
-        value = self._get(condition, copy)
+        value = memory.unproven(self.emitter, self._get(condition, copy))
         return value if mask is None else self.emitter.binary("and", mask, value)
 
     def _pointer(self, buffer: Buffer, index: Index, copy: int) -> Value:
