@@ -101,7 +101,7 @@ def test_results_go_into_the_readme() -> None:
     line = {"threads": 2, "size_class": "L2", "direction": "both", "microseconds": times}
     about = {"processor": "P", "cores": 2, "vectors": "V", "torch": "2", "date": "2026-01-02T03"}
     rows = table.table([{"lines": [line], "machine": about}], "ours")
-    assert "| P | 2 | L2 | 1 | 4.00x | 2.00x | 50% | 5.00x, 2.50x |" in rows
+    assert "| P, V | 2 | L2 | 1 | 4.00x | 2.00x | 50% | 5.00x, 2.50x |" in rows
     text = table.insert(f"a\n{table.START}\nold\n{table.END}\nb\n", rows)
     assert text.startswith(f"a\n{table.START}\n| host") and text.endswith(f"{table.END}\nb\n")
     assert "old" not in text

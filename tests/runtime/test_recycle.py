@@ -65,6 +65,16 @@ def test_memory_goes_with_the_last_site() -> None:
     assert pool() is None and held.shape == (COUNT,)
 
 
+def test_what_a_dropped_site_needed_is_given_back() -> None:
+    sites = [recycled(LAYOUT) for _ in range(5)]
+    held = [site() for site in sites]
+    pool = sites[0]._pool
+    assert len(pool.blocks) == 5
+    del held, sites[1:]
+    gc.collect()
+    assert len(pool.blocks) == 2
+
+
 HOLDERS: dict[str, Callable[[Tensor], Any]] = {
     "tensor": lambda x: x,
     "view": lambda x: x[10:20],
@@ -107,7 +117,7 @@ def test_a_result_that_was_resized_or_shared_is_given_up() -> None:
 
 
 def test_inference_mode_keeps_its_tensors_to_itself() -> None:
-    site = recycled(LAYOUT)
+    site = recycled(Layout((COUNT + 1,), (1,), torch.float32))  # a pool of its own
     with torch.inference_mode():
         assert site().is_inference()
     assert not site().is_inference()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -58,7 +59,7 @@ def recycled(layout: Layout) -> Site:
     pool = _POOLS.get(key)
     if pool is None:
         pool = _POOLS[key] = Pool()
-    return Site(pool, pool.layouts.setdefault(layout, layout))
+    return pool.site(layout)
 
 
 # A tensor on the memory, its layout, its storage, and where the data was: a program that resizes a
@@ -75,11 +76,18 @@ class Pool:
         self.sites: weakref.WeakSet[Site] = weakref.WeakSet()
         self.layouts: dict[Layout, Layout] = {}
 
-    def keep(self, block: _Block) -> None:
+    def site(self, layout: Layout) -> Site:
+        site = Site(self, self.layouts.setdefault(layout, layout))
+        self.sites.add(site)
+        weakref.finalize(site, self.trim).atexit = False
+        return site
+
+    def trim(self) -> None:
         """One more than there are sites: a program often holds a result while it makes the next."""
-        self.blocks.append(block)
-        while len(self.blocks) > 1 + len(self.sites):
-            self.blocks.popleft()
+        alive = sum(1 for _ in self.sites)  # its length may count one that is just being dropped
+        while len(self.blocks) > 1 + alive:
+            with suppress(IndexError):  # other threads have them
+                self.blocks.popleft()
 
 
 _POOLS: weakref.WeakValueDictionary[tuple[int, torch.dtype], Pool]
@@ -92,7 +100,6 @@ class Site:
 
     def __init__(self, pool: Pool, layout: Layout) -> None:
         self._pool, self._layout, self._empty = pool, layout, fresh(layout)
-        pool.sites.add(self)
 
     def __call__(self) -> torch.Tensor:
         blocks = self._pool.blocks
@@ -118,5 +125,6 @@ class Site:
         result = self._empty()
         if not torch.is_inference_mode_enabled():  # its tensors cannot be used outside
             storage = torch._C._storage_address(result)  # type: ignore[attr-defined]
-            self._pool.keep((result.data, self._layout, storage, result.data_ptr()))
+            self._pool.blocks.append((result.data, self._layout, storage, result.data_ptr()))
+            self._pool.trim()
         return result
