@@ -8,34 +8,34 @@ from functools import partial
 import torch
 
 from hemstitch.kernel.placement import LINE
-from hemstitch.runtime.memory import SHARED, SharedMemory, View
+from hemstitch.runtime.memory import BLOCKS, BlockPool, View
 
 WINDOW = View(64, (2, 3), (3, 1), torch.float32)
 
 
 def test_a_block_is_taken_by_one_call_at_a_time():
-    memory = SharedMemory()
-    room = memory.room((WINDOW,), 128, 32)
-    first, second = memory.take(room), memory.take(room)
+    memory = BlockPool()
+    layout = memory.layout((WINDOW,), 128, 32)
+    first, second = memory.take(layout), memory.take(layout)
     assert first is not second
     memory.give_back(second)
-    assert memory.take(room) is second
+    assert memory.take(layout) is second
 
 
 def test_a_graph_sees_its_windows_and_scratch():
-    memory = SharedMemory()
-    room = memory.room((WINDOW,), 128, 32)
-    block = memory.take(room)
-    arena = block.arena(room)
+    memory = BlockPool()
+    layout = memory.layout((WINDOW,), 128, 32)
+    block = memory.take(layout)
+    arena = block.arena(layout)
     (window,) = arena.views
     assert window.data_ptr() % LINE == 0 and window.shape == (2, 3)
     assert arena.scratch == window.data_ptr() + 64
-    assert block.arena(room) is arena
+    assert block.arena(layout) is arena
 
 
 def test_graphs_share_a_block_that_is_large_enough_for_each():
-    memory = SharedMemory()
-    small, large = memory.room((WINDOW,), 128, 32), memory.room((), 0, 4096)
+    memory = BlockPool()
+    small, large = memory.layout((WINDOW,), 128, 32), memory.layout((), 0, 4096)
     block = memory.take(small)
     memory.give_back(block)
     larger = memory.take(large)
@@ -46,8 +46,8 @@ def test_graphs_share_a_block_that_is_large_enough_for_each():
 
 
 def test_what_only_a_dropped_graph_needed_is_given_back():
-    memory = SharedMemory()
-    small, large = memory.room((WINDOW,), 128, 32), memory.room((), 0, 4096)
+    memory = BlockPool()
+    small, large = memory.layout((WINDOW,), 128, 32), memory.layout((), 0, 4096)
     memory.give_back(memory.take(large))
     del large
     gc.collect()
@@ -63,20 +63,23 @@ def test_forward_and_backward_share_their_memory():
     def perceptron(x, weight):
         return torch.relu(torch.relu(x @ weight) @ weight).sum()
 
-    def step():
-        perceptron(x, weight).backward()
-        return {id(block) for block in SHARED.free}
-
-    step()
-    before = step()
-    assert step() == before
+    gc.collect()
+    known, count = list(BLOCKS._layouts), len(BLOCKS.free)
+    perceptron(x, weight).backward()
+    new = [layout for layout in BLOCKS._layouts if layout not in known]
+    assert len(new) == 2 and all(layout.tensor_bytes for layout in new)
+    assert len(BLOCKS.free) == max(1, count)
+    block = BLOCKS.free[-1]  # it may have grown for backward
+    perceptron(x, weight).backward()
+    assert BLOCKS.free[-1] is block and len(BLOCKS.free) == max(1, count)
+    assert set(block._arenas) >= set(new)
 
 
 def test_memory_made_in_inference_mode_is_used_outside():
-    memory = SharedMemory()
-    room = memory.room((WINDOW,), 128, 32)
+    memory = BlockPool()
+    layout = memory.layout((WINDOW,), 128, 32)
     with torch.inference_mode():
-        block = memory.take(room)
-        window = block.arena(room).views[0]
+        block = memory.take(layout)
+        window = block.arena(layout).views[0]
     torch.mm(torch.ones(2, 2), torch.ones(2, 3), out=window)
     assert not window.is_inference()

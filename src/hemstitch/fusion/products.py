@@ -67,7 +67,7 @@ def open_products(graph: Graph, machine: Machine, closed: Collection[LibraryCall
     opened = Opened(graph)
     sliced = _sliced(graph)
 
-    def open_(builder: Builder, whole: Node, columns: Node) -> Node | None:
+    def open_columns(builder: Builder, whole: Node, columns: Node) -> Node | None:
         call = whole.inputs[0].attr
         assert isinstance(call, LibraryCall)
         if call in closed or not _is_product(call, whole):
@@ -88,13 +88,13 @@ def open_products(graph: Graph, machine: Machine, closed: Collection[LibraryCall
 
     def open_call(builder: Builder, node: Node) -> Node | None:
         """the result of a library call -> what the call computes"""
-        return None if node.inputs[0].attr in sliced else open_(builder, node, node)
+        return None if node.inputs[0].attr in sliced else open_columns(builder, node, node)
 
     def open_slice(builder: Builder, node: Node) -> Node | None:
         """a slice of the result of a library call -> what the call computes there"""
         (whole,) = node.inputs
         is_one = whole.op is Op.RESULT and whole.inputs[0].attr in sliced
-        return open_(builder, whole, node) if is_one else None
+        return open_columns(builder, whole, node) if is_one else None
 
     rules = [Rule(frozenset({Op.RESULT}), open_call), Rule(frozenset({Op.SLICE}), open_slice)]
     opened.graph = rewrite(graph, rules, Builder.after(graph))

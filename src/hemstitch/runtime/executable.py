@@ -13,7 +13,7 @@ from hemstitch.ir.dims import Dim, evaluate
 from hemstitch.kernel.placement import Lifetime, place
 from hemstitch.runtime.assemble import Assembly
 from hemstitch.runtime.dtypes import TORCH_DTYPES
-from hemstitch.runtime.memory import SHARED, Room, View
+from hemstitch.runtime.memory import BLOCKS, ArenaLayout, View
 from hemstitch.runtime.recycle import fresh, recycled
 
 MOST_SIZES = 64  # instances kept for one graph with symbolic sizes; the oldest goes first
@@ -92,16 +92,16 @@ def instantiate(
     run: Any = namespace["run"]
     if not total and not scratch:
         return run  # type: ignore[no-any-return]
-    return partial(_in_arena, run, SHARED.room(views, total, scratch))
+    return partial(_in_arena, run, BLOCKS.layout(views, total, scratch))
 
 
-def _in_arena(run: Any, room: Room, arguments: Arguments) -> tuple[object, ...]:
-    block = SHARED.take(room)
+def _in_arena(run: Any, layout: ArenaLayout, arguments: Arguments) -> tuple[object, ...]:
+    block = BLOCKS.take(layout)
     try:
-        arena = block.arena(room)
+        arena = block.arena(layout)
         return run(arguments, arena.views, arena.scratch)  # type: ignore[no-any-return]
     finally:
-        SHARED.give_back(block)
+        BLOCKS.give_back(block)
 
 
 def _evaluated(size: Dim | tuple[Dim, ...], values: Mapping[str, int]) -> int | tuple[int, ...]:

@@ -27,7 +27,7 @@ class View:
 
 
 @dataclass(frozen=True, eq=False)
-class Room:
+class ArenaLayout:
     """What a graph needs: its windows, and behind them the kernels' scratch."""
 
     views: tuple[View, ...]
@@ -42,7 +42,7 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Arena:
-    """A room in memory. `scratch`: address of the kernels' scratch."""
+    """A graph's windows in memory. `scratch`: address of the kernels' scratch."""
 
     views: tuple[torch.Tensor, ...]
     scratch: int
@@ -55,53 +55,53 @@ class Block:
         self.bytes = bytes_
         with torch.inference_mode(False):  # its tensors cannot be written to outside
             self._memory = torch.empty(bytes_, dtype=torch.uint8)
-        self._arenas: weakref.WeakKeyDictionary[Room, Arena] = weakref.WeakKeyDictionary()
+        self._arenas: weakref.WeakKeyDictionary[ArenaLayout, Arena] = weakref.WeakKeyDictionary()
 
-    def arena(self, room: Room) -> Arena:
+    def arena(self, layout: ArenaLayout) -> Arena:
         """Made when a graph first asks."""
-        arena = self._arenas.get(room)
+        arena = self._arenas.get(layout)
         if arena is None:
-            arena = self._arenas[room] = self._made(room)
+            arena = self._arenas[layout] = self._made(layout)
         return arena
 
-    def _made(self, room: Room) -> Arena:
+    def _made(self, layout: ArenaLayout) -> Arena:
         start = -self._memory.data_ptr() % LINE
         with torch.inference_mode(False):
-            views = tuple(_window(self._memory, start, view) for view in room.views)
-        return Arena(views, self._memory.data_ptr() + start + room.tensor_bytes)
+            views = tuple(_window(self._memory, start, view) for view in layout.views)
+        return Arena(views, self._memory.data_ptr() + start + layout.tensor_bytes)
 
 
-class SharedMemory:
+class BlockPool:
     """Blocks not in use: as many as calls have been in flight together, none larger than what
     the graphs that live need. Taking and giving back are atomic."""
 
     def __init__(self) -> None:
         self.free: deque[Block] = deque()
-        self._rooms: weakref.WeakSet[Room] = weakref.WeakSet()
+        self._layouts: weakref.WeakSet[ArenaLayout] = weakref.WeakSet()
 
-    def room(self, views: tuple[View, ...], tensor_bytes: int, scratch_bytes: int) -> Room:
+    def layout(self, views: tuple[View, ...], tensor_bytes: int, scratch_bytes: int) -> ArenaLayout:
         """Of a graph that will take blocks from here, until it is dropped."""
-        room = Room(views, tensor_bytes, scratch_bytes)
-        self._rooms.add(room)
-        weakref.finalize(room, self._trim).atexit = False
-        return room
+        layout = ArenaLayout(views, tensor_bytes, scratch_bytes)
+        self._layouts.add(layout)
+        weakref.finalize(layout, self._trim).atexit = False
+        return layout
 
-    def take(self, room: Room) -> Block:
+    def take(self, layout: ArenaLayout) -> Block:
         """The last block used, or in its place one that is large enough."""
         try:
             block = self.free.pop()
         except IndexError:
-            return Block(room.bytes)
-        if block.bytes >= room.bytes:
+            return Block(layout.bytes)
+        if block.bytes >= layout.bytes:
             return block
         del block  # before there is another
-        return Block(room.bytes)
+        return Block(layout.bytes)
 
     def give_back(self, block: Block) -> None:
         self.free.append(block)
 
     def _trim(self) -> None:
-        most = max((room.bytes for room in self._rooms), default=0)
+        most = max((layout.bytes for layout in self._layouts), default=0)
         for _ in range(len(self.free)):
             try:
                 block = self.free.popleft()
@@ -111,7 +111,7 @@ class SharedMemory:
                 self.free.append(block)
 
 
-SHARED = SharedMemory()  # of the process, as malloc's is
+BLOCKS = BlockPool()  # of the process, as malloc's is
 
 
 def _window(memory: torch.Tensor, start: int, view: View) -> torch.Tensor:
