@@ -11,6 +11,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 
 BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64}
 BITS |= {"half": 16, "bfloat": 16, "float": 32, "double": 64}
@@ -66,6 +67,20 @@ class Emitter:
     def label(self, name: str) -> None:
         self.lines.append(f"{name}:")
         self.block = name
+
+    def side_by_side(self, prints: Iterable[Callable[[], Value]]) -> list[Value]:
+        """Print several chains of instructions, one of each in turn: a processor looks ahead only
+        so far, and where a chain waits for itself it then finds another's. What branches is printed
+        one after the other."""
+        start, block = len(self.lines), self.block
+        results, ends = [], [start]
+        for print_ in prints:
+            results.append(print_())
+            ends.append(len(self.lines))
+        if self.block == block:
+            chains = [self.lines[a:b] for a, b in zip(ends, ends[1:])]
+            self.lines[start:] = [line for turn in zip_longest(*chains) for line in turn if line]
+        return results
 
     def vector(self, element: str) -> str:
         return f"<{self.width} x {element}>"

@@ -39,9 +39,17 @@ _EXPONENT_MASK = -0x800000
 _ROUNDER = 1.5 * 2.0**23  # x + _ROUNDER holds x rounded to an integer in its low bits
 _LN2_HIGH, _LN2_LOW = 0.693145751953125, 1.42860677e-06
 _EXP_LOW, _EXP_HIGH = -104.0, 89.0  # beyond these exp is 0 and inf
+_SIGMOID_HIGH = 18.0  # sigmoid of more is 1
 
 # exp(r) and (exp(r) - 1 - r) / r^2 for |r| <= ln(2)/2; 2^r for |r| <= 1/2
 _EXP = (1.3818742e-03, 8.368721e-03, 4.1668292e-02, 1.6666521e-01, 4.9999994e-01, 1.0, 1.0)
+# _EXPANSION exp(-r) without its first term. Sigmoid's fraction is expanded by that: what is less than
+# 1 is twice as fine in f32
+_EXPANSION = 0.6875
+_DECAY = (
+    *(9.482138557359576e-04, -5.753281991928816e-03, 2.8647320345044136e-02),
+    *(-1.145823523402214e-01, 3.437499403953552e-01, -0.6875),
+)
 _EXPM1 = (1.9764433e-04, 1.3932388e-03, 8.333543e-03, 4.1666493e-02, 1.6666666e-01, 0.5)
 _EXP2 = (
     *(1.5328823e-04, 1.3391208e-03, 9.618501e-03),
@@ -160,18 +168,21 @@ def expm1(e: Emitter, x: Value) -> Value:
 
 
 def sigmoid(e: Emitter, x: Value) -> Value:
-    """exp(min(x, 0)) / (1 + exp(-|x|)): neither tail loses its small values."""
+    """s / (s + exp(-r)) with s = 2^n, in two factors: whatever the sign of x, neither tail loses its
+    small values."""
     if e.has_avx512:
         return exponential32.sigmoid(e, x)
-    small = _exp_below(e, e.fneg(magnitude(e, x)))
-    one = f32(e, 1.0)
-    inverse = divide(e, one, add(e, one, small))
-    residue = e.fma(
-        e.fneg(inverse), small, subtract(e, one, inverse)
-    )  # of 1 + small's rounding too
-    inverse = e.fma(residue, inverse, inverse)
-    # chosen last, product and choice are one instruction under a mask
-    return e.select(e.compare("olt", x, f32(e, 0.0)), multiply(e, small, inverse), inverse)
+    zero = f32(e, 0.0)
+    vanishes = e.compare("olt", x, f32(e, _EXP_LOW))
+    rounded, r = _reduce(e, at_most(e, e.select(vanishes, zero, x), f32(e, _SIGMOID_HIGH)))
+    exponent = _to_exponent(e, rounded)
+    half = e.binary("and", e.binary("ashr", exponent, i32(e, 1)), i32(e, _EXPONENT_MASK))
+    one_root = from_bits(e, e.binary("add", half, bits(e, f32(e, _EXPANSION))))
+    other_root = _power_of_two(e, e.binary("sub", exponent, half))
+    power = multiply(e, one_root, other_root)
+    whole = add(e, e.fma(polynomial(e, r, _DECAY), r, power), f32(e, _EXPANSION))
+    ratio = divide(e, one_root, whole)
+    return e.select(vanishes, zero, multiply(e, other_root, ratio))
 
 
 def tanh(e: Emitter, x: Value) -> Value:

@@ -351,13 +351,14 @@ class NestPrinter:
         e = self.emitter
         operands = [self._names[name] for name in let.operands]
         copies = max(len(values) for values in operands)
-        results = []
-        for copy in range(copies):
+
+        def compute(copy: int) -> Value:
             values = [v[copy] if len(v) > 1 else v[0] for v in operands]
             if let.op is Op.CAST:
-                results.append(cast(e, values[0], let.source, let.dtype))
-            else:
-                results.append(apply(e, let.op, let.source.compute, *values))
+                return cast(e, values[0], let.source, let.dtype)
+            return apply(e, let.op, let.source.compute, *values)
+
+        results = e.side_by_side(partial(compute, copy) for copy in range(copies))
         self._set(let.name, results)
 
     def _random(self, random: nodes.Random) -> None:
