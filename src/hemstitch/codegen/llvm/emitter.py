@@ -15,6 +15,7 @@ from itertools import zip_longest
 
 BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64}
 BITS |= {"half": 16, "bfloat": 16, "float": 32, "double": 64}
+_OF_MEMORY_OR_WAY = ("load", "call", "atomicrmw", "phi")  # what may differ each time
 _MANGLED = {"half": "f16", "bfloat": "bf16", "float": "f32", "double": "f64"}
 
 
@@ -45,6 +46,7 @@ class Emitter:
         self.declarations: dict[str, str] = {}  # symbol -> declare line; shared by a module
         self.block = "entry"
         self._count = 0
+        self._known: dict[str, Value] = {}  # instructions of this block, and what they made
 
     # --- plumbing
 
@@ -53,9 +55,15 @@ class Emitter:
         return f"{hint}{self._count}"
 
     def define(self, type_: str, instruction: str) -> Value:
-        """Append `%new = instruction` and return the new value."""
+        """Append `%new = instruction` and return the new value; an equal one of this block, where
+        there is one and it depends on its operands alone."""
+        known = self._known.get(instruction)
+        if known is not None:
+            return known
         value = Value(f"%{self.fresh()}", type_)
         self.lines.append(f"  {value.text} = {instruction}")
+        if not instruction.startswith(_OF_MEMORY_OR_WAY):
+            self._known[instruction] = value
         return value
 
     def line(self, instruction: str) -> None:
@@ -67,16 +75,19 @@ class Emitter:
     def label(self, name: str) -> None:
         self.lines.append(f"{name}:")
         self.block = name
+        self._known = {}
 
     def side_by_side(self, prints: Iterable[Callable[[], Value]]) -> list[Value]:
         """Print several chains of instructions, one of each in turn: a processor looks ahead only
         so far, and where a chain waits for itself it then finds another's. What branches is printed
         one after the other."""
-        start, block = len(self.lines), self.block
+        start, block, known = len(self.lines), self.block, self._known
         results, ends = [], [start]
         for print_ in prints:
+            self._known = dict(known)  # no chain may wait for another's values
             results.append(print_())
             ends.append(len(self.lines))
+        self._known = known if self.block == block else {}
         if self.block == block:
             chains = [self.lines[a:b] for a, b in zip(ends, ends[1:])]
             self.lines[start:] = [line for turn in zip_longest(*chains) for line in turn if line]
@@ -108,6 +119,8 @@ class Emitter:
 
     def splat(self, scalar: Value) -> Value:
         """A vector of `width` copies of a scalar."""
+        if not scalar.text.startswith("%"):
+            return Value(f"<{', '.join([str(scalar)] * self.width)}>", self.vector(scalar.type))
         type_ = self.vector(scalar.type)
         first = self.define(type_, f"insertelement {type_} poison, {scalar}, i32 0")
         return self.define(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hemstitch.codegen.llvm import masked
 from hemstitch.codegen.llvm.arithmetic import any_lane
 from hemstitch.codegen.llvm.convert import COMPUTE, STORAGE, from_storage, to_storage
 from hemstitch.codegen.llvm.crossing import interleaved, transposed
@@ -63,8 +64,7 @@ def store(
     if mask is None:
         e.line(f"store {stored}, {pointer}, align {align}")
         return
-    symbol = f"llvm.masked.store.{mangle(stored.type)}.p0"
-    e.call(symbol, "void", stored, pointer, Value(str(align), "i32"), mask)
+    masked.store(e, stored, pointer, align, mask)
 
 
 def store_doubled(
@@ -154,9 +154,7 @@ def _load_block(e: Emitter, dtype: DType, pointer: Value, mask: Value | None) ->
     type_ = e.vector(STORAGE[dtype])
     if mask is None:
         return e.define(type_, f"load {type_}, {pointer}, align {dtype.bytes}")
-    symbol = f"llvm.masked.load.{mangle(type_)}.p0"
-    align, nothing = Value(str(dtype.bytes), "i32"), Value("zeroinitializer", type_)
-    return e.call(symbol, type_, pointer, align, mask, nothing)
+    return masked.load(e, type_, pointer, dtype.bytes, mask)
 
 
 def _load_every_second(e: Emitter, dtype: DType, pointer: Value, mask: Value | None) -> Value:
