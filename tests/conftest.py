@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -13,6 +14,8 @@ from hemstitch.stitch.machine import MatrixUnits, generic_cpu
 
 GOLDEN = Path(__file__).parent / "golden"
 os.environ.setdefault("HEMSTITCH_CHECK", "1")
+# A sixth of the time went into looking for garbage among what is imported and what is traced.
+gc.set_threshold(100_000, 20, 20)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

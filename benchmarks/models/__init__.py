@@ -174,23 +174,27 @@ def _transformer(
     tiny: Mapping[str, int] | None = None,
     large: Mapping[str, int] | None = None,
 ) -> Callable[[Size, float], nn.Module]:
-    """Hidden size, heads and layers are the same for all; `tiny` and `large` say what is not."""
+    """All have the same size, but for what `tiny` and `large` say."""
+    sizes = {
+        "tiny": {"hidden": 32, "heads": 4, "layers": 1} | dict(tiny or {}),
+        "large": {"hidden": 384, "heads": 6, "layers": 4} | dict(large or {}),
+    }
 
     def model(size: Size, dropout: float) -> nn.Module:
-        if size == "tiny":
-            return make(hidden=32, heads=4, layers=2, dropout=dropout, **(tiny or {}))
-        return make(hidden=384, heads=6, layers=4, dropout=dropout, **(large or {}))
+        return make(**sizes[size], dropout=dropout)
 
     return model
 
 
+_TWO = {"layers": 2}  # what a layer leaves to the next
+
 WORKLOADS: dict[str, Workload] = {
-    "bert": Workload(_transformer(hf.bert), _masked, _every_token),
+    "bert": Workload(_transformer(hf.bert, _TWO), _masked, _every_token),
     "gpt2": Workload(_transformer(hf.gpt2), _of({"tiny": (2, 11), "large": (4, 256)}), _next_token),
     "llama": Workload(
-        _transformer(hf.llama), _of({"tiny": (2, 11), "large": (4, 256)}), _next_token
+        _transformer(hf.llama, _TWO), _of({"tiny": (2, 11), "large": (4, 256)}), _next_token
     ),
-    "t5": Workload(_transformer(hf.t5), _pairs, _every_token),
+    "t5": Workload(_transformer(hf.t5, _TWO), _pairs, _every_token),
     "vit": Workload(
         _transformer(hf.vit, {"image": 32, "patch": 8}, {"image": 128, "patch": 16}),
         _images,

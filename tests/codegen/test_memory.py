@@ -29,6 +29,7 @@ TORCH = {
 }
 STRIDES = [0, 1, 2, -3, "dynamic"]
 WIDTHS = [4, 16, 32]
+SHARES = [None, 0.6, 1.0]  # of lanes that are loaded or stored; None: without a mask
 
 
 def numbers(dtype: DType, count: int, seed: int) -> torch.Tensor:
@@ -56,13 +57,13 @@ def advance(e: Emitter, dtype: DType, pointer: Value, elements: int) -> Value:
     return e.define("ptr", f"getelementptr {STORAGE[dtype]}, {pointer}, i64 {elements}")
 
 
-@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("masked", SHARES)
 @pytest.mark.parametrize("stride", STRIDES)
 @pytest.mark.parametrize("dtype", TORCH, ids=str)
-def test_load(dtype: DType, stride: int | str, masked: bool) -> None:
+def test_load(dtype: DType, stride: int | str, masked: float | None) -> None:
     for width in WIDTHS:
         source = numbers(dtype, 512, width)
-        mask = np.random.default_rng(width).random(width) < 0.6
+        mask = np.random.default_rng(width).random(width) < (masked or 0)
 
         def body(e: Emitter, v: list[Value]) -> list[Value]:
             pointer = advance(e, dtype, array_pointer(e, 10), 128)
@@ -77,16 +78,16 @@ def test_load(dtype: DType, stride: int | str, masked: bool) -> None:
         np.testing.assert_array_equal(result.view(computed(source).dtype), expected)
 
 
-@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("masked", SHARES)
 @pytest.mark.parametrize("stride", STRIDES[1:])
 @pytest.mark.parametrize("dtype", TORCH, ids=str)
-def test_store(dtype: DType, stride: int | str, masked: bool) -> None:
+def test_store(dtype: DType, stride: int | str, masked: float | None) -> None:
     for width in WIDTHS:
         values = numbers(dtype.compute, width, width)
         if dtype.compute is DType.F32:
             values[:4] = torch.tensor([torch.nan, 3e-40, 65519.99, -torch.inf])
         target = numbers(dtype, 512, 1)
-        mask = np.random.default_rng(width).random(width) < 0.6
+        mask = np.random.default_rng(width).random(width) < (masked or 0)
 
         def body(e: Emitter, v: list[Value]) -> list[Value]:
             pointer = advance(e, dtype, array_pointer(e, 11), 128)

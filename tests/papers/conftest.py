@@ -3,16 +3,16 @@ F1-1. `make papers` prints the table of rows (tools/papers.py)."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 
+from tests.papers.effort import IS_WHOLE
+
 MEASURED = "measured"
-# Whole models take minutes: `make papers` sets this.
-MODELS = ["test_models.py", "test_evt_models.py"]
-collect_ignore = [] if os.environ.get("PAPERS_MODELS") == "all" else MODELS
+MODELS = ["test_models.py", "test_evt_models.py"]  # take minutes
+collect_ignore = [] if IS_WHOLE else MODELS
 
 
 def pytest_configure(config: pytest.Config) -> None:

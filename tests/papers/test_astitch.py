@@ -429,7 +429,7 @@ def test_AS_19_sums_repeat(machine, measured):
     def function(x):
         return x.sum(), x.sum(0), (x - x.mean(0)).square().mean()
 
-    x = random(3000, 257)
+    x = random(700, 257)
     found = plan(function, x, machine=machine)
     for step in found.steps:
         text = text_of(step, machine)

@@ -28,6 +28,7 @@ from tests.fusion.search.problems import (
     transformer,
     wish,
 )
+from tests.papers.effort import DRAWN
 
 
 def alone(judge: Judge) -> Plan:
@@ -101,8 +102,8 @@ def drawn_worth(rng: random.Random) -> Penalty:
 
 
 def test_F1_6_plans_are_acyclic() -> None:
-    """1,000 graphs: each plan runs to its end."""
-    for seed in range(1000):
+    """Each plan runs to its end."""
+    for seed in range(DRAWN):
         rng = random.Random(seed)
         problem = random_problem(rng, rng.randint(4, 24), together=0.1 * (seed % 2), fixed=0.05)
         method = ("beam", "exact", "layers")[seed % 3]

@@ -22,7 +22,7 @@ KEYS = 300  # more than stay in registers
 INFINITE = float("-inf")
 
 
-def operands(queries=20, keys=KEYS, width=24, batch=(2, 2), dtype=torch.float32):
+def operands(queries=20, keys=KEYS, width=24, batch=(1, 2), dtype=torch.float32):
     """Queries, keys and values."""
     generator = torch.Generator().manual_seed(keys + width)
     counts = (queries, keys, keys)
@@ -108,7 +108,7 @@ PROGRAMS = {
     "one of a batch": (attention, operands(batch=(1, 1), keys=1000, width=80)),
     "masked": (masked, [*operands(), infinite_mask()]),
     "causal": (causal, operands()),
-    "epilogue": (epilogue, [*operands(), random(2, 20, 2, 24), random(24)]),
+    "epilogue": (epilogue, [*operands(), random(1, 20, 2, 24), random(24)]),
     "gated": (gated, [*operands(), random(20, KEYS)]),
     "safe": (safe, [*operands(), infinite_mask()]),
     "relu": (relu, operands()),

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 
 BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64}
 BITS |= {"half": 16, "bfloat": 16, "float": 32, "double": 64}
@@ -89,7 +89,7 @@ class Emitter:
             ends.append(len(self.lines))
         self._known = known if self.block == block else {}
         if self.block == block:
-            chains = [self.lines[a:b] for a, b in zip(ends, ends[1:])]
+            chains = [self.lines[a:b] for a, b in pairwise(ends)]
             self.lines[start:] = [line for turn in zip_longest(*chains) for line in turn if line]
         return results
 

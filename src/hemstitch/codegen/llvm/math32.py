@@ -43,8 +43,8 @@ _SIGMOID_HIGH = 18.0  # sigmoid of more is 1
 
 # exp(r) and (exp(r) - 1 - r) / r^2 for |r| <= ln(2)/2; 2^r for |r| <= 1/2
 _EXP = (1.3818742e-03, 8.368721e-03, 4.1668292e-02, 1.6666521e-01, 4.9999994e-01, 1.0, 1.0)
-# _EXPANSION exp(-r) without its first term. Sigmoid's fraction is expanded by that: what is less than
-# 1 is twice as fine in f32
+# _EXPANSION exp(-r) without its first term. Sigmoid's fraction is expanded by that: what is less
+# than 1 is twice as fine in f32
 _EXPANSION = 0.6875
 _DECAY = (
     *(9.482138557359576e-04, -5.753281991928816e-03, 2.8647320345044136e-02),
@@ -168,8 +168,8 @@ def expm1(e: Emitter, x: Value) -> Value:
 
 
 def sigmoid(e: Emitter, x: Value) -> Value:
-    """s / (s + exp(-r)) with s = 2^n, in two factors: whatever the sign of x, neither tail loses its
-    small values."""
+    """s / (s + exp(-r)) with s = 2^n, in two factors: whatever the sign of x, neither tail loses
+    its small values."""
     if e.has_avx512:
         return exponential32.sigmoid(e, x)
     zero = f32(e, 0.0)
