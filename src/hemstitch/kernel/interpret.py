@@ -140,16 +140,20 @@ class _Launch:
             count = self.memory[buffer].shape[0]
             self.owners[buffer] = (np.full(count, NOBODY), np.full(count, NOBODY))
         writers, readers = self.owners[buffer]
-        strangers = ~np.isin(writers[place], (NOBODY, owner))
+        strangers = _is_strange(writers[place], owner)
         if writes:
-            strangers |= ~np.isin(readers[place], (NOBODY, owner))
+            strangers |= _is_strange(readers[place], owner)
         if strangers.any():
             where = np.broadcast_to(place, strangers.shape)[strangers]
             raise InternalError(f"a race at {buffer.name}[{int(where.flat[0])}]")
         if writes:
             writers[place] = owner
         else:
-            readers[place] = np.where(np.isin(readers[place], (NOBODY, owner)), owner, SEVERAL)
+            readers[place] = np.where(_is_strange(readers[place], owner), SEVERAL, owner)
+
+
+def _is_strange(owners: Array, owner: int) -> Array:
+    return (owners != NOBODY) & (owners != owner)
 
 
 def _shares(launch: _Launch, phase: Phase, task: int) -> list[tuple[int, int]]:
