@@ -153,7 +153,7 @@ class _Launch:
 
 
 def _is_strange(owners: Array, owner: int) -> Array:
-    return (owners != NOBODY) & (owners != owner)
+    return np.logical_and(owners != NOBODY, owners != owner)
 
 
 def _shares(launch: _Launch, phase: Phase, task: int) -> list[tuple[int, int]]:
