@@ -153,7 +153,8 @@ class _Launch:
 
 
 def _is_strange(owners: Array, owner: int) -> Array:
-    return np.logical_and(owners != NOBODY, owners != owner)
+    strange: Array = (owners != NOBODY) & (owners != owner)
+    return strange
 
 
 def _shares(launch: _Launch, phase: Phase, task: int) -> list[tuple[int, int]]:
