@@ -41,7 +41,6 @@ def partition(
     """(forward, backward); what backward needs of forward is returned by the one, given to the
     other."""
     apply(joint, options.rewrites)
-    _bypass_detach(joint)
     joint.graph.eliminate_dead_code()
     joint.graph = _without_repetitions(joint.graph)
     joint = cleanup_recompute_tags(joint, is_default_partition=False)
@@ -76,13 +75,3 @@ def _without_repetitions(graph: torch.fx.Graph) -> torch.fx.Graph:
         if PLACE in node.kwargs:
             node.kwargs = {key: value for key, value in node.kwargs.items() if key != PLACE}
     return merged
-
-
-def _bypass_detach(joint: torch.fx.GraphModule) -> None:
-    """Results keep theirs: of two that are one tensor, only one may have a gradient."""
-    detach = torch.ops.aten.detach.default
-    for node in joint.graph.find_nodes(op="call_function", target=detach):
-        (source,) = node.args
-        node.replace_all_uses_with(source, delete_user_cb=lambda user: user.op != "output")
-        if not node.users:
-            joint.graph.erase_node(node)
