@@ -37,10 +37,12 @@ class Program:
         symbolic: bool = False,
         mutating: bool = False,
         empty: bool = False,
+        scanning: bool = False,
     ) -> None:
         self.random, self.builder = random, Builder()
         self.sizes: dict[str, int] = {}
         self.symbolic = symbolic
+        choices = STEPS + (Program.scan,) * (3 * scanning)
         self.inputs: list[Node] = []
         self.shape = self._shape(empty)
         self.pool: list[Node] = []
@@ -51,7 +53,7 @@ class Program:
         for _ in range(random.randint(1, 2)):
             self.pool.append(self._input(self._part_of(self.shape)))
         for _ in range(steps):
-            node = random.choice(STEPS)(self, random.choice(self.pool[-6:]))
+            node = random.choice(choices)(self, random.choice(self.pool[-6:]))
             if node is not None and self._is_small(node):
                 self.pool.append(node)
         self.graph = self._graph(mutating)
@@ -265,6 +267,26 @@ class Program:
         if op is Op.MAX and self.random.random() < 0.7:
             return self.builder.make(Op.EXP, centred)
         return centred
+
+    def scan(self, x: Node) -> Node | None:
+        """Sums or products along an axis, of the same size as their terms; at times of the axis
+        the other way round, or what all of it came to."""
+        if x.type.rank == 0 or x.type.dtype is not DType.F32:
+            return None
+        axis, random = self.random.randrange(x.type.rank), self.random
+        length = self._count(x.shape[axis])
+        if random.random() < 0.3:
+            bounded = self.builder.make(Op.SIGMOID, x)
+            shifted = self.builder.make(Op.ADD, bounded, self._like(0.5, x))
+            return self.builder.scan(Op.CUMPROD, shifted, axis) if length < 9 else None
+        found = self._scaled(self.builder.scan(Op.CUMSUM, x, axis), length)
+        if random.random() < 0.7 or not isinstance(x.shape[axis], int) or length == 0:
+            return found
+        if random.random() < 0.5:
+            return self._cut(found, axis, length - 1, 1)
+        parts = [Range(0)] * x.type.rank
+        parts[axis] = Range(length - 1, -1)
+        return self.builder.slice(found, parts, x.shape)
 
     def merge(self, x: Node) -> Node | None:
         if x.type.rank < 2:

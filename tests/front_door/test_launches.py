@@ -12,13 +12,9 @@ from benchmarks.launches import PROGRAMS
 from benchmarks.launches.__main__ import FOLDER, RESULTS, ratio, row, table
 from tests.front_door.counted import counted
 
-MOST_LAUNCHES = 118
+MOST_LAUNCHES = 116
 MOST_BYTES = 1.15  # times the floor, each tensor once a kernel
-MORE_LAUNCHES = {  # than Inductor
-    "softmax + cumulative sum, normalised": "cumsum is a library call between two kernels",
-}
 MORE_BYTES = {
-    "softmax + cumulative sum, normalised": "through memory to cumsum and back",
     "Sinkhorn, three rounds": "three times partial sums of 2,048 columns from 132 programs",
     "column sums of 16 tensors": "partial sums of 132 programs beside only 3 MB",
     "clip by norm + momentum, 12 tensors": "a kernel for the norm of all gradients",
@@ -57,8 +53,7 @@ def test_the_record_is_what_is_counted(record) -> None:
 
 def test_no_more_launches_than_inductor(record) -> None:
     for line in record["lines"]:
-        more = launches(line["hemstitch"]) > launches(line["inductor"])
-        assert more == (line["program"] in MORE_LAUNCHES), row(line)
+        assert launches(line["hemstitch"]) <= launches(line["inductor"]), row(line)
 
 
 def test_launches_together(record) -> None:

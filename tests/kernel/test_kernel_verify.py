@@ -29,6 +29,7 @@ from hemstitch.kernel.nodes import (
     Phase,
     Role,
     Running,
+    Scan,
     Store,
 )
 from hemstitch.kernel.verify import verify
@@ -147,6 +148,7 @@ BAD = {
         *row_sum()[:1], replace(SUMS, name="more", follows="acc")
     ),
     "max is not declared, or finished": phase(SUMS),
+    "max is no sum or product": phase(MAX, lanes(LOAD, Scan("s", "max", "x")), DONE),
     "acc has columns": phase(MAX, SUMS, lanes(LOAD, Accumulate("acc", "x")), DONE, EMPTIED),
     "there are no lanes here": phase(MAX, Running("m", "max"), DONE),
     "acc has c for columns": phase(MAX, SUMS, lanes(*SO_FAR, product(RIGHT)), Finish("o", "acc")),

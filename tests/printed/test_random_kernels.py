@@ -24,6 +24,16 @@ ROUNDED, HALVES = 1e-4, 3e-2
 @example(19_662_983)  # what is the same in all rows is added up over rows
 @given(st.integers(0, 1 << 40))
 def test_kernels_mean_what_the_graph_means(seed):
+    check(seed, scanning=False)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 1 << 40))
+def test_scans_too(seed):
+    check(seed, scanning=True)
+
+
+def check(seed, *, scanning):
     random = Random(seed)
     program = Program(
         random,
@@ -31,6 +41,7 @@ def test_kernels_mean_what_the_graph_means(seed):
         symbolic=random.random() < 0.3,
         mutating=random.random() < 0.4,
         empty=random.random() < 0.05,
+        scanning=scanning,
     )
     arguments = arguments_for(program.graph, program.sizes, random.randint(0, 1 << 30))
     graph = optimize(program.graph, program.builder)

@@ -19,10 +19,12 @@ class NotHandled(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """One op being translated. `results`: the types it had when traced (None: not a tensor)."""
+    """One op being translated. `results`: the types it had when traced (None: not a tensor).
+    `for_gpu`: kernels run on one."""
 
     builder: Builder
     results: tuple[TensorType | None, ...]
+    for_gpu: bool = False
 
     @property
     def result(self) -> TensorType:

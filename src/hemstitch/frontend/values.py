@@ -81,6 +81,9 @@ class Value:
             op = _ON_BOOL.get(op, op)
         return self.of(self.builder.reduce(op, self.node, tuple(axes), keep))
 
+    def scan(self, op: Op, axis: int) -> Value:
+        return self.of(self.builder.scan(op, self.node, axis))
+
     def __neg__(self) -> Value:
         return apply(Op.NEG, self)
 

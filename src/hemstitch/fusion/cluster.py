@@ -9,7 +9,7 @@ from hemstitch.fusion.order import Cluster, is_cycle, join, merge, number
 from hemstitch.fusion.trial import Trials
 from hemstitch.fusion.work import Vertex, Work, operands_of
 from hemstitch.ir.graph import Node, Op
-from hemstitch.ir.ops import is_elementwise, is_reduction
+from hemstitch.ir.ops import combines, is_elementwise
 from hemstitch.stitch.group import Group, Write
 from hemstitch.stitch.refusal import Refusal
 
@@ -105,8 +105,8 @@ class Clustering:
 
     def _conservative(self, first: Cluster, second: Cluster) -> Refusal | None:
         nodes = (vertex for vertex in first.vertices if isinstance(vertex, Node))
-        if self.conservative and any(is_reduction(node.op) for node in nodes):
-            return Refusal("conservative", "a reduction ends its kernel")
+        if self.conservative and any(combines(node.op) for node in nodes):
+            return Refusal("conservative", "a reduction or scan ends its kernel")
         return None
 
     def _unstitchable(self, first: Cluster, second: Cluster) -> Refusal | None:

@@ -17,7 +17,7 @@ from hemstitch.fusion.order import Cluster
 from hemstitch.fusion.work import Vertex
 from hemstitch.ir.dims import evaluate
 from hemstitch.ir.graph import Node, Op
-from hemstitch.ir.ops import OPS, is_elementwise, is_reduction
+from hemstitch.ir.ops import OPS, combines, is_elementwise
 from hemstitch.kernel.nodes import Let
 from hemstitch.kernel.traffic import executed
 from hemstitch.stitch.refusal import Refusal
@@ -77,7 +77,7 @@ def _tell(clustering: Clustering, clusters: set[Cluster], together: float, apart
 
 def _reduces(_: Clustering, cluster: Cluster) -> bool:
     """Without a reduction inside, conservative pieces are the same or move more."""
-    return any(isinstance(v, Node) and is_reduction(v.op) for v in cluster.vertices)
+    return any(isinstance(v, Node) and combines(v.op) for v in cluster.vertices)
 
 
 def _waits(clustering: Clustering, cluster: Cluster) -> bool:

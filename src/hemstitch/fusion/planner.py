@@ -21,7 +21,7 @@ from hemstitch.fusion.search.search import Method
 from hemstitch.fusion.trial import Trials
 from hemstitch.fusion.work import Work
 from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, toposort
-from hemstitch.ir.ops import is_reduction
+from hemstitch.ir.ops import combines
 from hemstitch.options import Options
 from hemstitch.stitch.group import Group, through_memory
 from hemstitch.stitch.machine import Machine
@@ -89,7 +89,7 @@ def _no_worse_than_conservative(
 def _reduces(clustering: Clustering) -> bool:
     """Without a reduction both planners merge the same."""
     vertices = clustering.cluster_of
-    return any(isinstance(vertex, Node) and is_reduction(vertex.op) for vertex in vertices)
+    return any(isinstance(vertex, Node) and combines(vertex.op) for vertex in vertices)
 
 
 def _with_remade(clustering: Clustering) -> Clustering:

@@ -124,6 +124,10 @@ class Builder:
             result, tuple(1 if axis in axes else size for axis, size in enumerate(x.shape))
         )
 
+    def scan(self, op: Op, x: Node, axis: int) -> Node:
+        """Along `axis` each element has itself and all before it."""
+        return x if x.shape[axis] == 1 else self.make(op, x, attr=axis)
+
     def dot(self, a: Node, b: Node) -> Node:
         """[..., m, k] times [..., k, n]: the sums as they are added up, not yet rounded."""
         shape = (*a.shape[:-1], b.shape[-1])

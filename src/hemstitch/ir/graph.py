@@ -107,6 +107,9 @@ class Op(Enum):
     ALL = "all"
     ARGMAX = "argmax"  # i64; the first of equals, NaN counts as greatest; index within flat axes
     ARGMIN = "argmin"
+    # scans; attr: the axis along which each element has itself and all before it
+    CUMSUM = "cumsum"
+    CUMPROD = "cumprod"
     # products of matrices
     DOT = "dot"  # (a[..., m, k], b[..., k, n]) -> [..., m, n], added up in the compute type
     # everything else

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
 
 from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType, Kind
@@ -17,6 +19,7 @@ class OpClass(Enum):
     VIEW = "view"  # result[i] from operand[f(i)]; no arithmetic
     GATHER = "gather"  # result[i] from source[index[i]]
     REDUCTION = "reduction"
+    SCAN = "scan"  # result[i] from operand[0] to operand[i]
     CONTRACTION = "contraction"  # result[m, n] from a whole row of one, a column of the other
     LIBRARY = "library"
 
@@ -59,6 +62,8 @@ def _reduction(flops: int, result: ResultType = ResultType.SAME) -> OpRow:
     return OpRow(OpClass.REDUCTION, 1, flops, result)
 
 
+SCANNED: Mapping[Op, Op] = MappingProxyType({Op.CUMSUM: Op.SUM, Op.CUMPROD: Op.PROD})
+
 OPS: dict[Op, OpRow] = {
     Op.INPUT: OpRow(OpClass.SOURCE, 0, 0, ResultType.GIVEN),
     Op.CONSTANT: OpRow(OpClass.SOURCE, 0, 0, ResultType.GIVEN),
@@ -94,6 +99,7 @@ OPS: dict[Op, OpRow] = {
     Op.GATHER: OpRow(OpClass.GATHER, None, 2, ResultType.GIVEN),
     **dict.fromkeys((Op.SUM, Op.PROD, Op.MAX, Op.MIN, Op.ANY, Op.ALL), _reduction(1)),
     **dict.fromkeys((Op.ARGMAX, Op.ARGMIN), _reduction(3, ResultType.INDEX)),
+    **dict.fromkeys(SCANNED, OpRow(OpClass.SCAN, 1, 8)),
     Op.DOT: OpRow(OpClass.CONTRACTION, 2, 2, ResultType.GIVEN),
     Op.LIBRARY: OpRow(OpClass.LIBRARY, None, 0, ResultType.GIVEN),
     Op.RESULT: OpRow(OpClass.LIBRARY, 1, 0, ResultType.GIVEN),
@@ -110,6 +116,16 @@ def is_view(op: Op) -> bool:
 
 def is_reduction(op: Op) -> bool:
     return OPS[op].op_class is OpClass.REDUCTION
+
+
+def is_scan(op: Op) -> bool:
+    return OPS[op].op_class is OpClass.SCAN
+
+
+def combines(op: Op) -> bool:
+    """An element of the result is made of several that lie side by side: a loop has to end, or go
+    on in order, before it is known."""
+    return is_reduction(op) or is_scan(op)
 
 
 def is_contraction(op: Op) -> bool:

@@ -24,7 +24,7 @@ from hemstitch.ir.graph import (
     Output,
     Range,
 )
-from hemstitch.ir.ops import OPS, OpClass
+from hemstitch.ir.ops import OPS, SCANNED, OpClass
 from hemstitch.ir.types import DType, TensorType
 
 Item = TypeVar("Item")
@@ -275,7 +275,7 @@ _ATTRIBUTES: dict[Op, Callable[[_Reader], Attr]] = {
     Op.SLICE: _Reader.ranges,
     Op.GATHER: _Reader.addresses,
     Op.LIBRARY: _Reader.call,
-    **dict.fromkeys((Op.IOTA, Op.CONCAT, Op.RESULT), _Reader.integer),
+    **dict.fromkeys((Op.IOTA, Op.CONCAT, Op.RESULT, *SCANNED), _Reader.integer),
     **dict.fromkeys((Op.PERMUTE, Op.PAD), _Reader.integers),
     **{op: _Reader.integers for op, row in OPS.items() if row.op_class is OpClass.REDUCTION},
 }

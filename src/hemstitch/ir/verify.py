@@ -20,7 +20,7 @@ from hemstitch.ir.graph import (
     Output,
     Range,
 )
-from hemstitch.ir.ops import OPS, ResultType, highest, lowest
+from hemstitch.ir.ops import OPS, SCANNED, ResultType, highest, lowest
 from hemstitch.ir.printer import describe
 from hemstitch.ir.types import DType, Kind, TensorType
 
@@ -381,6 +381,13 @@ def _reduction(node: Node) -> Problems:
         yield "its result lacks other axes than it reduces"
 
 
+def _scan(node: Node) -> Problems:
+    (x,) = node.inputs
+    yield from _axis(node.attr, x.type.rank)
+    if node.type != x.type:
+        yield f"gives {node.type} for {x.type}"
+
+
 def _dot(node: Node) -> Problems:
     a, b = node.inputs
     if a.type.dtype is not b.type.dtype:
@@ -491,6 +498,7 @@ _ROWS: dict[Op, _Row] = {
     **dict.fromkeys((Op.SUM, Op.PROD), _Row(_tuple_of(int), _reduction, _NUMBER.kinds)),
     **dict.fromkeys((Op.MAX, Op.MIN, Op.ARGMAX, Op.ARGMIN), _REDUCTION),
     **dict.fromkeys((Op.ANY, Op.ALL), _Row(_tuple_of(int), _reduction, frozenset((Kind.BOOL,)))),
+    **dict.fromkeys(SCANNED, _Row(_is(int), _scan, _NUMBER.kinds)),
     Op.DOT: _Row(_no_attr, _dot, _FLOAT.kinds),
     Op.LIBRARY: _Row(_is(LibraryCall), _library, _ANY),
     Op.RESULT: _Row(_is(int), _result, _ANY),

@@ -23,6 +23,7 @@ from hemstitch.kernel.nodes import (
     Random,
     Role,
     Running,
+    Scan,
     Stmt,
     Store,
     walk,
@@ -123,8 +124,8 @@ def _operands(statement: Stmt) -> Iterator[str]:
                 yield mask
         case Position(_, index):
             yield from _computed(index)
-        case Store(value=value) | Accumulate(value=value) | AccumulateInto(value=value):
-            yield value
+        case Store() | Accumulate() | Scan() | AccumulateInto():
+            yield statement.value
 
 
 def _computed(index: Index) -> Iterator[str]:
@@ -173,6 +174,9 @@ class _Walker:
                 self.axes[name] = frozenset()
             case Accumulate(accumulator, value):
                 self.axes[accumulator] |= self._of((value,))
+            case Scan(name, accumulator, value):
+                self.axes[accumulator] |= self._of((value,))
+                self.axes[name] = self.axes[accumulator]
             case Finish(name, accumulator, position):
                 left = self.axes[accumulator] & self.open
                 self.axes |= {n: left for n in (name, position) if n is not None}

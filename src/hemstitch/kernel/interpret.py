@@ -57,6 +57,7 @@ from hemstitch.kernel.nodes import (
     Random,
     Role,
     Running,
+    Scan,
     Stmt,
     Store,
 )
@@ -233,6 +234,8 @@ class _Task:
                 self._accumulate(statement)
             case Running(name, accumulator):
                 self.values[name] = self.accumulators[accumulator].held[0]
+            case Scan():
+                self._scan(statement)
             case Finish():
                 self._finish(statement)
             case AccumulateInto():
@@ -343,6 +346,17 @@ class _Task:
         for follower in self.accumulators.values():
             if follower.follows == statement.accumulator:
                 follower.held = (grown(follower.held[0], old, accumulator.held[0]),)
+
+    def _scan(self, scan: Scan) -> None:
+        accumulator = self.accumulators[scan.accumulator]
+        (held,) = accumulator.held
+        lanes = np.broadcast_to(self.values[scan.value], (self.lanes or 1,))
+        found = []
+        for lane in lanes:
+            (held,) = combine(accumulator.op, (held,), (lane,))
+            found.append(held)
+        accumulator.held = (held,)
+        self.values[scan.name] = np.array(found, lanes.dtype)
 
     def _accumulate_into(self, statement: AccumulateInto) -> None:
         buffer, index, positions = statement.buffer, statement.index, statement.positions

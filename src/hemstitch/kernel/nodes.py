@@ -157,6 +157,18 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True)
+class Scan:
+    """accumulator = op(accumulator, value), lane after lane; name = what it held after each.
+
+    The accumulator combines lanes; nothing else is added to it.
+    """
+
+    name: str
+    accumulator: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
 class AccumulateInto:
     """buffer[index] = op(buffer[index], value): an accumulator that lives in memory.
 
@@ -234,6 +246,7 @@ Stmt = Union[
     Init,
     Accumulate,
     Running,
+    Scan,
     Finish,
     AccumulateInto,
     Check,

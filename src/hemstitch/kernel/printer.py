@@ -25,6 +25,7 @@ from hemstitch.kernel.nodes import (
     Position,
     Random,
     Running,
+    Scan,
     Stmt,
     Store,
 )
@@ -96,6 +97,8 @@ def text(statement: Stmt) -> str:  # noqa: C901, PLR0911, PLR0912  one line for 
             return _init(statement)
         case Running(name, accumulator):
             return f"{name} = {accumulator} so far"
+        case Scan(name, accumulator, value):
+            return f"{name} = {accumulator} <- {value}, lane after lane"
         case Accumulate(accumulator, value, position, order):
             where = position if position is not None else order
             return f"{accumulator} <- {value}{f' at {where}' if where is not None else ''}"

@@ -20,11 +20,12 @@ from hemstitch.kernel.nodes import (
     Load,
     Position,
     Random,
+    Scan,
     Stmt,
     Store,
 )
 
-NAMED = (Let, Constant, Position, Random, Load, Contract)
+NAMED = (Let, Constant, Position, Random, Load, Scan, Contract)
 
 
 def defined(statement: Stmt) -> Iterator[str]:
@@ -50,7 +51,7 @@ def used(statement: Stmt) -> Iterator[str]:
             yield name
         case Load(mask=mask) if mask is not None:
             yield mask
-        case Store() | Accumulate() | AccumulateInto():
+        case Store() | Accumulate() | Scan() | AccumulateInto():
             yield statement.value
             order = getattr(statement, "order", None)
             yield from () if order is None else (order,)

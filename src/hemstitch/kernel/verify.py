@@ -10,7 +10,7 @@ from typing import Any
 from hemstitch.errors import InternalError
 from hemstitch.ir.dims import evaluate, symbols
 from hemstitch.ir.graph import Op
-from hemstitch.ir.ops import OPS, OpClass, ResultType, is_reduction
+from hemstitch.ir.ops import OPS, SCANNED, OpClass, ResultType, is_reduction
 from hemstitch.ir.types import DType
 from hemstitch.kernel.dependence import product_problem
 from hemstitch.kernel.index import Axis, Computed, Index, Variable
@@ -35,6 +35,7 @@ from hemstitch.kernel.nodes import (
     Random,
     Role,
     Running,
+    Scan,
     Stmt,
     Store,
     walk,
@@ -359,6 +360,14 @@ class _NestCheck:
         self._require(self._lane_axis is not None, "there are no lanes here")
         self._define(running.name, found.dtype, False)
 
+    def _scan(self, scan: Scan) -> None:
+        found = self._opened(scan.accumulator)
+        is_scanned = found.across and found.op in SCANNED.values() and found.columns is None
+        self._require(is_scanned, f"{scan.accumulator} is no sum or product across lanes")
+        self._require(self._lane_axis is not None, "there are no lanes here")
+        self._use(scan.value, found.dtype)
+        self._define(scan.name, found.dtype, True)
+
     def _finish(self, finish: Finish) -> None:
         name = finish.accumulator
         found = self._opened(name)
@@ -486,6 +495,7 @@ _CHECKS: Mapping[type, Callable[[_NestCheck, Any], None]] = MappingProxyType(
         Init: _NestCheck._init,
         Accumulate: _NestCheck._accumulate,
         Running: _NestCheck._running,
+        Scan: _NestCheck._scan,
         Finish: _NestCheck._finish,
         AccumulateInto: _NestCheck._accumulate_into,
         Check: _NestCheck._check,

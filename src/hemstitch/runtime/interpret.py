@@ -370,6 +370,14 @@ def _arg(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return rule
 
 
+def _scan(function: Callable[..., Tensor]) -> Rule:
+    def rule(machine: _Machine, node: Node, operands: Sequence[Tensor]) -> Tensor:
+        x = _compute_form(operands[0])
+        return function(x, node.attr, dtype=x.dtype).to(machine.dtype(node.type.dtype))
+
+    return rule
+
+
 # --- library
 
 
@@ -497,6 +505,8 @@ RULES: dict[Op, Rule] = {
     Op.ALL: _reduction(torch.all),
     Op.ARGMAX: _reduction(_arg(torch.argmax)),
     Op.ARGMIN: _reduction(_arg(torch.argmin)),
+    Op.CUMSUM: _scan(torch.cumsum),
+    Op.CUMPROD: _scan(torch.cumprod),
     Op.DOT: _dot,
     Op.LIBRARY: _library,
     Op.RESULT: _result,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from hemstitch.ir.dims import Dim, divides, product, quotient
 from hemstitch.ir.graph import Address, Node, Op, Range
-from hemstitch.ir.ops import is_elementwise, is_reduction, is_view
+from hemstitch.ir.ops import is_elementwise, is_reduction, is_scan, is_view
 from hemstitch.kernel.index import Axis, Index, at
 from hemstitch.stitch.refusal import Refused
 from hemstitch.stitch.views import Indices, is_even
@@ -103,8 +103,8 @@ class _Forest:
 
 class Unification:
     """The loops of one group: `domain[node]` for each member, `operand[node]` for what a reduction
-    reads (of a product the left one), `contracted[node]` for the index along which a product adds
-    up."""
+    or scan reads (of a product the left one), `contracted[node]` for the index along which a
+    product adds up."""
 
     def __init__(
         self, members: Sequence[Node], stores: Sequence[Node], leaves: Container[Node]
@@ -131,6 +131,7 @@ class Unification:
         self.domain = {node: self._domain(slots) for node, slots in self._slots.items()}
         self.stored = {node: self._domain(slots) for node, slots in self._stores.items()}
         self.operand = {node: self._domain(self._operand_slots(node)) for node in self._reduced}
+        self.operand |= {node: self.domain[node] for node in members if is_scan(node.op)}
         self.contracted = {node: self._domain((k,)) for node, k in self._contracted.items()}
         for node, k in self._contracted.items():
             self.operand[node] = self._domain((*self._slots[node][:-1], k))

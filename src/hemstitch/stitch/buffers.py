@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from hemstitch.ir.dims import Dim, quotient
 from hemstitch.ir.graph import Node, Op
+from hemstitch.ir.ops import SCANNED
 from hemstitch.ir.types import DType
 from hemstitch.kernel.nodes import THREADS, Buffer, Role
 from hemstitch.stitch.group import Tensor
 
 NestKey = tuple[int, int]  # nest and phase
 Pair = tuple[Buffer, Buffer | None]  # accumulated values, and positions of ARGMAX and ARGMIN
+_SUMS = (Op.SUM, *SCANNED)  # of values that may be many
 APART = 64  # elements, of a byte at least: a cache line
 
 
@@ -33,11 +35,11 @@ class Buffers:
         return f"{hint}{self._names}"
 
     def accumulator_dtype(self, node: Node) -> DType:
-        """Of an accumulator in memory."""
+        """Of an accumulator in memory, or one that a scan reads after each element."""
         dtype = node.inputs[0].type.dtype.compute
         if node.op in (Op.ARGMAX, Op.ARGMIN):
             return DType.I64
-        is_wide = self._sums_in_double and node.op is Op.SUM and dtype is DType.F32
+        is_wide = self._sums_in_double and node.op in _SUMS and dtype is DType.F32
         return DType.F64 if is_wide else dtype
 
     # --- parameters

@@ -24,6 +24,7 @@ from hemstitch.kernel.nodes import (
     Load,
     Loop,
     Random,
+    Scan,
     Stmt,
     Store,
     statements,
@@ -37,6 +38,7 @@ MOST_COLUMNS = 64  # leaves a probe of column sums enough rows
 MOST_STEP = 16  # from here on every element has a cache line of its own
 LEAST_COPY, MOST_COPY = 1 << 14, 1 << 27  # bytes moved: from within L1 to beyond every cache
 RANDOM_FLOPS = OPS[Op.PHILOX].flops
+SCAN_FLOPS = OPS[Op.CUMSUM].flops
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,8 @@ class Costs:
 def _nominal(statement: Stmt) -> float:
     if isinstance(statement, Let):
         return OPS[statement.op].flops
+    if isinstance(statement, Scan):
+        return SCAN_FLOPS
     return RANDOM_FLOPS if isinstance(statement, Random) else 1.0
 
 

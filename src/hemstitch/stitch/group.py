@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from hemstitch.ir.dims import Dim, evaluate
 from hemstitch.ir.graph import Address, Node, Op
-from hemstitch.ir.ops import OPS, OpClass, is_reduction, is_view
+from hemstitch.ir.ops import OPS, OpClass, combines, is_view
 from hemstitch.ir.types import contiguous_strides
 from hemstitch.kernel.index import Computed, Index, Window, at
 from hemstitch.stitch.axes import Domain
@@ -76,7 +76,8 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """`members` in topological order: elementwise, gather, reduction and product nodes, no views.
+    """`members` in topological order: elementwise, gather, reduction, scan and product nodes, no
+    views.
 
     Whatever else they read is in memory (`reads`), a view of something, or made inline. `remade`:
     elementwise members that other groups make as well; they follow whatever loop reads them.
@@ -97,7 +98,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Root:
-    """What gets a loop of its own: a reduction, or a write."""
+    """What gets a loop of its own: a reduction or scan, or a write."""
 
     value: Node  # what is computed inside the loop; of a product the left operand
     reduction: Node | None
@@ -121,15 +122,25 @@ def through_memory(group: Group) -> list[Group]:
     ]
 
 
+_WORK = frozenset(
+    {
+        OpClass.ELEMENTWISE,
+        OpClass.GATHER,
+        OpClass.REDUCTION,
+        OpClass.SCAN,
+        OpClass.CONTRACTION,
+    }
+)
+
+
 def is_member(node: Node) -> bool:
     """Can be computed inside a kernel, and is work there."""
-    kinds = (OpClass.ELEMENTWISE, OpClass.GATHER, OpClass.REDUCTION, OpClass.CONTRACTION)
-    return OPS[node.op].op_class in kinds
+    return OPS[node.op].op_class in _WORK
 
 
 def reductions_of(group: Group) -> frozenset[Node]:
-    """What has a loop of its own to reduce in."""
-    return group.along.union(node for node in group.members if is_reduction(node.op))
+    """What has a loop of its own to reduce or scan in."""
+    return group.along.union(node for node in group.members if combines(node.op))
 
 
 def roots(group: Group) -> list[Root]:

@@ -19,6 +19,7 @@ from hemstitch.stitch.group import Group
 from hemstitch.stitch.machine import Machine
 from hemstitch.stitch.products import Product, product_mapping
 from hemstitch.stitch.refusal import Refused
+from hemstitch.stitch.scans import follows, is_scan_root, lane_of_scans
 from hemstitch.stitch.shape import Mapping, Shape
 
 STRIDED = 16  # most vector instructions of a strided access, one a lane; a contiguous one is 1
@@ -40,13 +41,15 @@ def choose(
     while left:
         needed = {node for shape in left for node in shape.products}
         open_ = [product for product in products if product.node in needed]
+        if open_ and any(is_scan_root(shape.root) for shape in left):
+            raise Refused("scan", "beside a product of matrices")
         if open_:
             mapping = product_mapping(open_, left, group.along, machine)
         else:
             # Of nothing and of one element the one with axes, which all that follow it need.
             dominant = max(left, key=lambda shape: (max(1, shape.volume), len(shape.axes)))
             mapping = _choose_one(group, dominant, left, machine)
-        followers = [s for s in left if set(mapping.rows) <= set(mapping.placed(s.axes))]
+        followers = [shape for shape in left if follows(shape, mapping)]
         if open_ and not any(shape.products for shape in followers):
             raise Refused("product", "nothing reads it row by row")
         yield mapping, followers
@@ -58,7 +61,10 @@ def _choose_one(
 ) -> Mapping:
     if not dominant.axes:
         return Mapping((), ())
-    lane = min(dominant.axes, key=lambda axis: _lane_cost(group, dominant, axis, shapes, machine))
+    scanned = lane_of_scans(dominant, shapes)
+    lane = scanned or min(
+        dominant.axes, key=lambda axis: _lane_cost(group, dominant, axis, shapes, machine)
+    )
     order = _memory_order(group, dominant, shapes, lane)
     found = list(_candidates(group, order, shapes, machine))
     if not machine.meets:
@@ -66,10 +72,9 @@ def _choose_one(
         has_rows = any(mapping.rows for mapping in found) or dominant.reduced >= set(dominant.axes)
         if not has_rows and len(group.members) > 1:
             raise Refused("global", "one task would do it all, as `global_stitching` is off")
-    return min(
-        found,
-        key=lambda mapping: _seconds(group, mapping, shapes, machine),
-    )
+    if scanned is not None:
+        found = [mapping for mapping in found if mapping.order[-1] is scanned]
+    return min(found, key=lambda mapping: _seconds(group, mapping, shapes, machine))
 
 
 def _lane_cost(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from hemstitch.ir.dims import product, total
 from hemstitch.ir.graph import Node, Op
-from hemstitch.ir.ops import OPS, highest, identity
+from hemstitch.ir.ops import OPS, SCANNED, highest, identity, is_scan
 from hemstitch.ir.types import DType, contiguous_strides
 from hemstitch.kernel.dependence import product_problem
 from hemstitch.kernel.index import Axis, Index, at, linear
@@ -24,15 +24,24 @@ from hemstitch.kernel.nodes import (
     Nest,
     Position,
     Running,
+    Scan,
     Stmt,
     Store,
 )
 from hemstitch.stitch.axes import Domain
 from hemstitch.stitch.buffers import Buffers, partial_step
 from hemstitch.stitch.combine import combine
-from hemstitch.stitch.group import Group, Root, computed_below, leaf_below, operands
+from hemstitch.stitch.group import (
+    Group,
+    Root,
+    computed_below,
+    leaf_below,
+    operands,
+    reductions_below,
+)
 from hemstitch.stitch.keep import kept_values
 from hemstitch.stitch.refusal import Refused
+from hemstitch.stitch.scans import is_scan_root
 from hemstitch.stitch.schedule import Schedule, Scheme
 from hemstitch.stitch.shape import ARG, arg_position, domain_of
 from hemstitch.stitch.values import Values
@@ -185,7 +194,11 @@ class NestBuilder(Values):
         return depth
 
     def _bodies(self, order: tuple[Axis, ...], roots: list[Root], keep: list[Node]) -> None:
-        """Maxima that sums follow come before all that may be counted from them."""
+        """Scans, and maxima that sums follow, come before all that is made of them there."""
+        for root in roots:
+            if is_scan_root(root):
+                self._scan(root)
+        roots = [root for root in roots if not is_scan_root(root)]
         leaders = set(self.schedule.follows.values())
         first = [root for root in roots if root.reduction in leaders]
         if first:
@@ -198,6 +211,41 @@ class NestBuilder(Values):
             self.level_of[name] = len(self.scopes) - 1
             self.scopes[-1].values[node, self._domain(node).indices, None] = name
         self._body(order, [root for root in roots if root not in first], keep)
+
+    def _scan(self, root: Root) -> None:
+        node, source = root.reduction, root.value.type.dtype.compute
+        assert node is not None
+        for below, indices in self._evaluation_order([root]):
+            self.value(below, indices)
+        domain, dtype = self._domain(node), self.buffers.accumulator_dtype(node)
+        value = self._cast(self.value(root.value, domain.indices), source, dtype)
+        name = self.buffers.name("s")
+        self._define(name, len(self.scopes) - 1, Scan(name, self.accumulators[node], value))
+        name = self._cast(name, dtype, source)
+        self.scopes[-1].values[node, domain.indices, None] = name
+        if self.schedule.schemes[node] is Scheme.SHARED:
+            address = self._final(linear(domain.indices, contiguous_strides(node.shape)))
+            self._emit(Store(self.buffers.shared(node), address, name))
+        elif self._is_read_later(root):
+            extent = self._row_extent(node)
+            if 4 * self.group.hint(extent) > self.buffers.row_budget:
+                raise Refused("scan", f"{extent} elements of a row do not wait in cache")
+            buffer = self.buffers.row(self.place, node, extent)
+            self._emit(Store(buffer, self._row_address(node, domain.indices), name))
+
+    def _is_read_later(self, scan: Root) -> bool:
+        places = self.schedule.places
+        return any(
+            scan.reduction in reductions_below(root.values, self.members, self.reductions)
+            for root in self.roots
+            if places[root].stage > places[scan].stage
+        )
+
+    def _cast(self, name: str, source: DType, dtype: DType) -> str:
+        if source is dtype:
+            return name
+        cast = self.buffers.name("w")
+        return self._define(cast, len(self.scopes) - 1, Let(cast, Op.CAST, (name,), source, dtype))
 
     def _body(self, order: tuple[Axis, ...], roots: list[Root], keep: list[Node]) -> None:
         for node, indices in self._evaluation_order(roots):
@@ -267,7 +315,10 @@ class NestBuilder(Values):
         dtype = node.inputs[0].type.dtype.compute
         leader = self.schedule.follows.get(node)
         follows = None if leader is None else self.accumulators[leader]
-        if node in self.group.along:
+        if is_scan(node.op):
+            dtype = self.buffers.accumulator_dtype(node)
+            self._emit(Init(name, SCANNED[node.op], dtype, across=True))
+        elif node in self.group.along:
             (columns,) = self._row_axes(node)
             self._emit(Init(name, Op.SUM, dtype, across=True, follows=follows, columns=columns))
         else:
@@ -292,6 +343,9 @@ class NestBuilder(Values):
         node = root.reduction
         assert node is not None
         name = self.buffers.name("r")
+        if is_scan(node.op):
+            self._emit(Finish(name, self.accumulators[node]))
+            return
         if node in self.group.along:
             self._finish_columns(node, name)
             return
@@ -317,8 +371,8 @@ class NestBuilder(Values):
         if target is not None:
             buffer, positions, address = target
             dtype = node.inputs[0].type.dtype.compute
-            if positions is None and buffer.dtype is not dtype:
-                name, dtype = self._widened(name, dtype, buffer.dtype), buffer.dtype
+            if positions is None:
+                name, dtype = self._cast(name, dtype, buffer.dtype), buffer.dtype
             self._emit(AccumulateInto(buffer, address, node.op, dtype, name, positions, position))
             return
         result = position if position is not None else name
@@ -364,12 +418,6 @@ class NestBuilder(Values):
         is_wide = self.buffers.accumulator_dtype(node) is not node.type.dtype.compute
         is_arg = node.op in ARG
         return bool(order) and is_wide and not is_arg and self._depth(order, root) == len(order)
-
-    def _widened(self, name: str, source: DType, dtype: DType) -> str:
-        wide = self.buffers.name("w")
-        self._emit(Let(wide, Op.CAST, (name,), source, dtype))
-        self.level_of[wide] = len(self.scopes) - 1
-        return wide
 
     def _clear_accumulators(self, order: tuple[Axis, ...], roots: list[Root]) -> None:
         """Set the accumulators in memory that this loop adds to, to the reduction's identity."""

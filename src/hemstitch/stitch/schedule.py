@@ -22,6 +22,7 @@ from hemstitch.stitch.mapping import choose
 from hemstitch.stitch.online import LONGEST_ROW
 from hemstitch.stitch.products import products_of
 from hemstitch.stitch.refusal import Refused
+from hemstitch.stitch.scans import is_read_in_place
 from hemstitch.stitch.shape import Mapping, Shape, shapes_of
 
 
@@ -108,10 +109,16 @@ def schedule(group: Group, machine: Machine) -> Schedule:
         }
         for node in partial
     }
-    places = _places(found, below, nest_of, partial, frozenset(), root_of, follows)
+    shared = {
+        root: {n for n in nodes if is_read_in_place(n, by_root[root], by_root[root_of[n]])}
+        for root, nodes in below.items()
+    }
+    for node, leader in follows.items():
+        shared[root_of[node]].add(leader)
+    places = _places(found, below, nest_of, partial, frozenset(), root_of, shared)
     combined = _combined(group, machine, places, readers, root_of)
     if combined:
-        places = _places(found, below, nest_of, partial, combined, root_of, follows)
+        places = _places(found, below, nest_of, partial, combined, root_of, shared)
     for root, mapping in once.items():
         is_again = root.reduction is None or places[root].stage > 0
         if is_again and mapping.once is not None and mapping.once in by_root[root].axes:
@@ -175,10 +182,11 @@ def _places(
     partial: set[Node],
     combined: frozenset[Node],
     root_of: MappingOf[Node, Root],
-    follows: MappingOf[Node, Node],
+    shared: MappingOf[Root, set[Node]],
 ) -> dict[Root, Place]:
-    """As early as the reductions that each root reads allow, with a phase more for `combined`. What
-    follows a maximum is counted in the same loop."""
+    """As early as the reductions that each root reads allow, with a phase more for `combined`. The
+    loops of those that it has `shared` with it can be its own: maxima that it is counted from, and
+    scans."""
     places: dict[Root, Place] = {}
     for root in found:
         nest = nest_of[root]
@@ -186,8 +194,7 @@ def _places(
         same = {n for n, place in made.items() if n not in partial and place.nest == nest}
         waits = {n: (n not in same) + (n in combined) for n in made}
         phase = max([made[n].phase + waits[n] for n in made], default=0)
-        leader = None if root.reduction is None else follows.get(root.reduction)
-        stages = (made[n].stage + (n is not leader) for n in same if made[n].phase == phase)
+        stages = (made[n].stage + (n not in shared[root]) for n in same if made[n].phase == phase)
         stage = max(stages, default=0)
         places[root] = Place(nest, phase, stage)
     return places

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from hemstitch.ir.graph import Node, Op
-from hemstitch.ir.ops import OPS
+from hemstitch.ir.ops import OPS, is_scan
 from hemstitch.ir.types import contiguous_strides
 from hemstitch.kernel.index import Axis, Index, Variable, expand, linear
 from hemstitch.stitch.axes import Domain, Unification
@@ -67,13 +67,14 @@ class Shape:
 
     root: Root
     axes: tuple[Axis, ...]
-    reduced: frozenset[Axis]
+    reduced: frozenset[Axis]  # of a scan: what it goes along
     addresses: tuple[Index, ...]
     flops: int
     volume: int  # iterations, at the example sizes
     needs: frozenset[Node]  # reductions of the group whose results it reads
     products: tuple[Node, ...]  # what it computes of matrices
     reads: frozenset[Tensor]
+    ahead: frozenset[Node]  # scans that it reads where it is not itself
 
 
 def shapes_of(
@@ -84,12 +85,7 @@ def shapes_of(
     members, reductions = frozenset(group.members), reductions_of(group)
     touched = [_touched(group, root, unification, members, reductions) for root in roots]
     loops = [frozenset(domain.axes) for domain in domains]
-    reduced = [
-        axes - frozenset(unification.domain[root.reduction].axes)
-        if root.reduction is not None
-        else frozenset[Axis]()
-        for root, axes in zip(roots, loops)
-    ]
+    reduced = [_reduced(root, axes, unification) for root, axes in zip(roots, loops)]
     products = [unification.contracted[node] for touch in touched for node in touch.products]
     steps = [product.axes for product in products]
     steps += [unification.domain[node].axes for node in group.along]
@@ -109,10 +105,28 @@ def shapes_of(
             frozenset(reductions_below(root.values, members, reductions)),
             touch.products,
             touch.reads,
+            touch.ahead,
         )
         for root, domain, gone, touch in zip(roots, domains, reduced, touched)
     ]
     return shapes, folding
+
+
+def _reduced(root: Root, loops: frozenset[Axis], unification: Unification) -> frozenset[Axis]:
+    """Those of a root's loops that no row can be dealt out along without meeting the others."""
+    node = root.reduction
+    if node is None:
+        return frozenset()
+    domain = unification.domain[node]
+    if is_scan(node.op):
+        return loops.intersection(v for v, _ in scan_position(node, domain).terms)
+    return loops - frozenset(domain.axes)
+
+
+def scan_position(node: Node, domain: Domain) -> Index:
+    """The index along the axis of a scan."""
+    assert isinstance(node.attr, int)
+    return domain.indices[node.attr]
 
 
 def domain_of(root: Root, unification: Unification) -> Domain:
@@ -144,6 +158,7 @@ class _Touched:
     reads: frozenset[Tensor]
     products: tuple[Node, ...]
     flops: int
+    ahead: frozenset[Node]
 
 
 def _own(root: Root, domain: Domain) -> dict[tuple[object, Index], None]:
@@ -153,6 +168,8 @@ def _own(root: Root, domain: Domain) -> dict[tuple[object, Index], None]:
         found[root.write, linear(domain.indices, root.write.strides)] = None
     if root.reduction is not None and root.reduction.op in ARG:
         found[root.reduction, arg_position(root.reduction, domain)] = None
+    if root.reduction is not None and is_scan(root.reduction.op):
+        found[root.reduction, scan_position(root.reduction, domain)] = None
     return found
 
 
@@ -167,6 +184,7 @@ def _touched(
     domain, contracted = domain_of(root, unification), unification.contracted
     found = _own(root, domain)
     products: dict[Node, None] = {}
+    ahead: dict[Node, None] = {}
     flops = 1
     seen: set[tuple[Node, Indices]] = set()
     work = [(root.value, domain.indices)]
@@ -193,11 +211,14 @@ def _touched(
             flops += OPS[node.op].flops
         if node not in reductions:
             work.extend(operands(node, indices, contracted))
+        elif is_scan(node.op) and indices != unification.domain[node].indices:
+            ahead[node] = None
     return _Touched(
         tuple(expand(address) for _, address in found),
         frozenset(x for x, _ in found if isinstance(x, Tensor)),
         tuple(products),
         flops,
+        frozenset(ahead),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hemstitch.ir.ops import OPS
 from hemstitch.kernel.index import Axis
-from hemstitch.kernel.nodes import Let, Stmt, walk
+from hemstitch.kernel.nodes import Let, Scan, Stmt, walk
 
 USUAL = 4  # and as many as one Philox makes random numbers for
 LONG_BODY = 64  # statements; of longer ones two copies fill the registers
@@ -14,6 +14,8 @@ CHAIN_SHARE = 0.75  # of a body's flops; one with less works on several things a
 
 
 def copies_for(axis: Axis, body: tuple[Stmt, ...], width: int) -> int:
+    if any(isinstance(statement, Scan) for statement in walk(body)):
+        return 1  # what one vector holds begins where the one before ends
     copies = USUAL
     if sum(1 for _ in walk(body)) > LONG_BODY:
         copies = USUAL // 2

@@ -23,7 +23,6 @@ from hemstitch.codegen.llvm.layout import ScratchLayout
 from hemstitch.codegen.llvm.touched import sizes_of
 from hemstitch.ir.dims import Dim, SymbolicDim, divides
 from hemstitch.ir.graph import Op
-from hemstitch.ir.ops import highest, identity
 from hemstitch.ir.types import DType
 from hemstitch.kernel import nodes
 from hemstitch.kernel.blocked import TileProduct
@@ -42,7 +41,6 @@ from hemstitch.kernel.nodes import (
     walk,
 )
 
-ARG = (Op.ARGMAX, Op.ARGMIN)
 STATUS = "status"  # the slot that a failed check writes to
 Slot = Buffer | SymbolicDim | str
 Inside = Callable[[Value], None]
@@ -147,10 +145,12 @@ class NestPrinter:
             case nodes.Store(buffer, index, value):
                 self._store_all(buffer, index, value)
             case nodes.Init(name, op, dtype, across):
-                copies = [self._identity(op, dtype) for _ in self._copies()]
+                copies = [reduce.start(self.emitter, op, dtype) for _ in self._copies()]
                 self._accumulators[name] = reduce.Accumulator(op, dtype, across, copies)
             case Accumulate():
                 self._accumulate(statement)
+            case nodes.Scan():
+                self._scan(statement)
             case nodes.Finish():
                 self._finish(statement)
             case nodes.AccumulateInto():
@@ -229,7 +229,7 @@ class NestPrinter:
 
     def _changed(self, body: tuple[Stmt, ...]) -> list[str]:
         """Accumulators from outside that statements of `body` add to."""
-        found = {s.accumulator: None for s in walk(body) if isinstance(s, Accumulate)}
+        found = {s.accumulator: None for s in walk(body) if isinstance(s, Accumulate | nodes.Scan)}
         inner = {s.name for s in walk(body) if isinstance(s, nodes.Init)}
         return [name for name in found if name not in inner]
 
@@ -322,8 +322,8 @@ class NestPrinter:
         """Accumulators from outside get a partner for each further copy of the body."""
         for name in self._changed(body):
             accumulator = self._accumulators[name]
-            extra = [self._identity(accumulator.op, accumulator.dtype) for _ in range(copies - 1)]
-            accumulator.copies += extra
+            start = reduce.start(self.emitter, accumulator.op, accumulator.dtype)
+            accumulator.copies += [start] * (copies - 1)
 
     def _narrow(self, body: tuple[Stmt, ...]) -> None:
         for name in self._changed(body):
@@ -331,7 +331,9 @@ class NestPrinter:
             while len(accumulator.copies) > 1:
                 half = len(accumulator.copies) // 2
                 pairs = zip(accumulator.copies[:half], accumulator.copies[half:])
-                accumulator.copies = [self._combine(accumulator, a, b) for a, b in pairs]
+                accumulator.copies = [
+                    reduce.joined(self.emitter, accumulator, a, b) for a, b in pairs
+                ]
 
     def _copies(self) -> range:
         return range(len(self._lanes.firsts)) if self._lanes is not None else range(1)
@@ -388,19 +390,6 @@ class NestPrinter:
 
     # --- reductions
 
-    def _identity(self, op: Op, dtype: DType) -> tuple[Value, ...]:
-        e = self.emitter
-        start = e.constant(identity(op, dtype), memory.COMPUTE[dtype])
-        return (start, e.constant(highest(DType.I64), "i64")) if op in ARG else (start,)
-
-    def _combine(
-        self, accumulator: reduce.Accumulator, a: tuple[Value, ...], b: tuple[Value, ...]
-    ) -> tuple[Value, ...]:
-        e, op, dtype = self.emitter, accumulator.op, accumulator.dtype
-        if op in ARG:
-            return reduce.combine_arg(e, op, dtype, (a[0], a[1]), (b[0], b[1]))
-        return (reduce.combine(e, op, dtype, a[0], b[0]),)
-
     def _accumulate(self, statement: Accumulate) -> None:
         e = self.emitter
         accumulator = self._accumulators[statement.accumulator]
@@ -412,28 +401,23 @@ class NestPrinter:
             elif statement.order is not None:
                 new = (*new, self._get(statement.order, copy))
             old = accumulator.copies[copy]
-            result = self._combine(accumulator, old, new)
+            result = reduce.joined(self.emitter, accumulator, old, new)
             if mask is not None and accumulator.across:
                 result = tuple(e.select(mask, r, o) for r, o in zip(result, old))
             accumulator.copies[copy] = result
 
+    def _scan(self, statement: nodes.Scan) -> None:
+        accumulator = self._accumulators[statement.accumulator]
+        mask = self._lanes.mask if self._lanes is not None else None
+        value = self._get(statement.value, 0)
+        self._set(statement.name, [reduce.scanned(self.emitter, accumulator, value, mask)])
+
     def _finish(self, statement: nodes.Finish) -> None:
         accumulator = self._accumulators.pop(statement.accumulator)
-        results = [self._finished(accumulator, copy) for copy in accumulator.copies]
+        results = [reduce.finished(self.emitter, accumulator, copy) for copy in accumulator.copies]
         self._set(statement.name, [result[0] for result in results])
         if statement.position_name is not None:
             self._set(statement.position_name, [result[1] for result in results])
-
-    def _finished(
-        self, accumulator: reduce.Accumulator, copy: tuple[Value, ...]
-    ) -> tuple[Value, ...]:
-        if not accumulator.across:
-            return copy
-        e, op, dtype = self.emitter, accumulator.op, accumulator.dtype
-        if op in ARG:
-            pair = reduce.horizontal_arg(e, op, dtype, (copy[0], copy[1]))
-            return tuple(e.splat(scalar) for scalar in pair)
-        return (e.splat(reduce.horizontal(e, op, dtype, copy[0])),)
 
     def _accumulate_into(self, statement: nodes.AccumulateInto, copy: int) -> None:
         buffer, index, positions = statement.buffer, statement.index, statement.positions
@@ -443,7 +427,7 @@ class NestPrinter:
             new = (*new, self._get(statement.order, copy))
             old = (*old, self._read(positions, index, copy, None))
         accumulator = reduce.Accumulator(statement.op, statement.dtype, False, [])
-        result = self._combine(accumulator, old, new)
+        result = reduce.joined(self.emitter, accumulator, old, new)
         self._store(buffer, index, result[0], copy)
         if positions is not None:
             self._store(positions, index, result[1], copy)

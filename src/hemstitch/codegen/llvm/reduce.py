@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from hemstitch.codegen.llvm.arithmetic import any_lane, is_nan
+from hemstitch.codegen.llvm.convert import COMPUTE
 from hemstitch.codegen.llvm.elementwise import apply
 from hemstitch.codegen.llvm.emitter import Emitter, Value, literal
 from hemstitch.ir.graph import Op
-from hemstitch.ir.ops import identity
+from hemstitch.ir.ops import highest, identity
 from hemstitch.ir.types import DType
 
 Pair = tuple[Value, Value]  # (value, i64 index)
+
+ARG = (Op.ARGMAX, Op.ARGMIN)
 
 _JOIN: Mapping[Op, Op] = MappingProxyType(
     {
@@ -36,6 +39,7 @@ class Accumulator:
     dtype: DType
     across: bool
     copies: list[tuple[Value, ...]]
+    is_carried: bool = False  # all lanes have what a scan has come to
 
 
 def combine(e: Emitter, op: Op, dtype: DType, a: Value, b: Value) -> Value:
@@ -67,6 +71,55 @@ def _extreme(e: Emitter, op: Op, v: Value) -> Value:
     extreme = _joined(e, v, lambda low, high: e.select(e.compare(predicate, low, high), low, high))
     nan = Value(literal(math.nan, v.element), v.element)
     return e.select(any_lane(e, is_nan(e, v)), nan, extreme)
+
+
+def start(e: Emitter, op: Op, dtype: DType) -> tuple[Value, ...]:
+    """What an accumulator holds before anything is added."""
+    nothing = e.constant(identity(op, dtype), COMPUTE[dtype])
+    return (nothing, e.constant(highest(DType.I64), "i64")) if op in ARG else (nothing,)
+
+
+def joined(
+    e: Emitter, accumulator: Accumulator, a: tuple[Value, ...], b: tuple[Value, ...]
+) -> tuple[Value, ...]:
+    """Two copies of what it holds as one, lane by lane."""
+    op, dtype = accumulator.op, accumulator.dtype
+    if op in ARG:
+        return combine_arg(e, op, dtype, (a[0], a[1]), (b[0], b[1]))
+    return (combine(e, op, dtype, a[0], b[0]),)
+
+
+def finished(e: Emitter, accumulator: Accumulator, copy: tuple[Value, ...]) -> tuple[Value, ...]:
+    """What it has come to, in every lane where it combines them."""
+    op, dtype = accumulator.op, accumulator.dtype
+    if not accumulator.across or accumulator.is_carried:
+        return copy
+    if op in ARG:
+        return tuple(e.splat(x) for x in horizontal_arg(e, op, dtype, (copy[0], copy[1])))
+    return (e.splat(horizontal(e, op, dtype, copy[0])),)
+
+
+def scanned(e: Emitter, accumulator: Accumulator, v: Value, mask: Value | None) -> Value:
+    """Each lane joined to all before it and to what is carried, in log2(lanes) steps: after the
+    k-th a lane holds its own value and those of the 2^k - 1 lanes before it."""
+    op, dtype = accumulator.op, accumulator.dtype
+    ((carried,), (nothing,)) = *accumulator.copies, start(e, op, dtype)
+    if mask is not None:
+        v = e.select(mask, v, nothing)
+    distance = 1
+    while distance < e.width:
+        places = (lane if lane >= 0 else e.width for lane in range(-distance, e.width - distance))
+        v = combine(e, op, dtype, _shuffled(e, v, nothing, places), v)
+        distance *= 2
+    v = combine(e, op, dtype, carried, v)
+    accumulator.copies = [(_shuffled(e, v, v, [e.width - 1] * e.width),)]  # the last, everywhere
+    accumulator.is_carried = True
+    return v
+
+
+def _shuffled(e: Emitter, a: Value, b: Value, places: Iterable[int]) -> Value:
+    order = ", ".join(f"i32 {place}" for place in places)
+    return e.define(a.type, f"shufflevector {a}, {b.type} {b.text}, <{e.width} x i32> <{order}>")
 
 
 def _halves(e: Emitter, v: Value, lanes: int) -> tuple[Value, Value]:

@@ -41,6 +41,7 @@ from hemstitch.kernel.nodes import (
     Random,
     Role,
     Running,
+    Scan,
     Stmt,
     Store,
     walk,
@@ -211,6 +212,8 @@ class NestPrinter:
                 self.reductions.accumulate(statement)
             case Running():
                 self.reductions.running_value(statement)
+            case Scan():
+                self.reductions.scan(statement)
             case Finish():
                 self.reductions.finish(statement)
             case AccumulateInto(buffer):
@@ -308,7 +311,7 @@ class NestPrinter:
 def _running(nest: Nest) -> set[str]:
     """Accumulators whose value so far matters."""
     everything = list(walk(nest.body))
-    read = {statement.accumulator for statement in everything if isinstance(statement, Running)}
+    read = {s.accumulator for s in everything if isinstance(s, Running | Scan)}
     return read | {s.follows for s in everything if isinstance(s, Init) and s.follows is not None}
 
 
@@ -342,7 +345,7 @@ def _path(statements: Iterable[Stmt], name: str) -> list[Loop] | None:
 
 def _way(statements: Iterable[Stmt], name: str) -> list[Loop] | None:
     for statement in statements:
-        if isinstance(statement, Accumulate) and statement.accumulator == name:
+        if isinstance(statement, Accumulate | Scan) and statement.accumulator == name:
             return []
         if isinstance(statement, Loop):
             found = _way(statement.body, name)

@@ -40,6 +40,12 @@ def along(op: Op, dtype: DType, tile: str, axis: int) -> str:
     return _as(dtype, f"tl.{op.value}({tile}, {keep})")
 
 
+def scanned(op: Op, dtype: DType, tile: str) -> str:
+    """Each lane of a tile with all before it."""
+    function = {Op.SUM: "cumsum", Op.PROD: "cumprod"}[op]
+    return _as(dtype, f"tl.{function}({tile}, 1)")
+
+
 def pairs_along(op: Op, pair: Sequence[str], axis: int) -> str:
     """The winning value and its position."""
     return f"tl.reduce(({', '.join(pair)}), {axis}, {ARG[op]}, keep_dims=True)"

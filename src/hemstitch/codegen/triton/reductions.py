@@ -15,7 +15,7 @@ from hemstitch.codegen.triton.types import NAMES, literal
 from hemstitch.ir.graph import Op
 from hemstitch.ir.ops import highest, identity
 from hemstitch.ir.types import DType
-from hemstitch.kernel.nodes import Accumulate, AccumulateInto, Finish, Init, Loop, Running
+from hemstitch.kernel.nodes import Accumulate, AccumulateInto, Finish, Init, Loop, Running, Scan
 
 ROWS, LANES = 0, 1  # the axes of a tile
 
@@ -118,6 +118,22 @@ class Reductions:
             found.parts, found.rows = texts, any(value.rows for value in values)
         else:
             scope.writer.line(_combined(found.op, found.dtype, found.parts, texts))
+
+    def scan(self, scan: Scan) -> None:
+        """A tile by itself, and on top of what those before it came to."""
+        found, write = self.open[scan.accumulator], self.scope.writer.line
+        value = self.scope.names[scan.value]
+        ((nothing, _),) = _start(found.op, found.dtype)
+        tile = f"{scan.name}_tile"
+        write(f"{tile} = {self._existing(value, nothing, lanes=True, rows=False)}")
+        before = reduce.combine(
+            found.op, found.dtype, scan.accumulator, reduce.scanned(found.op, found.dtype, tile)
+        )
+        write(f"{scan.name} = {before}")
+        total = reduce.along(found.op, found.dtype, tile, LANES)
+        total = reduce.combine(found.op, found.dtype, scan.accumulator, total)
+        write(f"{scan.accumulator} = {total}")
+        self.scope.names[scan.name] = Value(scan.name, found.rows, lanes=True)
 
     def finish(self, finish: Finish) -> None:
         scope = self.scope

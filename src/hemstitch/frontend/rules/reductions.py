@@ -24,6 +24,7 @@ from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
 
 MOST_GREATEST = 8  # elements of a line up to which topk is that many reductions
+LONG_SCAN, FEW_SCANS = 16384, 128  # elements of a row, and rows that keep a GPU busy
 
 
 def count_of(x: Value, axes: tuple[int, ...]) -> Dim:
@@ -59,6 +60,22 @@ def _mean(c: Context, x: Value, dim: Any = None, keepdim: bool = False, dtype: A
 
 def _prod(c: Context, x: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
     return x.cast(c.dtype.compute).reduce(Op.PROD, axes_of(dim, x.rank), keepdim)
+
+
+def _scan(op: Op) -> Rule:
+    def rule(c: Context, x: Value, dim: int, *, dtype: Any = None) -> Value:
+        x = x.cast(c.dtype).cast(c.dtype.compute)
+        if not x.rank:
+            return x
+        (axis,) = axes_of(dim, x.rank)
+        length = x.shape[axis]
+        rows = product(size for place, size in enumerate(x.shape) if place != axis)
+        is_long = isinstance(length, int) and length > LONG_SCAN
+        if c.for_gpu and is_long and isinstance(rows, int) and rows < FEW_SCANS:
+            raise NotHandled  # one program walks a row, where the library has many walk it
+        return x.scan(op, axis)
+
+    return rule
 
 
 def _extreme(op: Op) -> Rule:
@@ -238,6 +255,8 @@ REDUCTIONS: dict[str, Rule] = {
     "nansum": _nansum,
     "mean": _mean,
     "prod": _prod,
+    "cumsum": _scan(Op.CUMSUM),
+    "cumprod": _scan(Op.CUMPROD),
     "amax": _extreme(Op.MAX),
     "amin": _extreme(Op.MIN),
     "max.default": _extreme(Op.MAX),

@@ -1,0 +1,43 @@
+"""What scans ask of the mapping: their axis is the lanes', which one task walks from its start to
+its end. Whatever reads a scan at the same place is computed in the same loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hemstitch.ir.graph import Node
+from hemstitch.ir.ops import is_scan
+from hemstitch.kernel.index import Axis
+from hemstitch.stitch.group import Root
+from hemstitch.stitch.refusal import Refused
+from hemstitch.stitch.shape import Mapping, Shape
+
+
+def is_scan_root(root: Root) -> bool:
+    return root.reduction is not None and is_scan(root.reduction.op)
+
+
+def lane_of_scans(dominant: Shape, shapes: Iterable[Shape]) -> Axis | None:
+    """The axis of the first scan along one of the dominant's loops."""
+    axes = (_axis(shape) for shape in shapes if is_scan_root(shape.root))
+    return next((axis for axis in axes if axis in dominant.axes), None)
+
+
+def follows(shape: Shape, mapping: Mapping) -> bool:
+    """The rows are among the root's loops, and its scan has all of its axis, in order."""
+    is_walked = not is_scan_root(shape.root) or mapping.order[-1:] == (_axis(shape),)
+    return is_walked and set(mapping.rows) <= set(mapping.placed(shape.axes))
+
+
+def is_read_in_place(node: Node, reader: Shape, made: Shape) -> bool:
+    """A loop that makes the scan `node` can compute what the reader makes of it."""
+    is_same = set(reader.axes) == set(made.axes)
+    return is_scan(node.op) and is_same and node not in reader.ahead
+
+
+def _axis(shape: Shape) -> Axis | None:
+    """None: it has one element."""
+    if len(shape.reduced) > 1:
+        raise Refused("reshape", "it cuts the axis of a scan")
+    return next(iter(shape.reduced), None)

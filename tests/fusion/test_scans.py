@@ -1,0 +1,157 @@
+"""Cumulative sums and products: in one kernel with what is before and behind them, and right."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hemstitch
+from hemstitch.frontend.capture import capture
+from hemstitch.passes.pipeline import optimize
+from hemstitch.runtime import interpret
+from hemstitch.stitch.machine import generic_cpu
+from tests.compiled import assert_close, execute, has_halves, simulate
+from tests.programs import Program, arguments_for, hasty
+
+PLANNERS = ("auto", "greedy", "beam", "conservative")
+EXACT, ROUNDED, HALVES = 1e-9, 1e-4, 3e-2
+STRICT = {"strict": True}
+
+
+def program_of(random):
+    program = Program(
+        random,
+        steps=random.randint(2, 10),
+        symbolic=random.random() < 0.3,
+        mutating=random.random() < 0.4,
+        empty=random.random() < 0.05,
+        scanning=True,
+    )
+    arguments = arguments_for(program.graph, program.sizes, random.randint(0, 1 << 30))
+    return optimize(program.graph, program.builder), program.sizes, arguments
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.integers(0, 1 << 40))
+def test_kernels_mean_what_the_graph_means(seed):
+    random = Random(seed)
+    graph, sizes, arguments = program_of(random)
+    threads = random.choice((1, 2, 8))
+    found = simulate(
+        *(graph, arguments, sizes),
+        hasty(generic_cpu(threads, random.choice((4, 8, 16))), random),
+        planner=random.choice(PLANNERS),
+        order=random.sample(range(threads), threads),
+        alone=random.random() < 0.5,
+    )
+    assert_close(found, interpret.run(graph, arguments, precise=True), EXACT)
+
+
+@settings(max_examples=40, deadline=None, database=None)
+@given(st.integers(0, 1 << 40))
+def test_machine_code_does_what_the_graph_means(seed):
+    random = Random(seed)
+    graph, _, arguments = program_of(random)
+    found = execute(graph, arguments, planner=random.choice(PLANNERS))
+    assert_close(found, interpret.run(graph, arguments), HALVES if has_halves(graph) else ROUNDED)
+
+
+def cumulative(x):
+    """What sampling by nucleus asks: the shares so far, of what they come to."""
+    sums = torch.softmax(x, -1).cumsum(-1)
+    return sums / sums[:, -1:]
+
+
+ONE_KERNEL = {
+    "rows": lambda x: x.cumsum(-1),
+    "columns": lambda x: (x * 2).cumsum(0) + 1,
+    "products": lambda x: (1 + x / 100).cumprod(-1),
+    "shares": cumulative,
+    "backwards": lambda x: x.flip(1).cumsum(1).flip(1),
+    "twice": lambda x: x.cumsum(-1).tanh().cumsum(-1),
+    "its sums": lambda x: x.cumsum(-1).square().sum(-1),
+    "sums across": lambda x: torch.softmax(x, -1).cumsum(-1).mean(0),
+    "differences": lambda x: x.cumsum(1)[:, 1:] - x.cumsum(1)[:, :-1],
+    "both ways": lambda x: x.cumsum(0) + x.cumsum(1),
+    "counted": lambda x: (x > 0).cumsum(-1),
+}
+
+
+@pytest.mark.parametrize("name", ONE_KERNEL)
+def test_is_one_kernel_and_as_exact_as_eager(name):
+    function, x = ONE_KERNEL[name], torch.randn(67, 131)
+    report = hemstitch.explain(function, x, options=STRICT)
+    assert (report.kernel_count, report.library_calls) == (1, [])
+    exact, eager = function(x.double()), function(x)
+    found = torch.compile(function, backend="hemstitch", options=STRICT)(x)
+    assert found.dtype == eager.dtype
+    error, theirs = ((y.double() - exact).norm() for y in (found, eager))
+    assert error <= 2 * theirs + 1e-6 * exact.double().norm()
+
+
+def test_what_is_read_beside_it_does_not_leave_the_loop():
+    report = hemstitch.explain(lambda x: (x * 2).cumsum(-1) + 1, torch.randn(64, 1000))
+    (kernel,) = report.kernels
+    assert (kernel.bytes_again, kernel.scratch_bytes) == (0, 0)
+    assert kernel.ir.count("lanes") == 2  # the accumulator's, and one loop
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.tensor([[1.0, float("inf"), -float("inf"), 2.0], [float("nan"), 1.0, -0.0, 3.0]]),
+        torch.zeros(3, 0),
+        torch.tensor(3.0),
+        torch.tensor([5.0]),
+        torch.arange(200, dtype=torch.int32).view(4, 50),
+        torch.full((3, 40), 100, dtype=torch.int8),
+        torch.ones(5, 33, dtype=torch.bool),
+        torch.rand(3, 77, dtype=torch.float64),
+        torch.rand(60, 20).t(),
+        torch.rand(3, 1).expand(3, 70),
+    ],
+    ids=lambda x: f"{str(x.dtype)[6:]}{list(x.shape)}",
+)
+@pytest.mark.parametrize("operation", [torch.cumsum, torch.cumprod])
+def test_any_argument(operation, x):
+    def function(x):
+        return operation(x, -1), operation(x, 0, dtype=torch.float64)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend="hemstitch", options=STRICT)
+    for found, wanted in zip(compiled(x), function(x)):
+        torch.testing.assert_close(found, wanted, equal_nan=True)
+
+
+def test_gradients():
+    x = torch.randn(8, 50, requires_grad=True)
+
+    def function(x):
+        return (x.cumsum(-1) ** 2).sum()
+
+    report = hemstitch.explain(function, x, backward=True, options=STRICT)
+    assert (report.kernel_count, report.library_calls) == (2, [])
+    (found,) = torch.autograd.grad(
+        torch.compile(function, backend="hemstitch", options=STRICT)(x), x
+    )
+    (wanted,) = torch.autograd.grad(function(x.double()), x)
+    assert (found - wanted).norm() <= 1e-6 * wanted.norm()
+
+
+def test_few_long_rows_are_the_librarys_on_a_gpu():
+    """One program would walk a row."""
+
+    def names(x):
+        gm = torch.fx.experimental.proxy_tensor.make_fx(lambda x: x.cumsum(-1))(x)
+        graph = capture(gm, [x]).graph
+        return [o.value.op.value for o in graph.outputs]
+
+    with torch._subclasses.fake_tensor.FakeTensorMode():
+        long, many = (2, 100_000), (1000, 100_000)
+        assert names(torch.empty(long)) == ["cumsum"]
+        assert names(torch.empty(many, device="cuda")) == ["cumsum"]
+        assert names(torch.empty(long, device="cuda")) == ["result"]
