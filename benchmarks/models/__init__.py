@@ -128,15 +128,15 @@ def _resnet_50(size: Size, _: float) -> nn.Module:
 
 
 _LANGUAGE_MODEL: dict[Size, LanguageModelSize] = {
-    "tiny": LanguageModelSize(batch=3, steps=5, vocabulary=60, hidden=24, layers=2),
+    "tiny": LanguageModelSize(batch=3, steps=4, vocabulary=60, hidden=24, layers=2),
     "large": LanguageModelSize(batch=32, steps=35, vocabulary=10000, hidden=512, layers=2),
 }
 _CRNN: dict[Size, CRNNSize] = {
-    "tiny": CRNNSize(batch=2, width=10, height=8, channels=4, hidden=12, letters=11, text=2),
+    "tiny": CRNNSize(batch=2, width=6, height=8, channels=4, hidden=12, letters=11, text=2),
     "large": CRNNSize(batch=16, width=64, height=32, channels=32, hidden=128, letters=37, text=8),
 }
 _DIEN: dict[Size, DIENSize] = {
-    "tiny": DIENSize(batch=6, history=5, items=50, categories=9, features=8, hidden=12),
+    "tiny": DIENSize(batch=6, history=4, items=50, categories=9, features=8, hidden=12),
     "large": DIENSize(batch=256, history=30, items=5000, categories=100, features=32, hidden=64),
 }
 

@@ -215,6 +215,14 @@ def test_operands_that_lie_in_any_order():
     assert_as_exact(lambda a, b: torch.relu(a[1] @ b[0]), x, y)
 
 
+def test_matrices_of_one_number():
+    """As the gradient of a sum is."""
+    torch.manual_seed(0)
+    x = torch.randn(20, 24)
+    assert_as_exact(lambda a: torch.relu(a @ a.new_full((24, 40), 0.5)), x)
+    assert_as_exact(lambda a: torch.relu(a.new_full((40, 20), 0.5) @ a), x)
+
+
 @pytest.mark.parametrize(
     ("left", "right"),
     [((0, 8, 4), (0, 4, 6)), ((3, 8, 0), (3, 0, 6)), ((0, 5), (5, 7)), ((5, 0), (0, 7))],

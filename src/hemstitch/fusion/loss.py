@@ -29,6 +29,7 @@ LOSS = 0.95  # share of a kernel's time below which its pieces are believed to t
 def without_loss(clustering: Clustering) -> Clustering:
     """The same clustering where nothing is lost."""
     merged = [c for c in clustering.clusters if len(c.vertices) > 1 and _is_kernel(clustering, c)]
+    merged = [cluster for cluster in merged if _may_lose(clustering, cluster)]
     best: dict[Cluster, list[list[Vertex]]] = {c: [c.vertices] for c in clustering.clusters}
     for is_doubtful, divided in _WAYS:
         doubtful = [cluster for cluster in merged if is_doubtful(clustering, cluster)]
@@ -65,6 +66,12 @@ def no_worse(clustering: Clustering, conservative: Clustering, pack: bool) -> Cl
         return clustering
     _tell(conservative, set(conservative.clusters), now, then)
     return conservative
+
+
+def _may_lose(clustering: Clustering, cluster: Cluster) -> bool:
+    """Two kernels could be faster, if all they did were to move what this one moves."""
+    trials, group = clustering.trials, clustering.group_of(cluster)
+    return trials.least_seconds(group, 2) < LOSS * trials.seconds([group])
 
 
 def _tell(clustering: Clustering, clusters: set[Cluster], together: float, apart: float) -> None:

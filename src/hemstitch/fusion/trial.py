@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from hemstitch.ir.types import DType
 from hemstitch.kernel.hazard import hazard
-from hemstitch.stitch.estimate import kernel_seconds
+from hemstitch.stitch.estimate import kernel_seconds, least_seconds
 from hemstitch.stitch.group import Group
 from hemstitch.stitch.identity import identity
 from hemstitch.stitch.machine import Machine
@@ -50,6 +50,11 @@ class Trials:
             kernel = self.stitched(groups, "attempt").kernel
             self._seconds[key] = kernel_seconds(kernel, self.machine, groups[0].hints)
         return self._seconds[key]
+
+    def least_seconds(self, group: Group, kernels: int) -> float:
+        """What a call of so many kernels in place of this group's takes at least."""
+        kernel = self.stitched([group], "attempt").kernel
+        return least_seconds(kernel, self.machine, group.hints, kernels)
 
     def _attempt(self, group: Group) -> Refusal | None:
         if any(write.value.type.dtype is DType.OPAQUE for write in group.writes):

@@ -265,6 +265,7 @@ class _Blocks:
     ) -> tuple[Load, Strips | None]:
         """Where it lies, or a panel."""
         needed = needed_for(contract.right, (*ready, *contract.body))
+        needed = needed or needed_for(contract.right, self.old.prologue)  # a constant
         known = {name for s in self.old.prologue for name in defined(s)}
         if _task_buffers(needed) or not operands_of(needed) <= known:
             raise _Unblockable

@@ -24,7 +24,7 @@ from hemstitch.kernel.nodes import (
     Stmt,
     walk,
 )
-from hemstitch.kernel.traffic import phase_traffic
+from hemstitch.kernel.traffic import phase_traffic, read_again, traffic
 from hemstitch.stitch.begin import ARRIVAL
 from hemstitch.stitch.costs import Costs, Lanes
 from hemstitch.stitch.machine import Machine
@@ -41,6 +41,18 @@ def kernel_seconds(kernel: Kernel, machine: Machine, hints: Mapping[str, int]) -
         total += max(memory, _arithmetic_seconds(phase, costs, sizes))
     waits = {Begin.BARRIER: 1.0, Begin.TICKET: ARRIVAL, Begin.ALONE: 0.0}
     return total + machine.barrier_seconds * sum(waits[p.begin] for p in kernel.phases[1:])
+
+
+def least_seconds(
+    kernel: Kernel, machine: Machine, hints: Mapping[str, int], kernels: int
+) -> float:
+    """What so many kernels that do the same take at least: launches, and each byte of arguments and
+    results once."""
+    sizes = {**hints, "threads": machine.threads}
+    read, written = traffic(kernel, sizes)
+    costs, parameters = Costs.of(kernel, machine), kernel.parameters
+    moved = sum(read.get(b, 0) + written.get(b, 0) for b in parameters) - read_again(kernel, sizes)
+    return kernels * costs.launch_seconds() + costs.memory_seconds(max(0, moved))
 
 
 def _arithmetic_seconds(phase: Phase, costs: Costs, sizes: Mapping[str, int]) -> float:

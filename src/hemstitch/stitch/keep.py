@@ -20,6 +20,7 @@ def kept_values(
     """Members to keep. `loops[k]`: what loop k of the row evaluates, in order of execution;
     `candidates[node]`: the first loop that evaluates it for a whole row."""
     kept: dict[Node, None] = {}
+    direct = {reader: _direct(reader) for reader in set().union(*loops)}
     cost: dict[Node, int] = {}
     for node in group.members:
         if not any(node in loop for loop in loops):
@@ -30,7 +31,8 @@ def kept_values(
         if first is None or cost[node] < KEEP_COST:
             continue
         if any(
-            node in loop and _is_frontier(node, loop, loops[first]) for loop in loops[first + 1 :]
+            node in loop and _is_frontier(node, loop, loops[first], direct)
+            for loop in loops[first + 1 :]
         ):
             kept[node] = None
             cost[node] = 1
@@ -45,9 +47,11 @@ def _cost(node: Node, cost: Mapping[Node, int]) -> int:
     return OPS[node.op].flops if node.op in INLINE else 1
 
 
-def _is_frontier(node: Node, later: set[Node], first: set[Node]) -> bool:
+def _is_frontier(
+    node: Node, later: set[Node], first: set[Node], direct: Mapping[Node, set[Node]]
+) -> bool:
     """Something in the later loop reads `node` that the first loop did not make."""
-    readers = [x for x in later if node in _direct(x)]
+    readers = [x for x in later if node in direct[x]]
     return not readers or any(reader not in first for reader in readers)
 
 
