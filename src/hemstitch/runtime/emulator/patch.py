@@ -97,10 +97,11 @@ def _patch_language(changes: Changes, builder: Builder, semantic: Any) -> None:
         interpreter._patch_builtin(language, builder, changes)
         interpreter._patch_lang_core(language, changes)
         changes.set_attr(language, "range", loop_range(semantic))
-        changes.set_attr(language, "reduce", reductions.reduce)
-        changes.set_attr(language, "associative_scan", reductions.associative_scan)
     for owner in (tl.tensor, tl.math, tl.core.tensor_descriptor_base):
         interpreter._patch_builtin(owner, builder, changes)
+    for language in (tl, tl.core):  # after the loop above, each turn of which sets those of both
+        changes.set_attr(language, "reduce", reductions.reduce)
+        changes.set_attr(language, "associative_scan", reductions.associative_scan)
     interpreter._patch_lang_tensor(tl.tensor, changes)
     # 3.6 with NumPy 2.4: only an array without axes is a number.
     changes.set_attr(tl.tensor, "__index__", lambda self: int(self.handle.data.item()))
