@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Union
 
 from hemstitch.fusion.order import Cluster, is_cycle, join, merge, number
@@ -90,7 +91,7 @@ class Clustering:
                 return refusal
         if trust or self._is_plain(first, second):
             return None
-        return self._unstitchable(first, second)
+        return self._attempt(self._together(first, second))
 
     def _cycle(self, first: Cluster, second: Cluster) -> Refusal | None:
         if is_cycle(first, second):
@@ -109,8 +110,8 @@ class Clustering:
             return Refusal("conservative", "a reduction or scan ends its kernel")
         return None
 
-    def _unstitchable(self, first: Cluster, second: Cluster) -> Refusal | None:
-        return self._attempt(sorted([*first.vertices, *second.vertices], key=self.work.place))
+    def _together(self, first: Cluster, second: Cluster) -> tuple[Vertex, ...]:
+        return tuple(sorted([*first.vertices, *second.vertices], key=self.work.place))
 
     def refusal_of(self, cluster: Cluster) -> Refusal | None:
         """Why a whole cluster is not one kernel, if it is not."""
@@ -143,11 +144,11 @@ class Clustering:
         )
 
     def _merge(self, first: Cluster, second: Cluster) -> None:
-        vertices = sorted([*first.vertices, *second.vertices], key=self.work.place)
-        self.cluster_of |= dict.fromkeys(vertices, merge(first, second, vertices))
+        vertices = self._together(first, second)
+        self.cluster_of |= dict.fromkeys(vertices, merge(first, second, list(vertices)))
 
     def fall_apart(self) -> None:
-        """What cannot be stitched becomes single vertices again."""
+        """What cannot be stitched becomes what it was merged of, down to what can."""
         merged = (c for c in self.clusters if not c.is_library and len(c.vertices) > 1)
         failed = dict.fromkeys(c for c in merged if self.refusal_of(c) is not None)
         for cluster in failed:
@@ -155,14 +156,36 @@ class Clustering:
                 other.before.discard(cluster)
                 other.after.discard(cluster)
         inside = {vertex for cluster in failed for vertex in cluster.vertices}
-        for vertex in (vertex for cluster in failed for vertex in cluster.vertices):
-            if self.cluster_of[vertex] in failed:
-                unit = self.work.unit_of.get(vertex, [vertex])
-                self.cluster_of |= dict.fromkeys(unit, Cluster(list(unit), self.work.place(vertex)))
+        for piece in (piece for cluster in failed for piece in self._pieces(cluster)):
+            position = max(self.work.position(vertex) for vertex in piece)
+            self.cluster_of |= dict.fromkeys(piece, Cluster(list(piece), position))
         for before, after in self.work.edges if failed else ():
             if before in inside or after in inside:
                 join(self.cluster_of[before], self.cluster_of[after])
         number(self.clusters)
+
+    def _pieces(self, cluster: Cluster) -> Iterator[Sequence[Vertex]]:
+        """The largest parts of the tree of merges that are kernels: along its larger halves the
+        merge is looked for with which the whole was none any more."""
+        if not cluster.parts:
+            units = (self.work.unit_of.get(vertex, [vertex]) for vertex in cluster.vertices)
+            yield from dict.fromkeys(map(tuple, units))
+            return
+        spine = [cluster]
+        while spine[-1].parts:
+            spine.append(max(spine[-1].parts, key=lambda part: len(part.vertices)))
+        low, high = 0, len(spine) - 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.refusal_of(spine[middle]) is None:
+                high = middle
+            else:
+                low = middle
+        yield spine[high].vertices
+        for above, below in pairwise(spine[: high + 1]):
+            (other,) = (part for part in above.parts if part is not below)
+            is_kernel = not other.parts or self.refusal_of(other) is None
+            yield from [other.vertices] if is_kernel else self._pieces(other)
 
     def settle(self) -> None:
         """A last look at every cluster as it has become."""

@@ -14,8 +14,8 @@ from hemstitch.stitch.group import is_member
 
 
 def merge_all(clustering: Clustering) -> None:
-    """First as if all could be stitched: most can, and whatever turns out not to be a kernel falls
-    apart, to be merged with a trial at each step."""
+    """First as if all could be stitched: most can. Whatever turns out not to be a kernel falls
+    apart where it ceased to be one, and is merged on with a trial at each step."""
     _merge(clustering, trust=True)
     clustering.fall_apart()
     _merge(clustering, trust=False)

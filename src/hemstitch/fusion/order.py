@@ -16,13 +16,15 @@ from hemstitch.fusion.work import Vertex, is_library_vertex
 
 @dataclass(slots=True, eq=False)
 class Cluster:
-    """Vertices in topological order. `position`: that of its last vertex in program order."""
+    """Vertices in topological order. `position`: that of its last vertex in program order. `parts`:
+    the two that it was merged of."""
 
     vertices: list[Vertex]
     position: int
     rank: int = 0
     before: set[Cluster] = field(default_factory=set)  # clusters it reads from
     after: set[Cluster] = field(default_factory=set)
+    parts: tuple[Cluster, ...] = ()
 
     @property
     def is_library(self) -> bool:
@@ -55,7 +57,7 @@ def merge(first: Cluster, second: Cluster, vertices: list[Vertex]) -> Cluster:
     lower, upper = sorted((first, second), key=_rank)
     behind = _reached(lower, upper, lambda cluster: cluster.after)
     ahead = _reached(upper, lower, lambda cluster: cluster.before)
-    merged = Cluster(vertices, max(first.position, second.position))
+    merged = Cluster(vertices, max(first.position, second.position), parts=(first, second))
     moved = [*sorted(ahead, key=_rank), merged, *sorted(behind, key=_rank)]
     ranks = sorted(cluster.rank for cluster in (lower, upper, *ahead, *behind))
     for cluster, rank in zip(moved, ranks):
