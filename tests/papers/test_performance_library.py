@@ -160,8 +160,8 @@ def test_F1_15_a_dear_operation_changes_the_plan(tmp_path, measured):
 
     def planned(times: float) -> int:
         place = tmp_path / str(times)
-        for measure in (by_vectors(Op.FLOOR, times), never):
-            machine = replace(CPU, measured=Library(place, measure))
+        for answers in (by_vectors(Op.FLOOR, times), never):
+            machine = replace(CPU, measured=Library(place, answers))
             count = len(plan(centred, random(512, 1024), machine=machine).kernels)
         return count
 
