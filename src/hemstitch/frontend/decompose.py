@@ -8,7 +8,11 @@ from itertools import count
 from typing import Any
 
 import torch
-from torch._decomp import core_aten_decompositions, get_decompositions
+from torch._decomp import (
+    _core_aten_decompositions_post_autograd,
+    decomposition_table,
+    get_decompositions,
+)
 
 from hemstitch.frontend.rules import RULES
 
@@ -40,14 +44,20 @@ def decompositions() -> Decompositions:
 
 @cache
 def _always() -> Decompositions:
-    """The same for every compile; torch takes long to list its own."""
-    core: Any = core_aten_decompositions()
+    """The same for every compile. Of composite ops only those that are composed in Python: others
+    are broken up before a trace sees them, and to list them takes a third of a second."""
+    core = {**_core_aten_decompositions_post_autograd(), **get_decompositions(_composed_here())}
     table = {op: function for op, function in core.items() if op not in RULES and not _is_kept(op)}
     expanded = [getattr(aten, name) for name in map(_packet, EXPANDED) if hasattr(aten, name)]
     table.update(get_decompositions(expanded))
     table[aten.native_group_norm.default] = _group_norm
     table[aten._softmax.default] = _softmax
     return table
+
+
+def _composed_here() -> list[Any]:
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    return [op for op in decomposition_table if key in getattr(op, "py_kernels", {})]
 
 
 def _packet(name: str) -> str:
