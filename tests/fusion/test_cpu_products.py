@@ -119,6 +119,26 @@ def test_a_vector_is_the_librarys():
     assert kinds(steps_of(times, zeros(96, 64, 1), zeros(96, 128, 64))) == [LibraryStep, KernelStep]
 
 
+def lstm(sequence, weight, recurrent):
+    hidden = state = torch.zeros_like(sequence[0])
+    found = []
+    for x in sequence.unbind():
+        gates = F.linear(x, weight) + F.linear(hidden, recurrent)
+        enter, forget, new, leave = gates.chunk(4, 1)
+        state = forget.sigmoid() * state + enter.sigmoid() * new.tanh()
+        hidden = leave.sigmoid() * state.tanh()
+        found.append(hidden)
+    return torch.stack(found)
+
+
+def test_what_is_no_kernel_falls_apart_where_it_ceased_to_be_one():
+    """All steps together are none: each of them remains, and not the vertices they are made of."""
+    length = 4
+    steps = steps_of(lstm, zeros(length, 4, 16), zeros(64, 16), zeros(64, 16))
+    assert kinds(steps) == [KernelStep] * len(steps)
+    assert len(steps) <= 2 * length
+
+
 # --- blocks
 
 
