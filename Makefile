@@ -20,7 +20,7 @@ demo: .venv/installed
 	$(RUN) -m benchmarks.demo --backend $(BACKEND)
 
 test: test-cpu $(TRITONS:%=.venv/triton/%)
-	$(MAKE) --jobs 2 --output-sync=target test-samples test-gpu
+	$(MAKE) --jobs 3 --output-sync=target test-samples test-gpu
 
 test-cpu: .venv/installed
 	OMP_WAIT_POLICY=passive $(RUN) -m pytest --numprocesses auto --dist worksteal --ignore tests/opinfo
