@@ -38,11 +38,13 @@ class Program:
         mutating: bool = False,
         empty: bool = False,
         scanning: bool = False,
+        scattering: bool = False,
     ) -> None:
         self.random, self.builder = random, Builder()
         self.sizes: dict[str, int] = {}
         self.symbolic = symbolic
         choices = STEPS + (Program.scan,) * (3 * scanning)
+        choices += (Program.scatter,) * (3 * scattering)
         self.inputs: list[Node] = []
         self.shape = self._shape(empty)
         self.pool: list[Node] = []
@@ -365,6 +367,20 @@ class Program:
         )
         along = [Address(axis=axis) for axis in range(1, len(shape))]
         return self.builder.gather(x, [wide], [Address(operand=1), *along], shape)
+
+    def scatter(self, x: Node) -> Node | None:
+        """Lines of x, added up where an argument says."""
+        if x.type.rank < 2 or x.type.dtype is not DType.F32 or self._count(x.shape[-1]) < 2:
+            return None
+        rows, axis = self.random.choice((1, 3, 8)), self.random.randrange(x.type.rank - 1)
+        over = [a for a in range(x.type.rank) if a == axis or self.random.random() < 0.5]
+        lines = tuple(size if a in over[:-1] or a == axis else 1 for a, size in enumerate(x.shape))
+        wide = self.builder.broadcast(self._index((*lines[:-1], 1), rows), x.shape)
+        kept = [a for a in range(x.type.rank - 1) if lines[a] == 1] + [x.type.rank - 1]
+        addresses = [Address(operand=1), *(Address(axis=a) for a in kept)]
+        shape = (rows, *(x.shape[a] for a in kept))
+        found = self.builder.scatter_add(x, [wide], addresses, shape)
+        return self._scaled(found, self._count(x.type.size) // max(1, self._count(found.type.size)))
 
     def _index(self, shape: tuple[Dim, ...], size: int) -> Node:
         raw = self._input(shape, DType.I64)

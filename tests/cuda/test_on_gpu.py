@@ -54,6 +54,7 @@ def test_random_programs(seed):
         symbolic=random.random() < 0.3,
         mutating=False,
         empty=random.random() < 0.05,
+        scattering=seed % 4 == 1,
     )
     arguments = arguments_for(program.graph, program.sizes, seed)
     graph = optimize(program.graph, program.builder)

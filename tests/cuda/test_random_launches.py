@@ -26,7 +26,11 @@ from tests.programs import Program
 def test_they_compile_and_get_their_arguments(seed, driver):
     random = Random(seed)
     program = Program(
-        random, steps=random.randint(2, 10), symbolic=seed % 3 == 0, empty=seed % 6 == 5
+        random,
+        steps=random.randint(2, 10),
+        symbolic=seed % 3 == 0,
+        empty=seed % 6 == 5,
+        scattering=seed % 4 == 1,
     )
     graph = optimize(program.graph, program.builder)
     for step in plan_for(graph, generic_gpu()).kernels:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from hemstitch.frontend.capture import capture
@@ -120,6 +121,32 @@ INDEXING: dict[str, Function] = {
     ),
     "scatter_add_few": lambda x, i: x[:3, :, 0].scatter_add(1, i[:3, :4], x[:3, 1:, 1]),
     "scatter_add": lambda x, i: x[:3, :, 0].scatter_add(1, i[:3, :1], x[:3, :1, 1]),
+    "lines_added": lambda x, i: x.new_zeros(9, x.shape[2]).scatter_add(
+        0, i[0, 2:, None].expand_as(x[1]), x[1]
+    ),
+    "lines_added_within": lambda x, i: x.new_zeros(x.shape[0], 8, x.shape[2]).scatter_add(
+        1, i[:, 2:, None].expand_as(x), x
+    ),
+    "index_add": lambda x, i: (
+        x.new_zeros(6, *x.shape[1:]).index_add(0, i[1, 2:], x, alpha=3),
+        x.new_zeros(x.shape[0], 6, x.shape[2]).index_add(-2, i[2, 2:], x),
+        x.new_zeros(6, x.shape[2]).index_add(0, i[0, 0], x[0, :1]),
+    ),
+    "index_add_halves": lambda x, i: (
+        x.bfloat16()
+        .new_zeros(90, x.shape[2])
+        .index_add(0, i[1, 2:] + 17 * torch.arange(5), x[0].bfloat16())
+    ),
+    "index_put": lambda x, i: (
+        x.new_zeros(5, 9, x.shape[2]).index_put((i[:, :1], i[:1] - 2), x[:, :1], True),
+        x.new_zeros(9, x.shape[2]).index_put((i,), x[0, 0], accumulate=True),
+        aten.index_put(x.new_zeros(x.shape[0], 9, x.shape[2]), [None, i[0, 2:]], x, True),
+    ),
+    "embedding_backward": lambda x, i: (
+        aten.embedding_dense_backward(x, i[:, 2:], 7, -1, False),
+        aten.embedding_dense_backward(x, i[:, 2:], 7, 3, False),
+        aten.embedding_dense_backward(x[0, 0], i[0, 0], 7, -1, False),
+    ),
 }
 CREATION: dict[str, Function] = {
     "like": lambda x: (torch.zeros_like(x), torch.ones_like(x), torch.full_like(x, 3)),
@@ -334,3 +361,42 @@ def test_what_a_rule_declines_stays_whole() -> None:
     assert library_names(captured) == ["aten.slice_scatter.default", "aten.logcumsumexp.default"]
     for result, wanted in zip(execute(captured, [x]), function(x)):
         assert torch.equal(result, wanted)
+
+
+NOT_BY_LINES: dict[str, Function] = {
+    "index_add": lambda x, i: x.index_add(0, i[0, :5], x),
+    "index_put": lambda x, i: x.new_zeros(9, 5).index_put((i[0, :5],), x),
+    "scatter_add": lambda x, i: x.new_zeros(5, 90).scatter_add(1, i, x.repeat(1, 4)[:, :17]),
+    "index_add by columns": lambda x, i: x.new_zeros(5, 9).index_add(1, i[0, :5], x),
+    "index_add of bytes": lambda x, i: x.byte().new_zeros(9, 5).index_add(0, i[0, :5], x.byte()),
+    "index_add of one column": lambda x, i: x.new_zeros(9, 1).index_add(0, i[0, :5], x[:, :1]),
+    "embedding_dense_backward": lambda x, i: aten.embedding_dense_backward(
+        x, i[0, :5], 9, -1, True
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NOT_BY_LINES)
+def test_what_does_not_add_lines_up_from_nothing_is_the_librarys(name: str) -> None:
+    x, index = sample(5, 5), torch.randint(0, 5, (5, 17))
+    traced = make_fx(NOT_BY_LINES[name], decomposition_table=decompositions())(x, index)
+    assert [call.split(".")[1] for call in library_names(capture(traced, [x, index]))] == [
+        name.split()[0]
+    ]
+
+
+def test_sums_in_any_order_are_not_taken_where_they_may_not_be() -> None:
+    def function(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        return x.new_zeros(9, 5).index_add(0, index, x)
+
+    def names(device: str) -> list[str]:
+        with FakeTensorMode():
+            x, index = (torch.empty(5, 5, device=device), torch.arange(5, device=device))
+            return library_names(capture(make_fx(function)(x, index), [x, index]))
+
+    assert names("cuda") == []
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert (names("cuda"), names("cpu")) == (["aten.index_add.default"], [])
+    finally:
+        torch.use_deterministic_algorithms(False)

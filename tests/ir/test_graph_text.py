@@ -47,6 +47,9 @@ def everything() -> Graph:
         [Address(operand=1)],
         (s0, 4),
     )
+    added = builder.scatter_add(
+        picked, [builder.iota((s0, 4), 0)], [Address(operand=1), Address(axis=1)], (s1, 4)
+    )
     call = LibraryCall(
         "aten.mm.default",
         None,
@@ -62,6 +65,7 @@ def everything() -> Graph:
     outputs = (
         Output(product, (s0, 1)),
         Output(builder.make(Op.ADD, picked, x), (4, 1), mutates=x),
+        Output(added, (4, 1)),
         Output(size, ()),
         Output(builder.constant(True, DType.BOOL, (2,)), (1,)),
     )

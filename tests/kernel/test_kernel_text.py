@@ -56,6 +56,13 @@ def test_batch_norm_training(golden):
     golden(text_of(function, zeros(8, 32, 14, 14), *vectors))
 
 
+def test_sum_by_index(golden):
+    def function(x, weight, index):
+        return x.new_zeros(100, 64).index_add(0, index, x * weight[:, None])
+
+    golden(text_of(function, zeros(300, 64), zeros(300), torch.zeros(300, dtype=torch.int64)))
+
+
 def test_rotary(golden):
     def function(x, cos, sin):
         first, second = x.chunk(2, -1)

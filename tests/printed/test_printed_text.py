@@ -49,6 +49,13 @@ def test_layer_norm_backward(golden):
     golden(text_of(function, *arguments, backward=True))
 
 
+def test_sum_by_index(golden):
+    def function(x, weight, index):
+        return x.new_zeros(1000, 64).index_add(0, index, x * weight[:, None])
+
+    golden(text_of(function, zeros(9000, 64), zeros(9000), zeros(9000, dtype=torch.int64)))
+
+
 def test_rows_longer_than_a_tile(golden):
     golden(text_of(lambda x: x / x.sum(1, keepdim=True), zeros(4096, 50_000)))
 

@@ -24,7 +24,7 @@ ROUNDED, HALVES = 1e-4, 3e-2
 @example(19_662_983)  # what is the same in all rows is added up over rows
 @given(st.integers(0, 1 << 40))
 def test_kernels_mean_what_the_graph_means(seed):
-    check(seed, scanning=False)
+    check(seed)
 
 
 @settings(max_examples=20, deadline=None)
@@ -33,7 +33,13 @@ def test_scans_too(seed):
     check(seed, scanning=True)
 
 
-def check(seed, *, scanning):
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 1 << 40))
+def test_sums_by_index_too(seed):
+    check(seed, scattering=True)
+
+
+def check(seed, **kinds):
     random = Random(seed)
     program = Program(
         random,
@@ -41,7 +47,7 @@ def check(seed, *, scanning):
         symbolic=random.random() < 0.3,
         mutating=random.random() < 0.4,
         empty=random.random() < 0.05,
-        scanning=scanning,
+        **kinds,
     )
     arguments = arguments_for(program.graph, program.sizes, random.randint(0, 1 << 30))
     graph = optimize(program.graph, program.builder)

@@ -106,6 +106,21 @@ def test_gather_and_its_index_error():
         run(graph, [table, torch.tensor([5, 0])])
 
 
+@pytest.mark.parametrize("dtype", [DType.I32, DType.F32])
+def test_sum_by_index_and_its_index_error(dtype):
+    builder = Builder()
+    value = builder.input("value", 0, (4, 3), dtype, (3, 1))
+    index = builder.input("index", 1, (4,), DType.I64, (1,))
+    rows = builder.broadcast(builder.reshape(index, (4, 1)), (4, 3))
+    added = builder.scatter_add(value, [rows], (Address(operand=1), Address(axis=1)), (5, 3))
+    graph = Graph((value, index), (Output(added, (3, 1)),))
+    x, places = torch.arange(12).view(4, 3).to(TORCH_DTYPES[dtype]), torch.tensor([4, 0, 4, 1])
+    expected = x.new_zeros(5, 3).index_add(0, places, x)
+    assert torch.equal(run(graph, [x, places])[0], expected)
+    with pytest.raises(IndexError, match="axis 0, which has 5"):
+        run(graph, [x, places + 1])
+
+
 @pytest.mark.parametrize("axes", [(), (0,), (2, 0), (0, 1, 2)])
 @pytest.mark.parametrize("dtype", [DType.BOOL, DType.I16, DType.F32])
 def test_reductions(axes, dtype):

@@ -31,8 +31,8 @@ EXPANDED = (
 
 # One library call is better than what they would become.
 KEPT = (
-    *("baddbmm", "addmm", "embedding_dense_backward", "index_add", "convolution_backward"),
-    *("_unsafe_masked_index", "_unsafe_masked_index_put_accumulate", "native_dropout"),
+    *("baddbmm", "addmm", "convolution_backward", "native_dropout"),
+    *("_unsafe_masked_index", "_unsafe_masked_index_put_accumulate"),
 )
 KEPT_PREFIXES = ("_scaled_dot_product", "_flash_attention", "_efficient_attention")
 

@@ -21,6 +21,11 @@ SHAPE_OF_SECOND = (
     "_adaptive_avg_pool2d_backward",
 )
 
+# Sums by index: whoever adds them up, they are in memory before anything reads them.
+IN_MEMORY = frozenset(
+    ("embedding_dense_backward", "index_add", "index_put", "_unsafe_index_put", "scatter_add")
+)
+
 
 def outputs_of(joint: Graph) -> list[Any]:
     """Results of forward, then gradients."""
@@ -64,11 +69,12 @@ def base_of(node: Node) -> Node:
 
 
 def is_library(node: Node) -> bool:
-    """Whether it is a library call, or a part of what one gives."""
+    """Whether it is a library call, or a part of what one gives; or is like one, as no kernel that
+    reads it can make it."""
     if node.target is operator.getitem:
         return is_library(node.all_input_nodes[0])
     is_call = node.op == "call_function" and isinstance(value_of(node), (Tensor, tuple, list))
-    return is_call and node.target not in RULES
+    return is_call and (node.target not in RULES or name_of(node) in IN_MEMORY)
 
 
 def tensors_of(node: Node) -> Iterator[Node]:

@@ -17,7 +17,7 @@ from hemstitch.fusion.order import Cluster
 from hemstitch.fusion.work import Vertex, Work
 from hemstitch.ir.dims import Dim, evaluate
 from hemstitch.ir.graph import LibraryCall, Node, Op
-from hemstitch.ir.ops import OPS, is_elementwise, is_reduction
+from hemstitch.ir.ops import OPS, combines, is_elementwise, is_reduction
 
 
 def worth_remaking(clustering: Clustering, kept: Container[Node]) -> frozenset[Node]:
@@ -131,7 +131,7 @@ class _Search:
 def _volume(vertex: Vertex) -> Dim:
     if not isinstance(vertex, Node):
         return vertex.value.type.size
-    return vertex.inputs[0].type.size if is_reduction(vertex.op) else vertex.type.size
+    return vertex.inputs[0].type.size if combines(vertex.op) else vertex.type.size
 
 
 def _changing(work: Work) -> set[Node]:

@@ -192,6 +192,18 @@ class Builder:
         type_ = TensorType(tuple(shape), source.type.dtype)
         return self.make(Op.GATHER, source, *indices, attr=tuple(addresses), type=type_)
 
+    def scatter_add(
+        self,
+        value: Node,
+        indices: Sequence[Node],
+        addresses: Sequence[Address],
+        shape: Sequence[Dim],
+    ) -> Node:
+        """The transpose of `gather`: its elements added up where `addresses` say, zero elsewhere.
+        Index operands are integers of the value's shape, not negative."""
+        type_ = TensorType(tuple(shape), value.type.dtype)
+        return self.make(Op.SCATTER_ADD, value, *indices, attr=tuple(addresses), type=type_)
+
     # --- library
 
     def library(self, call: LibraryCall, inputs: Sequence[Node]) -> tuple[Node | None, ...]:

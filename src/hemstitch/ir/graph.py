@@ -110,6 +110,8 @@ class Op(Enum):
     # scans; attr: the axis along which each element has itself and all before it
     CUMSUM = "cumsum"
     CUMPROD = "cumprod"
+    # sums by index; inputs (value, one index operand each); attr: tuple[Address, ...], one an axis
+    SCATTER_ADD = "scatter_add"  # of the result, whose other elements are 0
     # products of matrices
     DOT = "dot"  # (a[..., m, k], b[..., k, n]) -> [..., m, n], added up in the compute type
     # everything else
@@ -130,11 +132,12 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """How GATHER finds the index along one source axis.
+    """How GATHER finds the index along one source axis, and SCATTER_ADD along one of the result.
 
-    `axis`: the result's own index along that axis. `operand`: the value of that index operand
-    (1-based position among the inputs; integer tensors of the result's shape, already wrapped
-    to be non-negative; out of range is an IndexError at run time). Exactly one is set.
+    `axis`: the loop's own index along that axis, of GATHER's result or SCATTER_ADD's value.
+    `operand`: the value of that index operand (1-based position among the inputs; integer tensors
+    of the loop's shape, already wrapped to be non-negative; out of range is an IndexError at run
+    time). Exactly one is set.
     """
 
     axis: int | None = None

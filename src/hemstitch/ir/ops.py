@@ -18,6 +18,7 @@ class OpClass(Enum):
     ELEMENTWISE = "elementwise"  # result[i] from operand[i]
     VIEW = "view"  # result[i] from operand[f(i)]; no arithmetic
     GATHER = "gather"  # result[i] from source[index[i]]
+    SCATTER = "scatter"  # value[i] added to result[index[i]]
     REDUCTION = "reduction"
     SCAN = "scan"  # result[i] from operand[0] to operand[i]
     CONTRACTION = "contraction"  # result[m, n] from a whole row of one, a column of the other
@@ -100,6 +101,7 @@ OPS: dict[Op, OpRow] = {
     **dict.fromkeys((Op.SUM, Op.PROD, Op.MAX, Op.MIN, Op.ANY, Op.ALL), _reduction(1)),
     **dict.fromkeys((Op.ARGMAX, Op.ARGMIN), _reduction(3, ResultType.INDEX)),
     **dict.fromkeys(SCANNED, OpRow(OpClass.SCAN, 1, 8)),
+    Op.SCATTER_ADD: OpRow(OpClass.SCATTER, None, 2, ResultType.GIVEN),
     Op.DOT: OpRow(OpClass.CONTRACTION, 2, 2, ResultType.GIVEN),
     Op.LIBRARY: OpRow(OpClass.LIBRARY, None, 0, ResultType.GIVEN),
     Op.RESULT: OpRow(OpClass.LIBRARY, 1, 0, ResultType.GIVEN),
@@ -122,10 +124,14 @@ def is_scan(op: Op) -> bool:
     return OPS[op].op_class is OpClass.SCAN
 
 
+def is_scatter(op: Op) -> bool:
+    return OPS[op].op_class is OpClass.SCATTER
+
+
 def combines(op: Op) -> bool:
-    """An element of the result is made of several that lie side by side: a loop has to end, or go
-    on in order, before it is known."""
-    return is_reduction(op) or is_scan(op)
+    """An element of the result is made of several: a loop has to end, or go on in order, before it
+    is known."""
+    return is_reduction(op) or is_scan(op) or is_scatter(op)
 
 
 def is_contraction(op: Op) -> bool:

@@ -273,7 +273,7 @@ _ATTRIBUTES: dict[Op, Callable[[_Reader], Attr]] = {
     Op.CONSTANT: _Reader.constant,
     Op.SIZE: _Reader.dim,
     Op.SLICE: _Reader.ranges,
-    Op.GATHER: _Reader.addresses,
+    **dict.fromkeys((Op.GATHER, Op.SCATTER_ADD), _Reader.addresses),
     Op.LIBRARY: _Reader.call,
     **dict.fromkeys((Op.IOTA, Op.CONCAT, Op.RESULT, *SCANNED), _Reader.integer),
     **dict.fromkeys((Op.PERMUTE, Op.PAD), _Reader.integers),

@@ -347,29 +347,41 @@ def _gather(node: Node) -> Problems:
         yield "has no source"
         return
     yield from _view(node)
-    source, *indices = node.inputs
-    assert isinstance(node.attr, tuple)
-    if len(node.attr) != source.type.rank:
-        yield f"{len(node.attr)} addresses for {source.type.rank} axes"
+    yield from _addresses(node, walked=node.shape, addressed=node.inputs[0].shape)
+
+
+def _scatter(node: Node) -> Problems:
+    if not node.inputs:
+        yield "has no value"
         return
-    for index in indices:
-        if index.shape != node.shape or index.type.dtype.kind is not Kind.INT:
+    yield from _view(node)
+    yield from _addresses(node, walked=node.inputs[0].shape, addressed=node.shape)
+    assert isinstance(node.attr, tuple)
+    kept = [a.axis for a in node.attr if isinstance(a, Address) and a.axis is not None]
+    if len(set(kept)) != len(kept):
+        yield "an axis of the value is two of the result"
+
+
+def _addresses(node: Node, walked: tuple[Dim, ...], addressed: tuple[Dim, ...]) -> Problems:
+    """Of a loop over `walked` that reads or writes memory of the shape `addressed`."""
+    assert isinstance(node.attr, tuple)
+    if len(node.attr) != len(addressed):
+        yield f"{len(node.attr)} addresses for {len(addressed)} axes"
+        return
+    for index in node.inputs[1:]:
+        if index.shape != walked or index.type.dtype.kind is not Kind.INT:
             yield f"an index operand is {index.type}"
-    for address, size in zip(node.attr, source.shape):
+    for address, size in zip(node.attr, addressed):
         assert isinstance(address, Address)
-        yield from _address(address, size, node)
-
-
-def _address(address: Address, size: Dim, node: Node) -> Problems:
-    if (address.axis is None) == (address.operand is None):
-        yield "an address has either an axis or an operand"
-    elif address.operand is not None and not 0 < address.operand < len(node.inputs):
-        yield f"there is no index operand {address.operand}"
-    elif address.axis is not None:
-        if not 0 <= address.axis < node.type.rank:
-            yield f"there is no axis {address.axis}"
-        elif _surely(size - node.shape[address.axis], -1):
-            yield f"axis {address.axis} is longer than the source"
+        if (address.axis is None) == (address.operand is None):
+            yield "an address has either an axis or an operand"
+        elif address.operand is not None and not 0 < address.operand < len(node.inputs):
+            yield f"there is no index operand {address.operand}"
+        elif address.axis is not None:
+            if not 0 <= address.axis < len(walked):
+                yield f"there is no axis {address.axis}"
+            elif _surely(size - walked[address.axis], -1):
+                yield f"axis {address.axis} is longer than what is addressed"
 
 
 def _reduction(node: Node) -> Problems:
@@ -495,6 +507,7 @@ _ROWS: dict[Op, _Row] = {
     Op.PAD: _Row(_tuple_of(int), _pad),
     Op.CONCAT: _Row(_is(int), _concat),
     Op.GATHER: _Row(_tuple_of(Address), _gather),
+    Op.SCATTER_ADD: _Row(_tuple_of(Address), _scatter, _NUMBER.kinds),
     **dict.fromkeys((Op.SUM, Op.PROD), _Row(_tuple_of(int), _reduction, _NUMBER.kinds)),
     **dict.fromkeys((Op.MAX, Op.MIN, Op.ARGMAX, Op.ARGMIN), _REDUCTION),
     **dict.fromkeys((Op.ANY, Op.ALL), _Row(_tuple_of(int), _reduction, frozenset((Kind.BOOL,)))),

@@ -124,7 +124,10 @@ def _operands(statement: Stmt) -> Iterator[str]:
                 yield mask
         case Position(_, index):
             yield from _computed(index)
-        case Store() | Accumulate() | Scan() | AccumulateInto():
+        case Accumulate() | Scan():
+            yield statement.value
+        case Store(index=index) | AccumulateInto(index=index):
+            yield from _computed(index)
             yield statement.value
 
 

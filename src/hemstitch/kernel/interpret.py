@@ -63,7 +63,7 @@ from hemstitch.kernel.nodes import (
 )
 
 GARBAGE = 0x55  # every byte of fresh scratch that holds no floats; those are NaN
-NOBODY, SEVERAL = -1, -2
+NOBODY, SEVERAL, ATOMIC = -1, -2, -3  # in place of a task
 
 
 def run(
@@ -360,6 +360,7 @@ class _Task:
 
     def _accumulate_into(self, statement: AccumulateInto) -> None:
         buffer, index, positions = statement.buffer, statement.index, statement.positions
+        owner, self.owner = self.owner, ATOMIC if statement.atomic else self.owner
         old: tuple[Array, ...] = (self._read(buffer, index, None),)
         new: tuple[Array, ...] = (self.values[statement.value],)
         if positions is not None and statement.order is not None:
@@ -369,6 +370,7 @@ class _Task:
         self._write(buffer, index, result[0])
         if positions is not None:
             self._write(positions, index, result[1])
+        self.owner = owner
 
     # --- memory
 

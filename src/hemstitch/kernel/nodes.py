@@ -173,6 +173,7 @@ class AccumulateInto:
     """buffer[index] = op(buffer[index], value): an accumulator that lives in memory.
 
     For ARGMAX and ARGMIN `positions` is the buffer of the indices and `order` the value's index.
+    `atomic`: in one step, as other tasks add to the same element in this phase.
     """
 
     buffer: Buffer
@@ -182,6 +183,7 @@ class AccumulateInto:
     value: str
     positions: Buffer | None = None
     order: str | None = None
+    atomic: bool = False
 
 
 @dataclass(frozen=True, slots=True)

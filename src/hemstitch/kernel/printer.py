@@ -104,8 +104,9 @@ def text(statement: Stmt) -> str:  # noqa: C901, PLR0911, PLR0912  one line for 
             return f"{accumulator} <- {value}{f' at {where}' if where is not None else ''}"
         case Finish(name, accumulator, position_name):
             return f"{name}{f', {position_name}' if position_name else ''} = {accumulator}"
-        case AccumulateInto(buffer, index, op, dtype, value, positions, order):
+        case AccumulateInto(buffer, index, op, dtype, value, positions, order, atomic):
             at = f" at {order} in {positions.name}" if positions is not None else ""
+            at += ", atomic" if atomic else ""
             return f"{buffer.name}[{index}] <- {op.value}.{dtype} {value}{at}"
         case Check(condition, why):
             return f"check {condition}  # {why}"

@@ -119,12 +119,10 @@ class _Buffers:
         where = f"{text(statement)}: {buffer.name}"
         if buffer.role is Role.TASK and buffer not in filled:
             raise _wrong(self.kernel, f"{where} is read before it is written in this nest")
-        if buffer.role is not Role.SHARED:
-            return
         if isinstance(statement, AccumulateInto):
-            if buffer not in filled:
+            if buffer not in (before if statement.atomic else filled):
                 raise _wrong(self.kernel, f"{where} is added to before it is cleared")
-        elif buffer not in before and buffer not in alone:
+        elif buffer.role is Role.SHARED and buffer not in before and buffer not in alone:
             raise _wrong(self.kernel, f"{where} is not written in an earlier phase")
 
     def _check_written(self, buffer: Buffer, statement: Stmt) -> None:

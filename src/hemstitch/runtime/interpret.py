@@ -310,17 +310,31 @@ def _concat(machine: _Machine, node: Node, operands: Sequence[Tensor]) -> Tensor
 
 def _gather(machine: _Machine, node: Node, operands: Sequence[Tensor]) -> Tensor:
     source, shape = operands[0], machine.shape(node)
+    return source[_places(node, operands, shape, source.shape)].expand(shape)
+
+
+def _scatter_add(machine: _Machine, node: Node, operands: Sequence[Tensor]) -> Tensor:
+    value, shape = _compute_form(operands[0]), machine.shape(node)
+    places = _places(node, operands, tuple(value.shape), shape)
+    sums = value.new_zeros(shape).index_put(places, value, accumulate=True) if shape else value
+    return sums.to(machine.dtype(node.type.dtype))
+
+
+def _places(
+    node: Node, operands: Sequence[Tensor], walked: tuple[int, ...], addressed: Sequence[int]
+) -> tuple[Tensor, ...]:
+    """The indices along the axes of `addressed` that a loop over `walked` reads or writes at."""
     addresses: Any = node.attr
-    index = tuple(
-        _index_along(address.axis, shape, source.device)
+    found = tuple(
+        _index_along(address.axis, walked, operands[0].device)
         if address.operand is None
         else operands[address.operand].long()
         for address in addresses
     )
-    for axis, (along, size) in enumerate(zip(index, source.shape)):
+    for axis, (along, size) in enumerate(zip(found, addressed)):
         if bool(((along < 0) | (along >= size)).any()):
             raise IndexError(f"index out of range along axis {axis}, which has {size} elements")
-    return source[index].expand(shape)
+    return found
 
 
 # --- reductions
@@ -497,6 +511,7 @@ RULES: dict[Op, Rule] = {
     Op.PAD: _pad,
     Op.CONCAT: _concat,
     Op.GATHER: _gather,
+    Op.SCATTER_ADD: _scatter_add,
     Op.SUM: _reduction(_sum),
     Op.PROD: _reduction(_prod),
     Op.MAX: _reduction(_extreme(torch.amax, "min")),

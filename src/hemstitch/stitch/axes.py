@@ -9,12 +9,12 @@ Axes that cannot be told apart (y + y.T) are a refusal, not a guess.
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hemstitch.ir.dims import Dim, divides, product, quotient
 from hemstitch.ir.graph import Address, Node, Op, Range
-from hemstitch.ir.ops import is_elementwise, is_reduction, is_scan, is_view
+from hemstitch.ir.ops import is_elementwise, is_reduction, is_scan, is_scatter, is_view
 from hemstitch.kernel.index import Axis, Index, at
 from hemstitch.stitch.refusal import Refused
 from hemstitch.stitch.views import Indices, is_even
@@ -113,7 +113,7 @@ class Unification:
         self._forest = _Forest()
         self._members = frozenset(members)
         self._slots: dict[Node, Slots] = {}
-        self._reduced: dict[Node, Slots] = {}
+        self._walked: dict[Node, Slots] = {}
         self._contracted: dict[Node, Slot | None] = {}
         self._in_memory = leaves
         self._leaves: list[tuple[Node, Slots]] = []
@@ -130,7 +130,7 @@ class Unification:
         self._check()
         self.domain = {node: self._domain(slots) for node, slots in self._slots.items()}
         self.stored = {node: self._domain(slots) for node, slots in self._stores.items()}
-        self.operand = {node: self._domain(self._operand_slots(node)) for node in self._reduced}
+        self.operand = {node: self._domain(slots) for node, slots in self._walked.items()}
         self.operand |= {node: self.domain[node] for node in members if is_scan(node.op)}
         self.contracted = {node: self._domain((k,)) for node, k in self._contracted.items()}
         for node, k in self._contracted.items():
@@ -144,14 +144,15 @@ class Unification:
     def _relate_operands(self, node: Node) -> None:
         slots = self._slots[node]
         if is_reduction(node.op):
-            (operand,) = node.inputs
             axes = node.attr
             assert isinstance(axes, tuple)
-            self._reduced[node] = tuple(
-                self._forest.new(size) if axis in axes and size != 1 else None
-                for axis, size in enumerate(operand.shape)
-            )
-            self._relate(operand, self._operand_slots(node))
+            kept = (axis for axis in range(node.inputs[0].type.rank) if axis not in axes)
+            self._walk(node, dict(zip(kept, slots)))
+        elif is_scatter(node.op):
+            addresses = node.attr
+            assert isinstance(addresses, tuple)
+            places = (a.axis for a in addresses if isinstance(a, Address))
+            self._walk(node, {axis: s for axis, s in zip(places, slots) if axis is not None})
         elif node.op is Op.GATHER:
             addresses = node.attr
             assert isinstance(addresses, tuple)
@@ -175,13 +176,12 @@ class Unification:
             for operand in node.inputs:
                 self._relate(operand, slots)
 
-    def _operand_slots(self, node: Node) -> Slots:
-        """Slots of a reduction's operand: kept axes are the result's, in order."""
-        kept = iter(self._slots[node])
-        axes = node.attr
-        assert isinstance(axes, tuple)
-        reduced = self._reduced[node]
-        return tuple(reduced[axis] if axis in axes else next(kept) for axis in range(len(reduced)))
+    def _walk(self, node: Node, kept: Mapping[int, Slot | None]) -> None:
+        """What a reduction's operands have in common: `kept` axes are the result's."""
+        fresh = enumerate(self._fresh(node.inputs[0].shape))
+        self._walked[node] = tuple(kept.get(axis, slot) for axis, slot in fresh)
+        for operand in node.inputs:
+            self._relate(operand, self._walked[node])
 
     def _relate(self, node: Node, slots: Slots) -> None:
         """`node` is read at `slots`: carry that down its views to the value below."""
@@ -281,9 +281,9 @@ class Unification:
     # --- results
 
     def _all_slots(self) -> list[Slots]:
-        reductions = [self._operand_slots(node) for node in self._reduced]
         products = [(*self._slots[node], k) for node, k in self._contracted.items()]
-        return [*self._slots.values(), *self._stores.values(), *reductions, *products]
+        walked = self._walked.values()
+        return [*self._slots.values(), *self._stores.values(), *walked, *products]
 
     def _atoms(self, slots: Slots) -> list[Slot]:
         return [atom for slot in slots if slot is not None for atom in self._forest.atoms(slot)]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hemstitch.ir.dims import Dim, evaluate
 from hemstitch.ir.graph import Address, Node, Op
-from hemstitch.ir.ops import OPS, OpClass, combines, is_view
+from hemstitch.ir.ops import OPS, OpClass, combines, is_scatter, is_view
 from hemstitch.ir.types import contiguous_strides
 from hemstitch.kernel.index import Computed, Index, Window, at
 from hemstitch.stitch.axes import Domain
@@ -98,7 +98,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Root:
-    """What gets a loop of its own: a reduction or scan, or a write."""
+    """What gets a loop of its own: a reduction or scan, or a write; a sum by index is both."""
 
     value: Node  # what is computed inside the loop; of a product the left operand
     reduction: Node | None
@@ -108,6 +108,10 @@ class Root:
     def values(self) -> tuple[Node, ...]:
         """All that it reads."""
         return (self.value,) if self.reduction is None else self.reduction.inputs
+
+
+def is_scatter_root(root: Root) -> bool:
+    return root.reduction is not None and is_scatter(root.reduction.op)
 
 
 def through_memory(group: Group) -> list[Group]:
@@ -128,6 +132,7 @@ _WORK = frozenset(
         OpClass.GATHER,
         OpClass.REDUCTION,
         OpClass.SCAN,
+        OpClass.SCATTER,
         OpClass.CONTRACTION,
     }
 )
@@ -149,9 +154,12 @@ def roots(group: Group) -> list[Root]:
     reductions = [node for node in group.members if node in found]
     read = set(group.reads.values())
     writes = sorted(group.writes, key=lambda write: write.tensor in read)
+    own: dict[Node, list[Write]] = {node: [] for node in reductions if is_scatter(node.op)}
+    for write in writes:
+        own.get(write.value, []).append(write)
     return [
-        *(Root(node.inputs[0], node, None) for node in reductions),
-        *(Root(write.value, None, write) for write in writes),
+        *(Root(n.inputs[0], n, write) for n in reductions for write in own.get(n) or (None,)),
+        *(Root(write.value, None, write) for write in writes if write.value not in own),
     ]
 
 
@@ -211,8 +219,7 @@ def operands(
     elif node.op is Op.GATHER:
         for index in node.inputs[1:]:
             yield index, indices
-        names = [Computed(f"?{k}", 1) for k in range(len(node.inputs))]
-        yield node.inputs[0], gathered(node, indices, names)
+        yield node.inputs[0], addressed(node, indices, unknown(node))
     elif node.op is Op.DOT:
         yield from zip(node.inputs, factors(indices, *contracted[node].indices))
     else:
@@ -264,8 +271,14 @@ def parts(node: Node, indices: Indices) -> list[Indices]:
     return found
 
 
-def gathered(node: Node, indices: Indices, values: list[Computed]) -> Indices:
-    """GATHER: the index into the source; values[k] stands for input k."""
+def unknown(node: Node) -> list[Computed]:
+    """Stand for the values of its inputs, where only the other indices matter."""
+    return [Computed(f"?{k}", 1) for k in range(len(node.inputs))]
+
+
+def addressed(node: Node, indices: Indices, values: Sequence[Computed]) -> Indices:
+    """GATHER: the index into the source; SCATTER_ADD: into the result. values[k] stands for
+    input k."""
     assert isinstance(node.attr, tuple)
     found: list[Index] = []
     for address in node.attr:

@@ -15,7 +15,7 @@ from hemstitch.ir.dims import Dim, quotient
 from hemstitch.ir.graph import Node
 from hemstitch.kernel.index import Axis, Index, Variable, at
 from hemstitch.stitch.combine import seconds as combining_seconds
-from hemstitch.stitch.group import Group
+from hemstitch.stitch.group import Group, is_scatter_root
 from hemstitch.stitch.machine import Machine
 from hemstitch.stitch.products import Product, product_mapping
 from hemstitch.stitch.refusal import Refused
@@ -37,7 +37,7 @@ def choose(
 ) -> Iterator[tuple[Mapping, list[Shape]]]:
     """Mappings, each with the roots that follow it (AStitch's dominants): those for products of
     matrices first, then by the largest root."""
-    left = list(shapes)
+    left = [shape for shape in shapes if not is_scatter_root(shape.root)]
     while left:
         needed = {node for shape in left for node in shape.products}
         open_ = [product for product in products if product.node in needed]

@@ -34,7 +34,9 @@ from hemstitch.stitch.combine import combine
 from hemstitch.stitch.group import (
     Group,
     Root,
+    addressed,
     computed_below,
+    is_scatter_root,
     leaf_below,
     operands,
     reductions_below,
@@ -265,7 +267,9 @@ class NestBuilder(Values):
                 continue
             domain = domain_of(root, self.schedule.unification)
             name = self.value(root.value, domain.indices)
-            if root.write is not None:
+            if is_scatter_root(root):
+                self._add_by_index(root, domain, name)
+            elif root.write is not None:
                 self._emit(Store(*self._destination(root), name))
             elif self._depth(order, root) < len(order):
                 self._accumulate(root, domain, name)
@@ -273,6 +277,28 @@ class NestBuilder(Values):
                 assert root.reduction is not None
                 self._result(order, root, name, self._arg_order(root, domain))
         self.kept |= {node: self.staged.get(node) for node in keep}
+
+    def _add_by_index(self, root: Root, domain: Domain, name: str) -> None:
+        node, write = root.reduction, root.write
+        assert node is not None and write is not None
+        found = self._indices_of(node, domain.indices, node.shape, None)
+        if any(self.level_of[index.name] == len(self.scopes) - 1 for index in found[1:]):
+            raise Refused("scatter", "each lane would go to a place of its own")
+        place = linear(addressed(node, domain.indices, found), write.strides).shifted(write.offset)
+        buffer, dtype = self.buffers.output(write.tensor), node.type.dtype.compute
+        add = AccumulateInto(
+            *(buffer, self._final(place), Op.SUM, dtype, name), atomic=self.mapping.atomic
+        )
+        self._emit(add)
+
+    def _fill_by_index(self, root: Root) -> None:
+        """With zeros what this row adds to, if no phase before has done that for all."""
+        node, write = root.reduction, root.write
+        assert node is not None and write is not None
+        if not self.mapping.atomic:
+            place = linear(self._domain(node).indices, write.strides).shifted(write.offset)
+            buffer = self.buffers.output(write.tensor)
+            self._fill(1, self._row_axes(node), buffer, None, node, self._final(place))
 
     def _destination(self, root: Root) -> tuple[Buffer, Index]:
         """Where a write puts the elements of its own loop's index."""
@@ -423,6 +449,9 @@ class NestBuilder(Values):
         """Set the accumulators in memory that this loop adds to, to the reduction's identity."""
         for root in roots:
             node = root.reduction
+            if is_scatter_root(root):
+                self._fill_by_index(root)
+                continue
             target = None if node is None else self._memory_accumulator(order, root)
             if node is None or target is None:
                 continue

@@ -16,13 +16,22 @@ from hemstitch.ir.graph import Node
 from hemstitch.stitch.axes import Unification
 from hemstitch.stitch.combine import pays
 from hemstitch.stitch.fold import Folding
-from hemstitch.stitch.group import Group, Root, reductions_below, reductions_of, roots
+from hemstitch.stitch.group import (
+    Group,
+    Root,
+    Write,
+    is_scatter_root,
+    reductions_below,
+    reductions_of,
+    roots,
+)
 from hemstitch.stitch.machine import Machine
 from hemstitch.stitch.mapping import choose
 from hemstitch.stitch.online import LONGEST_ROW
 from hemstitch.stitch.products import products_of
 from hemstitch.stitch.refusal import Refused
 from hemstitch.stitch.scans import is_read_in_place
+from hemstitch.stitch.scatters import scatter_mappings
 from hemstitch.stitch.shape import Mapping, Shape, shapes_of
 
 
@@ -72,6 +81,12 @@ class Schedule:
         made = [root.reduction for root, place in self.places.items() if place.phase + 1 == phase]
         return [node for node in made if node in self.combined]
 
+    def filled_in(self, phase: int) -> list[Write]:
+        """With zeros, for what the next phase adds."""
+        roots = [root for root, place in self.places.items() if place.phase == phase + 1]
+        atomic = (root for root in roots if self.mappings[self.places[root].nest].atomic)
+        return [root.write for root in atomic if root.write is not None]
+
     def at(self, nest: int, phase: int) -> list[Root]:
         return [r for r, place in self.places.items() if (place.nest, place.phase) == (nest, phase)]
 
@@ -85,17 +100,15 @@ def schedule(group: Group, machine: Machine) -> Schedule:
     mappings: list[Mapping] = []
     nest_of: dict[Root, int] = {}
     products = products_of(group, unification, folding)
-    for mapping, followers in choose(group, shapes, products, machine):
+    for mapping, followers in (
+        *choose(group, shapes, products, machine),
+        *scatter_mappings(group, shapes, unification, folding, machine),
+    ):
         nest_of |= {shape.root: len(mappings) for shape in followers}
         mappings.append(mapping)
     by_root = {shape.root: shape for shape in shapes}
     root_of = {root.reduction: root for root in found if root.reduction is not None}
-    partial = {
-        node
-        for node, root in root_of.items()
-        if set(mappings[nest_of[root]].rows)
-        & set(mappings[nest_of[root]].placed(by_root[root].reduced))
-    }
+    partial = {n for n, r in root_of.items() if _is_partial(by_root[r], mappings[nest_of[r]])}
     members, reductions = frozenset(group.members), reductions_of(group)
     below = {root: reductions_below(root.values, members, reductions) for root in found}
     once = {root: mappings[nest] for root, nest in nest_of.items() if mappings[nest].once}
@@ -125,6 +138,7 @@ def schedule(group: Group, machine: Machine) -> Schedule:
             why = f"rows of {mapping.once.extent}, at most {LONGEST_ROW} stay in registers"
             raise Refused("product", why)
     _delay_replacements(group, by_root, places)
+    _delay_atomic(mappings, places)
     schemes = {node: Scheme.PARTIAL if node in partial else Scheme.REGIONAL for node in root_of}
     for root in found:
         for node in below[root] - partial:
@@ -135,6 +149,12 @@ def schedule(group: Group, machine: Machine) -> Schedule:
         *(unification, folding, tuple(mappings), by_root, places, schemes, root_of),
         *(combined, follows),
     )
+
+
+def _is_partial(shape: Shape, mapping: Mapping) -> bool:
+    """Whether each task has a part of every sum; one by index lies in memory whole."""
+    is_cut = bool(set(mapping.rows) & set(mapping.placed(shape.reduced)))
+    return is_cut and not is_scatter_root(shape.root)
 
 
 def _combined(
@@ -173,6 +193,13 @@ def _delay_replacements(
             phase += 1
         same = [p for p in places.values() if (p.nest, p.phase) == (place.nest, phase)]
         places[root] = Place(place.nest, phase, max((p.stage for p in same), default=0))
+
+
+def _delay_atomic(mappings: Sequence[Mapping], places: dict[Root, Place]) -> None:
+    """What tasks add to together is filled with zeros in a phase before."""
+    for root, place in places.items():
+        if mappings[place.nest].atomic:
+            places[root] = Place(place.nest, max(1, place.phase), place.stage)
 
 
 def _places(

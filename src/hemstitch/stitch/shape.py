@@ -18,11 +18,14 @@ from hemstitch.stitch.group import (
     Group,
     Root,
     Tensor,
+    addressed,
     factors,
+    is_scatter_root,
     leaf_below,
     operands,
     reductions_below,
     reductions_of,
+    unknown,
 )
 from hemstitch.stitch.views import Indices
 
@@ -34,13 +37,14 @@ class Mapping:
     """`rows`: outermost first. `order`: all other axes in loop order, the lane axis last.
 
     `split`: the lane axis as outer block * inner size + inner, where it was cut. `once`: the lane
-    axis, where no row of it can be walked a second time.
+    axis, where no row of it can be walked a second time. `atomic`: rows add to the same elements.
     """
 
     rows: tuple[Axis, ...]
     order: tuple[Axis, ...]
     split: dict[Variable, Index] = field(default_factory=dict)
     once: Axis | None = None
+    atomic: bool = False
 
     def placed(self, axes: Iterable[Axis]) -> list[Axis]:
         found: list[Axis] = []
@@ -165,7 +169,10 @@ def _own(root: Root, domain: Domain) -> dict[tuple[object, Index], None]:
     """The addresses of what a root itself writes, or compares the positions of."""
     found: dict[tuple[object, Index], None] = {}
     if root.write is not None:
-        found[root.write, linear(domain.indices, root.write.strides)] = None
+        indices = domain.indices
+        if root.reduction is not None:
+            indices = addressed(root.reduction, indices, unknown(root.reduction))
+        found[root.write, linear(indices, root.write.strides)] = None
     if root.reduction is not None and root.reduction.op in ARG:
         found[root.reduction, arg_position(root.reduction, domain)] = None
     if root.reduction is not None and is_scan(root.reduction.op):
@@ -187,7 +194,8 @@ def _touched(
     ahead: dict[Node, None] = {}
     flops = 1
     seen: set[tuple[Node, Indices]] = set()
-    work = [(root.value, domain.indices)]
+    along = root.values if is_scatter_root(root) else (root.value,)
+    work = [(node, domain.indices) for node in along]
     for product in group.along & {root.reduction}:
         products[product] = None
         flops += OPS[Op.DOT].flops * group.hint(product.shape[-1])

@@ -15,6 +15,7 @@ from hemstitch.stitch.machine import Machine
 from hemstitch.stitch.nest import NestBuilder
 from hemstitch.stitch.online import walked_once
 from hemstitch.stitch.refusal import Refused
+from hemstitch.stitch.scatters import filling_nest
 from hemstitch.stitch.schedule import schedule
 from hemstitch.stitch.tiles import tiled
 
@@ -55,6 +56,7 @@ def stitch(groups: Sequence[Group], machine: Machine, name: str) -> Stitched:
                     if machine.crosses_in_tiles:
                         built = tiled(built, buffers, machine)
                     phases[phase].append(built)
+            phases[phase].extend(filling_nest(buffers, w) for w in scheduled.filled_in(phase))
             for node in scheduled.combined_in(phase):
                 phases[phase].append(combining_nest(buffers, node, machine))
     if len(phases) > 1 and not machine.meets:

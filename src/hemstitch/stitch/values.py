@@ -28,8 +28,8 @@ from hemstitch.stitch.buffers import Buffers, NestKey
 from hemstitch.stitch.group import (
     INLINE,
     Group,
+    addressed,
     factors,
-    gathered,
     leaf_below,
     padded,
     parts,
@@ -200,14 +200,21 @@ class Values(Scopes, ABC):
 
     def _gather(self, node: Node, indices: Indices, mask: str | None) -> str:
         source = node.inputs[0]
+        found = self._indices_of(node, indices, source.shape, mask)
+        return self.value(source, addressed(node, indices, found), mask)
+
+    def _indices_of(
+        self, node: Node, indices: Indices, shape: tuple[Dim, ...], mask: str | None
+    ) -> list[Computed]:
+        """The values of a node's index operands, within `shape`, by their place among inputs."""
         found = [Computed("", 0)]
-        extents = {a.operand: d for a, d in zip(_addresses(node), source.shape) if a.operand}
+        extents = {a.operand: d for a, d in zip(_addresses(node), shape) if a.operand}
         for operand, index in enumerate(node.inputs[1:], start=1):
             name = self.value(index, indices, mask)
             if index.type.dtype is not DType.I64:
                 name = self._let(Op.CAST, (name,), index.type.dtype, DType.I64)
             found.append(Computed(self._checked(name, extents[operand], mask), extents[operand]))
-        return self.value(source, gathered(node, indices, found), mask)
+        return found
 
     def _dot(self, node: Node, indices: Indices, mask: str | None) -> str:
         """The loop that adds a product up, where its columns are the lanes around it."""

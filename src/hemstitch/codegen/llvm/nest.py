@@ -420,6 +420,7 @@ class NestPrinter:
             self._set(statement.position_name, [result[1] for result in results])
 
     def _accumulate_into(self, statement: nodes.AccumulateInto, copy: int) -> None:
+        assert not statement.atomic, "tasks of a processor add to elements of their own"
         buffer, index, positions = statement.buffer, statement.index, statement.positions
         new: tuple[Value, ...] = (self._get(statement.value, copy),)
         old: tuple[Value, ...] = (self._read(buffer, index, copy, None),)

@@ -90,6 +90,20 @@ class Memory:
         )
         scope.writer.line(line, stores=buffer)
 
+    def adding(self, buffer: Buffer, address: Value, value: Value) -> None:
+        """In one step with what other programs add to the same elements; in any order, since only
+        a later phase reads the sums. Every row of the tile adds, be it to the same place."""
+        scope, whole = self.scope, Value("", rows=True, lanes=True)
+        scope.buffers[buffer] = None
+        self.stored.add(buffer)
+        place = self._pointer(buffer, address)
+        if scope.size_of(address) != scope.size_of(whole):
+            place += f" + tl.zeros({scope.shape(whole)}, tl.int32)"
+        mask = scope.mask(whole)
+        masked = f", mask={mask}" if mask else ""
+        line = f'tl.atomic_add({place}, {value.text}{masked}, sem="relaxed")'
+        scope.writer.line(line, stores=buffer)
+
     def _address(self, buffer: Buffer, index: Index) -> Value:
         found = self.scope.index(index)
         is_own = buffer in self.own and self.scope.rows > 1

@@ -185,6 +185,9 @@ class Reductions:
         """Read, combine, write; rows that share the place are combined before."""
         scope, memory = self.scope, self.memory
         address = scope.index(statement.index)
+        if statement.atomic:
+            memory.adding(statement.buffer, address, scope.names[statement.value])
+            return
         op, dtype = statement.op, statement.dtype
         buffers = [statement.buffer]
         values = [scope.names[statement.value]]

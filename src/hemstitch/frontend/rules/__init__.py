@@ -15,6 +15,7 @@ from hemstitch.frontend.rules.indexing import INDEXING
 from hemstitch.frontend.rules.normalization import NORMALIZATION
 from hemstitch.frontend.rules.pointwise import POINTWISE
 from hemstitch.frontend.rules.reductions import REDUCTIONS
+from hemstitch.frontend.rules.scattering import SCATTERING
 from hemstitch.frontend.rules.views import VIEWS
 
 NAMED: dict[str, Rule] = {
@@ -24,6 +25,7 @@ NAMED: dict[str, Rule] = {
     **NORMALIZATION,
     **VIEWS,
     **INDEXING,
+    **SCATTERING,
     **CREATION,
 }
 

@@ -1,16 +1,14 @@
-"""Rules for reading by index tensors, and for the scatters that are a comparison of indices."""
+"""Rules for reading by index tensors."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from hemstitch.frontend.context import Context, NotHandled, Rule, axis_of
-from hemstitch.frontend.values import Value, broadcast_shape, equal, where
+from hemstitch.frontend.values import Value, broadcast_shape, where
 from hemstitch.ir.dims import Dim
 from hemstitch.ir.graph import Address
 from hemstitch.ir.types import DType, Kind
-
-MAX_WRITES = 8  # indices per line up to which a scatter is that many comparisons
 
 
 def _gather_at(
@@ -54,7 +52,15 @@ def _gather(c: Context, x: Value, dim: int, index: Value, *, sparse_grad: bool =
 
 
 def _index(c: Context, x: Value, indices: tuple[Value | None, ...]) -> Value:
-    """Indexed axes become those of the broadcast index: in place if adjacent, else in front."""
+    places, _ = places_of(x.shape, indices)
+    return _gather_at(c, x, places, c.shape)
+
+
+def places_of(
+    shape: tuple[Dim, ...], indices: tuple[Value | None, ...]
+) -> tuple[dict[int, Value | int], tuple[Dim, ...]]:
+    """Where x[indices] has each axis of x, whose shape is given, and its own shape: indexed axes
+    become those of the broadcast index, in place if adjacent, else in front."""
     given = {axis: index for axis, index in enumerate(indices) if index is not None}
     if any(index.dtype.kind is not Kind.INT or index.dtype is DType.U8 for index in given.values()):
         raise NotHandled
@@ -62,17 +68,18 @@ def _index(c: Context, x: Value, indices: tuple[Value | None, ...]) -> Value:
     axes = sorted(given)
     adjacent = axes == list(range(axes[0], axes[-1] + 1))
     front = axes[0] if adjacent else 0
-    free = [axis for axis in range(x.rank) if axis not in given]
+    free = [axis for axis in range(len(shape)) if axis not in given]
     behind = len(free) - front
     places: dict[int, Value | int] = {
-        axis: _wrapped(index, x.shape[axis]).reshape(
+        axis: _wrapped(index, shape[axis]).reshape(
             (1,) * (len(block) - index.rank) + index.shape + (1,) * behind
         )
         for axis, index in given.items()
     }
     for position, axis in enumerate(free):
         places[axis] = position if position < front else position + len(block)
-    return _gather_at(c, x, places, c.shape)
+    kept = [shape[axis] for axis in free]
+    return places, (*kept[:front], *block, *kept[front:])
 
 
 def _wrapped(index: Value, size: Dim) -> Value:
@@ -86,46 +93,6 @@ def _take_along(c: Context, x: Value, index: Value, dim: int | None = None) -> V
     return _gather(c, x, dim, index)
 
 
-def _hits(c: Context, x: Value, dim: int, index: Value) -> tuple[int, list[Value]]:
-    """For each of a scatter's few indices per line: where it writes, which is where the line's own
-    index equals it."""
-    axis = axis_of(dim, x.rank)
-    if not x.rank or index.rank != x.rank:
-        raise NotHandled
-    count = index.shape[axis]
-    whole_lines = index.shape == (*x.shape[:axis], count, *x.shape[axis + 1 :])
-    if not whole_lines or not isinstance(count, int) or count > MAX_WRITES:
-        raise NotHandled
-    places = c.iota(x.shape, axis)
-    return axis, [equal(places, index.slice(axis, k, 1)) for k in range(count)]
-
-
-def _scatter(c: Context, x: Value, dim: int, index: Value, source: Any, **reduction: Any) -> Value:
-    if reduction:
-        raise NotHandled
-    axis, hits = _hits(c, x, dim, index)
-    for k, hit in enumerate(hits):
-        x = where(hit, _line_part(source, index, axis, k), x).cast(c.dtype)
-    return x
-
-
-def _scatter_add(c: Context, x: Value, dim: int, index: Value, source: Value) -> Value:
-    axis, hits = _hits(c, x, dim, index)
-    for k, hit in enumerate(hits):
-        x = x + where(hit, _line_part(source, index, axis, k), 0)
-    return x
-
-
-def _line_part(source: Any, index: Value, axis: int, k: int) -> Any:
-    """What the k-th index of each line writes."""
-    if not isinstance(source, Value) or not source.rank:
-        return source
-    part = source.slice(axis, k, 1)
-    if part.shape != (*index.shape[:axis], 1, *index.shape[axis + 1 :]):
-        raise NotHandled
-    return part
-
-
 INDEXING: dict[str, Rule] = {
     "embedding": _embedding,
     "index_select": _index_select,
@@ -133,7 +100,4 @@ INDEXING: dict[str, Rule] = {
     "index.Tensor": _index,
     "_unsafe_index.Tensor": _index,
     "take_along_dim": _take_along,
-    "scatter.value": _scatter,
-    "scatter.src": _scatter,
-    "scatter_add": _scatter_add,
 }
