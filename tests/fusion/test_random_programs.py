@@ -3,14 +3,16 @@ of tasks, and so does their machine code."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hemstitch.passes.pipeline import optimize
 from hemstitch.runtime import interpret
-from hemstitch.stitch.machine import generic_cpu
+from hemstitch.stitch.machine import generic_cpu, generic_gpu
 from tests.compiled import assert_close, execute, has_halves, simulate
 from tests.programs import Program, arguments_for, hasty
 
@@ -19,6 +21,7 @@ EXACT = 1e-9  # both in float64
 ROUNDED = 1e-4
 HALVES = 3e-2
 SEEDS = st.integers(0, 1 << 40)
+COMBINING = ("scanning", "scattering")
 
 
 def program_of(random, **kinds):
@@ -38,8 +41,19 @@ def kinds_of(random):
 @settings(max_examples=200, deadline=None)
 @given(SEEDS)
 def test_kernels_mean_what_the_graph_means(seed):
+    check_kernels(seed)
+
+
+@pytest.mark.parametrize("loops", COMBINING)
+@settings(max_examples=120, deadline=None)
+@given(seed=SEEDS)
+def test_so_do_kernels_with_scans_or_sums_by_index(loops, seed):
+    check_kernels(seed, **{loops: True})
+
+
+def check_kernels(seed, **kinds):
     random = Random(seed)
-    graph, sizes, arguments = program_of(random, **kinds_of(random))
+    graph, sizes, arguments = program_of(random, **kinds_of(random), **kinds)
     threads = random.choice((1, 2, 8))
     order = random.sample(range(threads), threads)
     found = simulate(
@@ -50,6 +64,20 @@ def test_kernels_mean_what_the_graph_means(seed):
         planner=random.choice(PLANNERS),
         order=order,
         alone=random.random() < 0.5,
+    )
+    assert_close(found, interpret.run(graph, arguments, precise=True), EXACT)
+
+
+@settings(max_examples=40, deadline=None)
+@given(SEEDS)
+def test_so_do_sums_by_index_with_the_tasks_of_a_gpu(seed):
+    """Many add to the same elements, in any order."""
+    random = Random(seed)
+    graph, sizes, arguments = program_of(random, **kinds_of(random), scattering=True)
+    threads = random.choice((1, 2, 8))
+    found = simulate(
+        *(graph, arguments, sizes, replace(generic_gpu(), threads=threads)),
+        order=random.sample(range(threads), threads),
     )
     assert_close(found, interpret.run(graph, arguments, precise=True), EXACT)
 
@@ -73,3 +101,13 @@ def test_machine_code_does_what_the_graph_means(target):
         )
 
     check()
+
+
+@pytest.mark.parametrize("loops", COMBINING)
+@settings(max_examples=40, deadline=None, database=None)
+@given(seed=SEEDS)
+def test_so_does_that_of_scans_and_sums_by_index(loops, seed):
+    random = Random(seed)
+    graph, _, arguments = program_of(random, **kinds_of(random), **{loops: True})
+    found = execute(graph, arguments, planner=random.choice(PLANNERS))
+    assert_close(found, interpret.run(graph, arguments), HALVES if has_halves(graph) else ROUNDED)

@@ -2,62 +2,13 @@
 
 from __future__ import annotations
 
-from random import Random
-
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import hemstitch
 from hemstitch.frontend.capture import capture
-from hemstitch.passes.pipeline import optimize
-from hemstitch.runtime import interpret
-from hemstitch.stitch.machine import generic_cpu
-from tests.compiled import assert_close, execute, has_halves, simulate
-from tests.programs import Program, arguments_for, hasty
 
-PLANNERS = ("auto", "greedy", "beam", "conservative")
-EXACT, ROUNDED, HALVES = 1e-9, 1e-4, 3e-2
 STRICT = {"strict": True}
-
-
-def program_of(random):
-    program = Program(
-        random,
-        steps=random.randint(2, 10),
-        symbolic=random.random() < 0.3,
-        mutating=random.random() < 0.4,
-        empty=random.random() < 0.05,
-        scanning=True,
-    )
-    arguments = arguments_for(program.graph, program.sizes, random.randint(0, 1 << 30))
-    return optimize(program.graph, program.builder), program.sizes, arguments
-
-
-@settings(max_examples=120, deadline=None)
-@given(st.integers(0, 1 << 40))
-def test_kernels_mean_what_the_graph_means(seed):
-    random = Random(seed)
-    graph, sizes, arguments = program_of(random)
-    threads = random.choice((1, 2, 8))
-    found = simulate(
-        *(graph, arguments, sizes),
-        hasty(generic_cpu(threads, random.choice((4, 8, 16))), random),
-        planner=random.choice(PLANNERS),
-        order=random.sample(range(threads), threads),
-        alone=random.random() < 0.5,
-    )
-    assert_close(found, interpret.run(graph, arguments, precise=True), EXACT)
-
-
-@settings(max_examples=40, deadline=None, database=None)
-@given(st.integers(0, 1 << 40))
-def test_machine_code_does_what_the_graph_means(seed):
-    random = Random(seed)
-    graph, _, arguments = program_of(random)
-    found = execute(graph, arguments, planner=random.choice(PLANNERS))
-    assert_close(found, interpret.run(graph, arguments), HALVES if has_halves(graph) else ROUNDED)
 
 
 def cumulative(x):
