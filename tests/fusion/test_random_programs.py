@@ -46,6 +46,7 @@ def test_kernels_mean_what_the_graph_means(seed):
 
 @pytest.mark.parametrize("loops", COMBINING)
 @settings(max_examples=120, deadline=None)
+@example(seed=62276)  # of two dominants of one size, one gave its rows to the other
 @given(seed=SEEDS)
 def test_so_do_kernels_with_scans_or_sums_by_index(loops, seed):
     check_kernels(seed, **{loops: True})

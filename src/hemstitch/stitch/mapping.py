@@ -52,6 +52,7 @@ def choose(
         followers = [shape for shape in left if follows(shape, mapping)]
         if open_ and not any(shape.products for shape in followers):
             raise Refused("product", "nothing reads it row by row")
+        assert followers, "a mapping is made for one of them at least"
         yield mapping, followers
         left = [shape for shape in left if shape not in followers]
 
@@ -66,7 +67,7 @@ def _choose_one(
         dominant.axes, key=lambda axis: _lane_cost(group, dominant, axis, shapes, machine)
     )
     order = _memory_order(group, dominant, shapes, lane)
-    found = list(_candidates(group, order, shapes, machine))
+    found = list(_candidates(group, dominant, order, shapes, machine))
     if not machine.meets:
         found = [mapping for mapping in found if _is_whole(mapping, shapes)]
         has_rows = any(mapping.rows for mapping in found) or dominant.reduced >= set(dominant.axes)
@@ -128,14 +129,17 @@ def _memory_order(group: Group, dominant: Shape, shapes: Sequence[Shape], lane: 
 
 
 def _candidates(
-    group: Group, order: Sequence[Axis], shapes: Sequence[Shape], machine: Machine
+    group: Group,
+    dominant: Shape,
+    order: Sequence[Axis],
+    shapes: Sequence[Shape],
+    machine: Machine,
 ) -> Iterator[Mapping]:
     """Whole rows; one outer axis though it is reduced; rows and blocks of the lane axis; blocks.
     Of equals the first is taken: it walks memory in the longest steps."""
     lane = order[-1]
     reduced = frozenset().union(*(shape.reduced for shape in shapes))
-    dominant_axes = max(shapes, key=lambda shape: shape.volume).axes
-    outer = [axis for axis in order[:-1] if axis in dominant_axes]
+    outer = [axis for axis in order[:-1] if axis in dominant.axes]
     kept = tuple(axis for axis in outer if axis not in reduced)
     block, inner, split = _cut(group, lane, machine)
     options = dict.fromkeys([kept, *((axis,) for axis in outer), ()])
