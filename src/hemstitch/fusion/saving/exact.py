@@ -28,13 +28,13 @@ from hemstitch.fusion.search.exact import Solves
 from hemstitch.fusion.search.program import Program, Row, canonical
 from hemstitch.fusion.search.solver import Answer
 
-MOST_COLUMNS = 5000  # of one part; what is larger is decided by the heuristic
+MOST_COMPARED = 5000  # columns of one part: to tell whether larger ones are equal takes longer
 Key = tuple[Hashable, ...]
 Kernel = tuple[int | None, frozenset[int]]  # the operand that it is for, what it needs
 
 
 def decide(problem: Problem, solver: Solves, seconds: float) -> Decision:
-    """Parts that are too large, or not solved in time, are decided by the heuristic."""
+    """Parts that are not solved in time are decided by the heuristic."""
     deadline = time.monotonic() + seconds
     rough = heuristic.decide(problem)
     always = forced(problem)
@@ -44,10 +44,11 @@ def decide(problem: Problem, solver: Solves, seconds: float) -> Decision:
         columns = _Columns(problem, always, part)
         if not columns.has_choice:
             continue
-        answer = None
-        if len(columns.costs) <= MOST_COLUMNS and time.monotonic() < deadline:
-            program, order = canonical(columns.program())
-            answer = known.get(program) or solver.solve(program, deadline - time.monotonic())
+        program, order = columns.program(), tuple(range(len(columns.costs)))
+        if len(order) <= MOST_COMPARED:
+            program, order = canonical(program)
+        left = deadline - time.monotonic()
+        answer = known.get(program) or (solver.solve(program, left) if left > 0 else None)
         if answer is None or not answer.is_optimal:
             is_optimal = False
         if answer is None:
@@ -57,7 +58,7 @@ def decide(problem: Problem, solver: Solves, seconds: float) -> Decision:
         saved |= columns.saved(order[column] for column in answer.chosen)
     found, other = cost(problem, saved), cost(problem, rough.saved)
     assert found is not None and other is not None, "parts are independent"
-    if found > other:  # what the solver had when its time was up
+    if found > other + 1:  # a byte: what the solver had when its time was up
         return rough
     return Decision(frozenset(saved), is_optimal)
 
