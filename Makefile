@@ -2,6 +2,8 @@
 
 PYTHON ?= python3
 RUN := .venv/bin/python
+# Bytecode is kept whatever the machine is told otherwise: dozens of processes import the same.
+export PYTHONDONTWRITEBYTECODE :=
 BACKEND ?= hemstitch
 # The oldest and the newest that are supported; not in .venv itself, where Inductor would find it.
 TRITONS := 3.6.0 3.9.0

@@ -13,7 +13,7 @@ from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 from hemstitch.explain import explain
 
 SHAPES = [(64, 32), (32,), (128,), (16, 8, 3, 3), (8,), (1,), (100, 7), (7,), (5, 5, 5)]
-MANY, SOME = 2 * len(SHAPES), len(SHAPES)
+MANY, SOME = 12, len(SHAPES)
 
 Make = Callable[[Iterable[Tensor]], Optimizer]
 OPTIMISERS: dict[str, tuple[Make, int]] = {
