@@ -67,6 +67,17 @@ def test_EV_37_a_hundred_steps_within_eagers_noise(name, dtype, monkeypatch, mea
     assert_within_noise(model, batch, dtype, measured)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_EV_37_all_layers_of_a_resnet_50(dtype, monkeypatch, measured):
+    """On four small images."""
+    monkeypatch.setenv("HEMSTITCH_STRICT", "1")
+    torch.manual_seed(0)
+    workload = MODELS["resnet-50"]
+    model, batch = Training(workload, "large").train(), workload.inputs("large")
+    few = {"pixel_values": batch["pixel_values"][:4, :, :64, :64], "labels": batch["labels"][:4]}
+    assert_within_noise(model, few, dtype, measured)
+
+
 def test_EV_15_the_partition_of_24_layers_is_proven_to_be_the_best(monkeypatch, measured):
     """One part of 74,000 columns, since a residual stream goes through all layers."""
     decisions, seconds, really = [], [], partition.decide
