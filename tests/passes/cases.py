@@ -61,8 +61,13 @@ class Values:
 Make = Callable[[Values], Node]
 
 
-def check_fires(rule: Rule, before: Make, after: Make, *, seed: int = 0) -> None:
-    """The rule makes `after` of `before`, and both mean the same for nasty values."""
+def check_fires(
+    rule: Rule, before: Make, after: Make, *, seed: int = 0, zeros: bool = True
+) -> None:
+    """The rule makes `after` of `before`, and both mean the same for nasty values.
+
+    `zeros`: the sign of a zero counts.
+    """
     values = Values()
     graph = single(values.builder, before(values))
     verify(graph)
@@ -70,7 +75,7 @@ def check_fires(rule: Rule, before: Make, after: Make, *, seed: int = 0) -> None
     verify(found)
     assert found.outputs[0].value is after(values)
     arguments = arguments_for(graph, Random(seed))
-    assert_same(run(found, arguments), run(graph, arguments))
+    assert_same(run(found, arguments), run(graph, arguments), zeros=zeros)
 
 
 def check_stays(rule: Rule, before: Make) -> None:

@@ -38,6 +38,20 @@ def raw(v, op, x, shape, attr=None):
     return v.builder.make(op, x, attr=attr, type=TensorType(shape, x.type.dtype))
 
 
+def zeros(v, rows):
+    return v.builder.constant(0.0, DType.F32, (rows, 11))
+
+
+def padded(v, x, low, rows, fill=0.0):
+    """`x` from row `low` of as many."""
+    return v.builder.pad(x, (low, 0), (rows, 11), v.builder.constant(fill, DType.F32))
+
+
+def twice(v):
+    """f32[14, 11], an input."""
+    return v.input("twice", 22, (14, 11))
+
+
 def cut(v, x):
     return v.builder.slice(x, *CUT)
 
@@ -74,6 +88,21 @@ FIRES = [
         "concat_of_concat",
         lambda v: v.builder.concat([v.builder.concat([v.x, v.y], 0), v.z], 0),
         lambda v: v.builder.concat([v.x, v.y, v.z], 0),
+    ),
+    (
+        "concat_of_constants",
+        lambda v: v.builder.concat([zeros(v, 2), v.x, zeros(v, 3)], 0),
+        lambda v: padded(v, v.x, 2, 12),
+    ),
+    (
+        "sum_of_neighbours",
+        lambda v: v.add(padded(v, v.x, 7, 21), padded(v, v.y, 0, 21)),
+        lambda v: padded(v, v.builder.concat([v.y, v.x], 0), 0, 21),
+    ),
+    (
+        "sum_of_neighbours",
+        lambda v: v.add(v.add(padded(v, v.x, 7, 14), twice(v)), padded(v, v.y, 0, 14)),
+        lambda v: v.add(twice(v), v.builder.concat([v.y, v.x], 0)),
     ),
     (
         "permute_of_unit_axes",
@@ -172,6 +201,16 @@ FIRES = [
     ),
 ]
 STAYS = [
+    ("concat_of_constants", lambda v: v.builder.concat([zeros(v, 2), v.x, v.y], 0)),
+    (
+        "concat_of_constants",
+        lambda v: v.builder.concat(
+            [zeros(v, 2), v.x, v.builder.constant(-0.0, DType.F32, (1, 11))], 0
+        ),
+    ),
+    ("sum_of_neighbours", lambda v: v.add(padded(v, v.x, 7, 21), padded(v, v.y, 1, 21))),
+    ("sum_of_neighbours", lambda v: v.add(padded(v, v.x, 7, 21), padded(v, v.y, 7, 21))),
+    ("sum_of_neighbours", lambda v: v.add(padded(v, v.x, 7, 21, 1.0), padded(v, v.y, 0, 21, 1.0))),
     ("nothing_viewed", lambda v: v.builder.permute(v.input("q", 20, (3, 3)), (1, 0))),
     ("nothing_viewed", lambda v: v.builder.slice(v.x, [Range(6, -1), WHOLE], (7, 11))),
     ("reshape_of_reshape", lambda v: v.builder.reshape(v.x, (77,))),
@@ -234,7 +273,7 @@ STAYS = [
 
 @pytest.mark.parametrize(("name", "before", "after"), FIRES)
 def test_fires(name, before, after):
-    check_fires(getattr(layout, name), before, after)
+    check_fires(getattr(layout, name), before, after, zeros=name != "sum_of_neighbours")
 
 
 @pytest.mark.parametrize(("name", "before"), STAYS)

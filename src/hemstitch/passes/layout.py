@@ -16,7 +16,7 @@ from hemstitch.ir.dims import Dim
 from hemstitch.ir.graph import Graph, Node, Op, Range, toposort, users
 from hemstitch.ir.ops import OPS, is_elementwise, is_view
 from hemstitch.ir.types import TensorType
-from hemstitch.passes.algebra import REDUCTIONS
+from hemstitch.passes.algebra import REDUCTIONS, constant_value, is_constant
 from hemstitch.passes.engine import Rule, rule
 
 ELEMENTWISE = tuple(op for op in Op if is_elementwise(op))
@@ -93,6 +93,23 @@ def concat_of_concat(builder: Builder, node: Node) -> Node | None:
     if len(parts) == len(node.inputs):
         return None
     return builder.make(Op.CONCAT, *parts, attr=node.attr, type=node.type)
+
+
+@rule(Op.CONCAT)
+def concat_of_constants(builder: Builder, node: Node) -> Node | None:
+    """concat(c, x, c) -> pad(x, c)"""
+    places = [place for place, part in enumerate(node.inputs) if part.op is not Op.CONSTANT]
+    if len(places) != 1 or len(node.inputs) == 1:
+        return None
+    (place,), axis = places, node.attr
+    assert isinstance(axis, int)
+    x, constants = node.inputs[place], _replaced(node.inputs, place)
+    fill = constant_value(constants[0])
+    before = sum((part.shape[axis] for part in node.inputs[:place]), start=0 * x.shape[axis])
+    if not isinstance(before, int) or not all(is_constant(c, fill) for c in constants):
+        return None
+    low = _replaced((0,) * node.type.rank, axis, before)
+    return builder.pad(x, low, node.shape, builder.constant(fill, node.type.dtype))
 
 
 # --- a view moves past another
@@ -232,6 +249,24 @@ def slice_of_pad(builder: Builder, node: Node) -> Node | None:
     return None
 
 
+@rule(Op.ADD)
+def sum_of_neighbours(builder: Builder, node: Node) -> Node | None:
+    """pad(x) + pad(y) -> pad(concat(x, y))    of zeros, where y begins where x ends
+
+    (z + pad(x)) + pad(y) -> z + pad(concat(x, y)) likewise. The gradient of what was read step by
+    step is such a sum. A zero may lose its sign.
+    """
+    for rest, last in (node.inputs, node.inputs[::-1]):
+        if (joined := _joined(builder, rest, last)) is not None:
+            return joined
+        if rest.op is not Op.ADD:
+            continue
+        for kept, first in (rest.inputs, rest.inputs[::-1]):
+            if (joined := _joined(builder, first, last)) is not None:
+                return builder.make(Op.ADD, kept, joined)
+    return None
+
+
 # --- nothing is computed more than once
 
 
@@ -299,6 +334,7 @@ MERGING: tuple[Rule, ...] = (
     permute_of_permute,
     slice_of_slice,
     concat_of_concat,
+    concat_of_constants,
 )
 MOVING: tuple[Rule, ...] = (
     permute_of_unit_axes,
@@ -310,6 +346,7 @@ MOVING: tuple[Rule, ...] = (
     slice_of_reshape,
     slice_of_concat,
     slice_of_pad,
+    sum_of_neighbours,
 )
 SHARING: tuple[Rule, ...] = (
     elementwise_of_broadcasts,
@@ -377,8 +414,8 @@ def ranges_of(node: Node) -> tuple[Range, ...]:
     return tuple(part for part in node.attr if isinstance(part, Range))
 
 
-def _replaced(items: tuple[Item, ...], index: int, item: Item) -> tuple[Item, ...]:
-    return (*items[:index], item, *items[index + 1 :])
+def _replaced(items: tuple[Item, ...], index: int, *by: Item) -> tuple[Item, ...]:
+    return (*items[:index], *by, *items[index + 1 :])
 
 
 def _matched_axes(old: Sequence[Dim], new: Sequence[Dim]) -> list[tuple[int, int]] | None:
@@ -395,6 +432,28 @@ def _lies_inside(part: Range, length: Dim, size: Dim) -> bool:
     low, high = (part.start, last) if part.step > 0 else (last, part.start)
     above = size - 1 - high
     return isinstance(low, int) and low >= 0 and isinstance(above, int) and above >= 0
+
+
+def _joined(builder: Builder, x: Node, y: Node) -> Node | None:
+    """Two paddings as one, if they fill with zeros and only their places along one axis differ."""
+    if x.op is not Op.PAD or y.op is not Op.PAD or not (_pads_zeros(x) and _pads_zeros(y)):
+        return None
+    if _integers(x) > _integers(y):
+        x, y = y, x
+    low, then = _integers(x), _integers(y)
+    axes = [axis for axis, (first, second) in enumerate(zip(low, then)) if first != second]
+    if len(axes) != 1:
+        return None
+    (axis,), first, second = axes, x.inputs[0], y.inputs[0]
+    is_flush = _replaced(first.shape, axis) == _replaced(second.shape, axis)
+    if not is_flush or low[axis] + first.shape[axis] != then[axis]:
+        return None
+    return builder.pad(builder.concat((first, second), axis), low, x.shape, x.inputs[1])
+
+
+def _pads_zeros(node: Node) -> bool:
+    fill = node.inputs[1]
+    return fill.op is Op.CONSTANT and fill.attr == 0
 
 
 def _repeats(node: Node, axis: int) -> bool:
