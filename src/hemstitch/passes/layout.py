@@ -106,7 +106,9 @@ def concat_of_constants(builder: Builder, node: Node) -> Node | None:
     x, constants = node.inputs[place], _replaced(node.inputs, place)
     fill = constant_value(constants[0])
     before = sum((part.shape[axis] for part in node.inputs[:place]), start=0 * x.shape[axis])
-    if not isinstance(before, int) or not all(is_constant(c, fill) for c in constants):
+    if fill is None or not isinstance(before, int):
+        return None
+    if not all(is_constant(c, fill) for c in constants):
         return None
     low = _replaced((0,) * node.type.rank, axis, before)
     return builder.pad(x, low, node.shape, builder.constant(fill, node.type.dtype))
