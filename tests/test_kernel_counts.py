@@ -227,3 +227,19 @@ def test_row_reduction_column_reduction_elementwise():
     arguments = (random(1024, 512),)
     assert len(kernels(rows_then_columns, *arguments)) <= 2
     check_numbers(rows_then_columns, arguments)
+
+
+def steps(x):
+    hidden = x[:, 0]
+    for step in range(1, x.shape[1]):
+        hidden = (hidden + x[:, step]).tanh()
+    return hidden
+
+
+def test_gradients_of_steps_lie_side_by_side():
+    """Not a sum of as many paddings as there are steps, which every element would have to test."""
+    arguments = (learned(16, 9, 32),)
+    report = explain(steps, *copied(arguments), options=OPTIONS, backward=True)
+    assert not any(" if " in kernel.ir for kernel in report.kernels)
+    assert report.bytes_read + report.bytes_written < 9 * random(16, 9, 32).nbytes
+    check_numbers(steps, arguments, backward=True)
