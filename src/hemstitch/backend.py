@@ -106,7 +106,8 @@ class _GraphCompiler:
         """What cannot be compiled as a whole runs as torch traced it, after one warning."""
         options = self.options
         try:
-            begun = begin(gm, inputs, options, self._private_results())
+            is_backward = self.kind == "backward"
+            begun = begin(gm, inputs, options, self._private_results(), is_backward)
             make = partial(self._finish, begun, gm, inputs)
             if not options.asynchronous:
                 return make()

@@ -43,12 +43,14 @@ class Compiled:
 @dataclass(frozen=True, slots=True)
 class Begun:
     """What there is to know of one graph while PyTorch traces, and of the machine as it is used
-    now. `arguments`: how many a call brings; `target`: as in `Compiled`."""
+    now. `arguments`: how many a call brings; `target`: as in `Compiled`; `is_backward`: it runs
+    while what forward has saved is let go, bit by bit, and leaves gradients there."""
 
     captured: Captured
     arguments: int
     target: str
     machine: Machine
+    is_backward: bool
 
 
 def begin(
@@ -56,6 +58,7 @@ def begin(
     example_inputs: Sequence[object],
     options: Options,
     private: int | None = None,
+    is_backward: bool = False,
 ) -> Begun:
     """One functional ATen graph, as AOTAutograd gives it, in the compiler's own terms.
 
@@ -69,7 +72,7 @@ def begin(
         machine = replace(machine, products=measured_units(machine.threads, machine.lanes))
     if target == "cpu" and options.tune:
         machine = replace(machine, measured=measurements())
-    return Begun(captured, len(example_inputs), target, machine)
+    return Begun(captured, len(example_inputs), target, machine, is_backward)
 
 
 def finish(begun: Begun, options: Options, *, plan_only: bool = False) -> Compiled:
@@ -90,7 +93,9 @@ def finish(begun: Begun, options: Options, *, plan_only: bool = False) -> Compil
     launches = build(plan, replace(options, target=target), captured.device)
     arguments = begun.arguments + len(captured.constants)
     assembly = assemble(plan, launches, captured.returns, arguments, captured.device)
-    executable = Executable(assembly, graph.symbols, captured.constants, options.recycle)
+    executable = Executable(
+        assembly, graph.symbols, captured.constants, options.recycle, begun.is_backward
+    )
     return Compiled(captured, graph, plan, target, begun.machine, executable)
 
 

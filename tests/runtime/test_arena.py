@@ -15,7 +15,7 @@ WINDOW = View(64, (2, 3), (3, 1), torch.float32)
 
 def test_a_block_is_taken_by_one_call_at_a_time():
     memory = BlockPool()
-    layout = memory.layout((WINDOW,), 128, 32)
+    layout = memory.layout((WINDOW,), (128,), 160)
     first, second = memory.take(layout), memory.take(layout)
     assert first is not second
     memory.give_back(second)
@@ -24,18 +24,18 @@ def test_a_block_is_taken_by_one_call_at_a_time():
 
 def test_a_graph_sees_its_windows_and_scratch():
     memory = BlockPool()
-    layout = memory.layout((WINDOW,), 128, 32)
+    layout = memory.layout((WINDOW,), (128,), 160)
     block = memory.take(layout)
     arena = block.arena(layout)
     (window,) = arena.views
     assert window.data_ptr() % LINE == 0 and window.shape == (2, 3)
-    assert arena.scratch == window.data_ptr() + 64
+    assert arena.scratch == (window.data_ptr() + 64,)
     assert block.arena(layout) is arena
 
 
 def test_graphs_share_a_block_that_is_large_enough_for_each():
     memory = BlockPool()
-    small, large = memory.layout((WINDOW,), 128, 32), memory.layout((), 0, 4096)
+    small, large = memory.layout((WINDOW,), (128,), 160), memory.layout((), (0,), 4096)
     block = memory.take(small)
     memory.give_back(block)
     larger = memory.take(large)
@@ -47,7 +47,7 @@ def test_graphs_share_a_block_that_is_large_enough_for_each():
 
 def test_what_only_a_dropped_graph_needed_is_given_back():
     memory = BlockPool()
-    small, large = memory.layout((WINDOW,), 128, 32), memory.layout((), 0, 4096)
+    small, large = memory.layout((WINDOW,), (128,), 160), memory.layout((), (0,), 4096)
     memory.give_back(memory.take(large))
     del large
     gc.collect()
@@ -67,7 +67,7 @@ def test_forward_and_backward_share_their_memory():
     known, count = list(BLOCKS._layouts), len(BLOCKS.free)
     perceptron(x, weight).backward()
     new = [layout for layout in BLOCKS._layouts if layout not in known]
-    assert len(new) == 2 and all(layout.tensor_bytes for layout in new)
+    assert len(new) == 2 and all(layout.taken for layout in new)
     assert len(BLOCKS.free) == max(1, count)
     block = BLOCKS.free[-1]  # it may have grown for backward
     perceptron(x, weight).backward()
@@ -77,7 +77,7 @@ def test_forward_and_backward_share_their_memory():
 
 def test_memory_made_in_inference_mode_is_used_outside():
     memory = BlockPool()
-    layout = memory.layout((WINDOW,), 128, 32)
+    layout = memory.layout((WINDOW,), (128,), 160)
     with torch.inference_mode():
         block = memory.take(layout)
         window = block.arena(layout).views[0]

@@ -9,6 +9,10 @@ from collections.abc import Iterable, Iterator
 
 from hemstitch.fusion.cluster import Clustering
 from hemstitch.fusion.order import Cluster
+from hemstitch.ir.dims import evaluate
+from hemstitch.ir.graph import Node, Op
+
+LONG = 50.0  # launches in whose time a product is worth one of its own
 
 
 def launches(clustering: Clustering, pack: bool) -> list[list[Cluster]]:
@@ -24,7 +28,7 @@ def _packed(clustering: Clustering, order: Iterable[Cluster], pack: bool) -> lis
     for cluster in order:
         last = found[-1] if found else []
         is_free = pack and 0 < len(last) < most and not cluster.before & set(last)
-        if is_free and _is_kernel(clustering, last[0]) and _is_kernel(clustering, cluster):
+        if is_free and _is_short(clustering, last[0]) and _is_short(clustering, cluster):
             last.append(cluster)
         else:
             found.append([cluster])
@@ -38,6 +42,24 @@ def seconds(clustering: Clustering, pack: bool) -> float:
         for launch in launches(clustering, pack)
         if _is_kernel(clustering, launch[0])
     )
+
+
+def _is_short(clustering: Clustering, cluster: Cluster) -> bool:
+    """A kernel, and not one that multiplies for so long on a processor that a launch is nothing to
+    it. Gradients of weights wait for nobody: in one launch they would hold what each of them reads
+    until the last can begin, which is all that a backward pass computes."""
+    if not _is_kernel(clustering, cluster):
+        return False
+    machine, hints = clustering.trials.machine, clustering.work.hints
+    products = [v for v in cluster.vertices if isinstance(v, Node) and v.op is Op.DOT]
+    seconds = 0.0
+    for product in products:
+        units = machine.products[product.inputs[0].type.dtype.bytes]
+        if units.tile:
+            return True
+        work = evaluate(product.type.size * product.inputs[0].shape[-1], hints)
+        seconds += 2 * work / (units.operations_per_second * units.share)
+    return seconds < LONG * machine.launch_seconds
 
 
 def _is_kernel(clustering: Clustering, cluster: Cluster) -> bool:

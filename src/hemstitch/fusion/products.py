@@ -1,8 +1,9 @@
 """Which products of matrices become part of kernels, and which remain calls of the library.
 
 A library call that multiplies matrices is *opened*: written as DOT with what the call adds and
-rounds. Planning then decides what is fused with it. Where that saves less time in memory traffic
-and launches than the library is faster at multiplying, the call is closed again (see planner.py).
+rounds, a convolution as several (`convolutions.py`). Planning then decides what is fused with it.
+Where that saves less time in memory traffic and launches than the library is faster at multiplying,
+the call is closed again (see planner.py).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from itertools import pairwise
 from math import ceil, inf, prod
 
 from hemstitch.fusion.cluster import Clustering
+from hemstitch.fusion.convolutions import convolution_of
 from hemstitch.fusion.demand import strides_in_memory
 from hemstitch.fusion.order import Cluster
 from hemstitch.ir.builder import Builder
@@ -45,13 +47,15 @@ MULTIPLIED = frozenset({DType.F32, DType.F16, DType.BF16})
 @dataclass(slots=True)
 class Opened:
     """`calls`: the library calls that each product stands for, whole or for some columns; `widths`:
-    how many columns these calls make; `results`: what they gave. `obstacles`: reshapes that no loop
-    over what a product adds up looks through."""
+    how many columns these calls make; `results`: what they gave. `spared`: bytes that a call would
+    move beside multiplying. `obstacles`: reshapes that no loop over what a product adds up looks
+    through."""
 
     graph: Graph
     calls: dict[Node, list[LibraryCall]] = field(default_factory=dict)
     widths: dict[Node, Dim] = field(default_factory=dict)
     results: dict[Node, Node] = field(default_factory=dict)
+    spared: dict[LibraryCall, Dim] = field(default_factory=dict)
 
     @property
     def obstacles(self) -> frozenset[Node]:
@@ -64,16 +68,41 @@ class Opened:
 
 def open_products(graph: Graph, machine: Machine, closed: Collection[LibraryCall]) -> Opened:
     """`graph` with every product of the machine in sight, but for the calls in `closed`."""
-    opened = Opened(graph)
-    sliced = _sliced(graph)
+    opening = _Opening(machine, closed, _sliced(graph), Opened(graph))
+    rules = [
+        Rule(frozenset({Op.RESULT}), opening.whole),
+        Rule(frozenset({Op.SLICE}), opening.part),
+    ]
+    opening.opened.graph = rewrite(graph, rules, Builder.after(graph))
+    return opening.opened
 
-    def open_columns(builder: Builder, whole: Node, columns: Node) -> Node | None:
-        call = whole.inputs[0].attr
+
+@dataclass(frozen=True, slots=True)
+class _Opening:
+    machine: Machine
+    closed: Collection[LibraryCall]
+    sliced: Collection[object]
+    opened: Opened
+
+    def whole(self, builder: Builder, node: Node) -> Node | None:
+        """a result of a library call -> what the call computes"""
+        if node.inputs[0].attr in self.sliced:
+            return None
+        return self._columns(builder, node, node) or self._convolution(builder, node)
+
+    def part(self, builder: Builder, node: Node) -> Node | None:
+        """a slice of the result of a library call -> what the call computes there"""
+        (whole,) = node.inputs
+        is_one = whole.op is Op.RESULT and whole.inputs[0].attr in self.sliced
+        return self._columns(builder, whole, node) if is_one else None
+
+    def _columns(self, builder: Builder, whole: Node, columns: Node) -> Node | None:
+        call, opened = whole.inputs[0].attr, self.opened
         assert isinstance(call, LibraryCall)
-        if call in closed or not _is_product(call, whole):
+        if call in self.closed or not _is_product(call, whole):
             return None
         (left, right), addend = _parts(call, whole.inputs[0].inputs)
-        if not _may_gain(whole, (left, right), graph.hints, machine):
+        if not _may_gain(whole, (left, right), opened.graph.hints, self.machine):
             return None
         product = builder.dot(left, _cut(builder, right, whole, columns))
         total = product
@@ -86,19 +115,24 @@ def open_products(graph: Graph, machine: Machine, closed: Collection[LibraryCall
         opened.results[product] = result
         return result
 
-    def open_call(builder: Builder, node: Node) -> Node | None:
-        """the result of a library call -> what the call computes"""
-        return None if node.inputs[0].attr in sliced else open_columns(builder, node, node)
-
-    def open_slice(builder: Builder, node: Node) -> Node | None:
-        """a slice of the result of a library call -> what the call computes there"""
-        (whole,) = node.inputs
-        is_one = whole.op is Op.RESULT and whole.inputs[0].attr in sliced
-        return open_columns(builder, whole, node) if is_one else None
-
-    rules = [Rule(frozenset({Op.RESULT}), open_call), Rule(frozenset({Op.SLICE}), open_slice)]
-    opened.graph = rewrite(graph, rules, Builder.after(graph))
-    return opened
+    def _convolution(self, builder: Builder, node: Node) -> Node | None:
+        """On processors; whether its products gain is seen when they are fused."""
+        call, number, opened = node.inputs[0].attr, node.attr, self.opened
+        assert isinstance(call, LibraryCall) and isinstance(number, int)
+        units = self.machine.products.get(node.type.dtype.bytes)
+        if call in self.closed or units is None or units.tile or node.type.dtype not in MULTIPLIED:
+            return None
+        convolution = convolution_of(builder, call, node.inputs[0].inputs)
+        if convolution is None:
+            return None
+        value, sums = convolution.result(number)
+        products = [(product, each.total) for each in sums for product in each.products]
+        for product, total in products:
+            opened.calls.setdefault(product, []).append(call)
+            opened.widths[product] = product.shape[-1] * len(products)
+            opened.results[product] = total
+        opened.spared[call] = convolution.copied_bytes
+        return value
 
 
 def _sliced(graph: Graph) -> set[object]:
@@ -185,7 +219,11 @@ def _may_gain(
 
 def without_gain(opened: Opened, clustering: Clustering) -> set[LibraryCall]:
     """The calls that the library had better do."""
-    gains: dict[LibraryCall, float] = {}
+    machine, hints = clustering.trials.machine, clustering.work.hints
+    gains: dict[LibraryCall, float] = {
+        call: evaluate(bytes_, hints) / machine.memory_bytes_per_second
+        for call, bytes_ in opened.spared.items()
+    }
     for product, calls in opened.calls.items():
         cluster = clustering.cluster_of.get(product)
         gain = -inf if cluster is None else _gain(product, opened, clustering, cluster)
@@ -196,16 +234,18 @@ def without_gain(opened: Opened, clustering: Clustering) -> set[LibraryCall]:
 
 def _gain(product: Node, opened: Opened, clustering: Clustering, cluster: Cluster) -> float:
     """Seconds that a kernel saves: traffic that stays on chip and a launch, less what it takes
-    longer to multiply than the library."""
+    longer to multiply than the library. What several products are added up to is counted with the
+    first of them."""
     if cluster in clustering.unstitchable:
         return -inf
     result, inside = opened.results[product], set(cluster.vertices)
     machine, hints = clustering.trials.machine, clustering.work.hints
     width = opened.widths[product]
     longer = _longer(product, width, clustering, cluster)
-    if not inside - _made_for(product, result):
+    added = [other for other, total in opened.results.items() if total is result]
+    if not inside - _made_for(added, result):
         return -longer
-    saved = _saved(result, inside, clustering)
+    saved = _saved(result, inside, clustering) if product is added[0] else 0
     saved += sum(_saved(operand, inside, clustering) for operand in map(_below, product.inputs))
     launch = machine.launch_seconds * _share(product, width, hints)
     return saved / machine.memory_bytes_per_second + launch - longer
@@ -304,12 +344,12 @@ def _columns(kernel: Kernel, hints: Mapping[str, int]) -> int:
     return 1 << (max(widths) - 1).bit_length()
 
 
-def _made_for(product: Node, result: Node) -> set[Node]:
-    """What stands for the call alone: the product, what it adds, and rounding."""
-    found, work = {product}, [result]
+def _made_for(products: Sequence[Node], result: Node) -> set[Node]:
+    """What stands for the call alone: the products, what is added to them, and rounding."""
+    found, work = set(products), [result]
     while work:
         node = work.pop()
-        if node is not product and node.op in (Op.ADD, Op.CAST):
+        if node not in found and node.op in (Op.ADD, Op.CAST):
             found.add(node)
             work.extend(map(_below, node.inputs))
     return found

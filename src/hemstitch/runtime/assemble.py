@@ -67,16 +67,16 @@ class Slot:
 
 @dataclass(slots=True)
 class Assembly:
-    """`source` defines `run(args, v=(), scratch=0)`: arguments, windows, address of scratch.
-    `fixed` are its global names that never change, `sizes` those that follow from the symbols,
-    `large` those that make a large result each."""
+    """`source` defines `run(args, v=(), p=())`: arguments, windows, addresses of scratch. `fixed`
+    are its global names that never change, `sizes` those that follow from the symbols, `large`
+    those that make a large result each."""
 
     source: str
     fixed: dict[str, object]
     sizes: dict[str, Dim | tuple[Dim, ...]]
     slots: list[Slot]
     windows: list[Window]
-    scratch: list[Dim]
+    scratch: list[Slot]
     large: dict[str, Layout]
     device: torch.device
 
@@ -106,6 +106,7 @@ class _Assembler:
     slots: dict[Tensor, Slot] = field(default_factory=dict)
     windows: dict[Window, str] = field(default_factory=dict)
     large: dict[str, Layout] = field(default_factory=dict)
+    scratch: list[Slot] = field(default_factory=list)
     shared: set[Tensor] = field(default_factory=set)
     replaced: set[Tensor] = field(default_factory=set)
 
@@ -127,11 +128,11 @@ class _Assembler:
         self.lines = []
         results = ", ".join(self._returned(returned) for returned in self.returns)
         source = self._source(steps, results)
-        scratch = [launch.scratch_bytes for launch in self.launches if launch is not None]
         slots = list(self.slots.values())
         windows = list(self.windows)
         return Assembly(
-            *(source, self.fixed, self.sizes, slots, windows, scratch), self.large, self.device
+            *(source, self.fixed, self.sizes, slots, windows, self.scratch),
+            *(self.large, self.device),
         )
 
     def _source(self, steps: list[list[str]], results: str) -> str:
@@ -139,7 +140,7 @@ class _Assembler:
         head = [f"    {', '.join(used)}, = args"] if used else []
         body = [f"    {line}" for lines in steps for line in lines]
         end = [f"    return ({results}{',' if results else ''})"]
-        text = ["def run(args, v=(), scratch=0):", *head, "    args.clear()", *body, *end]
+        text = ["def run(args, v=(), p=()):", *head, "    args.clear()", *body, *end]
         return "\n".join(_with_frees(text)) + "\n"
 
     # --- where tensors are
@@ -231,7 +232,15 @@ class _Assembler:
         tensors = [self._name(tensor) for tensor in launch.tensors]
         sizes = [self._size(size) for size in launch.sizes]
         name = self._fix(launch.function, "k")
-        self.lines.append(f"{name}({', '.join([*tensors, *sizes, 'scratch'])})")
+        scratch = self._scratch(launch.scratch_bytes, number)
+        self.lines.append(f"{name}({', '.join([*tensors, *sizes, scratch])})")
+
+    def _scratch(self, bytes_: Dim, number: int) -> str:
+        """Of one launch: before and after it others have the memory."""
+        if bytes_ == 0:
+            return "0"
+        self.scratch.append(Slot(bytes_, number, number))
+        return f"p[{len(self.scratch) - 1}]"
 
     def _library(self, step: LibraryStep, number: int) -> None:
         call = step.node.attr

@@ -14,7 +14,7 @@ from hemstitch.kernel.placement import Lifetime, place
 from hemstitch.runtime.assemble import Assembly
 from hemstitch.runtime.dtypes import TORCH_DTYPES
 from hemstitch.runtime.memory import BLOCKS, ArenaLayout, View
-from hemstitch.runtime.recycle import fresh, recycled
+from hemstitch.runtime.recycle import Layout, fresh, recycled
 
 MOST_SIZES = 64  # instances kept for one graph with symbolic sizes; the oldest goes first
 Arguments = list[object]
@@ -26,7 +26,7 @@ class Executable:
 
     Safe under threads and re-entrance: a call in flight owns its memory. `recycle`: large results
     may live where earlier ones did that nobody holds any more; not with symbolic sizes, where each
-    set of sizes would keep its own.
+    set of sizes would keep its own. `borrow`: also where larger ones did.
     """
 
     def __init__(
@@ -35,6 +35,7 @@ class Executable:
         symbols: Mapping[str, tuple[int, int | None]],
         constants: tuple[torch.Tensor, ...],
         recycle: bool = True,
+        borrow: bool = False,
     ) -> None:
         self._boxed_call = True  # on the instance: wrappers copy its __dict__
         self.assembly = assembly
@@ -43,7 +44,8 @@ class Executable:
         self._constants = constants
         self._gpu = assembly.device.index if assembly.device.type == "cuda" else None
         self._instances: dict[tuple[int, ...], Call] = {}
-        self._only = None if symbols else instantiate(assembly, self._code, {}, recycle)
+        make = partial(recycled, borrows=borrow) if recycle else fresh
+        self._only = None if symbols else instantiate(assembly, self._code, {}, make)
 
     def __call__(self, arguments: Arguments) -> tuple[object, ...]:
         if self._gpu is not None and torch.cuda.current_device() != self._gpu:
@@ -59,7 +61,7 @@ class Executable:
         instance = self._instances.get(key)
         if instance is None:
             values = {name: value for (name, _), value in zip(self._symbols, key)}
-            instance = instantiate(self.assembly, self._code, values, recycle=False)
+            instance = instantiate(self.assembly, self._code, values, fresh)
             while len(self._instances) >= MOST_SIZES:
                 self._instances.pop(next(iter(self._instances)), None)
             self._instances[key] = instance
@@ -67,18 +69,24 @@ class Executable:
 
 
 def instantiate(
-    assembly: Assembly, code: CodeType, values: Mapping[str, int], recycle: bool
+    assembly: Assembly,
+    code: CodeType,
+    values: Mapping[str, int],
+    make: Callable[[Layout], Callable[[], torch.Tensor]],
 ) -> Call:
-    """The call list with its sizes filled in, and with the memory it needs."""
+    """The call list with its sizes filled in, and with the memory it needs. `make`: what large
+    results come from."""
     names = {name: _evaluated(size, values) for name, size in assembly.sizes.items()}
-    make = recycled if recycle else fresh
     large = {name: make(layout) for name, layout in assembly.large.items()}
     namespace: dict[str, object] = {**assembly.fixed, **names, **large}
     exec(code, namespace)
-    lifetimes = [
-        Lifetime(evaluate(slot.bytes, values), slot.first, slot.last) for slot in assembly.slots
-    ]
-    offsets, total = place(lifetimes)
+    slots = [*assembly.slots, *assembly.scratch]
+    offsets, total = place(
+        [Lifetime(evaluate(slot.bytes, values), slot.first, slot.last) for slot in slots]
+    )
+    run: Any = namespace["run"]
+    if not slots:
+        return run  # type: ignore[no-any-return]
     views = tuple(
         View(
             offsets[w.slot] + evaluate(w.offset, values) * w.dtype.bytes,
@@ -88,11 +96,8 @@ def instantiate(
         )
         for w in assembly.windows
     )
-    scratch = max((evaluate(size, values) for size in assembly.scratch), default=0)
-    run: Any = namespace["run"]
-    if not total and not scratch:
-        return run  # type: ignore[no-any-return]
-    return partial(_in_arena, run, BLOCKS.layout(views, total, scratch))
+    scratch = tuple(offsets[len(assembly.slots) :])
+    return partial(_in_arena, run, BLOCKS.layout(views, scratch, total))
 
 
 def _in_arena(run: Any, layout: ArenaLayout, arguments: Arguments) -> tuple[object, ...]:

@@ -28,24 +28,24 @@ class View:
 
 @dataclass(frozen=True, eq=False)
 class ArenaLayout:
-    """What a graph needs: its windows, and behind them the kernels' scratch."""
+    """What a graph needs: its windows, and its kernels' scratch, by offsets in bytes."""
 
     views: tuple[View, ...]
-    tensor_bytes: int
-    scratch_bytes: int
+    scratch: tuple[int, ...]
+    taken: int  # bytes
 
     @property
     def bytes(self) -> int:
         """At most a line is lost until the first window is aligned."""
-        return self.tensor_bytes + self.scratch_bytes + LINE
+        return self.taken + LINE
 
 
 @dataclass(frozen=True, slots=True)
 class Arena:
-    """A graph's windows in memory. `scratch`: address of the kernels' scratch."""
+    """A graph's windows in memory. `scratch`: addresses of its kernels' scratch."""
 
     views: tuple[torch.Tensor, ...]
-    scratch: int
+    scratch: tuple[int, ...]
 
 
 class Block:
@@ -68,7 +68,8 @@ class Block:
         start = -self._memory.data_ptr() % LINE
         with torch.inference_mode(False):
             views = tuple(_window(self._memory, start, view) for view in layout.views)
-        return Arena(views, self._memory.data_ptr() + start + layout.tensor_bytes)
+        first = self._memory.data_ptr() + start
+        return Arena(views, tuple(first + offset for offset in layout.scratch))
 
 
 class BlockPool:
@@ -79,9 +80,9 @@ class BlockPool:
         self.free: deque[Block] = deque()
         self._layouts: weakref.WeakSet[ArenaLayout] = weakref.WeakSet()
 
-    def layout(self, views: tuple[View, ...], tensor_bytes: int, scratch_bytes: int) -> ArenaLayout:
+    def layout(self, views: tuple[View, ...], scratch: tuple[int, ...], taken: int) -> ArenaLayout:
         """Of a graph that will take blocks from here, until it is dropped."""
-        layout = ArenaLayout(views, tensor_bytes, scratch_bytes)
+        layout = ArenaLayout(views, scratch, taken)
         self._layouts.add(layout)
         weakref.finalize(layout, self._trim).atexit = False
         return layout

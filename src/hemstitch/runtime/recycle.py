@@ -26,6 +26,7 @@ _reinterpret: Callable[[torch.Tensor, tuple[int, ...], tuple[int, ...], int], to
 _reinterpret = _GUARDS._reinterpret_tensor
 Empty = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
 LEAST_BYTES = 1 << 17  # from here on malloc maps memory for each block
+MOST_BORROWED = 8  # times what is needed
 
 
 def empty_strided_on(device: torch.device) -> Empty:
@@ -52,14 +53,15 @@ def fresh(layout: Layout) -> Callable[[], torch.Tensor]:
     return partial(empty_strided, layout.shape, layout.strides, layout.dtype)
 
 
-def recycled(layout: Layout) -> Site:
-    """What takes memory that no one holds any more, of all results of as many bytes."""
+def recycled(layout: Layout, borrows: bool = False) -> Site:
+    """What takes memory that no one holds any more, of all results of as many bytes. `borrows`: or
+    of larger ones, rather than take more."""
     extent = 1 + sum((n - 1) * step for n, step in zip(layout.shape, layout.strides))
     key = extent, layout.dtype
     pool = _POOLS.get(key)
     if pool is None:
-        pool = _POOLS[key] = Pool()
-    return pool.site(layout)
+        pool = _POOLS[key] = Pool(extent)
+    return pool.site(layout, borrows)
 
 
 # A tensor on the memory, its layout, its storage, and where the data was: a program that resizes a
@@ -68,16 +70,18 @@ _Block = tuple[torch.Tensor, Layout, int, int]
 
 
 class Pool:
-    """Blocks of one size and type, in use or not, the last one used last. `sites`: the places in
-    call lists that take from it; `layouts`: those of their results, each once."""
+    """Blocks of one size (`extent`, in elements) and type, in use or not, the last one used last.
+    `sites`: the places in call lists that take from it; `layouts`: those of their results, each
+    once."""
 
-    def __init__(self) -> None:
+    def __init__(self, extent: int) -> None:
+        self.extent = extent
         self.blocks: deque[_Block] = deque()
         self.sites: weakref.WeakSet[Site] = weakref.WeakSet()
         self.layouts: dict[Layout, Layout] = {}
 
-    def site(self, layout: Layout) -> Site:
-        site = Site(self, self.layouts.setdefault(layout, layout))
+    def site(self, layout: Layout, borrows: bool) -> Site:
+        site = Site(self, self.layouts.setdefault(layout, layout), borrows)
         self.sites.add(site)
         weakref.finalize(site, self.trim).atexit = False
         return site
@@ -98,11 +102,18 @@ class Site:
     """Call for a tensor of this layout, with anything in it. Safe under threads: a block that one
     looks at is out of the others' sight."""
 
-    def __init__(self, pool: Pool, layout: Layout) -> None:
+    def __init__(self, pool: Pool, layout: Layout, borrows: bool) -> None:
         self._pool, self._layout, self._empty = pool, layout, fresh(layout)
+        self._borrows = borrows
 
     def __call__(self) -> torch.Tensor:
-        blocks = self._pool.blocks
+        found = self._idle(self._pool)
+        if found is None and self._borrows:
+            found = self._borrowed()
+        return self._fresh() if found is None else found
+
+    def _idle(self, pool: Pool) -> torch.Tensor | None:
+        blocks = pool.blocks
         for _ in range(len(blocks)):
             try:
                 block = blocks.pop()  # the last one used: it is in the nearest cache
@@ -119,7 +130,18 @@ class Site:
                 blocks.append(block)
                 return result
             blocks.appendleft(block)
-        return self._fresh()
+        return None
+
+    def _borrowed(self) -> torch.Tensor | None:
+        """The smallest first."""
+        own = self._pool.extent
+        for extent, dtype in sorted(_POOLS.keys(), key=lambda key: key[0]):
+            if dtype is self._layout.dtype and own < extent <= MOST_BORROWED * own:
+                pool = _POOLS.get((extent, dtype))
+                found = None if pool is None else self._idle(pool)
+                if found is not None:
+                    return found
+        return None
 
     def _fresh(self) -> torch.Tensor:
         result = self._empty()

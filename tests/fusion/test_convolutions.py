@@ -1,0 +1,130 @@
+"""Convolutions as products: what they compute, and which ones stay with the library."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from hemstitch import explain
+from hemstitch.fusion.convolutions import convolution_of
+from hemstitch.fusion.plan import LibraryStep
+from hemstitch.ir.builder import Builder
+from hemstitch.ir.graph import Graph, LibraryCall, Operand, Output
+from hemstitch.ir.types import DType, TensorType, contiguous_strides
+from hemstitch.ir.verify import verify
+from hemstitch.runtime import interpret
+from hemstitch.stitch.machine import generic_cpu
+from tests.compiled import assert_close, plans_of
+
+aten = torch.ops.aten
+OPTIONS = {"strict": True, "check": True}
+
+
+def how(stride, padding):
+    return (stride,), (padding,), (1,), False, (0,), 1
+
+
+def written_out(target, tensors, arguments, results):
+    """All results of a call, as the interpreter computes what they are written as. The input's
+    channels lie side by side."""
+    builder = Builder()
+    inputs = [
+        builder.input(f"x{n}", n, tuple(tensor.shape), DType.F64, tensor.stride())
+        for n, tensor in enumerate(tensors)
+    ]
+    types = [(TensorType(tuple(r.shape), DType.F64), r.stride()) for r in results]
+    strides = tuple(tensor.stride() for tensor in tensors)
+    call = LibraryCall(str(target), target, arguments, (), strides, tuple(types))
+    found = convolution_of(builder, call, inputs)
+    values = [found.result(number)[0] for number in range(len(results))]
+    outputs = tuple(Output(value, contiguous_strides(value.shape)) for value in values)
+    graph = Graph(tuple(inputs), outputs)
+    verify(graph)
+    return interpret.run(graph, tensors)
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    *(st.integers(1, 5), st.integers(1, 4), st.integers(0, 5), st.integers(1, 12)),
+    *(st.integers(1, 3), st.integers(1, 3), st.integers(2, 3), st.booleans()),
+)
+def test_any_window(steps, stride, padding, length, batch, features, channels, has_bias):
+    assume(length + 2 * padding >= steps)
+    x = torch.randn(batch, length, channels, dtype=torch.float64).transpose(1, 2)
+    weight = torch.randn(features, channels, steps, dtype=torch.float64)
+    bias = torch.randn(features, dtype=torch.float64)
+    given_bias, rest = (bias,) * has_bias, how(stride, padding)
+    exact = F.conv1d(x, weight, *given_bias, stride=stride, padding=padding)
+    operands = Operand(0), Operand(1), Operand(2) if has_bias else None
+    tensors = [x, weight, *given_bias]
+    (output,) = written_out(aten.convolution.default, tensors, (*operands, *rest), [exact])
+    assert_close([output], [exact], 1e-12)
+    gradient = torch.randn_like(exact)
+    given = [features], [stride], [padding], [1], False, [0], 1, [True] * 3
+    exact = aten.convolution_backward.default(gradient, x, weight, *given)
+    arguments = (*map(Operand, range(3)), (features,), *rest, (True, True, True))
+    tensors = [gradient, x, weight]
+    found = written_out(aten.convolution_backward.default, tensors, arguments, exact)
+    assert_close(found, exact, 1e-12)
+
+
+def words(x, weight, bias):
+    """A layer over texts: the features of a word lie side by side."""
+    return F.conv1d((x * 2).transpose(1, 2), weight, bias, stride=2, padding=1).relu()
+
+
+def text(length=40, channels=48, features=32, steps=4, dtype=torch.float32):
+    shapes = (4, length, channels), (features, channels, steps), (features,)
+    return [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes]
+
+
+@pytest.mark.usefixtures("kernels_multiply")
+@pytest.mark.parametrize("steps", [1, 4])
+def test_forward_and_backward_in_kernels(steps):
+    arguments = text(steps=steps)
+    torch._dynamo.reset()
+    result = torch.compile(words, backend="hemstitch", options=OPTIONS)(*arguments)
+    exact = words(*(argument.detach().double() for argument in arguments))
+    assert_close([result.detach()], [exact], 1e-5)
+    gradient = torch.randn_like(result)
+    found = torch.autograd.grad(result, arguments, gradient)
+    wide = [argument.detach().double().requires_grad_() for argument in arguments]
+    assert_close(found, torch.autograd.grad(words(*wide), wide, gradient.double()), 1e-5)
+
+
+def calls_of(function, *arguments, backward=True):
+    plans = plans_of(function, arguments, generic_cpu(2, 16), backward=backward)
+    steps = [step for _, plan in plans for step in plan.steps]
+    return [step.node.attr.name for step in steps if isinstance(step, LibraryStep)]
+
+
+def test_no_call_is_left():
+    assert calls_of(words, *text(256, 304, 32, 8)) == []
+
+
+@pytest.mark.parametrize(
+    ("why", "function", "shape"),
+    [
+        ("the library's own layout", lambda x, w, b: F.conv1d(x.relu(), w, b), (4, 48, 40)),
+        ("two groups", lambda x, w, b: F.conv1d(x.mT, w[:, :24], b, groups=2), (4, 40, 48)),
+        ("apart", lambda x, w, b: F.conv1d(x.mT, w, b, dilation=2), (4, 40, 48)),
+        ("no rows", lambda x, w, b: F.conv1d(x.mT, w, b), (0, 40, 48)),
+    ],
+)
+def test_others_stay_with_the_library(why, function, shape):
+    _, weight, bias = text()
+    x = torch.randn(shape, requires_grad=True)
+    calls = calls_of(function, x, weight, bias)
+    assert "aten.convolution.default" in calls, why
+
+
+@pytest.mark.usefixtures("kernels_multiply")
+def test_windows_are_never_in_memory():
+    """All windows together are four times as large as the text."""
+    arguments = [argument.detach() for argument in text(256, 304, 32, 8)]
+    report = explain(words, *arguments)
+    assert report.library_calls == []
+    assert report.bytes_written < 2 * arguments[0].nbytes
