@@ -22,6 +22,7 @@ from hemstitch.frontend.direct import Part, direct
 from hemstitch.frontend.loss import EveryNth, losses, without
 from hemstitch.frontend.partition import NUMBERS, partition
 from hemstitch.frontend.rewrites import apply
+from hemstitch.frontend.unused import Backward
 from hemstitch.options import Options
 from hemstitch.runtime.background import Deferred, Job, later
 from hemstitch.runtime.verified import Verified
@@ -88,7 +89,12 @@ class _GraphCompiler:
         if self.kind == "inference":
             apply(gm, self.options.rewrites)
         unseen = losses(gm.meta.get(NUMBERS, ()))
-        run = self._run(gm, inputs) if not unseen else self._sparing(gm, inputs, unseen)
+        if unseen:
+            run = self._sparing(gm, inputs, unseen)
+        elif self.kind == "backward" and not self.plan_only:
+            run = Backward(partial(self._run, inputs=inputs), gm)
+        else:
+            run = self._run(gm, inputs)
         self.parts[self.kind] = Part(run, gm, tuple(inputs))
         return run
 

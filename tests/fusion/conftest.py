@@ -29,7 +29,7 @@ def target(request, monkeypatch):
     if processor == "haswell":
         triple = llvm.Target.from_default_triple()
         monkeypatch.setattr(jit, "_machine", lambda: triple.create_target_machine(cpu=processor))
-    build._loaded.cache_clear()
+    build.LOADED.clear()
     yield found
-    build._loaded.cache_clear()
+    build.LOADED.clear()
     torch.set_num_threads(before)

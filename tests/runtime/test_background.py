@@ -295,7 +295,7 @@ def test_strict_raises_what_a_kernel_could_not_be_built_for(monkeypatch):
 
     held, x = Held(softmax, strict=True), torch.randn(6, 9)
     held(x)
-    build._loaded.cache_clear()
+    build.LOADED.clear()
     with monkeypatch.context() as patch:
         patch.setattr(jit, "load", refuse)
         held.finish()

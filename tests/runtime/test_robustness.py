@@ -166,10 +166,10 @@ def refuse(text, name):
 
 @pytest.fixture
 def _no_kernels(monkeypatch):
-    build._loaded.cache_clear()
+    build.LOADED.clear()
     monkeypatch.setattr(jit, "load", refuse)
     yield
-    build._loaded.cache_clear()
+    build.LOADED.clear()
 
 
 def in_place_and_softmax(x, y):
@@ -228,7 +228,7 @@ def test_an_interrupted_compile_leaves_nothing_behind(monkeypatch):
 
     function = compiled(lambda x: x.exp() * 2 + x.sum(0))
     x = torch.randn(6, 7)
-    build._loaded.cache_clear()
+    build.LOADED.clear()
     with monkeypatch.context() as patch:
         patch.setattr(jit, "load", interrupt)
         with pytest.raises(KeyboardInterrupt):
@@ -239,7 +239,7 @@ def test_an_interrupted_compile_leaves_nothing_behind(monkeypatch):
 def test_machine_code_lives_as_long_as_its_function():
     function, x = compiled(lambda x: torch.softmax(x.sin(), -1)), torch.randn(6, 7)
     expected = function(x)
-    build._loaded.cache_clear()
+    build.LOADED.clear()
     gc.collect()
     assert torch.equal(function(x), expected)
 

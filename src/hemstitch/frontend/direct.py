@@ -26,6 +26,8 @@ from torch._functorch._aot_autograd.schemas import (
 from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import FakeTensor
 
+from hemstitch.frontend.unused import Backward
+
 Function = Callable[..., Any]
 Boxed = Callable[[list[Any]], Sequence[Any]]
 PLAIN = (Tensor, torch.nn.Parameter, FakeTensor)
@@ -101,16 +103,22 @@ def _graphs(record: ViewAndMutationMeta, forward: Part, backward: Part) -> _Grap
         for index, info in enumerate(record.output_info)
         if issubclass(info.raw_type, Tensor) and _has_tangent(info)
     ]
-    tangents = backward.given[len(backward.given) - len(wanted) :]
+    run, first = backward.run, len(backward.given) - len(wanted)
+    optional = run.optional if isinstance(run, Backward) else ()
+    tangents = [
+        Tangent(index, tuple(x.shape), x.stride(), x.dtype, x.device, first + place in optional)
+        for place, (index, x) in enumerate(zip(wanted, backward.given[first:]))
+        if isinstance(x, Tensor)
+    ]
     return _Graphs(
         forward.run,
-        backward.run,
+        run.without_zeros if isinstance(run, Backward) else run,
         len(record.output_info),
         _mutated(record),
         tuple(_without_gradient(record, backward)),
         tuple(record.unsafe_view_out_indices),
         tuple(i for i, info in enumerate(record.output_info) if not info.requires_grad),
-        tuple((i, x.stride()) for i, x in zip(wanted, tangents) if isinstance(x, Tensor)),
+        tuple(tangents),
     )
 
 
@@ -175,7 +183,7 @@ class _Inference:
 @dataclass(frozen=True, slots=True)
 class _Graphs:
     """`results`: how many values of `forward` are the user's; the others go to `backward`, after
-    them the gradients of some results, each with the strides that it was compiled for."""
+    them the gradients of some results, each as laid out when it was compiled."""
 
     forward: Boxed
     backward: Boxed
@@ -184,7 +192,30 @@ class _Graphs:
     detached: tuple[int, ...]  # arguments that autograd must not follow
     views: tuple[int, ...]  # results that autograd must not take for views
     constant: tuple[int, ...]  # results without gradient
-    tangents: tuple[tuple[int, tuple[int, ...]], ...]
+    tangents: tuple[Tangent, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tangent:
+    """The gradient of a result, as `backward` was compiled for it. `is_optional`: or None."""
+
+    result: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    is_optional: bool
+
+    def of(self, gradient: Tensor | None) -> Tensor | None:
+        """A copy where it is laid out otherwise; zeros where there is none, but must be."""
+        if gradient is None:
+            return None if self.is_optional else self._empty().zero_()
+        if type(gradient) is not Tensor:
+            raise TypeError(f"a compiled backward pass needs plain tensors, not {type(gradient)}")
+        return gradient if gradient.stride() == self.strides else self._empty().copy_(gradient)
+
+    def _empty(self) -> Tensor:
+        return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=self.device)
 
 
 class _Training:
@@ -241,6 +272,7 @@ class Hemstitch(torch.autograd.Function):
         constant = [results[i] for i in graphs.constant if isinstance(results[i], Tensor)]
         ctx.mark_non_differentiable(*constant)
         ctx._materialize_non_diff_grads = False
+        ctx.set_materialize_grads(False)
         return tuple(results)
 
     @staticmethod
@@ -252,7 +284,7 @@ class Hemstitch(torch.autograd.Function):
             )
         graphs: _Graphs = ctx.graphs
         arguments = [*ctx.saved_tensors]
-        arguments += [_laid_out(gradients[index], strides) for index, strides in graphs.tangents]
+        arguments += [tangent.of(gradients[tangent.result]) for tangent in graphs.tangents]
         ctx.maybe_clear_saved_tensors()
         if not torch.is_grad_enabled():
             return (None, *_without_autocast(graphs.backward, arguments))
@@ -270,15 +302,3 @@ class _Once(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> None:
         raise RuntimeError("a compiled function has no second derivative: AOTAutograd makes none")
-
-
-def _laid_out(gradient: Tensor, strides: tuple[int, ...]) -> Tensor:
-    """With the strides that backward was compiled for; a copy where they differ."""
-    if type(gradient) is not Tensor:
-        raise TypeError(f"a compiled backward pass needs plain tensors, not {type(gradient)}")
-    if gradient.stride() == strides:
-        return gradient
-    copy = torch.empty_strided(
-        gradient.shape, strides, dtype=gradient.dtype, device=gradient.device
-    )
-    return copy.copy_(gradient)

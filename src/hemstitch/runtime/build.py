@@ -7,7 +7,8 @@ import importlib.util
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
+from hashlib import sha256
 
 import torch
 
@@ -29,11 +30,19 @@ from hemstitch.runtime.remembered import folder
 from hemstitch.runtime.tune import Tuner
 from hemstitch.stitch.group import Group, Tensor
 
+LOADED: dict[bytes, jit.Entry] = {}  # by what they were compiled from, the last used last
+MOST_KEPT = 512
 
-@lru_cache(maxsize=512)
+
 def _loaded(text: str, entry: str) -> jit.Entry:
-    """Machine code is shared by all graphs of the process that need the same."""
-    return jit.load(text, entry)
+    """Machine code is shared by all graphs of the process that need the same. Of a text, ten times
+    as long, nothing is kept but its hash."""
+    key = sha256(text.encode()).digest()
+    found = LOADED.pop(key, None) or jit.load(text, entry)
+    LOADED[key] = found
+    while len(LOADED) > MOST_KEPT:
+        LOADED.pop(next(iter(LOADED)), None)
+    return found
 
 
 def build(plan: Plan, options: Options, device: torch.device | None = None) -> list[Launch | None]:

@@ -1,0 +1,142 @@
+"""Backward passes of programs that differentiate only some of a graph's results: of a model's loss
+and its scores, the loss.
+
+For the others autograd has no gradient, and AOTAutograd's graphs want zeros: as large as the
+scores, made, read and added in every step. Here such a graph is cut down to what the gradients that
+there are go through.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from hemstitch.frontend.joint import is_view, value_of
+
+aten = torch.ops.aten
+Boxed = Callable[[list[Any]], Sequence[Any]]
+
+LEAST_BYTES = 1 << 17  # of a gradient that is worth a graph without it
+# Operations that give zeros where the operands at these places are zeros, each of them alone.
+ZERO_AT = {
+    **dict.fromkeys((aten.mul.Tensor, aten.mm.default, aten.bmm.default), (0, 1)),
+    **dict.fromkeys(
+        (
+            *(aten.div.Tensor, aten.mul.Scalar, aten.div.Scalar, aten.neg.default),
+            *(aten.clone.default, aten._to_copy.default, aten.sum.default),
+            *(aten.sum.dim_IntList, aten.slice_backward.default, aten.select_backward.default),
+            *(aten.reshape.default, aten.threshold_backward.default),
+        ),
+        (0,),
+    ),
+}
+
+
+class Backward:
+    """A backward pass on a list of arguments. `optional`: those that may be None instead of zeros.
+    For each choice of them there is a graph, compiled when it is needed first."""
+
+    def __init__(self, compiled: Callable[[GraphModule], Boxed], traced: GraphModule) -> None:
+        self._boxed_call = True
+        self._compiled = compiled
+        self._traced = traced
+        self._runs: dict[tuple[int, ...], Boxed] = {}
+        self.optional = _large_tangents(traced)
+
+    def __call__(self, arguments: list[Any]) -> Sequence[Any]:
+        """As AOTAutograd calls it, with zeros for what is not there."""
+        for place in self.optional:
+            if not arguments[place].any():
+                arguments[place] = None
+        return self.without_zeros(arguments)
+
+    def without_zeros(self, arguments: list[Any]) -> Sequence[Any]:
+        missing = tuple(place for place in self.optional if arguments[place] is None)
+        if missing not in self._runs:
+            self._runs[missing] = self._compiled(without(self._traced, missing))
+        return self._runs[missing](arguments)
+
+
+def without(backward: GraphModule, places: Collection[int]) -> GraphModule:
+    """The same graph where the arguments at these places are zeros; it does not read them."""
+    if not places:
+        return backward
+    graph = copy.deepcopy(backward.graph)
+    zeros = {node for place, node in enumerate(_arguments(graph)) if place in places}
+    for node in graph.nodes:
+        if node.op == "call_function" and not zeros.isdisjoint(node.all_input_nodes):
+            other = _other_addend(node, zeros)
+            if other is not None:
+                node.replace_all_uses_with(other)
+            elif _is_zero(node, zeros):
+                zeros.add(node)
+    for node in zeros:
+        _replace_by_zeros(node, [user for user in node.users if user not in zeros])
+    graph.eliminate_dead_code()
+    return GraphModule(backward, graph)
+
+
+def _large_tangents(traced: GraphModule) -> tuple[int, ...]:
+    """Places of gradients of results that are large, of known size, and in the processor's
+    memory."""
+    arguments = _arguments(traced.graph)
+    tangents = [(n, a) for n, a in enumerate(arguments) if str(a.target).startswith("tangents")]
+    return tuple(place for place, node in tangents if _is_large(value_of(node)))
+
+
+def _is_large(value: object) -> bool:
+    if not isinstance(value, Tensor) or value.device.type != "cpu":
+        return False
+    is_known = all(isinstance(size, int) for size in value.shape)
+    return is_known and value.numel() * value.element_size() >= LEAST_BYTES
+
+
+def _arguments(graph: torch.fx.Graph) -> list[Node]:
+    return [node for node in graph.nodes if node.op == "placeholder"]
+
+
+def _other_addend(node: Node, zeros: Collection[Node]) -> Node | None:
+    """What the sum of it and zeros is, or the difference."""
+    if node.target not in (aten.add.Tensor, aten.sub.Tensor) or len(node.args) != 2:
+        return None
+    first, second = node.args
+    is_sum = node.target is aten.add.Tensor and not node.kwargs
+    other = first if second in zeros else second if is_sum else None
+    if not isinstance(other, Node) or other in zeros or _type(other) != _type(node):
+        return None
+    return other
+
+
+def _is_zero(node: Node, zeros: Collection[Node]) -> bool:
+    if is_view(node):
+        return node.args[0] in zeros
+    if node.target is aten.add.Tensor:
+        return all(argument in zeros for argument in node.args)
+    places = ZERO_AT.get(node.target, ())  # type: ignore[call-overload]
+    return any(node.args[place] in zeros for place in places)
+
+
+def _type(node: Node) -> object:
+    value = value_of(node)
+    return (value.shape, value.dtype) if isinstance(value, Tensor) else None
+
+
+def _replace_by_zeros(node: Node, users: Sequence[Node]) -> None:
+    if not users:
+        return
+    value = node.meta["val"]
+    with node.graph.inserting_before(min(users)):
+        new = node.graph.call_function(
+            aten.full.default,
+            ([*value.shape], 0),
+            {"dtype": value.dtype, "device": value.device},
+        )
+    new.meta = {key: node.meta[key] for key in ("val", "tensor_meta") if key in node.meta}
+    for user in users:
+        user.replace_input_with(node, new)
