@@ -329,6 +329,12 @@ def same_element(out, BLOCK: tl.constexpr, EQUAL: tl.constexpr):
 
 
 @triton.jit
+def atomic_sum_of_one(x, out, BLOCK: tl.constexpr):
+    value = tl.load(x + tl.zeros([1], tl.int32))
+    tl.atomic_add(out + tl.arange(0, BLOCK), value, sem="relaxed")
+
+
+@triton.jit
 def atomic_sum(x, out, BLOCK: tl.constexpr, READ: tl.constexpr):
     value = tl.load(x + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK))
     tl.atomic_add(out + tl.arange(0, BLOCK), value, sem="relaxed")

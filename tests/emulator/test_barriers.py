@@ -122,3 +122,10 @@ def test_many_programs_that_wait() -> None:
     out, token = integer(), integer()
     emulate(kernels.turns, 200, {"out": out, "token": token}, checks=Checks())
     assert token.item() == 200
+
+
+def test_one_number_is_added_to_many() -> None:
+    """Triton 3.6's interpreter reads on behind it."""
+    x, out = torch.tensor([0.5]), torch.zeros(8)
+    emulate(kernels.atomic_sum_of_one, 2, {"x": x, "out": out, "BLOCK": 8})
+    assert torch.equal(out, torch.ones(8))

@@ -77,10 +77,12 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]
     def create_atomic_rmw(
         self, op: Any, ptr: Any, val: Any, mask: Any, sem: Any, scope: Any
     ) -> Any:
-        """Both: nothing checks the addresses, and no order follows from `sem`."""
+        """Both: nothing checks the addresses, and no order follows from `sem`. 3.6: an operand that
+        was broadcast is read as if its elements were all there."""
         active = np.broadcast_to(np.asarray(mask.data), ptr.data.shape)
         real = self._atomic(ptr, active, val, scope)
-        result = super().create_atomic_rmw(op, real, val, Handle(active, tl.int1), sem, scope)
+        every = Handle(np.ascontiguousarray(np.broadcast_to(val.data, ptr.data.shape)), val.dtype)
+        result = super().create_atomic_rmw(op, real, every, Handle(active, tl.int1), sem, scope)
         self._synchronise(ptr, active, sem, scope)
         return result
 
