@@ -26,7 +26,7 @@ _reinterpret: Callable[[torch.Tensor, tuple[int, ...], tuple[int, ...], int], to
 _reinterpret = _GUARDS._reinterpret_tensor
 Empty = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
 LEAST_BYTES = 1 << 17  # from here on malloc maps memory for each block
-MOST_BORROWED = 8  # times what is needed
+MOST_BORROWED = 4  # times what is needed
 
 
 def empty_strided_on(device: torch.device) -> Empty:
