@@ -54,7 +54,7 @@ def assert_stitched(step: KernelStep, machine: Machine) -> None:
     """The kernel is what stitching its groups gives, though it may have been made for others."""
     fresh, kernel = stitch(step.groups, machine, "fresh"), step.stitched.kernel
     assert show(replace(fresh.kernel, name=kernel.name)) == show(kernel)
-    assert fresh.tensors == step.stitched.tensors
+    assert (fresh.tensors, fresh.places) == (step.stitched.tensors, step.stitched.places)
 
 
 def _with_tickets(step: Step, machine: Machine) -> Step:
@@ -145,7 +145,8 @@ class Simulation:
         return self._flat(tensor).as_strided(shape, strides, evaluate(offset, self.sizes))
 
     def _kernel(self, step: KernelStep) -> None:
-        arrays = [_array(self._flat(tensor)) for tensor in step.stitched.tensors]
+        bound = zip(step.stitched.tensors, step.stitched.places)
+        arrays = [_array(self._flat(tensor)[place:]) for tensor, place in bound]
         kernel_interpreter.run(
             step.stitched.kernel,
             arrays,

@@ -27,7 +27,8 @@ class Calls:
         if isinstance(step, LibraryStep):
             return None
         assert isinstance(step, KernelStep)
-        return Launch(lambda *arguments: self.seen.append(arguments), step.stitched.tensors, (), 0)
+        see, bound = (lambda *arguments: self.seen.append(arguments)), step.stitched
+        return Launch(see, bound.tensors, (), 0, bound.places)
 
 
 def executable_of(

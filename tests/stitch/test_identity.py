@@ -39,8 +39,8 @@ def chain(op="exp", size=32, stride=32, value=2.0):
     return group_of(CHAIN.format(op=op, size=size, stride=stride, value=value))
 
 
-def key(group, **options):
-    return identity([group], **options).key
+def key(group, alignment=1):
+    return identity([group], alignment).key
 
 
 def test_equal_groups_of_other_nodes_are_the_same():
@@ -69,11 +69,87 @@ SEEDED = """
 output %4 strides (1)
 """
 
+NEIGHBOURS = """
+%0 = input f32[9, 64] "x" position 0 strides (64, 1)
+%1 = slice f32[1, 64] %0 ({first}::1, 0::1)
+%2 = slice f32[1, 64] %0 ({second}::1, 0::1)
+%3 = mul f32[1, 64] %1, %2
+output %3 strides (64, 1)
+"""
 
-def test_the_place_of_one_element_matters_to_the_kernel_alone():
+
+def places(group, alignment=1):
+    found = identity([group], alignment)
+    return {t.node.attr.name: at for t, at in zip(found.tensors, found.places) if t.is_argument}
+
+
+def test_where_a_slice_begins_is_a_place_not_a_kernel():
     first, second = (group_of(SEEDED.format(place=place)) for place in (0, 3))
-    assert key(first) != key(second)
-    assert key(first, with_places=False) == key(second, with_places=False)
+    assert key(first) == key(second)
+    assert (places(first), places(second)) == ({"seeds": 0}, {"seeds": 3})
+
+
+def test_places_are_multiples_of_the_alignment():
+    even, odd = (group_of(SEEDED.format(place=place)) for place in (2, 3))
+    assert places(even, 16) == places(odd, 16) == {"seeds": 2}
+    assert key(even, 16) != key(odd, 16)
+
+
+def test_how_far_slices_are_apart_makes_a_difference():
+    near, later, far = (
+        group_of(NEIGHBOURS.format(first=first, second=second))
+        for first, second in ((2, 3), (5, 6), (2, 4))
+    )
+    assert key(near) == key(later) != key(far)
+    assert (places(near), places(later)) == ({"x": 2 * 64}, {"x": 5 * 64})
+
+
+def test_what_is_read_as_a_whole_begins_at_its_beginning():
+    text = NEIGHBOURS.format(first=4, second=5).replace("output", OUTPUT_OF_THE_WHOLE)
+    assert places(group_of(text)) == {"x": 0}
+
+
+OUTPUT_OF_THE_WHOLE = "%4 = sum f32[64] %0 (0)\noutput %4 strides (1)\noutput"
+
+
+def recurrence(steps):
+    def program(x, h):
+        states = []
+        for step in range(steps):
+            h = torch.tanh(x[step] + h @ WEIGHT)
+            states.append(h.sum(-1))
+        return torch.stack(states)
+
+    return program
+
+
+WEIGHT = torch.randn(24, 24, dtype=torch.float64)  # the library multiplies it
+
+
+def test_steps_are_the_same_kernel():
+    kernels = []
+    for steps in (8, 16):
+        arguments = torch.randn(2, steps, 24, 24, dtype=torch.float64).unbind()
+        arguments = arguments[0], arguments[1][0]
+        ((_, plan),) = plans_of(recurrence(steps), arguments, CPU)
+        assert len(plan.kernels) >= steps
+        kernels.append({show(step.stitched.kernel).split("\n", 1)[1] for step in plan.kernels})
+    assert len(kernels[1]) == len(kernels[0]) <= 4
+
+
+def test_steps_run_at_their_places():
+    for dtype in (torch.float32, torch.float64):
+        x, h = torch.randn(7, 24, 24, dtype=dtype), torch.randn(24, 24, dtype=dtype)
+        program = recurrence(7) if dtype is torch.float64 else shifted
+        found = torch.compile(program, backend="hemstitch")(x, h)
+        torch.testing.assert_close(found, program(x, h))
+
+
+def shifted(x, h):
+    """Writes at places as well."""
+    first = torch.tanh(x[1:4, 3:] + h[3:]).flatten(1)
+    second = torch.softmax(x[5:, :, 7:] * h[:, 7:], -1).flatten(1)
+    return torch.cat([first.sum(1), second[:, 3:].sum(1), x[2, 5, 3:]])
 
 
 def test_a_kernel_is_bound_to_other_tensors():

@@ -38,14 +38,14 @@ class Trials:
 
     def refusal(self, group: Group) -> Refusal | None:
         """Why this group alone is no kernel, if it is none."""
-        key = identity([group], with_places=False).key
+        key = identity([group], self.machine.alignment).key
         if key not in self._refusals:
             self._refusals[key] = self._attempt(group)
         return self._refusals[key]
 
     def seconds(self, groups: Sequence[Group]) -> float:
         """What a call of these groups' kernel takes, by the machine model."""
-        key = identity(groups, with_places=False).key
+        key = identity(groups, self.machine.alignment).key
         if key not in self._seconds:
             kernel = self.stitched(groups, "attempt").kernel
             self._seconds[key] = kernel_seconds(kernel, self.machine, groups[0].hints)
@@ -71,11 +71,12 @@ class Trials:
 
     def stitched(self, groups: Sequence[Group], name: str) -> Stitched:
         """As `stitch`; a kernel that is known is bound to other tensors and given another name."""
-        found = identity(groups)
+        found = identity(groups, self.machine.alignment)
         if found.key not in self._kernels:
             stitched = stitch(groups, self.machine, name)
-            number = {tensor: place for place, tensor in enumerate(found.tensors)}
+            number = {tensor: k for k, tensor in enumerate(found.tensors)}
             self._kernels[found.key] = stitched, tuple(number[t] for t in stitched.tensors)
-        stitched, places = self._kernels[found.key]
-        tensors = tuple(found.tensors[place] for place in places)
-        return Stitched(replace(stitched.kernel, name=name), tensors)
+        stitched, numbers = self._kernels[found.key]
+        kernel = replace(stitched.kernel, name=name)
+        tensors = tuple(found.tensors[number] for number in numbers)
+        return Stitched(kernel, tensors, tuple(found.places[number] for number in numbers))

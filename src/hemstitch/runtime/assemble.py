@@ -37,12 +37,14 @@ _NAME = re.compile(r"\b[at]\d+\b")
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What runs a step of the plan: called with (*tensors, *sizes, scratch address)."""
+    """What runs a step of the plan: called with (*tensors, *sizes, scratch address), each tensor
+    from the element in `places` on."""
 
     function: Callable[..., object]
     tensors: tuple[Tensor, ...]
     sizes: tuple[Dim, ...]
     scratch_bytes: Dim
+    places: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,12 +226,20 @@ class _Assembler:
         base = self._name(alias.tensor)
         return f"reinterpret({base}, {shape}, {strides}, {self._size(alias.offset)})"
 
+    def _from(self, tensor: Tensor, place: int) -> str:
+        """All of a tensor's memory from an element on."""
+        if place == 0:
+            return self._name(tensor)
+        left = (tensor.extent(_known) - place,)
+        return self._alias(Alias(tensor, left, (1,), place))
+
     # --- steps
 
     def _launch(self, number: int) -> None:
         launch = self.launches[number]
         assert launch is not None
-        tensors = [self._name(tensor) for tensor in launch.tensors]
+        places = launch.places or (0,) * len(launch.tensors)
+        tensors = map(self._from, launch.tensors, places)
         sizes = [self._size(size) for size in launch.sizes]
         name = self._fix(launch.function, "k")
         scratch = self._scratch(launch.scratch_bytes, number)
@@ -347,6 +357,12 @@ def _large_layout(tensor: Tensor) -> Layout | None:
         return None
     is_large = isinstance(bytes_, int) and bytes_ >= LEAST_BYTES
     return Layout(shape, strides, TORCH_DTYPES[tensor.node.type.dtype]) if is_large else None
+
+
+def _known(size: Dim) -> int:
+    """Places are known of tensors of known sizes alone."""
+    assert isinstance(size, int)
+    return size
 
 
 def _room(tensor: Tensor) -> Dim:

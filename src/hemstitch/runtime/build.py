@@ -76,7 +76,8 @@ def program_of(step: KernelStep, blocking: Blocking = USUAL) -> Program:
 def _native(tuner: Tuner | None, step: KernelStep) -> Launch:
     program = program_of(step, USUAL if tuner is None else tuner.blocking(step))
     entry = _loaded(program.text, program.entry)
-    return Launch(entry, step.stitched.tensors, program.sizes, program.scratch_bytes)
+    stitched = step.stitched
+    return Launch(entry, stitched.tensors, program.sizes, program.scratch_bytes, stitched.places)
 
 
 def _emulated(check: bool, step: KernelStep) -> Launch:

@@ -24,7 +24,7 @@ def launch_of(step: KernelStep, check: bool) -> Launch:
     kernel = step.stitched.kernel
     program = print_kernel(kernel, step.groups[0].hint, EMULATED)
     run = _Emulated(program, kernel_of(program.text, program.entry), check)
-    return Launch(run, step.stitched.tensors, program.sizes, 0)
+    return Launch(run, step.stitched.tensors, program.sizes, 0, step.stitched.places)
 
 
 @dataclass(frozen=True, slots=True)

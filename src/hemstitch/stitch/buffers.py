@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from hemstitch.ir.dims import Dim, quotient
 from hemstitch.ir.graph import Node, Op
 from hemstitch.ir.ops import SCANNED
 from hemstitch.ir.types import DType
+from hemstitch.kernel.index import Index, linear
 from hemstitch.kernel.nodes import THREADS, Buffer, Role
 from hemstitch.stitch.group import Tensor
 
@@ -16,12 +19,18 @@ APART = 64  # elements, of a byte at least: a cache line
 
 
 class Buffers:
-    """Makes each buffer once. `row_budget`: bytes that the row buffers of a task may take."""
+    """Makes each buffer once. `places`: the element of a tensor at which its parameter begins;
+    `row_budget`: bytes that the row buffers of a task may take."""
 
     def __init__(
-        self, written: frozenset[Tensor], row_budget: int, sums_in_double: bool = True
+        self,
+        written: frozenset[Tensor],
+        places: Mapping[Tensor, int],
+        row_budget: int,
+        sums_in_double: bool = True,
     ) -> None:
         self.row_budget = row_budget
+        self._places = places
         self._sums_in_double = sums_in_double
         self.tensors: dict[Tensor, Buffer] = {}
         self.scratch: list[Buffer] = []
@@ -56,6 +65,12 @@ class Buffers:
     def output(self, tensor: Tensor) -> Buffer:
         assert tensor in self._written
         return self.input(tensor)
+
+    def address(
+        self, tensor: Tensor, indices: Sequence[Index], strides: Sequence[Dim], offset: Dim
+    ) -> Index:
+        """In the tensor's parameter, of an element that lies at `offset` in the tensor."""
+        return linear(indices, strides).shifted(offset - self._places[tensor])
 
     # --- scratch
 

@@ -37,6 +37,7 @@ class Machine:
     l1_bytes: int  # what a row may take to be read again for nothing: on a GPU, in registers
     l2_bytes: int
     sums_in_double: bool  # accumulators in memory may add up millions of values one by one
+    alignment: int  # bytes; of the addresses from which lanes load at once
     crosses_in_tiles: bool  # values that change the order of axes go through tiles in cache
     tiles_in_registers: bool  # short rows share a tile, and sums of rows stay in registers
     keeps_rows_in_registers: bool  # those of products, so that they have a greatest length
@@ -69,6 +70,7 @@ def generic_cpu(threads: int, lanes: int) -> Machine:
         l1_bytes=32 << 10,
         l2_bytes=1 << 20,
         sums_in_double=True,
+        alignment=1,
         crosses_in_tiles=True,
         tiles_in_registers=False,
         keeps_rows_in_registers=False,
@@ -99,6 +101,7 @@ def generic_gpu(processors: int = 132, *, exact_products: bool = True) -> Machin
         l1_bytes=32 << 10,
         l2_bytes=256 << 10,
         sums_in_double=False,
+        alignment=16,
         crosses_in_tiles=False,
         tiles_in_registers=True,
         keeps_rows_in_registers=True,

@@ -34,6 +34,7 @@ from hemstitch.stitch.combine import combine
 from hemstitch.stitch.group import (
     Group,
     Root,
+    Write,
     addressed,
     computed_below,
     is_scatter_root,
@@ -284,7 +285,7 @@ class NestBuilder(Values):
         found = self._indices_of(node, domain.indices, node.shape, None)
         if any(self.level_of[index.name] == len(self.scopes) - 1 for index in found[1:]):
             raise Refused("scatter", "each lane would go to a place of its own")
-        place = linear(addressed(node, domain.indices, found), write.strides).shifted(write.offset)
+        place = self._address(write, addressed(node, domain.indices, found))
         buffer, dtype = self.buffers.output(write.tensor), node.type.dtype.compute
         add = AccumulateInto(
             *(buffer, self._final(place), Op.SUM, dtype, name), atomic=self.mapping.atomic
@@ -296,7 +297,7 @@ class NestBuilder(Values):
         node, write = root.reduction, root.write
         assert node is not None and write is not None
         if not self.mapping.atomic:
-            place = linear(self._domain(node).indices, write.strides).shifted(write.offset)
+            place = self._address(write, self._domain(node).indices)
             buffer = self.buffers.output(write.tensor)
             self._fill(1, self._row_axes(node), buffer, None, node, self._final(place))
 
@@ -304,8 +305,11 @@ class NestBuilder(Values):
         """Where a write puts the elements of its own loop's index."""
         write, domain = root.write, domain_of(root, self.schedule.unification)
         assert write is not None
-        address = linear(domain.indices, write.strides).shifted(write.offset)
+        address = self._address(write, domain.indices)
         return self.buffers.output(write.tensor), self._final(address)
+
+    def _address(self, write: Write, indices: Indices) -> Index:
+        return self.buffers.address(write.tensor, indices, write.strides, write.offset)
 
     def _evaluation_order(self, roots: list[Root]) -> list[tuple[Node, Indices]]:
         """Members and where they are evaluated, operands first, so that `value` never recurses

@@ -14,7 +14,7 @@ from math import ceil
 from hemstitch.ir.dims import quotient
 from hemstitch.ir.graph import Op
 from hemstitch.ir.ops import identity
-from hemstitch.kernel.index import Axis, Index, Variable, at, linear
+from hemstitch.kernel.index import Axis, Index, Variable, at
 from hemstitch.kernel.nodes import Constant, Loop, Nest, Store
 from hemstitch.stitch.axes import Unification
 from hemstitch.stitch.buffers import Buffers
@@ -80,7 +80,8 @@ def filling_nest(buffers: Buffers, write: Write) -> Nest:
     """What a GPU fills with zeros."""
     buffer, zero = buffers.output(write.tensor), buffers.name("zero")
     *rows, lane = (Axis(buffers.name("k"), size) for size in write.value.shape)
-    place = linear(map(at, (*rows, lane)), write.strides).shifted(write.offset)
+    indices = tuple(map(at, (*rows, lane)))
+    place = buffers.address(write.tensor, indices, write.strides, write.offset)
     value = Constant(zero, identity(Op.SUM, buffer.dtype), buffer.dtype)
     body = (Loop(lane, (value, Store(buffer, place, zero)), lanes=True),)
     why = "sums by index begin with zeros"

@@ -11,6 +11,7 @@ from hemstitch.stitch.begin import with_begins
 from hemstitch.stitch.buffers import Buffers
 from hemstitch.stitch.combine import combining_nest
 from hemstitch.stitch.group import Group, Tensor
+from hemstitch.stitch.identity import identity
 from hemstitch.stitch.machine import Machine
 from hemstitch.stitch.nest import NestBuilder
 from hemstitch.stitch.online import walked_once
@@ -22,10 +23,12 @@ from hemstitch.stitch.tiles import tiled
 
 @dataclass(frozen=True, slots=True)
 class Stitched:
-    """A kernel and the tensors its parameters stand for, in order."""
+    """A kernel and the tensors its parameters stand for, in order, each from the element in
+    `places` on."""
 
     kernel: Kernel
     tensors: tuple[Tensor, ...]
+    places: tuple[int, ...]
 
     @property
     def replaced(self) -> frozenset[Buffer]:
@@ -40,7 +43,9 @@ def stitch(groups: Sequence[Group], machine: Machine, name: str) -> Stitched:
     Raises Refused, with the reason, where a group cannot be one kernel.
     """
     written = frozenset(write.tensor for group in groups for write in group.writes)
-    buffers = Buffers(written, machine.l2_bytes // 2, machine.sums_in_double)
+    found = identity(groups, machine.alignment)
+    places = dict(zip(found.tensors, found.places))
+    buffers = Buffers(written, places, machine.l2_bytes // 2, machine.sums_in_double)
     phases: list[list[Nest]] = []
     for whole in groups:
         group = walked_once(whole) if machine.keeps_rows_in_registers else whole
@@ -64,7 +69,7 @@ def stitch(groups: Sequence[Group], machine: Machine, name: str) -> Stitched:
     parameters = [*buffers.tensors.values(), *buffers.scratch]
     hints = groups[0].hints
     kernel = Kernel(name, tuple(parameters), with_begins(phases, machine, hints))
-    return Stitched(kernel, tuple(buffers.tensors))
+    return Stitched(kernel, tuple(buffers.tensors), tuple(places[t] for t in buffers.tensors))
 
 
 def _check_rows(nest: Nest) -> None:

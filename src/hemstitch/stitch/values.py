@@ -76,7 +76,7 @@ class Values(Scopes, ABC):
         leaf = leaf_below(self.group, node)
         if leaf is not None:
             tensor, strides, offset = leaf
-            address = self._final(linear(indices, strides).shifted(offset))
+            address = self._final(self.buffers.address(tensor, indices, strides, offset))
             return self._load(self.buffers.input(tensor), address, mask, tensor.may_be_nowhere)
         if self._is_kept(node, indices):
             return self._load(*self._kept_at(node, indices), mask)

@@ -45,7 +45,7 @@ def launch_of(step: KernelStep, index: int | None = None, tune: bool = False) ->
     program = best(programs, sizes_of, extents, first, tune, make, folder("tuned"))
     launcher = make(program)
     launcher.prepare(first.index, likely_sizes(step, program))
-    return Launch(launcher, step.stitched.tensors, program.sizes, 0)
+    return Launch(launcher, step.stitched.tensors, program.sizes, 0, step.stitched.places)
 
 
 def likely_sizes(step: KernelStep, program: Program) -> tuple[int, ...]:
