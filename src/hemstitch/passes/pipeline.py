@@ -13,6 +13,7 @@ from hemstitch.passes.algebra import ALGEBRA
 from hemstitch.passes.cleanup import cleanup
 from hemstitch.passes.engine import rewrite
 from hemstitch.passes.fold import FOLD
+from hemstitch.passes.gathered import gathered
 from hemstitch.passes.layout import LAYOUT, slicing
 from hemstitch.passes.logic import LOGIC
 from hemstitch.passes.reassociate import REASSOCIATE, common_factor
@@ -42,6 +43,7 @@ STAGES: dict[str, Stage] = {
     "simplified": simplify,  # first: constants show which branches and axes matter
     "arranged": arrange,
     "cleaned": cleanup,
+    "gathered": gathered,  # behind all that makes two operands the same
     "arranged again": arrange,  # what became one node has become x - x, max(x, x), ...
 }
 
