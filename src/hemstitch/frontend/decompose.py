@@ -52,6 +52,8 @@ def _always() -> Decompositions:
     table.update(get_decompositions(expanded))
     table[aten.native_group_norm.default] = _group_norm
     table[aten._softmax.default] = _softmax
+    table[aten.as_strided.default] = _as_strided
+    table[aten.as_strided_scatter.default] = _as_strided_scatter
     return table
 
 
@@ -104,6 +106,27 @@ def _softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:
     weights = numbers.exp()
     result = weights * weights.sum(dim, keepdim=True).reciprocal()
     return result if half_to_float else result.to(x.dtype)
+
+
+def _as_strided(x: torch.Tensor, size: Any, stride: Any, storage_offset: Any = None) -> Any:
+    """All of a tensor in its order is a view with a name: so is flattened what lies by channels."""
+    return x.reshape(size) if _shows_all(x, size, stride, storage_offset) else NotImplemented
+
+
+def _as_strided_scatter(
+    x: torch.Tensor, source: torch.Tensor, size: Any, stride: Any, storage_offset: Any = None
+) -> Any:
+    is_all = _shows_all(x, size, stride, storage_offset)
+    return source.reshape(x.shape) if is_all else NotImplemented
+
+
+def _shows_all(x: torch.Tensor, size: Any, stride: Any, storage_offset: Any) -> bool:
+    numbers = [*x.shape, *size, *stride, x.storage_offset(), storage_offset or 0]
+    if not all(isinstance(number, int) for number in numbers) or not x.is_contiguous():
+        return False
+    meant = torch.empty_strided(size, stride, device="meta")
+    is_whole = meant.is_contiguous() and meant.numel() == x.numel()
+    return is_whole and x.storage_offset() == 0 == (storage_offset or 0)
 
 
 def _random() -> Decompositions:

@@ -12,6 +12,7 @@ import torch.fx
 from torch._functorch.partitioners import cleanup_recompute_tags, force_save_bw_mutation_src
 from torch.utils.checkpoint import CheckpointPolicy
 
+from hemstitch.frontend.again import make_again
 from hemstitch.frontend.joint import base_of
 from hemstitch.frontend.library import has_effects
 from hemstitch.frontend.loss import numbers
@@ -49,8 +50,9 @@ def partition(
         node.meta["recompute"] = CheckpointPolicy.MUST_SAVE  # in a checkpoint too: 8 bytes
     unseen = numbers(joint.graph, num_fwd_outputs) if options.loss_every != 1 else ()
     asked = question(joint.graph, num_fwd_outputs, unseen)
-    saved = asked.saved(decide(asked.problem, options))
-    forward, backward = split(joint, num_fwd_outputs, saved)
+    decision = decide(asked.problem, options)
+    make_again(joint.graph, asked, decision)
+    forward, backward = split(joint, num_fwd_outputs, asked.saved(decision))
     forward.meta[NUMBERS] = unseen
     return forward, backward
 

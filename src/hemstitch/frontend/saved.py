@@ -38,10 +38,19 @@ UNIFORM = torch.ops.hemstitch.uniform.default
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """`nodes[k]`: the node of the k-th item."""
+    """`nodes[k]`: the node of the k-th item; all are forward's. `kernel_of`: what is generated, by
+    the number of its kernel; `kernels[k]`: the number of the k-th that needs something. `seen`:
+    what results of forward are made of."""
 
     problem: Problem
     nodes: tuple[Node, ...]
+    kernel_of: Mapping[Node, int]
+    kernels: tuple[int, ...]
+    seen: frozenset[Node]
+
+    @property
+    def forward(self) -> frozenset[Node]:
+        return frozenset(self.nodes)
 
     def saved(self, decision: Decision) -> set[Node]:
         """What backward does not compute again if it comes upon it: some are read by operations
@@ -76,8 +85,10 @@ def question(joint: Graph, results: int, unseen: Collection[int] = ()) -> Questi
             needs[kernel_of[node]] |= used
     gradients = [x for x in outputs[results:] if isinstance(x, Node)]
     operands |= {numbers[base_of(x)] for x in gradients if x in numbers}
-    kernels = tuple(frozenset(needed) for _, needed in sorted(needs.items()))
-    return Question(Problem(items, kernels, frozenset(operands)), nodes)
+    kernels = tuple(sorted(needs))
+    needed = tuple(frozenset(needs[kernel]) for kernel in kernels)
+    problem = Problem(items, needed, frozenset(operands))
+    return Question(problem, nodes, kernel_of, kernels, frozenset(seen))
 
 
 def _needed(results: Iterable[Node]) -> set[Node]:

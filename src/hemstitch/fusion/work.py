@@ -12,9 +12,9 @@ from itertools import pairwise
 from typing import Union
 
 from hemstitch.fusion.demand import Demands
+from hemstitch.fusion.layout import orders, strides_in_order
 from hemstitch.ir.dims import evaluate
 from hemstitch.ir.graph import Graph, Node, Op, toposort
-from hemstitch.ir.types import contiguous_strides
 from hemstitch.stitch.group import Group, Tensor, Write, is_member
 
 Vertex = Union[Node, Write]
@@ -42,6 +42,7 @@ class Work:
         self.demanded = frozenset(demands.tensors)
         order = toposort(graph.roots)
         self.rank = {node: position for position, node in enumerate(order)}
+        self._layouts = orders(order, self.tensors)
         members = [n for n in order if is_member(n) or n.op is Op.LIBRARY]
         self.vertices: list[Vertex] = [*(n for n in members if n not in remade), *demands.writes]
         self.made_by: dict[Node, list[Vertex]] = {}
@@ -129,7 +130,8 @@ class Work:
 
     def _tensor(self, node: Node) -> Tensor:
         if node not in self.tensors:
-            self.tensors[node] = Tensor(node, contiguous_strides(node.shape))
+            order = self._layouts.get(node, range(node.type.rank))
+            self.tensors[node] = Tensor(node, strides_in_order(node.shape, order))
         return self.tensors[node]
 
     # --- what is read

@@ -19,7 +19,7 @@ def _layer_norm(
 ) -> tuple[Value, Value, Value]:
     axes = tuple(range(x.rank - len(sizes), x.rank))
     x = x.cast(x.dtype.compute)
-    mean, squares = moments(x, axes)
+    mean, squares = moments(c, x, axes)
     scale = rsqrt(squares / count_of(x, axes) + eps)
     return _affine((x - mean) * scale, weight, bias), mean, scale
 
@@ -101,7 +101,7 @@ def _group_norm(
         raise NotHandled
     shape = x.shape
     grouped = x.cast(x.dtype.compute).reshape((batch, groups, channels // groups, area))
-    mean, squares = moments(grouped, (2, 3))
+    mean, squares = moments(c, grouped, (2, 3))
     scale = rsqrt(squares / count_of(grouped, (2, 3)) + eps)
     normal = ((grouped - mean) * scale).reshape(shape)
     result = _affine(normal, *(_per_channel(each, x.rank) for each in (weight, bias)))
@@ -113,11 +113,11 @@ def _per_channel(x: Value | None, rank: int) -> Value | None:
 
 
 def _batch_norm_parts(
-    x: Value, weight: Value | None, bias: Value | None, eps: float
+    c: Context, x: Value, weight: Value | None, bias: Value | None, eps: float
 ) -> tuple[Value, Value, Value, Value]:
     """Normalised x, then mean, 1 / deviation and sum of squares for each channel."""
     axes = (0, *range(2, x.rank))
-    mean, squares = moments(x, axes)
+    mean, squares = moments(c, x, axes)
     scale = rsqrt(squares / count_of(x, axes) + eps)
     normal = (x - mean) * scale
     result = _affine(normal, *(_per_channel(each, x.rank) for each in (weight, bias)))
@@ -136,7 +136,7 @@ def _batch_norm_training(
     eps: float,
 ) -> tuple[Value | None, ...]:
     x = x.cast(x.dtype.compute)
-    result, mean, scale, squares = _batch_norm_parts(x, weight, bias, eps)
+    result, mean, scale, squares = _batch_norm_parts(c, x, weight, bias, eps)
     count = count_of(x, (0, *range(2, x.rank)))
     degrees = max(1, count - 1) if isinstance(count, int) else choice("max", (1, count - 1))
     return (

@@ -15,6 +15,7 @@ from hemstitch.frontend.values import (
     exp,
     isnan,
     log,
+    maximum,
     reciprocal,
     sqrt,
     where,
@@ -35,11 +36,23 @@ def mean_over(x: Value, axes: tuple[int, ...], keep: bool = True) -> Value:
     return x.reduce(Op.SUM, axes, keep) / count_of(x, axes)
 
 
-def moments(x: Value, axes: tuple[int, ...]) -> tuple[Value, Value]:
-    """Mean and the sum of squared distances from it (two passes), axes kept."""
+def moments(c: Context, x: Value, axes: tuple[int, ...]) -> tuple[Value, Value]:
+    """Mean and the sum of squared distances from it, axes kept: in two passes, of which the second
+    finds a row in cache; in one where what is added up lies apart."""
+    is_row = axes == tuple(range(x.rank - len(axes), x.rank))
+    if x.dtype is DType.F32 and not is_row and not c.for_gpu:
+        return _moments_at_once(x, axes)
     mean = mean_over(x, axes)
     distance = x - mean
     return mean, (distance * distance).reduce(Op.SUM, axes, keep=True)
+
+
+def _moments_at_once(x: Value, axes: tuple[int, ...]) -> tuple[Value, Value]:
+    """In double precision the difference of two sums loses nothing that f32 can tell apart."""
+    wide, count = x.cast(DType.F64), count_of(x, axes)
+    total = wide.reduce(Op.SUM, axes, keep=True)
+    squares = (wide * wide).reduce(Op.SUM, axes, keep=True) - total * total / count
+    return (total / count).cast(x.dtype), maximum(squares, 0.0).cast(x.dtype)
 
 
 def _sum(c: Context, x: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
@@ -144,8 +157,8 @@ def _count_nonzero(c: Context, x: Value, dim: Any = None) -> Value:
     return _sum(c, x.cast(DType.BOOL), dim)
 
 
-def variance(x: Value, axes: tuple[int, ...], correction: Any) -> tuple[Value, Value]:
-    mean, squares = moments(x, axes)
+def variance(c: Context, x: Value, axes: tuple[int, ...], correction: Any) -> tuple[Value, Value]:
+    mean, squares = moments(c, x, axes)
     return mean, squares / _degrees(count_of(x, axes), correction)
 
 
@@ -163,7 +176,7 @@ def _of_variance(finish: Variance) -> dict[str, Rule]:
 
     def rule(c: Context, x: Value, dim: Any, correction: Any, keepdim: bool) -> Any:
         axes = axes_of(dim, x.rank)
-        mean, squares = variance(x.cast(c.dtype.compute), axes, correction)
+        mean, squares = variance(c, x.cast(c.dtype.compute), axes, correction)
         result = finish(mean, squares)
         if isinstance(result, tuple):
             return tuple(value.reshape(c.shape) for value in result)
@@ -284,6 +297,6 @@ REDUCTIONS: dict[str, Rule] = {
     },
     "prims::sum": _sum,
     "prims::var": lambda c, x, dim, correction=1, output_dtype=None: variance(
-        x.cast(c.dtype.compute), axes_of(dim, x.rank), correction
+        c, x.cast(c.dtype.compute), axes_of(dim, x.rank), correction
     )[1].reshape(c.shape),
 }

@@ -1,0 +1,64 @@
+"""In which order of its axes a value lies in memory between kernels: as what it is computed from.
+
+A convolution's results lie by channels, where the library likes that better. A mask or a gradient
+made of them and read beside them would be gathered from afar if it lay by rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from hemstitch.ir.dims import Dim
+from hemstitch.ir.graph import Node, Op
+from hemstitch.ir.ops import is_elementwise
+from hemstitch.ir.types import contiguous_strides
+from hemstitch.stitch.group import INLINE, Tensor
+
+Order = tuple[int, ...]  # axes, the one with the largest stride first
+
+
+def orders(nodes: Iterable[Node], tensors: Mapping[Node, Tensor]) -> dict[Node, Order]:
+    """Of the nodes, sorted, that had better lie in another order than that of their axes.
+    `tensors`: where it is known how a value lies."""
+    found: dict[Node, Order] = {}
+    for node in nodes:
+        if node in tensors:
+            order = _order_of(tensors[node])
+        elif is_elementwise(node.op) and found:
+            order = _agreed(node, found)
+        else:
+            order = None
+        if order is not None:
+            found[node] = order
+    return found
+
+
+def _agreed(node: Node, found: Mapping[Node, Order]) -> Order | None:
+    """What its operands agree on, but for those that are made on the spot."""
+    known = {found.get(x) for x in node.inputs if x.op not in INLINE and x.op is not Op.BROADCAST}
+    return known.pop() if len(known) == 1 else None
+
+
+def _order_of(tensor: Tensor) -> Order | None:
+    """None for the usual one, and where there are gaps, repetitions or unknown sizes."""
+    shape, strides = tensor.node.shape, tensor.strides
+    if not all(isinstance(size, int) and size > 0 for size in (*shape, *strides)):
+        return None
+    order = tuple(sorted(range(len(shape)), key=lambda axis: (-_int(strides[axis]), axis)))
+    usual = contiguous_strides(shape)
+    if all(size == 1 or a == b for size, a, b in zip(shape, strides, usual)):
+        return None
+    dense = strides_in_order(shape, order)
+    return order if all(n == 1 or a == b for n, a, b in zip(shape, strides, dense)) else None
+
+
+def strides_in_order(shape: Sequence[Dim], order: Sequence[int]) -> tuple[Dim, ...]:
+    """Without gaps."""
+    steps = contiguous_strides(tuple(shape[axis] for axis in order))
+    found = dict(zip(order, steps))
+    return tuple(found[axis] for axis in range(len(shape)))
+
+
+def _int(size: Dim) -> int:
+    assert isinstance(size, int)
+    return size

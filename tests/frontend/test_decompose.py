@@ -1,0 +1,48 @@
+"""What PyTorch's trace is broken up into."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from hemstitch.backend import compile_with
+from hemstitch.ir.graph import Op, toposort
+from hemstitch.options import Options
+
+
+def calls_of(function: Any, *arguments: Tensor) -> int:
+    """Library calls, forward and backward; the result and the gradients are eager's."""
+    seen: list[Any] = []
+
+    def backend(gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Any:
+        return compile_with(gm, inputs, Options(strict=True), lambda *each: seen.append(each[1]))
+
+    torch._dynamo.reset()
+    expected, found = function(*arguments), torch.compile(function, backend=backend)(*arguments)
+    torch.testing.assert_close(found, expected)
+    weights = torch.randn_like(expected)
+    gradients = [torch.autograd.grad(x, arguments, weights) for x in (expected, found)]
+    torch.testing.assert_close(*gradients)
+    return sum(n.op is Op.LIBRARY for c in seen for n in toposort(c.graph.roots))
+
+
+def test_all_of_a_tensor_in_its_order_is_a_view() -> None:
+    x = torch.randn(8, 20, 1, 1, requires_grad=True)
+    by_channels = x.detach().contiguous(memory_format=torch.channels_last).requires_grad_()
+    assert calls_of(lambda x: torch.as_strided(x, (8, 20), (20, 1)).exp(), x) == 0
+    assert calls_of(lambda x: (x * 2).mean((2, 3)).flatten(1).exp(), by_channels) == 0
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "offset"),
+    [((8, 19), (20, 1), 0), ((20, 8), (1, 20), 0), ((4, 20), (20, 1), 5)],
+)
+def test_other_windows_are_the_librarys(
+    size: tuple[int, ...], stride: tuple[int, ...], offset: int
+) -> None:
+    x = torch.randn(8, 20, requires_grad=True)
+    assert calls_of(lambda x: torch.as_strided(x * 1, size, stride, offset).exp(), x) > 0

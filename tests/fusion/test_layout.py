@@ -1,0 +1,124 @@
+"""How values lie between kernels: as what they are computed from, where that is not by rows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hemstitch.fusion.layout import orders, strides_in_order
+from hemstitch.ir.builder import Builder
+from hemstitch.ir.graph import InputAttr, Op, toposort
+from hemstitch.ir.types import DType, contiguous_strides
+from hemstitch.runtime.verified import difference
+from hemstitch.stitch.group import Tensor as InMemory
+from hemstitch.stitch.machine import generic_cpu
+from tests.compiled import plans_of
+
+SHAPE = (2, 3, 4, 5)
+BY_CHANNELS = (60, 1, 15, 3)
+
+
+def order_of_sum(*layouts: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Of the sum of inputs that lie like this, one after the other."""
+    builder = Builder()
+    inputs = [builder.input(f"x{k}", k, SHAPE, DType.F32, s) for k, s in enumerate(layouts)]
+    total = builder.make(Op.EXP, inputs[0])
+    for x in inputs[1:]:
+        total = builder.make(Op.ADD, total, x)
+    half = builder.make(Op.MUL, total, builder.constant(0.5, DType.F32, SHAPE))
+    tensors = {}
+    for x in inputs:
+        assert isinstance(x.attr, InputAttr)
+        tensors[x] = InMemory(x, x.attr.strides)
+    return orders(toposort([half]), tensors).get(half)
+
+
+def test_what_is_computed_lies_as_what_it_is_made_of() -> None:
+    assert order_of_sum(BY_CHANNELS) == (0, 2, 3, 1)
+    assert order_of_sum(BY_CHANNELS, BY_CHANNELS) == (0, 2, 3, 1)
+    assert strides_in_order(SHAPE, (0, 2, 3, 1)) == BY_CHANNELS
+
+
+@pytest.mark.parametrize(
+    "layouts",
+    [
+        (contiguous_strides(SHAPE),),
+        (BY_CHANNELS, contiguous_strides(SHAPE)),
+        (contiguous_strides(SHAPE), BY_CHANNELS),
+        ((120, 1, 30, 6),),  # with gaps
+        ((0, 1, 15, 3),),  # expanded
+    ],
+)
+def test_else_it_lies_by_rows(layouts: tuple[tuple[int, ...], ...]) -> None:
+    assert order_of_sum(*layouts) is None
+
+
+class Block(nn.Module):
+    """Its gradients go two ways, and meet again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(6, 6, 3, padding=1), nn.Conv2d(6, 6, 1)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(6) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.norms[0](self.first(x)))
+        return F.relu(self.norms[1](self.second(y)) + x).mean((2, 3))
+
+
+def test_no_tensor_of_images_by_channels_lies_by_rows() -> None:
+    model = nn.Sequential(Block(), nn.Flatten(), nn.Linear(6, 6)).to(
+        memory_format=torch.channels_last
+    )
+    blocks = nn.Sequential(nn.Conv2d(3, 6, 1), Chain(), model).to(memory_format=torch.channels_last)
+    x = torch.randn(4, 3, 9, 9).contiguous(memory_format=torch.channels_last)
+    graphs = plans_of(blocks, (x,), generic_cpu(2, 8), backward=True)
+    for _, plan in graphs:
+        for step in plan.kernels:
+            for tensor in step.stitched.tensors:
+                shape = tensor.node.shape
+                if len(shape) == 4 and shape[1] != 1 != shape[2]:
+                    assert tensor.strides[1] == 1, (step.stitched.kernel.name, tensor)
+
+
+class Chain(nn.Module):
+    """Long enough that one kernel does not do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Inner() for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+class Inner(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution, self.norm = nn.Conv2d(6, 6, 3, padding=1), nn.BatchNorm2d(6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.norm(self.convolution(x)) + x)
+
+
+def test_gradients_by_channels_are_right() -> None:
+    torch.manual_seed(5)
+    model = nn.Sequential(nn.Conv2d(3, 6, 1), Chain(), Block())
+    x = torch.randn(4, 3, 9, 9)
+    exact = [p.detach().double() for p in model.parameters()]
+    names = [name for name, _ in model.named_parameters()]
+    wanted = torch.func.functional_call(
+        model.double(), {n: p.requires_grad_() for n, p in zip(names, exact)}, (x.double(),)
+    )
+    expected = torch.autograd.grad(wanted.square().sum(), exact)
+    model = model.float().to(memory_format=torch.channels_last)
+    given = x.contiguous(memory_format=torch.channels_last)
+    result = torch.compile(model, backend="hemstitch")(given)
+    found = torch.autograd.grad(result.square().sum(), list(model.parameters()))
+    for name, ours, theirs in zip(names, found, expected):
+        if theirs.norm() > 1e-9:  # a bias before a batch norm: noise about zero
+            assert difference(ours, theirs) < 2e-4, name
