@@ -31,12 +31,12 @@ def make_again(joint: Graph, asked: Question, decision: Decision) -> None:
 
 
 def _made_in(asked: Question, decision: Decision) -> dict[Node, set[int]]:
-    """For each value of forward that is not saved the kernels of backward that make it again."""
-    found: dict[Node, set[int]] = {}
+    """For each value of forward the kernels of backward that make it again: none if it is saved."""
+    found: dict[Node, set[int]] = {node: set() for node in asked.nodes}
     for kernel, needed in zip(asked.kernels, asked.problem.needs):
         for number in reached(asked.problem, needed, decision.saved):
             if number not in decision.saved:
-                found.setdefault(asked.nodes[number], set()).add(kernel)
+                found[asked.nodes[number]].add(kernel)
     return found
 
 
@@ -46,11 +46,10 @@ def _readers(
     """Those in this kernel; None where one of them is somewhere else as well."""
     found: list[Node] = []
     for user in node.users:
-        if user in asked.forward:
-            kernels = made_in.get(user, set())
-            if kernel not in kernels:
+        if user in made_in:
+            if kernel not in made_in[user]:
                 continue
-            if user in asked.seen or len(kernels) > 1:
+            if user in asked.seen or len(made_in[user]) > 1:
                 return None
         elif asked.kernel_of.get(user) != kernel:
             continue

@@ -48,10 +48,6 @@ class Question:
     kernels: tuple[int, ...]
     seen: frozenset[Node]
 
-    @property
-    def forward(self) -> frozenset[Node]:
-        return frozenset(self.nodes)
-
     def saved(self, decision: Decision) -> set[Node]:
         """What backward does not compute again if it comes upon it: some are read by operations
         that look at nothing but their shape."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from hemstitch.ir.builder import Builder
-from hemstitch.ir.dims import Dim
+from hemstitch.ir.dims import Dim, known
 from hemstitch.ir.graph import LibraryCall, Node, Op, Operand, Range
 from hemstitch.ir.types import DType
 
@@ -47,7 +47,7 @@ class Convolution:
 
     @property
     def steps(self) -> int:
-        return _size(self.weight.shape[2])
+        return known(self.weight.shape[2])
 
     @property
     def copied_bytes(self) -> Dim:
@@ -63,7 +63,7 @@ class Convolution:
 
     def _output(self) -> tuple[Node, list[Sum]]:
         """sum over t of x[l * stride + t] @ weight[t]"""
-        builder, x = self.builder, self._padded(_size(self.x.shape[1]) + self.padding)
+        builder, x = self.builder, self._padded(known(self.x.shape[1]) + self.padding)
         factors = [
             (self._rows(x, t, self.stride, self.positions), self._step(t, (1, 0)))
             for t in range(self.steps)
@@ -76,7 +76,7 @@ class Convolution:
     def _of_x(self, gradient: Node) -> tuple[Node, list[Sum]]:
         """Rows m * stride + q of x were read in the steps t = j * stride + q of windows m - j."""
         builder, x, (batch, length, channels) = self.builder, self.x, self.x.shape
-        last, most = ceil(self.steps / self.stride) - 1, _size(length) + 2 * self.padding
+        last, most = ceil(self.steps / self.stride) - 1, known(length) + 2 * self.padding
         windows = max(self.positions, ceil(most / self.stride))
         padded = self._zeros_around(gradient, last, last + windows)
         sums: list[Sum] = []
@@ -149,7 +149,7 @@ class Convolution:
     def _padded(self, end: int) -> Node:
         """x with the zeros before it, to this row of it: with zeros behind, or cut off."""
         batch, length, channels = self.x.shape
-        shape = batch, min(_size(length), end), channels
+        shape = batch, min(known(length), end), channels
         return self._zeros_around(
             self.builder.slice(self.x, (ALL, ALL, ALL), shape), self.padding, self.padding + end
         )
@@ -176,7 +176,7 @@ def convolution_of(
     is_usual = (given["dilation"], given["transposed"], given["groups"]) == ((1,), False, 1)
     if not is_usual or not all(map(_is_known, operands.values())):
         return None
-    if _size(weight.shape[2]) > MOST_STEPS or not _lies_by_channels(call, given["x"]):
+    if known(weight.shape[2]) > MOST_STEPS or not _lies_by_channels(call, given["x"]):
         return None
     stride, padding = _only(given["stride"]), _only(given["padding"])
     gradient = operands.get("gradient")
@@ -188,7 +188,7 @@ def convolution_of(
         None if gradient is None else builder.permute(gradient, ROWS_LAST),
         stride,
         padding,
-        (_size(x.shape[2]) + 2 * padding - _size(weight.shape[2])) // stride + 1,
+        (known(x.shape[2]) + 2 * padding - known(weight.shape[2])) // stride + 1,
     )
 
 
@@ -209,11 +209,6 @@ def _is_known(operand: Node) -> bool:
     """A tensor of numbers, not empty, whose sizes are known."""
     sizes = operand.shape
     return operand.type.dtype is not DType.OPAQUE and all(isinstance(n, int) and n for n in sizes)
-
-
-def _size(size: Dim) -> int:
-    assert isinstance(size, int)
-    return size
 
 
 _HOW = ("stride", "padding", "dilation", "transposed", "output padding", "groups")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from hemstitch.ir.dims import Dim
+from hemstitch.ir.dims import Dim, known
 from hemstitch.ir.graph import Node, Op
 from hemstitch.ir.ops import is_elementwise
 from hemstitch.ir.types import contiguous_strides
@@ -44,7 +44,7 @@ def _order_of(tensor: Tensor) -> Order | None:
     shape, strides = tensor.node.shape, tensor.strides
     if not all(isinstance(size, int) and size > 0 for size in (*shape, *strides)):
         return None
-    order = tuple(sorted(range(len(shape)), key=lambda axis: (-_int(strides[axis]), axis)))
+    order = tuple(sorted(range(len(shape)), key=lambda axis: (-known(strides[axis]), axis)))
     usual = contiguous_strides(shape)
     if all(size == 1 or a == b for size, a, b in zip(shape, strides, usual)):
         return None
@@ -57,8 +57,3 @@ def strides_in_order(shape: Sequence[Dim], order: Sequence[int]) -> tuple[Dim, .
     steps = contiguous_strides(tuple(shape[axis] for axis in order))
     found = dict(zip(order, steps))
     return tuple(found[axis] for axis in range(len(shape)))
-
-
-def _int(size: Dim) -> int:
-    assert isinstance(size, int)
-    return size

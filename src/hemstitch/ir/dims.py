@@ -150,6 +150,12 @@ def remainder(size: Dim, divisor: Dim) -> Dim:
     return size % divisor  # type: ignore[operator]
 
 
+def known(size: Dim) -> int:
+    """A size that cannot depend on a call, where it was made sure of that."""
+    assert isinstance(size, int)
+    return size
+
+
 def symbols(size: Dim) -> set[str]:
     """The names of all symbols that `size` depends on."""
     if isinstance(size, int):

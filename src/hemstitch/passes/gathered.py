@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hemstitch.ir.builder import Builder
-from hemstitch.ir.dims import Dim
+from hemstitch.ir.dims import Dim, known
 from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, Operand, toposort, users
 from hemstitch.ir.types import TensorType
 from hemstitch.passes.engine import Rule, rewrite, rule
@@ -29,18 +29,17 @@ class _Stack:
     """A concatenation of matrices [steps, columns] along axis 0, or of such with an axis of size 1
     more, along that; where either way the columns stay the last axis."""
 
-    whole: Node
     parts: tuple[Node, ...]
+    axis: int
+    rank: int
 
     def like(self, builder: Builder, parts: Sequence[Node]) -> Node:
         """The same of other matrices."""
-        axis, rank = self.whole.attr, self.whole.type.rank
-        assert isinstance(axis, int)
         shapes = [list(part.shape) for part in parts]
-        if rank == 3:
+        if self.rank == 3:
             for shape in shapes:
-                shape.insert(axis, 1)
-        return builder.concat([builder.reshape(p, s) for p, s in zip(parts, shapes)], axis)
+                shape.insert(self.axis, 1)
+        return builder.concat([builder.reshape(p, s) for p, s in zip(parts, shapes)], self.axis)
 
 
 def gathered_products(graph: Graph) -> Rule:
@@ -80,10 +79,10 @@ def _is_product(term: Node, single: set[Node]) -> bool:
     if not isinstance(call, LibraryCall) or call.name != "aten.mm.default" or call.keywords:
         return False
     factors = term.inputs[0].inputs
-    are_operands = call.arguments == (Operand(0), Operand(1)) and len(factors) == 2
-    sizes = [size for factor in factors for size in factor.shape] if are_operands else [None]
-    same = all(factor.type.dtype is term.type.dtype for factor in factors)
-    return same and term.inputs[0] in single and all(isinstance(size, int) for size in sizes)
+    if call.arguments != (Operand(0), Operand(1)) or term.inputs[0] not in single:
+        return False
+    are_known = all(isinstance(size, int) for factor in factors for size in factor.shape)
+    return are_known and all(factor.type.dtype is term.type.dtype for factor in factors)
 
 
 def _stack_of(node: Node) -> _Stack | None:
@@ -91,11 +90,11 @@ def _stack_of(node: Node) -> _Stack | None:
     if node.op is not Op.CONCAT or not isinstance(axis, int) or axis >= rank - 1:
         return None
     if rank == 2:
-        return _Stack(node, node.inputs)
+        return _Stack(node.inputs, axis, rank)
     parts = [part.inputs[0] for part in node.inputs if part.op is Op.RESHAPE]
     wanted = [(*part.shape[:axis], *part.shape[axis + 1 :]) for part in node.inputs]
     is_stack = rank == 3 and [part.shape for part in parts] == wanted
-    return _Stack(node, tuple(parts)) if is_stack else None
+    return _Stack(tuple(parts), axis, rank) if is_stack else None
 
 
 def _gathered(
@@ -107,15 +106,15 @@ def _gathered(
     rights = [right for _, right in factors]
     if len(set(lefts)) < len(lefts) or len(set(rights)) < len(rights):
         return None
-    known = [stacks.get(frozenset(parts)) for parts in (lefts, rights)]
-    (rows, columns), steps = products[0].shape, sum(_size(left.shape[0]) for left in lefts)
-    copied = sum(2 * steps * _size(n) for n, k in zip((rows, columns), known) if k is None)
-    if copied > len(products) * (2 * _size(rows) * _size(columns) + LAUNCH):
+    found = [stacks.get(frozenset(parts)) for parts in (lefts, rights)]
+    (rows, columns), steps = products[0].shape, sum(known(left.shape[0]) for left in lefts)
+    copied = sum(2 * steps * known(n) for n, k in zip((rows, columns), found) if k is None)
+    if copied > len(products) * (2 * known(rows) * known(columns) + LAUNCH):
         return None
-    model = known[0] or known[1] or _Stack(builder.concat(lefts, 0), tuple(lefts))
-    by_part = dict(zip(lefts if known[1] is None or known[0] else rights, zip(lefts, rights)))
-    ordered = [by_part[part] for part in model.parts]
-    sides = [model.like(builder, side) for side in zip(*ordered)]
+    model = found[0] or found[1] or _Stack(tuple(lefts), 0, 2)
+    side = rights if model is found[1] else lefts
+    pairs = dict(zip(side, zip(lefts, rights)))
+    sides = [model.like(builder, parts) for parts in zip(*(pairs[p] for p in model.parts))]
     left, right = (builder.reshape(s, (steps, s.shape[-1])) for s in sides)
     return _product(builder, products[0], builder.permute(left, TRANSPOSED), right)
 
@@ -135,8 +134,3 @@ def _product(builder: Builder, like: Node, left: Node, right: Node) -> Node:
 def _transposed(builder: Builder, x: Node) -> Node:
     is_transposed = x.op is Op.PERMUTE and x.attr == TRANSPOSED
     return x.inputs[0] if is_transposed else builder.permute(x, TRANSPOSED)
-
-
-def _size(size: Dim) -> int:
-    assert isinstance(size, int)
-    return size

@@ -14,7 +14,7 @@ import torch
 
 from hemstitch.fusion.demand import Alias, agree
 from hemstitch.fusion.plan import LibraryStep, Plan
-from hemstitch.ir.dims import Dim, SymbolicDim
+from hemstitch.ir.dims import Dim, SymbolicDim, known
 from hemstitch.ir.graph import InputAttr, LibraryCall, Operand
 from hemstitch.ir.types import DType, contiguous_strides
 from hemstitch.runtime.dtypes import TORCH_DTYPES
@@ -230,7 +230,7 @@ class _Assembler:
         """All of a tensor's memory from an element on."""
         if place == 0:
             return self._name(tensor)
-        left = (tensor.extent(_known) - place,)
+        left = (tensor.extent(known) - place,)
         return self._alias(Alias(tensor, left, (1,), place))
 
     # --- steps
@@ -325,8 +325,8 @@ class _Assembler:
     # --- names
 
     def _fix(self, value: object, hint: str) -> str:
-        for name, known in self.fixed.items():
-            if known is value:
+        for name, fixed in self.fixed.items():
+            if fixed is value:
                 return name
         name = f"{hint}{len(self.fixed)}"
         self.fixed[name] = value
@@ -336,12 +336,12 @@ class _Assembler:
         return str(size) if isinstance(size, int) else self._named(size)
 
     def _sizes(self, sizes: tuple[Dim, ...]) -> str:
-        known = [size for size in sizes if isinstance(size, int)]
-        return repr(tuple(known)) if len(known) == len(sizes) else self._named(sizes)
+        fixed = [size for size in sizes if isinstance(size, int)]
+        return repr(tuple(fixed)) if len(fixed) == len(sizes) else self._named(sizes)
 
     def _named(self, value: Dim | tuple[Dim, ...]) -> str:
-        for name, known in self.sizes.items():
-            if known == value and isinstance(known, tuple) == isinstance(value, tuple):
+        for name, size in self.sizes.items():
+            if size == value and isinstance(size, tuple) == isinstance(value, tuple):
                 return name
         name = f"s{len(self.sizes)}"
         self.sizes[name] = value
@@ -357,12 +357,6 @@ def _large_layout(tensor: Tensor) -> Layout | None:
         return None
     is_large = isinstance(bytes_, int) and bytes_ >= LEAST_BYTES
     return Layout(shape, strides, TORCH_DTYPES[tensor.node.type.dtype]) if is_large else None
-
-
-def _known(size: Dim) -> int:
-    """Places are known of tensors of known sizes alone."""
-    assert isinstance(size, int)
-    return size
 
 
 def _room(tensor: Tensor) -> Dim:
