@@ -168,6 +168,9 @@ BAD = {
         *row_sum(AccumulateInto(SHARED, at(ROWS), Op.SUM, F32, "sum"))
     ),
     "not written in an earlier phase": phase(Load("x", SHARED, at(ROWS))),
+    "shared is not written in an earlier phase": phase(
+        Load("x", SHARED, at(ROWS)), Store(SHARED, at(ROWS), "x")
+    ),
     "8 elements, 8 is reached": phase(lanes(LOAD, Store(ROW, at(LANES).shifted(1), "x"))),
     "reached 1 before": phase(lanes(LOAD, Store(ROW, at(LANES).shifted(-1), "x"))),
     "4 elements, 6 is reached": phase(

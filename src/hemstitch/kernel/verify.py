@@ -122,7 +122,7 @@ class _Buffers:
         if isinstance(statement, AccumulateInto):
             if buffer not in (before if statement.atomic else filled):
                 raise _wrong(self.kernel, f"{where} is added to before it is cleared")
-        elif buffer.role is Role.SHARED and buffer not in before and buffer not in alone:
+        elif buffer.role is Role.SHARED and buffer not in before | (alone & filled):
             raise _wrong(self.kernel, f"{where} is not written in an earlier phase")
 
     def _check_written(self, buffer: Buffer, statement: Stmt) -> None:

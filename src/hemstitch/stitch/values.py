@@ -23,6 +23,8 @@ from hemstitch.kernel.nodes import (
     Random,
     Role,
     Stmt,
+    Store,
+    walk,
 )
 from hemstitch.stitch.buffers import Buffers, NestKey
 from hemstitch.stitch.group import (
@@ -118,7 +120,8 @@ class Values(Scopes, ABC):
         level = self._level(address)
         if mask is not None:
             level = max(level, self.level_of[mask])
-        if buffer.role in (Role.TASK, Role.OUTPUT):  # what a row writes is read in that row
+        is_own = buffer.role in (Role.TASK, Role.OUTPUT) or self._is_filled_here(buffer)
+        if is_own:  # what a row writes is read in that row
             level = max(level, 1)
         if buffer.size == 0 or may_be_nowhere:
             # The innermost loop never runs where the buffer is empty; outside it the load would.
@@ -128,6 +131,13 @@ class Values(Scopes, ABC):
             if known is not name:
                 return known
         return self._define(name, level, Load(name, buffer, address, mask))
+
+    def _is_filled_here(self, buffer: Buffer) -> bool:
+        """It is read by other tasks too, but not only: this nest has written to it."""
+        if buffer.role is not Role.SHARED:
+            return False
+        written = (s for scope in self.scopes for s in walk(scope.statements))
+        return any(isinstance(s, Store) and s.buffer is buffer for s in written)
 
     def _constant(self, value: bool | int | float, dtype: DType) -> str:
         name = self.buffers.name("c")
