@@ -17,6 +17,7 @@ from torch._guards import TracingContext
 from hemstitch.compile import Begun, Compiled, begin, finish
 from hemstitch.errors import GraphWarning
 from hemstitch.frontend.as_traced import AsTraced
+from hemstitch.frontend.channels import by_channels
 from hemstitch.frontend.decompose import decompositions
 from hemstitch.frontend.direct import Part, direct
 from hemstitch.frontend.loss import EveryNth, losses, without
@@ -88,6 +89,7 @@ class _GraphCompiler:
     def __call__(self, gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Function:
         if self.kind == "inference":
             apply(gm, self.options.rewrites)
+            by_channels(gm.graph)
         unseen = losses(gm.meta.get(NUMBERS, ()))
         if unseen:
             run = self._sparing(gm, inputs, unseen)

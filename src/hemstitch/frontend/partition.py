@@ -13,6 +13,7 @@ from torch._functorch.partitioners import cleanup_recompute_tags, force_save_bw_
 from torch.utils.checkpoint import CheckpointPolicy
 
 from hemstitch.frontend.again import make_again
+from hemstitch.frontend.channels import by_channels
 from hemstitch.frontend.joint import base_of
 from hemstitch.frontend.library import has_effects
 from hemstitch.frontend.loss import numbers
@@ -44,6 +45,7 @@ def partition(
     apply(joint, options.rewrites)
     joint.graph.eliminate_dead_code()
     _without_repetitions(joint.graph)
+    by_channels(joint.graph)
     joint = cleanup_recompute_tags(joint, is_default_partition=False)
     force_save_bw_mutation_src(joint)
     for node in joint.graph.find_nodes(op="call_function", target=DRAW_SEED):

@@ -9,17 +9,16 @@ get their fake values, and a replacement of another shape or type is an error.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 import torch.fx
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.subgraph_rewriter import ReplacedPatterns, replace_pattern_with_filters
 from torch.utils._pytree import tree_leaves
 
 from hemstitch.errors import OptionError
+from hemstitch.frontend.fake import fake_mode, value_of_call
 
 Function = Callable[..., Any]
 
@@ -41,7 +40,7 @@ def _check_types(found: ReplacedPatterns, replacement: Function) -> None:
     (result,) = pattern.output_node().args
     assert isinstance(result, torch.fx.Node)
     old = list(_types(found.nodes_map[result].meta["val"]))
-    with _mode(given):
+    with fake_mode(given):
         new = list(_types(replacement(*given)))
     if old != new:
         raise OptionError(
@@ -65,17 +64,7 @@ def _complete(traced: torch.fx.GraphModule, found: Sequence[ReplacedPatterns]) -
                 old.meta["stack_trace"] for old in places.get(node, ()) if "stack_trace" in old.meta
             ]
             node.meta = {"stack_trace": traces[-1]} if traces else {}
-            arguments, keywords = torch.fx.node.map_arg(
-                (node.args, node.kwargs), lambda source: source.meta["val"]
-            )
-            with _mode((arguments, keywords)):
-                node.meta["val"] = node.target(*arguments, **keywords)
-
-
-def _mode(values: object) -> AbstractContextManager[object]:
-    """What makes operations on fake tensors give fake tensors."""
-    modes = (each.fake_mode for each in tree_leaves(values) if isinstance(each, FakeTensor))
-    return next(modes, None) or nullcontext()
+            node.meta["val"] = value_of_call(node)
 
 
 def _name(function: Function) -> str:

@@ -146,6 +146,8 @@ def _demand_shared(found: Demands, graph: Graph) -> None:
         ):
             found.keep(alias)
             found.outputs[number] = alias
+        elif made := _copy(found, output.value, output.strides, private):
+            found.outputs[number] = Alias(made, output.value.shape, output.strides, 0)
         else:
             found.outputs[number] = _output(found, output.value, output.strides, private, True)
 
@@ -217,9 +219,17 @@ def _operand(found: Demands, value: Node, strides: tuple[Dim, ...] | None) -> Al
     if is_member(value) and value not in found.tensors:
         tensor = found.tensors[value] = Tensor(value, wanted)
     else:
-        made = (w.tensor for w in found.writes if w.tensor.node is value and w.strides == wanted)
-        tensor = next(made, None) or found.write(value, _another(found, value, wanted))
+        made = _copy(found, value, wanted)
+        tensor = made or found.write(value, _another(found, value, wanted))
     return Alias(tensor, value.shape, wanted, 0)
+
+
+def _copy(
+    found: Demands, value: Node, strides: tuple[Dim, ...], private: Container[Tensor] = ()
+) -> Tensor | None:
+    """One of `value` with these strides that is made already, but none of `private`."""
+    copies = (w.tensor for w in found.writes if w.tensor.node is value and w.strides == strides)
+    return next((tensor for tensor in copies if tensor not in private), None)
 
 
 def _uncopied(found: Demands, value: Node) -> Alias:

@@ -1,0 +1,123 @@
+"""Convolutions of images, on processors, read and give them by channels (NHWC in memory), whichever
+way the program has them. The library multiplies rows of channels as they lie; what lies by rows it
+packs, in most calls anew, which takes longer than the products.
+
+What is changed is how values of the traced graph are said to lie. What the program gets, and what
+shares memory with it, lies as it did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, Node
+from torch.utils._pytree import tree_leaves
+
+from hemstitch.frontend.fake import value_of_call
+from hemstitch.frontend.joint import base_of, is_library, is_view, value_of
+from hemstitch.frontend.library import has_effects
+
+aten = torch.ops.aten
+# Which arguments are images.
+CONVOLUTIONS: Mapping[Any, tuple[int, ...]] = {
+    aten.convolution.default: (0,),
+    aten.convolution_backward.default: (0, 1),
+}
+TYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def by_channels(graph: Graph) -> None:
+    """Change `graph`, one of AOTAutograd's: calls, and the strides of what they make."""
+    # PyTorch says no types here.
+    if torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled:  # type: ignore[no-untyped-call]
+        _Rearranged(graph).run()
+
+
+class _Rearranged:
+    """`before`: for what lies in another way now, what it was. `laid`: copies by channels."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.before: dict[Node, Any] = {}
+        self.laid: dict[Node, Node] = {}
+        self.returned = {base_of(node) for node in graph.output_node().all_input_nodes}
+
+    def run(self) -> None:
+        for node in [*self.graph.nodes]:
+            images = _images(node)
+            for image in images:
+                if not _is_by_channels(image):
+                    node.replace_input_with(image, self._by_channels(image, node))
+            if is_library(node) and is_view(node):
+                self._as_before(node)
+            elif images or not self.before.keys().isdisjoint(node.all_input_nodes):
+                self._lie_anew(node)
+
+    def _by_channels(self, image: Node, reader: Node) -> Node:
+        if image not in self.laid:
+            self.laid[image] = self._copy(image, torch.channels_last, reader)
+        return self.laid[image]
+
+    def _as_before(self, node: Node) -> None:
+        """A view that no kernel makes speaks of memory."""
+        for source in node.all_input_nodes:
+            if source in self.before:
+                copy = self._copy(source, torch.contiguous_format, node)
+                copy.meta["val"] = self.before[source]
+                node.replace_input_with(source, copy)
+
+    def _lie_anew(self, node: Node) -> None:
+        is_returned = node in self.returned
+        if node.op != "call_function" or has_effects(node.target):
+            return
+        if is_returned and not _images(node):
+            return
+        before, value = value_of(node), value_of_call(node, _function(node))
+        if _strides(value) == _strides(before):
+            return
+        node.meta["val"] = value
+        if is_returned:
+            self._return_as_before(node, before)
+        else:
+            self.before[node] = before
+
+    def _return_as_before(self, node: Node, before: Tensor) -> None:
+        copy = self._copy(node, torch.contiguous_format, node.next)
+        copy.meta["val"] = before
+        node.replace_all_uses_with(copy, delete_user_cb=lambda user: user is not copy)
+
+    def _copy(self, source: Node, lie: torch.memory_format, reader: Node) -> Node:
+        with self.graph.inserting_before(reader):
+            copy = self.graph.call_function(aten.clone.default, (source,), {"memory_format": lie})
+        copy.meta = {key: source.meta[key] for key in ("stack_trace",) if key in source.meta}
+        copy.meta["val"] = value_of_call(copy)
+        return copy
+
+
+def _function(node: Node) -> Any:
+    """Kernels look at no strides; these views refuse some."""
+    is_strict = node.target in (aten.view.default, aten._unsafe_view.default)
+    return aten.reshape.default if is_strict else node.target
+
+
+def _images(node: Node) -> list[Node]:
+    """What a convolution reads that may lie by channels."""
+    images = [node.args[place] for place in CONVOLUTIONS.get(node.target, ())]
+    nodes = [image for image in images if isinstance(image, Node)]
+    return nodes if all(map(_may_lie_by_channels, nodes)) else []
+
+
+def _may_lie_by_channels(image: Node) -> bool:
+    value = value_of(image)
+    return value.dim() == 4 and value.device.type == "cpu" and value.dtype in TYPES
+
+
+def _is_by_channels(image: Node) -> bool:
+    return bool(value_of(image).is_contiguous(memory_format=torch.channels_last))
+
+
+def _strides(value: Any) -> list[tuple[Any, ...]]:
+    return [each.stride() for each in tree_leaves(value) if isinstance(each, Tensor)]

@@ -1,0 +1,189 @@
+"""Convolutions by channels: the library is given and gives images that lie so, and no program
+notices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hemstitch.fusion.plan import LibraryStep
+from hemstitch.ir.graph import LibraryCall
+from hemstitch.ir.types import contiguous_strides
+from hemstitch.stitch.machine import generic_cpu
+from tests.compiled import plans_of
+
+Model = Callable[[Tensor, Tensor, Tensor], object]
+BATCH, SIDE = 2, 9
+MACHINE = generic_cpu(threads=2, lanes=16)
+
+
+def chain(x: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    hidden = F.relu(F.conv2d(x, first, padding=1))
+    return F.conv2d(hidden, second, padding=1).sigmoid()
+
+
+PROGRAMS: dict[str, Model] = {
+    "chain": chain,
+    "residual": lambda x, w, v: F.conv2d(F.conv2d(x, w) + F.conv2d(x.exp(), w), v),
+    "convolution is the result": lambda x, w, v: F.conv2d(x, w),
+    "strides and groups": lambda x, w, v: F.conv2d(
+        F.conv2d(x, w, stride=2), v[:, :3], groups=2, padding=2, dilation=2
+    ),
+    "transposed": lambda x, w, v: F.conv_transpose2d(F.conv2d(x, w), v, stride=2),
+    "library behind": lambda x, w, v: F.adaptive_max_pool2d(F.conv2d(x, w), 3),
+    "library between": lambda x, w, v: F.conv2d(F.max_pool2d(F.conv2d(x, w), 2), v).sum((2, 3)),
+    "flattened": lambda x, w, v: F.conv2d(x, w).flatten(1).softmax(-1),
+    "reshaped": lambda x, w, v: F.conv2d(F.conv2d(x, w).reshape(BATCH, 6, 49, 1), v[..., :1, :1]),
+    "memory": lambda x, w, v: F.conv2d(x, w).as_strided((3, 5), (7, 2), 1) * 2,
+    "sorted": lambda x, w, v: F.conv2d(x, w).tanh().sort(1).values,
+    "norm": lambda x, w, v: F.conv2d(
+        F.relu(F.batch_norm(F.conv2d(x, w), None, None, training=True)), v
+    ),
+}
+
+
+def arguments(dtype: torch.dtype = torch.float32, batch: int = BATCH) -> list[Tensor]:
+    shapes = (batch, 4, SIDE, SIDE), (6, 4, 3, 3), (6, 6, 3, 3)
+    return [torch.randn(shape, dtype=dtype).requires_grad_() for shape in shapes]
+
+
+def results(program: Model, given: list[Tensor]) -> list[Tensor]:
+    result = program(*given)
+    assert isinstance(result, Tensor)
+    result.double().square().sum().backward()
+    gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in given]
+    return [result, *gradients]
+
+
+def distance(found: list[Tensor], exact: list[Tensor]) -> float:
+    pairs = zip(found, exact, strict=True)
+    return max(
+        float((a.detach().double() - b.detach()).norm() / (b.norm() + 1e-9)) for a, b in pairs
+    )
+
+
+def lie(of: Callable[[LibraryCall], object], model: Model, backward: bool = False) -> list[object]:
+    """`of` each convolution in the plans of a program."""
+    plans = plans_of(model, arguments(), MACHINE, backward)
+    calls = [step.node.attr for _, plan in plans for step in plan.steps if is_library(step)]
+    return [of(call) for call in calls if "convolution" in call.name]
+
+
+def is_library(step: object) -> bool:
+    return isinstance(step, LibraryStep)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_values_and_strides_are_those_of_eager(name: str, dtype: torch.dtype) -> None:
+    torch._dynamo.reset()
+    program, given = PROGRAMS[name], arguments(dtype)
+    copies = [
+        [each.detach().to(t).requires_grad_() for each in given] for t in (dtype, torch.double)
+    ]
+    eager, exact = (results(program, each) for each in copies)
+    found = results(torch.compile(program, backend="hemstitch", fullgraph=True), given)
+    assert distance(found, exact) <= 2 * distance(eager, exact) + 1e-6
+    assert [each.stride() for each in found] == [each.stride() for each in eager]
+    with torch.no_grad():
+        again = torch.compile(program, backend="hemstitch", fullgraph=True)(*given)
+    torch.testing.assert_close(again, found[0])
+    assert again.stride() == found[0].stride()
+
+
+def test_no_convolution_reads_or_gives_rows() -> None:
+    def by_rows(call: LibraryCall) -> bool:
+        images = list(call.operand_strides[: 2 if "backward" in call.name else 1])
+        images += [
+            strides for type_, strides in filter(None, call.results) if type_.shape[0] == BATCH
+        ]
+        return any(strides[1] != 1 for strides in images if strides is not None)
+
+    found = lie(by_rows, chain, backward=True)
+    assert found == [False] * 4
+
+
+def test_one_copy_of_an_image_that_several_read() -> None:
+    """What is given lies by rows: one kernel lays it anew, for forward and for backward."""
+
+    def inception(x: Tensor, first: Tensor, second: Tensor) -> Tensor:
+        return F.conv2d(x, first, padding=1) + F.conv2d(x, first[..., 1:2, 1:2])
+
+    (_, forward), _ = plans_of(inception, arguments(), MACHINE, backward=True)
+    image = contiguous_strides((BATCH, 4, SIDE, SIDE))
+    readers = [
+        step
+        for step in forward.kernels
+        if any(tensor.is_argument and tensor.strides == image for tensor in step.stitched.tensors)
+    ]
+    assert len(readers) == 1
+
+
+def test_no_image_is_copied_between_convolutions() -> None:
+    forward, backward = plans_of(chain, arguments(), MACHINE, backward=True)
+    # The image by channels, ReLU, sigmoid; both of their gradients, the image's by rows.
+    assert [len(plan.kernels) for _, plan in (forward, backward)] == [3, 3]
+
+
+def test_double_precision_is_left_alone() -> None:
+    """The library has no kernels by channels for it."""
+
+    def in_double(x: Tensor, first: Tensor, second: Tensor) -> Tensor:
+        return chain(x.double(), first.double(), second.double())
+
+    rows = [contiguous_strides((BATCH, channels, SIDE, SIDE)) for channels in (4, 6)]
+    assert lie(lambda call: call.operand_strides[0], in_double) == rows
+
+
+@pytest.mark.parametrize("is_training", [False, True])
+def test_batches_of_any_size(is_training: bool) -> None:
+    torch._dynamo.reset()
+    counter = torch._dynamo.testing.CompileCounterWithBackend("hemstitch")
+    compiled = torch.compile(chain, backend=counter, dynamic=True)
+    for batch in (2, 3, 5):
+        given = arguments(batch=batch)
+        with torch.set_grad_enabled(is_training):
+            found, expected = compiled(*given), chain(*given)
+            torch.testing.assert_close(found, expected)
+        if is_training:
+            pairs = (torch.autograd.grad(each.sum(), given) for each in (found, expected))
+            torch.testing.assert_close(*pairs, rtol=1e-4, atol=1e-4)
+    assert counter.frame_count <= 2
+
+
+def test_an_image_that_is_mutated() -> None:
+    torch._dynamo.reset()
+
+    def program(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+        result = F.conv2d(x, w)
+        x.mul_(2)
+        return F.conv2d(result + F.conv2d(x, w), v)
+
+    given = [each.detach() for each in arguments()]
+    copies = [each.clone() for each in given]
+    torch.testing.assert_close(
+        torch.compile(program, backend="hemstitch")(*given), program(*copies)
+    )
+    torch.testing.assert_close(given, copies)
+
+
+def test_a_users_rewrite_sees_convolutions_as_they_were_traced() -> None:
+    torch._dynamo.reset()
+    aten = torch.ops.aten
+
+    def pattern(x: Tensor) -> Tensor:
+        return aten.relu.default(x)
+
+    def replacement(x: Tensor) -> Tensor:
+        return aten.clamp.default(x, 0.0, 6.0)
+
+    options = {"rewrites": [(pattern, replacement)]}
+    model = nn.Sequential(nn.Conv2d(4, 6, 3), nn.ReLU(), nn.Conv2d(6, 6, 3))
+    x = 10 * torch.randn(BATCH, 4, SIDE, SIDE)
+    expected = model[2](model[0](x).clamp(0, 6))
+    found = torch.compile(model, backend="hemstitch", options=options)(x)
+    torch.testing.assert_close(found, expected)
