@@ -14,6 +14,7 @@ from hemstitch.frontend.rules.foreach import foreach_rules
 from hemstitch.frontend.rules.indexing import INDEXING
 from hemstitch.frontend.rules.normalization import NORMALIZATION
 from hemstitch.frontend.rules.pointwise import POINTWISE
+from hemstitch.frontend.rules.pooling import POOLING
 from hemstitch.frontend.rules.reductions import REDUCTIONS
 from hemstitch.frontend.rules.scattering import SCATTERING
 from hemstitch.frontend.rules.views import VIEWS
@@ -23,6 +24,7 @@ NAMED: dict[str, Rule] = {
     **ACTIVATIONS,
     **REDUCTIONS,
     **NORMALIZATION,
+    **POOLING,
     **VIEWS,
     **INDEXING,
     **SCATTERING,

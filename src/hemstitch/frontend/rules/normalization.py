@@ -1,8 +1,7 @@
-"""Rules for normalisation layers that arrive whole, and for pooling."""
+"""Rules for normalisation layers that arrive whole."""
 
 from __future__ import annotations
 
-from itertools import product as cross
 from typing import Any
 
 from hemstitch.frontend.context import Context, NotHandled, Rule
@@ -10,8 +9,6 @@ from hemstitch.frontend.rules.reductions import count_of, mean_over, moments
 from hemstitch.frontend.values import Value, rsqrt
 from hemstitch.ir.dims import Dim, choice
 from hemstitch.ir.graph import Op
-
-MAX_POOL_WINDOW = 16  # elements of a pooling window that are added up one by one
 
 
 def _layer_norm(
@@ -214,98 +211,6 @@ def _batch_norm_no_training(c: Context, *arguments: Any) -> tuple[Value | None, 
     return _batch_norm_inference(c, *arguments), _empty(c, 1), _empty(c, 2)
 
 
-def _pair(value: Any) -> tuple[int, int]:
-    return (value[0], value[-1]) if isinstance(value, tuple) else (value, value)
-
-
-def _avg_pool2d(
-    c: Context,
-    x: Value,
-    kernel: Any,
-    stride: Any = (),
-    padding: Any = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor: int | None = None,
-) -> Value:
-    """The sum of one strided slice for each place in the window."""
-    height, width = _pair(kernel)
-    steps = _pair(stride) if stride != () else (height, width)
-    pads = _pair(padding)
-    padded = pads != (0, 0)
-    if ceil_mode or height * width > MAX_POOL_WINDOW or (padded and not count_include_pad):
-        raise NotHandled
-    x = x.cast(x.dtype.compute)
-    if padded:
-        x = _pad_evenly(c, x, pads)
-    rows, columns = c.shape[-2:]
-    parts = [
-        x.slice(x.rank - 2, i, rows, steps[0]).slice(x.rank - 1, j, columns, steps[1])
-        for i, j in cross(range(height), range(width))
-    ]
-    return sum(parts[1:], start=parts[0]) * (1 / (divisor or height * width))
-
-
-def _avg_pool2d_backward(
-    c: Context,
-    grad: Value,
-    x: Value,
-    kernel: Any,
-    stride: Any,
-    padding: Any,
-    ceil_mode: bool,
-    count_include_pad: bool,
-    divisor: int | None,
-) -> Value:
-    """Where the windows tile the plane, each gives its share to every element."""
-    window = _pair(kernel)
-    if stride not in ((), kernel) or _pair(padding) != (0, 0):
-        raise NotHandled
-    if any(size != count * length for size, count, length in _tiles(x, grad, window)):
-        raise NotHandled
-    return _spread(grad, window, c.shape) * (1 / (divisor or window[0] * window[1]))
-
-
-def _tiles(x: Value, tiled: Value, window: tuple[Dim, Dim]) -> list[tuple[Dim, Dim, Dim]]:
-    return list(zip(x.shape[-2:], tiled.shape[-2:], window))
-
-
-def _spread(x: Value, window: tuple[Dim, Dim], shape: tuple[Dim, ...]) -> Value:
-    """Each element repeated over a window, in the compute type."""
-    outer, (rows, columns) = x.shape[:-2], x.shape[-2:]
-    apart = x.cast(x.dtype.compute).reshape((*outer, rows, 1, columns, 1))
-    return apart.broadcast((*outer, rows, window[0], columns, window[1])).reshape(shape)
-
-
-def _whole_window(plane: Value, rows: Dim, columns: Dim) -> tuple[int, int]:
-    """The window of adaptive pooling where it is the same for every element."""
-    sizes = (*plane.shape[-2:], rows, columns)
-    height, width, rows_, columns_ = (size if isinstance(size, int) else 0 for size in sizes)
-    if not (height and width and rows_ and columns_) or height % rows_ or width % columns_:
-        raise NotHandled
-    return height // rows_, width // columns_
-
-
-def _adaptive_avg_pool2d(c: Context, x: Value, size: Any) -> Value:
-    rows, columns = c.shape[-2:]
-    window = _whole_window(x, rows, columns)
-    shape = (*c.shape[:-2], rows, window[0], columns, window[1])
-    rank = len(shape)
-    return mean_over(x.cast(x.dtype.compute).reshape(shape), (rank - 3, rank - 1), keep=False)
-
-
-def _adaptive_avg_pool2d_backward(c: Context, grad: Value, x: Value) -> Value:
-    window = _whole_window(x, *grad.shape[-2:])
-    return _spread(grad, window, c.shape) * (1 / (window[0] * window[1]))
-
-
-def _pad_evenly(c: Context, x: Value, pads: tuple[int, int]) -> Value:
-    low = (*(0,) * (x.rank - 2), *pads)
-    shape = tuple(size + 2 * pad for size, pad in zip(x.shape, low))
-    fill = c.constant(0, x.dtype).node
-    return c.value(c.builder.pad(x.node, low, shape, fill))
-
-
 NORMALIZATION: dict[str, Rule] = {
     "native_layer_norm": _layer_norm,
     "native_layer_norm_backward": _layer_norm_backward,
@@ -315,8 +220,4 @@ NORMALIZATION: dict[str, Rule] = {
     "_native_batch_norm_legit_functional": _batch_norm_functional,
     "_native_batch_norm_legit.no_stats": _batch_norm_no_statistics,
     "_native_batch_norm_legit_no_training": _batch_norm_no_training,
-    "avg_pool2d": _avg_pool2d,
-    "avg_pool2d_backward": _avg_pool2d_backward,
-    "_adaptive_avg_pool2d": _adaptive_avg_pool2d,
-    "_adaptive_avg_pool2d_backward": _adaptive_avg_pool2d_backward,
 }

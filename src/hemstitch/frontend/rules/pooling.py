@@ -1,0 +1,196 @@
+"""Rules for pooling over windows of images, which lie in the last two axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product as cross
+from typing import Any
+
+from hemstitch.frontend.context import Context, NotHandled, Rule
+from hemstitch.frontend.rules.reductions import mean_over
+from hemstitch.frontend.values import Value, apply, isnan, maximum, where
+from hemstitch.ir.dims import Dim
+from hemstitch.ir.graph import Op
+
+MOST_ELEMENTS = 16  # of a window, which are taken one by one
+
+
+@dataclass(frozen=True, slots=True)
+class _Windows:
+    """Height and width of each."""
+
+    size: tuple[int, int]
+    steps: tuple[int, int]
+    pads: tuple[int, int]
+    apart: tuple[int, int] = (1, 1)  # elements of a window
+
+    def parts(
+        self, x: Value, shape: tuple[Dim, ...], fill: float
+    ) -> Iterator[tuple[tuple[int, int], Value]]:
+        """For each place in a window what the windows have there: a slice of x, around which
+        everything is `fill`. `shape`: of the result."""
+        padded = self._padded(x, shape, fill)
+        (rows, columns), (down, right) = shape[-2:], self.steps
+        for i, j in cross(*map(range, self.size)):
+            first, left = i * self.apart[0], j * self.apart[1]
+            part = padded.slice(x.rank - 2, first, rows, down)
+            yield (i, j), part.slice(x.rank - 1, left, columns, right)
+
+    def _padded(self, x: Value, shape: tuple[Dim, ...], fill: float) -> Value:
+        """As far as the last window reaches."""
+        sides = zip(x.shape[-2:], shape[-2:], self.size, self.steps, self.pads, self.apart)
+        lows, sizes = [0] * (x.rank - 2), [*x.shape[:-2]]
+        for length, count, size, step, pad, apart in sides:
+            lows.append(pad)
+            reached = (count - 1) * step + (size - 1) * apart + 1
+            is_known = isinstance(reached, int) and isinstance(length, int)
+            sizes.append(max(reached, length + pad) if is_known else length + 2 * pad)
+        if tuple(sizes) == x.shape:
+            return x
+        filling = x.builder.constant(fill, x.dtype)
+        return x.of(x.builder.pad(x.node, lows, sizes, filling))
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    return (value[0], value[-1]) if isinstance(value, tuple) else (value, value)
+
+
+def _avg_pool2d(
+    c: Context,
+    x: Value,
+    kernel: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor: int | None = None,
+) -> Value:
+    """The sum of one strided slice for each place in the window."""
+    height, width = _pair(kernel)
+    steps = _pair(stride) if stride != () else (height, width)
+    pads = _pair(padding)
+    padded = pads != (0, 0)
+    if ceil_mode or height * width > MOST_ELEMENTS or (padded and not count_include_pad):
+        raise NotHandled
+    x = x.cast(x.dtype.compute)
+    windows = _Windows((height, width), steps, pads)
+    parts = [part for _, part in windows.parts(x, c.shape, 0)]
+    return sum(parts[1:], start=parts[0]) * (1 / (divisor or height * width))
+
+
+def _avg_pool2d_backward(
+    c: Context,
+    grad: Value,
+    x: Value,
+    kernel: Any,
+    stride: Any,
+    padding: Any,
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor: int | None,
+) -> Value:
+    """Where the windows tile the plane, each gives its share to every element."""
+    window = _pair(kernel)
+    if stride not in ((), kernel) or _pair(padding) != (0, 0):
+        raise NotHandled
+    if any(size != count * length for size, count, length in _tiles(x, grad, window)):
+        raise NotHandled
+    return _spread(grad, window, c.shape) * (1 / (divisor or window[0] * window[1]))
+
+
+def _tiles(x: Value, tiled: Value, window: tuple[Dim, Dim]) -> list[tuple[Dim, Dim, Dim]]:
+    return list(zip(x.shape[-2:], tiled.shape[-2:], window))
+
+
+def _spread(x: Value, window: tuple[Dim, Dim], shape: tuple[Dim, ...]) -> Value:
+    """Each element repeated over a window, in the compute type."""
+    outer, (rows, columns) = x.shape[:-2], x.shape[-2:]
+    apart = x.cast(x.dtype.compute).reshape((*outer, rows, 1, columns, 1))
+    return apart.broadcast((*outer, rows, window[0], columns, window[1])).reshape(shape)
+
+
+def _whole_window(plane: Value, rows: Dim, columns: Dim) -> tuple[int, int]:
+    """The window of adaptive pooling where it is the same for every element."""
+    sizes = (*plane.shape[-2:], rows, columns)
+    height, width, rows_, columns_ = (size if isinstance(size, int) else 0 for size in sizes)
+    if not (height and width and rows_ and columns_) or height % rows_ or width % columns_:
+        raise NotHandled
+    return height // rows_, width // columns_
+
+
+def _adaptive_avg_pool2d(c: Context, x: Value, size: Any) -> Value:
+    rows, columns = c.shape[-2:]
+    window = _whole_window(x, rows, columns)
+    shape = (*c.shape[:-2], rows, window[0], columns, window[1])
+    rank = len(shape)
+    return mean_over(x.cast(x.dtype.compute).reshape(shape), (rank - 3, rank - 1), keep=False)
+
+
+def _adaptive_avg_pool2d_backward(c: Context, grad: Value, x: Value) -> Value:
+    window = _whole_window(x, *grad.shape[-2:])
+    return _spread(grad, window, c.shape) * (1 / (window[0] * window[1]))
+
+
+def _max_pool2d(
+    c: Context,
+    x: Value,
+    kernel: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+) -> tuple[Value, Value]:
+    """The greatest of each window, and where in the plane it is first; NaN, and where it is last,
+    if there is one."""
+    size, apart, pads = _pair(kernel), _pair(dilation), _pair(padding)
+    windows = _Windows(size, _pair(stride) if stride != () else size, pads, apart)
+    is_known = all(isinstance(n, int) for n in (*x.shape[-2:], *c.shape[-2:]))
+    if not x.dtype.is_float or size[0] * size[1] > MOST_ELEMENTS or (ceil_mode and not is_known):
+        raise NotHandled
+    corner = [_begin(c, axis, windows) for axis in (-2, -1)]
+    greatest = c.constant(-math.inf, x.dtype, c.shape)
+    # Where nothing is greater than -inf, the first place that is not padding.
+    place = _place(x, *(maximum(begin, 0) for begin in corner))
+    for (i, j), part in windows.parts(x, c.shape, -math.inf):
+        is_next = (part > greatest) | isnan(part)
+        here = _place(x, corner[0] + i * apart[0], corner[1] + j * apart[1])
+        place = where(is_next, here, place)
+        greatest = maximum(greatest, part)
+    return greatest, place
+
+
+def _begin(c: Context, axis: int, windows: _Windows) -> Value:
+    """Row or column of x where each window begins, which may be padding."""
+    return c.iota(c.shape, len(c.shape) + axis) * windows.steps[axis] - windows.pads[axis]
+
+
+def _place(x: Value, row: Value, column: Value) -> Value:
+    return row * x.shape[-1] + column
+
+
+def _adaptive_max_pool2d(c: Context, x: Value, size: Any) -> tuple[Value, Value]:
+    """Of several NaN, one."""
+    if not x.dtype.is_float:
+        raise NotHandled
+    outer, (rows, columns) = c.shape[:-2], c.shape[-2:]
+    height, width = _whole_window(x, rows, columns)
+    rank = len(outer)
+    tiles = x.reshape((*outer, rows, height, columns, width))
+    order = (*range(rank), rank, rank + 2, rank + 1, rank + 3)
+    flat = tiles.permute(order).reshape((*outer, rows, columns, height * width))
+    inside = flat.reduce(Op.ARGMAX, (rank + 2,))
+    row = c.iota(c.shape, rank) * height + apply(Op.FLOORDIV, inside, width)
+    column = c.iota(c.shape, rank + 1) * width + apply(Op.REMAINDER, inside, width)
+    return flat.reduce(Op.MAX, (rank + 2,)), _place(x, row, column)
+
+
+POOLING: dict[str, Rule] = {
+    "avg_pool2d": _avg_pool2d,
+    "avg_pool2d_backward": _avg_pool2d_backward,
+    "_adaptive_avg_pool2d": _adaptive_avg_pool2d,
+    "_adaptive_avg_pool2d_backward": _adaptive_avg_pool2d_backward,
+    "max_pool2d_with_indices": _max_pool2d,
+    "adaptive_max_pool2d": _adaptive_max_pool2d,
+}
