@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from hemstitch.frontend.capture import Captured, TracedGraph, capture
 from hemstitch.frontend.device import target_of
+from hemstitch.fusion.packed import packed_once
 from hemstitch.fusion.plan import Plan
 from hemstitch.fusion.planner import make_plan
 from hemstitch.fusion.verify import verify_plan
@@ -15,7 +16,7 @@ from hemstitch.kernel.verify import verify as verify_kernel
 from hemstitch.options import Options
 from hemstitch.passes.pipeline import optimize
 from hemstitch.runtime.assemble import assemble
-from hemstitch.runtime.build import build
+from hemstitch.runtime.build import build_either
 from hemstitch.runtime.device_facts import multiplies_exactly, multiprocessors
 from hemstitch.runtime.executable import Executable
 from hemstitch.runtime.jit import host_target, threads_now
@@ -84,13 +85,16 @@ def finish(begun: Begun, options: Options, *, plan_only: bool = False) -> Compil
     exact = not options.reassociate
     graph = optimize(captured.graph, captured.builder, check=options.check, is_exact=exact)
     plan = make_plan(graph, begun.machine, options)
+    shared = packed_once(plan, host_target().threads) if target == "cpu" else plan
     if options.check:
-        verify_plan(plan)
-        for step in plan.kernels:
-            verify_kernel(step.stitched.kernel)
+        for each in (plan, shared):
+            verify_plan(each)
+            for step in each.kernels:
+                verify_kernel(step.stitched.kernel)
     if plan_only:
-        return Compiled(captured, graph, plan, target, begun.machine, None)
-    launches = build(plan, replace(options, target=target), captured.device)
+        return Compiled(captured, graph, shared, target, begun.machine, None)
+    options = replace(options, target=target)
+    plan, launches = build_either(shared, plan, options, captured.device)
     arguments = begun.arguments + len(captured.constants)
     assembly = assemble(plan, launches, captured.returns, arguments, captured.device)
     executable = Executable(

@@ -15,10 +15,12 @@ from hemstitch.stitch.stitch import Stitched
 
 @dataclass(frozen=True, slots=True)
 class KernelStep:
-    """One launch: groups that need nothing of each other, stitched."""
+    """One launch: groups that need nothing of each other, stitched. `panels`: packed operands that
+    it fills for later ones or finds, which are no values of the graph (see `packed.py`)."""
 
     groups: tuple[Group, ...]
     stitched: Stitched
+    panels: frozenset[Tensor] = frozenset()
 
     @property
     def reads(self) -> tuple[Tensor, ...]:

@@ -8,6 +8,7 @@ the call is closed again (see planner.py).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -56,6 +57,11 @@ class Opened:
     widths: dict[Node, Dim] = field(default_factory=dict)
     results: dict[Node, Node] = field(default_factory=dict)
     spared: dict[LibraryCall, Dim] = field(default_factory=dict)
+
+    @property
+    def uses(self) -> Counter[Node]:
+        """How many products multiply with a right operand: it is packed once for all."""
+        return Counter(product.inputs[1] for product in self.calls)
 
     @property
     def obstacles(self) -> frozenset[Node]:
@@ -214,7 +220,8 @@ def _may_gain(
     moved = 2 * sum(evaluate(value.type.bytes, hints) for value in values)
     work = evaluate(result.type.size * left.shape[-1], hints)
     saved = moved / machine.memory_bytes_per_second + machine.launch_seconds
-    return saved > _multiplied(work, units) - _by_library(work, units)
+    packed = evaluate(right.type.bytes, hints) / machine.threads
+    return saved > _multiplied(work, units) - _by_library(work, packed, units)
 
 
 def without_gain(opened: Opened, clustering: Clustering) -> set[LibraryCall]:
@@ -240,14 +247,13 @@ def _gain(product: Node, opened: Opened, clustering: Clustering, cluster: Cluste
         return -inf
     result, inside = opened.results[product], set(cluster.vertices)
     machine, hints = clustering.trials.machine, clustering.work.hints
-    width = opened.widths[product]
-    longer = _longer(product, width, clustering, cluster)
+    longer = _longer(product, opened, clustering, cluster)
     added = [other for other, total in opened.results.items() if total is result]
     if not inside - _made_for(added, result):
         return -longer
     saved = _saved(result, inside, clustering) if product is added[0] else 0
     saved += sum(_saved(operand, inside, clustering) for operand in map(_below, product.inputs))
-    launch = machine.launch_seconds * _share(product, width, hints)
+    launch = machine.launch_seconds * _share(product, opened.widths[product], hints)
     return saved / machine.memory_bytes_per_second + launch - longer
 
 
@@ -256,10 +262,10 @@ def _share(product: Node, width: Dim, hints: Mapping[str, int]) -> float:
     return evaluate(product.shape[-1], hints) / max(1, evaluate(width, hints))
 
 
-def _longer(product: Node, width: Dim, clustering: Clustering, cluster: Cluster) -> float:
-    """Seconds that a kernel of ours multiplies longer than the library, of whose time for `width`
+def _longer(product: Node, opened: Opened, clustering: Clustering, cluster: Cluster) -> float:
+    """Seconds that a kernel of ours multiplies longer than the library, of whose time for all its
     columns the product has its share."""
-    machine, hints = clustering.trials.machine, clustering.work.hints
+    machine, hints, width = clustering.trials.machine, clustering.work.hints, opened.widths[product]
     share = _share(product, width, hints)
     measured = _measured(product, width, machine)
     if measured is not None:
@@ -268,11 +274,14 @@ def _longer(product: Node, width: Dim, clustering: Clustering, cluster: Cluster)
     units = machine.products[product.inputs[0].type.dtype.bytes]
     work = evaluate(product.type.size * product.inputs[0].shape[-1], hints)
     kernel = clustering.trials.stitched([clustering.group_of(cluster)], "attempt").kernel
+    right = product.inputs[1]
+    packed = evaluate(right.type.bytes, hints) / machine.threads
     if units.tile:
         ours = max(_multiplied(work, units), _loaded(product, work, kernel, units, clustering))
     else:
-        ours = _multiplied(work, units) + _packed(kernel, units, hints, machine.threads)
-    return ours - _by_library(work, units, share)
+        ours = _packed(kernel, units, hints, machine.threads) / opened.uses[right]
+        ours += _multiplied(work, units)
+    return ours - _by_library(work, packed, units, share)
 
 
 def _measured(product: Node, width: Dim, machine: Machine) -> tuple[float, float] | None:
@@ -291,9 +300,10 @@ def _measured(product: Node, width: Dim, machine: Machine) -> tuple[float, float
     return None if by_library is None or ours is None else (by_library, ours)
 
 
-def _by_library(work: int, units: MatrixUnits, share: float = 1.0) -> float:
-    """`share`: of a call, that the work is."""
-    return share * units.call_seconds + 2 * work / units.operations_per_second
+def _by_library(work: int, packed: float, units: MatrixUnits, share: float = 1.0) -> float:
+    """`packed`: bytes of the right operand, for each thread; `share`: of a call, that this is."""
+    multiplied = 2 * work / units.operations_per_second
+    return share * units.call_seconds + multiplied + packed / units.library_bytes_per_second
 
 
 def _multiplied(work: int, units: MatrixUnits) -> float:

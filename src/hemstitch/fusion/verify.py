@@ -59,7 +59,15 @@ class _Memory:
                 _require(apart, f"{where}: a group reads what another one writes")
         if isinstance(step, KernelStep):
             _check_parameters(step, where)
+            self._panels(step, where)
         self._write([write.tensor for group in groups for write in group.writes])
+
+    def _panels(self, step: KernelStep, where: str) -> None:
+        """The first step that has one fills it."""
+        for tensor in step.panels:
+            is_made = tensor in step.writes
+            _require(is_made != (tensor in self.filled), f"{where}: an operand is packed twice")
+        self.filled |= step.panels
 
     def _read(self, tensor: Tensor, where: str) -> None:
         is_there = tensor in self.filled or tensor.is_argument
@@ -97,8 +105,8 @@ def _check_known(values: Iterable[Node], known: set[Node], where: str) -> None:
 
 def _check_parameters(step: KernelStep, where: str) -> None:
     """The kernel's parameters are the groups' tensors, and it writes those that they write."""
-    reads = {tensor for group in step.groups for tensor in group.reads.values()}
-    writes = {write.tensor for group in step.groups for write in group.writes}
+    reads = {tensor for group in step.groups for tensor in group.reads.values()} | step.panels
+    writes = {write.tensor for group in step.groups for write in group.writes} | step.panels
     _require(set(step.writes) <= writes, f"{where}: the kernel writes something else")
     _require(set(step.reads) <= reads, f"{where}: the kernel reads something else")
 

@@ -43,6 +43,7 @@ from hemstitch.kernel.panels import NEAR, Panel, Strips
 from hemstitch.kernel.rewrite import Rewriter, defined, used
 
 LEAST_BLOCKS = 4  # of a thread
+LEAST_ROWS = 4  # of a block: for fewer an operand is not read by a task more
 TILE = 1 << 17  # elements of its rows that stay in L2: half of one of 1 MB
 EVEN = 4
 PAGE = 1 << 10  # elements: rows this far apart lie in one set of a cache
@@ -116,36 +117,53 @@ def _tile_product(rows: Axis, strips: Axis | None, loop: Loop) -> TileProduct | 
             return None
 
 
+Panels = Mapping[Buffer, Sequence[Nest]]  # operands that all tasks share, and what fills them
+
+
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """A nest over blocks of rows. `buffers`: the memory that it needs besides; `panels`: nests that
-    fill those of its operands that all tasks share."""
+    """A nest over blocks of rows. `buffers`: the memory that it needs besides."""
 
     nest: Nest
     buffers: Sequence[Buffer]
-    panels: Sequence[Nest]
+    panels: Panels
 
 
 def blocked(kernel: Kernel, threads: int, blocking: Blocking = USUAL) -> Kernel:
     """The same kernel with products of tiles, in nests whose rows can go by in blocks; these are
     dealt out to so many threads."""
+    return packing(*without_packing(kernel, threads, blocking))
+
+
+def without_packing(
+    kernel: Kernel, threads: int, blocking: Blocking = USUAL
+) -> tuple[Kernel, Panels]:
+    """The same, but for the phase in which all tasks pack what they share."""
     if not any(isinstance(statement, Contract) for statement in statements(kernel)):
-        return kernel
-    buffers, phases, panels = list(kernel.buffers), list[Phase](), list[Nest]()
+        return kernel, {}
+    buffers, phases, panels = list(kernel.buffers), list[Phase](), dict[Buffer, Sequence[Nest]]()
     for phase in kernel.phases:
         found = [
-            in_blocks(nest, threads, blocking) or Blocked(nest, (), ()) for nest in phase.nests
+            in_blocks(nest, threads, blocking) or Blocked(nest, (), {}) for nest in phase.nests
         ]
         phases.append(replace(phase, nests=tuple(block.nest for block in found)))
         buffers += (buffer for block in found for buffer in block.buffers)
-        panels += (nest for block in found for nest in block.panels)
-    if panels:
-        first = Phase(tuple(panels))
-        phases = [first, replace(phases[0], why="operands are packed"), *phases[1:]]
+        for block in found:
+            panels |= block.panels
     changed = replace(kernel, phases=tuple(phases))
     touched = set(_task_buffers(statements(changed)))
     kept = (b for b in buffers if b.role is not Role.TASK or b in touched)
-    return replace(changed, buffers=tuple(kept))
+    return replace(changed, buffers=tuple(kept)), panels
+
+
+def packing(kernel: Kernel, panels: Panels) -> Kernel:
+    """With a phase that fills these operands."""
+    nests = tuple(nest for found in panels.values() for nest in found)
+    if not nests:
+        return kernel
+    first, *others = kernel.phases
+    behind = replace(first, why="operands are packed")
+    return replace(kernel, phases=(Phase(nests), behind, *others))
 
 
 def in_blocks(nest: Nest, threads: int, blocking: Blocking = USUAL) -> Blocked | None:
@@ -182,7 +200,7 @@ class _Blocks:
         self.blocking = blocking
         self.buffers: list[Buffer] = []
         self.panels: list[Stmt] = []
-        self.shared: list[Nest] = []
+        self.shared: dict[Buffer, Sequence[Nest]] = {}
         self.parts = [_Part()]
 
     def nest(self) -> Nest:
@@ -293,7 +311,7 @@ class _Blocks:
             return _as_f32(copies[contract.right], contract.source, again)
 
         if is_shared:
-            self.shared += panel.nests(element)
+            self.shared[buffer] = panel.nests(element)
         else:
             self.panels += panel.loops(element)
         return Load(f"{name}_in", buffer, panel.place(strips)), strips
@@ -374,7 +392,8 @@ class _Reach:
 def _most_rows(nest: Nest, threads: int, most: int) -> int:
     """Of a block. Sums of rows in single precision grow no longer than `EPILOGUE_ROWS`. What is
     beyond L2 is read the less often the more rows there are, but either their steps or their
-    columns stay there (`codegen/llvm/products.py`), and each thread has several blocks."""
+    columns stay there (`codegen/llvm/products.py`), and each thread has several blocks; of few
+    rows, one."""
     loops = [s for s in nest.body if isinstance(s, Loop)]
     sizes = [
         (loop.axis.extent, statement.axis.extent)
@@ -385,12 +404,15 @@ def _most_rows(nest: Nest, threads: int, most: int) -> int:
     known = [(a, b) for a, b in sizes if isinstance(a, int) and isinstance(b, int)]
     rows = product(axis.extent for axis in nest.rows)
     is_known = len(known) == len(sizes) and isinstance(rows, int)
+    few = EPILOGUE_ROWS
+    if isinstance(rows, int):
+        few = min(few, max(LEAST_ROWS, -(-rows // threads)))
     if nest.epilogue or not is_known or all(a * b <= NEAR for a, b in known):
-        return EPILOGUE_ROWS
+        return few
     assert isinstance(rows, int)
     fitting = TILE // max(min(a, b) for a, b in known)
     fair = rows // (threads * LEAST_BLOCKS)
-    return max(min(fitting, fair, most), EPILOGUE_ROWS)
+    return max(min(fitting, fair, most), few)
 
 
 def _rows_of_block(extent: Dim, most: int) -> int:

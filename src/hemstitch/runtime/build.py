@@ -7,6 +7,7 @@ import importlib.util
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from hashlib import sha256
 
@@ -45,8 +46,21 @@ def _loaded(text: str, entry: str) -> jit.Entry:
     return found
 
 
+def build_either(
+    preferred: Plan, other: Plan, options: Options, device: torch.device
+) -> tuple[Plan, list[Launch | None]]:
+    """The first of two plans, if it can be built, and its launches."""
+    if preferred is not other:
+        with suppress(KernelBuildError):
+            return preferred, build(preferred, options, device)
+    return other, build(other, options, device)
+
+
 def build(plan: Plan, options: Options, device: torch.device | None = None) -> list[Launch | None]:
-    """A launch for each step that is no library call. `device`: the GPU, if not the current one."""
+    """A launch for each step that is no library call. `device`: the GPU, if not the current one.
+
+    Raises KernelBuildError for a kernel that others need, since its library form packs nothing.
+    """
     index = None if device is None else device.index
     makers: dict[str, Callable[[KernelStep], Launch]] = {
         "interpret": partial(_emulated, options.check),
@@ -112,7 +126,8 @@ def _build_step(step: Step, make: Callable[[KernelStep], Launch], strict: bool) 
         with CODE_GENERATOR:
             return make(step)
     except Exception as error:
-        _report(step.stitched.kernel.name, str(error), strict, error)
+        is_needed = strict or bool(step.panels)
+        _report(step.stitched.kernel.name, str(error), is_needed, error)
         return library_form(step.groups, step.stitched.tensors)
 
 

@@ -48,8 +48,9 @@ class Tuner:
         self.is_stopped = False
 
     def blocking(self, step: KernelStep) -> Blocking:
-        """The usual one for kernels without products."""
-        if not any(isinstance(s, Contract) for s in statements(step.stitched.kernel)):
+        """The usual one for kernels without products, and for those that are cut already."""
+        has_products = any(isinstance(s, Contract) for s in statements(step.stitched.kernel))
+        if step.panels or not has_products:
             return USUAL
         key = _key(step)
         record = agreed(f"blocking {key}", partial(self._own, step, self.place / f"{key}.json"))

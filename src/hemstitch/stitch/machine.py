@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 
 from hemstitch.stitch.probe import Probe
 
@@ -25,6 +26,7 @@ class MatrixUnits:
     operand_bytes_per_second: float  # into on-chip memory, of all programs; or packed by one
     tile: int
     call_seconds: float = 0.0  # of the library, beyond a launch
+    library_bytes_per_second: float = inf  # that a thread of the library packs
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +59,10 @@ def generic_cpu(threads: int, lanes: int) -> Machine:
     """A present-day core: 3.5 GHz, two vector instructions a cycle. How fast it multiplies, where
     that is not measured (`runtime/multiplying.py`), is a Xeon's with AVX-512 and AMX: of f32 our
     kernels are as fast as the library. Half types the library multiplies three times as fast, but
-    takes 35 us longer to begin."""
+    takes 35 us longer to begin. How fast operands are packed is an EPYC's (docs/performance.md)."""
     each = threads * lanes / 16
     products = {
-        4: MatrixUnits(1e11 * each, 0.95, 2e10, 0, call_seconds=3e-6),
+        4: MatrixUnits(1e11 * each, 0.95, 8e9, 0, 3e-6, library_bytes_per_second=12e9),
         2: MatrixUnits(2.5e11 * each, 0.3, 1e10, 0, call_seconds=35e-6),
     }
     return Machine(
