@@ -1,5 +1,6 @@
 """What `explain` says of Hemstitch's kernels for a model: as they run, and with products of
-matrices left to the library, which alone compares with a compiler that leaves them there."""
+matrices left to the library, which alone compares with a compiler that leaves them there. And how
+fast this processor multiplies, which no compiler changes."""
 
 from __future__ import annotations
 
@@ -7,8 +8,21 @@ import torch
 
 from benchmarks.rivals.problem import Made
 from hemstitch.explain import explain
+from hemstitch.ir.types import DType
+from hemstitch.runtime.jit import host_target
+from hemstitch.runtime.measure import measure
+from hemstitch.stitch.probe import ProductProbe
 
 WITHOUT = "_without_products"
+LARGE = (1024, 1024, 1024)  # rows, steps, columns
+TIMES = 5
+
+
+def operations_per_second() -> float:
+    """Of a large product of f32, by the library or by a kernel, as fast as it ever was."""
+    threads, lanes = torch.get_num_threads(), host_target().lanes
+    probes = [ProductProbe(by, DType.F32, *LARGE, threads, lanes) for by in ("library", "kernel")]
+    return max(probe.operations / measure(probe) for probe in probes for _ in range(TIMES))
 
 
 def counts(made: Made) -> dict[str, float]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.models import MORE_WORKLOADS, WORKLOADS, Size, Training
 
@@ -46,6 +47,15 @@ def made(name: str, size: Size, training: bool, dropout: float = DROPOUT) -> Mad
         return Made(model.train(), {"batch": batch}, training)
     given = {name: value for name, value in batch.items() if not name.startswith("label")}
     return Made(model.model.eval(), given, training)
+
+
+def operations(made: Made) -> int:
+    """Multiplications and additions of its products of matrices and convolutions, in a step."""
+    with FlopCounterMode(display=False) as counter, torch.set_grad_enabled(made.training):
+        result = made.model(**made.arguments)
+        if made.training:
+            result[0].backward()
+    return int(counter.get_total_flops())
 
 
 def distance(results: Results, exact: Results) -> float:

@@ -33,6 +33,7 @@ from benchmarks.timing import Timing, geometric_mean
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "performance.md"
 ROUNDS = 9
 WAYS: Mapping[bool, Mapping[str, Way]] = {True: TRAINING, False: INFERENCE}
+OPERATIONS, RATE = "operations", "operations_per_second"
 FAR = 1e-4  # from eager's results, relative to their norm: worth a mention
 HEADING = (
     *("model", "way", "ms", "spread", "eager /", "peak MB", "between steps", "kernels + calls"),
@@ -85,6 +86,7 @@ def summary(lines: Sequence[Measured], ways: Sequence[str]) -> Iterator[str]:
                 f"{mine}: {faster:.2f}x as fast as {other}, {peak:.2f} of its peak memory "
                 f"({len(both)} models)"
             )
+    yield from _limits(lines, ways)
     for what in ("kernels", "library_calls", "megabytes"):
         shares = [
             line.once[OURS][f"{what}{WITHOUT}"] / max(1, line.once[INDUCTOR][what])
@@ -94,6 +96,20 @@ def summary(lines: Sequence[Measured], ways: Sequence[str]) -> Iterator[str]:
         if shares:
             share = geometric_mean(each for each in shares if each > 0)
             yield f"{what.replace('_', ' ')}, without products: {share:.2f} of Inductor's"
+
+
+def _limits(lines: Sequence[Measured], ways: Sequence[str]) -> Iterator[str]:
+    """How much faster a way would be if all but its products and convolutions took no time."""
+    counted = [line for line in lines if RATE in line.once.get(OURS, {})]
+    for way in ways:
+        ratios = [
+            line.timings[way].median * line.once[OURS][RATE] / line.once[OURS][OPERATIONS]
+            for line in counted
+            if way in line.timings
+        ]
+        if ratios:
+            faster = geometric_mean(ratios)
+            yield f"products alone: {faster:.2f}x as fast as {way} ({len(ratios)} models)"
 
 
 def _is_counted(line: Measured) -> bool:
@@ -158,6 +174,10 @@ def counted(line: Measured, setting: Setting) -> Measured:
     if OURS in line.once:
         made = problem.made(line.model, setting.size, setting.training)
         line.once[OURS] |= ours.counts(made)
+        line.once[OURS] |= {
+            OPERATIONS: problem.operations(made),
+            RATE: ours.operations_per_second(),
+        }
     return line
 
 

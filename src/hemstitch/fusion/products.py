@@ -220,8 +220,8 @@ def _may_gain(
     moved = 2 * sum(evaluate(value.type.bytes, hints) for value in values)
     work = evaluate(result.type.size * left.shape[-1], hints)
     saved = moved / machine.memory_bytes_per_second + machine.launch_seconds
-    packed = evaluate(right.type.bytes, hints) / machine.threads
-    return saved > _multiplied(work, units) - _by_library(work, packed, units)
+    by_library = _by_library(work, right, units, machine.threads, hints)
+    return saved > _multiplied(work, units) - by_library
 
 
 def without_gain(opened: Opened, clustering: Clustering) -> set[LibraryCall]:
@@ -275,13 +275,12 @@ def _longer(product: Node, opened: Opened, clustering: Clustering, cluster: Clus
     work = evaluate(product.type.size * product.inputs[0].shape[-1], hints)
     kernel = clustering.trials.stitched([clustering.group_of(cluster)], "attempt").kernel
     right = product.inputs[1]
-    packed = evaluate(right.type.bytes, hints) / machine.threads
     if units.tile:
         ours = max(_multiplied(work, units), _loaded(product, work, kernel, units, clustering))
     else:
         ours = _packed(kernel, units, hints, machine.threads) / opened.uses[right]
         ours += _multiplied(work, units)
-    return ours - _by_library(work, packed, units, share)
+    return ours - _by_library(work, right, units, machine.threads, hints, share)
 
 
 def _measured(product: Node, width: Dim, machine: Machine) -> tuple[float, float] | None:
@@ -300,10 +299,18 @@ def _measured(product: Node, width: Dim, machine: Machine) -> tuple[float, float
     return None if by_library is None or ours is None else (by_library, ours)
 
 
-def _by_library(work: int, packed: float, units: MatrixUnits, share: float = 1.0) -> float:
-    """`packed`: bytes of the right operand, for each thread; `share`: of a call, that this is."""
-    multiplied = 2 * work / units.operations_per_second
-    return share * units.call_seconds + multiplied + packed / units.library_bytes_per_second
+def _by_library(
+    work: int,
+    right: Node,
+    units: MatrixUnits,
+    threads: int,
+    hints: Mapping[str, int],
+    share: float = 1.0,
+) -> float:
+    """On a processor it packs the right operand as well. `share`: of a call, that this is."""
+    packed = 0 if units.tile else evaluate(right.type.bytes, hints) / threads
+    seconds = packed / units.operand_bytes_per_second + 2 * work / units.operations_per_second
+    return share * units.call_seconds + seconds
 
 
 def _multiplied(work: int, units: MatrixUnits) -> float:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf
 
 from hemstitch.stitch.probe import Probe
 
@@ -26,7 +25,6 @@ class MatrixUnits:
     operand_bytes_per_second: float  # into on-chip memory, of all programs; or packed by one
     tile: int
     call_seconds: float = 0.0  # of the library, beyond a launch
-    library_bytes_per_second: float = inf  # that a thread of the library packs
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +60,7 @@ def generic_cpu(threads: int, lanes: int) -> Machine:
     takes 35 us longer to begin. How fast operands are packed is an EPYC's (docs/performance.md)."""
     each = threads * lanes / 16
     products = {
-        4: MatrixUnits(1e11 * each, 0.95, 8e9, 0, 3e-6, library_bytes_per_second=12e9),
+        4: MatrixUnits(1e11 * each, 0.95, 8e9, 0, call_seconds=3e-6),
         2: MatrixUnits(2.5e11 * each, 0.3, 1e10, 0, call_seconds=35e-6),
     }
     return Machine(

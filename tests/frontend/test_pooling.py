@@ -1,0 +1,106 @@
+"""Maxima over windows: values, places and gradients are PyTorch's; what stands before is fused."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from hemstitch import explain
+
+SHAPES = ((2, 3, 9, 10), (3, 8, 8), (1, 1, 5, 5))
+WINDOWS: dict[str, dict[str, Any]] = {
+    "tiles": {"kernel_size": 2},
+    "overlapping": {"kernel_size": 3, "stride": 2, "padding": 1},
+    "beyond the edge": {"kernel_size": 3, "stride": 2, "padding": 1, "ceil_mode": True},
+    "beyond the edge, apart": {"kernel_size": 3, "stride": 3, "ceil_mode": True},
+    "no squares": {"kernel_size": (2, 3), "stride": (1, 2), "padding": (1, 1)},
+    "apart": {"kernel_size": 2, "stride": 2, "dilation": 2},
+}
+
+
+def images(shape: tuple[int, ...], by_channels: bool) -> Tensor:
+    """With NaN and whole windows of -inf, and no two equal."""
+    x = torch.randn(shape)
+    x = torch.where(torch.rand(shape) < 0.3, -math.inf, x)
+    x[..., :3, :3] = -math.inf
+    x = torch.where(torch.rand(shape) < 0.05, math.nan, x)
+    is_image = by_channels and x.dim() == 4
+    return x.contiguous(memory_format=torch.channels_last) if is_image else x
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_values_and_places(name: str) -> None:
+    def program(x: Tensor) -> Any:
+        return F.max_pool2d(x, **WINDOWS[name], return_indices=True)
+
+    for shape, by_channels in product(SHAPES, (False, True)):
+        torch._dynamo.reset()
+        x = images(shape, by_channels)
+        found = torch.compile(program, backend="hemstitch", options={"strict": True})(x)
+        for ours, theirs in zip(found, program(x), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
+            assert ours.stride() == theirs.stride()
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_gradients(name: str) -> None:
+    def program(x: Tensor) -> Tensor:
+        return F.max_pool2d(torch.sin(x), **WINDOWS[name]).square()
+
+    x = torch.randn(2, 3, 9, 10, requires_grad=True)
+    (expected,) = torch.autograd.grad(program(x).sum(), x)
+    torch._dynamo.reset()
+    compiled = torch.compile(program, backend="hemstitch", options={"strict": True})
+    (found,) = torch.autograd.grad(compiled(x).sum(), x)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("size", [(3, 2), 1, (9, 10)])
+def test_one_window_for_each_place(dtype: torch.dtype, size: Any) -> None:
+    def program(x: Tensor) -> Any:
+        return F.adaptive_max_pool2d(x, size, return_indices=True)
+
+    torch._dynamo.reset()
+    x = torch.randn(2, 3, 9, 10).to(dtype)
+    found = torch.compile(program, backend="hemstitch", options={"strict": True})(x)
+    torch.testing.assert_close(found, program(x))
+
+
+def test_what_stands_before_is_in_the_same_kernel() -> None:
+    """Places that nobody asks for are not computed."""
+
+    def program(x: Tensor) -> tuple[Tensor, Tensor]:
+        return F.max_pool2d(torch.relu(x), 3, 2, 1), F.adaptive_max_pool1d(x[0].sin(), 4)
+
+    report = explain(program, torch.randn(2, 8, 16, 16))
+    assert not report.library_calls
+    (first,) = (kernel for kernel in report.kernels if "maximum" in kernel.ops)
+    assert not {"where", "gt", "argmax"}.intersection(first.ops)
+
+
+def test_windows_that_differ_and_whole_numbers_are_the_librarys() -> None:
+    def program(x: Tensor) -> tuple[Tensor, Tensor]:
+        return F.adaptive_max_pool2d(x, (4, 4)), F.max_pool2d(x.long(), 2)
+
+    report = explain(program, torch.randn(2, 3, 9, 10))
+    names = sorted(name.split(".")[1] for name in report.library_calls)
+    assert names == ["adaptive_max_pool2d", "max_pool2d_with_indices"]
+
+
+def test_sizes_known_only_to_the_call() -> None:
+    torch._dynamo.reset()
+
+    def program(x: Tensor) -> Tensor:
+        return F.max_pool2d(x, 3, 2, 1)
+
+    compiled = torch.compile(program, backend="hemstitch", dynamic=True, options={"strict": True})
+    for side in (8, 11, 14):
+        x = torch.randn(2, 3, side, side + 1)
+        torch.testing.assert_close(compiled(x), program(x))
