@@ -1,10 +1,10 @@
-"""Convolutions along one axis as products of matrices. Takes a library call with its operands,
-gives what each of its results is.
+"""Convolutions along one axis, and those of images whose window is one element, as products of
+matrices. Takes a library call with its operands, gives what each of its results is.
 
 A window of so many steps is as many products with shifted rows of the input, added up; a matrix of
 windows is never in memory. Rows are positions and columns are channels, so the channels of the
 input must lie side by side, as the features of words do: the library wants them the other way
-round, and copies it first. Windows in two dimensions would be as many products as they have cells.
+round, and copies it first. Larger windows of images would be as many products as they have cells.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from hemstitch.ir.types import DType
 
 MOST_STEPS = 16  # of a window
 ROWS_LAST = (0, 2, 1)  # [batch, channels, rows] seen as [batch, rows, channels], or back
+CHANNELS_LAST = (0, 2, 3, 1)  # of an image, seen so, or back:
+CHANNELS_FIRST = (0, 3, 1, 2)
 ALL = Range(0)
 
 
@@ -34,7 +36,8 @@ class Sum:
 @dataclass(frozen=True, slots=True)
 class Convolution:
     """`x` [batch, length, channels] and `weight` [features, channels, steps] give, or have for
-    their `gradient`, [batch, positions, features]. Zeros around `x`: `padding` on either side."""
+    their `gradient`, [batch, positions, features]. Zeros around `x`: `padding` on either side.
+    `images`: how many, and their height and width, where all these are one axis here."""
 
     builder: Builder
     x: Node
@@ -44,6 +47,7 @@ class Convolution:
     stride: int
     padding: int
     positions: int
+    images: tuple[int, int, int] | None = None
 
     @property
     def steps(self) -> int:
@@ -52,14 +56,29 @@ class Convolution:
     @property
     def copied_bytes(self) -> Dim:
         """What the library lays out anew, or reads and writes to do so: the input, in backward its
-        gradient too."""
+        gradient too; no images."""
+        if self.images is not None:
+            return 0
         return self.x.type.bytes * (2 if self.gradient is None else 4)
 
     def result(self, number: int) -> tuple[Node, list[Sum]]:
         """The value of the call's result with this number, and the products in it."""
         if self.gradient is None:
-            return self._output()
-        return (self._of_x, self._of_weight, self._of_bias)[number](self.gradient)
+            rows, sums = self._output()
+            return self._channels_first(rows), sums
+        if number == 0:
+            rows, sums = self._of_x(self.gradient)
+            return self._channels_first(rows), sums
+        value, sums = (self._of_weight, self._of_bias)[number - 1](self.gradient)
+        is_window = number == 1 and self.images is not None
+        return (self.builder.reshape(value, (*value.shape, 1)) if is_window else value), sums
+
+    def _channels_first(self, rows: Node) -> Node:
+        """Of [batch, positions, channels]."""
+        if self.images is None:
+            return self.builder.permute(rows, ROWS_LAST)
+        images = self.builder.reshape(rows, (*self.images, rows.shape[2]))
+        return self.builder.permute(images, CHANNELS_FIRST)
 
     def _output(self) -> tuple[Node, list[Sum]]:
         """sum over t of x[l * stride + t] @ weight[t]"""
@@ -70,8 +89,7 @@ class Convolution:
         ]
         found = self._added(factors, self.bias)
         batch, features = self.x.shape[0], self.weight.shape[0]
-        rows = builder.reshape(found.total, (batch, self.positions, features))
-        return builder.permute(rows, ROWS_LAST), [found]
+        return builder.reshape(found.total, (batch, self.positions, features)), [found]
 
     def _of_x(self, gradient: Node) -> tuple[Node, list[Sum]]:
         """Rows m * stride + q of x were read in the steps t = j * stride + q of windows m - j."""
@@ -95,8 +113,7 @@ class Convolution:
                 phases.append(builder.constant(0, x.type.dtype, one))
         all_rows = batch, windows * self.stride, channels
         rows = builder.reshape(builder.concat(phases, 2), all_rows)
-        whole = builder.slice(rows, (ALL, Range(self.padding), ALL), self.x.shape)
-        return builder.permute(whole, ROWS_LAST), sums
+        return builder.slice(rows, (ALL, Range(self.padding), ALL), self.x.shape), sums
 
     def _of_weight(self, gradient: Node) -> tuple[Node, list[Sum]]:
         """sum over l of gradient[l] @ x[l * stride + t], for `stride` steps t at once, whose rows
@@ -173,10 +190,14 @@ def convolution_of(
         if isinstance(argument, Operand)
     }
     x, weight = operands["x"], operands["weight"]
-    is_usual = (given["dilation"], given["transposed"], given["groups"]) == ((1,), False, 1)
+    is_usual = (given["transposed"], given["groups"]) == (False, 1)
     if not is_usual or not all(map(_is_known, operands.values())):
         return None
-    if known(weight.shape[2]) > MOST_STEPS or not _lies_by_channels(call, given["x"]):
+    if not _lies_by_channels(call, given["x"]):
+        return None
+    if x.type.rank == 4:
+        return _of_images(builder, given, operands)
+    if given["dilation"] != (1,) or known(weight.shape[2]) > MOST_STEPS:
         return None
     stride, padding = _only(given["stride"]), _only(given["padding"])
     gradient = operands.get("gradient")
@@ -189,6 +210,29 @@ def convolution_of(
         stride,
         padding,
         (known(x.shape[2]) + 2 * padding - known(weight.shape[2])) // stride + 1,
+    )
+
+
+def _of_images(
+    builder: Builder, given: Mapping[str, object], operands: Mapping[str, Node]
+) -> Convolution | None:
+    """Each element of each image is a row, and a window."""
+    weight, gradient = operands["weight"], operands.get("gradient")
+    window = weight.shape[2:], given["stride"], given["padding"], given["dilation"]
+    if window != ((1, 1), (1, 1), (0, 0), (1, 1)):
+        return None
+    batch, _, height, width = map(known, operands["x"].shape)
+
+    def rows(images: Node) -> Node:
+        by_channels = builder.permute(images, CHANNELS_LAST)
+        return builder.reshape(by_channels, (1, batch * height * width, images.shape[1]))
+
+    return Convolution(
+        *(builder, rows(operands["x"]), builder.reshape(weight, (*weight.shape[:2], 1))),
+        operands.get("bias"),
+        None if gradient is None else rows(gradient),
+        *(1, 0, batch * height * width),
+        (batch, height, width),
     )
 
 

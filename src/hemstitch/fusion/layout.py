@@ -24,7 +24,7 @@ def orders(nodes: Iterable[Node], tensors: Mapping[Node, Tensor]) -> dict[Node, 
     for node in nodes:
         if node in tensors:
             order = _order_of(tensors[node])
-        elif is_elementwise(node.op) and found:
+        elif is_elementwise(node.op):
             order = _agreed(node, found)
         else:
             order = None
@@ -35,8 +35,23 @@ def orders(nodes: Iterable[Node], tensors: Mapping[Node, Tensor]) -> dict[Node, 
 
 def _agreed(node: Node, found: Mapping[Node, Order]) -> Order | None:
     """What its operands agree on, but for those that are made on the spot."""
-    known = {found.get(x) for x in node.inputs if x.op not in INLINE and x.op is not Op.BROADCAST}
+    known = {
+        _of_product(x) if x.op is Op.PERMUTE else found.get(x)
+        for x in node.inputs
+        if x.op not in INLINE and x.op is not Op.BROADCAST
+    }
     return known.pop() if len(known) == 1 else None
+
+
+def _of_product(permuted: Node) -> Order | None:
+    """Of what shows a product in another order of its axes, which lies by rows, as images do that a
+    product of their elements makes."""
+    below = permuted.inputs[0]
+    while below.op is Op.RESHAPE or is_elementwise(below.op):
+        below = below.inputs[0]
+    axes = permuted.attr
+    assert isinstance(axes, tuple)
+    return tuple(map(axes.index, range(len(axes)))) if below.op is Op.DOT else None
 
 
 def _order_of(tensor: Tensor) -> Order | None:

@@ -49,7 +49,8 @@ MULTIPLIED = frozenset({DType.F32, DType.F16, DType.BF16})
 class Opened:
     """`calls`: the library calls that each product stands for, whole or for some columns; `widths`:
     how many columns these calls make; `results`: what they gave. `spared`: bytes that a call would
-    move beside multiplying. `obstacles`: reshapes that no loop over what a product adds up looks
+    move beside multiplying. `uses`: how many products multiply with a right operand, which is
+    packed once for all. `obstacles`: reshapes that no loop over what a product adds up looks
     through."""
 
     graph: Graph
@@ -57,11 +58,7 @@ class Opened:
     widths: dict[Node, Dim] = field(default_factory=dict)
     results: dict[Node, Node] = field(default_factory=dict)
     spared: dict[LibraryCall, Dim] = field(default_factory=dict)
-
-    @property
-    def uses(self) -> Counter[Node]:
-        """How many products multiply with a right operand: it is packed once for all."""
-        return Counter(product.inputs[1] for product in self.calls)
+    uses: Counter[Node] = field(default_factory=Counter)
 
     @property
     def obstacles(self) -> frozenset[Node]:
@@ -79,8 +76,10 @@ def open_products(graph: Graph, machine: Machine, closed: Collection[LibraryCall
         Rule(frozenset({Op.RESULT}), opening.whole),
         Rule(frozenset({Op.SLICE}), opening.part),
     ]
-    opening.opened.graph = rewrite(graph, rules, Builder.after(graph))
-    return opening.opened
+    opened = opening.opened
+    opened.graph = rewrite(graph, rules, Builder.after(graph))
+    opened.uses.update(product.inputs[1] for product in opened.calls)
+    return opened
 
 
 @dataclass(frozen=True, slots=True)
