@@ -9,12 +9,14 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map_only
 
 from hemstitch.backend import compile_with
 from hemstitch.compile import Compiled
+from hemstitch.errors import KernelBuildError, KernelBuildWarning
 from hemstitch.fusion.plan import KernelStep, LibraryStep, Plan, Step
 from hemstitch.fusion.planner import make_plan
 from hemstitch.fusion.verify import verify_plan
@@ -26,7 +28,7 @@ from hemstitch.kernel.printer import show
 from hemstitch.kernel.verify import verify
 from hemstitch.options import Options
 from hemstitch.runtime import interpret
-from hemstitch.runtime.assemble import assemble
+from hemstitch.runtime.assemble import Launch, assemble
 from hemstitch.runtime.build import build
 from hemstitch.runtime.dtypes import TORCH_DTYPES
 from hemstitch.runtime.executable import Executable
@@ -35,6 +37,8 @@ from hemstitch.stitch.begin import with_begins
 from hemstitch.stitch.group import Group, Tensor
 from hemstitch.stitch.machine import Machine, generic_cpu
 from hemstitch.stitch.stitch import stitch
+
+KNOWN = "cuts an axis unevenly"
 
 
 def plan_for(graph: Graph, machine: Machine, planner: str = "auto", *, alone: bool = False) -> Plan:
@@ -199,7 +203,7 @@ def execute(
     plan = plan_for(graph, machine or generic_cpu(2, 8), planner, alone=alone)
     fresh = [sum(o.mutates is None for o in graph.outputs[:k]) for k in range(len(graph.outputs))]
     returns = [Result(k) for k, o in enumerate(graph.outputs) if o.mutates is None]
-    launches = build(plan, Options(target=target, strict=True, check=True))
+    launches = _built(plan, Options(target=target, strict=True, check=True))
     executable = Executable(assemble(plan, launches, returns, len(arguments)), graph.symbols, ())
     given = [_copy(argument) for argument in arguments]
     results = executable(list(given))
@@ -207,6 +211,19 @@ def execute(
         results[fresh[k]] if output.mutates is None else given[output.mutates.attr.position]
         for k, output in enumerate(graph.outputs)
     ]
+
+
+def _built(plan: Plan, options: Options) -> list[Launch | None]:
+    """Strictly, but for the one copy that is known to need the library (docs/roadmap.md)."""
+    try:
+        return build(plan, options)
+    except KernelBuildError as error:
+        if KNOWN not in str(error):
+            raise
+    with pytest.warns(KernelBuildWarning) as warned:
+        launches = build(plan, replace(options, strict=False))
+    assert all(KNOWN in str(each.message) for each in warned)
+    return launches
 
 
 def _copy(argument: torch.Tensor) -> torch.Tensor:
