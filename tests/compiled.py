@@ -3,6 +3,7 @@ machine code, compared with what the graph means."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,6 +18,7 @@ from torch.utils._pytree import tree_map_only
 from hemstitch.backend import compile_with
 from hemstitch.compile import Compiled
 from hemstitch.errors import KernelBuildError, KernelBuildWarning
+from hemstitch.fusion.packed import packed_once
 from hemstitch.fusion.plan import KernelStep, LibraryStep, Plan, Step
 from hemstitch.fusion.planner import make_plan
 from hemstitch.fusion.verify import verify_plan
@@ -32,13 +34,14 @@ from hemstitch.runtime.assemble import Launch, assemble
 from hemstitch.runtime.build import build
 from hemstitch.runtime.dtypes import TORCH_DTYPES
 from hemstitch.runtime.executable import Executable
+from hemstitch.runtime.jit import host_target
 from hemstitch.runtime.returned import Result
 from hemstitch.stitch.begin import with_begins
 from hemstitch.stitch.group import Group, Tensor
 from hemstitch.stitch.machine import Machine, generic_cpu
 from hemstitch.stitch.stitch import stitch
 
-KNOWN = "cuts an axis unevenly"
+KNOWN = re.compile("a copy could not be built.*reshape.*cuts an axis unevenly")
 
 
 def plan_for(graph: Graph, machine: Machine, planner: str = "auto", *, alone: bool = False) -> Plan:
@@ -201,6 +204,9 @@ def execute(
 ) -> list[torch.Tensor]:
     """The kernels' results, and the arguments that they have replaced, in order of outputs."""
     plan = plan_for(graph, machine or generic_cpu(2, 8), planner, alone=alone)
+    if target == "auto":
+        plan = packed_once(plan, host_target().threads)
+        verify_plan(plan)
     fresh = [sum(o.mutates is None for o in graph.outputs[:k]) for k in range(len(graph.outputs))]
     returns = [Result(k) for k, o in enumerate(graph.outputs) if o.mutates is None]
     launches = _built(plan, Options(target=target, strict=True, check=True))
@@ -218,11 +224,11 @@ def _built(plan: Plan, options: Options) -> list[Launch | None]:
     try:
         return build(plan, options)
     except KernelBuildError as error:
-        if KNOWN not in str(error):
+        if not KNOWN.search(str(error)):
             raise
     with pytest.warns(KernelBuildWarning) as warned:
         launches = build(plan, replace(options, strict=False))
-    assert all(KNOWN in str(each.message) for each in warned)
+    assert all(KNOWN.search(str(each.message)) for each in warned)
     return launches
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
 from hemstitch import explain
-from hemstitch.errors import KernelBuildWarning
+from hemstitch.errors import InternalError, KernelBuildWarning
 from hemstitch.fusion.packed import packed_once
 from hemstitch.fusion.plan import KernelStep, Plan
 from hemstitch.fusion.verify import verify_plan
@@ -56,6 +57,14 @@ def test_the_first_step_packs_for_all() -> None:
     verify_plan(plan)
     for step in plan.kernels:
         verify(step.stitched.kernel)
+
+
+def test_what_nobody_packs_is_found() -> None:
+    apart = plan_of(recurrent, given())
+    shared = packed_once(apart, THREADS)
+    wrong = replace(shared, steps=(apart.steps[0], *shared.steps[1:]))
+    with pytest.raises(InternalError, match="packed twice, or never"):
+        verify_plan(wrong)
 
 
 def test_later_steps_neither_pack_nor_wait() -> None:

@@ -66,7 +66,9 @@ class _Memory:
         """The first step that has one fills it."""
         for tensor in step.panels:
             is_made = tensor in step.writes
-            _require(is_made != (tensor in self.filled), f"{where}: an operand is packed twice")
+            _require(
+                is_made != (tensor in self.filled), f"{where}: an operand is packed twice, or never"
+            )
         self.filled |= step.panels
 
     def _read(self, tensor: Tensor, where: str) -> None:
