@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -48,17 +49,45 @@ def test_values_and_places(name: str) -> None:
             assert ours.stride() == theirs.stride()
 
 
+def gradients(program: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
+    """Ours and PyTorch's."""
+    torch._dynamo.reset()
+    compiled = torch.compile(program, backend="hemstitch", options={"strict": True})
+    found, expected = (
+        torch.autograd.grad(function(x).sum(), x)[0] for function in (compiled, program)
+    )
+    return found, expected
+
+
+@pytest.mark.parametrize("by_channels", [False, True])
 @pytest.mark.parametrize("name", WINDOWS)
-def test_gradients(name: str) -> None:
+def test_gradients(name: str, by_channels: bool) -> None:
     def program(x: Tensor) -> Tensor:
         return F.max_pool2d(torch.sin(x), **WINDOWS[name]).square()
 
-    x = torch.randn(2, 3, 9, 10, requires_grad=True)
-    (expected,) = torch.autograd.grad(program(x).sum(), x)
-    torch._dynamo.reset()
-    compiled = torch.compile(program, backend="hemstitch", options={"strict": True})
-    (found,) = torch.autograd.grad(compiled(x).sum(), x)
-    torch.testing.assert_close(found, expected)
+    layout = torch.channels_last if by_channels else torch.contiguous_format
+    for height in (8, 9):
+        x = torch.randn(2, 3, height, 10).contiguous(memory_format=layout).requires_grad_()
+        torch.testing.assert_close(*gradients(program, x))
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [lambda x: F.max_pool2d(x, (2, 5)), lambda x: F.adaptive_max_pool2d(x, (4, 5))],
+    ids=["tiles", "adaptive"],
+)
+def test_gradients_of_tiles_are_in_a_kernel(pool: Callable[[Tensor], Tensor]) -> None:
+    """The first of several equal elements has it, or a NaN."""
+
+    def program(x: Tensor) -> Tensor:
+        return pool(torch.relu(x)) * 3
+
+    x = torch.randn(2, 3, 8, 10)
+    x[:, :, 3:5, 2:7] = 1.0
+    x[0, 0, 2, 2] = math.nan
+    x.requires_grad_()
+    assert not explain(program, x, backward=True).library_calls
+    torch.testing.assert_close(*gradients(program, x), equal_nan=True)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])

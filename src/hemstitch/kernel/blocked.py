@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from hemstitch.ir.dims import Dim, divides, product, quotient
 from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
-from hemstitch.kernel.dependence import PURE, needed_for, operands_of
+from hemstitch.kernel.dependence import live, needed_for, operands_of
 from hemstitch.kernel.index import Axis, Computed, Index, Variable, at
 from hemstitch.kernel.nodes import (
     EPILOGUE_ROWS,
@@ -256,7 +256,7 @@ class _Blocks:
             summed[contract.name] = Load(contract.name, store.buffer, store.index)
         if alone is None:
             rest = (summed[s.name] if isinstance(s, Contract) else s for s in inside)
-            following.statements.append(replace(statement, body=tuple(_live(rest))))
+            following.statements.append(replace(statement, body=live(rest)))
         self.parts.append(following)
 
     def _left(self, contract: Contract, part: _Part, inside: Sequence[Stmt]) -> Load:
@@ -499,17 +499,6 @@ def _taken_inits(part: _Part) -> list[Stmt]:
         raise _Unblockable
     part.statements = [s for s in part.statements if s not in taken]
     return list(taken)
-
-
-def _live(body: Iterable[Stmt]) -> list[Stmt]:
-    """Without what only products have read."""
-    found: list[Stmt] = []
-    wanted: set[str] = set()
-    for statement in reversed(tuple(body)):
-        if not isinstance(statement, PURE) or statement.name in wanted:
-            found.append(statement)
-            wanted |= set(used(statement))
-    return found[::-1]
 
 
 def _task_buffers(body: Iterable[Stmt]) -> list[Buffer]:

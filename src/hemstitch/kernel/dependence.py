@@ -28,6 +28,7 @@ from hemstitch.kernel.nodes import (
     Store,
     walk,
 )
+from hemstitch.kernel.rewrite import used
 
 Axes = frozenset[Axis]
 PURE = (Let, Constant, Position, Random, Load)  # what the body of a product may consist of
@@ -89,6 +90,17 @@ def needed_for(name: str, body: Iterable[Stmt]) -> list[Stmt]:
             found.append(statement)
             needed |= set(_operands(statement))
     return found[::-1]
+
+
+def live(body: Iterable[Stmt]) -> tuple[Stmt, ...]:
+    """Without the values that nothing behind them reads."""
+    found: list[Stmt] = []
+    wanted: set[str] = set()
+    for statement in reversed(tuple(body)):
+        if not isinstance(statement, PURE) or statement.name in wanted:
+            found.append(statement)
+            wanted |= set(used(statement))
+    return tuple(found[::-1])
 
 
 def operands_of(body: Iterable[Stmt]) -> set[str]:

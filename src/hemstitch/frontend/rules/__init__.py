@@ -15,6 +15,7 @@ from hemstitch.frontend.rules.indexing import INDEXING
 from hemstitch.frontend.rules.normalization import NORMALIZATION
 from hemstitch.frontend.rules.pointwise import POINTWISE
 from hemstitch.frontend.rules.pooling import POOLING
+from hemstitch.frontend.rules.pooling_gradients import POOLING_GRADIENTS
 from hemstitch.frontend.rules.reductions import REDUCTIONS
 from hemstitch.frontend.rules.scattering import SCATTERING
 from hemstitch.frontend.rules.views import VIEWS
@@ -25,6 +26,7 @@ NAMED: dict[str, Rule] = {
     **REDUCTIONS,
     **NORMALIZATION,
     **POOLING,
+    **POOLING_GRADIENTS,
     **VIEWS,
     **INDEXING,
     **SCATTERING,

@@ -53,7 +53,7 @@ class _Windows:
         return x.of(x.builder.pad(x.node, lows, sizes, filling))
 
 
-def _pair(value: Any) -> tuple[int, int]:
+def pair(value: Any) -> tuple[int, int]:
     return (value[0], value[-1]) if isinstance(value, tuple) else (value, value)
 
 
@@ -68,9 +68,9 @@ def _avg_pool2d(
     divisor: int | None = None,
 ) -> Value:
     """The sum of one strided slice for each place in the window."""
-    height, width = _pair(kernel)
-    steps = _pair(stride) if stride != () else (height, width)
-    pads = _pair(padding)
+    height, width = pair(kernel)
+    steps = pair(stride) if stride != () else (height, width)
+    pads = pair(padding)
     padded = pads != (0, 0)
     if ceil_mode or height * width > MOST_ELEMENTS or (padded and not count_include_pad):
         raise NotHandled
@@ -80,38 +80,7 @@ def _avg_pool2d(
     return sum(parts[1:], start=parts[0]) * (1 / (divisor or height * width))
 
 
-def _avg_pool2d_backward(
-    c: Context,
-    grad: Value,
-    x: Value,
-    kernel: Any,
-    stride: Any,
-    padding: Any,
-    ceil_mode: bool,
-    count_include_pad: bool,
-    divisor: int | None,
-) -> Value:
-    """Where the windows tile the plane, each gives its share to every element."""
-    window = _pair(kernel)
-    if stride not in ((), kernel) or _pair(padding) != (0, 0):
-        raise NotHandled
-    if any(size != count * length for size, count, length in _tiles(x, grad, window)):
-        raise NotHandled
-    return _spread(grad, window, c.shape) * (1 / (divisor or window[0] * window[1]))
-
-
-def _tiles(x: Value, tiled: Value, window: tuple[Dim, Dim]) -> list[tuple[Dim, Dim, Dim]]:
-    return list(zip(x.shape[-2:], tiled.shape[-2:], window))
-
-
-def _spread(x: Value, window: tuple[Dim, Dim], shape: tuple[Dim, ...]) -> Value:
-    """Each element repeated over a window, in the compute type."""
-    outer, (rows, columns) = x.shape[:-2], x.shape[-2:]
-    apart = x.cast(x.dtype.compute).reshape((*outer, rows, 1, columns, 1))
-    return apart.broadcast((*outer, rows, window[0], columns, window[1])).reshape(shape)
-
-
-def _whole_window(plane: Value, rows: Dim, columns: Dim) -> tuple[int, int]:
+def whole_window(plane: Value, rows: Dim, columns: Dim) -> tuple[int, int]:
     """The window of adaptive pooling where it is the same for every element."""
     sizes = (*plane.shape[-2:], rows, columns)
     height, width, rows_, columns_ = (size if isinstance(size, int) else 0 for size in sizes)
@@ -122,15 +91,10 @@ def _whole_window(plane: Value, rows: Dim, columns: Dim) -> tuple[int, int]:
 
 def _adaptive_avg_pool2d(c: Context, x: Value, size: Any) -> Value:
     rows, columns = c.shape[-2:]
-    window = _whole_window(x, rows, columns)
+    window = whole_window(x, rows, columns)
     shape = (*c.shape[:-2], rows, window[0], columns, window[1])
     rank = len(shape)
     return mean_over(x.cast(x.dtype.compute).reshape(shape), (rank - 3, rank - 1), keep=False)
-
-
-def _adaptive_avg_pool2d_backward(c: Context, grad: Value, x: Value) -> Value:
-    window = _whole_window(x, *grad.shape[-2:])
-    return _spread(grad, window, c.shape) * (1 / (window[0] * window[1]))
 
 
 def _max_pool2d(
@@ -144,21 +108,21 @@ def _max_pool2d(
 ) -> tuple[Value, Value]:
     """The greatest of each window, and where in the plane it is first; NaN, and where it is last,
     if there is one."""
-    size, apart, pads = _pair(kernel), _pair(dilation), _pair(padding)
-    windows = _Windows(size, _pair(stride) if stride != () else size, pads, apart)
+    size, apart, pads = pair(kernel), pair(dilation), pair(padding)
+    windows = _Windows(size, pair(stride) if stride != () else size, pads, apart)
     is_known = all(isinstance(n, int) for n in (*x.shape[-2:], *c.shape[-2:]))
     if not x.dtype.is_float or size[0] * size[1] > MOST_ELEMENTS or (ceil_mode and not is_known):
         raise NotHandled
     corner = [_begin(c, axis, windows) for axis in (-2, -1)]
     greatest = c.constant(-math.inf, x.dtype, c.shape)
     # Where nothing is greater than -inf, the first place that is not padding.
-    place = _place(x, *(maximum(begin, 0) for begin in corner))
+    found = place(x, *(maximum(begin, 0) for begin in corner))
     for (i, j), part in windows.parts(x, c.shape, -math.inf):
         is_next = (part > greatest) | isnan(part)
-        here = _place(x, corner[0] + i * apart[0], corner[1] + j * apart[1])
-        place = where(is_next, here, place)
+        here = place(x, corner[0] + i * apart[0], corner[1] + j * apart[1])
+        found = where(is_next, here, found)
         greatest = maximum(greatest, part)
-    return greatest, place
+    return greatest, found
 
 
 def _begin(c: Context, axis: int, windows: _Windows) -> Value:
@@ -166,7 +130,7 @@ def _begin(c: Context, axis: int, windows: _Windows) -> Value:
     return c.iota(c.shape, len(c.shape) + axis) * windows.steps[axis] - windows.pads[axis]
 
 
-def _place(x: Value, row: Value, column: Value) -> Value:
+def place(x: Value, row: Value, column: Value) -> Value:
     return row * x.shape[-1] + column
 
 
@@ -175,7 +139,7 @@ def _adaptive_max_pool2d(c: Context, x: Value, size: Any) -> tuple[Value, Value]
     if not x.dtype.is_float:
         raise NotHandled
     outer, (rows, columns) = c.shape[:-2], c.shape[-2:]
-    height, width = _whole_window(x, rows, columns)
+    height, width = whole_window(x, rows, columns)
     rank = len(outer)
     tiles = x.reshape((*outer, rows, height, columns, width))
     order = (*range(rank), rank, rank + 2, rank + 1, rank + 3)
@@ -183,14 +147,12 @@ def _adaptive_max_pool2d(c: Context, x: Value, size: Any) -> tuple[Value, Value]
     inside = flat.reduce(Op.ARGMAX, (rank + 2,))
     row = c.iota(c.shape, rank) * height + apply(Op.FLOORDIV, inside, width)
     column = c.iota(c.shape, rank + 1) * width + apply(Op.REMAINDER, inside, width)
-    return flat.reduce(Op.MAX, (rank + 2,)), _place(x, row, column)
+    return flat.reduce(Op.MAX, (rank + 2,)), place(x, row, column)
 
 
 POOLING: dict[str, Rule] = {
     "avg_pool2d": _avg_pool2d,
-    "avg_pool2d_backward": _avg_pool2d_backward,
     "_adaptive_avg_pool2d": _adaptive_avg_pool2d,
-    "_adaptive_avg_pool2d_backward": _adaptive_avg_pool2d_backward,
     "max_pool2d_with_indices": _max_pool2d,
     "adaptive_max_pool2d": _adaptive_max_pool2d,
 }

@@ -1,0 +1,89 @@
+"""Rules for the gradients of pooling: what each element of an image gets of the only window that it
+lies in, so that nothing is added up by index."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hemstitch.frontend.context import Context, NotHandled, Rule
+from hemstitch.frontend.rules.pooling import pair, whole_window
+from hemstitch.frontend.values import Value, equal, where
+from hemstitch.ir.dims import Dim
+
+
+def _avg_pool2d_backward(
+    c: Context,
+    grad: Value,
+    x: Value,
+    kernel: Any,
+    stride: Any,
+    padding: Any,
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor: int | None,
+) -> Value:
+    """Where the windows tile the plane, each gives its share to every element."""
+    window = pair(kernel)
+    if stride not in ((), kernel) or pair(padding) != (0, 0):
+        raise NotHandled
+    if any(size != count * length for size, count, length in _tiles(x, grad, window)):
+        raise NotHandled
+    return _spread(grad, window, c.shape) * (1 / (divisor or window[0] * window[1]))
+
+
+def _tiles(x: Value, tiled: Value, window: tuple[Dim, Dim]) -> list[tuple[Dim, Dim, Dim]]:
+    return list(zip(x.shape[-2:], tiled.shape[-2:], window))
+
+
+def _spread(x: Value, window: tuple[Dim, Dim], shape: tuple[Dim, ...]) -> Value:
+    """Each element repeated over a window, in the compute type."""
+    outer, (rows, columns) = x.shape[:-2], x.shape[-2:]
+    apart = x.cast(x.dtype.compute).reshape((*outer, rows, 1, columns, 1))
+    return apart.broadcast((*outer, rows, window[0], columns, window[1])).reshape(shape)
+
+
+def _adaptive_avg_pool2d_backward(c: Context, grad: Value, x: Value) -> Value:
+    window = whole_window(x, *grad.shape[-2:])
+    return _spread(grad, window, c.shape) * (1 / (window[0] * window[1]))
+
+
+def _max_pool2d_backward(
+    c: Context,
+    grad: Value,
+    x: Value,
+    kernel: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    ceil_mode: bool,
+    places: Value,
+) -> Value:
+    """Where the windows tile the plane; of those that overlap the library is as fast."""
+    if stride not in ((), kernel) or _pairs(padding, dilation) != ((0, 0), (1, 1)):
+        raise NotHandled
+    if any(size != count * length for size, count, length in _tiles(x, grad, pair(kernel))):
+        raise NotHandled
+    return _of_its_window(c, grad, places, pair(kernel))
+
+
+def _pairs(*values: Any) -> tuple[tuple[int, int], ...]:
+    return tuple(map(pair, values))
+
+
+def _adaptive_max_pool2d_backward(c: Context, grad: Value, x: Value, places: Value) -> Value:
+    return _of_its_window(c, grad, places, whole_window(x, *grad.shape[-2:]))
+
+
+def _of_its_window(c: Context, grad: Value, places: Value, window: tuple[int, int]) -> Value:
+    """What each element gets of the window that it lies in, if it is the greatest there."""
+    row, column = (c.iota(c.shape, len(c.shape) - 2 + k) for k in (0, 1))
+    is_greatest = equal(_spread(places, window, c.shape), row * c.shape[-1] + column)
+    return where(is_greatest, _spread(grad, window, c.shape), 0)
+
+
+POOLING_GRADIENTS: dict[str, Rule] = {
+    "avg_pool2d_backward": _avg_pool2d_backward,
+    "_adaptive_avg_pool2d_backward": _adaptive_avg_pool2d_backward,
+    "max_pool2d_with_indices_backward": _max_pool2d_backward,
+    "adaptive_max_pool2d_backward": _adaptive_max_pool2d_backward,
+}
