@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hemstitch.fusion.plan import KernelStep
-from hemstitch.kernel.cut import cut
+from hemstitch.kernel.cut import cut_loops, cut_rows
 from hemstitch.kernel.nodes import Let, Load, Loop, statements
 from hemstitch.kernel.printer import show
 from hemstitch.kernel.verify import verify
 from hemstitch.stitch.machine import generic_cpu
-from tests.compiled import Simulation, plans_of
+from tests.compiled import Simulation, plan_for, plans_of
 
 CPU = generic_cpu(2, 8)
 ROWS = 5
@@ -27,7 +27,7 @@ def in_pieces(plan):
     steps = []
     for step in plan.steps:
         if isinstance(step, KernelStep):
-            kernel = cut(step.stitched.kernel)
+            kernel = cut_loops(cut_rows(step.stitched.kernel))
             verify(kernel)
             step = replace(step, stitched=replace(step.stitched, kernel=kernel))
         steps.append(step)
@@ -76,7 +76,7 @@ def test_zeros_around_are_added_without_a_load():
 def test_a_loop_that_chooses_nothing_is_not_touched():
     ((_, plan),) = plans_of(torch.exp, wide(100), CPU)
     (step,) = plan.kernels
-    assert cut(step.stitched.kernel) == step.stitched.kernel
+    assert cut_loops(cut_rows(step.stitched.kernel)) == step.stitched.kernel
 
 
 def test_a_loop_of_many_borders_stays_whole():
@@ -85,6 +85,21 @@ def test_a_loop_of_many_borders_stays_whole():
 
     _, lengths = pieces_of(function, *wide(33, 33, 33, 33, 20, 40, 60, 12))
     assert lengths == [132]
+
+
+def test_rows_of_a_product_lie_in_one_part():
+    """As the gradient of a gate's weights has them."""
+
+    def function(a, b, c, x):
+        return torch.cat((a, b.tanh(), c), 1).t() @ x
+
+    ((graph, _),) = plans_of(function, [*wide(64, 32, 40), torch.zeros(ROWS, 48)], CPU)
+    (step,) = plan_for(graph, replace(CPU, launch_seconds=1.0)).kernels
+    kernel = cut_rows(step.stitched.kernel)
+    verify(kernel)
+    found = [nest.rows[-1].extent for phase in kernel.phases for nest in phase.nests]
+    assert found == [64, 32, 40]
+    assert all(load.mask is None for load in statements(kernel) if isinstance(load, Load))
 
 
 @pytest.mark.parametrize("scan", [torch.cumsum, torch.cumprod])

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from hemstitch.fusion.plan import KernelStep, Plan
 from hemstitch.ir.builder import Builder
 from hemstitch.kernel.blocked import Panels, packing, without_packing
+from hemstitch.kernel.cut import cut_rows
 from hemstitch.kernel.index import Index
 from hemstitch.kernel.nodes import (
     Buffer,
@@ -59,7 +60,7 @@ class _Operands:
 
 def _operands(step: KernelStep, threads: int) -> _Operands:
     stitched = step.stitched
-    kernel, panels = without_packing(one_by_one(stitched.kernel), threads)
+    kernel, panels = without_packing(cut_rows(one_by_one(stitched.kernel)), threads)
     bound = dict(zip(kernel.parameters, zip(stitched.tensors, stitched.places)))
     return _Operands(kernel, panels, {b: _key(b, nests, bound) for b, nests in panels.items()})
 

@@ -8,7 +8,7 @@ one across a border is a piece of its own, which still chooses.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -35,24 +35,34 @@ from hemstitch.kernel.nodes import (
 )
 from hemstitch.kernel.rewrite import Rewriter, defined
 
+LEAST_ROWS = 32  # of a nest's piece: it is a nest of its own
 WHOLE = 16  # lanes: whole vectors, whatever the target
 MOST_PIECES = 8  # of a loop: its body is printed for each
 IN_ORDER = (Scan, Running, Contract)  # what else the lanes before leave to those behind
 Bounds = tuple[int, int]  # least and greatest
 
 
-def cut(kernel: Kernel) -> Kernel:
+def cut_loops(kernel: Kernel) -> Kernel:
     """The same kernel, with loops in pieces where these have less to do."""
-    return replace(kernel, phases=tuple(map(_phase, kernel.phases)))
+
+    def nest_of(nest: Nest) -> Nest:
+        pieces = _Pieces(nest)
+        return nest if not pieces.borders else replace(nest, body=pieces.body())
+
+    return _with_nests(kernel, lambda nest: [nest_of(nest)])
 
 
-def _phase(phase: Phase) -> Phase:
-    return replace(phase, nests=tuple(map(_nest, phase.nests)))
+def cut_rows(kernel: Kernel) -> Kernel:
+    """The same kernel, with nests in pieces whose rows lie in one part. It goes before products
+    become tiles: operands are copied in squares where they do not depend on the row's part."""
+    return _with_nests(kernel, lambda nest: _Pieces(nest).nests())
 
 
-def _nest(nest: Nest) -> Nest:
-    pieces = _Pieces(nest)
-    return nest if not pieces.borders else replace(nest, body=tuple(pieces.block(nest.body)))
+def _with_nests(kernel: Kernel, nests_of: Callable[[Nest], Iterable[Nest]]) -> Kernel:
+    def changed(phase: Phase) -> Phase:
+        return replace(phase, nests=tuple(new for old in phase.nests for new in nests_of(old)))
+
+    return replace(kernel, phases=tuple(map(changed, kernel.phases)))
 
 
 @dataclass(slots=True)
@@ -75,6 +85,11 @@ class _Known:
             {**self.places, axis: at(piece).shifted(low)},
             *(dict(self.bounds), dict(self.truths), dict(self.names)),
         )
+
+    def inside(self) -> _Known:
+        """In a block that is not cut."""
+        copies = dict(self.bounds), dict(self.truths), dict(self.names)
+        return _Known(self.axes, self.places, *copies)
 
     def bounds_of(self, index: Index) -> Bounds | None:
         if not isinstance(index.constant, int):
@@ -100,6 +115,7 @@ class _Pieces:
                 self._add_border(statement)
         outer = {s.axis.outer for s in everything if isinstance(s, BLOCKS)}
         self.outer = {axis for axis in outer if axis is not None}
+        self.nest = nest
         self.known = _Known()
         self.count = 0
         list(self._statements(nest.prologue, self.known))
@@ -113,19 +129,44 @@ class _Pieces:
         if isinstance(axis, Axis) and step == 1 and isinstance(border, int):
             self.borders.setdefault(axis, set()).add(border)
 
-    def block(self, body: Iterable[Stmt]) -> list[Stmt]:
-        return list(self._statements(body, self.known))
+    def body(self) -> tuple[Stmt, ...]:
+        return tuple(self._statements(self.nest.body, self.known))
+
+    def nests(self) -> Iterator[Nest]:
+        """One for each piece of its last row axis, if all are large enough."""
+        nest = self.nest
+        ends = self._ends_of_rows()
+        if len(ends) <= 2 or min(high - low for low, high in pairwise(ends)) < LEAST_ROWS:
+            yield nest
+            return
+        *outer, axis = nest.rows
+        for number, (low, high) in enumerate(pairwise(ends)):
+            piece = Axis(f"{axis.name}p{number}", high - low)
+            body = live(self._statements(nest.body, self.known.within(axis, piece, low)))
+            yield replace(nest, rows=(*outer, piece), body=body)
+
+    def _ends_of_rows(self) -> Sequence[int]:
+        """As of a loop. What a task keeps from row to row stays in one nest."""
+        nest = self.nest
+        is_free = not (nest.epilogue or nest.panels or live(nest.prologue))
+        axis = nest.rows[-1] if nest.rows and is_free else None
+        return () if axis is None or axis in self.outer else self._ends(axis, 1)
 
     def _statements(self, body: Iterable[Stmt], known: _Known) -> Iterator[Stmt]:
         """`known` grows with what the statements make."""
         for statement in body:
             if isinstance(statement, Loop):
                 yield from self._loop(statement, known)
+            elif isinstance(statement, Contract):
+                yield self._product(statement, known)
             else:
                 yield from _simplified(statement, known)
 
     def _loop(self, loop: Loop, known: _Known) -> Iterator[Stmt]:
-        ends = self._ends(loop)
+        is_free = loop.axis not in self.outer and not any(
+            isinstance(statement, IN_ORDER) for statement in walk(loop.body)
+        )
+        ends = self._ends(loop.axis, WHOLE if loop.lanes else 1) if is_free else ()
         if len(ends) <= 2:
             yield self._whole(loop, known)
             return
@@ -136,20 +177,26 @@ class _Pieces:
             yield Loop(piece, live(self._statements(loop.body, inside)), loop.lanes)
 
     def _whole(self, loop: Loop, known: _Known) -> Loop:
-        inside = replace(
-            known, bounds=dict(known.bounds), truths=dict(known.truths), names=dict(known.names)
-        )
-        return replace(loop, body=live(self._statements(loop.body, inside)))
+        return replace(loop, body=live(self._statements(loop.body, known.inside())))
 
-    def _ends(self, loop: Loop) -> Sequence[int]:
-        """Where its pieces begin, and where the last ends."""
-        axis, extent = loop.axis, loop.axis.extent
-        is_whole = axis.limit is None and axis not in self.outer
-        if not isinstance(extent, int) or not is_whole or axis not in self.borders:
+    def _product(self, product: Contract, known: _Known) -> Contract:
+        inside = known.inside()
+        body = list(self._statements(product.body, inside))
+        name, left, right = (
+            names.get(old, old)
+            for names, old in (
+                (known.names, product.name),
+                (inside.names, product.left),
+                (inside.names, product.right),
+            )
+        )
+        return replace(product, name=name, body=live(body, (left, right)), left=left, right=right)
+
+    def _ends(self, axis: Axis, unit: int) -> Sequence[int]:
+        """Where pieces begin, at multiples of `unit`, and where the last ends."""
+        extent = axis.extent
+        if not isinstance(extent, int) or axis.limit is not None or axis not in self.borders:
             return ()
-        if any(isinstance(statement, IN_ORDER) for statement in walk(loop.body)):
-            return ()
-        unit = WHOLE if loop.lanes else 1
         floors = {border // unit * unit for border in self.borders[axis]}
         ceilings = {-(-border // unit) * unit for border in self.borders[axis]}
         ends = sorted({0, extent} | {end for end in floors | ceilings if 0 < end < extent})

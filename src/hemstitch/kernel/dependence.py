@@ -92,10 +92,10 @@ def needed_for(name: str, body: Iterable[Stmt]) -> list[Stmt]:
     return found[::-1]
 
 
-def live(body: Iterable[Stmt]) -> tuple[Stmt, ...]:
-    """Without the values that nothing behind them reads."""
+def live(body: Iterable[Stmt], wanted: Iterable[str] = ()) -> tuple[Stmt, ...]:
+    """Without the values that nothing behind them reads, but for those that are `wanted`."""
     found: list[Stmt] = []
-    wanted: set[str] = set()
+    wanted = set(wanted)
     for statement in reversed(tuple(body)):
         if not isinstance(statement, PURE) or statement.name in wanted:
             found.append(statement)

@@ -16,7 +16,7 @@ from hemstitch.codegen.llvm.layout import ScratchLayout, scratch_layout
 from hemstitch.codegen.llvm.nest import STATUS, NestPrinter, Slot
 from hemstitch.ir.dims import Dim, SymbolicDim, product, total
 from hemstitch.kernel.blocked import USUAL, Blocking, blocked
-from hemstitch.kernel.cut import cut
+from hemstitch.kernel.cut import cut_loops, cut_rows
 from hemstitch.kernel.nodes import Buffer, Kernel, Nest, Phase
 from hemstitch.kernel.one_by_one import one_by_one
 from hemstitch.kernel.serial import serial
@@ -94,7 +94,8 @@ def work(kernel: Kernel) -> Dim:
 
 def print_kernel(kernel: Kernel, target: Target, blocking: Blocking = USUAL) -> Program:
     """`blocking`: of products of matrices."""
-    kernel = cut(serial(blocked(one_by_one(kernel), target.threads, blocking)))
+    kernel = cut_rows(one_by_one(kernel))
+    kernel = cut_loops(serial(blocked(kernel, target.threads, blocking)))
     layout = scratch_layout(kernel, target.threads)
     declarations: dict[str, str] = {}
     texts: dict[str, str] = {}  # body -> function name: equal nests are printed once
