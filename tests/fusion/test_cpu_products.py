@@ -15,7 +15,14 @@ from hemstitch.kernel import blocked as panels_of_blocks
 from hemstitch.kernel import panels
 from hemstitch.kernel.blocked import TileProduct, blocked
 from hemstitch.kernel.index import Axis
-from hemstitch.kernel.nodes import Contract, Loop, statements
+from hemstitch.kernel.nodes import (
+    Accumulate,
+    AccumulateInto,
+    Contract,
+    Load,
+    Loop,
+    statements,
+)
 from hemstitch.kernel.printer import show
 from hemstitch.kernel.verify import verify
 from hemstitch.options import Options
@@ -139,6 +146,21 @@ def test_what_is_no_kernel_falls_apart_where_it_ceased_to_be_one():
     assert len(steps) <= 2 * length
 
 
+def test_sums_of_a_transposed_operand_walk_it_as_it_lies():
+    """The gradients of a layer's weights and bias: columns are added up along rows."""
+
+    def gradients(grad, x):
+        return grad.t() @ x, grad.sum(0)
+
+    (step,) = steps_of(gradients, zeros(400, 64), zeros(400, 48), machine=ALWAYS)
+    added = [s for s in _all(step) if isinstance(s, Accumulate | AccumulateInto)]
+    loops = [s for s in _all(step) if isinstance(s, Loop) and s.lanes]
+    reads = [(s, loop) for loop in loops for s in loop.body if isinstance(s, Load)]
+    assert added
+    assert all(load.index.coefficient(loop.axis) in (0, 1) for load, loop in reads)
+    assert products((step,)) == 1
+
+
 # --- blocks
 
 
@@ -233,6 +255,14 @@ def test_operands_that_lie_in_any_order():
     assert_as_exact(lambda a, b: torch.relu(a.mT @ b.mT), x, y)
     assert_as_exact(lambda a, b: torch.relu(a @ b), x[:, ::2], y[..., 3:17])
     assert_as_exact(lambda a, b: torch.relu(a[1] @ b[0]), x, y)
+
+
+@pytest.mark.parametrize("rows", [31, 37, 59, 97, 150])
+def test_transposed_operands_whose_last_block_is_smaller(rows):
+    a, b = torch.randn(301, rows), torch.randn(301, 70)
+    found = compiled(lambda a, b: (a.t() @ b).relu())(a, b)
+    exact = (a.double().t() @ b.double()).relu()
+    assert float((found - exact).norm() / exact.norm()) < 1e-6
 
 
 def test_matrices_of_one_number():

@@ -50,11 +50,25 @@ def choose(
             dominant = max(left, key=lambda shape: (max(1, shape.volume), len(shape.axes)))
             mapping = _choose_one(group, dominant, left, machine)
         followers = [shape for shape in left if follows(shape, mapping)]
+        if open_ and not machine.keeps_rows_in_registers:
+            followers = [s for s in followers if not _runs_across(s, mapping, followers)]
         if open_ and not any(shape.products for shape in followers):
             raise Refused("product", "nothing reads it row by row")
         assert followers, "a mapping is made for one of them at least"
         yield mapping, followers
         left = [shape for shape in left if shape not in followers]
+
+
+def _runs_across(shape: Shape, mapping: Mapping, shapes: Sequence[Shape]) -> bool:
+    """It adds up, lane by lane, what lies far apart, and side by side in neighbouring rows: columns
+    of a left operand. It goes its own way, where nothing but a write waits for it."""
+    inner = mapping.inner(mapping.placed(shape.axes))
+    if not shape.reduced or shape.products or not inner or inner[-1] not in shape.reduced:
+        return False
+    if any(shape.root.reduction in s.needs and (s.reduced or s.products) for s in shapes):
+        return False
+    steps = [(a.coefficient(inner[-1]), a.coefficient(mapping.rows[-1])) for a in shape.addresses]
+    return bool(steps) and all(lane not in (0, 1) and row == 1 for lane, row in steps)
 
 
 def _choose_one(

@@ -15,13 +15,14 @@ from hemstitch.kernel.nodes import Constant, Let, Load, Loop, Stmt, Store, walk
 
 
 def lanes_to_cross(axis: Axis, body: tuple[Stmt, ...], width: int) -> Loop | None:
-    """The lane loop in the serial loop over `axis`, if the two are to be printed together."""
+    """The lane loop in the serial loop over `axis`, if the two are to be printed together. Its
+    length has to be known; the serial one may end early in the last block of a cut axis."""
     inner = body[0] if len(body) == 1 else None
     if not isinstance(inner, Loop) or not inner.lanes:
         return None
     if not isinstance(axis.extent, int) or axis.extent < width:
         return None
-    if not (_is_whole(axis) and _is_whole(inner.axis)) or axis is inner.axis.outer:
+    if not _is_whole(inner.axis) or axis is inner.axis.outer:
         return None
     statements = list(walk(inner.body))
     simple = all(isinstance(s, Load | Let | Constant | Store | Loop) for s in statements)

@@ -177,14 +177,22 @@ class NestPrinter:
             self._axes[axis] = index
             self._statements(body)
 
-        start, extent, width = self.emitter.i64(0), self._extent(axis), self.emitter.width
+        e, start, extent = self.emitter, self.emitter.i64(0), self._extent(axis)
+        width = e.width
         lanes = crossing.lanes_to_cross(axis, body, width) if self._lanes is None else None
         if lanes is not None:
-            whole = self.emitter.i64(int(extent.text) // width * width)
+            whole = self._whole(extent, width)
             self._loop(start, whole, width, body, partial(self._crossed, axis, lanes))
             start = whole
         if lanes is None or start != extent:
             self._loop(start, extent, 1, body, inside)
+
+    def _whole(self, extent: Value, step: int) -> Value:
+        """As far as whole steps reach."""
+        e = self.emitter
+        if not extent.text.startswith("%"):
+            return e.i64(int(extent.text) // step * step)
+        return e.binary("sub", extent, e.binary("srem", extent, e.i64(step)))
 
     def _crossed(self, axis: Axis, loop: Loop, first: Value) -> None:
         """As many iterations from `first` on as a vector has lanes, each in a copy."""
@@ -278,10 +286,7 @@ class NestPrinter:
         extent = self._extent(axis)
         known = int(extent.text) if not extent.text.startswith("%") else None
         step = e.width * copies
-        if known is not None:
-            whole = e.i64(known - known % step)
-        else:
-            whole = e.binary("sub", extent, e.binary("srem", extent, e.i64(step)))
+        whole = self._whole(extent, step)
         if known is None or known >= step:
             self._widen(body, copies)
             self._loop(e.i64(0), whole, step, body, lambda i: self._vectors(axis, body, i, copies))
