@@ -79,11 +79,9 @@ class _Known:
     def within(self, axis: Axis, piece: Axis, low: int) -> _Known:
         """In a piece of the loop over `axis` that begins at `low`."""
         assert isinstance(piece.extent, int)
-        bounds = low, low + piece.extent - 1
-        return _Known(
-            {**self.axes, axis: bounds},
-            {**self.places, axis: at(piece).shifted(low)},
-            *(dict(self.bounds), dict(self.truths), dict(self.names)),
+        axes = {**self.axes, axis: (low, low + piece.extent - 1)}
+        return replace(
+            self.inside(), axes=axes, places={**self.places, axis: at(piece).shifted(low)}
         )
 
     def inside(self) -> _Known:
@@ -181,15 +179,9 @@ class _Pieces:
 
     def _product(self, product: Contract, known: _Known) -> Contract:
         inside = known.inside()
-        body = list(self._statements(product.body, inside))
-        name, left, right = (
-            names.get(old, old)
-            for names, old in (
-                (known.names, product.name),
-                (inside.names, product.left),
-                (inside.names, product.right),
-            )
-        )
+        body = tuple(self._statements(product.body, inside))
+        name = known.names.get(product.name, product.name)
+        left, right = (inside.names.get(old, old) for old in (product.left, product.right))
         return replace(product, name=name, body=live(body, (left, right)), left=left, right=right)
 
     def _ends(self, axis: Axis, unit: int) -> Sequence[int]:
