@@ -170,3 +170,16 @@ def test_the_table(tmp_path: Path) -> None:
     kept.write_text(json.dumps(table.record([line], setting)))
     assert f"torch {torch.__version__}" in table.conditions(kept)
     assert table.known(kept) == [line] and table.known(tmp_path / "none") == []
+
+
+def test_versions_of_earlier_runs_stay(tmp_path: Path) -> None:
+    """A run without rivals joins one with them."""
+    kept, setting = (
+        tmp_path / "results.json",
+        Setting(training=True, size="tiny", threads=2, rounds=2),
+    )
+    kept.write_text(json.dumps(table.record([], setting, {"jax": "0.0.1"})))
+    again = table.record([], setting, table.known_versions(kept))
+    kept.write_text(json.dumps(again))
+    assert "jax 0.0.1" in table.conditions(kept)
+    assert table.known_versions(tmp_path / "none") == {}

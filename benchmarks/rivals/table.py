@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 
@@ -120,10 +121,23 @@ def _ratio(line: Measured, mine: str, other: str, name: str) -> float:
     return float(line.once[mine][name] / line.once[other][name])
 
 
-def record(lines: Sequence[Measured], setting: Setting) -> dict[str, object]:
-    about = machine.describe() | versions(setting.python, _packages(WAYS[setting.training]))
+def record(
+    lines: Sequence[Measured], setting: Setting, earlier: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, object]:
+    """`earlier`: versions of what measured the lines before; this run may have fewer rivals."""
+    about = {**earlier, **machine.describe()} | versions(
+        setting.python, _packages(WAYS[setting.training])
+    )
     what = {"training": setting.training, "size": setting.size, "threads": setting.threads}
     return {"machine": about, **what, "lines": [asdict(line) for line in lines]}
+
+
+def known_versions(path: Path | None) -> dict[str, str]:
+    if path is None or not path.exists():
+        return {}
+    about = json.loads(path.read_text(encoding="utf-8"))
+    rivals = _packages(WAYS[about["training"]])
+    return {name: about["machine"][name] for name in rivals if name in about["machine"]}
 
 
 def known(path: Path | None) -> list[Measured]:
@@ -214,11 +228,12 @@ def main(kind: str, description: str | None) -> None:
     print(_joined(HEADING), _joined("---" for _ in HEADING), sep="\n", flush=True)
     names = arguments.only.split(",")
     lines = [line for line in known(arguments.json) if line.model not in names]
+    earlier = known_versions(arguments.json)
     for name in names:
         lines.append(counted(measured(name, ways, setting), setting))
         print(*map(_joined, rows(lines[-1])), sep="\n", flush=True)
         if arguments.json:  # after every model: a long run may be cut short
-            found = json.dumps(record(lines, setting), indent=1)
+            found = json.dumps(record(lines, setting, earlier), indent=1)
             arguments.json.write_text(found + "\n", encoding="utf-8")
     print("", *summary(lines, list(ways)), sep="\n")
 

@@ -25,6 +25,7 @@ from hemstitch.fusion.plan import KernelStep, LibraryFormStep, LibraryStep
 from hemstitch.ir.dims import Dim, evaluate
 from hemstitch.ir.graph import LibraryCall
 from hemstitch.kernel.blocked import blocked
+from hemstitch.kernel.cut import cut_rows
 from hemstitch.kernel.nodes import Buffer, Role
 from hemstitch.kernel.printer import show
 from hemstitch.kernel.traffic import read_again, traffic
@@ -249,7 +250,7 @@ def _kernel_info(
 ) -> KernelInfo:
     kernel = step.stitched.kernel
     if compiled.target == "cpu":  # as it is printed: operands of products are packed
-        kernel = blocked(kernel, host_target().threads)
+        kernel = blocked(cut_rows(kernel), host_target().threads)
     members = [node for group in step.groups for node in group.members]
     origins = [compiled.graph.origins[n] for n in members if n in compiled.graph.origins]
     known = {**hints, "threads": _tasks(compiled)}

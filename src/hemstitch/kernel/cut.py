@@ -28,7 +28,6 @@ from hemstitch.kernel.nodes import (
     Nest,
     Phase,
     Position,
-    Running,
     Scan,
     Stmt,
     walk,
@@ -38,7 +37,7 @@ from hemstitch.kernel.rewrite import Rewriter, defined
 LEAST_ROWS = 32  # of a nest's piece: it is a nest of its own
 WHOLE = 16  # lanes: whole vectors, whatever the target
 MOST_PIECES = 8  # of a loop: its body is printed for each
-IN_ORDER = (Scan, Running, Contract)  # what else the lanes before leave to those behind
+IN_ORDER = (Scan, Contract)  # what is made of all lanes, one after the other
 Bounds = tuple[int, int]  # least and greatest
 
 

@@ -22,17 +22,20 @@ def _avg_pool2d_backward(
     count_include_pad: bool,
     divisor: int | None,
 ) -> Value:
-    """Where the windows tile the plane, each gives its share to every element."""
-    window = pair(kernel)
-    if stride not in ((), kernel) or pair(padding) != (0, 0):
-        raise NotHandled
-    if any(size != count * length for size, count, length in _tiles(x, grad, window)):
-        raise NotHandled
+    """Each window gives its share to every element."""
+    window = _tile(x, grad, kernel, stride, padding)
     return _spread(grad, window, c.shape) * (1 / (divisor or window[0] * window[1]))
 
 
-def _tiles(x: Value, tiled: Value, window: tuple[Dim, Dim]) -> list[tuple[Dim, Dim, Dim]]:
-    return list(zip(x.shape[-2:], tiled.shape[-2:], window))
+def _tile(x: Value, grad: Value, kernel: Any, stride: Any, padding: Any) -> tuple[int, int]:
+    """The window, where windows tile the plane; of those that overlap the library is as fast."""
+    window = pair(kernel)
+    if stride not in ((), kernel) or pair(padding) != (0, 0):
+        raise NotHandled
+    sides = zip(x.shape[-2:], grad.shape[-2:], window)
+    if any(size != count * length for size, count, length in sides):
+        raise NotHandled
+    return window
 
 
 def _spread(x: Value, window: tuple[Dim, Dim], shape: tuple[Dim, ...]) -> Value:
@@ -58,16 +61,9 @@ def _max_pool2d_backward(
     ceil_mode: bool,
     places: Value,
 ) -> Value:
-    """Where the windows tile the plane; of those that overlap the library is as fast."""
-    if stride not in ((), kernel) or _pairs(padding, dilation) != ((0, 0), (1, 1)):
+    if pair(dilation) != (1, 1):
         raise NotHandled
-    if any(size != count * length for size, count, length in _tiles(x, grad, pair(kernel))):
-        raise NotHandled
-    return _of_its_window(c, grad, places, pair(kernel))
-
-
-def _pairs(*values: Any) -> tuple[tuple[int, int], ...]:
-    return tuple(map(pair, values))
+    return _of_its_window(c, grad, places, _tile(x, grad, kernel, stride, padding))
 
 
 def _adaptive_max_pool2d_backward(c: Context, grad: Value, x: Value, places: Value) -> Value:
