@@ -27,7 +27,8 @@ def chain(length: int, name: str = "x") -> tuple[Let, ...]:
         (chain(1), 4),  # the processor looks further ahead than this body
         (chain(8), 8),
         (chain(8) + chain(8, "y"), 4),  # half of it need not wait for the other
-        (chain(65), 2),
+        (chain(65), 8),
+        (chain(40) + chain(40, "y"), 2),  # fills the registers with what does not wait
     ],
 )
 def test_long_chains_need_more_copies(body: tuple[Let, ...], copies: int) -> None:

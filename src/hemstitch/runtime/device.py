@@ -190,7 +190,7 @@ def integer_power(x, exponent):
     return result
 
 
-# --- random numbers: Philox4x32-10, element i is word i % 4 for counter i // 4
+# --- random numbers: Philox4x32-7, element i is word i % 4 for counter i // 4
 
 
 @triton.jit
@@ -198,7 +198,7 @@ def _philox(seed, counter):
     zero = tl.zeros_like(counter).to(tl.uint32)
     low = (counter & 0xFFFFFFFF).to(tl.uint32)
     high = ((counter >> 16) >> 16).to(tl.uint32)
-    return tl.philox(seed, low, high, zero, zero)
+    return tl.philox(seed, low, high, zero, zero, n_rounds=7)
 
 
 @triton.jit

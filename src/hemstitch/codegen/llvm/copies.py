@@ -10,17 +10,17 @@ USUAL = 4  # and as many as one Philox makes random numbers for
 LONG_BODY = 64  # statements; of longer ones two copies fill the registers
 LONG_CHAIN = 64  # flops one after the other: more than a processor looks ahead, which would
 # otherwise begin the next copies while the first wait; docs/performance.md
-CHAIN_SHARE = 0.75  # of a body's flops; one with less works on several things at once anyway
+CHAIN_SHARE = 0.7  # of a body's flops; one with less works on several things at once anyway
 
 
 def copies_for(axis: Axis, body: tuple[Stmt, ...], width: int) -> int:
     if any(isinstance(statement, Scan) for statement in walk(body)):
         return 1  # what one vector holds begins where the one before ends
     copies = USUAL
-    if sum(1 for _ in walk(body)) > LONG_BODY:
-        copies = USUAL // 2
-    elif _is_one_long_chain(body):
+    if _is_one_long_chain(body):
         copies = USUAL * 2
+    elif sum(1 for _ in walk(body)) > LONG_BODY:
+        copies = USUAL // 2
     while copies > 1 and isinstance(axis.extent, int) and axis.extent < copies * width:
         copies //= 2
     return copies

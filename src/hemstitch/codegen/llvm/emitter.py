@@ -268,9 +268,15 @@ def literal(value: float | int | bool, element: str) -> str:
     if element == "half":
         return "0xH" + struct.pack(">e", _saturate(value, "e")).hex().upper()
     if element == "float":  # LLVM wants the double that equals the float
-        value = struct.unpack("f", struct.pack("f", _saturate(value, "f")))[0]
+        value = as_f32(value)
     assert element != "bfloat", "bfloat constants are made in float"
     return "0x" + struct.pack(">d", value).hex().upper()
+
+
+def as_f32(value: float) -> float:
+    """Rounded to f32, beyond whose range it is infinite."""
+    rounded: float = struct.unpack("f", struct.pack("f", _saturate(value, "f")))[0]
+    return rounded
 
 
 def _saturate(value: float, code: str) -> float:

@@ -111,10 +111,11 @@ def store_first(e: Emitter, dtype: DType, pointer: Value, value: Value) -> None:
 
 
 def prefetch(e: Emitter, dtype: DType, pointer: Value, distance: int) -> None:
-    """Ask for what lies `distance` elements behind `pointer`, which need not exist."""
+    """Ask for what lies `distance` elements behind `pointer`, which need not exist, to come as near
+    as L2: L1 waits for few lines at a time, and walks that read would wait behind these."""
     place = _element(e, STORAGE[dtype], pointer, e.i64(distance))
-    read, keep, data = (Value(str(number), "i32") for number in (0, 3, 1))
-    e.call("llvm.prefetch.p0", "void", place, read, keep, data)
+    read, second_level, data = (Value(str(number), "i32") for number in (0, 2, 1))
+    e.call("llvm.prefetch.p0", "void", place, read, second_level, data)
 
 
 def gather(e: Emitter, dtype: DType, base: Value, offsets: Value, mask: Value | None) -> Value:

@@ -58,6 +58,8 @@ class NestPrinter:
     _accumulators: dict[str, reduce.Accumulator] = field(default_factory=dict)
     _axes: dict[Axis, Value] = field(default_factory=dict)
     _varying: set[str] = field(default_factory=set)  # values that differ between lanes
+    _numbers: dict[str, float] = field(default_factory=dict)  # constants
+    _words: dict[str, list[Value]] = field(default_factory=dict)  # what random numbers are made of
     _lanes: Lanes | None = None
     _distances: Mapping[str, int] = field(default_factory=dict)  # see prefetch.distances
 
@@ -135,6 +137,7 @@ class NestPrinter:
             case nodes.Constant(name, value, dtype):
                 element = memory.COMPUTE[dtype]
                 self._set(name, [self.emitter.constant(value, element)])
+                self._numbers[name] = float(value)
             case nodes.Position(name, index):
                 self._set(name, [self._position(index, copy) for copy in self._copies()])
             case nodes.Random():
@@ -356,6 +359,12 @@ class NestPrinter:
 
     def _let(self, let: Let) -> None:
         e = self.emitter
+        words = self._words.get(let.operands[0])
+        if words and let.op in philox.ORDERINGS:
+            masks = philox.compared(e, let.op, words, self._numbers.get(let.operands[1]))
+            if masks is not None:
+                self._set(let.name, masks)
+                return
         operands = [self._names[name] for name in let.operands]
         copies = max(len(values) for values in operands)
 
@@ -373,15 +382,16 @@ class NestPrinter:
         seed = e.lane(self._get(random.seed, 0))
         lanes = self._lanes
         if lanes is not None and len(lanes.firsts) % 4 == 0 and lanes.steps_by_four(random.index):
-            values = [
-                value
+            words = [
+                word
                 for copy in range(0, len(lanes.firsts), 4)
-                for value in philox.uniform4(e, seed, self._scalar(random.index, copy))
+                for word in philox.words4(e, seed, self._scalar(random.index, copy))
             ]
         else:
             positions = [self._position(random.index, copy) for copy in self._copies()]
-            values = [philox.uniform(e, seed, position) for position in positions]
-        self._set(random.name, values)
+            words = [philox.words(e, seed, position) for position in positions]
+        self._words[random.name] = words
+        self._set(random.name, [philox.to_uniform(e, word) for word in words])
 
     def _check(self, condition: Value) -> None:
         e = self.emitter
