@@ -14,13 +14,15 @@ from hashlib import sha256
 import torch
 
 from hemstitch.codegen.llvm.kernel import Program, print_kernel
+from hemstitch.codegen.llvm.streams import streamed
 from hemstitch.errors import KernelBuildError, KernelBuildWarning, UnsupportedError
 from hemstitch.fusion.plan import KernelStep, LibraryStep, Plan, Step
 from hemstitch.ir.dims import Dim, evaluate, symbol, symbols
 from hemstitch.ir.graph import Node
 from hemstitch.ir.types import DType
 from hemstitch.kernel.blocked import USUAL, Blocking
-from hemstitch.kernel.nodes import Kernel
+from hemstitch.kernel.nodes import Buffer, Kernel
+from hemstitch.kernel.placement import LINE
 from hemstitch.options import Options
 from hemstitch.runtime import jit
 from hemstitch.runtime.assemble import Launch
@@ -82,9 +84,21 @@ def build(plan: Plan, options: Options, device: torch.device | None = None) -> l
 def program_of(step: KernelStep, blocking: Blocking = USUAL) -> Program:
     """Machine-independent of the kernel's name, so that equal kernels are compiled once."""
     kernel = step.stitched.kernel
-    return print_kernel(
-        Kernel("kernel", kernel.buffers, kernel.phases), jit.host_target(), blocking
-    )
+    nameless = Kernel("kernel", kernel.buffers, kernel.phases)
+    return print_kernel(nameless, jit.host_target(), blocking, _streams(step))
+
+
+def _streams(step: KernelStep) -> frozenset[Buffer]:
+    """Of the tensors that are allocated for this graph: where others begin, only a call knows."""
+    stitched = step.stitched
+    places = stitched.places or (0,) * len(stitched.tensors)
+    aligned = [
+        buffer
+        for buffer, tensor, place in zip(stitched.kernel.parameters, stitched.tensors, places)
+        if not (tensor.is_argument or tensor.is_result) and place * buffer.dtype.bytes % LINE == 0
+    ]
+    sizes = {**step.groups[0].hints, "threads": jit.threads_now()}
+    return streamed(stitched.kernel, aligned, sizes)
 
 
 def _native(tuner: Tuner | None, step: KernelStep) -> Launch:

@@ -92,8 +92,13 @@ def work(kernel: Kernel) -> Dim:
     return max(ints) if len(ints) == len(known) else total(known)
 
 
-def print_kernel(kernel: Kernel, target: Target, blocking: Blocking = USUAL) -> Program:
-    """`blocking`: of products of matrices."""
+def print_kernel(
+    kernel: Kernel,
+    target: Target,
+    blocking: Blocking = USUAL,
+    streams: frozenset[Buffer] = frozenset(),
+) -> Program:
+    """`blocking`: of products of matrices. `streams`: what is stored past the caches."""
     kernel = cut_rows(one_by_one(kernel))
     kernel = cut_loops(serial(blocked(kernel, target.threads, blocking)))
     layout = scratch_layout(kernel, target.threads)
@@ -103,7 +108,7 @@ def print_kernel(kernel: Kernel, target: Target, blocking: Blocking = USUAL) -> 
     for phase in kernel.phases:
         for nest in phase.nests:
             emitter = _emitter(target.lanes, declarations, target.has_avx512)
-            printer = NestPrinter(emitter, layout, blocking.steps)
+            printer = NestPrinter(emitter, layout, blocking.steps, streams)
             calls[nest] = _print_nest(nest, kernel.name, printer, texts)
     table = _Table(kernel, layout, calls)
     functions = [_define(name, NEST_PARAMETERS, body) for body, name in texts.items()]

@@ -6,7 +6,11 @@ from dataclasses import dataclass
 
 from hemstitch.codegen.llvm.emitter import Value
 from hemstitch.ir.dims import divides
+from hemstitch.ir.types import DType
 from hemstitch.kernel.index import Axis, Computed, Index
+from hemstitch.kernel.placement import LINE
+
+LEAST_STREAM = 16  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +41,28 @@ class Lanes:
         crossed = self.crossed
         return crossed.indices[copy] if crossed is not None and crossed.axis is axis else None
 
-    def steps_by_four(self, index: Index) -> bool:
-        """Groups of vectors start at multiples of four and walk one by one (philox.uniform4)."""
+    def begins_at_multiples(self, of: int, index: Index) -> bool:
+        """The lanes walk one by one, and the first of them all is a multiple wherever the loops
+        around are."""
         for variable, coefficient in index.terms:
             if variable is self.axis:
                 if coefficient != 1:
                     return False
-            elif isinstance(variable, Computed) or not divides(4, coefficient):
+            elif isinstance(variable, Computed) or not divides(of, coefficient):
                 return False
-        return index.coefficient(self.axis) == 1 and divides(4, index.constant)
+        return index.coefficient(self.axis) == 1 and divides(of, index.constant)
+
+
+def draws_by_four(lanes: Lanes | None, index: Index) -> bool:
+    """Whether one Philox makes the random numbers of four vectors (philox.words4)."""
+    if lanes is None or len(lanes.firsts) % 4:
+        return False
+    return lanes.begins_at_multiples(4, index)
+
+
+def fills_lines(lanes: Lanes | None, width: int, dtype: DType, index: Index) -> bool:
+    """Whether whole vectors are stored one after the other from the start of a cache's line, each
+    of as many bytes as one instruction can store past the caches."""
+    if lanes is None or lanes.mask is not None or width * dtype.bytes < LEAST_STREAM:
+        return False
+    return lanes.begins_at_multiples(LINE // dtype.bytes, index)

@@ -13,6 +13,7 @@ from hemstitch.codegen.llvm.convert import COMPUTE, STORAGE, from_storage, to_st
 from hemstitch.codegen.llvm.crossing import interleaved, transposed
 from hemstitch.codegen.llvm.emitter import Emitter, Value, mangle
 from hemstitch.ir.types import DType
+from hemstitch.kernel.placement import LINE
 
 __all__ = [
     "COMPUTE",
@@ -25,8 +26,11 @@ __all__ = [
     "store",
     "store_doubled",
     "store_first",
+    "store_past_caches",
     "store_square",
 ]
+
+_ONCE = "!0"  # what LLVM wants to hear of a store past the caches
 
 
 def load(
@@ -65,6 +69,14 @@ def store(
         e.line(f"store {stored}, {pointer}, align {align}")
         return
     masked.store(e, stored, pointer, align, mask)
+
+
+def store_past_caches(e: Emitter, dtype: DType, pointer: Value, value: Value) -> None:
+    """All lanes, side by side. `pointer`: a multiple of what is stored, or a line of a cache."""
+    stored = to_storage(e, value, dtype)
+    e.declarations[_ONCE] = f"{_ONCE} = !{{i32 1}}"
+    align = min(e.width * dtype.bytes, LINE)
+    e.line(f"store {stored}, {pointer}, align {align}, !nontemporal {_ONCE}")
 
 
 def store_doubled(

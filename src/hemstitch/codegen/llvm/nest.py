@@ -18,7 +18,7 @@ from hemstitch.codegen.llvm.convert import cast
 from hemstitch.codegen.llvm.copies import copies_for
 from hemstitch.codegen.llvm.elementwise import apply
 from hemstitch.codegen.llvm.emitter import Emitter, Value
-from hemstitch.codegen.llvm.lanes import Crossed, Lanes
+from hemstitch.codegen.llvm.lanes import Crossed, Lanes, draws_by_four, fills_lines
 from hemstitch.codegen.llvm.layout import ScratchLayout
 from hemstitch.codegen.llvm.touched import sizes_of
 from hemstitch.ir.dims import Dim, SymbolicDim, divides
@@ -53,6 +53,7 @@ class NestPrinter:
     emitter: Emitter
     layout: ScratchLayout
     steps: int  # of a product's blocks
+    streams: frozenset[Buffer] = frozenset()  # what is stored past the caches
     slots: dict[Slot, Value] = field(default_factory=dict)
     _names: dict[str, list[Value]] = field(default_factory=dict)
     _accumulators: dict[str, reduce.Accumulator] = field(default_factory=dict)
@@ -83,6 +84,8 @@ class NestPrinter:
             return carried
 
         e.loop(Value("%low", "i64"), Value("%high", "i64"), e.i64(1), [], row)
+        if not self.streams.isdisjoint(self.slots):
+            e.line("fence seq_cst")  # stores past the caches know no other order
         e.line("ret void")
 
     # --- slots
@@ -359,10 +362,9 @@ class NestPrinter:
 
     def _let(self, let: Let) -> None:
         e = self.emitter
-        words = self._words.get(let.operands[0])
-        if words and let.op in philox.ORDERINGS:
-            masks = philox.compared(e, let.op, words, self._numbers.get(let.operands[1]))
-            if masks is not None:
+        if let.op in philox.ORDERINGS and (words := self._words.get(let.operands[0])):
+            bound = self._numbers.get(let.operands[1])
+            if masks := philox.compared(e, let.op, words, bound):
                 self._set(let.name, masks)
                 return
         operands = [self._names[name] for name in let.operands]
@@ -380,13 +382,9 @@ class NestPrinter:
     def _random(self, random: nodes.Random) -> None:
         e = self.emitter
         seed = e.lane(self._get(random.seed, 0))
-        lanes = self._lanes
-        if lanes is not None and len(lanes.firsts) % 4 == 0 and lanes.steps_by_four(random.index):
-            words = [
-                word
-                for copy in range(0, len(lanes.firsts), 4)
-                for word in philox.words4(e, seed, self._scalar(random.index, copy))
-            ]
+        if draws_by_four(self._lanes, random.index):
+            firsts = [self._scalar(random.index, copy) for copy in self._copies()[::4]]
+            words = [word for first in firsts for word in philox.words4(e, seed, first)]
         else:
             positions = [self._position(random.index, copy) for copy in self._copies()]
             words = [philox.words(e, seed, position) for position in positions]
@@ -484,7 +482,11 @@ class NestPrinter:
             offsets = self._position(index, copy)
             memory.scatter(e, buffer.dtype, self.slots[buffer], offsets, value, mask)
             return
-        memory.store(e, buffer.dtype, self._pointer(buffer, index, copy), stride, value, mask)
+        pointer = self._pointer(buffer, index, copy)
+        if buffer in self.streams and fills_lines(self._lanes, e.width, buffer.dtype, index):
+            memory.store_past_caches(e, buffer.dtype, pointer, value)
+        else:
+            memory.store(e, buffer.dtype, pointer, stride, value, mask)
 
     def _read_all(self, buffer: Buffer, index: Index, condition: str | None) -> list[Value]:
         square = None if condition is not None else self._square(index)
@@ -556,9 +558,8 @@ class NestPrinter:
 
     def _is_scattered(self, index: Index) -> bool:
         """Some index is computed lane by lane."""
-        if self._lanes is None:
-            return False
-        return any(isinstance(v, Computed) and v.name in self._varying for v, _ in index.terms)
+        computed = [v.name for v, _ in index.terms if isinstance(v, Computed)]
+        return self._lanes is not None and not self._varying.isdisjoint(computed)
 
     # --- indices
 

@@ -1,0 +1,92 @@
+"""What passes by the caches: results of kernels that touch more than those hold, in whole lines."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from hemstitch.codegen.llvm.lanes import Lanes, fills_lines
+from hemstitch.codegen.llvm.streams import LEAST
+from hemstitch.ir.types import DType
+from hemstitch.kernel.index import Axis, Index, at
+from hemstitch.runtime.build import program_of
+from hemstitch.stitch.machine import generic_cpu
+from tests.compiled import plans_of
+
+ROWS = LEAST // 8 // 1024  # of 1024 f32 that are read and written
+
+
+def texts(function, *arguments: Tensor) -> list[str]:
+    ((_, plan),) = plans_of(function, arguments, generic_cpu(2, 16))
+    return [program_of(step).text for step in plan.kernels]
+
+
+def compiled(function):
+    return torch.compile(function, backend="hemstitch", options={"strict": True})
+
+
+def half(x: Tensor) -> Tensor:
+    return torch.relu(x) / 2
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "streams"),
+    [(ROWS, 1024, True), (ROWS - 1, 1024, False), (ROWS + 200, 1000, True)],
+)
+def test_what_is_larger_than_the_caches(rows: int, width: int, streams: bool) -> None:
+    (text,) = texts(half, torch.empty(rows, width))
+    assert ("!nontemporal" in text) == streams
+    assert ("fence" in text) == streams
+
+
+def test_rows_that_end_within_a_line_do_not() -> None:
+    (text,) = texts(lambda x: torch.softmax(x, -1), torch.empty(ROWS + 200, 1000))
+    assert "!nontemporal" not in text
+
+
+def test_the_callers_memory_does_not() -> None:
+    """It may begin anywhere."""
+
+    def double(x: Tensor) -> None:
+        x.mul_(2)
+
+    (text,) = texts(double, torch.empty(ROWS, 1024))
+    assert "!nontemporal" not in text
+
+
+@pytest.mark.parametrize(
+    ("index", "width", "dtype", "fills"),
+    [
+        (Index(((LANES := Axis("i", 64), 1),), 0), 16, DType.F32, True),
+        (Index(((LANES, 1),), 16), 16, DType.F32, True),
+        (Index(((LANES, 1),), 8), 16, DType.F32, False),
+        (Index(((LANES, 2),), 0), 16, DType.F32, False),
+        (Index(((Axis("row", 9), 1000), (LANES, 1)), 0), 16, DType.F32, False),
+        (Index(((Axis("row", 9), 1024), (LANES, 1)), 0), 16, DType.BF16, True),
+        (at(LANES), 8, DType.BOOL, False),  # eight bytes
+    ],
+)
+def test_whole_lines(index: Index, width: int, dtype: DType, fills: bool) -> None:
+    assert fills_lines(Lanes(LANES, (), None, False), width, dtype, index) == fills
+    assert not fills_lines(None, width, dtype, index)
+
+
+def test_what_was_stored_so_is_there() -> None:
+    def several(x: Tensor) -> tuple[Tensor, ...]:
+        return torch.relu(x) * 1.5, x > 0, x.bfloat16(), (x * 2).sum(0)
+
+    x = torch.randn(ROWS + 3, 1024)
+    for found, expected in zip(compiled(several)(x), several(x)):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-3)
+
+
+def test_memory_of_the_caller_that_begins_within_a_line() -> None:
+    def change(x: Tensor) -> Tensor:
+        x.mul_(2)
+        return x + 1
+
+    x = torch.randn(ROWS * 1024 + 1)[1:]
+    expected = x * 2
+    torch.testing.assert_close(compiled(change)(x), expected + 1)
+    torch.testing.assert_close(x, expected)
