@@ -122,12 +122,11 @@ def store_first(e: Emitter, dtype: DType, pointer: Value, value: Value) -> None:
     e.line(f"store {e.lane(to_storage(e, value, dtype))}, {pointer}, align {dtype.bytes}")
 
 
-def prefetch(e: Emitter, dtype: DType, pointer: Value, distance: int) -> None:
-    """Ask for what lies `distance` elements behind `pointer`, which need not exist, to come as near
-    as L2: L1 waits for few lines at a time, and walks that read would wait behind these."""
+def prefetch(e: Emitter, dtype: DType, pointer: Value, distance: int, level: int) -> None:
+    """Ask for what lies `distance` elements behind `pointer`, which need not exist."""
     place = _element(e, STORAGE[dtype], pointer, e.i64(distance))
-    read, second_level, data = (Value(str(number), "i32") for number in (0, 2, 1))
-    e.call("llvm.prefetch.p0", "void", place, read, second_level, data)
+    read, locality, data = (Value(str(number), "i32") for number in (0, 4 - level, 1))
+    e.call("llvm.prefetch.p0", "void", place, read, locality, data)
 
 
 def gather(e: Emitter, dtype: DType, base: Value, offsets: Value, mask: Value | None) -> Value:

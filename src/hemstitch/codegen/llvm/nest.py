@@ -62,14 +62,14 @@ class NestPrinter:
     _numbers: dict[str, float] = field(default_factory=dict)  # constants
     _words: dict[str, list[Value]] = field(default_factory=dict)  # what random numbers are made of
     _lanes: Lanes | None = None
-    _distances: Mapping[str, int] = field(default_factory=dict)  # see prefetch.distances
+    _asks: Mapping[str, prefetch.Ask] = field(default_factory=dict)  # of loads, by name
 
     def print(self, nest: Nest) -> None:
         e = self.emitter
         self._collect_slots(nest)
         self._axes[TASK] = Value("%task", "i64")
         self._statements(nest.prologue)
-        self._distances = prefetch.distances(nest)
+        self._asks = prefetch.asks(nest)
 
         def row(number: Value, carried: Sequence[Value]) -> Sequence[Value]:
             extents = [self._dim(axis.extent) for axis in nest.rows]
@@ -449,11 +449,11 @@ class NestPrinter:
     # --- memory
 
     def _prefetch(self, name: str, buffer: Buffer, index: Index) -> None:
-        distance = self._distances.get(name)
-        if distance is not None:
+        ask = self._asks.get(name)
+        if ask is not None:
             for copy in self._copies():
                 pointer = self._pointer(buffer, index, copy)
-                memory.prefetch(self.emitter, buffer.dtype, pointer, distance)
+                memory.prefetch(self.emitter, buffer.dtype, pointer, ask.distance, ask.level)
 
     def _read(self, buffer: Buffer, index: Index, copy: int, condition: str | None) -> Value:
         e = self.emitter

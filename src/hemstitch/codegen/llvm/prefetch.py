@@ -28,8 +28,18 @@ class _Walk:
     work: int
 
 
-def distances(nest: Nest) -> Mapping[str, int]:
-    """The names of such loads, and how many elements ahead of each to ask for."""
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """For what lies `distance` elements ahead, to come into this `level` of the caches. Rows that
+    are no longer than `SHORT_ROW` come into L1; of longer ones L1, which waits for few lines at a
+    time, would get so many that the walk's own loads wait behind them."""
+
+    distance: int
+    level: int
+
+
+def asks(nest: Nest) -> Mapping[str, Ask]:
+    """Of such loads, by their names."""
     if not nest.rows:
         return {}
     streams: dict[tuple[Buffer, Index], list[_Walk]] = {}
@@ -38,9 +48,9 @@ def distances(nest: Nest) -> Mapping[str, int]:
     found = {}
     for walks in streams.values():
         walk = max(walks[1:] or walks, key=lambda walk: walk.work)
-        distance = _distance(walk.load, walk.lane, nest.rows, len(walks))
-        if distance is not None:
-            found[walk.load.name] = distance
+        ask = _ask(walk.load, walk.lane, nest.rows, len(walks))
+        if ask is not None:
+            found[walk.load.name] = ask
     return found
 
 
@@ -59,7 +69,7 @@ def _walks(body: tuple[Stmt, ...]) -> Iterator[_Walk]:
                 yield _Walk(load, loop.axis, work)
 
 
-def _distance(load: Load, lane: Axis, rows: Sequence[Axis], walks: int) -> int | None:
+def _ask(load: Load, lane: Axis, rows: Sequence[Axis], walks: int) -> Ask | None:
     step, bytes_ = load.index.coefficient(rows[-1]), load.buffer.dtype.bytes
     volume = _volume(load.index, rows)
     if not isinstance(step, int) or step <= 0 or volume is None:
@@ -69,7 +79,8 @@ def _distance(load: Load, lane: Axis, rows: Sequence[Axis], walks: int) -> int |
             return None
     elif volume * bytes_ > LARGEST_ROW:
         return None
-    return step * -(-AHEAD // (volume * bytes_))
+    level = 1 if volume * bytes_ <= SHORT_ROW else 2
+    return Ask(step * -(-AHEAD // (volume * bytes_)), level)
 
 
 def _volume(index: Index, rows: Sequence[Axis]) -> int | None:
