@@ -72,19 +72,19 @@ def test_any_window(steps, stride, padding, length, batch, features, channels, h
 
 
 @settings(deadline=None, max_examples=50)
-@given(*(st.integers(1, n) for n in (3, 3, 7, 6, 3, 4)), st.booleans())
-def test_a_window_of_one_element(stride, batch, height, width, features, channels, has_bias):
+@given(*(st.integers(1, n) for n in (3, 4, 5, 3, 4)), st.booleans())
+def test_a_window_of_one_element(batch, height, width, features, channels, has_bias):
     x = torch.randn(batch, height, width, channels, dtype=torch.float64).permute(0, 3, 1, 2)
     weight = torch.randn(features, channels, 1, 1, dtype=torch.float64)
     bias = (torch.randn(features, dtype=torch.float64),) * has_bias
-    window = (stride, stride), (0, 0), (1, 1), False, (0, 0), 1
-    exact = F.conv2d(x, weight, *bias, stride=stride)
+    window = (1, 1), (0, 0), (1, 1), False, (0, 0), 1
+    exact = F.conv2d(x, weight, *bias)
     operands = Operand(0), Operand(1), Operand(2) if has_bias else None
     tensors = [x, weight, *bias]
     (output,) = written_out(aten.convolution.default, tensors, (*operands, *window), [exact])
     assert_close([output], [exact], 1e-12)
     gradient = torch.randn_like(exact)
-    given = [features], [stride] * 2, [0, 0], [1, 1], False, [0, 0], 1, [True] * 3
+    given = [features], [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [True] * 3
     exact = aten.convolution_backward.default(gradient, x, weight, *given)
     arguments = (*map(Operand, range(3)), (features,), *window, (True, True, True))
     tensors = [gradient, x, weight]
@@ -116,16 +116,16 @@ def test_forward_and_backward_in_kernels(steps):
     assert_close(found, torch.autograd.grad(words(*wide), wide, gradient.double()), 1e-5)
 
 
-def bottleneck(x, first, bias, second, shortcut):
-    """Two layers over images, what stands between and behind, and a layer on every second row."""
-    hidden = F.relu(F.conv2d(x * 2, first, bias, stride=2))
-    return F.relu(F.conv2d(hidden, second) + F.conv2d(x, shortcut, stride=2))
+def bottleneck(x, first, bias, second):
+    """Two layers over images, and what stands between and behind."""
+    hidden = F.relu(F.conv2d(x * 2, first, bias))
+    return F.relu(F.conv2d(hidden, second) + x)
 
 
 @pytest.mark.usefixtures("kernels_multiply")
 @pytest.mark.parametrize("by_channels", [False, True])
 def test_bottlenecks_in_kernels(by_channels):
-    shapes = (3, 24, 6, 5), (40, 24, 1, 1), (40,), (24, 40, 1, 1), (24, 24, 1, 1)
+    shapes = (3, 24, 6, 5), (40, 24, 1, 1), (40,), (24, 40, 1, 1)
     arguments = [torch.randn(shape) for shape in shapes]
     if by_channels:
         arguments[0] = arguments[0].contiguous(memory_format=torch.channels_last)
@@ -158,10 +158,7 @@ def test_no_call_is_left():
         ("two groups", lambda x, w, b: F.conv1d(x.mT, w[:, :24], b, groups=2), (4, 40, 48)),
         ("apart", lambda x, w, b: F.conv1d(x.mT, w, b, dilation=2), (4, 40, 48)),
         ("windows", lambda x, w, b: F.conv2d(x, w[..., None], b, padding=2), (2, 48, 9, 9)),
-        (
-            *("fewer rows than columns", lambda x, w, b: F.conv2d(x, w[..., :1, None], b, (2, 1))),
-            (2, 48, 9, 9),
-        ),
+        ("some rows", lambda x, w, b: F.conv2d(x, w[..., :1, None], b, stride=2), (2, 48, 9, 9)),
         ("no rows", lambda x, w, b: F.conv1d(x.mT, w, b), (0, 40, 48)),
     ],
 )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, prod
+from math import ceil
 
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import Dim, known
@@ -34,47 +34,10 @@ class Sum:
 
 
 @dataclass(frozen=True, slots=True)
-class Images:
-    """So many of height and width are one axis of a product. They are every `stride`th row and
-    column of what has the size `whole`."""
-
-    shape: tuple[int, int, int]
-    stride: int
-    whole: tuple[int, int]
-
-    def taken(self, builder: Builder, images: Node) -> Node:
-        """The rows of a product, [1, count * height * width, channels], of [count, channels,
-        *whole], or of what has the smaller size already."""
-        channels = images.shape[1]
-        step = 1 if images.shape[2:] == self.shape[1:] else self.stride
-        ranges = ALL, Range(0, step), Range(0, step), ALL
-        by_channels = builder.permute(images, CHANNELS_LAST)
-        taken = builder.slice(by_channels, ranges, (*self.shape, channels))
-        return builder.reshape(taken, (1, prod(self.shape), channels))
-
-    def restored(self, builder: Builder, rows: Node) -> Node:
-        """[count, channels, height, width]"""
-        images = builder.reshape(rows, (*self.shape, rows.shape[2]))
-        return builder.permute(images, CHANNELS_FIRST)
-
-    def spread(self, builder: Builder, rows: Node) -> Node:
-        """[count, channels, *whole], with zeros where nothing was taken."""
-        if self.stride == 1:
-            return self.restored(builder, rows)
-        count, height, width = self.shape
-        channels, fill = rows.shape[2], builder.constant(0, rows.type.dtype)
-        apart = builder.reshape(rows, (count, height, 1, width, 1, channels))
-        step = self.stride
-        padded = builder.pad(apart, (0,) * 6, (count, height, step, width, step, channels), fill)
-        all_of_it = builder.reshape(padded, (count, height * step, width * step, channels))
-        whole = builder.slice(all_of_it, (ALL,) * 4, (count, *self.whole, channels))
-        return builder.permute(whole, CHANNELS_FIRST)
-
-
-@dataclass(frozen=True, slots=True)
 class Convolution:
     """`x` [batch, length, channels] and `weight` [features, channels, steps] give, or have for
-    their `gradient`, [batch, positions, features]. Zeros around `x`: `padding` on either side."""
+    their `gradient`, [batch, positions, features]. Zeros around `x`: `padding` on either side.
+    `images`: how many, and their height and width, where all these are one axis here."""
 
     builder: Builder
     x: Node
@@ -84,7 +47,7 @@ class Convolution:
     stride: int
     padding: int
     positions: int
-    images: Images | None = None
+    images: tuple[int, int, int] | None = None
 
     @property
     def steps(self) -> int:
@@ -105,8 +68,6 @@ class Convolution:
             return self._channels_first(rows), sums
         if number == 0:
             rows, sums = self._of_x(self.gradient)
-            if self.images is not None:
-                return self.images.spread(self.builder, rows), sums
             return self._channels_first(rows), sums
         value, sums = (self._of_weight, self._of_bias)[number - 1](self.gradient)
         is_window = number == 1 and self.images is not None
@@ -116,7 +77,8 @@ class Convolution:
         """Of [batch, positions, channels]."""
         if self.images is None:
             return self.builder.permute(rows, ROWS_LAST)
-        return self.images.restored(self.builder, rows)
+        images = self.builder.reshape(rows, (*self.images, rows.shape[2]))
+        return self.builder.permute(images, CHANNELS_FIRST)
 
     def _output(self) -> tuple[Node, list[Sum]]:
         """sum over t of x[l * stride + t] @ weight[t]"""
@@ -254,31 +216,24 @@ def convolution_of(
 def _of_images(
     builder: Builder, given: Mapping[str, object], operands: Mapping[str, Node]
 ) -> Convolution | None:
-    """Each element of each image is a row, and a window; or each of every so many rows and columns,
-    where these are so many that nothing is left over."""
+    """Each element of each image is a row, and a window."""
     weight, gradient = operands["weight"], operands.get("gradient")
-    window = weight.shape[2:], given["padding"], given["dilation"]
-    stride = _every(given["stride"])
-    if window != ((1, 1), (0, 0), (1, 1)) or stride is None:
+    window = weight.shape[2:], given["stride"], given["padding"], given["dilation"]
+    if window != ((1, 1), (1, 1), (0, 0), (1, 1)):
         return None
     batch, _, height, width = map(known, operands["x"].shape)
-    shape = batch, ceil(height / stride), ceil(width / stride)
-    images = Images(shape, stride, (height, width))
+
+    def rows(images: Node) -> Node:
+        by_channels = builder.permute(images, CHANNELS_LAST)
+        return builder.reshape(by_channels, (1, batch * height * width, images.shape[1]))
+
     return Convolution(
-        *(builder, images.taken(builder, operands["x"])),
-        builder.reshape(weight, (*weight.shape[:2], 1)),
+        *(builder, rows(operands["x"]), builder.reshape(weight, (*weight.shape[:2], 1))),
         operands.get("bias"),
-        None if gradient is None else images.taken(builder, gradient),
-        *(1, 0, prod(shape)),
-        images,
+        None if gradient is None else rows(gradient),
+        *(1, 0, batch * height * width),
+        (batch, height, width),
     )
-
-
-def _every(stride: object) -> int | None:
-    """The same along both axes."""
-    assert isinstance(stride, tuple)
-    first, second = stride
-    return first if first == second else None
 
 
 def _only(value: object) -> int:

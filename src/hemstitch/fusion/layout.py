@@ -16,8 +16,6 @@ from hemstitch.stitch.group import INLINE, Tensor
 
 Order = tuple[int, ...]  # axes, the one with the largest stride first
 
-_IN_ORDER = frozenset({Op.RESHAPE, Op.SLICE, Op.PAD})  # axes stay in their order
-
 
 def orders(nodes: Iterable[Node], tensors: Mapping[Node, Tensor]) -> dict[Node, Order]:
     """Of the nodes, sorted, that had better lie in another order than that of their axes.
@@ -49,7 +47,7 @@ def _of_product(permuted: Node) -> Order | None:
     """Of what shows a product in another order of its axes, which lies by rows, as images do that a
     product of their elements makes."""
     below = permuted.inputs[0]
-    while below.op in _IN_ORDER or is_elementwise(below.op):
+    while below.op is Op.RESHAPE or is_elementwise(below.op):
         below = below.inputs[0]
     axes = permuted.attr
     assert isinstance(axes, tuple)
