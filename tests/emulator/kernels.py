@@ -220,8 +220,8 @@ def high_words(x, y, out, N: tl.constexpr):
 def uniform(out, raw, seed, first, BLOCK: tl.constexpr):
     i = tl.arange(0, BLOCK)
     offset = first + i
-    tl.store(out + i, tl.rand(seed, offset))
-    w0, w1, w2, w3 = tl.philox(seed, offset, offset * 0, offset * 0, offset * 0)
+    tl.store(out + i, tl.rand(seed, offset, 7))
+    w0, w1, w2, w3 = tl.philox(seed, offset, offset * 0, offset * 0, offset * 0, 7)
     tl.store(raw + i * 4, w0)
     tl.store(raw + i * 4 + 1, w1)
     tl.store(raw + i * 4 + 2, w2)
