@@ -205,7 +205,7 @@ def execute(
     """The kernels' results, and the arguments that they have replaced, in order of outputs."""
     plan = plan_for(graph, machine or generic_cpu(2, 8), planner, alone=alone)
     if target == "auto":
-        plan = packed_once(plan, host_target().threads)
+        plan = packed_once(plan, host_target().threads).plan
         verify_plan(plan)
     fresh = [sum(o.mutates is None for o in graph.outputs[:k]) for k in range(len(graph.outputs))]
     returns = [Result(k) for k, o in enumerate(graph.outputs) if o.mutates is None]

@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,10 @@ def apart(name: str, training: bool, way: str) -> float:
 @pytest.mark.parametrize("training", (True, False))
 def test_ours_does_what_eager_does(training: bool) -> None:
     assert apart("gcn", training, "hemstitch") < EXACT
+
+
+def test_frozen_weights_give_what_eager_does() -> None:
+    assert apart("bert-line", False, "frozen") < EXACT
 
 
 @pytest.mark.parametrize(
@@ -140,7 +145,7 @@ def test_what_is_not_installed_is_said(capsys: pytest.CaptureFixture[str]) -> No
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(table, "versions", lambda *_: {"openvino": "1"})
         ways = table.ways_of(training=False, autotune=False, python="python")
-    assert list(ways) == ["eager", "inductor", "openvino", "hemstitch"]
+    assert list(ways) == ["eager", "inductor", "openvino", "hemstitch", "frozen"]
     assert "without xla: jax, torchax not installed" in capsys.readouterr().out
 
 
@@ -165,6 +170,8 @@ def test_the_table(tmp_path: Path) -> None:
     said = list(table.summary([line], list(TRAINING)))
     assert said[0] == "hemstitch: 2.00x as fast as inductor, 0.50 of its peak memory (1 models)"
     assert "megabytes, without products: 0.50 of Inductor's" in said
+    alone = replace(line, model="bert-line")
+    assert list(table.summary([line, alone], list(TRAINING))) == said
     kept = tmp_path / "results.json"
     setting = Setting(training=True, size="tiny", threads=2, rounds=2)
     kept.write_text(json.dumps(table.record([line], setting)))

@@ -86,6 +86,10 @@ def _masked(size: Size) -> Batch:
     return batch | {"attention_mask": (torch.arange(columns) < lengths).long()}
 
 
+def _line(size: Size) -> Batch:
+    return _of({"tiny": (1, 5), "large": (1, 16)})(size)
+
+
 def _pairs(size: Size) -> Batch:
     rows, source, target = (2, 10, 7) if size == "tiny" else (8, 128, 64)
     labels = _tokens(rows, target)
@@ -235,4 +239,9 @@ MORE_WORKLOADS: dict[str, Workload] = {
         _label,
     ),
     "resnet-50": Workload(_resnet_50, _channels_last, _label),
+}
+
+# Answers to one user at a time; nobody trains so.
+SINGLE_WORKLOADS: dict[str, Workload] = {
+    "bert-line": Workload(_transformer(hf.bert, _TWO), _line, _every_token),
 }

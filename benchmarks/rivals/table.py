@@ -16,11 +16,12 @@ import torch
 from benchmarks import machine
 from benchmarks.rivals import ours, problem
 from benchmarks.rivals.ours import WITHOUT
-from benchmarks.rivals.problem import MODELS
+from benchmarks.rivals.problem import ANSWERING, MODELS
 from benchmarks.rivals.turns import Measured, Setting, measured, versions
 from benchmarks.rivals.ways import (
     AUTOTUNE,
     EAGER,
+    FROZEN,
     INDUCTOR,
     INFERENCE,
     NO_LOSS,
@@ -34,6 +35,7 @@ from benchmarks.timing import Timing, geometric_mean
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "performance.md"
 ROUNDS = 9
 WAYS: Mapping[bool, Mapping[str, Way]] = {True: TRAINING, False: INFERENCE}
+VARIANTS = (OURS, NO_LOSS, FROZEN)
 OPERATIONS, RATE = "operations", "operations_per_second"
 FAR = 1e-4  # from eager's results, relative to their norm: worth a mention
 HEADING = (
@@ -76,8 +78,9 @@ def speed(found: Measured, way: str, other: str) -> float:
 
 def summary(lines: Sequence[Measured], ways: Sequence[str]) -> Iterator[str]:
     """Geometric means over the models for which both were measured."""
-    for mine in (way for way in (OURS, NO_LOSS) if way in ways):
-        for other in (way for way in ways if way not in (OURS, NO_LOSS)):
+    lines = [line for line in lines if line.model in MODELS]
+    for mine in (way for way in VARIANTS if way in ways):
+        for other in (way for way in ways if way not in VARIANTS):
             both = [x for x in lines if mine in x.timings and other in x.timings]
             if not both:
                 continue
@@ -160,9 +163,10 @@ def _packages(ways: Mapping[str, Way]) -> list[str]:
     return sorted({package for way in ways.values() for package in way.packages})
 
 
-def parse(program: str, description: str | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog=program, description=description)
-    parser.add_argument("--only", default=",".join(MODELS), metavar="NAMES")
+def parse(kind: str, description: str | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog=f"benchmarks.{kind}", description=description)
+    names = ",".join(MODELS if kind == "training" else ANSWERING)
+    parser.add_argument("--only", default=names, metavar="NAMES")
     parser.add_argument("--size", choices=("tiny", "large"), default="large")
     parser.add_argument("--autotune", action="store_true", help="Inductor's max-autotune as well")
     parser.add_argument("--rivals", default=sys.executable, metavar="PYTHON", help="that has them")
@@ -217,7 +221,7 @@ def conditions(path: Path) -> str:
 
 def main(kind: str, description: str | None) -> None:
     """`kind`: "training" or "inference"."""
-    arguments = parse(f"benchmarks.{kind}", description)
+    arguments = parse(kind, description)
     if arguments.table:
         page(kind, arguments.json)
         return

@@ -19,7 +19,7 @@ class Way:
 
 
 EAGER, INDUCTOR, AUTOTUNE = "eager", "inductor", "max-autotune"
-OURS, NO_LOSS = "hemstitch", "no loss"
+OURS, NO_LOSS, FROZEN = "hemstitch", "no loss", "frozen"
 TUNED = {"max_autotune": True, "coordinate_descent_tuning": True}  # that mode, in options
 XLA = Way("xla", packages=("jax", "torchax"))
 COMMON = {EAGER: Way("compilers"), INDUCTOR: Way("inductor")}
@@ -42,4 +42,5 @@ INFERENCE: Mapping[str, Way] = {
     "onnx runtime": Way("onnx_runtime", packages=("onnxruntime", "onnxscript")),
     "openvino": Way("open_vino", packages=("openvino",)),
     OURS: Way("compilers", {"backend": "hemstitch"}),
+    FROZEN: Way("compilers", {"backend": "hemstitch", "options": {"freeze": True}}),
 }

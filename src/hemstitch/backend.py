@@ -20,6 +20,7 @@ from hemstitch.frontend.as_traced import AsTraced
 from hemstitch.frontend.channels import by_channels
 from hemstitch.frontend.decompose import decompositions
 from hemstitch.frontend.direct import Part, direct
+from hemstitch.frontend.frozen import frozen_arguments
 from hemstitch.frontend.loss import EveryNth, losses, without
 from hemstitch.frontend.partition import NUMBERS, partition
 from hemstitch.frontend.rewrites import apply
@@ -115,7 +116,10 @@ class _GraphCompiler:
         options = self.options
         try:
             is_backward = self.kind == "backward"
-            begun = begin(gm, inputs, options, self._private_results(), is_backward)
+            is_frozen = options.freeze and self.kind == "inference"
+            frozen = frozen_arguments(gm) if is_frozen else ()
+            private = self._private_results()
+            begun = begin(gm, inputs, options, private, is_backward, frozen)
             make = partial(self._finish, begun, gm, inputs)
             if not options.asynchronous:
                 return make()

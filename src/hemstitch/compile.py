@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from hemstitch.frontend.capture import Captured, TracedGraph, capture
+from hemstitch.frontend.convolved import with_laid_weights
 from hemstitch.frontend.device import target_of
 from hemstitch.fusion.packed import packed_once
 from hemstitch.fusion.plan import Plan
@@ -14,14 +15,17 @@ from hemstitch.fusion.verify import verify_plan
 from hemstitch.ir.graph import Graph
 from hemstitch.kernel.verify import verify as verify_kernel
 from hemstitch.options import Options
+from hemstitch.passes.frozen import once_and_rest
 from hemstitch.passes.pipeline import optimize
-from hemstitch.runtime.assemble import assemble
-from hemstitch.runtime.build import build_either
+from hemstitch.runtime.assemble import Launch, assemble
+from hemstitch.runtime.build import Plans, build_first
 from hemstitch.runtime.device_facts import multiplies_exactly, multiprocessors
 from hemstitch.runtime.executable import Executable
 from hemstitch.runtime.jit import host_target, threads_now
 from hemstitch.runtime.multiplying import measured_units
+from hemstitch.runtime.once import Once
 from hemstitch.runtime.performance import measurements
+from hemstitch.runtime.returned import Result
 from hemstitch.stitch.machine import Machine, generic_cpu, generic_gpu
 
 
@@ -29,13 +33,15 @@ from hemstitch.stitch.machine import Machine, generic_cpu, generic_gpu
 class Compiled:
     """One graph through all stages: what was captured, what it became, what runs.
 
-    `target`: what its kernels are made for, "cpu", "cuda" or "interpret"; `machine`: what it was
-    planned for. `executable`: None where only a plan was asked for.
+    `once`: plans that run before the first call, each on the arguments and what those before it
+    gave. `target`: what its kernels are made for, "cpu", "cuda" or "interpret"; `machine`: what it
+    was planned for. `executable`: None where only a plan was asked for.
     """
 
     captured: Captured
     graph: Graph
     plan: Plan
+    once: tuple[Plan, ...]
     target: str
     machine: Machine
     executable: Executable | None
@@ -53,6 +59,11 @@ class Begun:
     machine: Machine
     is_backward: bool
 
+    @property
+    def own(self) -> int:
+        """How many arguments there are, with the constants."""
+        return self.arguments + len(self.captured.constants)
+
 
 def begin(
     traced: TracedGraph,
@@ -60,12 +71,14 @@ def begin(
     options: Options,
     private: int | None = None,
     is_backward: bool = False,
+    frozen: Collection[int] = (),
 ) -> Begun:
     """One functional ATen graph, as AOTAutograd gives it, in the compiler's own terms.
 
-    `private`: how many of its results the user gets; the others are kept for backward.
+    `private`: how many of its results the user gets; the others are kept for backward. `frozen`:
+    which arguments are weights that stay as they are.
     """
-    captured = capture(traced, example_inputs, private)
+    captured = capture(traced, example_inputs, private, frozen)
     target = target_of(captured.device, options)
     machine = machine_for(target, multiprocessors(captured.device))
     machine = replace(machine, meets=options.global_stitching)
@@ -81,26 +94,65 @@ def finish(begun: Begun, options: Options, *, plan_only: bool = False) -> Compil
 
     `plan_only`: stop before kernels are built, for a device that is not there.
     """
-    captured, target = begun.captured, begun.target
+    captured = begun.captured
     exact = not options.reassociate
     graph = optimize(captured.graph, captured.builder, check=options.check, is_exact=exact)
-    plan = make_plan(graph, begun.machine, options)
-    shared = packed_once(plan, host_target().threads) if target == "cpu" else plan
+    choices = _plans(graph, begun, options)
     if options.check:
-        for each in (plan, shared):
-            verify_plan(each)
+        _verify(choices)
+    if plan_only:
+        return Compiled(captured, graph, *choices[0], begun.target, begun.machine, None)
+    options = replace(options, target=begun.target)
+    (plan, once), launches = build_first(choices, options, captured.device)
+    executable = _executable(plan, once, launches, begun, options)
+    return Compiled(captured, graph, plan, once, begun.target, begun.machine, executable)
+
+
+def _plans(graph: Graph, begun: Begun, options: Options) -> list[Plans]:
+    """Of each call, with those that run once before it; behind what is preferred what can be built
+    in any case."""
+    builder = begun.captured.builder
+    if begun.target == "cpu":
+        graph = with_laid_weights(graph, builder)
+    once, rest = once_and_rest(graph, builder, begun.own)
+    plan = make_plan(rest, begun.machine, options)
+    before = () if once is None else (make_plan(once, begun.machine, options),)
+    if begun.target != "cpu":
+        return [(plan, before)]
+    free = begun.own + sum(len(each.outputs) for each in before)
+    packed = packed_once(plan, host_target().threads, free)
+    packing = () if packed.once is None else (packed.once,)
+    return [(packed.plan, (*before, *packing)), (plan, before)]
+
+
+def _verify(choices: Sequence[Plans]) -> None:
+    """What packs computes no graph: of it only kernels are verified."""
+    for plan, once in choices:
+        verify_plan(plan)
+        for each in (plan, *once):
             for step in each.kernels:
                 verify_kernel(step.stitched.kernel)
-    if plan_only:
-        return Compiled(captured, graph, shared, target, begun.machine, None)
-    options = replace(options, target=target)
-    plan, launches = build_either(shared, plan, options, captured.device)
-    arguments = begun.arguments + len(captured.constants)
-    assembly = assemble(plan, launches, captured.returns, arguments, captured.device)
-    executable = Executable(
-        assembly, graph.symbols, captured.constants, options.recycle, begun.is_backward
+
+
+def _executable(
+    plan: Plan,
+    once: Sequence[Plan],
+    launches: Sequence[Sequence[Launch | None]],
+    begun: Begun,
+    options: Options,
+) -> Executable:
+    captured, arguments, stages = begun.captured, begun.own, []
+    for each, its_launches in zip(once, launches[1:]):
+        results = [Result(number) for number in range(len(each.outputs))]
+        assembly = assemble(each, its_launches, results, arguments, captured.device)
+        stages.append(Executable(assembly, {}, (), recycle=False))
+        arguments += len(results)
+    assembly = assemble(plan, launches[0], captured.returns, arguments, captured.device)
+    weights = {p for each in once for p in each.arguments if p < begun.own}
+    return Executable(
+        *(assembly, plan.graph.symbols, captured.constants, options.recycle, begun.is_backward),
+        Once(stages, sorted(weights), plan.arguments) if stages else None,
     )
-    return Compiled(captured, graph, plan, target, begun.machine, executable)
 
 
 def machine_for(target: str, multiprocessors: int | None) -> Machine:

@@ -21,7 +21,7 @@ from hemstitch.backend import compile_with
 from hemstitch.codegen.triton.kernel import print_kernel
 from hemstitch.compile import Compiled
 from hemstitch.errors import KernelBuildError, UnsupportedError
-from hemstitch.fusion.plan import KernelStep, LibraryFormStep, LibraryStep
+from hemstitch.fusion.plan import KernelStep, LibraryFormStep, LibraryStep, Step
 from hemstitch.ir.dims import Dim, evaluate
 from hemstitch.ir.graph import LibraryCall
 from hemstitch.kernel.blocked import blocked
@@ -80,10 +80,12 @@ class KernelInfo:
 
 @dataclass(slots=True)
 class Report:
-    """The kernels and library calls of all graphs of a program, in the order they run."""
+    """The kernels and library calls of all graphs of a program, in the order they run. `once`: those
+    that run before the first call only, by their names (option `freeze`)."""
 
     kernels: list[KernelInfo] = field(default_factory=list)
     library_calls: list[str] = field(default_factory=list)
+    once: list[str] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
     options: str = ""
 
@@ -139,6 +141,7 @@ class Report:
             lines.extend(f"            {place}" for place in kernel.origin[:3])
         counts = Counter(self.library_calls)
         lines.extend(f"  library   {name} x {count}" for name, count in counts.items())
+        lines.extend(f"  once      {name} x {n}" for name, n in Counter(self.once).items())
         lines.extend(f"  apart     {refusal}" for refusal in self.refusals)
         return "\n".join(lines)
 
@@ -236,7 +239,18 @@ def _record(report: Report, kind: str, compiled: Compiled) -> None:
                 report.kernels.append(_kernel_info(kind, step, compiled, hints))
             except KernelBuildError as error:  # then it runs in its library form as well
                 _record_library_form(report, step.groups, str(error))
+    report.once.extend(_name(step) for plan in compiled.once for step in plan.steps)
     report.refusals.extend(f"{pair}: {refusal}" for pair, refusal in compiled.plan.refusals)
+
+
+def _name(step: Step) -> str:
+    match step:
+        case KernelStep():
+            return step.stitched.kernel.name
+        case LibraryStep():
+            return str(step.node.attr)
+        case LibraryFormStep():
+            return " ".join(node.op.value for node in step.group.members)
 
 
 def _record_library_form(report: Report, groups: Sequence[Group], why: str) -> None:

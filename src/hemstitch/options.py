@@ -20,6 +20,10 @@ SHARES = ("memory_budget",)  # numbers from 0 to 1
 COUNTS = ("loss_every",)  # whole numbers from 0 on
 Function = Callable[..., object]
 Rewrites = tuple[tuple[Function, Function], ...]
+APART_FROM_CUDA_GRAPHS = {
+    "asynchronous": "a graph is recorded where all that it is among is compiled",
+    "freeze": "a replay would not see that a weight has changed",
+}
 # PyTorch's own modes buy speed with compile time. Hemstitch has no such trade yet, so that a
 # program which asks for one of them keeps working and gets the defaults.
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
@@ -50,6 +54,8 @@ class Options:
     # Gradients are the same.
     loss_every: int = 1
     reassociate: bool = False  # rewrites that hold up to rounding, and not for infinities
+    # In inference, weights and buffers stay as they are: what they alone decide is computed once.
+    freeze: bool = False
     # Patterns and what replaces them, functions of ATen operations, for the traced graph; in
     # training before it is split.
     rewrites: Rewrites = ()
@@ -77,11 +83,12 @@ class Options:
         given = _from_environment(os.environ if environment is None else environment)
         given.update(options or {})
         parsed = Options(**{name: _checked(name, value) for name, value in given.items()})  # type: ignore[arg-type]
-        if parsed.asynchronous and parsed.cuda_graphs:
-            raise OptionError(
-                'the options "asynchronous" and "cuda_graphs" exclude each other',
-                hint="leave one out: a graph is recorded where all that it is among is compiled",
-            )
+        for name, why in APART_FROM_CUDA_GRAPHS.items():
+            if parsed.cuda_graphs and getattr(parsed, name):
+                raise OptionError(
+                    f'the options "{name}" and "cuda_graphs" exclude each other',
+                    hint=f"leave one out: {why}",
+                )
         return parsed
 
     def __str__(self) -> str:

@@ -52,7 +52,7 @@ def packs(plan: Plan) -> list[tuple[int, int]]:
 
 
 def test_the_first_step_packs_for_all() -> None:
-    plan = packed_once(plan_of(recurrent, given()), THREADS)
+    plan = packed_once(plan_of(recurrent, given()), THREADS).plan
     assert packs(plan) == [(1, 0)] + [(0, 1)] * (STEPS - 1)
     verify_plan(plan)
     for step in plan.kernels:
@@ -61,14 +61,14 @@ def test_the_first_step_packs_for_all() -> None:
 
 def test_what_nobody_packs_is_found() -> None:
     apart = plan_of(recurrent, given())
-    shared = packed_once(apart, THREADS)
+    shared = packed_once(apart, THREADS).plan
     wrong = replace(shared, steps=(apart.steps[0], *shared.steps[1:]))
     with pytest.raises(InternalError, match="packed twice, or never"):
         verify_plan(wrong)
 
 
 def test_later_steps_neither_pack_nor_wait() -> None:
-    plan = packed_once(plan_of(recurrent, given()), THREADS)
+    plan = packed_once(plan_of(recurrent, given()), THREADS).plan
     (weight,) = (t for t in plan.kernels[0].reads if t.node.shape == (HIDDEN, HIDDEN))
     first, *later = plan.kernels
     assert weight in first.reads and first.stitched.kernel.barriers == 1
@@ -79,7 +79,7 @@ def test_later_steps_neither_pack_nor_wait() -> None:
 
 
 def test_steps_are_compiled_once() -> None:
-    plan = packed_once(plan_of(recurrent, given()), THREADS)
+    plan = packed_once(plan_of(recurrent, given()), THREADS).plan
     assert len({program_of(step).text for step in plan.kernels}) == 2
 
 
@@ -90,7 +90,7 @@ def test_what_is_packed_otherwise_or_of_another_is_not_shared() -> None:
         return x
 
     plan = plan_of(program, given(2))
-    assert packed_once(plan, THREADS) is plan
+    assert packed_once(plan, THREADS).plan is plan
 
 
 def test_slices_of_one_tensor_are_told_apart_by_their_places() -> None:
@@ -102,7 +102,9 @@ def test_slices_of_one_tensor_are_told_apart_by_their_places() -> None:
         return x
 
     arguments = [torch.randn(ROWS, HIDDEN), torch.randn(2, HIDDEN, HIDDEN) / 6]
-    assert packs(packed_once(plan_of(program, arguments), THREADS)) == [(1, 0)] * 2 + [(0, 1)] * 3
+    assert (
+        packs(packed_once(plan_of(program, arguments), THREADS).plan) == [(1, 0)] * 2 + [(0, 1)] * 3
+    )
     found = torch.compile(program, backend="hemstitch", options={"strict": True})(*arguments)
     torch.testing.assert_close(found, program(*arguments), rtol=1e-4, atol=1e-4)
 
@@ -112,7 +114,7 @@ def test_twice_in_one_kernel() -> None:
         return torch.tanh(x @ weight.t()) * torch.tanh(y @ weight.t())
 
     arguments = [torch.randn(ROWS, HIDDEN), *given()]
-    plan = packed_once(plan_of(program, arguments), THREADS)
+    plan = packed_once(plan_of(program, arguments), THREADS).plan
     assert len(plan.kernels) == 1 and packs(plan) == [(1, 0)]
     verify_plan(plan)
     found = torch.compile(program, backend="hemstitch", options={"strict": True})(*arguments)

@@ -4,7 +4,7 @@ translated by its rule or kept whole as a library call."""
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,15 +46,19 @@ class Captured:
 
 
 def capture(
-    gm: torch.fx.GraphModule, example_inputs: Sequence[object], private: int | None = None
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[object],
+    private: int | None = None,
+    frozen: Collection[int] = (),
 ) -> Captured:
     """The graph IR of `gm`. Sizes stay symbolic where the trace's are, without new guards.
 
     `private`: how many of the results, from the first, the user gets; others are only kept for
-    backward. None: all of them. `gm` itself is changed in one point: see `draw_at_once`.
+    backward. None: all of them. `frozen`: positions of arguments that are weights, which stay as
+    they are. `gm` itself is changed in one point: see `draw_at_once`.
     """
     draw_at_once(gm)
-    state = _Capture(gm, private)
+    state = _Capture(gm, private, frozen)
     state.bind_arguments(example_inputs)
     for node in gm.graph.nodes:
         state.visit(node)
@@ -65,6 +69,7 @@ def capture(
 class _Capture:
     gm: torch.fx.GraphModule
     private: int | None
+    frozen: Collection[int]
     builder: Builder = field(default_factory=Builder)
     environment: dict[torch.fx.Node, Any] = field(default_factory=dict)
     positions: dict[torch.fx.Node, int] = field(default_factory=dict)
@@ -105,7 +110,8 @@ class _Capture:
         strides: tuple[Dim, ...] = ()
         if isinstance(traced, torch.Tensor):
             type_, strides = self._type(traced), strides_of(traced, self.sizes)
-        node = self.builder.input(name, position, type_.shape, type_.dtype, strides)
+        is_frozen = position in self.frozen
+        node = self.builder.input(name, position, type_.shape, type_.dtype, strides, is_frozen)
         self.inputs[position] = node
         return Value(self.builder, node)
 

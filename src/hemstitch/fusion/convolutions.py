@@ -180,10 +180,9 @@ def convolution_of(
     builder: Builder, call: LibraryCall, inputs: Sequence[Node]
 ) -> Convolution | None:
     """What the call convolves; None if it is none that is written out here."""
-    names = _ARGUMENTS.get(call.name)
-    if names is None:
+    given = named(call)
+    if given is None:
         return None
-    given = dict(zip(names, call.arguments))
     operands = {
         name: inputs[argument.index]
         for name, argument in given.items()
@@ -211,6 +210,13 @@ def convolution_of(
         padding,
         (known(x.shape[2]) + 2 * padding - known(weight.shape[2])) // stride + 1,
     )
+
+
+def named(call: LibraryCall) -> dict[str, object] | None:
+    """The arguments of a convolution, or of its gradients, by their names here; None if the call is
+    neither."""
+    names = _ARGUMENTS.get(call.name)
+    return None if names is None else dict(zip(names, call.arguments))
 
 
 def _of_images(

@@ -7,7 +7,16 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
 from hemstitch.ir.dims import Dim, product
-from hemstitch.ir.graph import Graph, InputAttr, LibraryCall, Node, Op, Output, toposort
+from hemstitch.ir.graph import (
+    Graph,
+    InputAttr,
+    LibraryCall,
+    Node,
+    Op,
+    Output,
+    result_strides,
+    toposort,
+)
 from hemstitch.ir.ops import is_view
 from hemstitch.ir.types import DType, contiguous_strides
 from hemstitch.stitch.group import MOST_CONCAT_PARTS, Tensor, Write, is_member
@@ -97,7 +106,7 @@ def strides_in_memory(graph: Graph) -> dict[Node, tuple[Dim, ...]]:
         assert isinstance(node.attr, InputAttr)
         found[node] = node.attr.strides
     results = (node for node in toposort(graph.roots) if node.op is Op.RESULT)
-    return found | {node: _result_strides(node) for node in results}
+    return found | {node: result_strides(node) for node in results}
 
 
 def _demand_outputs(found: Demands, graph: Graph) -> None:
@@ -169,14 +178,6 @@ def _materialise_obstacles(found: Demands, node: Node, is_obstacle: bool) -> Non
         elif not agree(source.shape, known.strides, contiguous):
             tensor = found.tensors[node] = Tensor(node, contiguous_strides(node.shape))
             found.writes.append(Write(source, tensor, contiguous))
-
-
-def _result_strides(node: Node) -> tuple[Dim, ...]:
-    call, index = node.inputs[0].attr, node.attr
-    assert isinstance(call, LibraryCall) and isinstance(index, int)
-    result = call.results[index]
-    assert result is not None
-    return result[1]
 
 
 def _output(

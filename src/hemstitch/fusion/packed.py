@@ -1,5 +1,6 @@
-"""Operands that several kernels pack alike are packed once, by the first of them. Takes a plan for
-a processor, gives one whose kernels hand such operands on in memory.
+"""Operands that several kernels pack alike are packed once, by the first of them; those that are
+made of frozen weights alone, before any call. Takes a plan for a processor, gives one whose kernels
+hand such operands on in memory, or find them among the arguments.
 
 A weight that every step of a recurrent model multiplies with would be packed in each
 (`kernel/panels.py`), which takes longer than the products of few rows. Which operands are alike is
@@ -11,11 +12,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
+from hemstitch.fusion.demand import Alias
 from hemstitch.fusion.plan import KernelStep, Plan
 from hemstitch.ir.builder import Builder
+from hemstitch.ir.graph import Graph, InputAttr, Output
 from hemstitch.kernel.blocked import Panels, packing, without_packing
 from hemstitch.kernel.cut import cut_rows
 from hemstitch.kernel.index import Index
@@ -37,37 +40,71 @@ from hemstitch.stitch.stitch import Stitched
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
-def packed_once(plan: Plan, threads: int) -> Plan:
-    """`threads`: most that a launch may have."""
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """`plan`: of each call. `once`: what packs the frozen operands that it finds among its
+    arguments, in their order; None where there are none."""
+
+    plan: Plan
+    once: Plan | None = None
+
+
+def packed_once(plan: Plan, threads: int, first: int = 0) -> Packed:
+    """`threads`: most that a launch may have; `first`: the position of an argument that is free, as
+    those behind it are."""
     found = [_operands(step, threads) for step in plan.kernels]
     uses = Counter(key for operands in found for key in operands.keys.values())
-    sharing = _Sharing(Builder.after(plan.graph), {key for key, n in uses.items() if n > 1}, {})
-    if not sharing.keys:
-        return plan
+    keys = {key for key, count in uses.items() if count > 1 or key.is_frozen}
+    if not keys:
+        return Packed(plan)
+    sharing = _Sharing(Builder.after(plan.graph), keys, first)
     shared = map(sharing.step, plan.kernels, found)
-    steps = (next(shared) if isinstance(step, KernelStep) else step for step in plan.steps)
-    return replace(plan, steps=tuple(steps))
+    steps = [next(shared) if isinstance(step, KernelStep) else step for step in plan.steps]
+    given = tuple(tensor.node for tensor in sharing.found)
+    graph = replace(plan.graph, inputs=(*plan.graph.inputs, *given))
+    return Packed(replace(plan, graph=graph, steps=tuple(steps)), sharing.once(plan.graph))
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """Equal for equal operands: what fills one, and what that reads. `is_sized`: whatever the sizes
+    of a call are, it is the same."""
+
+    text: str
+    tensors: tuple[Tensor, ...]
+    is_sized: bool
+
+    @property
+    def is_frozen(self) -> bool:
+        attributes = [tensor.node.attr if tensor.is_argument else None for tensor in self.tensors]
+        are_frozen = all(isinstance(each, InputAttr) and each.frozen for each in attributes)
+        return self.is_sized and are_frozen and bool(attributes)
 
 
 @dataclass(frozen=True, slots=True)
 class _Operands:
-    """Of a step's products. `kernel`: without what fills `panels`; `keys`: equal for equal ones."""
+    """Of a step's products. `kernel`: without what fills `panels`."""
 
     kernel: Kernel
     panels: Panels
-    keys: Mapping[Buffer, Hashable]
+    keys: Mapping[Buffer, _Key]
 
 
 def _operands(step: KernelStep, threads: int) -> _Operands:
     stitched = step.stitched
     kernel, panels = without_packing(cut_rows(one_by_one(stitched.kernel)), threads)
     bound = dict(zip(kernel.parameters, zip(stitched.tensors, stitched.places)))
-    return _Operands(kernel, panels, {b: _key(b, nests, bound) for b, nests in panels.items()})
+    symbols = step.groups[0].hints
+    keys = {b: _key(b, nests, bound, symbols) for b, nests in panels.items()}
+    return _Operands(kernel, panels, keys)
 
 
 def _key(
-    panel: Buffer, nests: Sequence[Nest], bound: Mapping[Buffer, tuple[Tensor, int]]
-) -> Hashable:
+    panel: Buffer,
+    nests: Sequence[Nest],
+    bound: Mapping[Buffer, tuple[Tensor, int]],
+    symbols: Collection[str],
+) -> _Key:
     """What fills it, whatever things are called and wherever the kernel begins in its tensors."""
     kernel = Kernel("", (), (Phase(tuple(nests)),))
     touched = dict.fromkeys(b for statement in statements(kernel) for b in buffers_of(statement))
@@ -78,22 +115,30 @@ def _key(
 
     text = show(replace(_rewritten(kernel, Rewriter({}, place=whole)), buffers=tuple(touched)))
     names: dict[str, str] = {}
-    return _WORD.sub(lambda word: names.setdefault(word[0], f"n{len(names)}"), text), tensors
+    text = _WORD.sub(lambda word: names.setdefault(word[0], f"n{len(names)}"), text)
+    return _Key(text, tensors, names.keys().isdisjoint(symbols))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Sharing:
-    """`keys`: of operands that several need; `made`: those that a step before packs."""
+    """`keys`: of operands that several need, or that are frozen; `made`: those that a step before
+    packs; `found`: among the arguments, from `first` on; `before`: what packs these."""
 
     builder: Builder
-    keys: set[Hashable]
-    made: dict[Hashable, Tensor]
+    keys: set[_Key]
+    first: int
+    made: dict[_Key, Tensor] = field(default_factory=dict)
+    found: list[Tensor] = field(default_factory=list)
+    before: list[KernelStep] = field(default_factory=list)
 
     def step(self, step: KernelStep, operands: _Operands) -> KernelStep:
         shared = {buffer: key for buffer, key in operands.keys.items() if key in self.keys}
         if not shared:
             return step
-        handed: dict[Hashable, Buffer] = {}
+        for buffer, key in shared.items():
+            if key.is_frozen and key not in self.made:
+                self._pack_before(step, operands, buffer, key)
+        handed: dict[_Key, Buffer] = {}
         filled = {buffer: operands.panels[buffer] for buffer in operands.panels}
         for buffer, key in shared.items():
             is_here = key in self.made
@@ -111,6 +156,31 @@ class _Sharing:
         panels = [self.made[key] for key in handed]
         stitched = _bound(kernel, step.stitched, handed.values(), panels)
         return replace(step, stitched=stitched, panels=frozenset(panels))
+
+    def _pack_before(
+        self, step: KernelStep, operands: _Operands, buffer: Buffer, key: _Key
+    ) -> None:
+        place = self.first + len(self.found)
+        name = f"packed{len(self.found)}"
+        size, dtype = (buffer.size,), buffer.dtype
+        self.made[key] = Tensor(self.builder.input(name, place, size, dtype, (1,), True), (1,))
+        self.found.append(self.made[key])
+        output = replace(buffer, role=Role.OUTPUT)
+        phases = (Phase(tuple(operands.panels[buffer])),)
+        kernel = replace(operands.kernel, name=name, phases=phases)
+        filling = Rewriter({}, place=lambda b, index: (output if b is buffer else b, index))
+        room = self._room(buffer)
+        stitched = _bound(_rewritten(kernel, filling), step.stitched, [output], [room])
+        self.before.append(replace(step, stitched=stitched, panels=frozenset((room,))))
+
+    def once(self, graph: Graph) -> Plan | None:
+        """Its results are the operands, as memory: the nodes say no more than how much."""
+        rooms = [room for step in self.before for room in step.panels]
+        if not rooms:
+            return None
+        outputs = tuple(Output(room.node, room.strides) for room in rooms)
+        places = tuple(Alias(room, room.node.shape, room.strides, 0) for room in rooms)
+        return Plan(replace(graph, outputs=outputs, effects=()), tuple(self.before), places, ())
 
     def _room(self, buffer: Buffer) -> Tensor:
         """In memory between kernels; its node says no more than how much."""

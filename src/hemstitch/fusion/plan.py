@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Union
 
 from hemstitch.fusion.demand import Alias
-from hemstitch.ir.graph import Graph, Node
+from hemstitch.ir.graph import Graph, InputAttr, Node
 from hemstitch.kernel.nodes import Role
 from hemstitch.stitch.group import Group, Tensor
 from hemstitch.stitch.refusal import OPAQUE, Refusal
@@ -75,3 +75,19 @@ class Plan:
     @property
     def kernels(self) -> tuple[KernelStep, ...]:
         return tuple(step for step in self.steps if isinstance(step, KernelStep))
+
+    @property
+    def arguments(self) -> frozenset[int]:
+        """Positions of those that it has to do with."""
+        touched = {alias.tensor for alias in self.outputs}
+        for step in self.steps:
+            match step:
+                case KernelStep():
+                    touched.update(step.stitched.tensors)
+                case LibraryStep():
+                    touched.update(operand.tensor for operand in step.operands)
+                case LibraryFormStep():
+                    touched.update(step.group.reads.values())
+                    touched.update(write.tensor for write in step.group.writes)
+        attributes = [tensor.node.attr for tensor in touched if tensor.is_argument]
+        return frozenset(each.position for each in attributes if isinstance(each, InputAttr))

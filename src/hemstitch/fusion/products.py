@@ -35,6 +35,7 @@ from hemstitch.kernel.nodes import (
     walk,
 )
 from hemstitch.passes.engine import Rule, rewrite
+from hemstitch.passes.frozen import frozen_leaves
 from hemstitch.passes.layout import ranges_of
 from hemstitch.stitch.machine import Machine, MatrixUnits
 from hemstitch.stitch.online import is_long
@@ -50,8 +51,8 @@ class Opened:
     """`calls`: the library calls that each product stands for, whole or for some columns; `widths`:
     how many columns these calls make; `results`: what they gave. `spared`: bytes that a call would
     move beside multiplying. `uses`: how many products multiply with a right operand, which is
-    packed once for all. `obstacles`: reshapes that no loop over what a product adds up looks
-    through."""
+    packed once for all; `frozen`: such operands that are packed before any call. `obstacles`:
+    reshapes that no loop over what a product adds up looks through."""
 
     graph: Graph
     calls: dict[Node, list[LibraryCall]] = field(default_factory=dict)
@@ -59,6 +60,7 @@ class Opened:
     results: dict[Node, Node] = field(default_factory=dict)
     spared: dict[LibraryCall, Dim] = field(default_factory=dict)
     uses: Counter[Node] = field(default_factory=Counter)
+    frozen: set[Node] = field(default_factory=set)
 
     @property
     def obstacles(self) -> frozenset[Node]:
@@ -79,6 +81,8 @@ def open_products(graph: Graph, machine: Machine, closed: Collection[LibraryCall
     opened = opening.opened
     opened.graph = rewrite(graph, rules, Builder.after(graph))
     opened.uses.update(product.inputs[1] for product in opened.calls)
+    leaves = frozen_leaves(opened.graph)
+    opened.frozen.update(right for right in opened.uses if leaves.get(right))
     return opened
 
 
@@ -277,8 +281,9 @@ def _longer(product: Node, opened: Opened, clustering: Clustering, cluster: Clus
     if units.tile:
         ours = max(_multiplied(work, units), _loaded(product, work, kernel, units, clustering))
     else:
-        ours = _packed(kernel, units, hints, machine.threads) / opened.uses[right]
-        ours += _multiplied(work, units)
+        packing = _packed(kernel, units, hints, machine.threads)
+        is_packed = packing < inf and right in opened.frozen
+        ours = (0 if is_packed else packing / opened.uses[right]) + _multiplied(work, units)
     return ours - _by_library(work, right, units, machine.threads, hints, share)
 
 

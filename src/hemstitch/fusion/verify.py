@@ -63,12 +63,10 @@ class _Memory:
         self._write([write.tensor for group in groups for write in group.writes])
 
     def _panels(self, step: KernelStep, where: str) -> None:
-        """The first step that has one fills it."""
+        """The first step that has one fills it, or it is among the arguments."""
         for tensor in step.panels:
-            is_made = tensor in step.writes
-            _require(
-                is_made != (tensor in self.filled), f"{where}: an operand is packed twice, or never"
-            )
+            is_made, is_there = tensor in step.writes, tensor in self.filled or tensor.is_argument
+            _require(is_made != is_there, f"{where}: an operand is packed twice, or never")
         self.filled |= step.panels
 
     def _read(self, tensor: Tensor, where: str) -> None:

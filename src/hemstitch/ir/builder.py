@@ -84,8 +84,9 @@ class Builder:
         shape: Sequence[Dim],
         dtype: DType,
         strides: Sequence[Dim],
+        frozen: bool = False,
     ) -> Node:
-        attr = InputAttr(name, position, tuple(strides))
+        attr = InputAttr(name, position, tuple(strides), frozen)
         return self.make(Op.INPUT, attr=attr, type=TensorType(tuple(shape), dtype))
 
     def constant(self, value: bool | int | float, dtype: DType, shape: Sequence[Dim] = ()) -> Node:

@@ -149,11 +149,13 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class InputAttr:
-    """A graph input: its position among the call's arguments and where its elements lie."""
+    """A graph input: its position among the call's arguments and where its elements lie.
+    `frozen`: a weight, which calls find as it was, unless a program says so (`runtime/once.py`)."""
 
     name: str
     position: int
     strides: tuple[Dim, ...]  # in elements; the data pointer already includes the offset
+    frozen: bool = False
 
     def __str__(self) -> str:
         return f"{self.name}, strides ({', '.join(map(str, self.strides))})"
@@ -265,6 +267,15 @@ class Graph:
     @property
     def roots(self) -> tuple[Node, ...]:
         return (*(output.value for output in self.outputs), *self.effects)
+
+
+def result_strides(result: Node) -> tuple[Dim, ...]:
+    """As its library call gave it when traced."""
+    call, index = result.inputs[0].attr, result.attr
+    assert isinstance(call, LibraryCall) and isinstance(index, int)
+    described = call.results[index]
+    assert described is not None
+    return described[1]
 
 
 def toposort(outputs: Iterable[Node]) -> list[Node]:

@@ -221,7 +221,7 @@ class _Reader:
         name = self.string()
         self.expect("position")
         position = self.integer()
-        return InputAttr(name, position, self.strides())
+        return InputAttr(name, position, self.strides(), self.accept("frozen"))
 
     def call(self) -> LibraryCall:
         name = self.string()

@@ -37,9 +37,8 @@ def attr_text(attr: Attr) -> str:
         case tuple():
             return _tuple(attr)
         case InputAttr():
-            return (
-                f"{json.dumps(attr.name)} position {attr.position} strides {_tuple(attr.strides)}"
-            )
+            text = f"{json.dumps(attr.name)} position {attr.position}"
+            return f"{text} strides {_tuple(attr.strides)}{' frozen' if attr.frozen else ''}"
         case LibraryCall():
             return _call_text(attr)
         case int() | float() | SymbolicDim():

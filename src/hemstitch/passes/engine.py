@@ -54,6 +54,13 @@ def rewrite(graph: Graph, rules: Iterable[Rule], builder: Builder) -> Graph:
     return sweep.rewritten(graph)
 
 
+def substitute(graph: Graph, given: Mapping[Node, Node], builder: Builder) -> Graph:
+    """`graph` with other nodes in the place of some."""
+    sweep = _Sweep({}, builder, graph.origins, dict(given))
+    sweep.settle(graph.roots)
+    return sweep.rewritten(graph)
+
+
 def _by_op(rules: Iterable[Rule]) -> dict[Op, list[Rule]]:
     table: dict[Op, list[Rule]] = {}
     for each in rules:

@@ -33,6 +33,8 @@ from hemstitch.runtime.remembered import folder
 from hemstitch.runtime.tune import Tuner
 from hemstitch.stitch.group import Group, Tensor
 
+# Of each call, and those that run before the first one.
+Plans = tuple[Plan, tuple[Plan, ...]]
 LOADED: dict[bytes, jit.Entry] = {}  # by what they were compiled from, the last used last
 MOST_KEPT = 512
 
@@ -48,14 +50,16 @@ def _loaded(text: str, entry: str) -> jit.Entry:
     return found
 
 
-def build_either(
-    preferred: Plan, other: Plan, options: Options, device: torch.device
-) -> tuple[Plan, list[Launch | None]]:
-    """The first of two plans, if it can be built, and its launches."""
-    if preferred is not other:
+def build_first(
+    choices: Sequence[Plans], options: Options, device: torch.device
+) -> tuple[Plans, list[list[Launch | None]]]:
+    """The first of these that can be built, and the launches of each of its plans."""
+    *preferred, last = choices
+    for plan, once in preferred:
         with suppress(KernelBuildError):
-            return preferred, build(preferred, options, device)
-    return other, build(other, options, device)
+            return (plan, once), [build(each, options, device) for each in (plan, *once)]
+    plan, once = last
+    return last, [build(each, options, device) for each in (plan, *once)]
 
 
 def build(plan: Plan, options: Options, device: torch.device | None = None) -> list[Launch | None]:

@@ -14,6 +14,7 @@ from hemstitch.kernel.placement import Lifetime, place
 from hemstitch.runtime.assemble import Assembly
 from hemstitch.runtime.dtypes import TORCH_DTYPES
 from hemstitch.runtime.memory import BLOCKS, ArenaLayout, View
+from hemstitch.runtime.once import Once
 from hemstitch.runtime.recycle import Layout, fresh, recycled
 
 MOST_SIZES = 64  # instances kept for one graph with symbolic sizes; the oldest goes first
@@ -26,7 +27,8 @@ class Executable:
 
     Safe under threads and re-entrance: a call in flight owns its memory. `recycle`: large results
     may live where earlier ones did that nobody holds any more; not with symbolic sizes, where each
-    set of sizes would keep its own. `borrow`: also where larger ones did.
+    set of sizes would keep its own. `borrow`: also where larger ones did. `once`: gives arguments
+    that stand behind a call's own and the constants.
     """
 
     def __init__(
@@ -36,12 +38,14 @@ class Executable:
         constants: tuple[torch.Tensor, ...],
         recycle: bool = True,
         borrow: bool = False,
+        once: Once | None = None,
     ) -> None:
         self._boxed_call = True  # on the instance: wrappers copy its __dict__
         self.assembly = assembly
         self._code = compile(assembly.source, "<hemstitch call list>", "exec")
         self._symbols = tuple(symbols.items())
         self._constants = constants
+        self._once = once
         self._gpu = assembly.device.index if assembly.device.type == "cuda" else None
         self._instances: dict[tuple[int, ...], Call] = {}
         make = partial(recycled, borrows=borrow) if recycle else fresh
@@ -53,6 +57,8 @@ class Executable:
                 return self(arguments)
         if self._constants:
             arguments.extend(self._constants)
+        if self._once is not None:
+            arguments.extend(self._once(arguments))
         call = self._only or self._instance(arguments)
         return call(arguments)
 

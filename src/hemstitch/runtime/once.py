@@ -1,0 +1,87 @@
+"""What frozen weights alone decide: computed by the first call, and again by one that finds that a
+weight was written to, moved or replaced.
+
+A write is seen by the version that PyTorch counts for autograd. It counts none of those through
+`parameter.data`, NumPy or another library, and none for tensors that were made in inference mode:
+hence a program has to say that its weights are frozen.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.weak import WeakTensorKeyDictionary
+
+Stage = Callable[[list[object]], Sequence[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """A weight as it was. `version`: None where nobody counts."""
+
+    weight: weakref.ref[torch.Tensor]
+    address: int
+    version: int | None
+
+    @staticmethod
+    def of(weight: torch.Tensor) -> _State:
+        return _State(weakref.ref(weight), weight.data_ptr(), _version(weight))
+
+    def holds(self, weight: torch.Tensor) -> bool:
+        return (
+            self.weight() is weight
+            and self.address == weight.data_ptr()
+            and self.version == _version(weight)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    states: tuple[_State, ...]
+    results: tuple[object, ...]
+
+
+class Once:
+    """Call with a call's arguments: gives what stands behind them.
+
+    `stages`: one after the other, each called with the arguments and what those before it gave.
+    `weights`: positions of the arguments that these read. `kept`: of what they give, the positions
+    that calls read; elsewhere is None. Modules that share a graph have results each, for as long as
+    their first weight lives.
+    """
+
+    def __init__(
+        self, stages: Sequence[Stage], weights: Collection[int], kept: Collection[int]
+    ) -> None:
+        self._stages = tuple(stages)
+        self._weights = tuple(weights)
+        self._kept = frozenset(kept)
+        self._known: Any = WeakTensorKeyDictionary()  # of _Known
+
+    def __call__(self, arguments: Sequence[Any]) -> tuple[object, ...]:
+        weights = [arguments[position] for position in self._weights]
+        known: _Known | None = self._known.get(weights[0])
+        if known is None or not all(map(_State.holds, known.states, weights)):
+            states = tuple(map(_State.of, weights))
+            known = self._known[weights[0]] = _Known(states, self._computed(arguments))
+        return known.results
+
+    def _computed(self, arguments: Sequence[object]) -> tuple[object, ...]:
+        """Of calls in inference mode too, the results serve others."""
+        given = list(arguments)
+        with torch.inference_mode(False), torch.no_grad():
+            for stage in self._stages:
+                given += stage(list(given))
+        results = given[len(arguments) :]
+        return tuple(
+            result if place in self._kept else None
+            for place, result in enumerate(results, len(arguments))
+        )
+
+
+def _version(weight: torch.Tensor) -> int | None:
+    return None if weight.is_inference() else weight._version
