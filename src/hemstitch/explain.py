@@ -80,8 +80,8 @@ class KernelInfo:
 
 @dataclass(slots=True)
 class Report:
-    """The kernels and library calls of all graphs of a program, in the order they run. `once`: those
-    that run before the first call only, by their names (option `freeze`)."""
+    """The kernels and library calls of all graphs of a program, in the order they run. `once`: what
+    runs before the first call only, by its name (option `freeze`)."""
 
     kernels: list[KernelInfo] = field(default_factory=list)
     library_calls: list[str] = field(default_factory=list)

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import hemstitch
 from hemstitch.fusion.plan import LibraryStep
 from hemstitch.ir.graph import LibraryCall
 from hemstitch.ir.types import contiguous_strides
@@ -188,3 +190,37 @@ def test_a_users_rewrite_sees_convolutions_as_they_were_traced() -> None:
     expected = model[2](model[0](x).clamp(0, 6))
     found = torch.compile(model, backend="hemstitch", options=options)(x)
     torch.testing.assert_close(found, expected)
+
+
+def convolved(x: Tensor, weight: Tensor, groups: int = 1) -> Tensor:
+    return F.gelu(F.conv1d(F.gelu(F.conv1d(x, weight, padding=1, groups=groups)), weight[:, :, :1]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_lie_by_channels_where_they_may_be_multiplied(
+    dtype: torch.dtype, kernels_multiply: None
+) -> None:
+    given = [torch.randn(2, 6, 31, dtype=dtype), torch.randn(6, 6, 3, dtype=dtype)]
+    with torch.no_grad():
+        report = hemstitch.explain(convolved, *given)
+        function = torch.compile(convolved, backend="hemstitch", options={"strict": True})
+        found, eager, exact = function(*given), convolved(*given), convolved(*map(doubled, given))
+    assert not report.library_calls
+    assert found.stride() == eager.stride()
+    assert (found - exact).norm() <= 2 * (eager - exact).norm() + 1e-5
+
+
+def doubled(x: Tensor) -> Tensor:
+    return x.double()
+
+
+def test_rows_stay_as_they_are_for_the_library() -> None:
+    """In groups, and where kernels are not to multiply."""
+    x, weight = torch.randn(2, 6, 31), torch.randn(6, 3, 3)
+    grouped = partial(F.conv1d, groups=2)
+    plain = partial(F.conv1d, weight=torch.randn(6, 6, 3))
+    with torch.no_grad():
+        one = hemstitch.explain(grouped, x, weight)
+        other = hemstitch.explain(plain, x, options={"products": False})
+    for report in (one, other):
+        assert report.library_calls == ["aten.convolution.default"] and not report.kernels

@@ -2,6 +2,9 @@
 way the program has them. The library multiplies rows of channels as they lie; what lies by rows it
 packs, in most calls anew, which takes longer than the products.
 
+Rows, what a convolution along one axis reads, lie so in inference where it may become a product of
+matrices (`fusion/convolutions.py`); the library would lay them back.
+
 What is changed is how values of the traced graph are said to lie. What the program gets, and what
 shares memory with it, lies as it did.
 """
@@ -19,6 +22,7 @@ from torch.utils._pytree import tree_leaves
 from hemstitch.frontend.fake import value_of_call
 from hemstitch.frontend.joint import base_of, is_library, is_view, value_of
 from hemstitch.frontend.library import has_effects
+from hemstitch.fusion.convolutions import MOST_STEPS
 
 aten = torch.ops.aten
 # Which arguments are images.
@@ -26,21 +30,25 @@ CONVOLUTIONS: Mapping[Any, tuple[int, ...]] = {
     aten.convolution.default: (0,),
     aten.convolution_backward.default: (0, 1),
 }
+RANK = 4  # of images
+CHANNELS_LAST = [0, 2, 1]  # of rows, or back
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-def by_channels(graph: Graph) -> None:
-    """Change `graph`, one of AOTAutograd's: calls, and the strides of what they make."""
+def by_channels(graph: Graph, *, rows: bool = False) -> None:
+    """Change `graph`, one of AOTAutograd's: calls, and the strides of what they make. `rows`: not
+    only images."""
     # PyTorch says no types here.
     if torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled:  # type: ignore[no-untyped-call]
-        _Rearranged(graph).run()
+        _Rearranged(graph, rows).run()
 
 
 class _Rearranged:
     """`before`: for what lies in another way now, what it was. `laid`: copies by channels."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, rows: bool) -> None:
         self.graph = graph
+        self.rows = rows
         self.before: dict[Node, Any] = {}
         self.laid: dict[Node, Node] = {}
         self.returned = {base_of(node) for node in graph.output_node().all_input_nodes}
@@ -48,7 +56,7 @@ class _Rearranged:
     def run(self) -> None:
         for node in [*self.graph.nodes]:
             images = _images(node)
-            for image in images:
+            for image in [*images, *(_rows(node) if self.rows else ())]:
                 if not _is_by_channels(image):
                     node.replace_input_with(image, self._by_channels(image, node))
             if is_library(node) and is_view(node):
@@ -58,7 +66,12 @@ class _Rearranged:
 
     def _by_channels(self, image: Node, reader: Node) -> Node:
         if image not in self.laid:
-            self.laid[image] = self._copy(image, torch.channels_last, reader)
+            if value_of(image).dim() == RANK:
+                self.laid[image] = self._copy(image, torch.channels_last, reader)
+            else:
+                seen = self._call(aten.permute.default, (image, CHANNELS_LAST), reader)
+                laid = self._copy(seen, torch.contiguous_format, reader)
+                self.laid[image] = self._call(aten.permute.default, (laid, CHANNELS_LAST), reader)
         return self.laid[image]
 
     def _as_before(self, node: Node) -> None:
@@ -90,11 +103,15 @@ class _Rearranged:
         node.replace_all_uses_with(copy, delete_user_cb=lambda user: user is not copy)
 
     def _copy(self, source: Node, lie: torch.memory_format, reader: Node) -> Node:
+        return self._call(aten.clone.default, (source,), reader, memory_format=lie)
+
+    def _call(self, target: Any, arguments: tuple[Any, ...], reader: Node, **keywords: Any) -> Node:
+        source = arguments[0]
         with self.graph.inserting_before(reader):
-            copy = self.graph.call_function(aten.clone.default, (source,), {"memory_format": lie})
-        copy.meta = {key: source.meta[key] for key in ("stack_trace",) if key in source.meta}
-        copy.meta["val"] = value_of_call(copy)
-        return copy
+            made = self.graph.call_function(target, arguments, keywords)
+        made.meta = {key: source.meta[key] for key in ("stack_trace",) if key in source.meta}
+        made.meta["val"] = value_of_call(made)
+        return made
 
 
 def _function(node: Node) -> Any:
@@ -110,13 +127,27 @@ def _images(node: Node) -> list[Node]:
     return nodes if all(map(_may_lie_by_channels, nodes)) else []
 
 
-def _may_lie_by_channels(image: Node) -> bool:
+def _may_lie_by_channels(image: Node, rank: int = RANK) -> bool:
     value = value_of(image)
-    return value.dim() == 4 and value.device.type == "cpu" and value.dtype in TYPES
+    return value.dim() == rank and value.device.type == "cpu" and value.dtype in TYPES
+
+
+def _rows(node: Node) -> list[Node]:
+    """What a convolution along one axis reads, if that may be a product."""
+    if node.target is not aten.convolution.default:
+        return []
+    x, weight, _, _, _, dilation, transposed, _, groups = node.args
+    assert isinstance(x, Node) and isinstance(weight, Node)
+    is_usual = (dilation, transposed, groups) == ([1], False, 1)
+    is_product = is_usual and value_of(weight).shape[2] <= MOST_STEPS
+    return [x] if is_product and _may_lie_by_channels(x, RANK - 1) else []
 
 
 def _is_by_channels(image: Node) -> bool:
-    return bool(value_of(image).is_contiguous(memory_format=torch.channels_last))
+    value = value_of(image)
+    if value.dim() < RANK:
+        return bool(value.permute(CHANNELS_LAST).is_contiguous())
+    return bool(value.is_contiguous(memory_format=torch.channels_last))
 
 
 def _strides(value: Any) -> list[tuple[Any, ...]]:
