@@ -292,3 +292,17 @@ def test_what_cannot_pack_before_packs_in_each_call(monkeypatch: pytest.MonkeyPa
     agrees(function, made)
     _written(made)
     agrees(function, made)
+
+
+def test_a_sparse_weight_is_no_weight_here() -> None:
+    class Sparse(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("adjacency", torch.eye(FEATURES).to_sparse_csr())
+            self.weight = nn.Parameter(torch.randn(FEATURES))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.mm(self.adjacency, x.t()).t() * self.weight.exp()
+
+    made = Sparse()
+    agrees(compiled(made), made)

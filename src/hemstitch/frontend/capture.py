@@ -15,7 +15,7 @@ from hemstitch.errors import Location, UnsupportedError
 from hemstitch.frontend.collectives import is_under_way, is_wait
 from hemstitch.frontend.context import Context, NotHandled, Rule
 from hemstitch.frontend.device import check_device, device_of, is_number_elsewhere, traced_tensors
-from hemstitch.frontend.library import has_effects, make_library, strides_of, tensor_type
+from hemstitch.frontend.library import call_has_effects, make_library, strides_of, tensor_type
 from hemstitch.frontend.origin import origin_of
 from hemstitch.frontend.random import draw_at_once, draw_seeds
 from hemstitch.frontend.rules import RULES
@@ -110,7 +110,7 @@ class _Capture:
         strides: tuple[Dim, ...] = ()
         if isinstance(traced, torch.Tensor):
             type_, strides = self._type(traced), strides_of(traced, self.sizes)
-        is_frozen = position in self.frozen
+        is_frozen = position in self.frozen and type_.dtype is not DType.OPAQUE
         node = self.builder.input(name, position, type_.shape, type_.dtype, strides, is_frozen)
         self.inputs[position] = node
         return Value(self.builder, node)
@@ -164,7 +164,7 @@ class _Capture:
             except NotHandled:
                 pass
         value, library = make_library(node, self.environment, self.sizes, self.device)
-        if has_effects(node.target):
+        if call_has_effects(node):
             self.effects.append(library)
         if is_wait(node.target):
             self._waited(node, value)

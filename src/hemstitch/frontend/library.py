@@ -66,6 +66,22 @@ def has_effects(target: object) -> bool:
     return isinstance(target, HigherOrderOperator)
 
 
+def call_has_effects(node: torch.fx.Node) -> bool:
+    """Attention without dropout draws nothing, though PyTorch says that it may."""
+    return has_effects(node.target) and not _is_attention_without_dropout(node)
+
+
+def _is_attention_without_dropout(node: torch.fx.Node) -> bool:
+    target = node.target
+    if not isinstance(target, OpOverload) or "_scaled_dot_product_" not in target._schema.name:
+        return False
+    given = {
+        argument.name: node.args[place] if place < len(node.args) else argument.default_value
+        for place, argument in enumerate(target._schema.arguments)
+    }
+    return bool({**given, **node.kwargs}.get("dropout_p") == 0.0)
+
+
 def holds_operands(target: object) -> bool:
     """Whether somebody may look into the operands' memory after the call: its results, or a
     collective that is under way. A schema says so of views, except of the ops called unsafe, which
@@ -105,7 +121,7 @@ def make_library(
         operand_strides=tuple(_operand_strides(operand, sizes) for operand in operands),
         results=tuple(_result_type(part, sizes, device, is_under_way(node)) for part in parts),
         is_tuple=is_tuple,
-        effects=has_effects(node.target),
+        effects=call_has_effects(node),
         holds_operands=holds_operands(node.target),
     )
     inputs = [environment[operand].node for operand in operands]

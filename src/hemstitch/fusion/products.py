@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from math import ceil, inf, prod
 
+from hemstitch.fusion.attention import attention_of
 from hemstitch.fusion.cluster import Clustering
 from hemstitch.fusion.convolutions import convolution_of
 from hemstitch.fusion.demand import strides_in_memory
@@ -50,15 +51,17 @@ MULTIPLIED = frozenset({DType.F32, DType.F16, DType.BF16})
 class Opened:
     """`calls`: the library calls that each product stands for, whole or for some columns; `widths`:
     how many columns these calls make; `results`: what they gave. `spared`: bytes that a call would
-    move beside multiplying. `uses`: how many products multiply with a right operand, which is
-    packed once for all; `frozen`: such operands that are packed before any call. `obstacles`:
-    reshapes that no loop over what a product adds up looks through."""
+    move beside multiplying. `together`: products of a call that gain in one kernel only. `uses`:
+    how many products multiply with a right operand, which is packed once for all; `frozen`: such
+    operands that are packed before any call. `obstacles`: reshapes that no loop over what a product
+    adds up looks through."""
 
     graph: Graph
     calls: dict[Node, list[LibraryCall]] = field(default_factory=dict)
     widths: dict[Node, Dim] = field(default_factory=dict)
     results: dict[Node, Node] = field(default_factory=dict)
     spared: dict[LibraryCall, Dim] = field(default_factory=dict)
+    together: dict[LibraryCall, list[Node]] = field(default_factory=dict)
     uses: Counter[Node] = field(default_factory=Counter)
     frozen: set[Node] = field(default_factory=set)
 
@@ -97,7 +100,11 @@ class _Opening:
         """a result of a library call -> what the call computes"""
         if node.inputs[0].attr in self.sliced:
             return None
-        return self._columns(builder, node, node) or self._convolution(builder, node)
+        return (
+            self._columns(builder, node, node)
+            or self._convolution(builder, node)
+            or self._attention(builder, node)
+        )
 
     def part(self, builder: Builder, node: Node) -> Node | None:
         """a slice of the result of a library call -> what the call computes there"""
@@ -124,12 +131,32 @@ class _Opening:
         opened.results[product] = result
         return result
 
-    def _convolution(self, builder: Builder, node: Node) -> Node | None:
+    def _is_open(self, result: Node) -> bool:
         """On processors; whether its products gain is seen when they are fused."""
+        units, dtype = self.machine.products.get(result.type.dtype.bytes), result.type.dtype
+        if result.inputs[0].attr in self.closed or units is None:
+            return False
+        return not units.tile and dtype in MULTIPLIED
+
+    def _attention(self, builder: Builder, node: Node) -> Node | None:
         call, number, opened = node.inputs[0].attr, node.attr, self.opened
         assert isinstance(call, LibraryCall) and isinstance(number, int)
-        units = self.machine.products.get(node.type.dtype.bytes)
-        if call in self.closed or units is None or units.tile or node.type.dtype not in MULTIPLIED:
+        attention = attention_of(builder, call, node.inputs[0].inputs)
+        if attention is None or not self._is_open(node):
+            return None
+        value, products = attention.result(number)
+        for product, made in products:
+            opened.calls.setdefault(product, []).append(call)
+            opened.widths[product] = product.shape[-1]
+            opened.results[product] = made
+        if number == 0:
+            opened.together[call] = [product for product, _ in products]
+        return value
+
+    def _convolution(self, builder: Builder, node: Node) -> Node | None:
+        call, number, opened = node.inputs[0].attr, node.attr, self.opened
+        assert isinstance(call, LibraryCall) and isinstance(number, int)
+        if not self._is_open(node):
             return None
         convolution = convolution_of(builder, call, node.inputs[0].inputs)
         if convolution is None:
@@ -239,6 +266,9 @@ def without_gain(opened: Opened, clustering: Clustering) -> set[LibraryCall]:
         gain = -inf if cluster is None else _gain(product, opened, clustering, cluster)
         for call in calls:
             gains[call] = gains.get(call, 0.0) + gain
+    for call, products in opened.together.items():
+        if len({clustering.cluster_of.get(product) for product in products}) > 1:
+            gains[call] = -inf
     return {call for call, gain in gains.items() if gain <= 0}
 
 

@@ -20,29 +20,20 @@ Stage = Callable[[list[object]], Sequence[object]]
 
 
 @dataclass(frozen=True, slots=True)
-class _State:
-    """A weight as it was. `version`: None where nobody counts."""
-
-    weight: weakref.ref[torch.Tensor]
-    address: int
-    version: int | None
-
-    @staticmethod
-    def of(weight: torch.Tensor) -> _State:
-        return _State(weakref.ref(weight), weight.data_ptr(), _version(weight))
-
-    def holds(self, weight: torch.Tensor) -> bool:
-        return (
-            self.weight() is weight
-            and self.address == weight.data_ptr()
-            and self.version == _version(weight)
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class _Known:
-    states: tuple[_State, ...]
+    """Of each weight itself, its address and its version as they were, None where nobody counts."""
+
+    weights: tuple[tuple[weakref.ref[torch.Tensor], int, int | None], ...]
     results: tuple[object, ...]
+
+    def is_of(self, weights: Sequence[torch.Tensor]) -> bool:
+        """One loop: this is a part of each call."""
+        for (known, address, version), weight in zip(self.weights, weights):
+            if known() is not weight or address != weight.data_ptr():
+                return False
+            if version is not None and version != weight._version:
+                return False
+        return True
 
 
 class Once:
@@ -65,8 +56,8 @@ class Once:
     def __call__(self, arguments: Sequence[Any]) -> tuple[object, ...]:
         weights = [arguments[position] for position in self._weights]
         known: _Known | None = self._known.get(weights[0])
-        if known is None or not all(map(_State.holds, known.states, weights)):
-            states = tuple(map(_State.of, weights))
+        if known is None or not known.is_of(weights):
+            states = tuple((weakref.ref(x), x.data_ptr(), _version(x)) for x in weights)
             known = self._known[weights[0]] = _Known(states, self._computed(arguments))
         return known.results
 
