@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from math import inf, sqrt
 
 from hemstitch.ir.builder import Builder
-from hemstitch.ir.dims import known
 from hemstitch.ir.graph import LibraryCall, Node, Op, Operand
 from hemstitch.ir.types import DType
 
@@ -85,18 +84,18 @@ def attention_of(builder: Builder, call: LibraryCall, inputs: Sequence[Node]) ->
         return None
     if not (q.shape[:2] == k.shape[:2] == v.shape[:2]) or 1 in (*q.shape[2:], *k.shape[2:]):
         return None
-    is_causal = bool(given.get("is_causal", False))
-    if is_causal and known(q.shape[2]) > MOST_CAUSAL:
+    features, rows, is_causal = q.shape[3], q.shape[2], bool(given.get("is_causal", False))
+    is_short = isinstance(rows, int) and rows <= MOST_CAUSAL
+    if not isinstance(features, int) or (is_causal and not is_short):
         return None
     scale = given.get("scale")
     return Attention(
         *(builder, builder.dot(q, builder.permute(k, TRANSPOSED)), v, operands.get("attn_mask")),
         is_causal,
-        scale if isinstance(scale, float) else 1 / sqrt(known(q.shape[3])),
+        scale if isinstance(scale, float) else 1 / sqrt(features),
     )
 
 
 def _is_plain(operand: Node) -> bool:
-    """f32 of known sizes, not empty."""
-    is_known = all(isinstance(size, int) and size for size in operand.shape)
-    return operand.type.dtype is F32 and is_known
+    """f32, and not known to be empty."""
+    return operand.type.dtype is F32 and 0 not in operand.shape

@@ -21,7 +21,6 @@ from hemstitch.fusion.search.search import Method
 from hemstitch.fusion.trial import Trials
 from hemstitch.fusion.work import Work
 from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, toposort
-from hemstitch.ir.ops import combines
 from hemstitch.options import Options
 from hemstitch.stitch.group import Group, through_memory
 from hemstitch.stitch.machine import Machine
@@ -79,17 +78,11 @@ def _clustered(
 def _no_worse_than_conservative(
     clustering: Clustering, options: Options, obstacles: frozenset[Node]
 ) -> Clustering:
-    if options.planner == "conservative" or not _reduces(clustering):
+    if options.planner == "conservative":
         return clustering
     cautious = replace(options, planner="conservative")
     other = _clustered(clustering.work.graph, clustering.trials, cautious, obstacles)
     return no_worse(clustering, other, options.pack)
-
-
-def _reduces(clustering: Clustering) -> bool:
-    """Without a reduction both planners merge the same."""
-    vertices = clustering.cluster_of
-    return any(isinstance(vertex, Node) and combines(vertex.op) for vertex in vertices)
 
 
 def _with_remade(clustering: Clustering) -> Clustering:

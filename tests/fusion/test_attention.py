@@ -1,0 +1,148 @@
+"""Attention that the library would do, as a kernel: its values, and when it stays the library's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import hemstitch
+from hemstitch.frontend.library import call_has_effects
+from hemstitch.fusion.attention import MOST_CAUSAL, NAME
+
+BATCH, HEADS, ROWS, KEYS, FEATURES = 2, 3, 37, 45, 16
+STRICT = {"strict": True, "check": True}
+
+pytestmark = pytest.mark.usefixtures("kernels_multiply")
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    torch._dynamo.reset()
+
+
+attention = F.scaled_dot_product_attention
+
+
+def given(keys: int = KEYS, rows: int = ROWS, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    """As a model has them: heads are columns of one matrix."""
+    lengths = (rows, keys, keys)
+    return [torch.randn(BATCH, n, HEADS, FEATURES, dtype=dtype).transpose(1, 2) for n in lengths]
+
+
+def masked_rows() -> Tensor:
+    """With a row that attends to nothing."""
+    mask = torch.rand(BATCH, 1, ROWS, KEYS) > 0.4
+    mask[0, 0, 5] = False
+    return mask
+
+
+Program = Callable[..., Tensor]
+PROGRAMS: dict[str, Program] = {
+    "plain": attention,
+    "scale": partial(attention, scale=0.3),
+    "mask of rows": partial(attention, attn_mask=torch.randn(ROWS, KEYS)),
+    "mask of batches": partial(attention, attn_mask=torch.randn(BATCH, 1, ROWS, KEYS)),
+    "mask of keys": partial(attention, attn_mask=torch.randn(BATCH, 1, 1, KEYS)),
+    "booleans": partial(attention, attn_mask=masked_rows()),
+    "causal": partial(attention, is_causal=True),
+    "and what follows": lambda q, k, v: torch.tanh(attention(q, k, v)).transpose(1, 2).flatten(2),
+}
+
+
+def doubled(program: Program, arguments: list[Tensor]) -> Tensor:
+    """In float64 by its formula, since the library has other kernels for that."""
+    if not isinstance(program, partial):
+        return program(*(x.double() for x in arguments))
+    mask = program.keywords.get("attn_mask")
+    wide = mask.double() if isinstance(mask, Tensor) and mask.is_floating_point() else mask
+    keywords = program.keywords | ({"attn_mask": wide} if mask is not None else {})
+    return program.func(*(x.double() for x in arguments), **keywords)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_values(name: str, dynamic: bool) -> None:
+    program, arguments = PROGRAMS[name], given()
+    function = torch.compile(program, backend="hemstitch", options=STRICT, dynamic=dynamic)
+    with torch.no_grad():
+        found, eager, exact = function(*arguments), program(*arguments), doubled(program, arguments)
+    assert found.stride() == eager.stride()
+    assert (found - exact).norm() <= 2 * (eager - exact).norm()
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_one_kernel(name: str) -> None:
+    with torch.no_grad():
+        report = hemstitch.explain(PROGRAMS[name], *given())
+    assert report.kernel_count == 1 and not report.library_calls
+    scores = 4 * BATCH * HEADS * ROWS * KEYS
+    assert all(size < scores for size in report.kernels[0].writes.values())
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_what_is_not_finite(value: float) -> None:
+    arguments = given()
+    arguments[0][0, 1, 3] = value
+    function = torch.compile(attention, backend="hemstitch", options=STRICT)
+    with torch.no_grad():
+        found, eager = function(*arguments), attention(*arguments)
+    assert torch.equal(found.isfinite(), eager.isfinite())
+    finite = eager.isfinite()
+    torch.testing.assert_close(found[finite], eager[finite], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["plain", "causal", "mask of keys"])
+def test_training(name: str) -> None:
+    """The library's gradients start from the sums of our kernel."""
+    program = PROGRAMS[name]
+    arguments = [x.detach().requires_grad_() for x in given()]
+    function = torch.compile(program, backend="hemstitch", options=STRICT)
+    for call in (function, program):
+        call(*arguments).square().sum().backward()
+        gradients = [x.grad for x in arguments]
+        for x in arguments:
+            x.grad = None
+        if call is function:
+            found = gradients
+    for ours, theirs in zip(found, gradients):
+        assert ours is not None and theirs is not None
+        assert (ours - theirs).norm() < 1e-5 * theirs.norm()
+    report = hemstitch.explain(program, *arguments, backward=True)
+    assert [call for call in report.library_calls if "backward" not in call] == []
+
+
+STAYING: dict[str, tuple[Program, list[Tensor], dict[str, object]]] = {
+    "many rows, of which half are later": (
+        partial(attention, is_causal=True),
+        given(MOST_CAUSAL + 1, MOST_CAUSAL + 1),
+        {},
+    ),
+    "one row": (attention, given(rows=1), {}),
+    "half precision": (attention, given(dtype=torch.bfloat16), {}),
+    "no products": (attention, given(), {"products": False}),
+}
+
+
+@pytest.mark.parametrize("name", STAYING)
+def test_what_stays_the_librarys(name: str) -> None:
+    program, arguments, options = STAYING[name]
+    with torch.no_grad():
+        report = hemstitch.explain(program, *arguments, options=options)
+        assert NAME in report.library_calls
+        function = torch.compile(program, backend="hemstitch", options=options)
+        torch.testing.assert_close(function(*arguments), program(*arguments))
+
+
+def test_dropout_draws_and_so_is_the_librarys() -> None:
+    graph = torch.fx.Graph()
+    q = graph.placeholder("q")
+    target = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+    for arguments, keywords in (((), {}), ((0.0, True), {}), ((), {"dropout_p": 0.0})):
+        assert not call_has_effects(graph.call_function(target, (q, q, q, *arguments), keywords))
+    for arguments, keywords in (((0.1,), {}), ((), {"dropout_p": 0.1})):
+        assert call_has_effects(graph.call_function(target, (q, q, q, *arguments), keywords))
