@@ -12,7 +12,11 @@ from torch.nn import functional as F
 
 import hemstitch
 from hemstitch.frontend.library import call_has_effects
-from hemstitch.fusion.attention import MOST_CAUSAL, NAME
+from hemstitch.fusion.attention import LEAST_ROWS, MOST_PARTS, NAME
+from hemstitch.ir.dims import known
+from hemstitch.ir.graph import Op, toposort
+from hemstitch.stitch.machine import generic_cpu
+from tests.compiled import plans_of
 
 BATCH, HEADS, ROWS, KEYS, FEATURES = 2, 3, 37, 45, 16
 STRICT = {"strict": True, "check": True}
@@ -97,10 +101,11 @@ def test_what_is_not_finite(value: float) -> None:
 
 
 @pytest.mark.parametrize("name", ["plain", "causal", "mask of keys"])
-def test_training(name: str) -> None:
+@pytest.mark.parametrize("rows", [ROWS, 6 * LEAST_ROWS])
+def test_training(name: str, rows: int) -> None:
     """The library's gradients start from the sums of our kernel."""
     program = PROGRAMS[name]
-    arguments = [x.detach().requires_grad_() for x in given()]
+    arguments = [x.detach().requires_grad_() for x in given(rows=rows)]
     function = torch.compile(program, backend="hemstitch", options=STRICT)
     for call in (function, program):
         call(*arguments).square().sum().backward()
@@ -116,12 +121,30 @@ def test_training(name: str) -> None:
     assert [call for call in report.library_calls if "backward" not in call] == []
 
 
+@pytest.mark.parametrize(("rows", "keys"), [(170, 170), (391, 400), (400, 300), (131, 200)])
+def test_causal_rows_in_parts(rows: int, keys: int) -> None:
+    program, arguments = PROGRAMS["causal"], given(keys, rows)
+    function = torch.compile(program, backend="hemstitch", options=STRICT)
+    with torch.no_grad():
+        found, eager, exact = function(*arguments), program(*arguments), doubled(program, arguments)
+    assert found.stride() == eager.stride()
+    assert (found - exact).norm() <= 2 * (eager - exact).norm()
+
+
+def multiplied(name: str, rows: int) -> int:
+    with torch.no_grad():
+        ((_, plan),) = plans_of(PROGRAMS[name], given(rows, rows), generic_cpu(2, 16))
+    products = [node for node in toposort(plan.graph.roots) if node.op is Op.DOT]
+    return sum(known(each.type.size * each.inputs[0].shape[-1]) for each in products)
+
+
+def test_parts_multiply_little_more_than_half() -> None:
+    rows = MOST_PARTS * LEAST_ROWS
+    share = multiplied("causal", rows) / multiplied("plain", rows)
+    assert share == pytest.approx(1 / 2 + 1 / (2 * MOST_PARTS))
+
+
 STAYING: dict[str, tuple[Program, list[Tensor], dict[str, object]]] = {
-    "many rows, of which half are later": (
-        partial(attention, is_causal=True),
-        given(MOST_CAUSAL + 1, MOST_CAUSAL + 1),
-        {},
-    ),
     "one row": (attention, given(rows=1), {}),
     "half precision": (attention, given(dtype=torch.bfloat16), {}),
     "no products": (attention, given(), {"products": False}),

@@ -10,36 +10,79 @@ FlashAttention, section 3.1). A row that is masked as a whole gives zeros, as th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import inf, sqrt
 
 from hemstitch.ir.builder import Builder
-from hemstitch.ir.graph import LibraryCall, Node, Op, Operand
+from hemstitch.ir.dims import known
+from hemstitch.ir.graph import LibraryCall, Node, Op, Operand, Range
 from hemstitch.ir.types import DType
+from hemstitch.stitch.group import MOST_CONCAT_PARTS
 
 NAME = "aten._scaled_dot_product_flash_attention_for_cpu.default"
 TRANSPOSED = (0, 1, 3, 2)
-# Rows of scores: with more of them the library, which skips what is later, takes less time.
-MOST_CAUSAL = 512
+HEADS_LATER = (0, 2, 1, 3)  # [batch, heads, rows, features] as a model has it in memory, or back
 F32 = DType.F32
+ALL = Range(0)
+# Causal rows go by in so many parts, each with the keys up to its last row: little more than half
+# of the products of all. A concatenation of fewer would be read in parts, not from memory.
+MOST_PARTS, LEAST_PARTS, LEAST_ROWS = 12, MOST_CONCAT_PARTS + 1, 32
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some rows' results. `products`: both, each with what is made of it alone."""
+
+    output: Node
+    logsumexp: Node
+    products: tuple[tuple[Node, Node], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """`q` [batch, heads, rows, features], `k` and `v` with as many rows as a row has `scores`."""
+    """`q` [batch, heads, rows, features], `k` and `v` [batch, heads, keys, features]."""
 
     builder: Builder
-    scores: Node
+    q: Node
+    k: Node
     v: Node
     mask: Node | None
     is_causal: bool
     scale: float
 
-    def result(self, number: int) -> tuple[Node, list[tuple[Node, Node]]]:
-        """The value of the call's result with this number, and the products in it, each with what
-        is made of it alone."""
-        b, scores = self.builder, self._masked()
+    def result(self, number: int) -> tuple[Node, list[Part]]:
+        """The value of the call's result with this number, and what it is made of."""
+        b, parts = self.builder, [*self._parts()]
+        if number == 1:
+            return b.concat([part.logsumexp for part in parts], 2), parts
+        outputs = [b.permute(part.output, HEADS_LATER) for part in parts]
+        return b.permute(b.concat(outputs, 1), HEADS_LATER), parts
+
+    def _parts(self) -> Iterator[Part]:
+        rows, keys = self.q.shape[2], self.k.shape[2]
+        count = 1
+        if self.is_causal and isinstance(rows, int) and isinstance(keys, int):
+            count = min(MOST_PARTS, rows // LEAST_ROWS)
+        if count < LEAST_PARTS:
+            yield self._part(self.q, self.k, self.v, 0)
+            return
+        ends = [known(rows) * number // count for number in range(count + 1)]
+        for first, last in pairwise(ends):
+            most = min(last, known(keys))
+            k, v = self._slice(self.k, 0, most), self._slice(self.v, 0, most)
+            yield self._part(self._slice(self.q, first, last), k, v, first)
+
+    def _slice(self, x: Node, first: int, last: int) -> Node:
+        shape = (*x.shape[:2], last - first, x.shape[3])
+        return self.builder.slice(x, (ALL, ALL, Range(first), ALL), shape)
+
+    def _part(self, q: Node, k: Node, v: Node, first: int) -> Part:
+        """`first`: the row where `q` begins."""
+        b = self.builder
+        product = b.dot(q, b.permute(k, TRANSPOSED))
+        scores = self._masked(product, first)
         top = b.reduce(Op.MAX, scores, (3,), keep=True)
         lowest = b.constant(-inf, F32, top.shape)
         nothing = b.constant(0.0, F32, top.shape)
@@ -49,22 +92,22 @@ class Attention:
         total = b.reduce(Op.SUM, weights, (3,), keep=True)
         one = b.constant(1.0, F32, total.shape)
         total = b.make(Op.WHERE, b.make(Op.EQ, total, nothing), one, total)
-        if number == 1:
-            logsumexp = b.make(Op.ADD, top, b.make(Op.LOG, total))
-            return b.reshape(logsumexp, total.shape[:3]), [(self.scores, self.scores)]
-        product = b.dot(weights, self.v)
-        share = b.broadcast(b.make(Op.RECIPROCAL, total), product.shape)
-        output = b.make(Op.MUL, product, share)
-        return output, [(self.scores, self.scores), (product, output)]
+        logsumexp = b.make(Op.ADD, top, b.make(Op.LOG, total))
+        mixed = b.dot(weights, v)
+        share = b.broadcast(b.make(Op.RECIPROCAL, total), mixed.shape)
+        output = b.make(Op.MUL, mixed, share)
+        products = ((product, product), (mixed, output))
+        return Part(output, b.reshape(logsumexp, total.shape[:3]), products)
 
-    def _masked(self) -> Node:
-        b, shape = self.builder, self.scores.shape
-        scores = b.make(Op.MUL, self.scores, b.constant(self.scale, F32, shape))
+    def _masked(self, product: Node, first: int) -> Node:
+        b, shape = self.builder, product.shape
+        scores = b.make(Op.MUL, product, b.constant(self.scale, F32, shape))
         if self.mask is not None:
             scores = b.make(Op.ADD, scores, b.broadcast(self.mask, shape))
         if not self.is_causal:
             return scores
-        is_later = b.make(Op.GT, b.iota(shape, 3), b.iota(shape, 2))
+        row = b.make(Op.ADD, b.iota(shape, 2), b.constant(first, DType.I64, shape))
+        is_later = b.make(Op.GT, b.iota(shape, 3), row)
         return b.make(Op.WHERE, is_later, b.constant(-inf, F32, shape), scores)
 
 
@@ -72,26 +115,22 @@ def attention_of(builder: Builder, call: LibraryCall, inputs: Sequence[Node]) ->
     """What the call attends to; None if it is none that is written out here."""
     if call.name != NAME:
         return None
-    given = {
-        **dict(zip(("q", "k", "v", "dropout", "is_causal"), call.arguments)),
-        **dict(call.keywords),
-    }
+    names = ("q", "k", "v", "dropout", "is_causal")
+    given = {**dict(zip(names, call.arguments)), **dict(call.keywords)}
     operands = {
         name: inputs[value.index] for name, value in given.items() if isinstance(value, Operand)
     }
-    q, k, v = (operands[name] for name in ("q", "k", "v"))
+    q, k, v = (operands[name] for name in names[:3])
     if given.get("dropout", 0.0) != 0.0 or not all(map(_is_plain, operands.values())):
         return None
     if not (q.shape[:2] == k.shape[:2] == v.shape[:2]) or 1 in (*q.shape[2:], *k.shape[2:]):
         return None
-    features, rows, is_causal = q.shape[3], q.shape[2], bool(given.get("is_causal", False))
-    is_short = isinstance(rows, int) and rows <= MOST_CAUSAL
-    if not isinstance(features, int) or (is_causal and not is_short):
+    features, scale = q.shape[3], given.get("scale")
+    if not isinstance(features, int):
         return None
-    scale = given.get("scale")
     return Attention(
-        *(builder, builder.dot(q, builder.permute(k, TRANSPOSED)), v, operands.get("attn_mask")),
-        is_causal,
+        *(builder, q, k, v, operands.get("attn_mask")),
+        bool(given.get("is_causal", False)),
         scale if isinstance(scale, float) else 1 / sqrt(features),
     )
 

@@ -51,7 +51,7 @@ MULTIPLIED = frozenset({DType.F32, DType.F16, DType.BF16})
 class Opened:
     """`calls`: the library calls that each product stands for, whole or for some columns; `widths`:
     how many columns these calls make; `results`: what they gave. `spared`: bytes that a call would
-    move beside multiplying. `together`: products of a call that gain in one kernel only. `uses`:
+    move beside multiplying. `together`: products that gain in one kernel only. `uses`:
     how many products multiply with a right operand, which is packed once for all; `frozen`: such
     operands that are packed before any call. `obstacles`: reshapes that no loop over what a product
     adds up looks through."""
@@ -61,7 +61,7 @@ class Opened:
     widths: dict[Node, Dim] = field(default_factory=dict)
     results: dict[Node, Node] = field(default_factory=dict)
     spared: dict[LibraryCall, Dim] = field(default_factory=dict)
-    together: dict[LibraryCall, list[Node]] = field(default_factory=dict)
+    together: dict[LibraryCall, list[list[Node]]] = field(default_factory=dict)
     uses: Counter[Node] = field(default_factory=Counter)
     frozen: set[Node] = field(default_factory=set)
 
@@ -144,13 +144,12 @@ class _Opening:
         attention = attention_of(builder, call, node.inputs[0].inputs)
         if attention is None or not self._is_open(node):
             return None
-        value, products = attention.result(number)
-        for product, made in products:
+        value, parts = attention.result(number)
+        for product, made in (pair for part in parts for pair in part.products):
             opened.calls.setdefault(product, []).append(call)
             opened.widths[product] = product.shape[-1]
             opened.results[product] = made
-        if number == 0:
-            opened.together[call] = [product for product, _ in products]
+        opened.together[call] = [[product for product, _ in part.products] for part in parts]
         return value
 
     def _convolution(self, builder: Builder, node: Node) -> Node | None:
@@ -266,8 +265,8 @@ def without_gain(opened: Opened, clustering: Clustering) -> set[LibraryCall]:
         gain = -inf if cluster is None else _gain(product, opened, clustering, cluster)
         for call in calls:
             gains[call] = gains.get(call, 0.0) + gain
-    for call, products in opened.together.items():
-        if len({clustering.cluster_of.get(product) for product in products}) > 1:
+    for call, lists in opened.together.items():
+        if any(len({clustering.cluster_of.get(each) for each in some}) > 1 for some in lists):
             gains[call] = -inf
     return {call for call, gain in gains.items() if gain <= 0}
 

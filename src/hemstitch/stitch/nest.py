@@ -544,6 +544,8 @@ class NestBuilder(Values):
         task."""
         kept = self.schedule.folding.axes(self._domain(node).axes)
         address = self._final(linear(indices, contiguous_strides(node.shape)))
+        if node.type.size == 1:  # which exists, wherever a mask says that nothing is read
+            address = Index((), 0)
         if node.type.size == 1 or (self.mapping.deals_out(kept) and mask is None):
             level = self._level(address)
             name, statements = combine(self.buffers, node, address)

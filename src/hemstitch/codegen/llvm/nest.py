@@ -463,8 +463,8 @@ class NestPrinter:
             return memory.gather(e, buffer.dtype, self.slots[buffer], offsets, mask)
         pointer = self._pointer(buffer, index, copy)
         stride = self._lane_stride(index)
-        if stride == 0:  # one element for all lanes: it exists even where lanes are unused
-            mask = self._mask(copy, condition, with_lanes=False)
+        if stride == 0 and condition is None:  # one element for all: it exists for unused lanes too
+            mask = None
         return memory.load(e, buffer.dtype, pointer, stride, mask)
 
     def _store(self, buffer: Buffer, index: Index, value: Value, copy: int) -> None:
