@@ -58,7 +58,7 @@ class _Laying:
         x, weight = given["x"], given["weight"]
         assert isinstance(x, Operand) and isinstance(weight, Operand)
         image, matrix = operands[x.index], operands[weight.index]
-        is_laid = bool(self.leaves.get(matrix)) and not given["transposed"]
+        is_laid = self.leaves.get(matrix) and image is not matrix and not given["transposed"]
         if not is_laid or image.type.rank != RANK or image.type.dtype not in self.types:
             return None
         if convolution_of(builder, call, operands) is not None:

@@ -1,7 +1,8 @@
 """Which products of matrices become part of kernels, and which remain calls of the library.
 
 A library call that multiplies matrices is *opened*: written as DOT with what the call adds and
-rounds, a convolution as several (`convolutions.py`). Planning then decides what is fused with it.
+rounds, a convolution as several (`convolutions.py`), attention as two with a softmax between them
+(`attention.py`). Planning then decides what is fused with it.
 Where that saves less time in memory traffic and launches than the library is faster at multiplying,
 the call is closed again (see planner.py).
 """
