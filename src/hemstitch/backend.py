@@ -90,7 +90,7 @@ class _GraphCompiler:
     def __call__(self, gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Function:
         if self.kind == "inference":
             apply(gm, self.options.rewrites)
-            by_channels(gm.graph, rows=self.options.products)
+            by_channels(gm.graph, rows=self.options.opens_products)
         unseen = losses(gm.meta.get(NUMBERS, ()))
         if unseen:
             run = self._sparing(gm, inputs, unseen)

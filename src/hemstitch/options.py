@@ -67,6 +67,11 @@ class Options:
     strict: bool = False  # a failure inside Hemstitch raises rather than falls back
     check: bool = False  # check every intermediate form after every stage
 
+    @property
+    def opens_products(self) -> bool:
+        """Whether planning looks for products of matrices that kernels could do."""
+        return self.products and self.planner != "conservative"
+
     @staticmethod
     def parse(
         options: Mapping[str, object] | None = None,

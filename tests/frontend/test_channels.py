@@ -224,3 +224,12 @@ def test_rows_stay_as_they_are_for_the_library() -> None:
         other = hemstitch.explain(plain, x, options={"products": False})
     for report in (one, other):
         assert report.library_calls == ["aten.convolution.default"] and not report.kernels
+
+
+def test_rows_stay_for_a_planner_that_multiplies_nothing() -> None:
+    plain = partial(F.conv1d, weight=torch.randn(6, 6, 3))
+    with torch.no_grad():
+        report = hemstitch.explain(
+            plain, torch.randn(2, 6, 31), options={"planner": "conservative"}
+        )
+    assert report.library_calls == ["aten.convolution.default"] and not report.kernels

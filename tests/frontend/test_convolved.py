@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 import pytest
 import torch
@@ -32,13 +33,13 @@ def _fresh() -> None:
 
 
 CONVOLUTIONS = {
-    "3 x 3": nn.Conv2d(6, 8, 3),
-    "padded, without a bias": nn.Conv2d(6, 8, 3, padding=1, bias=False),
-    "a stride": nn.Conv2d(6, 8, 3, stride=2),
-    "apart": nn.Conv2d(6, 8, 3, dilation=2),
-    "in groups": nn.Conv2d(6, 8, 3, groups=2),
-    "each channel alone": nn.Conv2d(6, 6, 3, groups=6),
-    "1 x 1 with a stride": nn.Conv2d(6, 8, 1, stride=2),
+    "3 x 3": partial(nn.Conv2d, 6, 8, 3),
+    "padded, without a bias": partial(nn.Conv2d, 6, 8, 3, padding=1, bias=False),
+    "a stride": partial(nn.Conv2d, 6, 8, 3, stride=2),
+    "apart": partial(nn.Conv2d, 6, 8, 3, dilation=2),
+    "in groups": partial(nn.Conv2d, 6, 8, 3, groups=2),
+    "each channel alone": partial(nn.Conv2d, 6, 6, 3, groups=6),
+    "1 x 1 with a stride": partial(nn.Conv2d, 6, 8, 1, stride=2),
 }
 
 
@@ -46,7 +47,7 @@ CONVOLUTIONS = {
 @pytest.mark.parametrize("lies", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_values(name: str, lies: torch.memory_format, dtype: torch.dtype) -> None:
-    layer = CONVOLUTIONS[name].to(dtype)
+    layer = CONVOLUTIONS[name]().to(dtype)
     made = nn.Sequential(layer, nn.ReLU())
     x = torch.randn(3, 6, 11, 9).to(dtype).contiguous(memory_format=lies)
     function = torch.compile(made, backend="hemstitch", options=OPTIONS)

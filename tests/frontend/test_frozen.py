@@ -95,6 +95,7 @@ def test_calls_neither_pack_nor_cast_nor_normalise_weights() -> None:
         each = hemstitch.explain(model(), torch.randn(ROWS, FEATURES))
         frozen = hemstitch.explain(model(), torch.randn(ROWS, FEATURES), options=STRICT)
     assert not each.once and sum("packed" in name for name in frozen.once) == 2
+    assert "  once      packed0 x 1" in str(frozen) and "once" not in str(each)
     assert "rsqrt" in {op for kernel in each.kernels for op in kernel.ops}
     assert "rsqrt" not in {op for kernel in frozen.kernels for op in kernel.ops}
     assert sum(k.barriers for k in frozen.kernels) < sum(k.barriers for k in each.kernels)
@@ -227,7 +228,7 @@ def test_sizes_that_only_a_call_knows(computed: list[int]) -> None:
     assert len(computed) == 1
 
 
-def test_in_inference_mode_and_outside(computed: list[int]) -> None:
+def test_in_inference_mode_and_outside() -> None:
     made = model()
     function = torch.compile(made, backend="hemstitch", options=STRICT)
     x = torch.randn(ROWS, FEATURES)

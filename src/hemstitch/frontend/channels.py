@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 from hemstitch.frontend.fake import value_of_call
 from hemstitch.frontend.joint import base_of, is_library, is_view, value_of
 from hemstitch.frontend.library import has_effects
-from hemstitch.fusion.convolutions import MOST_STEPS
+from hemstitch.fusion.convolutions import MOST_STEPS, ROWS_LAST
 
 aten = torch.ops.aten
 # Which arguments are images.
@@ -31,7 +31,6 @@ CONVOLUTIONS: Mapping[Any, tuple[int, ...]] = {
     aten.convolution_backward.default: (0, 1),
 }
 RANK = 4  # of images
-CHANNELS_LAST = [0, 2, 1]  # of rows, or back
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -69,9 +68,9 @@ class _Rearranged:
             if value_of(image).dim() == RANK:
                 self.laid[image] = self._copy(image, torch.channels_last, reader)
             else:
-                seen = self._call(aten.permute.default, (image, CHANNELS_LAST), reader)
+                seen = self._call(aten.permute.default, (image, ROWS_LAST), reader)
                 laid = self._copy(seen, torch.contiguous_format, reader)
-                self.laid[image] = self._call(aten.permute.default, (laid, CHANNELS_LAST), reader)
+                self.laid[image] = self._call(aten.permute.default, (laid, ROWS_LAST), reader)
         return self.laid[image]
 
     def _as_before(self, node: Node) -> None:
@@ -146,7 +145,7 @@ def _rows(node: Node) -> list[Node]:
 def _is_by_channels(image: Node) -> bool:
     value = value_of(image)
     if value.dim() < RANK:
-        return bool(value.permute(CHANNELS_LAST).is_contiguous())
+        return bool(value.permute(ROWS_LAST).is_contiguous())
     return bool(value.is_contiguous(memory_format=torch.channels_last))
 
 

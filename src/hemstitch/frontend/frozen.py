@@ -9,7 +9,8 @@ from hemstitch.frontend.library import has_effects
 
 
 def frozen_arguments(gm: torch.fx.GraphModule) -> frozenset[int]:
-    """Positions of parameters and buffers, but of those that the graph writes to."""
+    """Positions of parameters and buffers, but of those that the graph writes to; none for a graph
+    that Dynamo has not traced, since only Dynamo knows which these are."""
     context = TracingContext.try_get()
     if context is None or context.fw_metadata is None:
         return frozenset()

@@ -45,7 +45,7 @@ def make_plan(graph: Graph, machine: Machine, options: Options) -> Plan:
 def _with_products(graph: Graph, trials: Trials, options: Options) -> Clustering:
     """Again without those products of matrices that gained nothing, until all that are left do."""
     closed: set[LibraryCall] = set()
-    while trials.machine.products and options.products and options.planner != "conservative":
+    while trials.machine.products and options.opens_products:
         opened = open_products(graph, trials.machine, closed)
         if not opened.calls:
             break
