@@ -8,12 +8,13 @@ import torch
 
 from hemstitch.codegen.llvm.crossing import transposed
 from hemstitch.codegen.llvm.emitter import Emitter, Value
-from hemstitch.codegen.llvm.memory import load_square, store_doubled, store_square
+from hemstitch.codegen.llvm.memory import load_square, store_square, store_twins
 from hemstitch.ir.types import DType
+from hemstitch.runtime.dtypes import TORCH_DTYPES
 from tests.codegen.vector_harness import array_pointer, compile_host
 
 WIDTHS = [4, 8, 16, 32]
-STRIDE = 37
+STRIDE = 67
 
 
 @pytest.mark.parametrize("width", [4, 8])
@@ -25,15 +26,16 @@ def test_transposed(width: int) -> None:
 
 @pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
 @pytest.mark.parametrize("width", WIDTHS)
-def test_squares(width: int, dtype: DType) -> None:
-    """target[j, k] = -source[k, j] of the first lanes, and nothing else is touched."""
+@pytest.mark.parametrize("step", [1, 2])
+def test_squares(width: int, dtype: DType, step: int) -> None:
+    """target[j, k] = -source[k, j * step] of the first lanes, and nothing else is touched."""
     for lanes in {1, width // 2 + 1, width}:
         torch_dtype = torch.float32 if dtype is DType.F32 else torch.bfloat16
         source = torch.randn(width * STRIDE).to(torch_dtype)
         target = torch.zeros(width * STRIDE, dtype=torch_dtype)
 
         def body(e: Emitter, v: list[Value], lanes: int = lanes) -> list[Value]:
-            values = load_square(e, dtype, array_pointer(e, 9), STRIDE, lanes)
+            values = load_square(e, dtype, array_pointer(e, 9), STRIDE, lanes, step)
             values = [e.fneg(value) for value in values]
             store_square(e, dtype, array_pointer(e, 10), e.i64(STRIDE), lanes, values)
             return []
@@ -42,21 +44,24 @@ def test_squares(width: int, dtype: DType) -> None:
         arrays = [x.view(torch.uint8).numpy() for x in (source, target)]
         function(np.zeros(width, bool), *arrays, n=width)
         expected = torch.zeros(width, STRIDE, dtype=torch_dtype)
-        expected[:lanes, :width] = -source.view(width, STRIDE)[:lanes, :width]
+        expected[:lanes, :width] = -source.view(width, STRIDE)[:lanes, : width * step : step]
         assert torch.equal(target.view(width, STRIDE), expected)
 
 
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16, DType.F16])
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("width", WIDTHS)
-def test_doubled(width: int, masked: bool) -> None:
-    values = np.random.default_rng(0).standard_normal(width).astype(np.float32)
+def test_twins(width: int, masked: bool, dtype: DType) -> None:
+    values = torch.randn(2, width).to(TORCH_DTYPES[dtype])
     mask = np.arange(width) < width - 1
-    target = np.zeros(2 * width + 1, np.float32)
+    target = torch.zeros(2 * width + 1, dtype=TORCH_DTYPES[dtype])
 
     def body(e: Emitter, v: list[Value]) -> list[Value]:
-        store_doubled(e, DType.F32, array_pointer(e, 10), v[1], v[0] if masked else None)
+        store_twins(e, dtype, array_pointer(e, 11), (v[1], v[2]), v[0] if masked else None)
         return []
 
-    compile_host(width, ["i1", "float"], body)(mask, values, target, n=width)
-    expected = np.repeat(np.where(mask, values, 0) if masked else values, 2)
-    np.testing.assert_array_equal(target, [*expected, 0])
+    function = compile_host(width, ["i1", "float", "float"], body)
+    function(mask, *values.float().numpy(), target.view(torch.uint8).numpy(), n=width)
+    expected = values.t() * torch.from_numpy(mask)[:, None] if masked else values.t()
+    assert torch.equal(target[:-1], expected.flatten())
+    assert target[-1] == 0

@@ -47,6 +47,20 @@ def padded(v, x, low, rows, fill=0.0):
     return v.builder.pad(x, (low, 0), (rows, 11), v.builder.constant(fill, DType.F32))
 
 
+def rounded(v, x, y):
+    """Their sum in bf16."""
+    total = v.add(*(v.builder.cast(each, DType.F32) for each in (x, y)))
+    return v.builder.cast(total, DType.BF16)
+
+
+def padded_half(v, x, low, rows):
+    return v.builder.pad(x, (low, 0), (rows, 11), v.builder.constant(0.0, DType.BF16))
+
+
+def half(v, x):
+    return v.builder.cast(x, DType.BF16)
+
+
 def twice(v):
     """f32[14, 11], an input."""
     return v.input("twice", 22, (14, 11))
@@ -103,6 +117,13 @@ FIRES = [
         "sum_of_neighbours",
         lambda v: v.add(v.add(padded(v, v.x, 7, 14), twice(v)), padded(v, v.y, 0, 14)),
         lambda v: v.add(twice(v), v.builder.concat([v.y, v.x], 0)),
+    ),
+    (
+        "sum_of_neighbours",
+        lambda v: rounded(
+            v, padded_half(v, half(v, v.x), 7, 21), padded_half(v, half(v, v.y), 0, 21)
+        ),
+        lambda v: padded_half(v, v.builder.concat([half(v, v.y), half(v, v.x)], 0), 0, 21),
     ),
     (
         "permute_of_unit_axes",
@@ -210,6 +231,12 @@ STAYS = [
     ),
     ("sum_of_neighbours", lambda v: v.add(padded(v, v.x, 7, 21), padded(v, v.y, 1, 21))),
     ("sum_of_neighbours", lambda v: v.add(padded(v, v.x, 7, 21), padded(v, v.y, 7, 21))),
+    (
+        "sum_of_neighbours",
+        lambda v: rounded(
+            v, padded_half(v, half(v, v.x), 7, 21), padded_half(v, half(v, v.y), 1, 21)
+        ),
+    ),
     ("sum_of_neighbours", lambda v: v.add(padded(v, v.x, 7, 21, 1.0), padded(v, v.y, 0, 21, 1.0))),
     ("nothing_viewed", lambda v: v.builder.permute(v.input("q", 20, (3, 3)), (1, 0))),
     ("nothing_viewed", lambda v: v.builder.slice(v.x, [Range(6, -1), WHOLE], (7, 11))),

@@ -15,6 +15,7 @@ from hemstitch.stitch.group import Group, Write
 from hemstitch.stitch.refusal import Refusal
 
 MOST_MEMBERS = 160  # vertices of one kernel: bounds planning time and code size
+MOST_PRODUCTS = 16  # of matrices: for each a kernel has as much code as a small kernel
 Check = Callable[[Cluster, Cluster], Union[Refusal, None]]
 
 
@@ -50,10 +51,12 @@ class Clustering:
         self.trials = trials
         self.conservative = conservative
         self.inside = inside
-        self.checks = (_library, _size, self._inside, self._cycle, self._conservative, *more)
+        own = (self._inside, self._cycle, self._conservative, self._products)
+        self.checks = (_library, _size, *own, *more)
         self.refusals: dict[tuple[Cluster, Cluster], Refusal] = {}
         self.attempts: dict[tuple[Vertex, ...], Refusal | None] = {}
         self._bytes_read: dict[Cluster, int] = {}
+        self._counts: dict[Cluster, int] = {}
         self.unstitchable: dict[Cluster, Refusal] = {}  # not one kernel even alone
         together = work.unit_of | {v: list(found) for found in merged for v in found}
         self.cluster_of: dict[Vertex, Cluster] = {}
@@ -109,6 +112,18 @@ class Clustering:
         if self.conservative and any(combines(node.op) for node in nodes):
             return Refusal("conservative", "a reduction or scan ends its kernel")
         return None
+
+    def _products(self, first: Cluster, second: Cluster) -> Refusal | None:
+        if self._count(first) + self._count(second) > MOST_PRODUCTS:
+            return Refusal("size", f"more than {MOST_PRODUCTS} products of matrices")
+        return None
+
+    def _count(self, cluster: Cluster) -> int:
+        """Of its products."""
+        if cluster not in self._counts:
+            nodes = (vertex for vertex in cluster.vertices if isinstance(vertex, Node))
+            self._counts[cluster] = sum(node.op is Op.DOT for node in nodes)
+        return self._counts[cluster]
 
     def _together(self, first: Cluster, second: Cluster) -> tuple[Vertex, ...]:
         return tuple(sorted([*first.vertices, *second.vertices], key=self.work.place))

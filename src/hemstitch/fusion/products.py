@@ -20,6 +20,7 @@ from hemstitch.fusion.cluster import Clustering
 from hemstitch.fusion.convolutions import convolution_of
 from hemstitch.fusion.demand import strides_in_memory
 from hemstitch.fusion.order import Cluster
+from hemstitch.fusion.work import Vertex
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import Dim, evaluate
 from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, Operand, Range, toposort
@@ -261,9 +262,15 @@ def without_gain(opened: Opened, clustering: Clustering) -> set[LibraryCall]:
         call: evaluate(bytes_, hints) / machine.memory_bytes_per_second
         for call, bytes_ in opened.spared.items()
     }
+    kernels: dict[Cluster, _Kernel] = {}
     for product, calls in opened.calls.items():
         cluster = clustering.cluster_of.get(product)
-        gain = -inf if cluster is None else _gain(product, opened, clustering, cluster)
+        gain = -inf
+        if cluster is not None and cluster not in clustering.unstitchable:
+            kernel = kernels.get(cluster)
+            if kernel is None:
+                kernel = kernels[cluster] = _Kernel.of(cluster, clustering)
+            gain = _gain(product, opened, clustering, kernel)
         for call in calls:
             gains[call] = gains.get(call, 0.0) + gain
     for call, lists in opened.together.items():
@@ -272,15 +279,36 @@ def without_gain(opened: Opened, clustering: Clustering) -> set[LibraryCall]:
     return {call for call, gain in gains.items() if gain <= 0}
 
 
-def _gain(product: Node, opened: Opened, clustering: Clustering, cluster: Cluster) -> float:
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    """What a cluster with products becomes. `inside`: what it makes. `packing`: seconds until the
+    right operand of one lies as vectors want it, where there are no matrix units."""
+
+    kernel: Kernel
+    inside: frozenset[Vertex]
+    packing: float
+
+    @staticmethod
+    def of(cluster: Cluster, clustering: Clustering) -> _Kernel:
+        machine, hints = clustering.trials.machine, clustering.work.hints
+        kernel = clustering.trials.stitched([clustering.group_of(cluster)], "attempt").kernel
+        dtypes = {
+            v.inputs[0].type.dtype
+            for v in cluster.vertices
+            if isinstance(v, Node) and v.op is Op.DOT
+        }
+        units = [machine.products[dtype.bytes] for dtype in dtypes]
+        packing = max(0.0 if u.tile else _packed(kernel, u, hints, machine.threads) for u in units)
+        return _Kernel(kernel, frozenset(cluster.vertices), packing)
+
+
+def _gain(product: Node, opened: Opened, clustering: Clustering, kernel: _Kernel) -> float:
     """Seconds that a kernel saves: traffic that stays on chip and a launch, less what it takes
     longer to multiply than the library. What several products are added up to is counted with the
     first of them."""
-    if cluster in clustering.unstitchable:
-        return -inf
-    result, inside = opened.results[product], set(cluster.vertices)
+    result, inside = opened.results[product], kernel.inside
     machine, hints = clustering.trials.machine, clustering.work.hints
-    longer = _longer(product, opened, clustering, cluster)
+    longer = _longer(product, opened, clustering, kernel)
     added = [other for other, total in opened.results.items() if total is result]
     if not inside - _made_for(added, result):
         return -longer
@@ -295,7 +323,7 @@ def _share(product: Node, width: Dim, hints: Mapping[str, int]) -> float:
     return evaluate(product.shape[-1], hints) / max(1, evaluate(width, hints))
 
 
-def _longer(product: Node, opened: Opened, clustering: Clustering, cluster: Cluster) -> float:
+def _longer(product: Node, opened: Opened, clustering: Clustering, kernel: _Kernel) -> float:
     """Seconds that a kernel of ours multiplies longer than the library, of whose time for all its
     columns the product has its share."""
     machine, hints, width = clustering.trials.machine, clustering.work.hints, opened.widths[product]
@@ -306,14 +334,14 @@ def _longer(product: Node, opened: Opened, clustering: Clustering, cluster: Clus
         return ours - share * by_library
     units = machine.products[product.inputs[0].type.dtype.bytes]
     work = evaluate(product.type.size * product.inputs[0].shape[-1], hints)
-    kernel = clustering.trials.stitched([clustering.group_of(cluster)], "attempt").kernel
     right = product.inputs[1]
     if units.tile:
-        ours = max(_multiplied(work, units), _loaded(product, work, kernel, units, clustering))
+        loaded = _loaded(product, work, kernel.kernel, units, clustering)
+        ours = max(_multiplied(work, units), loaded)
     else:
-        packing = _packed(kernel, units, hints, machine.threads)
-        is_packed = packing < inf and right in opened.frozen
-        ours = (0 if is_packed else packing / opened.uses[right]) + _multiplied(work, units)
+        is_packed = kernel.packing < inf and right in opened.frozen
+        packing = 0 if is_packed else kernel.packing / opened.uses[right]
+        ours = packing + _multiplied(work, units)
     return ours - _by_library(work, right, units, machine.threads, hints, share)
 
 

@@ -40,13 +40,15 @@ from hemstitch.kernel.nodes import (
     walk,
 )
 from hemstitch.kernel.panels import NEAR, Panel, Strips
+from hemstitch.kernel.placement import LINE
 from hemstitch.kernel.rewrite import Rewriter, defined, used
 
 LEAST_BLOCKS = 4  # of a thread
 LEAST_ROWS = 4  # of a block: for fewer an operand is not read by a task more
 TILE = 1 << 17  # elements of its rows that stay in L2: half of one of 1 MB
 EVEN = 4
-PAGE = 1 << 10  # elements: rows this far apart lie in one set of a cache
+PAGE = 1 << 12  # bytes: rows this far apart lie in one set of a cache
+NEXT = "_next"  # the name of what is multiplied at once with another
 VECTOR = 16  # elements: rows of a tile start at whole vectors, whatever the target
 
 
@@ -69,7 +71,11 @@ class TileProduct:
     """What `Loop(rows, Loop(lanes, (contract, store)))` says: store[row, lane] is the sum over the
     contract's axis of left[row, step] * right[step, lane], all f32. The lanes of `right` and of the
     store lie side by side. `strips`: of which these are lanes, where `right` is packed; in the loop
-    over rows is one over strips then."""
+    over rows is one over strips then.
+
+    `together`: 2 where the operands are bf16 and the body `(contract, contract, add, store)`: the
+    axis counts pairs of steps, and `contract`, `left` and `right` are those of each first one. The
+    second lies behind it in both operands."""
 
     rows: Axis
     strips: Axis | None
@@ -78,6 +84,7 @@ class TileProduct:
     left: Load
     right: Load
     store: Store
+    together: int = 1
 
     @staticmethod
     def of(loop: Loop) -> TileProduct | None:
@@ -97,11 +104,11 @@ class TileProduct:
 
     @property
     def strip(self) -> tuple[int, Dim] | None:
-        """Its columns, and elements from one strip to the next."""
+        """Its columns, and how far it is from one strip to the next, in what lies together."""
         columns = self.lanes.extent
         if self.strips is None or not isinstance(columns, int):
             return None
-        return columns, self.right.index.coefficient(self.strips)
+        return columns, quotient(self.right.index.coefficient(self.strips), self.together)
 
     @property
     def columns(self) -> Dim:
@@ -113,8 +120,20 @@ def _tile_product(rows: Axis, strips: Axis | None, loop: Loop) -> TileProduct | 
     match loop.body:
         case (Contract(body=(Load() as left, Load() as right)) as contract, Store() as store):
             return TileProduct(rows, strips, loop.axis, contract, left, right, store)
+        case (
+            Contract(body=(Load() as left, Load() as right)) as contract,
+            Contract(body=(Load() as second_left, Load() as second_right)),
+            Let(op=Op.ADD),
+            Store() as store,
+        ) if _follows(left, second_left) and _follows(right, second_right):
+            return TileProduct(rows, strips, loop.axis, contract, left, right, store, together=2)
         case _:
             return None
+
+
+def _follows(first: Load, second: Load) -> bool:
+    is_bf16 = first.buffer.dtype is DType.BF16
+    return is_bf16 and first.buffer is second.buffer and first.index.shifted(1) == second.index
 
 
 Panels = Mapping[Buffer, Sequence[Nest]]  # operands that all tasks share, and what fills them
@@ -191,6 +210,43 @@ class _Part:
     products: list[Loop] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """What a product adds up along: an axis of so many steps `together`. `dtype`: of operands."""
+
+    axis: Axis
+    together: int
+    dtype: DType
+
+    @staticmethod
+    def of(contract: Contract) -> _Steps:
+        """Pairs of bf16, which are multiplied as they are; else single steps in f32."""
+        axis = contract.axis
+        if contract.source is not DType.BF16 or axis.outer or not divides(2, axis.extent):
+            return _Steps(axis, 1, DType.F32)
+        return _Steps(Axis(f"{axis.name}p", quotient(axis.extent, 2)), 2, DType.BF16)
+
+    def number(self, which: int) -> Index:
+        """Of the step that is `which` of those together."""
+        return at(self.axis).scaled(self.together).shifted(which)
+
+    def sum(self, name: str, contract: Contract, left: Load, right: Load) -> Iterator[Stmt]:
+        """`name`: of all products. `left` is in terms of the contract's axis, `right` in those of
+        this one."""
+        names = [name] if self.together == 1 else [f"{name}_{k}" for k in range(self.together)]
+        for which, part in enumerate(names):
+            suffix = NEXT * which
+            place = left.index.substitute({contract.axis: self.number(which)})
+            loads = (
+                Load(f"{left.name}{suffix}", left.buffer, place),
+                Load(f"{right.name}{suffix}", right.buffer, right.index.shifted(which)),
+            )
+            first, second = (load.name for load in loads)
+            yield Contract(part, self.axis, loads, first, second, self.dtype, DType.F32)
+        if self.together > 1:
+            yield Let(name, Op.ADD, tuple(names), DType.F32, DType.F32)
+
+
 class _Blocks:
     """One nest, its last row axis cut into `block` and `inner`."""
 
@@ -242,16 +298,14 @@ class _Blocks:
         alone = _only_store(statement)
         summed: dict[str, Stmt] = {}
         for contract in contracts:
-            left = self._left(contract, part, inside)
-            right, strips = self._right(contract, statement.axis, (*before, *inside))
+            steps = _Steps.of(contract)
+            left = self._left(contract, steps, part, inside)
+            right, strips = self._right(contract, steps, statement.axis, (*before, *inside))
             store = alone or self._tile(contract, statement.axis)
-            tile = Contract(
-                *(store.value, contract.axis, (left, right), left.name, right.name),
-                *(DType.F32, DType.F32),
-            )
-            lanes = Loop(statement.axis, (tile, store), lanes=True)
+            tile = (*steps.sum(store.value, contract, left, right), store)
+            lanes = Loop(statement.axis, tile, lanes=True)
             if strips is not None:
-                lanes = strips.loop(statement.axis, (tile, store))
+                lanes = strips.loop(statement.axis, tile)
             part.products.append(Loop(self.inner, (lanes,), lanes=False))
             summed[contract.name] = Load(contract.name, store.buffer, store.index)
         if alone is None:
@@ -259,27 +313,28 @@ class _Blocks:
             following.statements.append(replace(statement, body=live(rest)))
         self.parts.append(following)
 
-    def _left(self, contract: Contract, part: _Part, inside: Sequence[Stmt]) -> Load:
+    def _left(self, contract: Contract, steps: _Steps, part: _Part, inside: Sequence[Stmt]) -> Load:
         """Where it lies, or a tile of its own that is filled before."""
         needed = needed_for(contract.left, _operands_before(contract, inside))
-        load, steps = _plain(needed), contract.axis
-        if load is not None and self._is_near(load, steps):
+        load, axis = _plain(needed, steps.dtype), contract.axis
+        if load is not None and self._is_near(load, axis, steps.together):
             return load
         name = f"{contract.name}_left"
-        buffer, index = self._rows_of(name, steps.extent, steps)
-        value, filled = _as_f32(contract.left, contract.source, needed)
-        fill = Loop(steps, (*filled, Store(buffer, index, value)), lanes=True)
+        buffer, index = self._rows_of(name, axis.extent, axis, steps.dtype)
+        value, filled = _as(steps.dtype, contract.left, contract.source, needed)
+        fill = Loop(axis, (*filled, Store(buffer, index, value)), lanes=True)
         is_alone = not operands_of(needed) and not _task_buffers(needed)
         (part.fills if is_alone else part.statements).append(fill)
         return Load(f"{name}_in", buffer, index)
 
-    def _is_near(self, left: Load, steps: Axis) -> bool:
+    def _is_near(self, left: Load, axis: Axis, together: int) -> bool:
         """The steps of a row lie side by side, and its rows in different sets of a cache."""
-        apart = left.index.coefficient(self.old.rows[-1])
-        return left.index.coefficient(steps) in (0, 1) and not divides(PAGE, apart)
+        apart, step = left.index.coefficient(self.old.rows[-1]), left.index.coefficient(axis)
+        is_in_units = step == 1 and divides(together, apart) if together > 1 else step in (0, 1)
+        return is_in_units and not divides(PAGE // left.buffer.dtype.bytes, apart)
 
     def _right(
-        self, contract: Contract, lanes: Axis, ready: Sequence[Stmt]
+        self, contract: Contract, steps: _Steps, lanes: Axis, ready: Sequence[Stmt]
     ) -> tuple[Load, Strips | None]:
         """Where it lies, or a panel."""
         needed = needed_for(contract.right, (*ready, *contract.body))
@@ -287,28 +342,31 @@ class _Blocks:
         known = {name for s in self.old.prologue for name in defined(s)}
         if _task_buffers(needed) or not operands_of(needed) <= known:
             raise _Unblockable
-        load, size = _plain(needed), lanes.extent * contract.axis.extent
-        if load is not None and load.index.coefficient(lanes) == 1 and _is_at_most(size, NEAR):
+        load, size = _plain(needed, DType.F32), lanes.extent * contract.axis.extent
+        is_there = load is not None and load.index.coefficient(lanes) == 1 and steps.together == 1
+        if load is not None and is_there and _is_at_most(size, NEAR):
             return load, None
-        return self._packed(contract, lanes, needed)
+        return self._packed(contract, steps, lanes, needed)
 
     def _packed(
-        self, contract: Contract, lanes: Axis, needed: Sequence[Stmt]
+        self, contract: Contract, steps: _Steps, lanes: Axis, needed: Sequence[Stmt]
     ) -> tuple[Load, Strips]:
-        strips, steps = Strips.of(lanes, self.blocking.columns), contract.axis
+        strips, extent = Strips.of(lanes, self.blocking.columns), contract.axis.extent
         name = f"{contract.name}_right"
         is_shared = not operands_of(needed) and _belongs_to_all(needed, self.old.rows)
         buffer = self._new(
-            *(name, strips.outer.extent * strips.width * steps.extent, "strips of an operand"),
-            role=Role.SHARED if is_shared else Role.TASK,
+            *(name, strips.outer.extent * strips.width * extent, "strips of an operand"),
+            *(steps.dtype, Role.SHARED if is_shared else Role.TASK),
         )
-        panel = Panel(strips, steps, buffer)
+        panel = Panel(strips, steps.axis, steps.together, buffer)
 
-        def element(column: Index, number: int) -> tuple[str, Sequence[Stmt]]:
-            copies = {n: f"{n}_{name}{number or ''}" for s in needed for n in defined(s)}
-            place = Rewriter(copies, lambda index: index.substitute({lanes: column}))
+        def element(column: Index, number: int, which: int) -> tuple[str, Sequence[Stmt]]:
+            suffix = f"{number or ''}{NEXT * which}"
+            copies = {n: f"{n}_{name}{suffix}" for s in needed for n in defined(s)}
+            now: Mapping[Variable, Index] = {lanes: column, contract.axis: steps.number(which)}
+            place = Rewriter(copies, lambda index: index.substitute(now))
             again = [place.statement(s) for s in needed]
-            return _as_f32(copies[contract.right], contract.source, again)
+            return _as(steps.dtype, copies[contract.right], contract.source, again)
 
         if is_shared:
             self.shared[buffer] = panel.nests(element)
@@ -328,10 +386,12 @@ class _Blocks:
         self.buffers.append(Buffer(name, dtype, role, size, why))
         return self.buffers[-1]
 
-    def _rows_of(self, name: str, extent: Dim, axis: Axis) -> tuple[Buffer, Index]:
-        """So many f32 for each row of a block."""
-        step = _odd_vectors(extent)
-        buffer = self._new(name, step * self.rows, "a tile of rows")
+    def _rows_of(
+        self, name: str, extent: Dim, axis: Axis, dtype: DType = DType.F32
+    ) -> tuple[Buffer, Index]:
+        """So many elements for each row of a block."""
+        step = _odd_lines(extent, LINE // dtype.bytes)
+        buffer = self._new(name, step * self.rows, "a tile of rows", dtype)
         return buffer, at(self.inner).scaled(step) + at(axis)
 
     def _connected(self) -> Iterator[Stmt]:
@@ -429,10 +489,10 @@ def _whole_vectors(extent: Dim) -> Dim:
     return quotient(extent + (VECTOR - 1), VECTOR) * VECTOR
 
 
-def _odd_vectors(extent: Dim) -> Dim:
+def _odd_lines(extent: Dim, elements: int) -> Dim:
     """An odd number of cache lines, so that those of a column are spread over a cache's sets."""
-    vectors = quotient(extent + (VECTOR - 1), VECTOR)
-    return (quotient(vectors, 2) * 2 + 1) * VECTOR
+    lines = quotient(extent + (elements - 1), elements)
+    return (quotient(lines, 2) * 2 + 1) * elements
 
 
 def _weight(loop: Loop) -> Dim:
@@ -463,20 +523,20 @@ def _belongs_to_all(needed: Iterable[Stmt], rows: Iterable[Axis]) -> bool:
     return is_plain and is_input and axes.isdisjoint(rows)
 
 
-def _plain(needed: Sequence[Stmt]) -> Load | None:
-    """The operand, where it is f32 in memory."""
+def _plain(needed: Sequence[Stmt], dtype: DType) -> Load | None:
+    """The operand, where it is in memory as that."""
     match needed:
-        case [Load(_, buffer, index, None) as load] if buffer.dtype is DType.F32:
+        case [Load(_, buffer, index, None) as load] if buffer.dtype is dtype:
             return None if any(isinstance(v, Computed) for v, _ in index.terms) else load
         case _:
             return None
 
 
-def _as_f32(name: str, source: DType, body: Sequence[Stmt]) -> tuple[str, Sequence[Stmt]]:
-    if source is DType.F32:
+def _as(dtype: DType, name: str, source: DType, body: Sequence[Stmt]) -> tuple[str, Sequence[Stmt]]:
+    if source is dtype:
         return name, body
     wide = f"{name}_wide"
-    return wide, (*body, Let(wide, Op.CAST, (name,), source, DType.F32))
+    return wide, (*body, Let(wide, Op.CAST, (name,), source, dtype))
 
 
 def _only_store(loop: Loop) -> Store | None:

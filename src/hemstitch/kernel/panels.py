@@ -3,8 +3,9 @@
 Where it is, if that is near: columns side by side, and few enough to stay in a cache. Else it is
 packed: strips of columns, each with its steps one behind the other, so that a tile of the product
 reads memory in order (Goto and van de Geijn, Anatomy of High-Performance Matrix Multiplication,
-section 4). A matrix that all rows of a nest multiply with is packed by all tasks, once, in a phase
-before; one that belongs to some rows by the task that has these.
+section 4). Of bf16 two steps of a column lie side by side, as processors multiply them at once. A
+matrix that all rows of a nest multiply with is packed by all tasks, once, in a phase before; one
+that belongs to some rows by the task that has these.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from hemstitch.kernel.rewrite import Rewriter
 NARROW = 16  # columns: strips are whole vectors, which are loaded without a mask
 NEAR = 1 << 16  # elements of an operand that stays in L2 whatever lies around it
 
-# Of an element in a column, and of which copy of the loops: the name of its value, and the
-# statements that make it.
-Element = Callable[[Index, int], tuple[str, Sequence[Stmt]]]
+# Of an element in a column, of which copy of the loops, and which of the steps that lie side by
+# side: the name of its value, and the statements that make it.
+Element = Callable[[Index, int, int], tuple[str, Sequence[Stmt]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +59,19 @@ class Strips:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A right operand in strips, in `buffer`. `steps`: what its product adds up along."""
+    """A right operand in strips, in `buffer`. `steps`: what its product adds up along, so many of
+    them `together`."""
 
     strips: Strips
     steps: Axis
+    together: int
     buffer: Buffer
 
     def place(self, strips: Strips, first: Dim = 0) -> Index:
-        """Of an element; `first`: the column where `strips` begin."""
-        width = self.strips.width
-        strip = at(strips.outer).scaled(self.steps.extent * width) + at(strips.inner)
-        return (strip + at(self.steps).scaled(width)).shifted(first * self.steps.extent)
+        """Of the first elements that lie together; `first`: the column where `strips` begin."""
+        width, size = self.strips.width, self.steps.extent * self.together
+        strip = at(strips.outer).scaled(size * width) + at(strips.inner).scaled(self.together)
+        return (strip + at(self.steps).scaled(width * self.together)).shifted(first * size)
 
     def loops(self, element: Element) -> list[Stmt]:
         """Filled by one task."""
@@ -80,7 +83,7 @@ class Panel:
     def nests(self, element: Element) -> list[Nest]:
         """Filled by all."""
         why = f"{self.buffer.name}: {self.buffer.why}"
-        weight = self.steps.extent * self.strips.width
+        weight = self.steps.extent * self.together * self.strips.width
         return [
             Nest((run.outer,), (), self._strip(element, run, first), (), weight, why)
             for run, first in self._runs()
@@ -103,7 +106,11 @@ class Panel:
 
     def _strip(self, element: Element, run: Strips, first: int) -> tuple[Stmt, ...]:
         column = at(run.outer).scaled(self.strips.width) + at(run.inner)
-        value, made = element(column.shifted(first), first // self.strips.width)
-        stored = Store(self.buffer, self.place(run, first), value)
-        lanes = Loop(run.inner, (*made, stored), lanes=True)
+        made: list[Stmt] = []
+        stored: list[Stmt] = []
+        for step in range(self.together):
+            value, body = element(column.shifted(first), first // self.strips.width, step)
+            made += body
+            stored.append(Store(self.buffer, self.place(run, first).shifted(step), value))
+        lanes = Loop(run.inner, (*made, *stored), lanes=True)
         return (Loop(self.steps, (lanes,), lanes=False),)

@@ -251,21 +251,24 @@ def slice_of_pad(builder: Builder, node: Node) -> Node | None:
     return None
 
 
-@rule(Op.ADD)
+@rule(Op.ADD, Op.CAST)
 def sum_of_neighbours(builder: Builder, node: Node) -> Node | None:
     """pad(x) + pad(y) -> pad(concat(x, y))    of zeros, where y begins where x ends
 
     (z + pad(x)) + pad(y) -> z + pad(concat(x, y)) likewise. The gradient of what was read step by
-    step is such a sum. A zero may lose its sign.
+    step is such a sum. A zero may lose its sign. Of half types, whose sums are rounded, likewise:
+    each element is rounded once either way, since nothing is added to it but zeros.
     """
-    for rest, last in (node.inputs, node.inputs[::-1]):
+    addends = _addends(node)
+    for rest, last in (addends, addends[::-1]) if addends else ():
         if (joined := _joined(builder, rest, last)) is not None:
             return joined
-        if rest.op is not Op.ADD:
-            continue
-        for kept, first in (rest.inputs, rest.inputs[::-1]):
+        before = _addends(rest) if rest.op is node.op else None
+        for kept, first in (before, before[::-1]) if before else ():
             if (joined := _joined(builder, first, last)) is not None:
-                return builder.make(Op.ADD, kept, joined)
+                wide = _sum_of(node).type.dtype
+                total = builder.make(Op.ADD, builder.cast(kept, wide), builder.cast(joined, wide))
+                return builder.cast(total, node.type.dtype)
     return None
 
 
@@ -434,6 +437,24 @@ def _lies_inside(part: Range, length: Dim, size: Dim) -> bool:
     low, high = (part.start, last) if part.step > 0 else (last, part.start)
     above = size - 1 - high
     return isinstance(low, int) and low >= 0 and isinstance(above, int) and above >= 0
+
+
+def _sum_of(node: Node) -> Node:
+    """The sum that is rounded, or the node itself."""
+    return node.inputs[0] if node.op is Op.CAST else node
+
+
+def _addends(node: Node) -> tuple[Node, ...] | None:
+    """Of a sum, or of one of a half type: computed in f32, and rounded."""
+    total = _sum_of(node)
+    if total.op is not Op.ADD or total is node:
+        return total.inputs if total.op is Op.ADD else None
+    narrow = node.type.dtype
+    is_half = narrow.compute is total.type.dtype and narrow is not total.type.dtype
+    casts = is_half and all(x.op is Op.CAST for x in total.inputs)
+    if not casts or any(x.inputs[0].type.dtype is not narrow for x in total.inputs):
+        return None
+    return tuple(x.inputs[0] for x in total.inputs)
 
 
 def _joined(builder: Builder, x: Node, y: Node) -> Node | None:

@@ -40,7 +40,8 @@ def host_target() -> Target:
     features = llvm.get_host_cpu_features()
     lanes = 16 if features.get("avx512f") else 8 if features.get("avx2") else 4
     threads = max(torch.get_num_threads(), os.cpu_count() or 1)
-    return Target(lanes, threads, _bind_symbols(), has_avx512(features))
+    has_bf16 = has_avx512(features) and bool(features.get("avx512bf16"))
+    return Target(lanes, threads, _bind_symbols(), has_avx512(features), has_bf16)
 
 
 def processor() -> str:

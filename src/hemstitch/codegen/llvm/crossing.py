@@ -6,7 +6,8 @@ body. What crosses is then a square: whole vectors in memory, transposed in regi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from hemstitch.codegen.llvm.emitter import Emitter, Value
 from hemstitch.ir.dims import divides
@@ -29,7 +30,7 @@ def lanes_to_cross(axis: Axis, body: tuple[Stmt, ...], width: int) -> Loop | Non
     accesses = [s for s in statements if isinstance(s, Load | Store)]
     stored = {s.buffer for s in accesses if isinstance(s, Store)}
     ordered = any(isinstance(s, Load) and s.buffer in stored for s in accesses)
-    crossed = any(is_crossed(s.index, axis, inner.axis) for s in accesses)
+    crossed = any(crossed_step(s, axis, inner.axis) for s in accesses)
     return inner if simple and crossed and not ordered else None
 
 
@@ -39,19 +40,58 @@ def _is_whole(axis: Axis) -> bool:
     return isinstance(axis.extent, int) and is_even
 
 
-def is_crossed(index: Index, axis: Axis, lane: Axis) -> bool:
-    """One iteration of `axis` further is the next element; one lane further is another place."""
-    is_affine = not any(isinstance(variable, Computed) for variable, _ in index.terms)
-    return is_affine and index.coefficient(axis) == 1 and index.coefficient(lane) not in (0, 1)
-
-
-def doubled_store(loop: Loop, lane: Axis) -> Store | None:
-    """The store in a loop that puts each lane's value in two neighbouring places."""
-    store = loop.body[0] if len(loop.body) == 1 and loop.axis.extent == 2 else None
-    if not isinstance(store, Store) or any(isinstance(v, Computed) for v, _ in store.index.terms):
+def crossed_step(access: Load | Store, axis: Axis, lane: Axis) -> int | None:
+    """1 where one iteration of `axis` further is the next element, 2 where it is the next but one
+    of a load; and one lane further is another place."""
+    index, step = access.index, access.index.coefficient(axis)
+    is_near = step == 1 or (step == 2 and isinstance(access, Load))
+    if not is_near or index.coefficient(lane) in (0, 1) or not _is_affine(index):
         return None
-    steps = store.index.coefficient(loop.axis), store.index.coefficient(lane)
-    return store if steps == (1, 2) else None
+    return 1 if step == 1 else 2
+
+
+def _is_affine(index: Index) -> bool:
+    return not any(isinstance(variable, Computed) for variable, _ in index.terms)
+
+
+Twins = tuple[Store, Store]
+
+
+def with_twins(statements: Sequence[Stmt], lane: Axis | None) -> Iterator[Stmt | Twins]:
+    """The statements; in a loop over lanes as one those that store in neighbouring places, two a
+    lane."""
+    position = 0
+    while position < len(statements):
+        statement, *following = statements[position : position + 2]
+        twins = None if lane is None else _twins(statement, following, lane)
+        yield twins or statement
+        position += 2 if twins is not None and isinstance(statement, Store) else 1
+
+
+def _twins(statement: Stmt, following: Sequence[Stmt], lane: Axis) -> Twins | None:
+    match statement, following:
+        case Loop(), _:
+            return _doubled(statement, lane)
+        case Store() as first, [Store() as second] if _are_twins(first, second, lane):
+            return first, second
+        case _:
+            return None
+
+
+def _are_twins(first: Store, second: Store, lane: Axis) -> bool:
+    is_next = first.buffer is second.buffer and first.index.shifted(1) == second.index
+    return is_next and first.index.coefficient(lane) == 2 and _is_affine(first.index)
+
+
+def _doubled(loop: Loop, lane: Axis) -> Twins | None:
+    """The stores of a loop that puts each lane's value in two neighbouring places."""
+    store = loop.body[0] if len(loop.body) == 1 and loop.axis.extent == 2 else None
+    if not isinstance(store, Store) or not _is_affine(store.index):
+        return None
+    if (store.index.coefficient(loop.axis), store.index.coefficient(lane)) != (1, 2):
+        return None
+    first = replace(store, index=store.index.substitute({loop.axis: Index()}))
+    return first, replace(first, index=first.index.shifted(1))
 
 
 def transposed(e: Emitter, rows: Sequence[Value]) -> list[Value]:

@@ -37,11 +37,12 @@ class Value:
 
 class Emitter:
     """The body of one LLVM function, as it grows. `has_avx512`: with that processor's own
-    instructions, for vectors of 4, 8 or 16 lanes."""
+    instructions, for vectors of 4, 8 or 16 lanes; `has_bf16`: and with those that multiply bf16."""
 
-    def __init__(self, width: int, has_avx512: bool = False) -> None:
+    def __init__(self, width: int, has_avx512: bool = False, has_bf16: bool = False) -> None:
         self.width = width
         self.has_avx512 = has_avx512
+        self.has_bf16 = has_bf16
         self.lines: list[str] = []
         self.declarations: dict[str, str] = {}  # symbol -> declare line; shared by a module
         self.block = "entry"
@@ -169,6 +170,21 @@ class Emitter:
     def fma(self, a: Value, b: Value, c: Value) -> Value:
         """a * b + c, rounded once where the host can (fmuladd lets LLVM split it elsewhere)."""
         return self.intrinsic("fmuladd", a, b, c)
+
+    def add_products(self, a: Value, b: Value, c: Value) -> Value:
+        """c + the products of bf16 in the lower halves of two i32 + those in the upper ones.
+        VDPBF16PS takes denormals for zero."""
+        if self.has_bf16:
+            halves = f"<{2 * self.width} x bfloat>"
+            a, b = (self.define(halves, f"bitcast {x} to {halves}") for x in (a, b))
+            return self.call(f"llvm.x86.avx512bf16.dpbf16ps.{32 * self.width}", c.type, c, a, b)
+        shift, upper = self.constant(16, "i32"), self.constant(-0x10000, "i32")
+        for instruction, by in (("shl", shift), ("and", upper)):
+            x, y = (self.binary(instruction, bits, by) for bits in (a, b))
+            c = self.fma(
+                self.convert("bitcast", x, "float"), self.convert("bitcast", y, "float"), c
+            )
+        return c
 
     def scalef(self, x: Value, n: Value, where: Value) -> Value:
         """VSCALEFPS: x * 2^n of f32 for whole n, overflow and underflow included; 0 but `where`

@@ -31,12 +31,14 @@ ATTRIBUTES = 'attributes #0 = { nounwind "prefer-vector-width"="512" }'
 @dataclass(frozen=True, slots=True)
 class Target:
     """What code is printed for. `lanes`: f32 elements of a vector; `parallel`: OpenMP is there;
-    `has_avx512`: the processor has AVX-512's instructions for vectors of any width."""
+    `has_avx512`: the processor has AVX-512's instructions for vectors of any width; `has_bf16`: and
+    multiplies bf16."""
 
     lanes: int
     threads: int  # most tasks a launch may have; scratch has room for them
     parallel: bool
     has_avx512: bool = False
+    has_bf16: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,7 @@ def print_kernel(
     calls: dict[Nest, _Call] = {}
     for phase in kernel.phases:
         for nest in phase.nests:
-            emitter = _emitter(target.lanes, declarations, target.has_avx512)
+            emitter = _emitter(target.lanes, declarations, target.has_avx512, target.has_bf16)
             printer = NestPrinter(emitter, layout, blocking.steps, streams)
             calls[nest] = _print_nest(nest, kernel.name, printer, texts)
     table = _Table(kernel, layout, calls)
@@ -129,8 +131,13 @@ def _define(name: str, parameters: str, body: str, result: str = "void") -> str:
     return f"define {scope}{result} @{name}({parameters}) #0 {{\nentry:\n{body}\n}}"
 
 
-def _emitter(lanes: int, declarations: dict[str, str], has_avx512: bool = False) -> Emitter:
-    e = Emitter(lanes, has_avx512)
+def _emitter(
+    lanes: int,
+    declarations: dict[str, str],
+    has_avx512: bool = False,
+    has_bf16: bool = False,
+) -> Emitter:
+    e = Emitter(lanes, has_avx512, has_bf16)
     e.declarations = declarations
     return e
 

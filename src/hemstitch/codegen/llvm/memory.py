@@ -24,10 +24,10 @@ __all__ = [
     "prefetch",
     "scatter",
     "store",
-    "store_doubled",
     "store_first",
     "store_past_caches",
     "store_square",
+    "store_twins",
 ]
 
 _ONCE = "!0"  # what LLVM wants to hear of a store past the caches
@@ -65,10 +65,7 @@ def store(
     if stride != 1:
         _store_lanes(e, dtype, _places(e, stored.element, pointer, stride), stored)
         return
-    if mask is None:
-        e.line(f"store {stored}, {pointer}, align {align}")
-        return
-    masked.store(e, stored, pointer, align, mask)
+    _store_block(e, stored, pointer, align, mask)
 
 
 def store_past_caches(e: Emitter, dtype: DType, pointer: Value, value: Value) -> None:
@@ -79,11 +76,16 @@ def store_past_caches(e: Emitter, dtype: DType, pointer: Value, value: Value) ->
     e.line(f"store {stored}, {pointer}, align {align}, !nontemporal {_ONCE}")
 
 
-def store_doubled(
-    e: Emitter, dtype: DType, pointer: Value, value: Value, mask: Value | None
+def store_twins(
+    e: Emitter, dtype: DType, pointer: Value, twins: tuple[Value, Value], mask: Value | None
 ) -> None:
-    """Lane k writes elements `pointer + 2 k` and the one behind it."""
-    halves = interleaved(e, value, value)
+    """Lane k writes element `pointer + 2 k`, and the other into the one behind it."""
+    if dtype.bytes == 2:
+        low, high = (_as_word(e, to_storage(e, value, dtype)) for value in twins)
+        word = e.binary("or", low, e.binary("shl", high, e.constant(16, "i32")))
+        _store_block(e, word, pointer, dtype.bytes, mask)
+        return
+    halves = interleaved(e, *twins)
     masks = (None, None) if mask is None else interleaved(e, mask, mask)
     for number, (half, part) in enumerate(zip(halves, masks)):
         place = _element(e, STORAGE[dtype], pointer, e.i64(number * e.width))
@@ -91,12 +93,14 @@ def store_doubled(
 
 
 def load_square(
-    e: Emitter, dtype: DType, pointer: Value, stride: Value | int, lanes: int
+    e: Emitter, dtype: DType, pointer: Value, stride: Value | int, lanes: int, step: int
 ) -> list[Value]:
-    """Vector j, lane k is element `pointer + j + k * stride`, of the first `lanes` lanes."""
+    """Vector j, lane k is element `pointer + j * step + k * stride`, of the first `lanes` lanes.
+    `step`: 1 or 2."""
     type_ = e.vector(STORAGE[dtype])
     places = _places(e, STORAGE[dtype], pointer, stride)[:lanes]
-    rows = [_load_block(e, dtype, place, None) for place in places]
+    load_row = _load_block if step == 1 else _load_every_second
+    rows = [load_row(e, dtype, place, None) for place in places]
     rows += [Value("zeroinitializer", type_)] * (e.width - lanes)
     return [from_storage(e, column, dtype) for column in transposed(e, rows)]
 
@@ -167,6 +171,18 @@ def _load_block(e: Emitter, dtype: DType, pointer: Value, mask: Value | None) ->
     if mask is None:
         return e.define(type_, f"load {type_}, {pointer}, align {dtype.bytes}")
     return masked.load(e, type_, pointer, dtype.bytes, mask)
+
+
+def _store_block(e: Emitter, stored: Value, pointer: Value, align: int, mask: Value | None) -> None:
+    if mask is None:
+        e.line(f"store {stored}, {pointer}, align {align}")
+        return
+    masked.store(e, stored, pointer, align, mask)
+
+
+def _as_word(e: Emitter, x: Value) -> Value:
+    """Two bytes, below two that are zero."""
+    return e.convert("zext", e.convert("bitcast", x, "i16"), "i32")
 
 
 def _load_every_second(e: Emitter, dtype: DType, pointer: Value, mask: Value | None) -> Value:

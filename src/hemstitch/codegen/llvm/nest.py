@@ -7,7 +7,7 @@ same text, and one function.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -21,7 +21,7 @@ from hemstitch.codegen.llvm.emitter import Emitter, Value
 from hemstitch.codegen.llvm.lanes import Crossed, Lanes, draws_by_four, fills_lines
 from hemstitch.codegen.llvm.layout import ScratchLayout
 from hemstitch.codegen.llvm.touched import sizes_of
-from hemstitch.ir.dims import Dim, SymbolicDim, divides
+from hemstitch.ir.dims import Dim, SymbolicDim, divides, quotient
 from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
 from hemstitch.kernel import nodes
@@ -129,9 +129,13 @@ class NestPrinter:
 
     # --- control
 
-    def _statements(self, statements: Iterable[Stmt]) -> None:
-        for statement in statements:
-            self._statement(statement)
+    def _statements(self, statements: Sequence[Stmt]) -> None:
+        axis = self._lanes.axis if self._lanes is not None else None
+        for found in crossing.with_twins(statements, axis):
+            if isinstance(found, tuple):
+                self._store_twins(*found)
+            else:
+                self._statement(found)
 
     def _statement(self, statement: Stmt) -> None:  # noqa: C901, PLR0912  a case a kind
         match statement:
@@ -145,11 +149,11 @@ class NestPrinter:
                 self._set(name, [self._position(index, copy) for copy in self._copies()])
             case nodes.Random():
                 self._random(statement)
-            case Load(name, buffer, index, mask):
+            case Load(name, buffer, index):
                 self._prefetch(name, buffer, index)
-                self._set(name, self._read_all(buffer, index, mask))
-            case nodes.Store(buffer, index, value):
-                self._store_all(buffer, index, value)
+                self._set(name, self._read_all(statement))
+            case nodes.Store():
+                self._store_all(statement)
             case nodes.Init(name, op, dtype, across):
                 copies = [reduce.start(self.emitter, op, dtype) for _ in self._copies()]
                 self._accumulators[name] = reduce.Accumulator(op, dtype, across, copies)
@@ -171,7 +175,7 @@ class NestPrinter:
                     products.multiply(self.emitter, self._product(tile), self.steps)
                 elif lanes and self._lanes is None:
                     self._lane_loop(axis, body)
-                elif not self._is_doubled(statement):
+                else:
                     self._serial_loop(axis, body)
             case nodes.Contract() | nodes.AccumulateProduct() | nodes.Running():
                 raise AssertionError("products have become loops")
@@ -273,15 +277,17 @@ class NestPrinter:
         height, width, count = self._extent(tile.rows), self._dim(tile.columns), self._extent(steps)
         self._axes |= dict.fromkeys(tile.axes, self.emitter.i64(0))
 
-        def matrix(access: Load | nodes.Store, down: Axis, across: Axis) -> products.Matrix:
+        def matrix(access: Load | nodes.Store, *axes: Axis, unit: int) -> products.Matrix:
             start, step = self._pointer(access.buffer, access.index, 0), access.index.coefficient
-            return products.Matrix(start, self._dim(step(down)), self._dim(step(across)))
+            return products.Matrix(start, *(self._dim(quotient(step(a), unit)) for a in axes))
 
-        left, right = matrix(tile.left, tile.rows, steps), matrix(tile.right, steps, tile.lanes)
-        result = matrix(tile.store, tile.rows, tile.lanes)
+        left = matrix(tile.left, tile.rows, steps, unit=tile.together)
+        right = matrix(tile.right, steps, tile.lanes, unit=tile.together)
+        result = matrix(tile.store, tile.rows, tile.lanes, unit=1)
         strips = tile.strip and products.Strips(tile.strip[0], self._dim(tile.strip[1]))
         room = tile.store.buffer.role is Role.TASK
-        return products.Product(left, right, result, height, width, count, room, strips)
+        given = (left, right, result, height, width, count, room)
+        return products.Product(*given, is_paired=tile.together > 1, strips=strips)
 
     # --- lanes
 
@@ -488,46 +494,39 @@ class NestPrinter:
         else:
             memory.store(e, buffer.dtype, pointer, stride, value, mask)
 
-    def _read_all(self, buffer: Buffer, index: Index, condition: str | None) -> list[Value]:
-        square = None if condition is not None else self._square(index)
+    def _read_all(self, load: Load) -> list[Value]:
+        buffer, index = load.buffer, load.index
+        square = None if load.mask is not None else self._square(load)
         if square is None:
-            return [self._read(buffer, index, copy, condition) for copy in self._copies()]
+            return [self._read(buffer, index, copy, load.mask) for copy in self._copies()]
         pointer = self._pointer(buffer, index, 0)
         return memory.load_square(self.emitter, buffer.dtype, pointer, *square)
 
-    def _store_all(self, buffer: Buffer, index: Index, value: str) -> None:
-        square = self._square(index)
-        if square is None:
-            for copy in self._copies():
-                self._store(buffer, index, self._get(value, copy), copy)
+    def _store_all(self, store: nodes.Store) -> None:
+        buffer, index, square = store.buffer, store.index, self._square(store)
+        values = [self._get(store.value, copy) for copy in self._copies()]
+        if square is not None:
+            place = self._pointer(buffer, index, 0)
+            memory.store_square(self.emitter, buffer.dtype, place, *square[:2], values)
             return
-        values = [self._get(value, copy) for copy in self._copies()]
-        pointer = self._pointer(buffer, index, 0)
-        memory.store_square(self.emitter, buffer.dtype, pointer, *square, values)
+        for copy, value in enumerate(values):
+            self._store(buffer, index, value, copy)
 
-    def _square(self, index: Index) -> tuple[Value | int, int] | None:
-        """Of an index that crosses the axes: its step along the lanes, and how many are in use."""
-        lanes = self._lanes
-        if lanes is None or lanes.crossed is None:
+    def _square(self, access: Load | nodes.Store) -> tuple[Value | int, int, int] | None:
+        """Of what crosses the axes: its step along the lanes, how many of these are in use, and its
+        step along the axis around."""
+        if (lanes := self._lanes) is None or (crossed := lanes.crossed) is None:
             return None
-        if not crossing.is_crossed(index, lanes.crossed.axis, lanes.axis):
-            return None
-        return self._lane_stride(index), lanes.crossed.count
+        step = crossing.crossed_step(access, crossed.axis, lanes.axis)
+        return None if step is None else (self._lane_stride(access.index), crossed.count, step)
 
-    def _is_doubled(self, loop: Loop) -> bool:
-        """Whether the loop is printed: it stores each lane's value twice, side by side."""
-        lanes = self._lanes
-        store = None if lanes is None else crossing.doubled_store(loop, lanes.axis)
-        if lanes is None or store is None:
-            return False
-        self._axes[loop.axis] = self.emitter.i64(0)
+    def _store_twins(self, first: nodes.Store, second: nodes.Store) -> None:
+        assert self._lanes is not None
+        dtype, mask = first.buffer.dtype, self._lanes.mask
         for copy in self._copies():
-            place, value = (
-                self._pointer(store.buffer, store.index, copy),
-                self._get(store.value, copy),
-            )
-            memory.store_doubled(self.emitter, store.buffer.dtype, place, value, lanes.mask)
-        return True
+            place = self._pointer(first.buffer, first.index, copy)
+            twins = self._get(first.value, copy), self._get(second.value, copy)
+            memory.store_twins(self.emitter, dtype, place, twins, mask)
 
     def _is_row_buffer(self, buffer: Buffer, index: Index) -> bool:
         """Scratch that one loop walks from its start: it has room for whole vectors, unused lanes

@@ -2,7 +2,8 @@
 step the vectors of one row of the right operand times one element of the left for each row (Goto
 and van de Geijn, Anatomy of High-Performance Matrix Multiplication, section 5). Steps go by in
 blocks, so that a strip of the right operand stays in L1 while all rows multiply with it; the sums
-of a block are added to the result, which makes them more exact as well."""
+of a block are added to the result, which makes them more exact as well. Of bf16 a step is a pair:
+two elements of a row or column, one behind the other, are multiplied and added up at once."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ FEWER = 3  # times: the next size of tiles, where the number of rows is not know
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """f32 in memory: `down` elements from a row to the next, `across` from a column to the next."""
+    """f32, or pairs of bf16, in memory: `down` of them from a row to the next, `across` from a
+    column to the next."""
 
     start: Value
     down: Value
@@ -52,7 +54,7 @@ class Product:
     """result = left * right: `rows` by `columns`, each a sum of `steps`. The columns of `right` (in
     a strip, where there are `strips`) and of `result` lie side by side; the latter may have room
     for whole vectors of them. `is_first`: whether `result` is to be written, not added to; None:
-    it is."""
+    it is. `is_paired`: both operands are pairs of bf16."""
 
     left: Matrix
     right: Matrix
@@ -61,6 +63,7 @@ class Product:
     columns: Value
     steps: Value
     has_room: bool
+    is_paired: bool
     strips: Strips | None = None
     is_first: Value | None = None
 
@@ -165,17 +168,21 @@ class _Tile:
 
         def step(number: Value, sums: Sequence[Value]) -> Sequence[Value]:
             place = _times(e, number, product.right.down)
+            kind = DType.I32 if product.is_paired else F32
             vectors = [
-                memory.load(e, F32, self._vector(e, right, place, k), 1, self._of(k, mask_of_right))
+                memory.load(
+                    e, kind, self._vector(e, right, place, k), 1, self._of(k, mask_of_right)
+                )
                 for k in range(self.vectors)
             ]
             added = []
             for k in range(self.rows):
                 offset = _times(e, e.i64(k), product.left.down)
                 place = _sum(e, offset, _times(e, number, product.left.across))
-                one = memory.load(e, F32, _moved(e, left, place), 0, None)
+                one = _everywhere(e, _moved(e, left, place), product.is_paired)
                 sums_of_row = sums[k * self.vectors : (k + 1) * self.vectors]
-                added += [e.fma(one, v, total) for v, total in zip(vectors, sums_of_row)]
+                add = e.add_products if product.is_paired else e.fma
+                added += [add(one, v, total) for v, total in zip(vectors, sums_of_row)]
             return added
 
         sums = [zero] * (self.rows * self.vectors)
@@ -199,6 +206,12 @@ class _Tile:
 
     def _of(self, vector: int, mask: Value | None) -> Value | None:
         return mask if vector == self.vectors - 1 else None
+
+
+def _everywhere(e: Emitter, place: Value, is_paired: bool) -> Value:
+    if not is_paired:
+        return memory.load(e, F32, place, 0, None)
+    return e.splat(e.define("i32", f"load i32, {place}, align {DType.BF16.bytes}"))
 
 
 Pieces = list[tuple[Value, Value, int]]

@@ -1,0 +1,146 @@
+"""Products of bf16 on processors: two steps at once, by the processor's instruction or without."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from hemstitch.ir.graph import Op
+from hemstitch.kernel.blocked import TileProduct, blocked
+from hemstitch.kernel.nodes import Loop, statements
+from hemstitch.kernel.printer import show
+from hemstitch.kernel.verify import verify
+from hemstitch.runtime import interpret, jit
+from tests.compiled import Simulation, assert_close, plan_for, plans_of
+from tests.fusion.test_cpu_products import ALWAYS, CPU, assert_as_exact, steps_of, zeros
+
+pytestmark = pytest.mark.usefixtures("kernels_multiply")
+
+BF16 = torch.bfloat16
+
+
+def linear(x, weight, bias):
+    return F.gelu(F.linear(x, weight, bias))
+
+
+def of_any_order(a, b):
+    return torch.relu(a @ b)
+
+
+def tiles(kernel):
+    loops = (s for s in statements(kernel) if isinstance(s, Loop))
+    return [tile for tile in map(TileProduct.of, loops) if tile is not None]
+
+
+def arguments(*shapes, seed=0):
+    torch.manual_seed(seed)
+    return [torch.randn(shape, dtype=BF16) for shape in shapes]
+
+
+@pytest.fixture(params=["as the host", "in f32"])
+def instructions(request, monkeypatch):
+    """That of the processor, and what stands for it where there is none."""
+    if request.param == "in f32":
+        target = replace(jit.host_target(), has_bf16=False)
+        monkeypatch.setattr(jit, "host_target", lambda: target)
+
+
+def test_pairs_as_kernel_ir(golden):
+    (step,) = steps_of(linear, *(zeros(*s, dtype=BF16) for s in ((40, 64), (48, 64), (48,))))
+    kernel = blocked(step.stitched.kernel, 2)
+    verify(kernel)
+    golden(show(kernel) + "\n")
+
+
+@pytest.mark.parametrize(("steps", "together"), [(64, 2), (63, 1), (2, 2)])
+def test_an_odd_step_is_multiplied_in_f32_as_all_are(steps, together):
+    x, y = zeros(20, steps, dtype=BF16), zeros(steps, 40, dtype=BF16)
+    (step,) = steps_of(of_any_order, x, y, machine=ALWAYS)
+    (tile,) = tiles(blocked(step.stitched.kernel, 2))
+    assert tile.together == together
+
+
+def test_other_half_types_are_multiplied_in_f32():
+    x, y = zeros(20, 64, dtype=torch.float16), zeros(64, 40, dtype=torch.float16)
+    (step,) = steps_of(of_any_order, x, y, machine=ALWAYS)
+    (tile,) = tiles(blocked(step.stitched.kernel, 2))
+    assert tile.together == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "steps", "columns"), [(40, 64, 48), (7, 34, 5), (33, 800, 70), (2, 2, 3)]
+)
+def test_pairs_mean_what_the_graph_means(rows, steps, columns):
+    """In the interpreter, which knows nothing of pairs."""
+    given = arguments((rows, steps), (columns, steps), (columns,))
+    ((graph, _),) = plans_of(linear, given, CPU)
+    plan, changed = plan_for(graph, ALWAYS), []
+    for step in plan.steps:
+        kernel = blocked(step.stitched.kernel, 2)
+        verify(kernel)
+        changed.append(replace(step, stitched=replace(step.stitched, kernel=kernel)))
+    found = Simulation({}, CPU.threads, order=(1, 0)).run(
+        graph, replace(plan, steps=tuple(changed)), given
+    )
+    assert_close(found, interpret.run(graph, given, precise=True), 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("rows", "steps", "columns"),
+    [(40, 64, 48), (7, 34, 5), (33, 800, 70), (2, 2, 3), (100, 1538, 33), (64, 96, 2000)],
+)
+def test_operands_of_any_size_and_order(instructions, rows, steps, columns):
+    x, y = arguments((rows, steps), (steps, columns))
+    assert_as_exact(of_any_order, x, y)
+    assert_as_exact(lambda a, b: of_any_order(a, b.t()), x, y.t().contiguous())
+    assert_as_exact(lambda a, b: of_any_order(a.t(), b), x.t().contiguous(), y)
+    wide, long = arguments((rows, 2 * steps + 1), (2 * steps, columns))
+    assert_as_exact(lambda a, b: of_any_order(a[:, 1 : steps + 1], b[::2]), wide, long)
+    assert_as_exact(lambda a, b: of_any_order(a[:, 1::2], b[:steps]), wide, long)
+
+
+def test_operands_that_are_computed(instructions):
+    x, y = arguments((40, 64), (64, 48))
+    assert_as_exact(lambda a, b: of_any_order(a.sigmoid(), b * 2), x, y)
+    assert_as_exact(lambda a, b: of_any_order(a.softmax(-1), b.exp()), x, y)
+
+
+def test_weights_of_autocast_are_rounded_where_they_are_packed(instructions):
+    torch.manual_seed(0)
+    layer, x = torch.nn.Linear(64, 48), torch.randn(40, 64)
+
+    def run(function):
+        with torch.no_grad(), torch.autocast("cpu", BF16):
+            return function(x)
+
+    torch._dynamo.reset()
+    found = run(torch.compile(layer, backend="hemstitch", options={"strict": True}))
+    torch.testing.assert_close(found, run(layer), rtol=2e-2, atol=1e-2)
+
+
+def test_infinities_and_nans_are_eagers(instructions):
+    x, y = arguments((20, 16), (16, 19))
+    x[1, 2], x[3, 4], y[5, 18] = float("inf"), float("nan"), -float("inf")
+    assert torch.equal(
+        torch.compile(of_any_order, backend="hemstitch")(x, y).isnan(), of_any_order(x, y).isnan()
+    )
+
+
+def test_one_kernel_has_only_so_many_products():
+    """Rounded sums of bf16 cannot become one product, and would otherwise all be in one."""
+
+    def gradient(x, *weights):
+        total = x @ weights[0]
+        for weight in weights[1:]:
+            total = total + x @ weight
+        return total
+
+    given = [zeros(40, 64, dtype=BF16), *(zeros(64, 48, dtype=BF16) for _ in range(40))]
+    steps = steps_of(gradient, *given, machine=ALWAYS)
+    groups = [group for step in steps for group in step.groups]
+    counts = [sum(node.op is Op.DOT for node in group.members) for group in groups]
+    assert sum(counts) == 40
+    assert max(counts) == 16
