@@ -1,7 +1,8 @@
 """Whole models: a training step (forward, loss, backward) by eager PyTorch, Inductor, XLA and
 Hemstitch. Takes the models of `benchmarks.models`, prints a table.
 
-python -m benchmarks.training [--only bert,vit] [--autotune] [--rivals PYTHON] [--json FILE]
+python -m benchmarks.training [--only bert,vit] [--autotune] [--autocast] [--rivals PYTHON]
+                              [--json FILE]
 python -m benchmarks.training --json FILE --table      its numbers into docs/performance.md
 
 Each way has a process of its own, and all take turns: `ms` is the median of nine rounds, `eager /`

@@ -39,15 +39,30 @@ class Prepared:
     counts: Callable[[], dict[str, float]] = dict
 
 
-def made(name: str, size: Size, training: bool, dropout: float = DROPOUT) -> Made:
-    """The same numbers each time."""
+class Autocast(nn.Module):
+    """A model under bf16 autocast."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, **arguments: Any) -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.model(**arguments)
+
+
+def made(
+    name: str, size: Size, training: bool, dropout: float = DROPOUT, *, autocast: bool = False
+) -> Made:
+    """The same numbers each time. `autocast`: to bf16."""
     torch.manual_seed(0)
     workload = ANSWERING[name]
     model, batch = Training(workload, size, dropout), workload.inputs(size)
+    cast = Autocast if autocast else lambda each: each
     if training:
-        return Made(model.train(), {"batch": batch}, training)
+        return Made(cast(model.train()), {"batch": batch}, training)
     given = {name: value for name, value in batch.items() if not name.startswith("label")}
-    return Made(model.model.eval(), given, training)
+    return Made(cast(model.model.eval()), given, training)
 
 
 def operations(made: Made) -> int:

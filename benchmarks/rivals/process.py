@@ -13,12 +13,12 @@ import importlib
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 
 from benchmarks.gpu.worker import READY, Job, Line
-from benchmarks.models import Size
 from benchmarks.rivals import compilers, memory, problem
 from benchmarks.rivals.problem import Made, Prepared
 
@@ -41,17 +41,18 @@ def run(job: Job) -> Iterator[Line]:
 
 
 def _measured_once(job: Job, prepare: Prepare) -> tuple[Line, Callable[[], object]]:
-    name, training, unanswered = job["model"], job["training"], job["unanswered"]
-    off = _distance(name, "tiny", training, unanswered, prepare)
+    training, unanswered = job["training"], job["unanswered"]
+    make = partial(problem.made, job["model"], training=training, autocast=job["autocast"])
+    off = _distance(partial(make, "tiny", dropout=0.0), unanswered, prepare)
     torch._dynamo.reset()
     before = memory.resident()
-    made = problem.made(name, job["size"], training)
+    made = make(job["size"])
     start = time.perf_counter()
     prepared = prepare(made)
     result = prepared.step()
     first = time.perf_counter() - start
     if not training:  # without dropout, this size compares too
-        exact = compilers.prepare(problem.made(name, job["size"], training))
+        exact = compilers.prepare(make(job["size"]))
         off = max(off, _apart(prepared.results(result), exact, unanswered))
         del exact
     del result, made
@@ -65,12 +66,10 @@ def _measured_once(job: Job, prepare: Prepare) -> tuple[Line, Callable[[], objec
     return found | prepared.counts(), prepared.step
 
 
-def _distance(
-    name: str, size: Size, training: bool, unanswered: list[str], prepare: Prepare
-) -> float:
-    """From eager's results, without dropout."""
-    exact = compilers.prepare(problem.made(name, size, training, dropout=0.0))
-    prepared = prepare(problem.made(name, size, training, dropout=0.0))
+def _distance(make: Callable[[], problem.Made], unanswered: list[str], prepare: Prepare) -> float:
+    """From eager's results."""
+    exact = compilers.prepare(make())
+    prepared = prepare(make())
     return _apart(prepared.results(prepared.step()), exact, unanswered)
 
 

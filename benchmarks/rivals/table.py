@@ -131,7 +131,12 @@ def record(
     about = {**earlier, **machine.describe()} | versions(
         setting.python, _packages(WAYS[setting.training])
     )
-    what = {"training": setting.training, "size": setting.size, "threads": setting.threads}
+    what = {
+        "training": setting.training,
+        "autocast": setting.autocast,
+        "size": setting.size,
+        "threads": setting.threads,
+    }
     return {"machine": about, **what, "lines": [asdict(line) for line in lines]}
 
 
@@ -169,6 +174,7 @@ def parse(kind: str, description: str | None) -> argparse.Namespace:
     parser.add_argument("--only", default=names, metavar="NAMES")
     parser.add_argument("--size", choices=("tiny", "large"), default="large")
     parser.add_argument("--autotune", action="store_true", help="Inductor's max-autotune as well")
+    parser.add_argument("--autocast", action="store_true", help="to bf16, beside PyTorch's ways")
     parser.add_argument("--rivals", default=sys.executable, metavar="PYTHON", help="that has them")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--json", type=Path, metavar="FILE", help="its other models stay in it")
@@ -176,9 +182,11 @@ def parse(kind: str, description: str | None) -> argparse.Namespace:
     return parser.parse_args()
 
 
-def ways_of(training: bool, autotune: bool, python: str) -> dict[str, Way]:
-    """Without those whose packages are not there, which is said."""
+def ways_of(training: bool, autotune: bool, python: str, autocast: bool = False) -> dict[str, Way]:
+    """Without those whose packages are not there, which is said. Only PyTorch has `autocast`."""
     chosen = {name: way for name, way in WAYS[training].items() if name != AUTOTUNE or autotune}
+    if autocast:
+        chosen = {name: way for name, way in chosen.items() if not way.packages}
     there = versions(python, _packages(chosen))
     for name, way in list(chosen.items()):
         if gone := [package for package in way.packages if package not in there]:
@@ -190,12 +198,13 @@ def ways_of(training: bool, autotune: bool, python: str) -> dict[str, Way]:
 def counted(line: Measured, setting: Setting) -> Measured:
     """With what Hemstitch's kernels are, where it was measured."""
     if OURS in line.once:
-        made = problem.made(line.model, setting.size, setting.training)
+        made = problem.made(line.model, setting.size, setting.training, autocast=setting.autocast)
         line.once[OURS] |= ours.counts(made)
-        line.once[OURS] |= {
-            OPERATIONS: problem.operations(made),
-            RATE: ours.operations_per_second(),
-        }
+        if not setting.autocast:  # the rate is that of f32
+            line.once[OURS] |= {
+                OPERATIONS: problem.operations(made),
+                RATE: ours.operations_per_second(),
+            }
     return line
 
 
@@ -206,7 +215,9 @@ def page(kind: str, path: Path) -> None:
     text = [_joined(HEADING), _joined("---" for _ in HEADING)]
     text += [_joined(row) for line in lines for row in rows(line)]
     text += ["", *(f"- {each}" for each in summary(lines, list(ways))), "", conditions(path)]
-    start, end = f"<!-- {kind}: made by benchmarks/{kind}.py -->", f"<!-- end of {kind} -->"
+    is_cast = json.loads(path.read_text(encoding="utf-8")).get("autocast")
+    name = f"{kind} under autocast" if is_cast else kind
+    start, end = f"<!-- {name}: made by benchmarks/{kind}.py -->", f"<!-- end of {name} -->"
     PAGE.write_text(insert(PAGE.read_text("utf-8"), text, start, end), encoding="utf-8")
 
 
@@ -226,8 +237,11 @@ def main(kind: str, description: str | None) -> None:
         page(kind, arguments.json)
         return
     training, threads = kind == "training", torch.get_num_threads()
-    setting = Setting(training, arguments.size, threads, arguments.rounds, arguments.rivals)
-    ways = ways_of(training, arguments.autotune, arguments.rivals)
+    setting = Setting(
+        *(training, arguments.size, threads, arguments.rounds),
+        *(arguments.rivals, arguments.autocast),
+    )
+    ways = ways_of(training, arguments.autotune, arguments.rivals, arguments.autocast)
     print(f"{kind}, {setting.size}, {threads} threads\n")
     print(_joined(HEADING), _joined("---" for _ in HEADING), sep="\n", flush=True)
     names = arguments.only.split(",")

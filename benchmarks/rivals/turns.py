@@ -30,6 +30,7 @@ class Setting:
     threads: int
     rounds: int
     python: str = sys.executable
+    autocast: bool = False  # to bf16
 
 
 @dataclass(slots=True)
@@ -88,7 +89,7 @@ def _worker(way: Way, setting: Setting, cache: Path) -> Worker:
 
 def _job(model: str, way: Way, setting: Setting) -> Line:
     what = {"training": setting.training, "size": setting.size, "threads": setting.threads}
-    return {"model": model, **what, **asdict(way)}
+    return {"model": model, "autocast": setting.autocast, **what, **asdict(way)}
 
 
 def _next(name: str, streams: dict[str, Iterator[Line]], found: Measured) -> Line:

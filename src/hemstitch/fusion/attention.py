@@ -6,6 +6,7 @@ library call with its operands, gives what each of its results is.
 
 The division comes after the product, whose columns are fewer than a row's weights (Dao et al. 2022,
 FlashAttention, section 3.1). A row that is masked as a whole gives zeros, as the library's does.
+Of bf16 the weights are rounded before they are multiplied, all else is f32, as in the library's.
 """
 
 from __future__ import annotations
@@ -93,9 +94,9 @@ class Attention:
         one = b.constant(1.0, F32, total.shape)
         total = b.make(Op.WHERE, b.make(Op.EQ, total, nothing), one, total)
         logsumexp = b.make(Op.ADD, top, b.make(Op.LOG, total))
-        mixed = b.dot(weights, v)
+        mixed = b.dot(b.cast(weights, v.type.dtype), v)
         share = b.broadcast(b.make(Op.RECIPROCAL, total), mixed.shape)
-        output = b.make(Op.MUL, mixed, share)
+        output = b.cast(b.make(Op.MUL, mixed, share), v.type.dtype)
         products = ((product, product), (mixed, output))
         return Part(output, b.reshape(logsumexp, total.shape[:3]), products)
 
@@ -103,7 +104,7 @@ class Attention:
         b, shape = self.builder, product.shape
         scores = b.make(Op.MUL, product, b.constant(self.scale, F32, shape))
         if self.mask is not None:
-            scores = b.make(Op.ADD, scores, b.broadcast(self.mask, shape))
+            scores = b.make(Op.ADD, scores, b.broadcast(b.cast(self.mask, F32), shape))
         if not self.is_causal:
             return scores
         row = b.make(Op.ADD, b.iota(shape, 2), b.constant(first, DType.I64, shape))
@@ -123,6 +124,8 @@ def attention_of(builder: Builder, call: LibraryCall, inputs: Sequence[Node]) ->
     q, k, v = (operands[name] for name in names[:3])
     if given.get("dropout", 0.0) != 0.0 or not all(map(_is_plain, operands.values())):
         return None
+    if not q.type.dtype is k.type.dtype is v.type.dtype:
+        return None
     if not (q.shape[:2] == k.shape[:2] == v.shape[:2]) or 1 in (*q.shape[2:], *k.shape[2:]):
         return None
     features, scale = q.shape[3], given.get("scale")
@@ -136,5 +139,5 @@ def attention_of(builder: Builder, call: LibraryCall, inputs: Sequence[Node]) ->
 
 
 def _is_plain(operand: Node) -> bool:
-    """f32, and not known to be empty."""
-    return operand.type.dtype is F32 and 0 not in operand.shape
+    """f32 or bf16, and not known to be empty."""
+    return operand.type.dtype in (F32, DType.BF16) and 0 not in operand.shape
