@@ -118,22 +118,28 @@ class TileProduct:
 
 def _tile_product(rows: Axis, strips: Axis | None, loop: Loop) -> TileProduct | None:
     match loop.body:
-        case (Contract(body=(Load() as left, Load() as right)) as contract, Store() as store):
+        case (
+            Contract(body=(Load() as left, Load() as right)) as contract,
+            Store() as store,
+        ) if contract.source is DType.F32:
             return TileProduct(rows, strips, loop.axis, contract, left, right, store)
         case (
             Contract(body=(Load() as left, Load() as right)) as contract,
             Contract(body=(Load() as second_left, Load() as second_right)),
             Let(op=Op.ADD),
             Store() as store,
-        ) if _follows(left, second_left) and _follows(right, second_right):
+        ) if (
+            contract.source is DType.BF16
+            and _follows(left, second_left)
+            and _follows(right, second_right)
+        ):
             return TileProduct(rows, strips, loop.axis, contract, left, right, store, together=2)
         case _:
             return None
 
 
 def _follows(first: Load, second: Load) -> bool:
-    is_bf16 = first.buffer.dtype is DType.BF16
-    return is_bf16 and first.buffer is second.buffer and first.index.shifted(1) == second.index
+    return first.buffer is second.buffer and first.index.shifted(1) == second.index
 
 
 Panels = Mapping[Buffer, Sequence[Nest]]  # operands that all tasks share, and what fills them
@@ -321,7 +327,7 @@ class _Blocks:
             return load
         name = f"{contract.name}_left"
         buffer, index = self._rows_of(name, axis.extent, axis, steps.dtype)
-        value, filled = _as(steps.dtype, contract.left, contract.source, needed)
+        value, filled = _cast_to(steps.dtype, contract.left, contract.source, needed)
         fill = Loop(axis, (*filled, Store(buffer, index, value)), lanes=True)
         is_alone = not operands_of(needed) and not _task_buffers(needed)
         (part.fills if is_alone else part.statements).append(fill)
@@ -366,7 +372,7 @@ class _Blocks:
             now: Mapping[Variable, Index] = {lanes: column, contract.axis: steps.number(which)}
             place = Rewriter(copies, lambda index: index.substitute(now))
             again = [place.statement(s) for s in needed]
-            return _as(steps.dtype, copies[contract.right], contract.source, again)
+            return _cast_to(steps.dtype, copies[contract.right], contract.source, again)
 
         if is_shared:
             self.shared[buffer] = panel.nests(element)
@@ -532,7 +538,9 @@ def _plain(needed: Sequence[Stmt], dtype: DType) -> Load | None:
             return None
 
 
-def _as(dtype: DType, name: str, source: DType, body: Sequence[Stmt]) -> tuple[str, Sequence[Stmt]]:
+def _cast_to(
+    dtype: DType, name: str, source: DType, body: Sequence[Stmt]
+) -> tuple[str, Sequence[Stmt]]:
     if source is dtype:
         return name, body
     wide = f"{name}_wide"

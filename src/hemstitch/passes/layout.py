@@ -266,9 +266,9 @@ def sum_of_neighbours(builder: Builder, node: Node) -> Node | None:
         before = _addends(rest) if rest.op is node.op else None
         for kept, first in (before, before[::-1]) if before else ():
             if (joined := _joined(builder, first, last)) is not None:
-                wide = _sum_of(node).type.dtype
-                total = builder.make(Op.ADD, builder.cast(kept, wide), builder.cast(joined, wide))
-                return builder.cast(total, node.type.dtype)
+                dtype = node.type.dtype
+                wide = (builder.cast(each, dtype.compute) for each in (kept, joined))
+                return builder.cast(builder.make(Op.ADD, *wide), dtype)
     return None
 
 
@@ -439,20 +439,15 @@ def _lies_inside(part: Range, length: Dim, size: Dim) -> bool:
     return isinstance(low, int) and low >= 0 and isinstance(above, int) and above >= 0
 
 
-def _sum_of(node: Node) -> Node:
-    """The sum that is rounded, or the node itself."""
-    return node.inputs[0] if node.op is Op.CAST else node
-
-
 def _addends(node: Node) -> tuple[Node, ...] | None:
     """Of a sum, or of one of a half type: computed in f32, and rounded."""
-    total = _sum_of(node)
-    if total.op is not Op.ADD or total is node:
-        return total.inputs if total.op is Op.ADD else None
-    narrow = node.type.dtype
-    is_half = narrow.compute is total.type.dtype and narrow is not total.type.dtype
-    casts = is_half and all(x.op is Op.CAST for x in total.inputs)
-    if not casts or any(x.inputs[0].type.dtype is not narrow for x in total.inputs):
+    if node.op is Op.ADD:
+        return node.inputs
+    if node.op is not Op.CAST or node.inputs[0].op is not Op.ADD:
+        return None
+    narrow, total = node.type.dtype, node.inputs[0]
+    are_narrow = (x.op is Op.CAST and x.inputs[0].type.dtype is narrow for x in total.inputs)
+    if narrow.compute is not total.type.dtype or not all(are_narrow):
         return None
     return tuple(x.inputs[0] for x in total.inputs)
 

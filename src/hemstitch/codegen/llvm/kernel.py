@@ -109,7 +109,8 @@ def print_kernel(
     calls: dict[Nest, _Call] = {}
     for phase in kernel.phases:
         for nest in phase.nests:
-            emitter = _emitter(target.lanes, declarations, target.has_avx512, target.has_bf16)
+            emitter = Emitter(target.lanes, target.has_avx512, target.has_bf16)
+            emitter.declarations = declarations
             printer = NestPrinter(emitter, layout, blocking.steps, streams)
             calls[nest] = _print_nest(nest, kernel.name, printer, texts)
     table = _Table(kernel, layout, calls)
@@ -131,13 +132,8 @@ def _define(name: str, parameters: str, body: str, result: str = "void") -> str:
     return f"define {scope}{result} @{name}({parameters}) #0 {{\nentry:\n{body}\n}}"
 
 
-def _emitter(
-    lanes: int,
-    declarations: dict[str, str],
-    has_avx512: bool = False,
-    has_bf16: bool = False,
-) -> Emitter:
-    e = Emitter(lanes, has_avx512, has_bf16)
+def _emitter(lanes: int, declarations: dict[str, str]) -> Emitter:
+    e = Emitter(lanes)
     e.declarations = declarations
     return e
 
