@@ -113,22 +113,23 @@ class _GraphCompiler:
 
     def _run(self, gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Function:
         """What cannot be compiled as a whole runs as torch traced it, after one warning."""
-        options = self.options
+        options, captured = self.options, None
         try:
             is_backward = self.kind == "backward"
             is_frozen = options.freeze and self.kind == "inference"
             frozen = frozen_arguments(gm) if is_frozen else ()
             private = self._private_results()
             begun = begin(gm, inputs, options, private, is_backward, frozen)
+            captured = begun.captured
             make = partial(self._finish, begun, gm, inputs)
             if not options.asynchronous:
                 return make()
-            return Deferred(AsTraced(gm, begun.captured), make, self.submit, options.strict)
+            return Deferred(AsTraced(gm, captured), make, self.submit, options.strict)
         except Exception as error:
             if options.strict:
                 raise
             warnings.warn(GraphWarning(error), stacklevel=2)
-            return AsTraced(gm)
+            return AsTraced(gm, captured)
 
     def _finish(self, begun: Begun, gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Function:
         compiled = finish(begun, self.options, plan_only=self.plan_only)

@@ -15,8 +15,8 @@ from hemstitch.runtime.returned import Result
 
 
 class AsTraced:
-    """Call with a list of arguments, like an `Executable`. `captured`: with it, what is kept for
-    backward has the strides that it was traced with, which a compiled backward relies on and
+    """Call with a list of arguments, like an `Executable`. `captured`: with it, results have the
+    strides that they were traced with, which a compiled backward and the program rely on and
     PyTorch's operations do not always keep to."""
 
     def __init__(self, traced: torch.fx.GraphModule, captured: Captured | None = None) -> None:
@@ -30,16 +30,16 @@ class AsTraced:
         results = [*self._traced(*given)]
         if self._captured is not None:
             symbols = bind_symbols(self._captured.graph, given)
-            for place, strides in _kept(self._captured):
+            for place, strides in _strided(self._captured):
                 steps = [evaluate(step, symbols) for step in strides]
                 results[place] = with_strides(results[place], steps)
         return results
 
 
-def _kept(captured: Captured) -> Iterator[tuple[int, tuple[Dim, ...]]]:
+def _strided(captured: Captured) -> Iterator[tuple[int, tuple[Dim, ...]]]:
     """Where among the results, with which strides. None for a tensor that is not strided."""
     for place, returned in enumerate(captured.returns):
         if isinstance(returned, Result):
             output = captured.graph.outputs[returned.index]
-            if output.may_share and output.strides:
+            if output.strides:
                 yield place, output.strides

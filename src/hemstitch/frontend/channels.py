@@ -87,7 +87,9 @@ class _Rearranged:
             return
         if is_returned and not _images(node):
             return
-        before, value = value_of(node), value_of_call(node, _function(node))
+        if node.target in (aten.view.default, aten._unsafe_view.default):
+            node.target = aten.reshape.default  # kernels look at no strides; these refuse some
+        before, value = value_of(node), value_of_call(node)
         if _strides(value) == _strides(before):
             return
         node.meta["val"] = value
@@ -111,12 +113,6 @@ class _Rearranged:
         made.meta = {key: source.meta[key] for key in ("stack_trace",) if key in source.meta}
         made.meta["val"] = value_of_call(made)
         return made
-
-
-def _function(node: Node) -> Any:
-    """Kernels look at no strides; these views refuse some."""
-    is_strict = node.target in (aten.view.default, aten._unsafe_view.default)
-    return aten.reshape.default if is_strict else node.target
 
 
 def _images(node: Node) -> list[Node]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -11,13 +10,12 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
 
-def value_of_call(node: torch.fx.Node, function: Callable[..., Any] | None = None) -> Any:
-    """`function`: in place of what it calls."""
+def value_of_call(node: torch.fx.Node) -> Any:
     arguments, keywords = torch.fx.node.map_arg(
         (node.args, node.kwargs), lambda source: source.meta["val"]
     )
     with fake_mode((arguments, keywords)):
-        return (function or node.target)(*arguments, **keywords)  # type: ignore[operator]
+        return node.target(*arguments, **keywords)  # type: ignore[operator]
 
 
 def fake_mode(values: object) -> AbstractContextManager[object]:
