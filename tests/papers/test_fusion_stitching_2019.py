@@ -133,9 +133,9 @@ def test_F1_7_heuristics_bound_the_space(measured, monkeypatch):
     attempt = Trials._attempt
     tried: list[int] = []
 
-    def counting(self, group):
+    def counting(self, group, *known):
         tried.append(len(group.members))
-        return attempt(self, group)
+        return attempt(self, group, *known)
 
     monkeypatch.setattr(Trials, "_attempt", counting)
     function, hidden = bert_layer()

@@ -54,7 +54,7 @@ class Clustering:
         own = (self._inside, self._cycle, self._conservative, self._products)
         self.checks = (_library, _size, *own, *more)
         self.refusals: dict[tuple[Cluster, Cluster], Refusal] = {}
-        self.attempts: dict[tuple[Vertex, ...], Refusal | None] = {}
+        self.lasting: dict[Cluster, dict[Cluster, Refusal]] = {}  # of pairs, either way round
         self._bytes_read: dict[Cluster, int] = {}
         self._counts: dict[Cluster, int] = {}
         self.unstitchable: dict[Cluster, Refusal] = {}  # not one kernel even alone
@@ -82,6 +82,8 @@ class Clustering:
         refusal = self._refusal(first, second, trust)
         if refusal is not None:
             self.refusals[first, second] = refusal
+            if refusal.lasts:
+                self._keep_apart(first, second, refusal)
             return False
         self._merge(first, second)
         return True
@@ -94,16 +96,22 @@ class Clustering:
                 return refusal
         if trust or self._is_plain(first, second):
             return None
-        return self._attempt(self._together(first, second))
+        known = self.lasting.get(first, {}).get(second)
+        return known or self._attempt(self._together(first, second))
 
     def _cycle(self, first: Cluster, second: Cluster) -> Refusal | None:
         if is_cycle(first, second):
             return Refusal("cycle", "something between the two must run in between")
         return None
 
-    def _inside(self, first: Cluster, second: Cluster) -> Refusal | None:
+    def may_meet(self, first: Vertex, second: Vertex) -> bool:
+        """Whether two vertices that are apart can become one cluster at all."""
         whole = self.inside.cluster_of if self.inside else {}
-        if whole.get(first.vertices[0]) is not whole.get(second.vertices[0]):
+        is_apart = self.cluster_of[first] is not self.cluster_of[second]
+        return is_apart and whole.get(first) is whole.get(second)
+
+    def _inside(self, first: Cluster, second: Cluster) -> Refusal | None:
+        if not self.may_meet(first.vertices[0], second.vertices[0]):
             return Refusal("inside", "another clustering has them apart")
         return None
 
@@ -133,11 +141,7 @@ class Clustering:
         return self._attempt(cluster.vertices)
 
     def _attempt(self, vertices: Sequence[Vertex]) -> Refusal | None:
-        """Kept, since a cluster that was merged is looked at again when all are."""
-        key = tuple(vertices)
-        if key not in self.attempts:
-            self.attempts[key] = self.trials.refusal(self.work.group(vertices))
-        return self.attempts[key]
+        return self.trials.refusal(self.work.group(vertices))
 
     def _is_plain(self, first: Cluster, second: Cluster) -> bool:
         """One elementwise node that reads values of its own shape, or things in memory, and none
@@ -160,7 +164,15 @@ class Clustering:
 
     def _merge(self, first: Cluster, second: Cluster) -> None:
         vertices = self._together(first, second)
-        self.cluster_of |= dict.fromkeys(vertices, merge(first, second, list(vertices)))
+        merged = merge(first, second, list(vertices))
+        self.cluster_of |= dict.fromkeys(vertices, merged)
+        for part in (first, second):
+            for other, refusal in self.lasting.get(part, {}).items():
+                self._keep_apart(merged, other, refusal)
+
+    def _keep_apart(self, first: Cluster, second: Cluster, refusal: Refusal) -> None:
+        self.lasting.setdefault(first, {})[second] = refusal
+        self.lasting.setdefault(second, {})[first] = refusal
 
     def fall_apart(self) -> None:
         """What cannot be stitched becomes what it was merged of, down to what can."""

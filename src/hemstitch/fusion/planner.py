@@ -60,6 +60,18 @@ def _with_products(graph: Graph, trials: Trials, options: Options) -> Clustering
 def _clustered(
     graph: Graph, trials: Trials, options: Options, obstacles: frozenset[Node] = frozenset()
 ) -> Clustering:
+    merged, obstacles = _merged(graph, trials, options, obstacles)
+    found = without_loss(_with_remade(merged))
+    if options.planner == "conservative":
+        return found
+    cautious = replace(options, planner="conservative")
+    other, _ = _merged(graph, trials, cautious, obstacles)
+    return no_worse(found, other, options.pack)
+
+
+def _merged(
+    graph: Graph, trials: Trials, options: Options, obstacles: frozenset[Node]
+) -> tuple[Clustering, frozenset[Node]]:
     """Once more where a node alone cannot look through a reshape that then gets memory."""
     while True:
         work = Work(graph, demands(graph, obstacles))
@@ -70,19 +82,8 @@ def _clustered(
             clustering = searched(clustering, METHODS[options.planner], options.pack)
         more = clustering.obstacles() - obstacles
         if not more:
-            improved = without_loss(_with_remade(clustering))
-            return _no_worse_than_conservative(improved, options, obstacles)
+            return clustering, obstacles
         obstacles |= more
-
-
-def _no_worse_than_conservative(
-    clustering: Clustering, options: Options, obstacles: frozenset[Node]
-) -> Clustering:
-    if options.planner == "conservative":
-        return clustering
-    cautious = replace(options, planner="conservative")
-    other = _clustered(clustering.work.graph, clustering.trials, cautious, obstacles)
-    return no_worse(clustering, other, options.pack)
 
 
 def _with_remade(clustering: Clustering) -> Clustering:

@@ -56,6 +56,7 @@ class Work:
             for node in nodes:
                 self.readers.setdefault(node, []).append(vertex)
         self._bytes: dict[Node, int] = {}
+        self._groups: dict[tuple[Vertex, ...], Group] = {}
         self.edges = list(dict.fromkeys(self._orders(graph, demands)))
         self.unit_of = self._units(demands)
 
@@ -112,7 +113,14 @@ class Work:
     # --- groups
 
     def group(self, vertices: Sequence[Vertex]) -> Group:
-        """What the kernel of these vertices computes, reads and writes."""
+        """What the kernel of these vertices computes, reads and writes; for the same ones the same
+        object, since they are asked for again and again."""
+        key = tuple(vertices)
+        if key not in self._groups:
+            self._groups[key] = self._group(key)
+        return self._groups[key]
+
+    def _group(self, vertices: tuple[Vertex, ...]) -> Group:
         inside = set(vertices)
         own = [v for v in vertices if isinstance(v, Node)]
         writes = [v for v in vertices if isinstance(v, Write)]

@@ -82,7 +82,7 @@ class Index:
         return self if offset == 0 else Index(self.terms, self.constant + offset)
 
     def coefficient(self, variable: Variable) -> Dim:
-        return dict(self.terms).get(variable, 0)
+        return next((factor for known, factor in self.terms if known == variable), 0)
 
     def substitute(self, values: Mapping[Variable, Index]) -> Index:
         if values.keys().isdisjoint(variable for variable, _ in self.terms):

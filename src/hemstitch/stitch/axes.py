@@ -292,7 +292,8 @@ class Unification:
         for slots in self._all_slots():
             atoms = self._atoms(slots)
             if len(set(atoms)) != len(atoms):
-                raise Refused("axes", "one value is read along two axes at once (y + y.T)")
+                why = "one value is read along two axes at once (y + y.T)"
+                raise Refused("axes", why, lasts=True)
 
     def _domain(self, slots: Slots) -> Domain:
         indices: list[Index] = []

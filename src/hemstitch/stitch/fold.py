@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
-from hemstitch.ir.dims import product
-from hemstitch.kernel.index import Axis, Index, at, ordered
+from hemstitch.ir.dims import Dim, product
+from hemstitch.kernel.index import Axis, Index, Variable, ordered
 from hemstitch.stitch.refusal import Refused
 
 
@@ -44,35 +44,21 @@ def fold(
     domain (loops of a root, what it reduces) has both or neither."""
     merged: dict[Axis, tuple[Axis, ...]] = {}
     current = dict.fromkeys(axes)
-    addresses, domains = list(dict.fromkeys(addresses)), list(dict.fromkeys(domains))
+    steps = [dict(address.terms) for address in dict.fromkeys(addresses)]
+    loops = {axis: frozenset(n for n, d in enumerate(domains) if axis in d) for axis in current}
     while True:
-        pair = next(
-            (
-                (a, b)
-                for a, b in permutations(current, 2)
-                if _walks_as_one(a, b, addresses, domains)
-            ),
-            None,
-        )
+        pairs = ((a, b) for a, b in permutations(current, 2) if loops[a] == loops[b])
+        pair = next(((a, b) for a, b in pairs if _walks_as_one(a, b, steps)), None)
         if pair is None:
             return Folding(merged)
         a, b = pair
         parts = (*merged.pop(a, (a,)), *merged.pop(b, (b,)))
         axis = Axis("".join(part.name for part in parts), product(part.extent for part in parts))
-        merged[axis] = parts
-        addresses = [_replace(address, a, b, axis) for address in addresses]
-        domains = [domain - {a, b} | {axis} if a in domain else domain for domain in domains]
+        merged[axis], loops[axis] = parts, loops[a]
+        for step in steps:
+            step[axis] = step.get(b, 0)
         current = dict.fromkeys(axis if x is a else x for x in current if x is not b)
 
 
-def _walks_as_one(
-    a: Axis, b: Axis, addresses: Sequence[Index], domains: Sequence[frozenset[Axis]]
-) -> bool:
-    if any((a in domain) != (b in domain) for domain in domains):
-        return False
-    return all(i.coefficient(a) == i.coefficient(b) * b.extent for i in addresses)
-
-
-def _replace(index: Index, a: Axis, b: Axis, axis: Axis) -> Index:
-    kept = tuple(term for term in index.terms if term[0] not in (a, b))
-    return Index(kept, index.constant) + at(axis).scaled(index.coefficient(b))
+def _walks_as_one(a: Axis, b: Axis, steps: Sequence[Mapping[Variable, Dim]]) -> bool:
+    return all(step.get(a, 0) == step.get(b, 0) * b.extent for step in steps)

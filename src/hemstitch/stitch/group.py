@@ -74,9 +74,11 @@ class Write:
         return self.value.inputs if is_own and not self.tensor.is_copy else (self.value,)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Group:
-    """`members` in topological order: elementwise, gather, reduction, scan and product nodes, no
+    """What one kernel is to do; identity is equality.
+
+    `members` in topological order: elementwise, gather, reduction, scan and product nodes, no
     views.
 
     Whatever else they read is in memory (`reads`), a view of something, or made inline. `remade`:
@@ -235,6 +237,9 @@ def factors(indices: Indices, step: Index) -> tuple[Indices, Indices]:
 
 def leaf_below(group: Group, node: Node) -> tuple[Tensor, tuple[Dim, ...], Dim] | None:
     """`node` as strides and offset over a tensor in memory, where it is no more than that."""
+    if node in group.reads:
+        tensor = group.reads[node]
+        return tensor, tensor.strides, 0
     base = node
     while base.op in BENDING and base not in group.reads:
         base = base.inputs[0]

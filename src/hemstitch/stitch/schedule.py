@@ -21,8 +21,6 @@ from hemstitch.stitch.group import (
     Root,
     Write,
     is_scatter_root,
-    reductions_below,
-    reductions_of,
     roots,
 )
 from hemstitch.stitch.machine import Machine
@@ -109,8 +107,7 @@ def schedule(group: Group, machine: Machine) -> Schedule:
     by_root = {shape.root: shape for shape in shapes}
     root_of = {root.reduction: root for root in found if root.reduction is not None}
     partial = {n for n, r in root_of.items() if _is_partial(by_root[r], mappings[nest_of[r]])}
-    members, reductions = frozenset(group.members), reductions_of(group)
-    below = {root: reductions_below(root.values, members, reductions) for root in found}
+    below = {root: by_root[root].needs for root in found}
     once = {root: mappings[nest] for root, nest in nest_of.items() if mappings[nest].once}
     follows = {n: m for n, m in group.follows.items() if {root_of[n], root_of[m]} <= once.keys()}
     readers = {
@@ -204,7 +201,7 @@ def _delay_atomic(mappings: Sequence[Mapping], places: dict[Root, Place]) -> Non
 
 def _places(
     found: Sequence[Root],
-    below: MappingOf[Root, set[Node]],
+    below: MappingOf[Root, frozenset[Node]],
     nest_of: MappingOf[Root, int],
     partial: set[Node],
     combined: frozenset[Node],

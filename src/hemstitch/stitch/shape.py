@@ -3,7 +3,7 @@ and how such loops are laid over tasks and lanes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -87,7 +87,8 @@ def shapes_of(
     """The roots' shapes over folded axes, and that folding."""
     domains = [domain_of(root, unification) for root in roots]
     members, reductions = frozenset(group.members), reductions_of(group)
-    touched = [_touched(group, root, unification, members, reductions) for root in roots]
+    known: dict[Indices, Indices] = {}
+    touched = [_touched(group, root, unification, members, reductions, known) for root in roots]
     loops = [frozenset(domain.axes) for domain in domains]
     reduced = [_reduced(root, axes, unification) for root, axes in zip(roots, loops)]
     products = [unification.contracted[node] for touch in touched for node in touch.products]
@@ -186,25 +187,28 @@ def _touched(
     unification: Unification,
     members: frozenset[Node],
     reductions: frozenset[Node],
+    known: dict[Indices, Indices],
 ) -> _Touched:
-    """What one root needs."""
+    """What one root needs. `known`: the one object that stands for all equal indices, since theirs
+    is most of the time that this takes."""
     domain, contracted = domain_of(root, unification), unification.contracted
     found = _own(root, domain)
     products: dict[Node, None] = {}
     ahead: dict[Node, None] = {}
     flops = 1
-    seen: set[tuple[Node, Indices]] = set()
+    seen: set[tuple[Node, int]] = set()
     along = root.values if is_scatter_root(root) else (root.value,)
-    work = [(node, domain.indices) for node in along]
+    start = known.setdefault(domain.indices, domain.indices)
+    work = [(node, start) for node in along]
     for product in group.along & {root.reduction}:
         products[product] = None
         flops += OPS[Op.DOT].flops * group.hint(product.shape[-1])
-        work.append(right_operand(product, unification))
+        work.extend(_interned([right_operand(product, unification)], start, known))
     while work:
         node, indices = work.pop()
-        if (node, indices) in seen:
+        if (node, id(indices)) in seen:
             continue
-        seen.add((node, indices))
+        seen.add((node, id(indices)))
         leaf = leaf_below(group, node)
         if leaf is not None:
             tensor, strides, _ = leaf
@@ -218,7 +222,7 @@ def _touched(
         elif node in members or node.op in INLINE:
             flops += OPS[node.op].flops
         if node not in reductions:
-            work.extend(operands(node, indices, contracted))
+            work.extend(_interned(operands(node, indices, contracted), indices, known))
         elif is_scan(node.op) and indices != unification.domain[node].indices:
             ahead[node] = None
     return _Touched(
@@ -228,6 +232,14 @@ def _touched(
         flops,
         frozenset(ahead),
     )
+
+
+def _interned(
+    places: Iterable[tuple[Node, Indices]], last: Indices, known: dict[Indices, Indices]
+) -> Iterator[tuple[Node, Indices]]:
+    """`last`: in most cases they are these, and known."""
+    for node, indices in places:
+        yield node, indices if indices is last else known.setdefault(indices, indices)
 
 
 def _positions(node: Node, indices: Indices) -> Indices:

@@ -11,7 +11,7 @@ from hemstitch.stitch.begin import with_begins
 from hemstitch.stitch.buffers import Buffers
 from hemstitch.stitch.combine import combining_nest
 from hemstitch.stitch.group import Group, Tensor
-from hemstitch.stitch.identity import identity
+from hemstitch.stitch.identity import Identity, identity
 from hemstitch.stitch.machine import Machine
 from hemstitch.stitch.nest import NestBuilder
 from hemstitch.stitch.online import walked_once
@@ -37,19 +37,25 @@ class Stitched:
         return frozenset(b for b, t in pairs if t.is_argument and b.role is Role.OUTPUT)
 
 
-def stitch(groups: Sequence[Group], machine: Machine, name: str) -> Stitched:
+def stitch(
+    groups: Sequence[Group], machine: Machine, name: str, found: Identity | None = None
+) -> Stitched:
     """One kernel for groups that need nothing of each other (AStitch's independent scheme).
+    `found`: what they are, if that is known.
 
     Raises Refused, with the reason, where a group cannot be one kernel.
     """
     written = frozenset(write.tensor for group in groups for write in group.writes)
-    found = identity(groups, machine.alignment)
+    found = found or identity(groups, machine.alignment)
     places = dict(zip(found.tensors, found.places))
     buffers = Buffers(written, places, machine.l2_bytes // 2, machine.sums_in_double)
     phases: list[list[Nest]] = []
     for whole in groups:
         group = walked_once(whole) if machine.keeps_rows_in_registers else whole
         scheduled = schedule(group, machine)
+        if scheduled.phases > 1 and not machine.meets:
+            why = "tasks would wait for each other, and `global_stitching` is off"
+            raise Refused("global", why)
         for phase in range(scheduled.phases):
             if phase == len(phases):
                 phases.append([])
@@ -64,8 +70,6 @@ def stitch(groups: Sequence[Group], machine: Machine, name: str) -> Stitched:
             phases[phase].extend(filling_nest(buffers, w) for w in scheduled.filled_in(phase))
             for node in scheduled.combined_in(phase):
                 phases[phase].append(combining_nest(buffers, node, machine))
-    if len(phases) > 1 and not machine.meets:
-        raise Refused("global", "tasks would wait for each other, and `global_stitching` is off")
     parameters = [*buffers.tensors.values(), *buffers.scratch]
     hints = groups[0].hints
     kernel = Kernel(name, tuple(parameters), with_begins(phases, machine, hints))

@@ -232,7 +232,7 @@ class Values(Scopes, ABC):
         ((axis, _),) = self._final(steps).terms
         assert isinstance(axis, Axis)
         if mask is not None:
-            raise Refused("product", "only a part of it is read")
+            raise Refused("product", "only a part of it is read", lasts=True)
         if node in self.buffers.products:
             raise Refused("product", "it would be added up twice")
         self.buffers.products.add(node)
