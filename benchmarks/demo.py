@@ -235,7 +235,7 @@ def main() -> int:
     backends = list(dict.fromkeys(["eager", "inductor", arguments.backend]))
     print(about())
     with tempfile.TemporaryDirectory() as empty_cache:
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = empty_cache
+        os.environ |= {"TORCHINDUCTOR_CACHE_DIR": empty_cache, "HEMSTITCH_CACHE": "0"}
         load_dynamo()
         runs = run_all(Problem(), backends)
     lines = rows(runs)

@@ -37,7 +37,8 @@ def first_call(backend: str) -> float:
 def first_call_in_new_process(backend: str) -> float:
     with tempfile.TemporaryDirectory() as empty_cache:
         command = [sys.executable, "-m", "benchmarks.overhead", "--first-call", backend]
-        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": empty_cache}
+        empty = {"TORCHINDUCTOR_CACHE_DIR": empty_cache, "HEMSTITCH_CACHE": "0"}
+        environment = {**os.environ, **empty}
         result = subprocess.run(
             command, env=environment, capture_output=True, text=True, check=True
         )

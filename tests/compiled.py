@@ -3,6 +3,7 @@ machine code, compared with what the graph means."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ from torch.utils._pytree import tree_map_only
 from hemstitch.backend import compile_with
 from hemstitch.compile import Compiled
 from hemstitch.errors import KernelBuildError, KernelBuildWarning
+from hemstitch.fusion.decisions import Decisions
 from hemstitch.fusion.packed import packed_once
 from hemstitch.fusion.plan import KernelStep, LibraryStep, Plan, Step
 from hemstitch.fusion.planner import make_plan
@@ -49,6 +51,7 @@ def plan_for(graph: Graph, machine: Machine, planner: str = "auto", *, alone: bo
     plan = make_plan(graph, machine, Options(planner=planner))
     for step in plan.kernels:
         assert_stitched(step, machine)
+    assert_made_again(plan, graph, machine, planner)
     if alone:
         plan = replace(plan, steps=tuple(_with_tickets(step, machine) for step in plan.steps))
     verify_plan(plan)
@@ -62,6 +65,16 @@ def assert_stitched(step: KernelStep, machine: Machine) -> None:
     fresh, kernel = stitch(step.groups, machine, "fresh"), step.stitched.kernel
     assert show(replace(fresh.kernel, name=kernel.name)) == show(kernel)
     assert (fresh.tensors, fresh.places) == (step.stitched.tensors, step.stitched.places)
+
+
+def assert_made_again(plan: Plan, graph: Graph, machine: Machine, planner: str) -> None:
+    """From its decisions, though they were written down in between."""
+    decided = Decisions.parse(json.loads(json.dumps(plan.decisions.record)))
+    assert decided == plan.decisions
+    again = make_plan(graph, machine, Options(planner=planner), decided)
+    assert again.decisions == decided
+    texts = ([show(step.stitched.kernel) for step in each.kernels] for each in (plan, again))
+    assert next(texts) == next(texts)
 
 
 def _with_tickets(step: Step, machine: Machine) -> Step:
@@ -82,7 +95,7 @@ def plans_of(
         found.append((compiled.graph, plan_for(compiled.graph, machine)))
 
     def backend(gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Callable[..., Any]:
-        options = Options(strict=True, check=True)
+        options = Options(cache=False, strict=True, check=True)
         return compile_with(gm, inputs, options, observe, plan_only=True)
 
     torch._dynamo.reset()
@@ -209,7 +222,7 @@ def execute(
         verify_plan(plan)
     fresh = [sum(o.mutates is None for o in graph.outputs[:k]) for k in range(len(graph.outputs))]
     returns = [Result(k) for k, o in enumerate(graph.outputs) if o.mutates is None]
-    launches = _built(plan, Options(target=target, strict=True, check=True))
+    launches = _built(plan, Options(cache=False, target=target, strict=True, check=True))
     executable = Executable(assemble(plan, launches, returns, len(arguments)), graph.symbols, ())
     given = [_copy(argument) for argument in arguments]
     results = executable(list(given))

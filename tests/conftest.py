@@ -14,6 +14,7 @@ from hemstitch.stitch.machine import MatrixUnits, generic_cpu
 
 GOLDEN = Path(__file__).parent / "golden"
 os.environ.setdefault("HEMSTITCH_CHECK", "1")
+os.environ.setdefault("HEMSTITCH_CACHE", "0")  # what is compiled is what the test is about
 # A sixth of the time went into looking for garbage among what is imported and what is traced.
 gc.set_threshold(100_000, 20, 20)
 

@@ -82,6 +82,7 @@ def _worker(way: Way, setting: Setting, cache: Path) -> Worker:
         "OMP_NUM_THREADS": f"{setting.threads}",
         "NPROC": f"{setting.threads}",  # XLA's
         "TORCHINDUCTOR_CACHE_DIR": f"{cache}",
+        "HEMSTITCH_CACHE": "0",
     }
     python = setting.python if way.packages else sys.executable
     return Worker(MODULE, threads=setting.threads, python=python, environment=environment)

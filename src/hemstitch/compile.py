@@ -10,7 +10,6 @@ from hemstitch.frontend.convolved import with_laid_weights
 from hemstitch.frontend.device import target_of
 from hemstitch.fusion.packed import packed_once
 from hemstitch.fusion.plan import Plan
-from hemstitch.fusion.planner import make_plan
 from hemstitch.fusion.verify import verify_plan
 from hemstitch.ir.graph import Graph
 from hemstitch.kernel.verify import verify as verify_kernel
@@ -19,6 +18,7 @@ from hemstitch.passes.frozen import once_and_rest
 from hemstitch.passes.pipeline import optimize
 from hemstitch.runtime.assemble import Launch, assemble
 from hemstitch.runtime.build import Plans, build_first
+from hemstitch.runtime.decided import planned
 from hemstitch.runtime.device_facts import multiplies_exactly, multiprocessors
 from hemstitch.runtime.executable import Executable
 from hemstitch.runtime.jit import host_target, threads_now
@@ -115,8 +115,8 @@ def _plans(graph: Graph, begun: Begun, options: Options) -> list[Plans]:
     if begun.target == "cpu":
         graph = with_laid_weights(graph, builder)
     once, rest = once_and_rest(graph, builder, begun.own)
-    plan = make_plan(rest, begun.machine, options)
-    before = () if once is None else (make_plan(once, begun.machine, options),)
+    plan = planned(rest, begun.machine, options)
+    before = () if once is None else (planned(once, begun.machine, options),)
     if begun.target != "cpu":
         return [(plan, before)]
     free = begun.own + sum(len(each.outputs) for each in before)

@@ -61,6 +61,7 @@ class Options:
     rewrites: Rewrites = ()
     # On a GPU, time a few shapes of tiles, on a processor single operations; once, remembered.
     tune: bool = False
+    cache: bool = True  # plans and machine code are kept for later processes of this user
     asynchronous: bool = False  # calls run as PyTorch traced them until their graph is compiled
     cuda_graphs: bool = False  # calls of known sizes are recorded once and replayed
     verify: bool = False  # run eager beside every compiled call and compare

@@ -34,7 +34,7 @@ from hemstitch.kernel.nodes import (
     Store,
 )
 from hemstitch.kernel.verify import verify
-from hemstitch.runtime.jit import host_target, load
+from hemstitch.runtime.jit import compiled, host_target, load
 
 
 def filled(buffer: Buffer, lane: Axis) -> Loop:
@@ -187,7 +187,7 @@ def test_random_rows_in_machine_code() -> None:
         given, found, expected = torch.randn(100), torch.zeros(100), np.zeros(100, np.float32)
         scratch = torch.full((evaluate(program.scratch_bytes, {}) + 64,), 0xFF, dtype=torch.uint8)
         start = scratch.data_ptr() + -scratch.data_ptr() % 64
-        load(program.text, program.entry)(given, found, start)
+        load(compiled(program.text), program.entry)(given, found, start)
         run(kernel, [given.numpy(), expected], {}, check=True)
         np.testing.assert_array_equal(found.numpy(), expected)
     assert shared > 30

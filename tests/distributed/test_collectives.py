@@ -44,7 +44,7 @@ def compiled(
     found: dict[str, Compiled] = {}
 
     def backend(gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Any:
-        options_ = Options(strict=True, check=True, **options)
+        options_ = Options(cache=False, strict=True, check=True, **options)
         return compile_with(gm, inputs, options_, found.__setitem__)
 
     result = torch.compile(function, backend=backend, fullgraph=True)(*arguments)
@@ -261,7 +261,9 @@ def test_buckets_without_gradients(monkeypatch):
     kinds: list[str] = []
 
     def backend(gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Any:
-        return compile_with(gm, inputs, Options(strict=True), lambda kind, _: kinds.append(kind))
+        return compile_with(
+            gm, inputs, Options(cache=False, strict=True), lambda kind, _: kinds.append(kind)
+        )
 
     parallel = DistributedDataParallel(model, bucket_cap_mb=1e-4)
     x = torch.randn(2, 4)

@@ -89,7 +89,9 @@ class Rank:
         return torch.compile(function, backend=self.backend(**options))
 
     def backend(self, **options: Any) -> Callable[..., Any]:
-        return partial(compile_with, options=Options(strict=True, **options), observe=self.observe)
+        return partial(
+            compile_with, options=Options(cache=False, strict=True, **options), observe=self.observe
+        )
 
     def observe(self, kind: str, compiled: Compiled) -> None:
         kernels = [show_kernel(step.stitched.kernel) for step in compiled.plan.kernels]

@@ -25,7 +25,7 @@ def read_in_backward(
     seen: list[Any] = []
 
     def backend(gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Any:
-        options = Options(strict=True, check=True)
+        options = Options(cache=False, strict=True, check=True)
         return compile_with(gm, inputs, options, lambda *each: seen.append(each))
 
     torch._dynamo.reset()

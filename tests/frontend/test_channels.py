@@ -109,7 +109,7 @@ def test_what_cannot_be_compiled_runs_as_it_was_traced(
     def refuse(*_: object) -> None:
         raise RuntimeError("no plan today")
 
-    monkeypatch.setattr("hemstitch.compile.make_plan", refuse)
+    monkeypatch.setattr("hemstitch.compile.planned", refuse)
     torch._dynamo.reset()
     program, given = PROGRAMS[name], arguments()
     expected = results(program, given)

@@ -19,7 +19,9 @@ def calls_of(function: Any, *arguments: Tensor) -> int:
     seen: list[Any] = []
 
     def backend(gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Any:
-        return compile_with(gm, inputs, Options(strict=True), lambda *each: seen.append(each[1]))
+        return compile_with(
+            gm, inputs, Options(cache=False, strict=True), lambda *each: seen.append(each[1])
+        )
 
     torch._dynamo.reset()
     expected, found = function(*arguments), torch.compile(function, backend=backend)(*arguments)

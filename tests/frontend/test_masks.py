@@ -29,7 +29,7 @@ def compiled(function: Function, seen: list[Any] | None = None, **more: Any) -> 
 
     def backend(gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Any:
         observe = None if seen is None else lambda *each: seen.append(each)
-        return compile_with(gm, inputs, Options(strict=True, check=True), observe)
+        return compile_with(gm, inputs, Options(cache=False, strict=True, check=True), observe)
 
     torch._dynamo.reset()
     return torch.compile(function, backend=backend, **more)

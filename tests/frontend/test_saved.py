@@ -30,7 +30,9 @@ def kept_and_gradients(
             shapes.extend(tuple(node.value.shape) for node in graph.outputs[1:])
 
     def backend(gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Any:
-        return compile_with(gm, inputs, Options(strict=True, **(options or {})), observe)
+        return compile_with(
+            gm, inputs, Options(cache=False, strict=True, **(options or {})), observe
+        )
 
     torch._dynamo.reset()
     trained = [argument for argument in arguments if argument.requires_grad]

@@ -27,7 +27,7 @@ from hemstitch.options import Options
 TOLERANCE = {"forward": (1e-4, 1e-5), "backward": (1e-3, 1e-4)}
 BATCH = 16  # samples in one compile; with 6 the whole takes 10 % longer, with 40 it takes 5 %
 SEED = 42  # the one that OpInfo itself sets before it calls a random operation
-STRICT = Options(strict=True)  # what falls back to eager would always agree with it
+STRICT = Options(cache=False, strict=True)  # what falls back to eager would always agree with it
 DRAW_SEEDS = "hemstitch.draw_seeds"  # torch's generator gives the seeds of random kernels
 
 Function = Callable[..., Any]

@@ -128,7 +128,9 @@ def graphs_of(
         found.append(compiled.graph)
 
     def backend(gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Callable[..., Any]:
-        return compile_with(gm, inputs, Options(strict=True, check=True), observe, plan_only=True)
+        return compile_with(
+            gm, inputs, Options(cache=False, strict=True, check=True), observe, plan_only=True
+        )
 
     torch._dynamo.reset()
     with torch.set_grad_enabled(grad), detect_fake_mode(arguments) or nullcontext():

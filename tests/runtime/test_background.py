@@ -47,7 +47,7 @@ class Held:
     def __init__(self, function: Callable[..., Any], dynamic: bool | None = None, **options: Any):
         self.jobs: list[Job] = []
         self.compiled: list[str] = []
-        self.options = Options(**{"asynchronous": True, "check": True, **options})
+        self.options = Options(**{"asynchronous": True, "cache": False, "check": True, **options})
         self.function = torch.compile(function, backend=self._backend, dynamic=dynamic)
 
     def _backend(self, gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Any:
@@ -264,7 +264,7 @@ def _no_plans(monkeypatch):
     def refuse(*_: object) -> None:
         raise RuntimeError("no plan today")
 
-    monkeypatch.setattr("hemstitch.compile.make_plan", refuse)
+    monkeypatch.setattr("hemstitch.compile.planned", refuse)
 
 
 @pytest.mark.usefixtures("_no_plans")
@@ -290,14 +290,14 @@ def test_strict_raises_at_every_later_call():
 
 
 def test_strict_raises_what_a_kernel_could_not_be_built_for(monkeypatch):
-    def refuse(text: str, name: str) -> None:
+    def refuse(text: str) -> None:
         raise RuntimeError("no code today")
 
     held, x = Held(softmax, strict=True), torch.randn(6, 9)
     held(x)
     build.LOADED.clear()
     with monkeypatch.context() as patch:
-        patch.setattr(jit, "load", refuse)
+        patch.setattr(jit, "compiled", refuse)
         held.finish()
     with pytest.raises(KernelBuildError, match="no code today"):
         held(x)
@@ -344,7 +344,9 @@ def test_the_captured_graph_has_nothing_of_the_trace(dynamic: bool):
     graphs = []
 
     def backend(gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Any:
-        return compile_with(gm, inputs, Options(), lambda _, c: graphs.append(c.captured))
+        return compile_with(
+            gm, inputs, Options(cache=False), lambda _, c: graphs.append(c.captured)
+        )
 
     function = torch.compile(several, backend=backend, dynamic=dynamic)
     function(torch.randn(4, 5, requires_grad=True), torch.randn(5, 6))[0].sum().backward()
@@ -430,7 +432,8 @@ def program(x):
     return torch.softmax(torch.tanh(x) * 2, -1)
 compiled = []
 def backend(gm, inputs):
-    return compile_with(gm, inputs, Options(asynchronous=True), lambda *_: compiled.append(1))
+    options = Options(asynchronous=True, cache=False)
+    return compile_with(gm, inputs, options, lambda *_: compiled.append(1))
 function = torch.compile(program, backend=backend)
 x = torch.randn(6, 9)
 expected = program(x)

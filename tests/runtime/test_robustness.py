@@ -160,14 +160,14 @@ def test_an_index_out_of_range_is_an_error_and_no_more():
         torch.testing.assert_close(function(table, good), body(table, good))
 
 
-def refuse(text, name):
+def refuse(text):
     raise RuntimeError("no code today")
 
 
 @pytest.fixture
 def _no_kernels(monkeypatch):
     build.LOADED.clear()
-    monkeypatch.setattr(jit, "load", refuse)
+    monkeypatch.setattr(jit, "compiled", refuse)
     yield
     build.LOADED.clear()
 
@@ -199,7 +199,7 @@ def test_strict_says_so():
 
 @pytest.fixture
 def _no_stitching(monkeypatch):
-    def refuse_all(groups, machine, name):
+    def refuse_all(*_):
         raise Refused("test", "no stitching today")
 
     monkeypatch.setattr(trial, "stitch", refuse_all)
@@ -223,14 +223,14 @@ def test_strict_refuses_what_is_no_kernel_even_alone():
 
 
 def test_an_interrupted_compile_leaves_nothing_behind(monkeypatch):
-    def interrupt(text, name):
+    def interrupt(text):
         raise KeyboardInterrupt
 
     function = compiled(lambda x: x.exp() * 2 + x.sum(0))
     x = torch.randn(6, 7)
     build.LOADED.clear()
     with monkeypatch.context() as patch:
-        patch.setattr(jit, "load", interrupt)
+        patch.setattr(jit, "compiled", interrupt)
         with pytest.raises(KeyboardInterrupt):
             function(x)
     torch.testing.assert_close(function(x), x.exp() * 2 + x.sum(0))

@@ -45,13 +45,15 @@ class Demands:
     `writes`: what kernels must store there that is not simply a member's own value.
     `operands`: for each library node, where each input is read.
     `outputs`: for each graph output, where the caller finds it.
-    `views`: views that writes fill; library calls and outputs may read there, kernels do not."""
+    `views`: views that writes fill; library calls and outputs may read there, kernels do not.
+    `obstacles`: reshapes that readers are known not to look through."""
 
     tensors: dict[Node, Tensor] = field(default_factory=dict)
     views: dict[Node, Tensor] = field(default_factory=dict)
     writes: list[Write] = field(default_factory=list)
     operands: dict[Node, tuple[Alias, ...]] = field(default_factory=dict)
     outputs: dict[int, Alias] = field(default_factory=dict)
+    obstacles: frozenset[Node] = frozenset()
 
     def keep(self, alias: Alias) -> None:
         """What `alias` looks at will be in memory."""
@@ -77,9 +79,9 @@ class Demands:
         return tensor
 
 
-def demands(graph: Graph, obstacles: Container[Node] = ()) -> Demands:
-    """`obstacles`: reshapes that readers are known not to look through."""
-    found = Demands()
+def demands(graph: Graph, obstacles: frozenset[Node] = frozenset()) -> Demands:
+    """`obstacles`: as in `Demands`."""
+    found = Demands(obstacles=obstacles)
     nodes = toposort(graph.roots)
     for node, strides in strides_in_memory(graph).items():
         found.tensors[node] = Tensor(node, strides)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Union
 
+from hemstitch.fusion.decisions import Decisions
 from hemstitch.fusion.demand import Alias
 from hemstitch.ir.graph import Graph, InputAttr, Node
 from hemstitch.kernel.nodes import Role
@@ -65,12 +66,14 @@ Step = Union[KernelStep, LibraryStep, LibraryFormStep]
 class Plan:
     """`graph`: what the steps compute, products of matrices in sight. `outputs`: where each of its
     outputs is found. `refusals`: for pairs of neighbouring kernels that stayed apart, what was
-    tried and why it was refused."""
+    tried and why it was refused. `decisions`: what makes the same plan again; None for one that
+    only packs operands."""
 
     graph: Graph
     steps: tuple[Step, ...]
     outputs: tuple[Alias, ...]
     refusals: tuple[tuple[str, Refusal], ...]
+    decisions: Decisions | None = None
 
     @property
     def kernels(self) -> tuple[KernelStep, ...]:

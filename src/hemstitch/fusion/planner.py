@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 
+from hemstitch.errors import InternalError
 from hemstitch.fusion.choose import searched
 from hemstitch.fusion.cluster import Clustering
+from hemstitch.fusion.decisions import Decisions, Labelled, clustering_of, decisions_of
 from hemstitch.fusion.demand import Demands, demands
 from hemstitch.fusion.greedy import merge_all
 from hemstitch.fusion.launches import launches
@@ -19,26 +22,47 @@ from hemstitch.fusion.products import open_products, without_gain
 from hemstitch.fusion.remake import worth_remaking
 from hemstitch.fusion.search.search import Method
 from hemstitch.fusion.trial import Trials
+from hemstitch.fusion.verify import verify_plan
 from hemstitch.fusion.work import Work
 from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, toposort
 from hemstitch.options import Options
 from hemstitch.stitch.group import Group, through_memory
 from hemstitch.stitch.machine import Machine
-from hemstitch.stitch.refusal import Refusal, Refused
+from hemstitch.stitch.refusal import Refused
 
 METHODS: Mapping[str, Method] = {"beam": "beam", "ilp": "exact"}
 
 
-def make_plan(graph: Graph, machine: Machine, options: Options) -> Plan:
+def make_plan(
+    graph: Graph, machine: Machine, options: Options, decided: Decisions | None = None
+) -> Plan:
+    """`decided`: what was decided about the same graph before; where it turns out to be about
+    another one, this one is planned."""
     trials = Trials(machine)
+    if decided is not None:
+        with suppress(InternalError):
+            return _as_decided(graph, trials, options, decided)
     clustering = _with_products(graph, trials, options)
+    return _plan(graph, clustering, _refusals(clustering), options)
+
+
+def _as_decided(graph: Graph, trials: Trials, options: Options, decided: Decisions) -> Plan:
+    """Raises InternalError where that is no plan of this graph."""
+    conservative = options.planner == "conservative"
+    clustering, refusals = clustering_of(graph, trials, decided, conservative=conservative)
+    plan = _plan(graph, clustering, refusals, options)
+    verify_plan(plan)
+    return plan
+
+
+def _plan(graph: Graph, clustering: Clustering, refusals: Labelled, options: Options) -> Plan:
     work = clustering.work
-    steps = _steps(clustering, options.pack)
     return Plan(
         work.graph,
-        tuple(steps),
+        tuple(_steps(clustering, options.pack)),
         tuple(work.demands.outputs[number] for number in range(len(graph.outputs))),
-        _refusals(clustering),
+        refusals,
+        decisions_of(graph, clustering, refusals),
     )
 
 
@@ -144,7 +168,7 @@ def _library_step(cluster: Cluster, needs: Demands, results: dict[Node, Node]) -
     return LibraryStep(node, needs.operands[node], tuple(found.get(i) for i in range(count)))
 
 
-def _refusals(clustering: Clustering) -> tuple[tuple[str, Refusal], ...]:
+def _refusals(clustering: Clustering) -> Labelled:
     """The last word on every pair of neighbours that are still clusters of their own."""
     alive = set(clustering.clusters)
     return tuple(

@@ -30,6 +30,7 @@ from hemstitch.runtime.background import CODE_GENERATOR
 from hemstitch.runtime.interpret import evaluate as evaluate_nodes
 from hemstitch.runtime.progress import with_bar
 from hemstitch.runtime.remembered import folder
+from hemstitch.runtime.sealed import machine_code
 from hemstitch.runtime.tune import Tuner
 from hemstitch.stitch.group import Group, Tensor
 
@@ -39,11 +40,14 @@ LOADED: dict[bytes, jit.Entry] = {}  # by what they were compiled from, the last
 MOST_KEPT = 512
 
 
-def _loaded(text: str, entry: str) -> jit.Entry:
-    """Machine code is shared by all graphs of the process that need the same. Of a text, ten times
-    as long, nothing is kept but its hash."""
+def _loaded(text: str, entry: str, cache: bool) -> jit.Entry:
+    """Machine code is shared by all graphs of the process that need the same, and with `cache` by
+    later processes. Of a text, ten times as long, nothing is kept but its hash."""
     key = sha256(text.encode()).digest()
-    found = LOADED.pop(key, None) or jit.load(text, entry)
+    found = LOADED.pop(key, None)
+    if found is None:
+        code = machine_code(text, jit.compiled) if cache else jit.compiled(text)
+        found = jit.load(code, entry)
     LOADED[key] = found
     while len(LOADED) > MOST_KEPT:
         LOADED.pop(next(iter(LOADED)), None)
@@ -74,7 +78,7 @@ def build(plan: Plan, options: Options, device: torch.device | None = None) -> l
     }
     make = makers.get(options.target)
     if make is None:
-        make = partial(_native, Tuner(folder("tuned")) if options.tune else None)
+        make = partial(_native, options.cache, Tuner(folder("tuned")) if options.tune else None)
     elif plan.kernels:
         _check_triton(options.target)
     is_tuned = options.tune and options.target != "interpret"
@@ -105,9 +109,9 @@ def _streams(step: KernelStep) -> frozenset[Buffer]:
     return streamed(stitched.kernel, aligned, sizes)
 
 
-def _native(tuner: Tuner | None, step: KernelStep) -> Launch:
+def _native(cache: bool, tuner: Tuner | None, step: KernelStep) -> Launch:
     program = program_of(step, USUAL if tuner is None else tuner.blocking(step))
-    entry = _loaded(program.text, program.entry)
+    entry = _loaded(program.text, program.entry, cache)
     stitched = step.stitched
     return Launch(entry, stitched.tensors, program.sizes, program.scratch_bytes, stitched.places)
 

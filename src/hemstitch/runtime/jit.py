@@ -55,14 +55,11 @@ def has_avx512(features: Mapping[str, bool]) -> bool:
     return bool(features.get("avx512f") and features.get("avx512vl"))
 
 
-def load(text: str, name: str) -> Entry:
-    """Compile for the host and link; the function `name` becomes callable, and keeps its machine
-    code alive as long as itself.
-
-    Raises RuntimeError if LLVM refuses the text.
-    """
+def load(machine_code: bytes, name: str) -> Entry:
+    """Link what `compiled` gave; the function `name` becomes callable, and keeps its machine code
+    alive as long as itself."""
     host_target()
-    engine = _linked(_machine_code(text))
+    engine = _linked(machine_code)
     address = engine.get_function_address(name)
     definition = _MethodDefinition(name.encode(), address, METH_FASTCALL, None)
     make = ctypes.pythonapi.PyCFunction_NewEx
@@ -73,9 +70,13 @@ def load(text: str, name: str) -> Entry:
     return entry
 
 
-def _machine_code(text: str) -> bytes:
-    """An object file. The module, the context that its constants live in and the machine are gone
-    after that: an engine that keeps them holds 1.5 MB for each kernel."""
+def compiled(text: str) -> bytes:
+    """An object file for the host. The module, the context that its constants live in and the
+    machine are gone after that: an engine that keeps them holds 1.5 MB for each kernel.
+
+    Raises RuntimeError if LLVM refuses the text.
+    """
+    host_target()
     machine = _machine()
     with llvm.parse_assembly(text, llvm.create_context()) as module:
         module.data_layout = str(machine.target_data)

@@ -26,7 +26,7 @@ from hemstitch.kernel.blocked import USUAL, Blocking
 from hemstitch.options import Options
 from hemstitch.runtime.background import CODE_GENERATOR
 from hemstitch.runtime.dtypes import TORCH_DTYPES
-from hemstitch.runtime.jit import host_target, load
+from hemstitch.runtime.jit import compiled, host_target, load
 from hemstitch.stitch.group import Group, Tensor, Write, is_member
 from hemstitch.stitch.machine import generic_cpu
 from hemstitch.stitch.probe import OperationProbe, Probe, ProductProbe
@@ -97,7 +97,7 @@ def seconds_of(step: KernelStep, threads: int, blocking: Blocking = USUAL) -> fl
     kernel, hint = step.stitched.kernel, step.groups[0].hint
     with CODE_GENERATOR:
         program = print_kernel(kernel, replace(host_target(), threads=threads), blocking)
-        entry = load(program.text, program.entry)
+        entry = load(compiled(program.text), program.entry)
     with _disable_current_modes():  # PyTorch compiles among fake tensors
         tensors = [_ones(tensor, hint) for tensor in step.stitched.tensors]
         scratch = torch.empty(max(1, hint(program.scratch_bytes)), dtype=torch.uint8)

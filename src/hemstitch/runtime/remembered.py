@@ -18,16 +18,46 @@ def folder(name: str) -> Path:
 def recall(path: Path) -> Any:
     """None for a file that is not there or not whole."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return json.loads(read(path) or b"")
+    except (ValueError, RecursionError):
         return None
 
 
+def read(path: Path) -> bytes | None:
+    """None for a file that is not there. What nobody reads for longest goes first."""
+    try:
+        content = path.read_bytes()
+        os.utime(path)
+    except OSError:
+        return None
+    return content
+
+
 def remember(path: Path, record: object) -> None:
+    write(path, json.dumps(record).encode())
+
+
+def write(path: Path, content: bytes) -> None:
     """All at once, so that another process reads the old file or the new one."""
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(record, file)
-        Path(name).replace(path)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+            Path(name).replace(path)
+        except OSError:
+            Path(name).unlink()
+            raise
+
+
+def forget_oldest(place: Path, most: int) -> None:
+    """Until what lies in `place` is of at most `most` bytes."""
+    with suppress(OSError):
+        files = [(entry.stat(), entry.path) for entry in os.scandir(place)]
+        size = sum(status.st_size for status, _ in files)
+        for status, path in sorted(files, key=lambda file: file[0].st_mtime):
+            if size <= most:
+                return
+            Path(path).unlink()
+            size -= status.st_size

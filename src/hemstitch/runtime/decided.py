@@ -1,0 +1,52 @@
+"""What any process of this user has decided about a graph: a plan that need not be looked for
+again. Takes what planning takes, gives its plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+
+from hemstitch.fusion.decisions import Decisions
+from hemstitch.fusion.plan import Plan
+from hemstitch.fusion.planner import make_plan
+from hemstitch.ir.graph import Graph, Op, toposort
+from hemstitch.ir.printer import show
+from hemstitch.options import Options
+from hemstitch.runtime.remembered import folder, forget_oldest, recall, remember
+from hemstitch.stitch.machine import Machine
+
+MOST = 64 << 20  # bytes of all files: some thousand graphs
+
+
+def planned(graph: Graph, machine: Machine, options: Options) -> Plan:
+    """As `make_plan`."""
+    if not options.cache:
+        return make_plan(graph, machine, options)
+    path = folder("plans") / _key(graph, machine, options)
+    decided = Decisions.parse(recall(path))
+    plan = make_plan(graph, machine, options, decided)
+    if plan.decisions is not None and plan.decisions != decided:
+        remember(path, plan.decisions.record)
+        forget_oldest(path.parent, MOST)
+    return plan
+
+
+def _key(graph: Graph, machine: Machine, options: Options) -> str:
+    """Of all that a plan depends on."""
+    multiplied = {n.type.dtype.bytes for n in toposort(graph.roots) if n.op is Op.RESULT}
+    rates = [(size, machine.products[size]) for size in machine.products if size in multiplied]
+    rest = replace(machine, products={}, measured=None)
+    decides = options.planner, options.pack, options.opens_products, options.tune
+    facts = (_sources(), show(graph), repr(rest), repr(sorted(rates)), repr(decides))
+    return sha256("\n".join(facts).encode()).hexdigest()
+
+
+@cache
+def _sources() -> str:
+    """This compiler: whoever works on it wants today's plans."""
+    found = sha256()
+    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
+        found.update(path.read_bytes())
+    return found.hexdigest()
