@@ -30,9 +30,9 @@ from hemstitch.kernel.nodes import Buffer, Role
 from hemstitch.kernel.printer import show
 from hemstitch.kernel.traffic import read_again, traffic
 from hemstitch.options import Options
-from hemstitch.runtime.build import program_of
 from hemstitch.runtime.device_facts import EMULATED
 from hemstitch.runtime.jit import host_target
+from hemstitch.runtime.native import program_of
 from hemstitch.stitch.group import Group
 from hemstitch.stitch.machine import Machine
 from hemstitch.stitch.online import walked_once

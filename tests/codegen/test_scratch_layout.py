@@ -34,7 +34,8 @@ from hemstitch.kernel.nodes import (
     Store,
 )
 from hemstitch.kernel.verify import verify
-from hemstitch.runtime.jit import compiled, host_target, load
+from hemstitch.runtime.jit import host_target, load
+from hemstitch.runtime.objects import compiled
 
 
 def filled(buffer: Buffer, lane: Axis) -> Loop:

@@ -14,7 +14,7 @@ import hemstitch
 from hemstitch.errors import OptionError
 from hemstitch.fusion.plan import KernelStep
 from hemstitch.options import Options
-from hemstitch.runtime import build as building
+from hemstitch.runtime import native
 from hemstitch.runtime.once import Once
 from hemstitch.runtime.verified import difference
 
@@ -280,14 +280,14 @@ def test_not_with_cuda_graphs() -> None:
 
 
 def test_what_cannot_pack_before_packs_in_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = building.program_of
+    original = native.program_of
 
     def fails(step: KernelStep, *rest: object) -> object:
         if step.stitched.kernel.name.startswith("packed"):
             raise RuntimeError("on purpose")
         return original(step, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(building, "program_of", fails)
+    monkeypatch.setattr(native, "program_of", fails)
     made = model()
     function = compiled(made)
     agrees(function, made)

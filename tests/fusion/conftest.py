@@ -8,7 +8,7 @@ import torch
 
 from hemstitch.codegen.llvm import kernel as printer
 from hemstitch.codegen.llvm.kernel import Target
-from hemstitch.runtime import build, jit
+from hemstitch.runtime import jit, native
 
 FEATURES = llvm.get_host_cpu_features()
 TARGETS = [(4, 1, "host"), (8, 1, "host"), (8, 3, "host"), (16, 2, "host")]
@@ -29,7 +29,7 @@ def target(request, monkeypatch):
     if processor == "haswell":
         triple = llvm.Target.from_default_triple()
         monkeypatch.setattr(jit, "_machine", lambda: triple.create_target_machine(cpu=processor))
-    build.LOADED.clear()
+    native.LOADED.clear()
     yield found
-    build.LOADED.clear()
+    native.LOADED.clear()
     torch.set_num_threads(before)

@@ -16,8 +16,8 @@ from hemstitch.fusion.plan import KernelStep, Plan
 from hemstitch.fusion.verify import verify_plan
 from hemstitch.kernel.nodes import Role
 from hemstitch.kernel.verify import verify
-from hemstitch.runtime import build as building
-from hemstitch.runtime.build import program_of
+from hemstitch.runtime import native
+from hemstitch.runtime.native import program_of
 from hemstitch.stitch.machine import generic_cpu
 from tests.compiled import plans_of
 
@@ -160,7 +160,7 @@ def test_a_kernel_that_cannot_be_built_takes_nothing_from_the_others(
 ) -> None:
     """The first one packs for all: without it each packs for itself."""
     torch._dynamo.reset()
-    original, failing = building.program_of, plan_of(recurrent, given()).kernels[0]
+    original, failing = native.program_of, plan_of(recurrent, given()).kernels[0]
     name = failing.stitched.kernel.name
 
     def fails(step: KernelStep, *rest: object) -> object:
@@ -168,7 +168,7 @@ def test_a_kernel_that_cannot_be_built_takes_nothing_from_the_others(
             raise RuntimeError("on purpose")
         return original(step, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(building, "program_of", fails)
+    monkeypatch.setattr(native, "program_of", fails)
     arguments = given()
     with pytest.warns(KernelBuildWarning, match="on purpose") as warned:
         found = torch.compile(recurrent, backend="hemstitch")(*arguments)

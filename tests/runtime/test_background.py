@@ -28,7 +28,7 @@ from hemstitch.errors import GraphWarning, KernelBuildError, OptionError
 from hemstitch.frontend.as_traced import AsTraced
 from hemstitch.frontend.capture import capture
 from hemstitch.options import Options
-from hemstitch.runtime import build, jit
+from hemstitch.runtime import native, objects
 from hemstitch.runtime.background import Deferred, Worker, later
 
 Job = Callable[[], None]
@@ -295,9 +295,9 @@ def test_strict_raises_what_a_kernel_could_not_be_built_for(monkeypatch):
 
     held, x = Held(softmax, strict=True), torch.randn(6, 9)
     held(x)
-    build.LOADED.clear()
+    native.LOADED.clear()
     with monkeypatch.context() as patch:
-        patch.setattr(jit, "compiled", refuse)
+        patch.setattr(objects, "compiled", refuse)
         held.finish()
     with pytest.raises(KernelBuildError, match="no code today"):
         held(x)

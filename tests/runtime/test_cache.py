@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from hemstitch.fusion import planner
-from hemstitch.runtime import build, jit
+from hemstitch.runtime import native, objects
 from hemstitch.runtime.remembered import folder, forget_oldest, recall, remember
 from hemstitch.runtime.sealed import KEY, machine_code
 
@@ -22,9 +22,9 @@ OPTIONS = {"strict": True, "cache": True}
 @pytest.fixture(autouse=True)
 def _own_home(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    build.LOADED.clear()
+    native.LOADED.clear()
     yield
-    build.LOADED.clear()
+    native.LOADED.clear()
 
 
 def softmax(x):
@@ -34,7 +34,7 @@ def softmax(x):
 def run(program=softmax, **options):
     """As another process would."""
     torch._dynamo.reset()
-    build.LOADED.clear()
+    native.LOADED.clear()
     x = torch.randn(6, 37)
     found = torch.compile(program, backend="hemstitch", options={**OPTIONS, **options})(x)
     torch.testing.assert_close(found, program(x))
@@ -48,13 +48,13 @@ def files(name):
 @pytest.fixture
 def compiled(monkeypatch):
     """The texts that LLVM was given."""
-    texts, compile_ = [], jit.compiled
+    texts, compile_ = [], objects.compiled
 
     def counted(text):
         texts.append(text)
         return compile_(text)
 
-    monkeypatch.setattr(jit, "compiled", counted)
+    monkeypatch.setattr(objects, "compiled", counted)
     return texts
 
 

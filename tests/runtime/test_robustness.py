@@ -12,7 +12,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from hemstitch.errors import KernelBuildWarning
 from hemstitch.fusion import trial
-from hemstitch.runtime import build, jit
+from hemstitch.runtime import native, objects
 from hemstitch.stitch.refusal import Refused
 
 OPTIONS = {"strict": True, "check": True}
@@ -166,10 +166,10 @@ def refuse(text):
 
 @pytest.fixture
 def _no_kernels(monkeypatch):
-    build.LOADED.clear()
-    monkeypatch.setattr(jit, "compiled", refuse)
+    native.LOADED.clear()
+    monkeypatch.setattr(objects, "compiled", refuse)
     yield
-    build.LOADED.clear()
+    native.LOADED.clear()
 
 
 def in_place_and_softmax(x, y):
@@ -228,9 +228,9 @@ def test_an_interrupted_compile_leaves_nothing_behind(monkeypatch):
 
     function = compiled(lambda x: x.exp() * 2 + x.sum(0))
     x = torch.randn(6, 7)
-    build.LOADED.clear()
+    native.LOADED.clear()
     with monkeypatch.context() as patch:
-        patch.setattr(jit, "compiled", interrupt)
+        patch.setattr(objects, "compiled", interrupt)
         with pytest.raises(KeyboardInterrupt):
             function(x)
     torch.testing.assert_close(function(x), x.exp() * 2 + x.sum(0))
@@ -239,7 +239,7 @@ def test_an_interrupted_compile_leaves_nothing_behind(monkeypatch):
 def test_machine_code_lives_as_long_as_its_function():
     function, x = compiled(lambda x: torch.softmax(x.sin(), -1)), torch.randn(6, 7)
     expected = function(x)
-    build.LOADED.clear()
+    native.LOADED.clear()
     gc.collect()
     assert torch.equal(function(x), expected)
 

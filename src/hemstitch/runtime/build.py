@@ -7,51 +7,26 @@ import importlib.util
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
-from hashlib import sha256
 
 import torch
 
-from hemstitch.codegen.llvm.kernel import Program, print_kernel
-from hemstitch.codegen.llvm.streams import streamed
 from hemstitch.errors import KernelBuildError, KernelBuildWarning, UnsupportedError
 from hemstitch.fusion.plan import KernelStep, LibraryStep, Plan, Step
 from hemstitch.ir.dims import Dim, evaluate, symbol, symbols
 from hemstitch.ir.graph import Node
 from hemstitch.ir.types import DType
-from hemstitch.kernel.blocked import USUAL, Blocking
-from hemstitch.kernel.nodes import Buffer, Kernel
-from hemstitch.kernel.placement import LINE
 from hemstitch.options import Options
-from hemstitch.runtime import jit
 from hemstitch.runtime.assemble import Launch
 from hemstitch.runtime.background import CODE_GENERATOR
 from hemstitch.runtime.interpret import evaluate as evaluate_nodes
+from hemstitch.runtime.native import native
 from hemstitch.runtime.progress import with_bar
-from hemstitch.runtime.remembered import folder
-from hemstitch.runtime.sealed import machine_code
-from hemstitch.runtime.tune import Tuner
 from hemstitch.stitch.group import Group, Tensor
 
 # Of each call, and those that run before the first one.
 Plans = tuple[Plan, tuple[Plan, ...]]
-LOADED: dict[bytes, jit.Entry] = {}  # by what they were compiled from, the last used last
-MOST_KEPT = 512
-
-
-def _loaded(text: str, entry: str, cache: bool) -> jit.Entry:
-    """Machine code is shared by all graphs of the process that need the same, and with `cache` by
-    later processes. Of a text, ten times as long, nothing is kept but its hash."""
-    key = sha256(text.encode()).digest()
-    found = LOADED.pop(key, None)
-    if found is None:
-        code = machine_code(text, jit.compiled) if cache else jit.compiled(text)
-        found = jit.load(code, entry)
-    LOADED[key] = found
-    while len(LOADED) > MOST_KEPT:
-        LOADED.pop(next(iter(LOADED)), None)
-    return found
 
 
 def build_first(
@@ -76,44 +51,18 @@ def build(plan: Plan, options: Options, device: torch.device | None = None) -> l
         "interpret": partial(_emulated, options.check),
         "cuda": partial(_on_gpu, index, options.tune),
     }
-    make = makers.get(options.target)
-    if make is None:
-        make = partial(_native, options.cache, Tuner(folder("tuned")) if options.tune else None)
-    elif plan.kernels:
-        _check_triton(options.target)
     is_tuned = options.tune and options.target != "interpret"
     steps = with_bar(plan.steps, "tuning kernels", sys.stderr) if is_tuned else plan.steps
-    return [
-        None if isinstance(step, LibraryStep) else _build_step(step, make, options.strict)
-        for step in steps
-    ]
-
-
-def program_of(step: KernelStep, blocking: Blocking = USUAL) -> Program:
-    """Machine-independent of the kernel's name, so that equal kernels are compiled once."""
-    kernel = step.stitched.kernel
-    nameless = Kernel("kernel", kernel.buffers, kernel.phases)
-    return print_kernel(nameless, jit.host_target(), blocking, _streams(step))
-
-
-def _streams(step: KernelStep) -> frozenset[Buffer]:
-    """Of the tensors that are allocated for this graph: where others begin, only a call knows."""
-    stitched = step.stitched
-    places = stitched.places or (0,) * len(stitched.tensors)
-    aligned = [
-        buffer
-        for buffer, tensor, place in zip(stitched.kernel.parameters, stitched.tensors, places)
-        if not (tensor.is_argument or tensor.is_result) and place * buffer.dtype.bytes % LINE == 0
-    ]
-    sizes = {**step.groups[0].hints, "threads": jit.threads_now()}
-    return streamed(stitched.kernel, aligned, sizes)
-
-
-def _native(cache: bool, tuner: Tuner | None, step: KernelStep) -> Launch:
-    program = program_of(step, USUAL if tuner is None else tuner.blocking(step))
-    entry = _loaded(program.text, program.entry, cache)
-    stitched = step.stitched
-    return Launch(entry, stitched.tensors, program.sizes, program.scratch_bytes, stitched.places)
+    with ExitStack() as stack:
+        make = makers.get(options.target)
+        if make is None:
+            make = stack.enter_context(native(plan.kernels, options))
+        elif plan.kernels:
+            _check_triton(options.target)
+        return [
+            None if isinstance(step, LibraryStep) else _build_step(step, make, options.strict)
+            for step in steps
+        ]
 
 
 def _emulated(check: bool, step: KernelStep) -> Launch:

@@ -1,4 +1,5 @@
-"""LLVM text to a Python-callable function, in process. The only user of llvmlite."""
+"""An object file to a Python-callable function, in process. Beside `objects.py`, the only user of
+llvmlite."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ import llvmlite.binding as llvm
 import torch
 
 from hemstitch.codegen.llvm.kernel import DATA_POINTER, Target
+from hemstitch.runtime.objects import initialize, target_machine
 
 Entry = Callable[..., None]
 METH_FASTCALL = 0x80
@@ -70,22 +72,9 @@ def load(machine_code: bytes, name: str) -> Entry:
     return entry
 
 
-def compiled(text: str) -> bytes:
-    """An object file for the host. The module, the context that its constants live in and the
-    machine are gone after that: an engine that keeps them holds 1.5 MB for each kernel.
-
-    Raises RuntimeError if LLVM refuses the text.
-    """
-    host_target()
-    machine = _machine()
-    with llvm.parse_assembly(text, llvm.create_context()) as module:
-        module.data_layout = str(machine.target_data)
-        return bytes(machine.emit_object(module))
-
-
 def _linked(machine_code: bytes) -> llvm.ExecutionEngine:
     """In memory, bound to torch's and OpenMP's functions."""
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine())
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine())
     engine.add_object_file(llvm.ObjectFileRef.from_data(machine_code))
     engine.finalize_object()
     return engine
@@ -94,22 +83,13 @@ def _linked(machine_code: bytes) -> llvm.ExecutionEngine:
 def assembly(text: str) -> str:
     """The host's machine code as text, for reports and debugging."""
     host_target()
-    return str(_machine().emit_assembly(llvm.parse_assembly(text)))
-
-
-def _machine() -> llvm.TargetMachine:
-    """A fresh one for each module: the JIT takes it over. At level 1 explicit vectors become as
-    fast code as at level 3, sooner (docs/decisions/0005-no-llvm-passes.md)."""
-    return llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=1
-    )
+    return str(target_machine().emit_assembly(llvm.parse_assembly(text)))
 
 
 @cache
 def _bind_symbols() -> bool:
     """Make torch's and OpenMP's functions known to the JIT; whether there is an OpenMP."""
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
+    initialize()
     guards: Any = torch._C._dynamo.guards
     llvm.add_symbol(DATA_POINTER, guards._torchinductor_pyobject_tensor_data_ptr)
     # A handle on torch's library also finds the OpenMP that torch itself uses, never a second one.

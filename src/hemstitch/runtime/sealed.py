@@ -30,14 +30,22 @@ def machine_code(text: str, compile_: Callable[[str], bytes]) -> bytes:
     key = _key()
     if key is None:
         return compile_(text)
-    name = sha256(f"{processor()}\n{text}".encode()).hexdigest()
-    path = folder("code") / name
+    path = _place(text)
     code = _unsealed(path, key)
     if code is None:
         code = compile_(text)
-        write(path, _seal(key, name, code) + code)
+        write(path, _seal(key, path.name, code) + code)
         forget_oldest(path.parent, MOST)
     return code
+
+
+def is_kept(text: str) -> bool:
+    """Perhaps: its seal is not looked at."""
+    return _place(text).exists()
+
+
+def _place(text: str) -> Path:
+    return folder("code") / sha256(f"{processor()}\n{text}".encode()).hexdigest()
 
 
 def _unsealed(path: Path, key: bytes) -> bytes | None:

@@ -1,0 +1,108 @@
+"""Kernels of processors: printed, compiled, loaded. Takes the kernels of a plan, gives what makes a
+launch of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from functools import partial
+from hashlib import sha256
+
+from hemstitch.codegen.llvm.kernel import Program, print_kernel
+from hemstitch.codegen.llvm.streams import streamed
+from hemstitch.fusion.plan import KernelStep
+from hemstitch.kernel.blocked import USUAL, Blocking
+from hemstitch.kernel.nodes import Buffer, Kernel
+from hemstitch.kernel.placement import LINE
+from hemstitch.options import Options
+from hemstitch.runtime import jit, objects
+from hemstitch.runtime.assemble import Launch
+from hemstitch.runtime.helpers import Helpers, may_start
+from hemstitch.runtime.remembered import folder
+from hemstitch.runtime.sealed import is_kept, machine_code
+from hemstitch.runtime.tune import Tuner
+
+Compile = Callable[[str], bytes]
+LOADED: dict[bytes, jit.Entry] = {}  # by what they were compiled from, the last used last
+MOST_KEPT = 512
+FEW = 8  # kernels that are compiled before a helper has started
+
+
+@contextmanager
+def native(
+    kernels: Sequence[KernelStep], options: Options
+) -> Iterator[Callable[[KernelStep], Launch]]:
+    """While it is open, helpers compile what is printed already. There are none for few kernels,
+    none while kernels are timed, nor in the background, where the program needs the threads."""
+    if len(kernels) < FEW or options.tune or options.asynchronous or not may_start():
+        tuner = Tuner(folder("tuned")) if options.tune else None
+        yield partial(_launch, _compile(options, objects.compiled), {}, tuner)
+        return
+    with closing(Helpers(jit.threads_now(), objects.compiled)) as helpers:
+        programs = dict(_begun(kernels, helpers, options.cache))
+        yield partial(_launch, _compile(options, helpers.compiled), programs, None)
+
+
+def _compile(options: Options, compile_: Compile) -> Compile:
+    return partial(machine_code, compile_=compile_) if options.cache else compile_
+
+
+def _begun(
+    kernels: Sequence[KernelStep], helpers: Helpers, cache: bool
+) -> Iterator[tuple[int, Program]]:
+    """What cannot be printed is told when it has its turn, and fails again."""
+    for step in kernels:
+        with suppress(Exception):
+            program = program_of(step)
+            is_known = _hash(program.text) in LOADED or (cache and is_kept(program.text))
+            if not is_known:
+                helpers.begin(program.text)
+            yield id(step), program
+
+
+def _launch(
+    compile_: Compile, programs: Mapping[int, Program], tuner: Tuner | None, step: KernelStep
+) -> Launch:
+    """`programs`: those that are printed already, by the identity of their steps."""
+    program = programs.get(id(step))
+    if program is None:
+        program = program_of(step, USUAL if tuner is None else tuner.blocking(step))
+    entry = _loaded(program.text, program.entry, compile_)
+    stitched = step.stitched
+    return Launch(entry, stitched.tensors, program.sizes, program.scratch_bytes, stitched.places)
+
+
+def _loaded(text: str, entry: str, compile_: Compile) -> jit.Entry:
+    """Machine code is shared by all graphs of the process that need the same. Of a text, ten times
+    as long, nothing is kept but its hash."""
+    key = _hash(text)
+    found = LOADED.pop(key, None) or jit.load(compile_(text), entry)
+    LOADED[key] = found
+    while len(LOADED) > MOST_KEPT:
+        LOADED.pop(next(iter(LOADED)), None)
+    return found
+
+
+def _hash(text: str) -> bytes:
+    return sha256(text.encode()).digest()
+
+
+def program_of(step: KernelStep, blocking: Blocking = USUAL) -> Program:
+    """Machine-independent of the kernel's name, so that equal kernels are compiled once."""
+    kernel = step.stitched.kernel
+    nameless = Kernel("kernel", kernel.buffers, kernel.phases)
+    return print_kernel(nameless, jit.host_target(), blocking, _streams(step))
+
+
+def _streams(step: KernelStep) -> frozenset[Buffer]:
+    """Of the tensors that are allocated for this graph: where others begin, only a call knows."""
+    stitched = step.stitched
+    places = stitched.places or (0,) * len(stitched.tensors)
+    aligned = [
+        buffer
+        for buffer, tensor, place in zip(stitched.kernel.parameters, stitched.tensors, places)
+        if not (tensor.is_argument or tensor.is_result) and place * buffer.dtype.bytes % LINE == 0
+    ]
+    sizes = {**step.groups[0].hints, "threads": jit.threads_now()}
+    return streamed(stitched.kernel, aligned, sizes)
