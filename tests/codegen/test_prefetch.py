@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hemstitch.runtime.build import program_of
+from hemstitch.runtime.native import program_of
 from hemstitch.stitch.machine import generic_cpu
 from tests.compiled import plans_of
 

@@ -10,7 +10,7 @@ from hemstitch.codegen.llvm.lanes import Lanes, fills_lines
 from hemstitch.codegen.llvm.streams import LEAST
 from hemstitch.ir.types import DType
 from hemstitch.kernel.index import Axis, Index, at
-from hemstitch.runtime.build import program_of
+from hemstitch.runtime.native import program_of
 from hemstitch.stitch.machine import generic_cpu
 from tests.compiled import plans_of
 

@@ -8,7 +8,7 @@ import torch
 
 from hemstitch.codegen.llvm import kernel as printer
 from hemstitch.codegen.llvm.kernel import Target
-from hemstitch.runtime import jit, native
+from hemstitch.runtime import jit, native, objects
 
 FEATURES = llvm.get_host_cpu_features()
 TARGETS = [(4, 1, "host"), (8, 1, "host"), (8, 3, "host"), (16, 2, "host")]
@@ -28,7 +28,8 @@ def target(request, monkeypatch):
     monkeypatch.setattr(printer, "GRAIN", 1)
     if processor == "haswell":
         triple = llvm.Target.from_default_triple()
-        monkeypatch.setattr(jit, "_machine", lambda: triple.create_target_machine(cpu=processor))
+        old = triple.create_target_machine
+        monkeypatch.setattr(objects, "target_machine", lambda: old(cpu=processor))
     native.LOADED.clear()
     yield found
     native.LOADED.clear()

@@ -13,7 +13,7 @@ import llvmlite.binding as llvm
 import torch
 
 from hemstitch.codegen.llvm.kernel import DATA_POINTER, Target
-from hemstitch.runtime.objects import initialize, target_machine
+from hemstitch.runtime import objects
 
 Entry = Callable[..., None]
 METH_FASTCALL = 0x80
@@ -74,7 +74,7 @@ def load(machine_code: bytes, name: str) -> Entry:
 
 def _linked(machine_code: bytes) -> llvm.ExecutionEngine:
     """In memory, bound to torch's and OpenMP's functions."""
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine())
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), objects.target_machine())
     engine.add_object_file(llvm.ObjectFileRef.from_data(machine_code))
     engine.finalize_object()
     return engine
@@ -83,13 +83,13 @@ def _linked(machine_code: bytes) -> llvm.ExecutionEngine:
 def assembly(text: str) -> str:
     """The host's machine code as text, for reports and debugging."""
     host_target()
-    return str(target_machine().emit_assembly(llvm.parse_assembly(text)))
+    return str(objects.target_machine().emit_assembly(llvm.parse_assembly(text)))
 
 
 @cache
 def _bind_symbols() -> bool:
     """Make torch's and OpenMP's functions known to the JIT; whether there is an OpenMP."""
-    initialize()
+    objects.initialize()
     guards: Any = torch._C._dynamo.guards
     llvm.add_symbol(DATA_POINTER, guards._torchinductor_pyobject_tensor_data_ptr)
     # A handle on torch's library also finds the OpenMP that torch itself uses, never a second one.

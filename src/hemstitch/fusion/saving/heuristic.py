@@ -4,7 +4,7 @@ after all, as long as that costs less."""
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterator, Set
+from collections.abc import Container, Iterable, Iterator, Set
 from dataclasses import dataclass
 
 from hemstitch.fusion.saving.problem import (
@@ -98,6 +98,7 @@ class _State:
             *(None for _ in problem.needs),
             *(number for number in sorted(problem.operands)),
         ]
+        self.costs: dict[int, float | None] = {}  # by kernel, with `saved` as it is
         self.reading: dict[int, set[int]] = {}  # item -> kernels that could come to need it
         for kernel, needed in enumerate(self.kernels):
             for number in reached(problem, needed, always):
@@ -109,6 +110,8 @@ class _State:
         gain, best = max(others, key=lambda pair: pair[0], default=(0.0, self.saved))
         if gain < 1:  # a byte: sums of floats are not exact
             return False
+        for kernel in self._touched(self.saved ^ best):
+            self.costs.pop(kernel, None)
         self.saved = best
         return True
 
@@ -126,13 +129,21 @@ class _State:
     def gain(self, other: set[int]) -> float:
         gone, added = self.saved - other, other - self.saved
         gain = sum(map(self.problem.saving, gone)) - sum(map(self.problem.saving, added))
-        touched = set[int]().union(*(self.reading.get(n, set()) for n in gone | added))
-        for kernel in touched:
-            before, after = self._kernel(kernel, self.saved), self._kernel(kernel, other)
+        for kernel in self._touched(gone | added):
+            before, after = self._now(kernel), self._kernel(kernel, other)
             if after is None:
                 return -math.inf
             gain += (math.inf if before is None else before) - after
         return gain
+
+    def _touched(self, numbers: Iterable[int]) -> set[int]:
+        """Kernels that could come to need one of these."""
+        return set[int]().union(*(self.reading.get(number, set()) for number in numbers))
+
+    def _now(self, kernel: int) -> float | None:
+        if kernel not in self.costs:
+            self.costs[kernel] = self._kernel(kernel, self.saved)
+        return self.costs[kernel]
 
     def _kernel(self, kernel: int, saved: set[int]) -> float | None:
         operand = self.operand_of[kernel]
