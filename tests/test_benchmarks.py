@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import cpu, demo, machine, predictions, table
+from benchmarks import cpu, demo, machine, predictions, start, table
 from benchmarks.calls import WRAPPERS, bytes_moved, prepared
 from benchmarks.cases import CASES, Case, bytes_of, tensors
 from benchmarks.timing import Timing, geometric_mean, paired
@@ -106,6 +106,23 @@ def test_results_go_into_the_readme() -> None:
     assert text.startswith(f"a\n{table.START}\n| host") and text.endswith(f"{table.END}\nb\n")
     assert "old" not in text
     assert table.insert(table.README.read_text(), rows) != ""
+
+
+def test_starts_go_into_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page, results = tmp_path / "page.md", tmp_path / "starts.json"
+    page.write_text("\n".join(["before", *start.MARKS, "after"]))
+    seconds = {
+        "a": {"inductor": [8.0, 2.0], "hemstitch": [4.0, 4.0]},
+        "b": {"inductor": [18.0, 8.0], "hemstitch": [1.0, 1.0]},
+    }
+    results.write_text(json.dumps({"machine": machine.describe(), "seconds": seconds}))
+    monkeypatch.setattr(start, "PAGE", page)
+    start.page(results)
+    lines = page.read_text().splitlines()
+    assert "| a | 8.0 | 2.0 | 4.0 | 4.0 |" in lines
+    assert "- the first start: Inductor takes 6.00 times as long (2 models)" in lines
+    assert "- the second start: Inductor takes 2.00 times as long (2 models)" in lines
+    assert (lines[0], lines[-1]) == ("before", "after")
 
 
 def test_predictions_are_ranked_and_weighed() -> None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.models import WORKLOADS, Batch, Training
+from hemstitch.errors import GraphWarning
 
 BACKEND = os.environ.get("HEMSTITCH_TEST_BACKEND", "hemstitch")
 STEPS = 20
@@ -117,6 +118,26 @@ def losses(model: nn.Module, batch: Batch, rate: float) -> list[float]:
         optimizer.step()
         found.append(loss.item())
     return found
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_what_cannot_be_compiled_runs_as_it_was_traced(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both passes, after one warning each."""
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("no plan today")
+
+    monkeypatch.setenv("HEMSTITCH_STRICT", "0")
+    monkeypatch.setattr("hemstitch.compile.planned", refuse)
+    eager, batch = made(name)
+    ours = compiled(copy.deepcopy(eager))
+    expected = results(eager, batch, torch.float32)
+    with pytest.warns(GraphWarning, match="no plan today"):
+        found = results(ours, batch, torch.float32)
+    for key, value in expected.items():
+        torch.testing.assert_close(found[key], value, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ("bert", "lstm"))
