@@ -140,6 +140,26 @@ def test_a_home_that_cannot_be_written_to(tmp_path, monkeypatch):
     run()
 
 
+def test_a_user_without_a_home(monkeypatch):
+    def refuse() -> None:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", refuse)
+    run()
+    run()
+
+
+def test_a_file_system_without_links(monkeypatch, compiled):
+    def refuse(*_: object) -> None:
+        raise PermissionError("no links today")
+
+    monkeypatch.setattr(os, "link", refuse)
+    run()
+    run()
+    assert len(compiled) == 2
+    assert list(folder("").iterdir()) == [folder("plans")]
+
+
 def test_a_failed_write_leaves_nothing(monkeypatch):
     def refuse(*_: object) -> None:
         raise OSError("no space today")

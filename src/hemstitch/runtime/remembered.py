@@ -12,7 +12,12 @@ from typing import Any
 
 
 def folder(name: str) -> Path:
-    return Path.home() / ".cache" / "hemstitch" / name
+    """Where nothing can be, if this user has no home."""
+    try:
+        home = Path.home()
+    except RuntimeError:
+        home = Path(os.devnull)
+    return home / ".cache" / "hemstitch" / name
 
 
 def recall(path: Path) -> Any:

@@ -76,8 +76,10 @@ def _make(path: Path) -> None:
     """All at once, by whoever comes first."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, suffix=".part")  # for this user alone
-    with os.fdopen(handle, "wb") as file:
-        file.write(secrets.token_bytes(KEY))
-    with suppress(FileExistsError):
-        os.link(name, path)
-    Path(name).unlink()
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(secrets.token_bytes(KEY))
+        with suppress(FileExistsError):
+            os.link(name, path)
+    finally:
+        Path(name).unlink()
