@@ -4,7 +4,7 @@ launch of each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from hashlib import sha256
@@ -35,39 +35,45 @@ def native(
 ) -> Iterator[Callable[[KernelStep], Launch]]:
     """While it is open, helpers compile what is printed already. There are none for few kernels,
     none while kernels are timed, nor in the background, where the program needs the threads."""
+    printed = _Printed()
     if len(kernels) < FEW or options.tune or options.asynchronous or not may_start():
         tuner = Tuner(folder("tuned")) if options.tune else None
-        yield partial(_launch, _compile(options, objects.compiled), {}, tuner)
+        yield partial(_launch, _compile(options, objects.compiled), printed, tuner)
         return
     with closing(Helpers(jit.threads_now(), objects.compiled)) as helpers:
-        programs = dict(_begun(kernels, helpers, options.cache))
-        yield partial(_launch, _compile(options, helpers.compiled), programs, None)
+        for step in kernels:
+            with suppress(Exception):  # it fails again when it has its turn, and is told
+                _begin(printed.program(step).text, helpers, options.cache)
+        yield partial(_launch, _compile(options, helpers.compiled), printed, None)
 
 
 def _compile(options: Options, compile_: Compile) -> Compile:
     return partial(machine_code, compile_=compile_) if options.cache else compile_
 
 
-def _begun(
-    kernels: Sequence[KernelStep], helpers: Helpers, cache: bool
-) -> Iterator[tuple[int, Program]]:
-    """What cannot be printed is told when it has its turn, and fails again."""
-    for step in kernels:
-        with suppress(Exception):
-            program = program_of(step)
-            is_known = _hash(program.text) in LOADED or (cache and is_kept(program.text))
-            if not is_known:
-                helpers.begin(program.text)
-            yield id(step), program
+def _begin(text: str, helpers: Helpers, cache: bool) -> None:
+    is_known = _hash(text) in LOADED or (cache and is_kept(text))
+    if not is_known:
+        helpers.begin(text)
 
 
-def _launch(
-    compile_: Compile, programs: Mapping[int, Program], tuner: Tuner | None, step: KernelStep
-) -> Launch:
-    """`programs`: those that are printed already, by the identity of their steps."""
-    program = programs.get(id(step))
-    if program is None:
-        program = program_of(step, USUAL if tuner is None else tuner.blocking(step))
+class _Printed:
+    """The programs of a plan. Kernels of one kind have the very same phases (`fusion/trial.py`),
+    and are printed once."""
+
+    def __init__(self) -> None:
+        self._programs: dict[tuple[int, int, frozenset[Buffer]], Program] = {}
+
+    def program(self, step: KernelStep) -> Program:
+        kernel, streams = step.stitched.kernel, _streams(step)
+        key = id(kernel.buffers), id(kernel.phases), streams
+        if key not in self._programs:
+            self._programs[key] = program_of(step)
+        return self._programs[key]
+
+
+def _launch(compile_: Compile, printed: _Printed, tuner: Tuner | None, step: KernelStep) -> Launch:
+    program = printed.program(step) if tuner is None else program_of(step, tuner.blocking(step))
     entry = _loaded(program.text, program.entry, compile_)
     stitched = step.stitched
     return Launch(entry, stitched.tensors, program.sizes, program.scratch_bytes, stitched.places)
