@@ -27,6 +27,7 @@ Compile = Callable[[str], bytes]
 LOADED: dict[bytes, jit.Entry] = {}  # by what they were compiled from, the last used last
 MOST_KEPT = 512
 FEW = 8  # kernels that are compiled before a helper has started
+MOST_HELPERS = 8  # on many cores; each takes 13 MB of its own, and 0.1 s to start
 
 
 @contextmanager
@@ -40,7 +41,7 @@ def native(
         tuner = Tuner(folder("tuned")) if options.tune else None
         yield partial(_launch, _compile(options, objects.compiled), printed, tuner)
         return
-    with closing(Helpers(jit.threads_now(), objects.compiled)) as helpers:
+    with closing(Helpers(min(jit.threads_now(), MOST_HELPERS), objects.compiled)) as helpers:
         for step in kernels:
             with suppress(Exception):  # it fails again when it has its turn, and is told
                 _begin(printed.program(step).text, helpers, options.cache)
