@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from hemstitch.errors import KernelBuildWarning
+from hemstitch.options import Options
 from hemstitch.runtime import helpers, native, objects
 from hemstitch.runtime.helpers import Helpers
 
@@ -133,11 +134,17 @@ def test_a_graph_of_many_kernels(started, cache, tmp_path, monkeypatch):
     assert bool(started) != cache
 
 
-@pytest.mark.parametrize("options", [{"asynchronous": True}, {"products": False}])
-def test_none_for_what_runs_in_the_background_or_is_small(options, started):
-    function = many_kernels if "asynchronous" in options else torch.sin
-    torch.compile(function, backend="hemstitch", options=options)(torch.randn(7, 9))
-    assert started == []
+def test_none_in_the_background_while_kernels_are_timed_or_for_few(monkeypatch):
+    """Whoever opens a helper fails."""
+    monkeypatch.setattr(native, "Helpers", None)
+    many, few = [None] * native.FEW, [None] * (native.FEW - 1)
+    for options in ({"asynchronous": True}, {"tune": True}):
+        with native.native(many, Options(cache=False, **options)):
+            pass
+    with native.native(few, Options(cache=False)):
+        pass
+    with pytest.raises(TypeError), native.native(many, Options(cache=False)):
+        pass
 
 
 def test_none_where_there_is_no_python_to_start(monkeypatch):

@@ -1,4 +1,5 @@
-"""The text form of the kernel IR. Not a backend: it leaves nothing out."""
+"""The text form of the kernel IR. Not a backend. It leaves out how far computed indices and windows
+reach and what a nest weighs, so it says what a kernel computes, but is no key for its code."""
 
 from __future__ import annotations
 
