@@ -47,6 +47,8 @@ from hemstitch.stitch.products import COLUMNS, LEAST_TILE, MOST_ROWS
 from hemstitch.stitch.views import broken_at
 
 MULTIPLIED = frozenset({DType.F32, DType.F16, DType.BF16})
+LARGE = 1 << 20  # elements of an operand that is worth to be read once, as it lies
+MOST_TURNED, LEAST_TIMES = 128, 4  # rows; and how many times as many steps and columns there are
 
 
 @dataclass(slots=True)
@@ -66,6 +68,10 @@ class Opened:
     together: dict[LibraryCall, list[list[Node]]] = field(default_factory=dict)
     uses: Counter[Node] = field(default_factory=Counter)
     frozen: set[Node] = field(default_factory=set)
+    turned: set[Node] = field(default_factory=set)
+
+    def right_of_call(self, product: Node) -> Node:
+        return product.inputs[0 if product in self.turned else 1]
 
     @property
     def obstacles(self) -> frozenset[Node]:
@@ -78,7 +84,7 @@ class Opened:
 
 def open_products(graph: Graph, machine: Machine, closed: Collection[LibraryCall]) -> Opened:
     """`graph` with every product of the machine in sight, but for the calls in `closed`."""
-    opening = _Opening(machine, closed, _sliced(graph), Opened(graph))
+    opening = _Opening(machine, closed, _sliced(graph), _shared(graph), Opened(graph))
     rules = [
         Rule(frozenset({Op.RESULT}), opening.whole),
         Rule(frozenset({Op.SLICE}), opening.part),
@@ -96,6 +102,7 @@ class _Opening:
     machine: Machine
     closed: Collection[LibraryCall]
     sliced: Collection[object]
+    shared: Collection[Node]
     opened: Opened
 
     def whole(self, builder: Builder, node: Node) -> Node | None:
@@ -122,16 +129,31 @@ class _Opening:
         (left, right), addend = _parts(call, whole.inputs[0].inputs)
         if not _may_gain(whole, (left, right), opened.graph.hints, self.machine):
             return None
-        product = builder.dot(left, _cut(builder, right, whole, columns))
-        total = product
+        if columns is whole and self._is_better_turned(left, right):
+            product = builder.dot(_transposed(builder, right), _transposed(builder, left))
+            opened.turned.add(product)
+            opened.widths[product], total = product.shape[-1], _transposed(builder, product)
+        else:
+            product = total = builder.dot(left, _cut(builder, right, whole, columns))
+            opened.widths[product] = whole.shape[-1]
         if addend is not None:
             wide = builder.broadcast(builder.cast(addend, product.type.dtype), whole.shape)
-            total = builder.make(Op.ADD, product, _cut(builder, wide, whole, columns))
+            total = builder.make(Op.ADD, total, _cut(builder, wide, whole, columns))
         result = builder.cast(total, whole.type.dtype)
         opened.calls.setdefault(product, []).append(call)
-        opened.widths[product] = whole.shape[-1]
         opened.results[product] = result
         return result
+
+    def _is_better_turned(self, left: Node, right: Node) -> bool:
+        """Few rows and a large right operand, which no other product has: on processors it would be
+        packed, and all of it read by every task. As the left one it is read once, as it lies."""
+        units = self.machine.products[left.type.dtype.bytes]
+        sizes = (*left.shape, *right.shape[1:])
+        if units.tile or len(sizes) > 3 or right in self.shared:
+            return False
+        rows, steps, columns = (size if isinstance(size, int) else 0 for size in sizes)
+        is_flat = 0 < LEAST_TIMES * rows <= min(steps, columns) and rows <= MOST_TURNED
+        return is_flat and steps * columns >= LARGE
 
     def _is_open(self, result: Node) -> bool:
         """On processors; whether its products gain is seen when they are fused."""
@@ -170,6 +192,19 @@ class _Opening:
             opened.results[product] = total
         opened.spared[call] = convolution.copied_bytes
         return value
+
+
+def _transposed(builder: Builder, matrix: Node) -> Node:
+    return builder.permute(matrix, (1, 0))
+
+
+def _shared(graph: Graph) -> set[Node]:
+    """What several calls multiply with, or one before any other call: that is packed once."""
+    leaves, rights = frozen_leaves(graph), Counter[Node]()
+    for node in toposort(graph.roots):
+        if isinstance(node.attr, LibraryCall) and node.attr.name in _OPERANDS:
+            rights[node.inputs[-1]] += 1
+    return {right for right, times in rights.items() if times > 1 or leaves.get(right)}
 
 
 def _sliced(graph: Graph) -> set[object]:
@@ -334,7 +369,7 @@ def _longer(product: Node, opened: Opened, clustering: Clustering, kernel: _Kern
         return ours - share * by_library
     units = machine.products[product.inputs[0].type.dtype.bytes]
     work = evaluate(product.type.size * product.inputs[0].shape[-1], hints)
-    right = product.inputs[1]
+    right, theirs = product.inputs[1], opened.right_of_call(product)
     if units.tile:
         loaded = _loaded(product, work, kernel.kernel, units, clustering)
         ours = max(_multiplied(work, units), loaded)
@@ -342,7 +377,7 @@ def _longer(product: Node, opened: Opened, clustering: Clustering, kernel: _Kern
         is_packed = kernel.packing < inf and right in opened.frozen
         packing = 0 if is_packed else kernel.packing / opened.uses[right]
         ours = packing + _multiplied(work, units)
-    return ours - _by_library(work, right, units, machine.threads, hints, share)
+    return ours - _by_library(work, theirs, units, machine.threads, hints, share)
 
 
 def _measured(product: Node, width: Dim, machine: Machine) -> tuple[float, float] | None:

@@ -19,6 +19,7 @@ from hemstitch.kernel.index import Axis, Computed, Index, Variable, at
 from hemstitch.kernel.nodes import (
     EPILOGUE_ROWS,
     Accumulate,
+    AccumulateInto,
     Buffer,
     Constant,
     Contract,
@@ -44,6 +45,8 @@ from hemstitch.kernel.placement import LINE
 from hemstitch.kernel.rewrite import Rewriter, defined, used
 
 LEAST_BLOCKS = 4  # of a thread
+IN_PLACE = 1 << 20  # elements of a right operand that is not packed, if rows are not so many
+FEW, MANY = 256, 2048  # rows: between them to pack an operand costs more than it gains
 LEAST_ROWS = 4  # of a block: for fewer an operand is not read by a task more
 TILE = 1 << 17  # elements of its rows that stay in L2: half of one of 1 MB
 EVEN = 4
@@ -277,9 +280,11 @@ class _Blocks:
         for position, statement in enumerate(nest.body):
             self._add(statement, nest.body[:position])
         weight = (nest.weight + sum(map(_weight, self._products()))) * self.rows
-        body = (*self._connected(), *nest.epilogue)
+        body, epilogue = tuple(self._connected()), nest.epilogue
+        if not _keeps_rows_apart(nest):
+            body, epilogue = (*body, *epilogue), ()
         return Nest(
-            *((*outer, block), nest.prologue, body, (), weight, nest.why),
+            *((*outer, block), nest.prologue, body, epilogue, weight, nest.why),
             panels=tuple(self.panels),
         )
 
@@ -306,7 +311,7 @@ class _Blocks:
         for contract in contracts:
             steps = _Steps.of(contract)
             left = self._left(contract, steps, part, inside)
-            right, strips = self._right(contract, steps, statement.axis, (*before, *inside))
+            right, strips = self._right(contract, steps, statement.axis, (*before, *inside), left)
             store = alone or self._tile(contract, statement.axis)
             tile = (*steps.sum(store.value, contract, left, right), store)
             lanes = Loop(statement.axis, tile, lanes=True)
@@ -334,15 +339,19 @@ class _Blocks:
         return Load(f"{name}_in", buffer, index)
 
     def _is_near(self, left: Load, axis: Axis, together: int) -> bool:
-        """The steps of a row lie side by side, and its rows in different sets of a cache."""
-        apart, step = left.index.coefficient(self.old.rows[-1]), left.index.coefficient(axis)
+        """The steps of a row lie side by side, and its rows in different sets of a cache; or the
+        rows of a step do."""
+        row = self.old.rows[-1]
+        if _is_by_columns(left, row) and together == 1:
+            return True
+        apart, step = left.index.coefficient(row), left.index.coefficient(axis)
         is_in_units = step == 1 and divides(together, apart) if together > 1 else step in (0, 1)
         return is_in_units and not divides(PAGE // left.buffer.dtype.bytes, apart)
 
     def _right(
-        self, contract: Contract, steps: _Steps, lanes: Axis, ready: Sequence[Stmt]
+        self, contract: Contract, steps: _Steps, lanes: Axis, ready: Sequence[Stmt], left: Load
     ) -> tuple[Load, Strips | None]:
-        """Where it lies, or a panel."""
+        """Where it lies, or a panel. `left`: what it is multiplied with."""
         needed = needed_for(contract.right, (*ready, *contract.body))
         needed = needed or needed_for(contract.right, self.old.prologue)  # a constant
         known = {name for s in self.old.prologue for name in defined(s)}
@@ -350,9 +359,21 @@ class _Blocks:
             raise _Unblockable
         load, size = _plain(needed, DType.F32), lanes.extent * contract.axis.extent
         is_there = load is not None and load.index.coefficient(lanes) == 1 and steps.together == 1
-        if load is not None and is_there and _is_at_most(size, NEAR):
+        if load is not None and is_there and self._is_in_place(load, size, left):
             return load, None
         return self._packed(contract, steps, lanes, needed)
+
+    def _is_in_place(self, right: Load, size: Dim, left: Load) -> bool:
+        """To pack an operand costs as much as 35 rows to multiply with it, and gains a thirtieth.
+        What is far away is read again and again by the rows of a block. Few rows may be one of the
+        kernels that share it. Where the left one is read by columns, both are read once."""
+        if _is_at_most(size, NEAR) or _is_by_columns(left, self.old.rows[-1]):
+            return True
+        own = {variable for variable, _ in right.index.terms}
+        rows = product(axis.extent for axis in self.old.rows if axis not in own)
+        if not isinstance(rows, int) or rows > MANY or not _is_at_most(size, IN_PLACE):
+            return False
+        return rows >= FEW or not own.isdisjoint(self.old.rows)
 
     def _packed(
         self, contract: Contract, steps: _Steps, lanes: Axis, needed: Sequence[Stmt]
@@ -459,7 +480,7 @@ def _most_rows(nest: Nest, threads: int, most: int) -> int:
     """Of a block. Sums of rows in single precision grow no longer than `EPILOGUE_ROWS`. What is
     beyond L2 is read the less often the more rows there are, but either their steps or their
     columns stay there (`codegen/llvm/products.py`), and each thread has several blocks; of few
-    rows, one."""
+    rows, one. Also of those that are read by columns, as nothing of them is copied."""
     loops = [s for s in nest.body if isinstance(s, Loop)]
     sizes = [
         (loop.axis.extent, statement.axis.extent)
@@ -473,12 +494,35 @@ def _most_rows(nest: Nest, threads: int, most: int) -> int:
     few = EPILOGUE_ROWS
     if isinstance(rows, int):
         few = min(few, max(LEAST_ROWS, -(-rows // threads)))
-    if nest.epilogue or not is_known or all(a * b <= NEAR for a, b in known):
+    is_summed = bool(nest.epilogue) and not _keeps_rows_apart(nest)
+    if is_summed or not is_known or all(a * b <= NEAR for a, b in known):
         return few
     assert isinstance(rows, int)
     fitting = TILE // max(min(a, b) for a, b in known)
+    if all(_is_by_columns(load, nest.rows[-1]) for load in _left_operands(loops)):
+        blocks = threads * -(-rows // (threads * fitting))
+        return max(-(-rows // blocks), few)
     fair = rows // (threads * LEAST_BLOCKS)
     return max(min(fitting, fair, most), few)
+
+
+def _keeps_rows_apart(nest: Nest) -> bool:
+    """What its epilogue takes up has a place for each row of a block."""
+    taken = _task_buffers(nest.epilogue)
+    sums = [s for s in walk(nest.body) if isinstance(s, AccumulateInto) and s.buffer in taken]
+    return bool(sums) and all(s.index.coefficient(nest.rows[-1]) != 0 for s in sums)
+
+
+def _left_operands(loops: Iterable[Loop]) -> Iterator[Load | None]:
+    """Of their products; None for what is computed."""
+    for loop in loops:
+        contracts = [statement for statement in loop.body if isinstance(statement, Contract)]
+        yield from (_plain(needed_for(c.left, c.body), DType.F32) for c in contracts)
+
+
+def _is_by_columns(left: Load | None, row: Axis) -> bool:
+    """What is multiplied in one step lies side by side."""
+    return left is not None and left.index.coefficient(row) == 1
 
 
 def _rows_of_block(extent: Dim, most: int) -> int:

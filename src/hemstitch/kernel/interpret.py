@@ -159,18 +159,21 @@ def _is_strange(owners: Array, owner: int) -> Array:
 
 
 def _shares(launch: _Launch, phase: Phase, task: int) -> list[tuple[int, int]]:
-    """Which rows of each nest a task runs: a contiguous part of all the phase's work."""
+    """Which rows of each nest a task runs: an equal part where they come out even; of all others
+    together a contiguous part of their work."""
     rows = [prod(launch.dim(axis.extent) for axis in nest.rows) for nest in phase.nests]
     if phase.is_alone:
         return [(0, count) for count in rows]
     weights = [max(1, launch.dim(nest.weight)) for nest in phase.nests]
-    total = sum(count * weight for count, weight in zip(rows, weights))
-    ends = [total * place // launch.threads for place in (task, task + 1)]
+    odd = [count * weight * bool(count % launch.threads) for count, weight in zip(rows, weights)]
+    ends = [sum(odd) * place // launch.threads for place in (task, task + 1)]
     found, first = [], 0
-    for count, weight in zip(rows, weights):
+    for count, weight, work in zip(rows, weights, odd):
         low, high = (min(count, -(-max(0, end - first) // weight)) for end in ends)
+        if not work:
+            low, high = (count * place // launch.threads for place in (task, task + 1))
         found.append((low, high))
-        first += count * weight
+        first += work
     return found
 
 

@@ -205,8 +205,9 @@ def _nests(e: Emitter, table: _Table, calls: dict[Nest, _Call], phase: Phase) ->
 
 
 def _shares(e: Emitter, table: _Table, phase: Phase) -> list[tuple[Value, Value]]:
-    """Which rows of each nest this task runs: a contiguous part of all the phase's work, so that
-    a task meets the same rows in every phase and every kernel of equal shape."""
+    """Which rows of each nest this task runs: an equal part of those of a nest that come out even,
+    and of all others together a contiguous part of their work; so a task meets the same rows in
+    every phase and every kernel of equal shape."""
     rows = [table.load(e, product(a.extent for a in nest.rows)) for nest in phase.nests]
     if phase.is_alone:
         return [(e.i64(0), count) for count in rows]
@@ -216,14 +217,23 @@ def _shares(e: Emitter, table: _Table, phase: Phase) -> list[tuple[Value, Value]
         return [(_part(e, rows[0], task, threads), _part(e, rows[0], following, threads))]
     weights = [table.load(e, nest.weight) for nest in phase.nests]
     weights = [e.intrinsic("smax", weight, e.i64(1)) for weight in weights]
+    evens = [e.compare("eq", e.binary("urem", count, threads), e.i64(0)) for count in rows]
     starts = [e.i64(0)]
-    for count, weight in zip(rows, weights):
-        starts.append(e.binary("add", starts[-1], e.binary("mul", count, weight)))
-    low, high = _part(e, starts[-1], task, threads), _part(e, starts[-1], following, threads)
+    for count, weight, is_even in zip(rows, weights, evens):
+        work_of = e.select(is_even, e.i64(0), e.binary("mul", count, weight))
+        starts.append(e.binary("add", starts[-1], work_of))
+    parts = [(which, _part(e, starts[-1], which, threads)) for which in (task, following)]
     shares = []
-    for start, count, weight in zip(starts, rows, weights):
-        ends = [_rows_before(e, place, start, count, weight) for place in (low, high)]
-        shares.append((ends[0], ends[1]))
+    for start, count, weight, is_even in zip(starts, rows, weights, evens):
+        low, high = (
+            e.select(
+                is_even,
+                _part(e, count, which, threads),
+                _rows_before(e, place, start, count, weight),
+            )
+            for which, place in parts
+        )
+        shares.append((low, high))
     return shares
 
 

@@ -286,8 +286,9 @@ class NestPrinter:
         result = matrix(tile.store, tile.rows, tile.lanes, unit=1)
         strips = tile.strip and products.Strips(tile.strip[0], self._dim(tile.strip[1]))
         room = tile.store.buffer.role is Role.TASK
-        given = (left, right, result, height, width, count, room)
-        return products.Product(*given, is_paired=tile.together > 1, strips=strips)
+        given = (left, right, result, height, width, count, room, tile.together > 1)
+        most = tile.rows.extent if isinstance(tile.rows.extent, int) else None
+        return products.Product(*given, most, strips)
 
     # --- lanes
 

@@ -3,7 +3,10 @@ step the vectors of one row of the right operand times one element of the left f
 and van de Geijn, Anatomy of High-Performance Matrix Multiplication, section 5). Steps go by in
 blocks, so that a strip of the right operand stays in L1 while all rows multiply with it; the sums
 of a block are added to the result, which makes them more exact as well. Of bf16 a step is a pair:
-two elements of a row or column, one behind the other, are multiplied and added up at once."""
+two elements of a row or column, one behind the other, are multiplied and added up at once.
+
+Operands that were not packed for it (`kernel/blocked.py`) come from far away in pieces: while one
+block of steps is multiplied, the next is asked for."""
 
 from __future__ import annotations
 
@@ -21,6 +24,7 @@ F32 = DType.F32
 ROWS_OF_32: Sequence[int] = (0, 12, 12, 8, 6)
 ROWS_OF_16: Sequence[int] = (0, 8, 6)
 FEWER = 3  # times: the next size of tiles, where the number of rows is not known
+L2 = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +68,15 @@ class Product:
     steps: Value
     has_room: bool
     is_paired: bool
+    most_rows: int | None = None
     strips: Strips | None = None
     is_first: Value | None = None
+    behind: int | None = None
+
+    @property
+    def is_by_columns(self) -> bool:
+        """What is multiplied in one step lies side by side in the left operand as well."""
+        return self.left.down.text == "1"
 
     def right_at(self, e: Emitter, column: Value) -> Value:
         """The first step of a column."""
@@ -88,8 +99,12 @@ class _Strip:
 def multiply(e: Emitter, product: Product, steps: int) -> None:
     """All blocks of so many `steps` for a strip of columns, or, where the columns are fewer, all
     strips for a block: so L2 has to hold only the rows' steps of the left operand, or only their
-    columns."""
+    columns. Blocks of half as many steps where lines of both operands also have what other tiles
+    need."""
+    if product.is_by_columns and product.strips is None:
+        steps //= 2
     if _is_less(product.columns, product.steps):
+        product = replace(product, behind=steps)
         _each_block(e, product, steps, lambda p: _each_strip(e, p, partial(_rows, e, p)))
     else:
         _each_strip(e, product, lambda s: _each_block(e, product, steps, lambda p: _rows(e, p, s)))
@@ -149,6 +164,19 @@ def _rows(e: Emitter, product: Product, strip: _Strip) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class _Ahead:
+    """What a tile asks for: from `start` on, `share` elements further after 2 ** `seldom` steps."""
+
+    start: Value
+    share: Value
+    seldom: int
+
+    def at(self, e: Emitter, step: Value) -> Value:
+        turn = e.binary("lshr", step, e.i64(self.seldom)) if self.seldom else step
+        return _moved(e, self.start, _times(e, turn, self.share))
+
+
+@dataclass(frozen=True, slots=True)
 class _Tile:
     """`mask`: as in `_Strip`."""
 
@@ -166,7 +194,11 @@ class _Tile:
         # Packed strips have whole vectors.
         mask_of_right = self.mask if product.strips is None else None
 
+        ahead = self._ahead(e, row, left)
+
         def step(number: Value, sums: Sequence[Value]) -> Sequence[Value]:
+            for each in ahead:
+                memory.prefetch(e, F32, each.at(e, number), 0, L2)
             place = _times(e, number, product.right.down)
             kind = DType.I32 if product.is_paired else F32
             vectors = [
@@ -193,6 +225,32 @@ class _Tile:
             for j in range(self.vectors):
                 place = self._vector(e, start, e.i64(0), j)
                 self._store(e, place, sums[k * self.vectors + j], self._of(j, mask))
+
+    def _ahead(self, e: Emitter, row: Value, left: Value) -> list[_Ahead]:
+        """The next block of each operand that lies as it came. A share of it is asked for in every
+        step of every tile: of the right one in the order of memory, of the left one, whose other
+        columns may be other tasks', what this tile's rows have, some in each strip."""
+        product, found = self.product, list[_Ahead]()
+        extents = product.columns, product.right.down
+        is_known = not any(extent.text.startswith("%") for extent in extents)
+        if product.behind is None or product.is_first is None or not is_known:
+            return found
+        columns, apart = (int(extent.text) for extent in extents)
+        behind, strips = e.i64(product.behind), -(-columns // (self.vectors * e.width))
+        strip = _divided(e, self.column, e.i64(self.vectors * e.width))
+        if product.strips is None and product.most_rows is not None:
+            tiles = -(-product.most_rows // self.rows)
+            number = _sum(e, _times(e, strip, e.i64(tiles)), _divided(e, row, e.i64(self.rows)))
+            share = e.i64(-(-apart // (tiles * strips)))
+            before = _times(e, number, _times(e, product.steps, share))
+            place = _sum(e, _times(e, behind, product.right.down), before)
+            found.append(_Ahead(_moved(e, product.right.start, place), share, 0))
+        if product.is_by_columns:
+            seldom = strips.bit_length() - 1
+            first = e.binary("lshr", _times(e, strip, behind), e.i64(seldom))
+            place = _times(e, _sum(e, behind, first), product.left.across)
+            found.append(_Ahead(_moved(e, left, place), product.left.across, seldom))
+        return found
 
     def _store(self, e: Emitter, place: Value, total: Value, mask: Value | None) -> None:
         if (is_first := self.product.is_first) is not None:
