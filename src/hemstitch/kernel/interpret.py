@@ -267,7 +267,12 @@ class _Task:
                 self._statements(loop.body)
                 self.lanes = None
             return
-        for index in range(extent):
+        ends = (0, extent)
+        if loop.between is not None:
+            first, last = (int(self.values[name]) for name in loop.between)
+            assert 0 <= first <= last <= extent
+            ends = (first, last)
+        for index in range(*ends):
             self.axes[axis] = index
             self._statements(loop.body)
 

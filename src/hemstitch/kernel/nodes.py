@@ -196,11 +196,16 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """for axis in range(axis.extent): body; over lanes if `lanes`, else one at a time."""
+    """for axis in range(axis.extent): body; over lanes if `lanes`, else one at a time.
+
+    `between`: only from the first of these two i64 values on, and below the second. Both are known
+    to be within the extent.
+    """
 
     axis: Axis
     body: tuple[Stmt, ...]
     lanes: bool
+    between: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,8 @@ def _lines(statements: Iterable[Stmt], pad: str) -> Iterator[str]:
         if isinstance(statement, Loop):
             axis = statement.axis
             limit = f" while {axis.outer}*{axis.extent}+{axis} < {axis.limit}" if axis.outer else ""
+            if statement.between is not None:
+                limit = f" from {' to '.join(statement.between)}"
             yield f"{pad}{'lanes' if statement.lanes else 'for'} {axis} < {axis.extent}{limit}:"
             yield from _lines(statement.body, pad + "  ")
         elif isinstance(statement, Contract | AccumulateProduct):

@@ -18,6 +18,7 @@ from hemstitch.kernel.nodes import (
     Finish,
     Let,
     Load,
+    Loop,
     Position,
     Random,
     Scan,
@@ -55,8 +56,8 @@ def used(statement: Stmt) -> Iterator[str]:
             yield statement.value
             order = getattr(statement, "order", None)
             yield from () if order is None else (order,)
-        case Contract():
-            yield from (statement.left, statement.right)
+        case Contract(left=first, right=last) | Loop(between=(first, last)):
+            yield from (first, last)
         case _:
             pass
     if isinstance(statement, BLOCKS):

@@ -401,6 +401,9 @@ class _NestCheck:
         axis = loop.axis
         self._require(axis not in self.axes, f"{axis} is looped over already")
         self._require(not loop.lanes or self._lane_axis is None, "lanes inside lanes")
+        for name in loop.between or ():
+            varies = self._use(name, DType.I64)
+            self._require(not loop.lanes and not varies, "each lane would have ends of its own")
         outer = axis.outer
         if outer is not None:
             self._require(outer in self.axes, f"there is no loop over {outer} here")

@@ -16,6 +16,7 @@ from hemstitch.codegen.llvm.layout import ScratchLayout, scratch_layout
 from hemstitch.codegen.llvm.nest import STATUS, NestPrinter, Slot
 from hemstitch.ir.dims import Dim, SymbolicDim, product, total
 from hemstitch.kernel.blocked import USUAL, Blocking, blocked
+from hemstitch.kernel.by_place import by_place
 from hemstitch.kernel.cut import cut_loops, cut_rows
 from hemstitch.kernel.nodes import Buffer, Kernel, Nest, Phase
 from hemstitch.kernel.one_by_one import one_by_one
@@ -103,6 +104,7 @@ def print_kernel(
     """`blocking`: of products of matrices. `streams`: what is stored past the caches."""
     kernel = cut_rows(one_by_one(kernel))
     kernel = cut_loops(serial(blocked(kernel, target.threads, blocking)))
+    kernel = by_place(kernel, target.threads)
     layout = scratch_layout(kernel, target.threads)
     declarations: dict[str, str] = {}
     texts: dict[str, str] = {}  # body -> function name: equal nests are printed once

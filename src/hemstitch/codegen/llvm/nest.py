@@ -176,20 +176,24 @@ class NestPrinter:
                 elif lanes and self._lanes is None:
                     self._lane_loop(axis, body)
                 else:
-                    self._serial_loop(axis, body)
+                    self._serial_loop(statement)
             case nodes.Contract() | nodes.AccumulateProduct() | nodes.Running():
                 raise AssertionError("products have become loops")
             case _:
                 assert_never(statement)
 
-    def _serial_loop(self, axis: Axis, body: tuple[Stmt, ...]) -> None:
+    def _serial_loop(self, loop: Loop) -> None:
+        axis, body = loop.axis, loop.body
+
         def inside(index: Value) -> None:
             self._axes[axis] = index
             self._statements(body)
 
         e, start, extent = self.emitter, self.emitter.i64(0), self._extent(axis)
-        width = e.width
-        lanes = crossing.lanes_to_cross(axis, body, width) if self._lanes is None else None
+        if loop.between is not None:
+            start, extent = (e.lane(self._get(name, 0)) for name in loop.between)
+        width, is_free = e.width, self._lanes is None and loop.between is None
+        lanes = crossing.lanes_to_cross(axis, body, width) if is_free else None
         if lanes is not None:
             whole = self._whole(extent, width)
             self._loop(start, whole, width, body, partial(self._crossed, axis, lanes))
@@ -345,13 +349,10 @@ class NestPrinter:
 
     def _narrow(self, body: tuple[Stmt, ...]) -> None:
         for name in self._changed(body):
-            accumulator = self._accumulators[name]
-            while len(accumulator.copies) > 1:
-                half = len(accumulator.copies) // 2
-                pairs = zip(accumulator.copies[:half], accumulator.copies[half:])
-                accumulator.copies = [
-                    reduce.joined(self.emitter, accumulator, a, b) for a, b in pairs
-                ]
+            held = self._accumulators[name]
+            while (half := len(held.copies) // 2) > 0:
+                pairs = zip(held.copies[:half], held.copies[half:])
+                held.copies = [reduce.joined(self.emitter, held, a, b) for a, b in pairs]
 
     def _copies(self) -> range:
         return range(len(self._lanes.firsts)) if self._lanes is not None else range(1)
