@@ -25,6 +25,7 @@ from hemstitch.fusion.plan import KernelStep, LibraryFormStep, LibraryStep, Step
 from hemstitch.ir.dims import Dim, evaluate
 from hemstitch.ir.graph import LibraryCall
 from hemstitch.kernel.blocked import blocked
+from hemstitch.kernel.by_place import by_place
 from hemstitch.kernel.cut import cut_rows
 from hemstitch.kernel.nodes import Buffer, Role
 from hemstitch.kernel.printer import show
@@ -263,8 +264,9 @@ def _kernel_info(
     kind: str, step: KernelStep, compiled: Compiled, hints: Mapping[str, int]
 ) -> KernelInfo:
     kernel = step.stitched.kernel
-    if compiled.target == "cpu":  # as it is printed: operands of products are packed
-        kernel = blocked(cut_rows(kernel), host_target().threads)
+    if compiled.target == "cpu":  # as it is printed
+        threads = host_target().threads
+        kernel = by_place(blocked(cut_rows(kernel), threads), threads)
     members = [node for group in step.groups for node in group.members]
     origins = [compiled.graph.origins[n] for n in members if n in compiled.graph.origins]
     known = {**hints, "threads": _tasks(compiled)}
