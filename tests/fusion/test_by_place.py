@@ -53,6 +53,12 @@ def test_places_are_rows_and_lines_come_in_their_order(golden):
     golden(show(kernel) + "\n")
 
 
+def test_the_order_takes_no_more_memory_than_the_lines():
+    kernel = kernel_of(aggregate, *edges(5000, 2001, 160))
+    assert by_place(kernel, 80).phases != kernel.phases
+    assert by_place(kernel, 81).phases == kernel.phases
+
+
 @pytest.mark.parametrize(
     ("lines", "places", "columns"),
     [(500, 100, 160), (5000, 20000, 64), (0, 4000, 160)],

@@ -35,6 +35,7 @@ from hemstitch.kernel.rewrite import Rewriter, defined
 
 LARGE = 1 << 20  # bytes of a result that L2 does not keep
 LEAST_COLUMNS = 96  # of narrower lines more than the sorting is not gained
+MOST = (1 << 31) - 4  # places or lines: they are numbered in 32 bits
 
 
 def by_place(kernel: Kernel, tasks: int) -> Kernel:
@@ -45,7 +46,7 @@ def by_place(kernel: Kernel, tasks: int) -> Kernel:
         nests = []
         for nest in phase.nests:
             found = _Sums.of(nest)
-            if found is not None and found.is_worth_it:
+            if found is not None and found.is_worth_it(tasks):
                 ordered = _Ordered(nest, found, tasks, f"place{len(buffers)}")
                 nest = ordered.nest()
                 buffers += ordered.buffers
@@ -76,8 +77,8 @@ class _Sums:
             case Nest(
                 rows=(block,),
                 body=(
-                    Loop(places, (Loop(lanes, (Constant() as nothing, Store() as zero)),)),
-                    Loop(lines, (*before, Loop(same, (*inside, AccumulateInto() as add)))),
+                    Loop(places, (Loop(lanes, (Constant() as nothing, Store() as zero), True),)),
+                    Loop(lines, (*before, Loop(same, (*inside, AccumulateInto() as add), True))),
                 ),
                 epilogue=(),
                 panels=(),
@@ -87,7 +88,8 @@ class _Sums:
                 return None
         computed = [v for v, _ in add.index.terms if isinstance(v, Computed)]
         is_plain = all(isinstance(s, (*PURE, Check)) for s in (*before, *inside))
-        if len(computed) != 1 or not is_plain or add.buffer is not zero.buffer:
+        is_sum = add.op is Op.SUM and add.buffer is zero.buffer
+        if len(computed) != 1 or not is_plain or not is_sum:
             return None
         (place,) = computed
         is_made_before = any(place.name in defined(s) for s in before)
@@ -101,14 +103,15 @@ class _Sums:
         assert isinstance(self.lanes.limit, int)
         return self.lanes.limit
 
-    @property
-    def is_worth_it(self) -> bool:
-        """A large result, of wide lines, and all sizes are known."""
+    def is_worth_it(self, tasks: int) -> bool:
+        """A large result, of wide lines, and all sizes are known. The order of lines, in each task,
+        takes no more than the lines would."""
         sizes = (self.places.extent, self.lines.extent, self.lanes.limit)
         known = [size for size in sizes if isinstance(size, int)]
-        if len(known) < len(sizes) or self.columns < LEAST_COLUMNS:
+        if len(known) < len(sizes) or self.columns < max(LEAST_COLUMNS, 2 * tasks):
             return False
-        return known[0] * self.columns * self.add.buffer.dtype.bytes > LARGE
+        is_large = known[0] * self.columns * self.add.buffer.dtype.bytes > LARGE
+        return is_large and max(known) <= MOST
 
 
 class _Ordered:
