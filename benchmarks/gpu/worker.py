@@ -33,6 +33,7 @@ Keep = Callable[[Line], None]
 DONE = "done"  # a message that ends a job
 READY = "ready"  # a line after which the job waits for its turn at the device
 NO_TIME = "no time"  # a line in place of results, where all time is over before the job's own
+SECONDS_TO_HEAR = 5.0
 LAST_WORDS = 12  # lines of a process that are kept for the report of its death
 
 
@@ -95,6 +96,7 @@ class Worker:
     environment: Mapping[str, str] = field(default_factory=dict)
     process: subprocess.Popen[str] | None = None
     replies: queue.Queue[Line | None] = field(default_factory=queue.Queue)
+    hearing: threading.Thread | None = None
     words: collections.deque[str] = field(
         default_factory=lambda: collections.deque(maxlen=LAST_WORDS)
     )
@@ -152,6 +154,9 @@ class Worker:
                 os.killpg(process.pid, signal.SIGKILL)
 
     def last_words(self) -> str:
+        """Of a process that has ended; what it has started may go on, and say nothing."""
+        if self.hearing is not None:
+            self.hearing.join(timeout=SECONDS_TO_HEAR)
         return " | ".join(self.words)
 
     def _send(self, message: Line) -> None:
@@ -179,11 +184,11 @@ class Worker:
             start_new_session=not self.prefix,
         )
         assert self.process.stdout is not None and self.process.stderr is not None
-        for target, stream in (
-            (self._listen, self.process.stdout),
-            (self._hear, self.process.stderr),
-        ):
-            threading.Thread(target=target, args=(stream, self.replies), daemon=True).start()
+        listening = (self.process.stdout, self.replies)
+        threading.Thread(target=self._listen, args=listening, daemon=True).start()
+        hearing = (self.process.stderr,)
+        self.hearing = threading.Thread(target=self._hear, args=hearing, daemon=True)
+        self.hearing.start()
 
     def _listen(self, stream: TextIO, replies: queue.Queue[Line | None]) -> None:
         for text in stream:
@@ -193,7 +198,7 @@ class Worker:
                 self.words.append(text.strip())
         replies.put(None)
 
-    def _hear(self, stream: TextIO, _: queue.Queue[Line | None]) -> None:
+    def _hear(self, stream: TextIO) -> None:
         for text in stream:
             if text.strip():
                 self.words.append(text.strip())

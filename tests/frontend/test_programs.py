@@ -155,7 +155,8 @@ def test_layouts(x: Tensor) -> None:
 
     expected = function(x)
     found = compiled(function)(x)
-    torch.testing.assert_close(found, expected, equal_nan=True)
+    # Eager's own sums of sums are up to 3e-5 apart from float64.
+    torch.testing.assert_close(found, expected, equal_nan=True, rtol=1e-5, atol=1e-4)
     assert [r.stride() for r in found] == [r.stride() for r in expected]
 
 
