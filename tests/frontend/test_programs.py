@@ -155,8 +155,11 @@ def test_layouts(x: Tensor) -> None:
 
     expected = function(x)
     found = compiled(function)(x)
-    # Eager's own sums of sums are up to 3e-5 apart from float64.
-    torch.testing.assert_close(found, expected, equal_nan=True, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(found[:-1], expected[:-1], equal_nan=True)
+    # Eager's own sum of sums is up to 3e-5 apart from float64: this one is held to what it adds up.
+    torch.testing.assert_close(
+        found[-1].double(), found[0].double().sum(-1), rtol=1.3e-6, atol=1e-5
+    )
     assert [r.stride() for r in found] == [r.stride() for r in expected]
 
 
