@@ -6,7 +6,7 @@ of a block are added to the result, which makes them more exact as well. Of bf16
 two elements of a row or column, one behind the other, are multiplied and added up at once.
 
 Operands that were not packed for it (`kernel/blocked.py`) come from far away in pieces: while one
-block of steps is multiplied, the next is asked for."""
+block of steps or strip of columns is multiplied, the next is asked for."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from functools import partial
 from hemstitch.codegen.llvm import memory
 from hemstitch.codegen.llvm.emitter import Emitter, Value
 from hemstitch.ir.types import DType
+from hemstitch.kernel.panels import NEAR
 
 F32 = DType.F32
 # Rows of a tile, by how many vectors it is wide: what fits 32 and 16 registers beside the vectors
@@ -58,7 +59,8 @@ class Product:
     """result = left * right: `rows` by `columns`, each a sum of `steps`. The columns of `right` (in
     a strip, where there are `strips`) and of `result` lie side by side; the latter may have room
     for whole vectors of them. `is_first`: whether `result` is to be written, not added to; None:
-    it is. `is_paired`: both operands are pairs of bf16."""
+    it is. `is_paired`: both operands are pairs of bf16. What is asked for meanwhile: so many steps
+    `behind`, what all strips multiply with next, or, if `is_far`, what this strip's rows do."""
 
     left: Matrix
     right: Matrix
@@ -72,6 +74,7 @@ class Product:
     strips: Strips | None = None
     is_first: Value | None = None
     behind: int | None = None
+    is_far: bool = False
 
     @property
     def is_by_columns(self) -> bool:
@@ -107,7 +110,16 @@ def multiply(e: Emitter, product: Product, steps: int) -> None:
         product = replace(product, behind=steps)
         _each_block(e, product, steps, lambda p: _each_strip(e, p, partial(_rows, e, p)))
     else:
+        product = replace(product, is_far=_is_far(product))
         _each_strip(e, product, lambda s: _each_block(e, product, steps, lambda p: _rows(e, p, s)))
+
+
+def _is_far(product: Product) -> bool:
+    """A right operand that was not packed and does not stay in L2."""
+    sizes = product.columns, product.steps
+    if product.strips is not None or any(size.text.startswith("%") for size in sizes):
+        return False
+    return int(product.columns.text) * int(product.steps.text) > NEAR
 
 
 def _is_less(a: Value, b: Value) -> bool:
@@ -194,7 +206,7 @@ class _Tile:
         # Packed strips have whole vectors.
         mask_of_right = self.mask if product.strips is None else None
 
-        ahead = self._ahead(e, row, left)
+        ahead = self._ahead(e, row, left, right)
 
         def step(number: Value, sums: Sequence[Value]) -> Sequence[Value]:
             for each in ahead:
@@ -226,10 +238,31 @@ class _Tile:
                 place = self._vector(e, start, e.i64(0), j)
                 self._store(e, place, sums[k * self.vectors + j], self._of(j, mask))
 
-    def _ahead(self, e: Emitter, row: Value, left: Value) -> list[_Ahead]:
-        """The next block of each operand that lies as it came. A share of it is asked for in every
-        step of every tile: of the right one in the order of memory, of the left one, whose other
-        columns may be other tasks', what this tile's rows have, some in each strip."""
+    def _ahead(self, e: Emitter, row: Value, left: Value, right: Value) -> list[_Ahead]:
+        """A share of what comes next is asked for in every step of every tile."""
+        if self.product.is_far:
+            return self._next_of_strip(e, row, right)
+        return self._next_of_all(e, row, left)
+
+    def _next_of_strip(self, e: Emitter, row: Value, right: Value) -> list[_Ahead]:
+        """The strip's next block; where it has one only, the next strip. Each tile asks for the
+        vectors of some steps."""
+        product = self.product
+        if product.most_rows is None:
+            return []
+        is_whole = not product.steps.text.startswith("%")
+        down, number = product.right.down, _divided(e, row, e.i64(self.rows))
+        behind = e.i64(self.vectors * e.width) if is_whole else _times(e, product.steps, down)
+        seldom = (-(-product.most_rows // self.rows)).bit_length() - 1
+        first = e.binary("lshr", _times(e, number, product.steps), e.i64(seldom))
+        place = _sum(e, behind, _times(e, first, down))
+        vectors = (self._vector(e, right, place, k) for k in range(self.vectors))
+        return [_Ahead(start, down, seldom) for start in vectors]
+
+    def _next_of_all(self, e: Emitter, row: Value, left: Value) -> list[_Ahead]:
+        """The next block of each operand that lies as it came: of the right one in the order of
+        memory, of the left one, whose other columns may be other tasks', what this tile's rows
+        have, some in each strip."""
         product, found = self.product, list[_Ahead]()
         extents = product.columns, product.right.down
         is_known = not any(extent.text.startswith("%") for extent in extents)
