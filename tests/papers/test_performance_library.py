@@ -18,9 +18,10 @@ from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
 from hemstitch.kernel.printer import show
 from hemstitch.runtime import performance
+from hemstitch.runtime.jit import host_target
 from hemstitch.runtime.measure import measure
 from hemstitch.runtime.performance import Library, key_of
-from hemstitch.stitch.probe import OperationProbe, Probe
+from hemstitch.stitch.probe import OperationProbe, Probe, ProductProbe
 from tests.papers.harness import CPU, Planned, plan, random
 
 PROBE = OperationProbe(Op.EXP, DType.F32, DType.F32, rows=2, length=1024, lanes=8)
@@ -44,7 +45,7 @@ def measurements(place: Path) -> int:
     return len(asked)
 
 
-def never(probe: OperationProbe) -> float:
+def never(probe: Probe) -> Mapping[Probe, float]:
     raise AssertionError(f"{probe} is measured again")
 
 
@@ -87,7 +88,7 @@ def test_F1_15_the_key_has_processor_and_versions(name, monkeypatch):
 
 
 def test_F1_15_only_a_miss_is_measured(tmp_path):
-    found = Library(tmp_path, lambda probe: 1e-6)
+    found = Library(tmp_path, lambda probe: {probe: 1e-6})
     assert not list(tmp_path.iterdir())
     assert found[PROBE] == found[PROBE] == 1e-6 and len(list(tmp_path.iterdir())) == 1
     assert Library(tmp_path, never)[PROBE] == 1e-6
@@ -97,17 +98,17 @@ def test_F1_15_only_a_miss_is_measured(tmp_path):
     "text", ["", "{", "[]", "null", '{"seconds": "1"}', '{"seconds": -1.0}', '{"seconds": NaN}']
 )
 def test_F1_15_a_record_that_is_not_whole_is_measured_again(tmp_path, text):
-    Library(tmp_path, lambda probe: 1e-6)[PROBE]
+    Library(tmp_path, lambda probe: {probe: 1e-6})[PROBE]
     (file,) = tmp_path.iterdir()
     file.write_text(text)
-    assert Library(tmp_path, lambda probe: 2e-6)[PROBE] == 2e-6
+    assert Library(tmp_path, lambda probe: {probe: 2e-6})[PROBE] == 2e-6
     assert json.loads(file.read_text())["seconds"] == 2e-6
 
 
 def test_F1_15_processes_that_measure_the_same_at_once(tmp_path):
-    def while_another_does(probe: OperationProbe) -> float:
-        assert Library(tmp_path, lambda probe: 3e-6)[probe] == 3e-6
-        return 4e-6
+    def while_another_does(probe: Probe) -> Mapping[Probe, float]:
+        assert Library(tmp_path, lambda probe: {probe: 3e-6})[probe] == 3e-6
+        return {probe: 4e-6}
 
     assert Library(tmp_path, while_another_does)[PROBE] == 4e-6
     (file,) = tmp_path.iterdir()
@@ -119,8 +120,20 @@ def test_F1_15_what_cannot_be_measured_or_kept_does_no_harm(tmp_path):
     assert refused.get(PROBE) is None and len(refused) == 0
     nowhere = tmp_path / "file"
     nowhere.write_text("not a folder")
-    assert Library(nowhere, lambda probe: 1e-6)[PROBE] == 1e-6
+    assert Library(nowhere, lambda probe: {probe: 1e-6})[PROBE] == 1e-6
     assert show(softmax_with(refused).kernel) == show(softmax_with({}).kernel)
+
+
+def test_F1_15_both_ways_of_a_product_are_measured_by_turns(tmp_path):
+    """Whichever is asked for, and with a record of each: at another time something else may run."""
+    kernel = ProductProbe("kernel", DType.F32, 64, 64, 64, threads=1, lanes=host_target().lanes)
+    library = replace(kernel, by="library")
+    found = measure(kernel)
+    assert found.keys() == measure(library).keys() == {library, kernel}
+    assert all(0 < seconds < 1 for seconds in found.values())
+    first = Library(tmp_path, lambda probe: found)
+    assert first[kernel] == found[kernel]
+    assert Library(tmp_path, never)[library] == found[library]
 
 
 def test_F1_15_by_option(tmp_path, monkeypatch):
@@ -140,12 +153,12 @@ def test_F1_15_by_option(tmp_path, monkeypatch):
     performance.library.cache_clear()
 
 
-def by_vectors(dear: Op, times: float) -> Callable[[OperationProbe], float]:
+def by_vectors(dear: Op, times: float) -> Callable[[OperationProbe], Mapping[Probe, float]]:
     """A clock of the test's: every vector takes as long, but for one operation."""
 
-    def seconds(probe: OperationProbe) -> float:
+    def seconds(probe: OperationProbe) -> Mapping[Probe, float]:
         each = 1e-9 * (times if probe.op is dear else 1)
-        return 1e-7 + each * probe.rows * math.ceil(probe.length / probe.lanes)
+        return {probe: 1e-7 + each * probe.rows * math.ceil(probe.length / probe.lanes)}
 
     return seconds
 

@@ -3,7 +3,7 @@ of a plan, gives seconds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -38,27 +38,28 @@ PAUSE_SECONDS, MOST_SECONDS = 2e-3, 0.5
 APART = 16  # elements between an operand's rows: else they would be walked as one
 
 
-def measure(probe: Probe) -> float:
-    """Of a call, planned, printed and compiled as for any graph."""
+def measure(probe: Probe) -> Mapping[Probe, float]:
+    """Of a call, planned, printed and compiled as for any graph. A product by the library and one
+    in a kernel are measured together: what is decided is which is faster."""
     if isinstance(probe, ProductProbe):
-        return _by_library(probe) if probe.by == "library" else _by_kernel(probe)
+        return _products(replace(probe, by="library"), replace(probe, by="kernel"))
     plan = make_plan(graph_of(probe), generic_cpu(threads=1, lanes=probe.lanes), Options())
     (step,) = plan.kernels
-    return seconds_of(step, threads=1)
+    return {probe: seconds_of(step, threads=1)}
 
 
-def _by_library(probe: ProductProbe) -> float:
-    dtype = TORCH_DTYPES[probe.dtype]
-    with _disable_current_modes(), _threads(probe.threads):
-        left = torch.ones(probe.rows, probe.steps, dtype=dtype)
-        right = torch.ones(probe.columns, probe.steps, dtype=dtype).t()
-        result = torch.empty(probe.rows, probe.columns, dtype=dtype)
-        return _fastest(partial(torch.mm, left, right, out=result))
-
-
-def _by_kernel(probe: ProductProbe) -> float:
-    with _threads(probe.threads):
-        return seconds_of(bare_product(probe), probe.threads)
+def _products(by_library: ProductProbe, by_kernel: ProductProbe) -> Mapping[Probe, float]:
+    dtype, threads = TORCH_DTYPES[by_library.dtype], by_library.threads
+    rows, steps, columns = by_library.rows, by_library.steps, by_library.columns
+    with _disable_current_modes(), _threads(threads):
+        left = torch.ones(rows, steps, dtype=dtype)
+        right = torch.ones(columns, steps, dtype=dtype).t()
+        result = torch.empty(rows, columns, dtype=dtype)
+        runs: dict[Probe, Callable[[], object]] = {
+            by_library: partial(torch.mm, left, right, out=result),
+            by_kernel: _run(bare_product(by_kernel), threads),
+        }
+        return dict(zip(runs, _fastest(*runs.values())))
 
 
 def bare_product(probe: ProductProbe) -> KernelStep:
@@ -93,8 +94,13 @@ def _threads(count: int) -> Iterator[None]:
 
 
 def seconds_of(step: KernelStep, threads: int, blocking: Blocking = USUAL) -> float:
-    """Of calls on the same tensors, in at most so many threads. All are ones, which every operation
-    takes."""
+    """Of calls on the same tensors, in at most so many threads."""
+    (seconds,) = _fastest(_run(step, threads, blocking))
+    return seconds
+
+
+def _run(step: KernelStep, threads: int, blocking: Blocking = USUAL) -> Callable[[], object]:
+    """All its tensors are ones, which every operation takes."""
     kernel, hint = step.stitched.kernel, step.groups[0].hint
     with CODE_GENERATOR:
         program = print_kernel(kernel, replace(host_target(), threads=threads), blocking)
@@ -102,17 +108,20 @@ def seconds_of(step: KernelStep, threads: int, blocking: Blocking = USUAL) -> fl
     with _disable_current_modes():  # PyTorch compiles among fake tensors
         tensors = [_ones(tensor, hint) for tensor in step.stitched.tensors]
         scratch = torch.empty(max(1, hint(program.scratch_bytes)), dtype=torch.uint8)
-        return _fastest(partial(entry, *tensors, *map(hint, program.sizes), scratch.data_ptr()))
+        sizes = tuple(map(hint, program.sizes))
+        # The address says nothing of who owns the memory, which the function must.
+        return lambda: entry(*tensors, *sizes, scratch.data_ptr())
 
 
-def _fastest(run: Callable[[], object]) -> float:
-    """Seconds of a call: the least, since what disturbs one only makes it longer. Pauses spread the
-    calls, as what disturbs goes on for a while."""
-    timer, best, left = Timer(run), inf, MOST_SECONDS
+def _fastest(*runs: Callable[[], object]) -> list[float]:
+    """Seconds of a call of each: the least, since what disturbs one only makes it longer. They take
+    turns, so that what goes on for long disturbs all. Pauses spread the calls, as it may end."""
+    timers, best, left = [Timer(run) for run in runs], [inf] * len(runs), MOST_SECONDS * len(runs)
     for _ in range(BLOCKS):
-        calls = max(1, int(BLOCK_SECONDS / best))
-        taken = timer.timeit(calls)
-        best, left = min(best, taken / calls), left - taken
+        for number, timer in enumerate(timers):
+            calls = max(1, int(BLOCK_SECONDS / best[number]))
+            taken = timer.timeit(calls)
+            best[number], left = min(best[number], taken / calls), left - taken
         if left < 0:
             break
         sleep(PAUSE_SECONDS)

@@ -42,10 +42,11 @@ class Answers(Mapping[Probe, float]):
 
 
 class Library(Answers):
-    """Has whatever `measure` can measure, though it is asked only for what is not in `place`; what
-    cannot be built is not there."""
+    """Has whatever `measure` can measure, which gives the times of all that it measures with what
+    it is asked for; it is asked only for what is not in `place`. What cannot be built is not there.
+    """
 
-    def __init__(self, place: Path, measure: Callable[[Probe], float]) -> None:
+    def __init__(self, place: Path, measure: Callable[[Probe], Mapping[Probe, float]]) -> None:
         super().__init__(self._found)
         self._place = place
         self._measure = measure
@@ -56,14 +57,17 @@ class Library(Answers):
         return None
 
     def _recalled(self, probe: Probe) -> float:
-        key = key_of(probe)
-        path = self._place / f"{sha256(key.encode()).hexdigest()[:32]}.json"
-        record = recall(path)
+        record = recall(self._file(probe))
         if isinstance(record, dict) and _is_time(record.get("seconds")):
             return float(record["seconds"])
-        seconds = self._measure(probe)
-        remember(path, {"key": key, "seconds": seconds})
-        return seconds
+        found = self._measure(probe)
+        for each, seconds in found.items():
+            remember(self._file(each), {"key": key_of(each), "seconds": seconds})
+        self._known.update(found)
+        return found[probe]
+
+    def _file(self, probe: Probe) -> Path:
+        return self._place / f"{sha256(key_of(probe).encode()).hexdigest()[:32]}.json"
 
 
 @cache
