@@ -114,10 +114,13 @@ def test_nests_that_come_out_even_are_dealt_out_one_by_one():
 
 
 def asks(function, *arguments):
-    """How many instructions ask for what will be multiplied later."""
+    """How many instructions, where a nest multiplies, ask for what will be multiplied later."""
     (step,) = steps_of(function, *arguments)
     text = print_kernel(step.stitched.kernel, Target(16, 2, False)).text
-    return text.count("call void @llvm.prefetch")
+    add = "= call <16 x float> @llvm.fmuladd"
+    multiplying = [each for each in text.split("\ndefine ") if add in each]
+    assert multiplying
+    return sum(each.count("call void @llvm.prefetch") for each in multiplying)
 
 
 def test_the_next_block_of_steps_is_asked_for():
@@ -134,9 +137,10 @@ def test_the_next_strip_of_columns_is_asked_for():
     def of_product(rows, steps, columns):
         return asks(lambda x, y: torch.relu(x @ y), zeros(rows, steps), zeros(steps, columns))
 
-    kinds = 2  # of tiles: blocks of 128 rows are no whole number of the larger
+    kinds = 2  # of tiles: blocks of 64 rows are no whole number of the larger
     assert of_product(1024, 384, 768) == 2 * kinds  # a strip is two vectors
     assert of_product(1024, 384, 16) == 0  # it stays in L2
+    assert of_product(8192, 384, 768) == 0  # it was packed
     assert asks(gradient_of_weights, zeros(500, 96), zeros(500, 1000)) > 0
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from hemstitch.ir.types import DType
 from hemstitch.kernel.printer import show
 from hemstitch.runtime import performance
 from hemstitch.runtime.jit import host_target
-from hemstitch.runtime.measure import measure
+from hemstitch.runtime.measure import _fastest, measure
 from hemstitch.runtime.performance import Library, key_of
 from hemstitch.stitch.probe import OperationProbe, Probe, ProductProbe
 from tests.papers.harness import CPU, Planned, plan, random
@@ -124,7 +125,14 @@ def test_F1_15_what_cannot_be_measured_or_kept_does_no_harm(tmp_path):
     assert show(softmax_with(refused).kernel) == show(softmax_with({}).kernel)
 
 
-def test_F1_15_both_ways_of_a_product_are_measured_by_turns(tmp_path):
+def test_F1_15_what_is_compared_takes_turns():
+    asked: list[str] = []
+    times = _fastest(lambda: asked.append("one"), lambda: asked.append("other"))
+    turns = [name for name, _ in groupby(asked)]
+    assert len(times) == 2 and len(turns) > 2 and turns == ["one", "other"] * (len(turns) // 2)
+
+
+def test_F1_15_both_ways_of_a_product_are_measured_together(tmp_path):
     """Whichever is asked for, and with a record of each: at another time something else may run."""
     kernel = ProductProbe("kernel", DType.F32, 64, 64, 64, threads=1, lanes=host_target().lanes)
     library = replace(kernel, by="library")

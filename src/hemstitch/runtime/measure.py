@@ -109,7 +109,7 @@ def _run(step: KernelStep, threads: int, blocking: Blocking = USUAL) -> Callable
         tensors = [_ones(tensor, hint) for tensor in step.stitched.tensors]
         scratch = torch.empty(max(1, hint(program.scratch_bytes)), dtype=torch.uint8)
         sizes = tuple(map(hint, program.sizes))
-        # The address says nothing of who owns the memory, which the function must.
+        # Scratch is passed as an address, which keeps no memory alive: this function does.
         return lambda: entry(*tensors, *sizes, scratch.data_ptr())
 
 

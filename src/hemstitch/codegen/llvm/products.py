@@ -116,19 +116,25 @@ def multiply(e: Emitter, product: Product, steps: int) -> None:
 
 def _is_far(product: Product) -> bool:
     """A right operand that was not packed and does not stay in L2."""
-    sizes = product.columns, product.steps
-    if product.strips is not None or any(size.text.startswith("%") for size in sizes):
+    columns, steps = _known(product.columns), _known(product.steps)
+    if product.strips is not None or columns is None or steps is None:
         return False
-    return int(product.columns.text) * int(product.steps.text) > NEAR
+    return columns * steps > NEAR
 
 
 def _is_less(a: Value, b: Value) -> bool:
-    return not a.text.startswith("%") and not b.text.startswith("%") and int(a.text) < int(b.text)
+    first, second = _known(a), _known(b)
+    return first is not None and second is not None and first < second
+
+
+def _known(value: Value) -> int | None:
+    """None for what only a call knows."""
+    return None if value.text.startswith("%") else int(value.text)
 
 
 def _each_block(e: Emitter, product: Product, size: int, inside: Callable[[Product], None]) -> None:
     steps = product.steps
-    if not steps.text.startswith("%") and int(steps.text) <= size:
+    if (known := _known(steps)) is not None and known <= size:
         inside(product)
         return
 
@@ -153,7 +159,7 @@ def _each_strip(e: Emitter, product: Product, inside: Callable[[_Strip], None]) 
     widest, unit = (len(_heights(e)) - 1) * e.width, e.width
     if product.strips is not None:
         widest = min(widest, product.strips.columns)
-        is_known = not product.columns.text.startswith("%")
+        is_known = _known(product.columns) is not None
         unit = widest if is_known else unit  # none crosses from one strip to the next
 
     def strip(columns: int, column: Value) -> None:
@@ -250,7 +256,7 @@ class _Tile:
         product = self.product
         if product.most_rows is None:
             return []
-        is_whole = not product.steps.text.startswith("%")
+        is_whole = _known(product.steps) is not None
         down, number = product.right.down, _divided(e, row, e.i64(self.rows))
         behind = e.i64(self.vectors * e.width) if is_whole else _times(e, product.steps, down)
         seldom = (-(-product.most_rows // self.rows)).bit_length() - 1
@@ -264,11 +270,9 @@ class _Tile:
         memory, of the left one, whose other columns may be other tasks', what this tile's rows
         have, some in each strip."""
         product, found = self.product, list[_Ahead]()
-        extents = product.columns, product.right.down
-        is_known = not any(extent.text.startswith("%") for extent in extents)
-        if product.behind is None or product.is_first is None or not is_known:
+        columns, apart = _known(product.columns), _known(product.right.down)
+        if product.behind is None or product.is_first is None or columns is None or apart is None:
             return found
-        columns, apart = (int(extent.text) for extent in extents)
         behind, strips = e.i64(product.behind), -(-columns // (self.vectors * e.width))
         strip = _divided(e, self.column, e.i64(self.vectors * e.width))
         if product.strips is None and product.most_rows is not None:
@@ -311,9 +315,9 @@ Pieces = list[tuple[Value, Value, int]]
 def _pieces(e: Emitter, extent: Value, most: int, unit: int) -> Pieces:
     """(from, to, step): steps of at most `most` and about equal; then what is left, as one step if
     the extent is known, else in fewer and fewer, down to `unit`."""
-    if extent.text.startswith("%"):
+    known = _known(extent)
+    if known is None:
         return _pieces_of_unknown(e, extent, most, unit)
-    known = int(extent.text)
     count = max(1, -(-known // most))
     step = max(1, -(-known // (count * unit))) * unit
     whole = known // step * step
@@ -335,14 +339,14 @@ def _mask(e: Emitter, extent: Value, column: Value, columns: int) -> Value | Non
     """Of the last vector of a strip."""
     if columns % e.width:
         return e.mask(lane < columns % e.width for lane in range(e.width))
-    if not extent.text.startswith("%") or columns > e.width:
+    if _known(extent) is not None or columns > e.width:
         return None
     return e.compare("slt", e.lane_numbers(), e.splat(e.binary("sub", extent, column)))
 
 
 def _each(e: Emitter, low: Value, high: Value, step: int, inside: Callable[[Value], None]) -> None:
-    is_known = not low.text.startswith("%") and not high.text.startswith("%")
-    if is_known and int(high.text) - int(low.text) == step:
+    first, last = _known(low), _known(high)
+    if first is not None and last is not None and last - first == step:
         inside(low)
         return
 
@@ -354,13 +358,13 @@ def _each(e: Emitter, low: Value, high: Value, step: int, inside: Callable[[Valu
 
 
 def _divided(e: Emitter, a: Value, b: Value) -> Value:
-    known = not a.text.startswith("%")
-    return e.i64(int(a.text) // int(b.text)) if known else e.binary("udiv", a, b)
+    known = _known(a)
+    return e.binary("udiv", a, b) if known is None else e.i64(known // int(b.text))
 
 
 def _rest(e: Emitter, a: Value, b: Value) -> Value:
-    known = not a.text.startswith("%")
-    return e.i64(int(a.text) % int(b.text)) if known else e.binary("urem", a, b)
+    known = _known(a)
+    return e.binary("urem", a, b) if known is None else e.i64(known % int(b.text))
 
 
 def _moved(e: Emitter, start: Value, offset: Value) -> Value:
