@@ -141,6 +141,42 @@ def test_bottlenecks_in_kernels(by_channels):
     assert not explain(bottleneck, *arguments, backward=True).library_calls
 
 
+def shortcut(x, first, second, bias, strides=(2, 2)):
+    """A layer of all elements of images and one of a few, whose gradients meet."""
+    x = x.relu()
+    return F.conv2d(x, first).relu(), F.conv2d(x, second, bias, stride=strides)
+
+
+@pytest.mark.usefixtures("kernels_multiply")
+@pytest.mark.parametrize("strides", [(2, 2), (3, 1)])
+@pytest.mark.parametrize(("height", "width"), [(6, 8), (7, 8), (6, 5), (1, 3), (1, 1)])
+def test_strides_of_images(height, width, strides):
+    shapes = (3, 24, height, width), (40, 24, 1, 1), (32, 24, 1, 1), (32,)
+    arguments = [torch.randn(shape) for shape in shapes]
+    arguments[0] = arguments[0].contiguous(memory_format=torch.channels_last)
+    arguments = [argument.requires_grad_() for argument in arguments]
+    torch._dynamo.reset()
+    results = torch.compile(shortcut, backend="hemstitch", options=OPTIONS)(*arguments, strides)
+    wide = [argument.detach().double().requires_grad_() for argument in arguments]
+    exact = shortcut(*wide, strides)
+    gradients = [torch.randn_like(result) for result in results]
+    found = torch.autograd.grad(results, arguments, gradients)
+    expected = torch.autograd.grad(exact, wide, [gradient.double() for gradient in gradients])
+    assert_close([*results, *found], [*exact, *expected], 1e-5)
+
+
+@pytest.mark.usefixtures("kernels_multiply")
+def test_blocks_of_rows_are_not_cut_by_the_zeros_between():
+    """The gradient of what is added to the images is no kernel with that of the shortcut, which is
+    there in every second row and column only."""
+    shapes = (3, 24, 16, 16), (40, 24, 1, 1), (40, 24, 1, 1), (40,)
+    arguments = [torch.randn(shape) for shape in shapes]
+    arguments[0] = arguments[0].contiguous(memory_format=torch.channels_last).requires_grad_()
+    report = explain(shortcut, *arguments, backward=True)
+    assert not report.library_calls
+    assert "rows are read by several axes, the innermost of 2" in str(report)
+
+
 def calls_of(function, *arguments, backward=True):
     plans = plans_of(function, arguments, generic_cpu(2, 16), backward=backward)
     steps = [step for _, plan in plans for step in plan.steps]
@@ -158,7 +194,7 @@ def test_no_call_is_left():
         ("two groups", lambda x, w, b: F.conv1d(x.mT, w[:, :24], b, groups=2), (4, 40, 48)),
         ("apart", lambda x, w, b: F.conv1d(x.mT, w, b, dilation=2), (4, 40, 48)),
         ("windows", lambda x, w, b: F.conv2d(x, w[..., None], b, padding=2), (2, 48, 9, 9)),
-        ("some rows", lambda x, w, b: F.conv2d(x, w[..., :1, None], b, stride=2), (2, 48, 9, 9)),
+        ("padding", lambda x, w, b: F.conv2d(x, w[..., :1, None], b, padding=1), (2, 48, 9, 9)),
         ("no rows", lambda x, w, b: F.conv1d(x.mT, w, b), (0, 40, 48)),
     ],
 )

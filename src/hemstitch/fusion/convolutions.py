@@ -5,6 +5,7 @@ A window of so many steps is as many products with shifted rows of the input, ad
 windows is never in memory. Rows are positions and columns are channels, so the channels of the
 input must lie side by side, as the features of words do: the library wants them the other way
 round, and copies it first. Larger windows of images would be as many products as they have cells.
+Strides of images leave rows and columns out, whose gradient is zero.
 """
 
 from __future__ import annotations
@@ -34,10 +35,21 @@ class Sum:
 
 
 @dataclass(frozen=True, slots=True)
+class Images:
+    """So many, of `size`: one element for each so many-th (`strides`) of rows and of columns, from
+    the first on, of images whose size is `of`."""
+
+    count: int
+    size: tuple[int, int]
+    strides: tuple[int, int]
+    of: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Convolution:
     """`x` [batch, length, channels] and `weight` [features, channels, steps] give, or have for
     their `gradient`, [batch, positions, features]. Zeros around `x`: `padding` on either side.
-    `images`: how many, and their height and width, where all these are one axis here."""
+    `images`: what it gives, where all positions of all of them are one axis here."""
 
     builder: Builder
     x: Node
@@ -47,7 +59,7 @@ class Convolution:
     stride: int
     padding: int
     positions: int
-    images: tuple[int, int, int] | None = None
+    images: Images | None = None
 
     @property
     def steps(self) -> int:
@@ -68,17 +80,29 @@ class Convolution:
             return self._channels_first(rows), sums
         if number == 0:
             rows, sums = self._of_x(self.gradient)
-            return self._channels_first(rows), sums
+            return self._channels_first(rows, spread=True), sums
         value, sums = (self._of_weight, self._of_bias)[number - 1](self.gradient)
         is_window = number == 1 and self.images is not None
         return (self.builder.reshape(value, (*value.shape, 1)) if is_window else value), sums
 
-    def _channels_first(self, rows: Node) -> Node:
-        """Of [batch, positions, channels]."""
+    def _channels_first(self, rows: Node, *, spread: bool = False) -> Node:
+        """Of [batch, positions, channels]. `spread`: to where x has them, with zeros between."""
         if self.images is None:
             return self.builder.permute(rows, ROWS_LAST)
-        images = self.builder.reshape(rows, (*self.images, rows.shape[2]))
+        shape = self.images.count, *self.images.size, rows.shape[2]
+        images = self.builder.reshape(rows, shape)
+        if spread and self.images.size != self.images.of:
+            images = self._spread(images, self.images)
         return self.builder.permute(images, CHANNELS_FIRST)
+
+    def _spread(self, rows: Node, images: Images) -> Node:
+        builder, channels = self.builder, rows.shape[3]
+        zero = builder.constant(0, rows.type.dtype)
+        count, (height, width), (down, right) = images.count, images.size, images.strides
+        apart = builder.reshape(rows, (count, height, 1, width, 1, channels))
+        filled = builder.pad(apart, (0,) * 6, (count, height, down, width, right, channels), zero)
+        whole = builder.reshape(filled, (count, height * down, width * right, channels))
+        return builder.slice(whole, (ALL,) * 4, (count, *images.of, channels))
 
     def _output(self) -> tuple[Node, list[Sum]]:
         """sum over t of x[l * stride + t] @ weight[t]"""
@@ -222,23 +246,29 @@ def named(call: LibraryCall) -> dict[str, object] | None:
 def _of_images(
     builder: Builder, given: Mapping[str, object], operands: Mapping[str, Node]
 ) -> Convolution | None:
-    """Each element of each image is a row, and a window."""
+    """Each element of each image is a row, and a window, but for those that a stride leaves out."""
     weight, gradient = operands["weight"], operands.get("gradient")
-    window = weight.shape[2:], given["stride"], given["padding"], given["dilation"]
-    if window != ((1, 1), (1, 1), (0, 0), (1, 1)):
+    window = weight.shape[2:], given["padding"], given["dilation"]
+    strides = given["stride"]
+    if window != ((1, 1), (0, 0), (1, 1)) or not isinstance(strides, tuple):
         return None
-    batch, _, height, width = map(known, operands["x"].shape)
+    count, _, *of = map(known, operands["x"].shape)
+    height, width = (-(-size // stride) for size, stride in zip(of, strides))
 
     def rows(images: Node) -> Node:
-        by_channels = builder.permute(images, CHANNELS_LAST)
-        return builder.reshape(by_channels, (1, batch * height * width, images.shape[1]))
+        """Of all images, or of what a stride leaves."""
+        by_channels, channels = builder.permute(images, CHANNELS_LAST), images.shape[1]
+        if by_channels.shape[1:3] != (height, width):
+            ranges = ALL, *(Range(0, stride) for stride in strides), ALL
+            by_channels = builder.slice(by_channels, ranges, (count, height, width, channels))
+        return builder.reshape(by_channels, (1, count * height * width, channels))
 
     return Convolution(
         *(builder, rows(operands["x"]), builder.reshape(weight, (*weight.shape[:2], 1))),
         operands.get("bias"),
         None if gradient is None else rows(gradient),
-        *(1, 0, batch * height * width),
-        (batch, height, width),
+        *(1, 0, count * height * width),
+        Images(count, (height, width), strides, (of[0], of[1])),
     )
 
 

@@ -47,7 +47,7 @@ def _of_product(permuted: Node) -> Order | None:
     """Of what shows a product in another order of its axes, which lies by rows, as images do that a
     product of their elements makes."""
     below = permuted.inputs[0]
-    while below.op is Op.RESHAPE or is_elementwise(below.op):
+    while below.op in (Op.RESHAPE, Op.SLICE, Op.PAD) or is_elementwise(below.op):
         below = below.inputs[0]
     axes = permuted.attr
     assert isinstance(axes, tuple)

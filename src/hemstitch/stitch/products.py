@@ -27,6 +27,7 @@ from hemstitch.stitch.shape import Mapping, Shape
 COLUMNS = 128  # of a tile, where a row need not be whole
 LEAST_TILE = 16  # rows, columns and steps of the smallest tile that matrix units take
 MOST_ROWS = 128
+LEAST_ROWS = 4  # on processors; fewer at a time are multiplied at half the speed
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ def product_mapping(
     that add up along the lanes. Rows that wait in memory are whole, whatever their length."""
     inside = [product for product in products if product.node in along]
     for product in products:
-        _check(product)
+        _check(product, machine)
     first = max(inside or products, key=lambda product: product.work)
     rows, (column,) = (*first.batch, *first.rows), first.steps if inside else first.columns
     axes = dict.fromkeys(axis for shape in shapes for axis in shape.axes)
@@ -91,8 +92,12 @@ def product_mapping(
     return Mapping((*first.batch, block, *first.rows), (*order, inner), split)
 
 
-def _check(product: Product) -> None:
+def _check(product: Product, machine: Machine) -> None:
     if not product.rows:
         raise Refused("product", "a single row: a vector, not a matrix")
     if len(product.columns) != 1 or len(product.steps) != 1:
         raise Refused("product", "columns, or what is added up, do not lie along one axis")
+    *outer, inner = (axis.extent for axis in product.rows)
+    is_short = bool(outer) and isinstance(inner, int) and inner < LEAST_ROWS
+    if is_short and not machine.keeps_rows_in_registers:
+        raise Refused("product", f"rows are read by several axes, the innermost of {inner}")
