@@ -90,6 +90,28 @@ def test_gradients_of_tiles_are_in_a_kernel(pool: Callable[[Tensor], Tensor]) ->
     torch.testing.assert_close(*gradients(program, x), equal_nan=True)
 
 
+def test_places_in_tiles_are_told_apart_by_a_few_bits() -> None:
+    x = torch.randn(4, 8, 32, 32, requires_grad=True)
+    report = explain(lambda x: F.max_pool2d(x.exp(), 2), x, backward=True)
+    (kernel,) = [each for each in report.kernels if each.graph == "backward"]
+    assert sum(kernel.reads.values()) == x.nbytes * 5 // 4
+    assert "eq.i8" in kernel.ir and ".i64" not in kernel.ir.replace("cast.i64", "")
+
+
+def test_places_that_forward_did_not_find_are_taken_as_given() -> None:
+    x, grad = torch.randn(2, 3, 8, 8), torch.randn(2, 3, 4, 4)
+    row, column = torch.randint(2, (2, 2, 3, 4, 4))
+    places = (2 * torch.arange(4)[:, None] + row) * 8 + 2 * torch.arange(4) + column
+    backward = torch.ops.aten.max_pool2d_with_indices_backward.default
+
+    def program(grad: Tensor, x: Tensor, places: Tensor) -> Tensor:
+        result: Tensor = backward(grad, x, [2, 2], [2, 2], [0, 0], [1, 1], False, places)
+        return result
+
+    found = torch.compile(program, backend="hemstitch")(grad, x, places)
+    torch.testing.assert_close(found, program(grad, x, places), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("size", [(3, 2), 1, (9, 10)])
 def test_one_window_for_each_place(dtype: torch.dtype, size: Any) -> None:

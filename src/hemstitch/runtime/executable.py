@@ -15,7 +15,7 @@ from hemstitch.runtime.assemble import Assembly
 from hemstitch.runtime.dtypes import TORCH_DTYPES
 from hemstitch.runtime.memory import BLOCKS, ArenaLayout, View
 from hemstitch.runtime.once import Once
-from hemstitch.runtime.recycle import Layout, fresh, recycled
+from hemstitch.runtime.recycle import Layout, fresh, keep_what_is_freed, recycled
 
 MOST_SIZES = 64  # instances kept for one graph with symbolic sizes; the oldest goes first
 Arguments = list[object]
@@ -47,6 +47,8 @@ class Executable:
         self._constants = constants
         self._once = once
         self._gpu = assembly.device.index if assembly.device.type == "cuda" else None
+        if assembly.device.type == "cpu":
+            keep_what_is_freed()
         self._instances: dict[tuple[int, ...], Call] = {}
         make = partial(recycled, borrows=borrow) if recycle else fresh
         self._only = None if symbols else instantiate(assembly, self._code, {}, make)

@@ -4,16 +4,20 @@ A fresh large tensor costs a page fault for every 4 KiB, more than most kernels 
 malloc gives large blocks back to the system as soon as they are freed. So call lists keep a hand on
 the last ones that they gave out. Nobody else holds a storage whose count of users is one: then the
 next result of that size may live in it, whichever graph gives it.
+
+What library calls give is malloc's. It is asked once to keep what is freed.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
 import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -26,7 +30,21 @@ _reinterpret: Callable[[torch.Tensor, tuple[int, ...], tuple[int, ...], int], to
 _reinterpret = _GUARDS._reinterpret_tensor
 Empty = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
 LEAST_BYTES = 1 << 17  # from here on malloc maps memory for each block
+# Of glibc's mallopt(3): from how many bytes it maps a block, and keeps how many at its heap's end.
+THRESHOLDS = {-3: 32 << 20, -1: 256 << 20}
 MOST_BORROWED = 4  # times what is needed
+
+
+@cache
+def keep_what_is_freed() -> None:
+    """Of malloc, if it is glibc's and the program has not said otherwise: from 128 KiB on it maps
+    each block, and gives the end of its heap back, until it happens to free a larger block that was
+    mapped: then the borders rise. Without that each step gets the same results of library calls
+    from the system, page by page."""
+    if not any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
+        mallopt = getattr(ctypes.CDLL(None), "mallopt", lambda parameter, size: 0)
+        for parameter, size in THRESHOLDS.items():
+            mallopt(parameter, size)
 
 
 def empty_strided_on(device: torch.device) -> Empty:

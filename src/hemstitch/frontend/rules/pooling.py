@@ -13,12 +13,13 @@ from hemstitch.frontend.rules.reductions import mean_over
 from hemstitch.frontend.values import Value, apply, isnan, maximum, where
 from hemstitch.ir.dims import Dim
 from hemstitch.ir.graph import Op
+from hemstitch.ir.types import DType
 
 MOST_ELEMENTS = 16  # of a window, which are taken one by one
 
 
 @dataclass(frozen=True, slots=True)
-class _Windows:
+class Windows:
     """Height and width of each."""
 
     size: tuple[int, int]
@@ -75,7 +76,7 @@ def _avg_pool2d(
     if ceil_mode or height * width > MOST_ELEMENTS or (padded and not count_include_pad):
         raise NotHandled
     x = x.cast(x.dtype.compute)
-    windows = _Windows((height, width), steps, pads)
+    windows = Windows((height, width), steps, pads)
     parts = [part for _, part in windows.parts(x, c.shape, 0)]
     return sum(parts[1:], start=parts[0]) * (1 / (divisor or height * width))
 
@@ -109,29 +110,53 @@ def _max_pool2d(
     """The greatest of each window, and where in the plane it is first; NaN, and where it is last,
     if there is one."""
     size, apart, pads = pair(kernel), pair(dilation), pair(padding)
-    windows = _Windows(size, pair(stride) if stride != () else size, pads, apart)
+    windows = Windows(size, pair(stride) if stride != () else size, pads, apart)
     is_known = all(isinstance(n, int) for n in (*x.shape[-2:], *c.shape[-2:]))
     if not x.dtype.is_float or size[0] * size[1] > MOST_ELEMENTS or (ceil_mode and not is_known):
         raise NotHandled
-    corner = [_begin(c, axis, windows) for axis in (-2, -1)]
-    greatest = c.constant(-math.inf, x.dtype, c.shape)
+    return greatest(c, x, windows, c.shape), place_of_greatest(c, x, windows, c.shape)
+
+
+def greatest(c: Context, x: Value, windows: Windows, shape: tuple[Dim, ...]) -> Value:
+    """Of each window. `shape`: of the result."""
+    *_, (_, _, last) = _one_by_one(c, x, windows, shape)
+    return last
+
+
+def place_of_greatest(c: Context, x: Value, windows: Windows, shape: tuple[Dim, ...]) -> Value:
+    """In the plane, for each window."""
+    row, column = (
+        c.iota(shape, len(shape) + k) * windows.steps[k] - windows.pads[k] for k in (-2, -1)
+    )
+    (down, right), width = windows.apart, x.shape[-1]
     # Where nothing is greater than -inf, the first place that is not padding.
-    found = place(x, *(maximum(begin, 0) for begin in corner))
-    for (i, j), part in windows.parts(x, c.shape, -math.inf):
-        is_next = (part > greatest) | isnan(part)
-        here = place(x, corner[0] + i * apart[0], corner[1] + j * apart[1])
-        found = where(is_next, here, found)
-        greatest = maximum(greatest, part)
-    return greatest, found
+    found = place(maximum(row, 0), maximum(column, 0), width)
+    for (i, j), is_next, _ in _one_by_one(c, x, windows, shape):
+        found = where(is_next, place(row + i * down, column + j * right, width), found)
+    return found
 
 
-def _begin(c: Context, axis: int, windows: _Windows) -> Value:
-    """Row or column of x where each window begins, which may be padding."""
-    return c.iota(c.shape, len(c.shape) + axis) * windows.steps[axis] - windows.pads[axis]
+def cell_of_greatest(c: Context, x: Value, windows: Windows, shape: tuple[Dim, ...]) -> Value:
+    """In its window, counted row by row; the first where nothing is greater than -inf."""
+    found = c.constant(0, DType.I8, shape)
+    for (i, j), is_next, _ in _one_by_one(c, x, windows, shape):
+        found = where(is_next, c.constant(i * windows.size[1] + j, DType.I8), found)
+    return found
 
 
-def place(x: Value, row: Value, column: Value) -> Value:
-    return row * x.shape[-1] + column
+def _one_by_one(
+    c: Context, x: Value, windows: Windows, shape: tuple[Dim, ...]
+) -> Iterator[tuple[tuple[int, int], Value, Value]]:
+    """Each cell of a window, whether it is greater than those before, and the greatest so far."""
+    so_far = c.constant(-math.inf, x.dtype, shape)
+    for cell, part in windows.parts(x, shape, -math.inf):
+        is_next = (part > so_far) | isnan(part)
+        so_far = maximum(so_far, part)
+        yield cell, is_next, so_far
+
+
+def place(row: Value, column: Value, width: Dim) -> Value:
+    return row * width + column
 
 
 def _adaptive_max_pool2d(c: Context, x: Value, size: Any) -> tuple[Value, Value]:
@@ -147,7 +172,7 @@ def _adaptive_max_pool2d(c: Context, x: Value, size: Any) -> tuple[Value, Value]
     inside = flat.reduce(Op.ARGMAX, (rank + 2,))
     row = c.iota(c.shape, rank) * height + apply(Op.FLOORDIV, inside, width)
     column = c.iota(c.shape, rank + 1) * width + apply(Op.REMAINDER, inside, width)
-    return flat.reduce(Op.MAX, (rank + 2,)), place(x, row, column)
+    return flat.reduce(Op.MAX, (rank + 2,)), place(row, column, x.shape[-1])
 
 
 POOLING: dict[str, Rule] = {

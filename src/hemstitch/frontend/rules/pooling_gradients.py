@@ -6,9 +6,18 @@ from __future__ import annotations
 from typing import Any
 
 from hemstitch.frontend.context import Context, NotHandled, Rule
-from hemstitch.frontend.rules.pooling import pair, whole_window
+from hemstitch.frontend.rules.pooling import (
+    MOST_ELEMENTS,
+    Windows,
+    cell_of_greatest,
+    pair,
+    place,
+    place_of_greatest,
+    whole_window,
+)
 from hemstitch.frontend.values import Value, equal, where
 from hemstitch.ir.dims import Dim
+from hemstitch.ir.types import DType
 
 
 def _avg_pool2d_backward(
@@ -63,18 +72,41 @@ def _max_pool2d_backward(
 ) -> Value:
     if pair(dilation) != (1, 1):
         raise NotHandled
-    return _of_its_window(c, grad, places, _tile(x, grad, kernel, stride, padding))
+    window = _tile(x, grad, kernel, stride, padding)
+    windows = Windows(window, window, (0, 0))
+    is_small = window[0] * window[1] <= MOST_ELEMENTS
+    if not is_small or places.node is not place_of_greatest(c, x, windows, grad.shape).node:
+        return _of_its_window(c, grad, places, _places(c), window)
+    # Forward found the places as we would: a few bits tell them apart in a window.
+    cells = cell_of_greatest(c, x, windows, grad.shape)
+    return _of_its_window(c, grad, cells, _cells(c, grad, window), window)
 
 
 def _adaptive_max_pool2d_backward(c: Context, grad: Value, x: Value, places: Value) -> Value:
-    return _of_its_window(c, grad, places, whole_window(x, *grad.shape[-2:]))
+    return _of_its_window(c, grad, places, _places(c), whole_window(x, *grad.shape[-2:]))
 
 
-def _of_its_window(c: Context, grad: Value, places: Value, window: tuple[int, int]) -> Value:
-    """What each element gets of the window that it lies in, if it is the greatest there."""
-    row, column = (c.iota(c.shape, len(c.shape) - 2 + k) for k in (0, 1))
-    is_greatest = equal(_spread(places, window, c.shape), row * c.shape[-1] + column)
+def _of_its_window(
+    c: Context, grad: Value, greatest: Value, own: Value, window: tuple[int, int]
+) -> Value:
+    """What each element gets of the window that it lies in, if it is the `greatest` there. `own`:
+    where the element is."""
+    is_greatest = equal(_spread(greatest, window, c.shape), own)
     return where(is_greatest, _spread(grad, window, c.shape), 0)
+
+
+def _places(c: Context) -> Value:
+    """Of each element in its plane."""
+    row, column = (c.iota(c.shape, len(c.shape) + k) for k in (-2, -1))
+    return place(row, column, c.shape[-1])
+
+
+def _cells(c: Context, grad: Value, window: tuple[int, int]) -> Value:
+    """Of each element in its window."""
+    *outer, rows, columns = grad.shape
+    shape = (*outer, rows, window[0], columns, window[1])
+    row, column = (c.iota(shape, len(shape) + k).cast(DType.I8) for k in (-3, -1))
+    return place(row, column, window[1]).reshape(c.shape)
 
 
 POOLING_GRADIENTS: dict[str, Rule] = {
