@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from hemstitch.fusion.convolutions import convolution_of, named
+from hemstitch.fusion.convolutions import named
+from hemstitch.fusion.winograd import opened_convolution
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import Dim
 from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, Operand
@@ -61,7 +62,7 @@ class _Laying:
         is_laid = self.leaves.get(matrix) and image is not matrix and not given["transposed"]
         if not is_laid or image.type.rank != RANK or image.type.dtype not in self.types:
             return None
-        if convolution_of(builder, call, operands) is not None:
+        if opened_convolution(builder, call, operands) is not None:
             return None
         how = tuple(given[name] for name in ("padding", "stride", "dilation", "groups"))
         strides = call.operand_strides[weight.index]

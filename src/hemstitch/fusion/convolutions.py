@@ -204,20 +204,11 @@ def convolution_of(
     builder: Builder, call: LibraryCall, inputs: Sequence[Node]
 ) -> Convolution | None:
     """What the call convolves; None if it is none that is written out here."""
-    given = named(call)
-    if given is None:
+    found = operands_of(call, inputs)
+    if found is None:
         return None
-    operands = {
-        name: inputs[argument.index]
-        for name, argument in given.items()
-        if isinstance(argument, Operand)
-    }
+    given, operands = found
     x, weight = operands["x"], operands["weight"]
-    is_usual = (given["transposed"], given["groups"]) == (False, 1)
-    if not is_usual or not all(map(_is_known, operands.values())):
-        return None
-    if not _lies_by_channels(call, given["x"]):
-        return None
     if x.type.rank == 4:
         return _of_images(builder, given, operands)
     if given["dilation"] != (1,) or known(weight.shape[2]) > MOST_STEPS:
@@ -234,6 +225,25 @@ def convolution_of(
         padding,
         (known(x.shape[2]) + 2 * padding - known(weight.shape[2])) // stride + 1,
     )
+
+
+def operands_of(
+    call: LibraryCall, inputs: Sequence[Node]
+) -> tuple[Mapping[str, object], Mapping[str, Node]] | None:
+    """The arguments of a convolution that may be written out, and those among them that are
+    tensors, by their names here; None for any other call."""
+    given = named(call)
+    if given is None:
+        return None
+    operands = {
+        name: inputs[argument.index]
+        for name, argument in given.items()
+        if isinstance(argument, Operand)
+    }
+    is_usual = (given["transposed"], given["groups"]) == (False, 1)
+    if not is_usual or not all(map(_is_known, operands.values())):
+        return None
+    return (given, operands) if _lies_by_channels(call, given["x"]) else None
 
 
 def named(call: LibraryCall) -> dict[str, object] | None:

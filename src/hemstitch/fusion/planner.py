@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -29,6 +29,8 @@ from hemstitch.options import Options
 from hemstitch.stitch.group import Group, through_memory
 from hemstitch.stitch.machine import Machine
 from hemstitch.stitch.refusal import Refused
+
+Units = Sequence[Sequence[Node]]
 
 METHODS: Mapping[str, Method] = {"beam": "beam", "ilp": "exact"}
 
@@ -73,7 +75,7 @@ def _with_products(graph: Graph, trials: Trials, options: Options) -> Clustering
         opened = open_products(graph, trials.machine, closed)
         if not opened.calls:
             break
-        clustering = _clustered(opened.graph, trials, options, opened.obstacles)
+        clustering = _clustered(opened.graph, trials, options, opened.obstacles, opened.units)
         more = without_gain(opened, clustering)
         if not more:
             return clustering
@@ -82,24 +84,29 @@ def _with_products(graph: Graph, trials: Trials, options: Options) -> Clustering
 
 
 def _clustered(
-    graph: Graph, trials: Trials, options: Options, obstacles: frozenset[Node] = frozenset()
+    graph: Graph,
+    trials: Trials,
+    options: Options,
+    obstacles: frozenset[Node] = frozenset(),
+    units: Units = (),
 ) -> Clustering:
-    merged, obstacles = _merged(graph, trials, options, obstacles)
+    merged, obstacles = _merged(graph, trials, options, obstacles, units)
     found = without_loss(_with_remade(merged))
     if options.planner == "conservative":
         return found
     cautious = replace(options, planner="conservative")
-    other, _ = _merged(graph, trials, cautious, obstacles)
+    other, _ = _merged(graph, trials, cautious, obstacles, units)
     return no_worse(found, other, options.pack)
 
 
 def _merged(
-    graph: Graph, trials: Trials, options: Options, obstacles: frozenset[Node]
+    graph: Graph, trials: Trials, options: Options, obstacles: frozenset[Node], units: Units
 ) -> tuple[Clustering, frozenset[Node]]:
     """Once more where a node alone cannot look through a reshape that then gets memory."""
     while True:
         work = Work(graph, demands(graph, obstacles))
-        clustering = Clustering(work, trials, conservative=options.planner == "conservative")
+        is_conservative = options.planner == "conservative"
+        clustering = Clustering(work, trials, units, conservative=is_conservative)
         merge_all(clustering)
         clustering.settle()
         if options.planner in METHODS:

@@ -10,16 +10,16 @@ the call is closed again (see planner.py).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import ceil, inf, prod
 
 from hemstitch.fusion.attention import attention_of
 from hemstitch.fusion.cluster import Clustering
-from hemstitch.fusion.convolutions import convolution_of
 from hemstitch.fusion.demand import strides_in_memory
 from hemstitch.fusion.order import Cluster
+from hemstitch.fusion.winograd import Winograd, opened_convolution
 from hemstitch.fusion.work import Vertex
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import Dim, evaluate
@@ -40,6 +40,7 @@ from hemstitch.kernel.nodes import (
 from hemstitch.passes.engine import Rule, rewrite
 from hemstitch.passes.frozen import frozen_leaves
 from hemstitch.passes.layout import ranges_of
+from hemstitch.stitch.group import is_member
 from hemstitch.stitch.machine import Machine, MatrixUnits
 from hemstitch.stitch.online import is_long
 from hemstitch.stitch.probe import ProductProbe
@@ -55,7 +56,9 @@ MOST_TURNED, LEAST_TIMES = 128, 4  # rows; and how many times as many steps and 
 class Opened:
     """`calls`: the library calls that each product stands for, whole or for some columns; `widths`:
     how many columns these calls make; `results`: what they gave. `spared`: bytes that a call would
-    move beside multiplying. `together`: products that gain in one kernel only. `uses`:
+    move beside multiplying; `fewer`: multiplications that it would do beside those
+    of its products. `together`: products that gain in one kernel only; `units`:
+    nodes that planning begins with as one. `uses`:
     how many products multiply with a right operand, which is packed once for all; `frozen`: such
     operands that are packed before any call. `obstacles`: reshapes that no loop over what a product
     adds up looks through."""
@@ -65,7 +68,9 @@ class Opened:
     widths: dict[Node, Dim] = field(default_factory=dict)
     results: dict[Node, Node] = field(default_factory=dict)
     spared: dict[LibraryCall, Dim] = field(default_factory=dict)
+    fewer: dict[LibraryCall, int] = field(default_factory=dict)
     together: dict[LibraryCall, list[list[Node]]] = field(default_factory=dict)
+    units: list[list[Node]] = field(default_factory=list)
     uses: Counter[Node] = field(default_factory=Counter)
     frozen: set[Node] = field(default_factory=set)
     turned: set[Node] = field(default_factory=set)
@@ -181,7 +186,7 @@ class _Opening:
         assert isinstance(call, LibraryCall) and isinstance(number, int)
         if not self._is_open(node):
             return None
-        convolution = convolution_of(builder, call, node.inputs[0].inputs)
+        convolution = opened_convolution(builder, call, node.inputs[0].inputs)
         if convolution is None:
             return None
         value, sums = convolution.result(number)
@@ -190,8 +195,33 @@ class _Opening:
             opened.calls.setdefault(product, []).append(call)
             opened.widths[product] = product.shape[-1] * len(products)
             opened.results[product] = total
-        opened.spared[call] = convolution.copied_bytes
+        if not isinstance(convolution, Winograd):
+            opened.spared[call] = convolution.copied_bytes
+        elif sums:
+            opened.fewer[call] = opened.fewer.get(call, 0) + convolution.fewer
+            opened.spared[call] = opened.spared.get(call, 0) + convolution.copied_bytes
+            self._unite(value, [product for product, _ in products], node.inputs[0].inputs)
         return value
+
+    def _unite(self, value: Node, products: Sequence[Node], operands: Sequence[Node]) -> None:
+        """The products and what they are added up to, and what each side of them is made of."""
+        lefts, rights = ([product.inputs[side] for product in products] for side in (0, 1))
+        sides = [_between(lefts, operands), _between(rights, operands)]
+        units = [[*_between([value], products), *products], *sides]
+        known = {node for unit in self.opened.units for node in unit}
+        self.opened.units += [[node for node in unit if node not in known] for unit in units]
+
+
+def _between(ends: Iterable[Node], stops: Collection[Node]) -> list[Node]:
+    """What kernels compute from `stops` to `ends`."""
+    found: dict[Node, None] = {}
+    left = list(ends)
+    while left:
+        node = left.pop()
+        if node not in found and node not in stops:
+            found[node] = None
+            left.extend(node.inputs)
+    return [node for node in found if is_member(node)]
 
 
 def _transposed(builder: Builder, matrix: Node) -> Node:
@@ -297,6 +327,9 @@ def without_gain(opened: Opened, clustering: Clustering) -> set[LibraryCall]:
         call: evaluate(bytes_, hints) / machine.memory_bytes_per_second
         for call, bytes_ in opened.spared.items()
     }
+    for call, multiplications in opened.fewer.items():
+        units = machine.products[DType.F32.bytes]
+        gains[call] += 2 * multiplications / units.operations_per_second
     kernels: dict[Cluster, _Kernel] = {}
     for product, calls in opened.calls.items():
         cluster = clustering.cluster_of.get(product)

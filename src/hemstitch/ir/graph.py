@@ -206,7 +206,7 @@ Attr = (
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Node:
     """One operation. Identity is equality (see `Builder`)."""
 
@@ -214,6 +214,10 @@ class Node:
     inputs: tuple[Node, ...]
     type: TensorType
     attr: Attr = None
+
+    def __repr__(self) -> str:
+        """Without what it is made of, which many paths may lead to."""
+        return f"<{self.op.value}: {self.type}>"
 
     @property
     def shape(self) -> tuple[Dim, ...]:

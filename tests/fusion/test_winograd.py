@@ -1,0 +1,152 @@
+"""Convolutions with windows of 3 x 3, as Winograd multiplies them, are PyTorch's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+from hemstitch import explain
+from hemstitch.fusion import winograd
+from hemstitch.fusion.winograd import winograd_of
+from hemstitch.ir.builder import Builder
+from hemstitch.ir.graph import Graph, LibraryCall, Operand, Output
+from hemstitch.ir.types import DType, TensorType, contiguous_strides
+from hemstitch.ir.verify import verify
+from hemstitch.runtime import interpret
+from tests.compiled import assert_close
+
+aten = torch.ops.aten
+OPTIONS = {"strict": True, "check": True}
+
+
+def written_out(target, tensors, arguments, results):
+    """All results of a call, as the interpreter computes what they are written as."""
+    builder = Builder()
+    inputs = [
+        builder.input(f"x{n}", n, tuple(tensor.shape), DType.F64, tensor.stride())
+        for n, tensor in enumerate(tensors)
+    ]
+    types = [(TensorType(tuple(r.shape), DType.F64), r.stride()) for r in results]
+    strides = tuple(tensor.stride() for tensor in tensors)
+    call = LibraryCall(str(target), target, arguments, (), strides, tuple(types))
+    found = winograd_of(builder, call, inputs)
+    values = [found.result(number)[0] for number in range(len(results))]
+    outputs = tuple(Output(value, contiguous_strides(value.shape)) for value in values)
+    graph = Graph(tuple(inputs), outputs)
+    verify(graph)
+    return interpret.run(graph, tensors)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    *(st.integers(1, 7), st.integers(1, 7), st.integers(0, 2), st.integers(0, 2)),
+    *(st.integers(1, 3), st.integers(1, 3), st.integers(2, 3), st.booleans()),
+)
+def test_any_image(height, width, above, left, count, features, channels, has_bias):
+    if height + 2 * above < 3 or width + 2 * left < 3:
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(winograd, "LEAST_CHANNELS", 1)
+        patch.setattr(winograd, "LEAST_TILES", 1)
+        x = torch.randn(count, height, width, channels, dtype=torch.float64).permute(0, 3, 1, 2)
+        weight = torch.randn(features, channels, 3, 3, dtype=torch.float64)
+        bias = torch.randn(features, dtype=torch.float64)
+        padding, some = (above, left), (bias,) * has_bias
+        exact = F.conv2d(x, weight, *some, padding=padding)
+        operands = Operand(0), Operand(1), Operand(2) if has_bias else None
+        rest = (1, 1), padding, (1, 1), False, (0, 0), 1
+        tensors = [x, weight, *some]
+        (output,) = written_out(aten.convolution.default, tensors, (*operands, *rest), [exact])
+        assert_close([output], [exact], 1e-12)
+        gradient = torch.randn_like(exact)
+        how = [1, 1], [*padding], [1, 1], False, [0, 0], 1, [True] * 3
+        exact = aten.convolution_backward.default(gradient, x, weight, [features], *how)
+        arguments = (*map(Operand, range(3)), (features,), *rest, (True, True, True))
+        tensors = [gradient, x, weight]
+        found = written_out(aten.convolution_backward.default, tensors, arguments, exact)
+        assert_close(found, exact, 1e-12)
+
+
+def layers(x, first, bias, second):
+    """Two layers over images, and what stands between and behind."""
+    hidden = F.relu(F.conv2d(x, first, bias, padding=1))
+    return F.relu(F.conv2d(hidden, second, padding=(1, 0)) + 1)
+
+
+def images(count=3, channels=32, features=48, height=13, width=16):
+    shapes = (count, channels, height, width), (features, channels, 3, 3)
+    shapes += (features,), (channels, features, 3, 3)
+    arguments = [torch.randn(shape) for shape in shapes]
+    arguments[0] = arguments[0].contiguous(memory_format=torch.channels_last)
+    return [argument.requires_grad_() for argument in arguments]
+
+
+@pytest.mark.usefixtures("kernels_multiply")
+def test_forward_and_backward_in_kernels():
+    arguments = images()
+    torch._dynamo.reset()
+    result = torch.compile(layers, backend="hemstitch", options=OPTIONS)(*arguments)
+    wide = [argument.detach().double().requires_grad_() for argument in arguments]
+    exact = layers(*wide)
+    gradient = torch.randn_like(result)
+    found = torch.autograd.grad(result, arguments, gradient)
+    expected = torch.autograd.grad(exact, wide, gradient.double())
+    assert_close([result, *found], [exact, *expected], 1e-5)
+    assert not explain(layers, *arguments, backward=True).library_calls
+
+
+@pytest.mark.usefixtures("kernels_multiply")
+def test_errors_are_as_large_as_the_librarys():
+    arguments = images(channels=128, features=128, height=28, width=28)
+    x, weight = arguments[0].detach(), arguments[1].detach()
+    torch._dynamo.reset()
+    compiled = torch.compile(F.conv2d, backend="hemstitch", options=OPTIONS)
+    exact = F.conv2d(x.double(), weight.double(), padding=1)
+    ours, theirs = (
+        (f(x, weight, padding=1).double() - exact).norm() / exact.norm()
+        for f in (compiled, F.conv2d)
+    )
+    assert ours < 1.5 * theirs
+
+
+@pytest.mark.usefixtures("kernels_multiply")
+def test_the_sums_stay_in_the_kernel_that_multiplies():
+    x, weight, *_ = (argument.detach() for argument in images(height=16))
+    report = explain(lambda x, w: F.conv2d(x, w, padding=1), x, weight)
+    multiplying = [kernel for kernel in report.kernels if "dot" in kernel.ops]
+    assert [kernel.ops.count("dot") for kernel in multiplying] == [16]
+    assert multiplying[0].bytes_written < 2 * x.nbytes * weight.shape[0] // weight.shape[1]
+
+
+@pytest.mark.usefixtures("kernels_multiply")
+@pytest.mark.parametrize(
+    ("why", "function", "shape"),
+    [
+        ("few channels", lambda x, w: F.conv2d(x[:, :16], w[:, :16], padding=1), (2, 48, 16, 16)),
+        ("few tiles", lambda x, w: F.conv2d(x, w, padding=1), (2, 48, 6, 6)),
+        ("a stride", lambda x, w: F.conv2d(x, w, stride=2), (2, 48, 33, 33)),
+        ("apart", lambda x, w: F.conv2d(x, w, dilation=2), (2, 48, 20, 20)),
+        ("wide padding", lambda x, w: F.conv2d(x, w, padding=3), (2, 48, 16, 16)),
+        ("half types", lambda x, w: F.conv2d(x.half(), w.half()), (2, 48, 18, 18)),
+        ("groups", lambda x, w: F.conv2d(x, w[:, :24], groups=2), (2, 48, 18, 18)),
+    ],
+)
+def test_others_stay_with_the_library(why, function, shape):
+    x = torch.randn(shape).contiguous(memory_format=torch.channels_last)
+    report = explain(function, x, torch.randn(48, 48, 3, 3))
+    assert "aten.convolution.default" in report.library_calls, why
+
+
+@pytest.mark.usefixtures("kernels_multiply")
+def test_what_is_infinite_is_no_number_in_its_tiles_and_nowhere_else():
+    x, weight, *_ = (argument.detach() for argument in images(height=16))
+    x[0, 0, 6, 6] = float("inf")
+    torch._dynamo.reset()
+    found = torch.compile(F.conv2d, backend="hemstitch", options=OPTIONS)(x, weight, padding=1)
+    is_finite = found.isfinite()
+    assert not is_finite[0, :, 5:8, 5:8].any()
+    is_finite[0, :, 4:8, 4:8] = True
+    assert is_finite.all()
