@@ -58,7 +58,7 @@ class Opened:
     how many columns these calls make; `results`: what they gave. `spared`: bytes that a call would
     move beside multiplying; `fewer`: multiplications that it would do beside those
     of its products. `together`: products that gain in one kernel only; `units`:
-    nodes that planning begins with as one. `uses`:
+    nodes that planning begins with as one; `stored`: reshapes of what is to be in memory. `uses`:
     how many products multiply with a right operand, which is packed once for all; `frozen`: such
     operands that are packed before any call. `obstacles`: reshapes that no loop over what a product
     adds up looks through."""
@@ -71,6 +71,7 @@ class Opened:
     fewer: dict[LibraryCall, int] = field(default_factory=dict)
     together: dict[LibraryCall, list[list[Node]]] = field(default_factory=dict)
     units: list[list[Node]] = field(default_factory=list)
+    stored: set[Node] = field(default_factory=set)
     uses: Counter[Node] = field(default_factory=Counter)
     frozen: set[Node] = field(default_factory=set)
     turned: set[Node] = field(default_factory=set)
@@ -84,7 +85,7 @@ class Opened:
         steps += [(p.inputs[1], p.type.rank - 2) for p in self.calls]
         known = strides_in_memory(self.graph)
         found = (broken_at(factor, axis, known) for factor, axis in steps)
-        return frozenset(reshape for reshape in found if reshape is not None)
+        return frozenset(reshape for reshape in found if reshape is not None) | self.stored
 
 
 def open_products(graph: Graph, machine: Machine, closed: Collection[LibraryCall]) -> Opened:
@@ -200,6 +201,8 @@ class _Opening:
         elif sums:
             opened.fewer[call] = opened.fewer.get(call, 0) + convolution.fewer
             opened.spared[call] = opened.spared.get(call, 0) + convolution.copied_bytes
+            images = convolution.stored(number)
+            opened.stored.update(flat for flat in images if is_member(_below(flat)))
             self._unite(value, [product for product, _ in products], node.inputs[0].inputs)
         return value
 

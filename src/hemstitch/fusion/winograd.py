@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import TypeVar
 
 from hemstitch.fusion.convolutions import (
@@ -144,12 +145,28 @@ class Winograd:
         down, right = map(_halved, size)
         room = count, 2 * down + 2, 2 * right + 2, channels
         zero = self.builder.constant(0, image.type.dtype)
-        laid = self.builder.permute(image, CHANNELS_LAST)
-        around = self.builder.pad(laid, (0, *padding, 0), room, zero)
+        around = self.builder.pad(self._laid(image), (0, *padding, 0), room, zero)
         cells = [
             [self._every_second(around, i, j, down, right) for j in range(4)] for i in range(4)
         ]
         return _both_ways(self._tile, cells)
+
+    def stored(self, number: int) -> list[Node]:
+        """Reshapes of what had better be in memory: 16 sums read each element of an image."""
+        if self.gradient is None:
+            images = [self.x]
+        else:
+            images = [self.gradient] if number == 0 else [self.x, self.gradient]
+        return [self._flat(image) for image in images]
+
+    def _flat(self, image: Node) -> Node:
+        laid = self.builder.permute(image, CHANNELS_LAST)
+        *sizes, channels = map(known, laid.shape)
+        return self.builder.reshape(laid, (prod(sizes), channels))
+
+    def _laid(self, image: Node) -> Node:
+        count, channels, height, width = image.shape
+        return self.builder.reshape(self._flat(image), (count, height, width, channels))
 
     def _every_second(self, image: Node, i: int, j: int, down: int, right: int) -> Node:
         """[tiles, channels]"""
@@ -183,8 +200,9 @@ class Winograd:
         builder, (down, right) = self.builder, map(_halved, self.size)
         count, features = gradient.shape[:2]
         zero = builder.constant(0, gradient.type.dtype)
-        laid = builder.permute(gradient, CHANNELS_LAST)
-        even = builder.pad(laid, (0,) * 4, (count, 2 * down, 2 * right, features), zero)
+        even = builder.pad(
+            self._laid(gradient), (0,) * 4, (count, 2 * down, 2 * right, features), zero
+        )
         cells = [[self._every_second(even, i, j, down, right) for j in range(2)] for i in range(2)]
         spread = _both_ways(self._spread, cells)
         sums = self._tiled(self.x, self.padding, self.size)
