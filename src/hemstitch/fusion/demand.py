@@ -20,7 +20,7 @@ from hemstitch.ir.graph import (
 from hemstitch.ir.ops import is_view
 from hemstitch.ir.types import DType, contiguous_strides
 from hemstitch.stitch.group import MOST_CONCAT_PARTS, Tensor, Write, is_member
-from hemstitch.stitch.views import is_even, strided
+from hemstitch.stitch.views import INVERTIBLE, is_even, strided, strides_below
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,18 +65,34 @@ class Demands:
         if is_view(value.op):
             self.views.setdefault(value, tensor)
         start: Dim = 0
-        parts = [(value, start)]
+        parts = [(value, tensor.strides, start)]
         while parts:
-            part, offset = parts.pop()
-            if part.op is Op.CONCAT and (part is value or part not in self.tensors):
-                axis = part.attr
-                assert isinstance(axis, int)
-                for piece in part.inputs:
-                    parts.append((piece, offset))
-                    offset = offset + piece.shape[axis] * tensor.strides[axis]
-            else:
-                self.writes.append(Write(part, tensor, tensor.strides, offset))
+            part, strides, offset = parts.pop()
+            whole = self._concatenation(part, strides, part is value)
+            if whole is None:
+                self.writes.append(Write(part, tensor, strides, offset))
+                continue
+            found, strides = whole
+            axis = found.attr
+            assert isinstance(axis, int)
+            for piece in found.inputs:
+                parts.append((piece, strides, offset))
+                offset = offset + piece.shape[axis] * strides[axis]
         return tensor
+
+    def _concatenation(
+        self, part: Node, strides: tuple[Dim, ...], is_whole: bool
+    ) -> tuple[Node, tuple[Dim, ...]] | None:
+        """What `part`, written with these strides, shows, and the strides of that; None if it is no
+        concatenation, or if that is in memory already."""
+        node = part
+        while node.op in INVERTIBLE and (node is part or node not in self.tensors):
+            below = strides_below(node, strides)
+            if below is None:
+                return None
+            (node,), strides = node.inputs, below
+        is_new = node not in self.tensors or (is_whole and node is part)
+        return (node, strides) if node.op is Op.CONCAT and is_new else None
 
 
 def demands(graph: Graph, obstacles: frozenset[Node] = frozenset()) -> Demands:

@@ -201,8 +201,8 @@ class _Opening:
         elif sums:
             opened.fewer[call] = opened.fewer.get(call, 0) + convolution.fewer
             opened.spared[call] = opened.spared.get(call, 0) + convolution.copied_bytes
-            images = convolution.stored(number)
-            opened.stored.update(flat for flat in images if is_member(_below(flat)))
+            stored = convolution.stored(number, value)
+            opened.stored.update(x for x in stored if _below(x).op not in (Op.INPUT, Op.RESULT))
             self._unite(value, [product for product, _ in products], node.inputs[0].inputs)
         return value
 

@@ -151,13 +151,18 @@ class Winograd:
         ]
         return _both_ways(self._tile, cells)
 
-    def stored(self, number: int) -> list[Node]:
-        """Reshapes of what had better be in memory: 16 sums read each element of an image."""
+    def stored(self, number: int, value: Node) -> list[Node]:
+        """Reshapes of what had better be in memory: 16 sums read each element of an image, and who
+        reads the result, `value`, would look for the tile that an element is in."""
         if self.gradient is None:
             images = [self.x]
         else:
             images = [self.gradient] if number == 0 else [self.x, self.gradient]
-        return [self._flat(image) for image in images]
+        found = list(map(self._flat, images))
+        if number == 0:
+            (laid,) = value.inputs
+            found += laid.inputs
+        return found
 
     def _flat(self, image: Node) -> Node:
         laid = self.builder.permute(image, CHANNELS_LAST)
@@ -185,16 +190,19 @@ class Winograd:
             for rows in zip(sums, windows)
         ]
         count, features = self.x.shape[0], products[0][0].shape[1]
-        rows = []
+        parts = []
         for row in _both_ways(self._results, products):
             if bias is not None:
                 row = [self._add(cell, builder.broadcast(bias, cell.shape)) for cell in row]
             apart = [builder.reshape(cell, (count, down, right, 1, features)) for cell in row]
             beside = builder.concat(apart, 3)
-            rows.append(builder.reshape(beside, (count, down, 1, 2 * right, features)))
-        whole = builder.reshape(builder.concat(rows, 2), (count, 2 * down, 2 * right, features))
+            parts.append(builder.reshape(beside, (count, down, 1, 2 * right, features)))
+        whole = builder.reshape(builder.concat(parts, 2), (count, 2 * down, 2 * right, features))
         found = builder.slice(whole, (ALL,) * 4, (count, *size, features))
-        return found, [Sum((product,), product) for row in products for product in row]
+        rows = builder.reshape(found, (known(count) * prod(size), features))
+        return builder.reshape(rows, found.shape), [
+            Sum((product,), product) for row in products for product in row
+        ]
 
     def _of_weight(self, gradient: Node) -> tuple[Node, list[Sum]]:
         builder, (down, right) = self.builder, map(_halved, self.size)

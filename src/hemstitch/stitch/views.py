@@ -18,6 +18,7 @@ Indices = tuple[Index, ...]
 
 # Views with one operand and one source element for every element of the result.
 BENDING = frozenset({Op.BROADCAST, Op.RESHAPE, Op.PERMUTE, Op.SLICE})
+INVERTIBLE = frozenset({Op.RESHAPE, Op.PERMUTE})  # and one of the result for every source element
 
 
 def through(view: Node, indices: Indices) -> Indices:
@@ -159,6 +160,16 @@ def _alias(view: Node, steps: tuple[Dim, ...]) -> tuple[tuple[Dim, ...], Dim] | 
         case _:
             reshaped_steps = _reshape_strides(source.shape, steps, view.shape)
             return None if reshaped_steps is None else (reshaped_steps, 0)
+
+
+def strides_below(view: Node, steps: tuple[Dim, ...]) -> tuple[Dim, ...] | None:
+    """Of what `view` shows, where `steps` are those of the view; None if no strides can say it."""
+    (source,) = view.inputs
+    if view.op is Op.RESHAPE:
+        return _reshape_strides(view.shape, steps, source.shape)
+    assert view.op is Op.PERMUTE and isinstance(view.attr, tuple)
+    found = dict(zip(view.attr, steps))
+    return tuple(found[axis] for axis in range(len(steps)))
 
 
 def _reshape_strides(
