@@ -122,6 +122,16 @@ def test_the_sums_stay_in_the_kernel_that_multiplies():
 
 
 @pytest.mark.usefixtures("kernels_multiply")
+def test_results_lie_as_others_read_them():
+    """Not in four parts, one for each place in a tile."""
+    x, weight, *_ = (argument.detach() for argument in images(height=16))
+    report = explain(lambda x, w: F.conv2d(x, w, padding=1).relu(), x, weight)
+    assert len(report.kernels) == 3  # sums of windows, the convolution, and what follows
+    result = x.nbytes * weight.shape[0] // weight.shape[1]
+    assert [*report.kernels[-1].reads.values()] == [result]
+
+
+@pytest.mark.usefixtures("kernels_multiply")
 @pytest.mark.parametrize(
     ("why", "function", "shape"),
     [
