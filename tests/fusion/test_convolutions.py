@@ -11,13 +11,10 @@ from hypothesis import strategies as st
 from hemstitch import explain
 from hemstitch.fusion.convolutions import convolution_of
 from hemstitch.fusion.plan import LibraryStep
-from hemstitch.ir.builder import Builder
-from hemstitch.ir.graph import Graph, LibraryCall, Operand, Output
-from hemstitch.ir.types import DType, TensorType, contiguous_strides
-from hemstitch.ir.verify import verify
-from hemstitch.runtime import interpret
+from hemstitch.ir.graph import Operand
 from hemstitch.stitch.machine import generic_cpu
 from tests.compiled import assert_close, plans_of
+from tests.written_out import written_out
 
 aten = torch.ops.aten
 OPTIONS = {"strict": True, "check": True}
@@ -25,25 +22,6 @@ OPTIONS = {"strict": True, "check": True}
 
 def how(stride, padding):
     return (stride,), (padding,), (1,), False, (0,), 1
-
-
-def written_out(target, tensors, arguments, results):
-    """All results of a call, as the interpreter computes what they are written as. The input's
-    channels lie side by side."""
-    builder = Builder()
-    inputs = [
-        builder.input(f"x{n}", n, tuple(tensor.shape), DType.F64, tensor.stride())
-        for n, tensor in enumerate(tensors)
-    ]
-    types = [(TensorType(tuple(r.shape), DType.F64), r.stride()) for r in results]
-    strides = tuple(tensor.stride() for tensor in tensors)
-    call = LibraryCall(str(target), target, arguments, (), strides, tuple(types))
-    found = convolution_of(builder, call, inputs)
-    values = [found.result(number)[0] for number in range(len(results))]
-    outputs = tuple(Output(value, contiguous_strides(value.shape)) for value in values)
-    graph = Graph(tuple(inputs), outputs)
-    verify(graph)
-    return interpret.run(graph, tensors)
 
 
 @settings(deadline=None, max_examples=150)
@@ -60,14 +38,18 @@ def test_any_window(steps, stride, padding, length, batch, features, channels, h
     exact = F.conv1d(x, weight, *given_bias, stride=stride, padding=padding)
     operands = Operand(0), Operand(1), Operand(2) if has_bias else None
     tensors = [x, weight, *given_bias]
-    (output,) = written_out(aten.convolution.default, tensors, (*operands, *rest), [exact])
+    (output,) = written_out(
+        convolution_of, aten.convolution.default, tensors, (*operands, *rest), [exact]
+    )
     assert_close([output], [exact], 1e-12)
     gradient = torch.randn_like(exact)
     given = [features], [stride], [padding], [1], False, [0], 1, [True] * 3
     exact = aten.convolution_backward.default(gradient, x, weight, *given)
     arguments = (*map(Operand, range(3)), (features,), *rest, (True, True, True))
     tensors = [gradient, x, weight]
-    found = written_out(aten.convolution_backward.default, tensors, arguments, exact)
+    found = written_out(
+        convolution_of, aten.convolution_backward.default, tensors, arguments, exact
+    )
     assert_close(found, exact, 1e-12)
 
 
@@ -81,14 +63,18 @@ def test_a_window_of_one_element(batch, height, width, features, channels, has_b
     exact = F.conv2d(x, weight, *bias)
     operands = Operand(0), Operand(1), Operand(2) if has_bias else None
     tensors = [x, weight, *bias]
-    (output,) = written_out(aten.convolution.default, tensors, (*operands, *window), [exact])
+    (output,) = written_out(
+        convolution_of, aten.convolution.default, tensors, (*operands, *window), [exact]
+    )
     assert_close([output], [exact], 1e-12)
     gradient = torch.randn_like(exact)
     given = [features], [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [True] * 3
     exact = aten.convolution_backward.default(gradient, x, weight, *given)
     arguments = (*map(Operand, range(3)), (features,), *window, (True, True, True))
     tensors = [gradient, x, weight]
-    found = written_out(aten.convolution_backward.default, tensors, arguments, exact)
+    found = written_out(
+        convolution_of, aten.convolution_backward.default, tensors, arguments, exact
+    )
     assert_close(found, exact, 1e-12)
 
 

@@ -11,33 +11,12 @@ from torch.nn import functional as F
 from hemstitch import explain
 from hemstitch.fusion import winograd
 from hemstitch.fusion.winograd import winograd_of
-from hemstitch.ir.builder import Builder
-from hemstitch.ir.graph import Graph, LibraryCall, Operand, Output
-from hemstitch.ir.types import DType, TensorType, contiguous_strides
-from hemstitch.ir.verify import verify
-from hemstitch.runtime import interpret
+from hemstitch.ir.graph import Operand
 from tests.compiled import assert_close
+from tests.written_out import written_out
 
 aten = torch.ops.aten
 OPTIONS = {"strict": True, "check": True}
-
-
-def written_out(target, tensors, arguments, results):
-    """All results of a call, as the interpreter computes what they are written as."""
-    builder = Builder()
-    inputs = [
-        builder.input(f"x{n}", n, tuple(tensor.shape), DType.F64, tensor.stride())
-        for n, tensor in enumerate(tensors)
-    ]
-    types = [(TensorType(tuple(r.shape), DType.F64), r.stride()) for r in results]
-    strides = tuple(tensor.stride() for tensor in tensors)
-    call = LibraryCall(str(target), target, arguments, (), strides, tuple(types))
-    found = winograd_of(builder, call, inputs)
-    values = [found.result(number)[0] for number in range(len(results))]
-    outputs = tuple(Output(value, contiguous_strides(value.shape)) for value in values)
-    graph = Graph(tuple(inputs), outputs)
-    verify(graph)
-    return interpret.run(graph, tensors)
 
 
 @settings(deadline=None, max_examples=60)
@@ -59,14 +38,18 @@ def test_any_image(height, width, above, left, count, features, channels, has_bi
         operands = Operand(0), Operand(1), Operand(2) if has_bias else None
         rest = (1, 1), padding, (1, 1), False, (0, 0), 1
         tensors = [x, weight, *some]
-        (output,) = written_out(aten.convolution.default, tensors, (*operands, *rest), [exact])
+        (output,) = written_out(
+            winograd_of, aten.convolution.default, tensors, (*operands, *rest), [exact]
+        )
         assert_close([output], [exact], 1e-12)
         gradient = torch.randn_like(exact)
         how = [1, 1], [*padding], [1, 1], False, [0, 0], 1, [True] * 3
         exact = aten.convolution_backward.default(gradient, x, weight, [features], *how)
         arguments = (*map(Operand, range(3)), (features,), *rest, (True, True, True))
         tensors = [gradient, x, weight]
-        found = written_out(aten.convolution_backward.default, tensors, arguments, exact)
+        found = written_out(
+            winograd_of, aten.convolution_backward.default, tensors, arguments, exact
+        )
         assert_close(found, exact, 1e-12)
 
 

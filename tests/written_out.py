@@ -1,0 +1,39 @@
+"""What a library call is written as, computed by the graph interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from hemstitch.ir.builder import Builder
+from hemstitch.ir.graph import Graph, LibraryCall, Output
+from hemstitch.ir.types import DType, TensorType, contiguous_strides
+from hemstitch.ir.verify import verify
+from hemstitch.runtime import interpret
+
+
+def written_out(
+    opened: Callable[..., Any],
+    target: Any,
+    tensors: Sequence[Tensor],
+    arguments: tuple[Any, ...],
+    results: Sequence[Tensor],
+) -> Sequence[Any]:
+    """All results of a call, as the interpreter computes what `opened` writes it as. The input's
+    channels lie side by side."""
+    builder = Builder()
+    inputs = [
+        builder.input(f"x{n}", n, tuple(tensor.shape), DType.F64, tensor.stride())
+        for n, tensor in enumerate(tensors)
+    ]
+    types = [(TensorType(tuple(r.shape), DType.F64), r.stride()) for r in results]
+    strides = tuple(tensor.stride() for tensor in tensors)
+    call = LibraryCall(str(target), target, arguments, (), strides, tuple(types))
+    found = opened(builder, call, inputs)
+    values = [found.result(number)[0] for number in range(len(results))]
+    outputs = tuple(Output(value, contiguous_strides(value.shape)) for value in values)
+    graph = Graph(tuple(inputs), outputs)
+    verify(graph)
+    return interpret.run(graph, tensors)
