@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from hemstitch.backend import compile_with
 from hemstitch.compile import Compiled
@@ -254,6 +254,22 @@ def _copy(argument: torch.Tensor) -> torch.Tensor:
 def has_halves(graph: Graph) -> bool:
     nodes = interpret._missing(graph.roots, {})
     return any(node.type.dtype in (DType.F16, DType.BF16) for node in nodes)
+
+
+def assert_trains_as_eager(
+    program: Callable[..., Any], arguments: Sequence[torch.Tensor], *rest: object
+) -> None:
+    """Compiled, in f32, it has the results and gradients that eager has in f64. `rest`: what else
+    it takes."""
+    torch._dynamo.reset()
+    options = {"strict": True, "check": True}
+    compiled = torch.compile(program, backend="hemstitch", options=options)
+    wide = [argument.detach().double().requires_grad_() for argument in arguments]
+    found, exact = tree_leaves(compiled(*arguments, *rest)), tree_leaves(program(*wide, *rest))
+    seeds = [torch.randn_like(result) for result in found]
+    gradients = torch.autograd.grad(found, arguments, seeds)
+    expected = torch.autograd.grad(exact, wide, [seed.double() for seed in seeds])
+    assert_close([*found, *gradients], [*exact, *expected], 1e-5)
 
 
 def assert_close(

@@ -69,6 +69,18 @@ def test_only_what_the_library_does() -> None:
     assert report.once.count(LAY) == 1
 
 
+def test_all_that_may_not_be_multiplied_in_kernels() -> None:
+    made = nn.Sequential(nn.Conv2d(32, 32, 3), nn.ReLU(), nn.Conv2d(32, 16, 1), nn.ReLU())
+    x = torch.randn(2, 32, 18, 18)
+    with torch.no_grad():
+        multiplied, called = (
+            hemstitch.explain(made, x, options={**OPTIONS, "products": products})
+            for products in (True, False)
+        )
+    assert not multiplied.library_calls
+    assert Counter(called.library_calls) == {CONVOLVE: 2} and called.once.count(LAY) == 2
+
+
 def test_sizes_that_only_a_call_knows() -> None:
     made = nn.Sequential(nn.Conv2d(6, 8, 3), nn.ReLU())
     function = torch.compile(made, backend="hemstitch", options=OPTIONS, dynamic=True)

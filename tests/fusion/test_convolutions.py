@@ -13,7 +13,7 @@ from hemstitch.fusion.convolutions import convolution_of
 from hemstitch.fusion.plan import LibraryStep
 from hemstitch.ir.graph import Operand
 from hemstitch.stitch.machine import generic_cpu
-from tests.compiled import assert_close, plans_of
+from tests.compiled import assert_close, assert_trains_as_eager, plans_of
 from tests.written_out import written_out
 
 aten = torch.ops.aten
@@ -92,14 +92,7 @@ def text(length=40, channels=48, features=32, steps=4, dtype=torch.float32):
 @pytest.mark.parametrize("steps", [1, 4])
 def test_forward_and_backward_in_kernels(steps):
     arguments = text(steps=steps)
-    torch._dynamo.reset()
-    result = torch.compile(words, backend="hemstitch", options=OPTIONS)(*arguments)
-    exact = words(*(argument.detach().double() for argument in arguments))
-    assert_close([result.detach()], [exact], 1e-5)
-    gradient = torch.randn_like(result)
-    found = torch.autograd.grad(result, arguments, gradient)
-    wide = [argument.detach().double().requires_grad_() for argument in arguments]
-    assert_close(found, torch.autograd.grad(words(*wide), wide, gradient.double()), 1e-5)
+    assert_trains_as_eager(words, arguments)
 
 
 def bottleneck(x, first, bias, second):
@@ -116,14 +109,7 @@ def test_bottlenecks_in_kernels(by_channels):
     if by_channels:
         arguments[0] = arguments[0].contiguous(memory_format=torch.channels_last)
     arguments = [argument.requires_grad_() for argument in arguments]
-    torch._dynamo.reset()
-    result = torch.compile(bottleneck, backend="hemstitch", options=OPTIONS)(*arguments)
-    wide = [argument.detach().double().requires_grad_() for argument in arguments]
-    exact = bottleneck(*wide)
-    gradient = torch.randn_like(result)
-    found = torch.autograd.grad(result, arguments, gradient)
-    expected = torch.autograd.grad(exact, wide, gradient.double())
-    assert_close([result, *found], [exact, *expected], 1e-5)
+    assert_trains_as_eager(bottleneck, arguments)
     assert not explain(bottleneck, *arguments, backward=True).library_calls
 
 
@@ -141,14 +127,7 @@ def test_strides_of_images(height, width, strides):
     arguments = [torch.randn(shape) for shape in shapes]
     arguments[0] = arguments[0].contiguous(memory_format=torch.channels_last)
     arguments = [argument.requires_grad_() for argument in arguments]
-    torch._dynamo.reset()
-    results = torch.compile(shortcut, backend="hemstitch", options=OPTIONS)(*arguments, strides)
-    wide = [argument.detach().double().requires_grad_() for argument in arguments]
-    exact = shortcut(*wide, strides)
-    gradients = [torch.randn_like(result) for result in results]
-    found = torch.autograd.grad(results, arguments, gradients)
-    expected = torch.autograd.grad(exact, wide, [gradient.double() for gradient in gradients])
-    assert_close([*results, *found], [*exact, *expected], 1e-5)
+    assert_trains_as_eager(shortcut, arguments, strides)
 
 
 @pytest.mark.usefixtures("kernels_multiply")

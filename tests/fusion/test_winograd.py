@@ -12,7 +12,7 @@ from hemstitch import explain
 from hemstitch.fusion import winograd
 from hemstitch.fusion.winograd import winograd_of
 from hemstitch.ir.graph import Operand
-from tests.compiled import assert_close
+from tests.compiled import assert_close, assert_trains_as_eager
 from tests.written_out import written_out
 
 aten = torch.ops.aten
@@ -70,37 +70,39 @@ def images(count=3, channels=32, features=48, height=13, width=16):
 @pytest.mark.usefixtures("kernels_multiply")
 def test_forward_and_backward_in_kernels():
     arguments = images()
-    torch._dynamo.reset()
-    result = torch.compile(layers, backend="hemstitch", options=OPTIONS)(*arguments)
-    wide = [argument.detach().double().requires_grad_() for argument in arguments]
-    exact = layers(*wide)
-    gradient = torch.randn_like(result)
-    found = torch.autograd.grad(result, arguments, gradient)
-    expected = torch.autograd.grad(exact, wide, gradient.double())
-    assert_close([result, *found], [exact, *expected], 1e-5)
+    assert_trains_as_eager(layers, arguments)
     assert not explain(layers, *arguments, backward=True).library_calls
 
 
 @pytest.mark.usefixtures("kernels_multiply")
-def test_errors_are_as_large_as_the_librarys():
-    arguments = images(channels=128, features=128, height=28, width=28)
-    x, weight = arguments[0].detach(), arguments[1].detach()
+def test_errors_are_about_as_large_as_the_librarys():
+    x, weight = images(channels=128, features=128, height=28, width=28)[:2]
+    seed = torch.randn(3, 128, 28, 28).contiguous(memory_format=torch.channels_last)
+
+    def all_of(convolve, dtype):
+        given = [x.detach().to(dtype).requires_grad_(), weight.detach().to(dtype).requires_grad_()]
+        result = convolve(*given, padding=1)
+        return [result, *torch.autograd.grad(result, given, seed.to(dtype))]
+
     torch._dynamo.reset()
     compiled = torch.compile(F.conv2d, backend="hemstitch", options=OPTIONS)
-    exact = F.conv2d(x.double(), weight.double(), padding=1)
+    exact = all_of(F.conv2d, torch.float64)
     ours, theirs = (
-        (f(x, weight, padding=1).double() - exact).norm() / exact.norm()
+        [(a - b).norm() / b.norm() for a, b in zip(all_of(f, torch.float32), exact, strict=True)]
         for f in (compiled, F.conv2d)
     )
-    assert ours < 1.5 * theirs
+    # What the gradient of weights multiplies are sums on either side, rounded before.
+    for mine, library, most in zip(ours, theirs, (1.5, 1.5, 3), strict=True):
+        assert mine < most * library
 
 
 @pytest.mark.usefixtures("kernels_multiply")
 def test_the_sums_stay_in_the_kernel_that_multiplies():
     x, weight, *_ = (argument.detach() for argument in images(height=16))
-    report = explain(lambda x, w: F.conv2d(x, w, padding=1), x, weight)
+    report = explain(lambda x, w: F.conv2d(x.exp(), w, padding=1), x, weight)
     multiplying = [kernel for kernel in report.kernels if "dot" in kernel.ops]
     assert [kernel.ops.count("dot") for kernel in multiplying] == [16]
+    assert "exp" not in multiplying[0].ops, "made 16 times"
     assert multiplying[0].bytes_written < 2 * x.nbytes * weight.shape[0] // weight.shape[1]
 
 

@@ -26,14 +26,14 @@ LAY = torch.ops.mkldnn._reorder_convolution_weight.default
 CONVOLVE = torch.ops.mkldnn._convolution_pointwise.default
 
 
-def with_laid_weights(graph: Graph, builder: Builder) -> Graph:
-    """`graph` itself where no weight is frozen."""
+def with_laid_weights(graph: Graph, builder: Builder, opens_products: bool) -> Graph:
+    """`graph` itself where no weight is frozen. `opens_products`: kernels may multiply."""
     leaves = frozen_leaves(graph)
     if not any(leaves.values()):
         return graph
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return graph
-    rule = Rule(frozenset({Op.RESULT}), _Laying(leaves, _types()).convolution)
+    rule = Rule(frozenset({Op.RESULT}), _Laying(leaves, _types(), opens_products).convolution)
     return rewrite(graph, [rule], builder)
 
 
@@ -47,6 +47,7 @@ def _types() -> frozenset[DType]:
 class _Laying:
     leaves: Mapping[Node, Leaves]
     types: frozenset[DType]
+    opens_products: bool
 
     def convolution(self, builder: Builder, result: Node) -> Node | None:
         """a convolution with a frozen weight -> one with that weight laid out"""
@@ -62,7 +63,7 @@ class _Laying:
         is_laid = self.leaves.get(matrix) and image is not matrix and not given["transposed"]
         if not is_laid or image.type.rank != RANK or image.type.dtype not in self.types:
             return None
-        if opened_convolution(builder, call, operands) is not None:
+        if self.opens_products and opened_convolution(builder, call, operands) is not None:
             return None
         how = tuple(given[name] for name in ("padding", "stride", "dilation", "groups"))
         strides = call.operand_strides[weight.index]

@@ -66,7 +66,7 @@ class Convolution:
         return known(self.weight.shape[2])
 
     @property
-    def copied_bytes(self) -> Dim:
+    def spared_bytes(self) -> Dim:
         """What the library lays out anew, or reads and writes to do so: the input, in backward its
         gradient too; no images."""
         if self.images is not None:

@@ -68,7 +68,7 @@ class Opened:
     widths: dict[Node, Dim] = field(default_factory=dict)
     results: dict[Node, Node] = field(default_factory=dict)
     spared: dict[LibraryCall, Dim] = field(default_factory=dict)
-    fewer: dict[LibraryCall, int] = field(default_factory=dict)
+    fewer: Counter[LibraryCall] = field(default_factory=Counter)
     together: dict[LibraryCall, list[list[Node]]] = field(default_factory=dict)
     units: list[list[Node]] = field(default_factory=list)
     stored: set[Node] = field(default_factory=set)
@@ -197,10 +197,10 @@ class _Opening:
             opened.widths[product] = product.shape[-1] * len(products)
             opened.results[product] = total
         if not isinstance(convolution, Winograd):
-            opened.spared[call] = convolution.copied_bytes
+            opened.spared[call] = convolution.spared_bytes
         elif sums:
-            opened.fewer[call] = opened.fewer.get(call, 0) + convolution.fewer
-            opened.spared[call] = opened.spared.get(call, 0) + convolution.copied_bytes
+            opened.fewer[call] += convolution.fewer
+            opened.spared[call] = opened.spared.get(call, 0) + convolution.spared_bytes
             stored = convolution.stored(number, value)
             opened.stored.update(x for x in stored if _below(x).op not in (Op.INPUT, Op.RESULT))
             self._unite(value, [product for product, _ in products], node.inputs[0].inputs)

@@ -100,7 +100,7 @@ class Winograd:
         return (one_by_one - 16 * self.tiles) * features * channels
 
     @property
-    def copied_bytes(self) -> Dim:
+    def spared_bytes(self) -> Dim:
         """Less than nothing: what the library does not make, all matrices of sums, written and
         read. Planning takes off again what stays in a kernel."""
         features, channels = map(known, self.weight.shape[:2])
@@ -109,16 +109,16 @@ class Winograd:
 
     def result(self, number: int) -> tuple[Node, list[Sum]]:
         """The value of the call's result with this number, and the products in it."""
-        windows = self._windows()
         if self.gradient is None:
             sums = self._tiled(self.x, self.padding, self.size)
-            found, products = self._added(sums, windows, self.size, self.bias)
+            found, products = self._added(sums, self._windows(), self.size, self.bias)
         elif number == 0:
             # The windows that an element was in read it in the opposite order.
             around = WINDOW - 1 - self.padding[0], WINDOW - 1 - self.padding[1]
             height, width = map(known, self.x.shape[2:])
             sums = self._tiled(self.gradient, around, (height, width))
-            turned = [list(map(self._transposed, _turned(row))) for row in _turned(windows)]
+            rows = map(_turned, _turned(self._windows()))
+            turned = [list(map(self._transposed, row)) for row in rows]
             found, products = self._added(sums, turned, (height, width))
         elif number == 1:
             return self._of_weight(self.gradient)

@@ -27,7 +27,7 @@ from hemstitch.stitch.shape import Mapping, Shape
 COLUMNS = 128  # of a tile, where a row need not be whole
 LEAST_TILE = 16  # rows, columns and steps of the smallest tile that matrix units take
 MOST_ROWS = 128
-LEAST_ROWS = 4  # on processors; fewer at a time are multiplied at half the speed
+LEAST_BLOCK = 4  # rows, on processors; fewer at a time are multiplied at half the speed
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +98,6 @@ def _check(product: Product, machine: Machine) -> None:
     if len(product.columns) != 1 or len(product.steps) != 1:
         raise Refused("product", "columns, or what is added up, do not lie along one axis")
     *outer, inner = (axis.extent for axis in product.rows)
-    is_short = bool(outer) and isinstance(inner, int) and inner < LEAST_ROWS
+    is_short = bool(outer) and isinstance(inner, int) and inner < LEAST_BLOCK
     if is_short and not machine.keeps_rows_in_registers:
         raise Refused("product", f"rows are read by several axes, the innermost of {inner}")
