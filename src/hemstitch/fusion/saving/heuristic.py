@@ -35,7 +35,7 @@ def decide(problem: Problem) -> Decision:
 def worth(problem: Problem, saved: Set[int], numbers: Set[int]) -> dict[int, float]:
     """What a decision costs more without one of these, by number; infinite where something could
     not be had."""
-    state = _State(problem, forced(problem), {*saved})
+    state = _State(problem, {*saved})
     return {number: -state.gain(state.saved - {number}) for number in numbers}
 
 
@@ -46,8 +46,8 @@ def _known_cost(problem: Problem, saved: Set[int]) -> float:
 
 def _improved(problem: Problem, always: frozenset[int], saved: set[int]) -> set[int]:
     """With single values given up or taken up while that costs less."""
-    state = _State(problem, always, saved)
-    candidates = sorted(state.reading.keys() - always, reverse=True)
+    state = _State(problem, saved)
+    candidates = sorted({*reached(problem, problem.needed, always)} - always, reverse=True)
     changed = True
     while changed:
         changed = False
@@ -85,24 +85,19 @@ class _Stops(Container[int]):
 
 
 class _State:
-    """`saved`, and what each kernel costs with it."""
+    """`saved`, what each kernel costs with it, and which kernels come to each item: to others it
+    makes no difference whether that is saved."""
 
-    def __init__(self, problem: Problem, always: frozenset[int], saved: set[int]) -> None:
+    def __init__(self, problem: Problem, saved: set[int]) -> None:
         self.problem = problem
         self.saved = saved
-        self.kernels: list[frozenset[int]] = [
-            *problem.needs,
-            *(frozenset((number,)) for number in sorted(problem.operands)),
-        ]
-        self.operand_of = [
-            *(None for _ in problem.needs),
-            *(number for number in sorted(problem.operands)),
-        ]
-        self.costs: dict[int, float | None] = {}  # by kernel, with `saved` as it is
-        self.reading: dict[int, set[int]] = {}  # item -> kernels that could come to need it
-        for kernel, needed in enumerate(self.kernels):
-            for number in reached(problem, needed, always):
-                self.reading.setdefault(number, set()).add(kernel)
+        operands = sorted(problem.operands)
+        self.kernels = [*problem.needs, *(frozenset((number,)) for number in operands)]
+        self.operand_of = [*(None for _ in problem.needs), *operands]
+        self.costs: list[float | None] = [None for _ in self.kernels]
+        self.reached: list[Set[int]] = [frozenset() for _ in self.kernels]
+        self.readers: dict[int, set[int]] = {}  # of an item: the kernels that reach it
+        self._update(range(len(self.kernels)))
 
     def changes(self, number: int) -> bool:
         """Whether `number` is better made again than saved, or the other way round; then it is."""
@@ -110,9 +105,9 @@ class _State:
         gain, best = max(others, key=lambda pair: pair[0], default=(0.0, self.saved))
         if gain < 1:  # a byte: sums of floats are not exact
             return False
-        for kernel in self._touched(self.saved ^ best):
-            self.costs.pop(kernel, None)
+        changed = self._touched(self.saved ^ best)
         self.saved = best
+        self._update(changed)
         return True
 
     def _others(self, number: int) -> Iterator[set[int]]:
@@ -130,22 +125,27 @@ class _State:
         gone, added = self.saved - other, other - self.saved
         gain = sum(map(self.problem.saving, gone)) - sum(map(self.problem.saving, added))
         for kernel in self._touched(gone | added):
-            before, after = self._now(kernel), self._kernel(kernel, other)
+            before, after = self.costs[kernel], self._cost(kernel, other)
             if after is None:
                 return -math.inf
             gain += (math.inf if before is None else before) - after
         return gain
 
     def _touched(self, numbers: Iterable[int]) -> set[int]:
-        """Kernels that could come to need one of these."""
-        return set[int]().union(*(self.reading.get(number, set()) for number in numbers))
+        return set[int]().union(*(self.readers.get(number, set()) for number in numbers))
 
-    def _now(self, kernel: int) -> float | None:
-        if kernel not in self.costs:
-            self.costs[kernel] = self._kernel(kernel, self.saved)
-        return self.costs[kernel]
+    def _update(self, kernels: Iterable[int]) -> None:
+        """What is known of these, for `saved` as it has become."""
+        for kernel in kernels:
+            now = set(reached(self.problem, self.kernels[kernel], self.saved))
+            for number in self.reached[kernel] - now:
+                self.readers[number].discard(kernel)
+            for number in now - self.reached[kernel]:
+                self.readers.setdefault(number, set()).add(kernel)
+            self.reached[kernel] = now
+            self.costs[kernel] = self._cost(kernel, self.saved)
 
-    def _kernel(self, kernel: int, saved: set[int]) -> float | None:
+    def _cost(self, kernel: int, saved: set[int]) -> float | None:
         operand = self.operand_of[kernel]
         if operand is not None and (operand in saved or self.problem.items[operand].is_given):
             return 0.0
