@@ -169,6 +169,7 @@ def test_a_kernel_that_cannot_be_built_takes_nothing_from_the_others(
         return original(step, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(native, "program_of", fails)
+    monkeypatch.setattr(native, "LOADED", {})
     arguments = given()
     with pytest.warns(KernelBuildWarning, match="on purpose") as warned:
         found = torch.compile(recurrent, backend="hemstitch")(*arguments)

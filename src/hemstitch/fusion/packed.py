@@ -52,7 +52,8 @@ class Packed:
 def packed_once(plan: Plan, threads: int, first: int = 0) -> Packed:
     """`threads`: most that a launch may have; `first`: the position of an argument that is free, as
     those behind it are."""
-    found = [_operands(step, threads) for step in plan.kernels]
+    blocks = _Blocks(threads)
+    found = [_operands(step, *blocks.of(step.stitched.kernel)) for step in plan.kernels]
     uses = Counter(key for operands in found for key in operands.keys.values())
     keys = {key for key, count in uses.items() if count > 1 or key.is_frozen}
     if not keys:
@@ -90,9 +91,25 @@ class _Operands:
     keys: Mapping[Buffer, _Key]
 
 
-def _operands(step: KernelStep, threads: int) -> _Operands:
+@dataclass(slots=True)
+class _Blocks:
+    """Kernels over blocks of rows; those of one kind have the very same phases."""
+
+    threads: int
+    _known: dict[tuple[int, int], tuple[Kernel, Panels]] = field(default_factory=dict)
+
+    def of(self, kernel: Kernel) -> tuple[Kernel, Panels]:
+        """Named as it is, and what fills its operands."""
+        kind = id(kernel.buffers), id(kernel.phases)
+        if kind not in self._known:
+            whole = cut_rows(one_by_one(kernel))
+            self._known[kind] = without_packing(whole, self.threads)
+        found, panels = self._known[kind]
+        return replace(found, name=kernel.name), panels
+
+
+def _operands(step: KernelStep, kernel: Kernel, panels: Panels) -> _Operands:
     stitched = step.stitched
-    kernel, panels = without_packing(cut_rows(one_by_one(stitched.kernel)), threads)
     bound = dict(zip(kernel.parameters, zip(stitched.tensors, stitched.places)))
     symbols = step.groups[0].hints
     keys = {b: _key(b, nests, bound, symbols) for b, nests in panels.items()}

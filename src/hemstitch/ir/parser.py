@@ -73,6 +73,14 @@ def parse(text: str, builder: Builder) -> Graph:
     )
 
 
+def parse_dim(text: str) -> Dim:
+    """The size that `text` shows. Raises ValueError where it shows none."""
+    reader = _Reader(_tokens(text), Builder(), {})
+    size = reader.dim()
+    reader.expect("")
+    return size
+
+
 @dataclass
 class _Parts:
     """What has been read so far."""

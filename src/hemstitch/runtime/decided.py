@@ -4,9 +4,7 @@ again. Takes what planning takes, gives its plan."""
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from hashlib import sha256
-from pathlib import Path
 
 from hemstitch.fusion.decisions import Decisions
 from hemstitch.fusion.plan import Plan
@@ -14,7 +12,7 @@ from hemstitch.fusion.planner import make_plan
 from hemstitch.ir.graph import Graph, Op, toposort
 from hemstitch.ir.printer import show
 from hemstitch.options import Options
-from hemstitch.runtime.remembered import folder, forget_oldest, recall, remember
+from hemstitch.runtime.remembered import compiler, folder, forget_oldest, recall, remember
 from hemstitch.stitch.machine import Machine
 
 MOST = 64 << 20  # bytes of all files: some thousand graphs
@@ -39,14 +37,5 @@ def _key(graph: Graph, machine: Machine, options: Options) -> str:
     rates = [(size, machine.products[size]) for size in machine.products if size in multiplied]
     rest = replace(machine, products={}, measured=None)
     decides = options.planner, options.pack, options.opens_products, options.tune
-    facts = (_sources(), show(graph), repr(rest), repr(sorted(rates)), repr(decides))
+    facts = (compiler(), show(graph), repr(rest), repr(sorted(rates)), repr(decides))
     return sha256("\n".join(facts).encode()).hexdigest()
-
-
-@cache
-def _sources() -> str:
-    """This compiler: whoever works on it wants today's plans."""
-    found = sha256()
-    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
-        found.update(path.read_bytes())
-    return found.hexdigest()

@@ -4,30 +4,45 @@ launch of each.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
-from hashlib import sha256
 
 from hemstitch.codegen.llvm.kernel import Program, print_kernel
 from hemstitch.codegen.llvm.streams import streamed
 from hemstitch.fusion.plan import KernelStep
+from hemstitch.ir.dims import Dim
+from hemstitch.ir.parser import parse_dim
 from hemstitch.kernel.blocked import USUAL, Blocking
+from hemstitch.kernel.key import digest
 from hemstitch.kernel.nodes import Buffer, Kernel
 from hemstitch.kernel.placement import LINE
 from hemstitch.options import Options
 from hemstitch.runtime import jit, objects
 from hemstitch.runtime.assemble import Launch
 from hemstitch.runtime.helpers import Helpers, may_start
-from hemstitch.runtime.remembered import folder
+from hemstitch.runtime.remembered import compiler, folder
 from hemstitch.runtime.sealed import is_kept, machine_code
 from hemstitch.runtime.tune import Tuner
 
 Compile = Callable[[str], bytes]
-LOADED: dict[bytes, jit.Entry] = {}  # by what they were compiled from, the last used last
 MOST_KEPT = 512
 FEW = 8  # kernels that are compiled before a helper has started
 MOST_HELPERS = 8  # on many cores; each takes 13 MB of its own, and 0.1 s to start
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Machine code, and what a launch of it needs besides tensors."""
+
+    entry: jit.Entry
+    sizes: tuple[Dim, ...]
+    scratch_bytes: Dim
+
+
+LOADED: dict[str, Loaded] = {}  # by the kernels' keys, the last used last
 
 
 @contextmanager
@@ -36,67 +51,76 @@ def native(
 ) -> Iterator[Callable[[KernelStep], Launch]]:
     """While it is open, helpers compile what is printed already. There are none for few kernels,
     none while kernels are timed, nor in the background, where the program needs the threads."""
-    printed = _Printed()
+    known = _Known(options.cache)
     if len(kernels) < FEW or options.tune or options.asynchronous or not may_start():
         tuner = Tuner(folder("tuned")) if options.tune else None
-        yield partial(_launch, _compile(options, objects.compiled), printed, tuner)
+        yield partial(known.launch, objects.compiled, tuner)
         return
     with closing(Helpers(min(jit.threads_now(), MOST_HELPERS), objects.compiled)) as helpers:
         for step in kernels:
             with suppress(Exception):  # it fails again when it has its turn, and is told
-                _begin(printed.program(step).text, helpers, options.cache)
-        yield partial(_launch, _compile(options, helpers.compiled), printed, None)
+                known.begin(step, helpers)
+        yield partial(known.launch, helpers.compiled, None)
 
 
-def _compile(options: Options, compile_: Compile) -> Compile:
-    return partial(machine_code, compile_=compile_) if options.cache else compile_
+@dataclass(slots=True)
+class _Known:
+    """What is known of a plan's kernels: their keys, and of those that are printed the programs.
+    Kernels of one kind have the very same phases (`fusion/trial.py`), and are asked about once.
+    `cache`: machine code may come from disk, and is left there."""
 
+    cache: bool
+    _keys: dict[tuple[int, int, frozenset[Buffer], Blocking], str] = field(default_factory=dict)
+    _programs: dict[str, Program] = field(default_factory=dict)
 
-def _begin(text: str, helpers: Helpers, cache: bool) -> None:
-    is_known = _hash(text) in LOADED or (cache and is_kept(text))
-    if not is_known:
-        helpers.begin(text)
+    def begin(self, step: KernelStep, helpers: Helpers) -> None:
+        key = self._key(step, USUAL)
+        if not (key in LOADED or (self.cache and is_kept(key))):
+            helpers.begin(self._program(key, step, USUAL).text)
 
+    def launch(self, compile_: Compile, tuner: Tuner | None, step: KernelStep) -> Launch:
+        blocking = USUAL if tuner is None else tuner.blocking(step)
+        key, stitched = self._key(step, blocking), step.stitched
+        loaded = LOADED.pop(key, None)
+        if loaded is None:
+            make = partial(self._compiled, key, step, blocking, compile_)
+            loaded = _load(machine_code(key, make) if self.cache else make())
+        LOADED[key] = loaded
+        while len(LOADED) > MOST_KEPT:
+            LOADED.pop(next(iter(LOADED)), None)
+        sizes, scratch = loaded.sizes, loaded.scratch_bytes
+        return Launch(loaded.entry, stitched.tensors, sizes, scratch, stitched.places)
 
-class _Printed:
-    """The programs of a plan. Kernels of one kind have the very same phases (`fusion/trial.py`),
-    and are printed once."""
-
-    def __init__(self) -> None:
-        self._programs: dict[tuple[int, int, frozenset[Buffer]], Program] = {}
-
-    def program(self, step: KernelStep) -> Program:
+    def _key(self, step: KernelStep, blocking: Blocking) -> str:
+        """Of all that its program depends on, not the processor."""
         kernel, streams = step.stitched.kernel, _streams(step)
-        key = id(kernel.buffers), id(kernel.phases), streams
+        kind = id(kernel.buffers), id(kernel.phases), streams, blocking
+        if kind not in self._keys:
+            past = tuple(buffer in streams for buffer in kernel.buffers)
+            rest = jit.host_target(), blocking, compiler()
+            self._keys[kind] = digest(kernel.buffers, kernel.phases, past, *rest)
+        return self._keys[kind]
+
+    def _program(self, key: str, step: KernelStep, blocking: Blocking) -> Program:
         if key not in self._programs:
-            self._programs[key] = program_of(step)
+            self._programs[key] = program_of(step, blocking)
         return self._programs[key]
 
-
-def _launch(compile_: Compile, printed: _Printed, tuner: Tuner | None, step: KernelStep) -> Launch:
-    program = printed.program(step) if tuner is None else program_of(step, tuner.blocking(step))
-    entry = _loaded(program.text, program.entry, compile_)
-    stitched = step.stitched
-    return Launch(entry, stitched.tensors, program.sizes, program.scratch_bytes, stitched.places)
-
-
-def _loaded(text: str, entry: str, compile_: Compile) -> jit.Entry:
-    """Machine code is shared by all graphs of the process that need the same. Of a text, ten times
-    as long, nothing is kept but its hash."""
-    key = _hash(text)
-    found = LOADED.pop(key, None) or jit.load(compile_(text), entry)
-    LOADED[key] = found
-    while len(LOADED) > MOST_KEPT:
-        LOADED.pop(next(iter(LOADED)), None)
-    return found
+    def _compiled(self, key: str, step: KernelStep, blocking: Blocking, compile_: Compile) -> bytes:
+        """A line about the launch, and an object file behind it."""
+        program = self._program(key, step, blocking)
+        head = [program.entry, str(program.scratch_bytes), *map(str, program.sizes)]
+        return json.dumps(head).encode() + b"\n" + compile_(program.text)
 
 
-def _hash(text: str) -> bytes:
-    return sha256(text.encode()).digest()
+def _load(content: bytes) -> Loaded:
+    head, _, code = content.partition(b"\n")
+    entry, scratch_bytes, *sizes = json.loads(head)
+    return Loaded(jit.load(code, entry), tuple(map(parse_dim, sizes)), parse_dim(scratch_bytes))
 
 
 def program_of(step: KernelStep, blocking: Blocking = USUAL) -> Program:
-    """Machine-independent of the kernel's name, so that equal kernels are compiled once."""
+    """Independent of the kernel's name, so that equal kernels are compiled once."""
     kernel = step.stitched.kernel
     nameless = Kernel("kernel", kernel.buffers, kernel.phases)
     return print_kernel(nameless, jit.host_target(), blocking, _streams(step))

@@ -1,4 +1,4 @@
-"""Machine code on disk, by what it was made from: LLVM's text to an object file.
+"""Machine code on disk, by what it was made from. Takes a key and what makes it, gives bytes.
 
 Loading machine code is running it. So each file carries a checksum that only this user can make
 (HMAC, with a key that nobody else may read), over its name and its content: what is damaged, moved
@@ -25,27 +25,28 @@ MOST = 256 << 20  # bytes of all files: some 5,000 kernels
 OTHERS = 0o077  # of a file's mode
 
 
-def machine_code(text: str, compile_: Callable[[str], bytes]) -> bytes:
-    """What `compile_` makes of `text`, on this processor; from disk if it was made before."""
+def machine_code(name: str, make: Callable[[], bytes]) -> bytes:
+    """What `make` gives, on this processor; from disk if it was made before. `name`: says all else
+    that it depends on."""
     key = _key()
     if key is None:
-        return compile_(text)
-    path = _place(text)
+        return make()
+    path = _place(name)
     code = _unsealed(path, key)
     if code is None:
-        code = compile_(text)
+        code = make()
         write(path, _seal(key, path.name, code) + code)
         forget_oldest(path.parent, MOST)
     return code
 
 
-def is_kept(text: str) -> bool:
+def is_kept(name: str) -> bool:
     """Perhaps: its seal is not looked at."""
-    return _place(text).exists()
+    return _place(name).exists()
 
 
-def _place(text: str) -> Path:
-    return folder("code") / sha256(f"{processor()}\n{text}".encode()).hexdigest()
+def _place(name: str) -> Path:
+    return folder("code") / sha256(f"{processor()}\n{name}".encode()).hexdigest()
 
 
 def _unsealed(path: Path, key: bytes) -> bytes | None:

@@ -1,0 +1,83 @@
+"""What a kernel is, without what it is called: a key for the machine code that is made of it. Takes
+records of the kernel IR and what else code depends on, gives a digest: equal for equal records.
+
+The printed form is for readers, and leaves out how far computed indices reach and what a nest
+weighs; here each field is told, but for reasons. Axes and buffers are themselves and not equal to
+others: each has a number, in the order in which they are met.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from functools import cache
+from hashlib import sha256
+from typing import Any
+
+from hemstitch.ir.dims import SymbolicDim
+
+REASON = "why"  # a field that no code depends on but by comments
+
+
+def digest(*values: object) -> str:
+    """Raises TypeError for what is no record, number, text or tuple of these."""
+    writer = _Writer()
+    for value in values:
+        writer.add(value)
+    return sha256("\n".join(writer.parts).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """A class of records. `is_itself`: two that hold the same are two."""
+
+    name: str
+    names: tuple[str, ...]
+    is_itself: bool
+
+
+@cache
+def _record(kind: Any) -> _Record:
+    names = tuple(each.name for each in fields(kind) if each.name != REASON)
+    return _Record(kind.__name__, names, kind.__eq__ is object.__eq__)
+
+
+@dataclass(slots=True)
+class _Writer:
+    """`parts`: each starts with its kind, and an opening one says how many follow."""
+
+    parts: list[str] = field(default_factory=list)
+    numbers: dict[object, int] = field(default_factory=dict)
+
+    def add(self, value: object) -> None:
+        kind: Any = type(value)
+        if kind is str or value is None or kind is int or kind is bool:
+            self.parts.append(repr(value))
+        elif kind is tuple:
+            assert isinstance(value, tuple)
+            self._sequence(f"tuple {len(value)}", value)
+        elif kind is float:
+            assert isinstance(value, float)
+            self.parts.append(f"float {value.hex()}")
+        elif kind is SymbolicDim:
+            self.parts.append(f"size {value}")
+        elif isinstance(value, Enum):
+            self.parts.append(f"{kind.__name__} {value.name}")
+        else:
+            self._fields(value, _record(kind))
+
+    def _sequence(self, opening: str, values: Iterable[object]) -> None:
+        self.parts.append(opening)
+        for value in values:
+            self.add(value)
+
+    def _fields(self, value: object, record: _Record) -> None:
+        opening = record.name
+        if record.is_itself:
+            number = self.numbers.get(value)
+            if number is not None:
+                self.parts.append(f"{opening} again {number}")
+                return
+            self.numbers[value] = len(self.numbers)
+        self._sequence(opening, (getattr(value, name) for name in record.names))
