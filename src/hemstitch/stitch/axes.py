@@ -9,7 +9,7 @@ Axes that cannot be told apart (y + y.T) are a refusal, not a guess.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hemstitch.ir.dims import Dim, divides, product, quotient
@@ -127,6 +127,7 @@ class Unification:
             self._relate(value, self._stores[value])
         self._share_leaves()
         self._axes: dict[Slot, Axis] = {}
+        self._domains: dict[Slots, Domain] = {}
         self._check()
         self.domain = {node: self._domain(slots) for node, slots in self._slots.items()}
         self.stored = {node: self._domain(slots) for node, slots in self._stores.items()}
@@ -252,7 +253,7 @@ class Unification:
 
     def _share_leaves(self) -> None:
         """Two readers of one tensor read it in one loop, where nothing speaks against it."""
-        domains = [set(self._atoms(slots)) for slots in self._all_slots()]
+        domains = [set(self._atoms(slots)) for slots in self._different_slots()]
         seen: dict[Node, Slots] = {}
         for leaf, slots in self._leaves:
             if leaf not in seen:
@@ -280,22 +281,34 @@ class Unification:
 
     # --- results
 
-    def _all_slots(self) -> list[Slots]:
+    def _different_slots(self) -> Iterable[Slots]:
+        """Of all nodes, as they are joined: most have those of others."""
         products = [(*self._slots[node], k) for node, k in self._contracted.items()]
         walked = self._walked.values()
-        return [*self._slots.values(), *self._stores.values(), *walked, *products]
+        found = [*self._slots.values(), *self._stores.values(), *walked, *products]
+        return dict.fromkeys(map(self._joined, found))
 
     def _atoms(self, slots: Slots) -> list[Slot]:
         return [atom for slot in slots if slot is not None for atom in self._forest.atoms(slot)]
 
     def _check(self) -> None:
-        for slots in self._all_slots():
+        for slots in self._different_slots():
             atoms = self._atoms(slots)
             if len(set(atoms)) != len(atoms):
                 why = "one value is read along two axes at once (y + y.T)"
                 raise Refused("axes", why, lasts=True)
 
+    def _joined(self, slots: Slots) -> Slots:
+        """The classes they are in."""
+        return tuple(None if slot is None else self._forest.find(slot) for slot in slots)
+
     def _domain(self, slots: Slots) -> Domain:
+        joined = self._joined(slots)
+        if joined not in self._domains:
+            self._domains[joined] = self._domain_of(joined)
+        return self._domains[joined]
+
+    def _domain_of(self, slots: Slots) -> Domain:
         indices: list[Index] = []
         for slot in slots:
             index = Index()

@@ -3,7 +3,7 @@ and how such loops are laid over tasks and lanes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -86,9 +86,8 @@ def shapes_of(
 ) -> tuple[list[Shape], Folding]:
     """The roots' shapes over folded axes, and that folding."""
     domains = [domain_of(root, unification) for root in roots]
-    members, reductions = frozenset(group.members), reductions_of(group)
-    known: dict[Indices, Indices] = {}
-    touched = [_touched(group, root, unification, members, reductions, known) for root in roots]
+    walk = _Walk(group, unification)
+    touched = [walk.touched(root) for root in roots]
     loops = [frozenset(domain.axes) for domain in domains]
     reduced = [_reduced(root, axes, unification) for root, axes in zip(roots, loops)]
     products = [unification.contracted[node] for touch in touched for node in touch.products]
@@ -107,7 +106,7 @@ def shapes_of(
             tuple(folding.index(address) for address in touch.addresses),
             touch.flops,
             prod(group.hint(axis.extent) for axis in domain.axes),
-            frozenset(reductions_below(root.values, members, reductions)),
+            frozenset(reductions_below(root.values, walk.members, walk.reductions)),
             touch.products,
             touch.reads,
             touch.ahead,
@@ -181,65 +180,97 @@ def _own(root: Root, domain: Domain) -> dict[tuple[object, Index], None]:
     return found
 
 
-def _touched(
-    group: Group,
-    root: Root,
-    unification: Unification,
-    members: frozenset[Node],
-    reductions: frozenset[Node],
-    known: dict[Indices, Indices],
-) -> _Touched:
-    """What one root needs. `known`: the one object that stands for all equal indices, since theirs
-    is most of the time that this takes."""
-    domain, contracted = domain_of(root, unification), unification.contracted
-    found = _own(root, domain)
-    products: dict[Node, None] = {}
-    ahead: dict[Node, None] = {}
-    flops = 1
-    seen: set[tuple[Node, int]] = set()
-    along = root.values if is_scatter_root(root) else (root.value,)
-    start = known.setdefault(domain.indices, domain.indices)
-    work = [(node, start) for node in along]
-    for product in group.along & {root.reduction}:
-        products[product] = None
-        flops += OPS[Op.DOT].flops * group.hint(product.shape[-1])
-        work.extend(_interned([right_operand(product, unification)], start, known))
-    while work:
-        node, indices = work.pop()
-        if (node, id(indices)) in seen:
-            continue
-        seen.add((node, id(indices)))
-        leaf = leaf_below(group, node)
+@dataclass(frozen=True, slots=True)
+class _Visit:
+    """What one node at one place does itself, and what it reads, where."""
+
+    addresses: tuple[tuple[object, Index], ...] = ()
+    flops: int = 0
+    is_product: bool = False
+    is_ahead: bool = False
+    below: tuple[tuple[Node, Indices], ...] = ()
+
+
+class _Walk:
+    """From the roots of a group down to memory: what several read is looked at once."""
+
+    def __init__(self, group: Group, unification: Unification) -> None:
+        self.group = group
+        self.unification = unification
+        self.members = frozenset(group.members)
+        self.reductions = reductions_of(group)
+        # The one object that stands for all equal indices, since theirs is most of the time.
+        self._same: dict[Indices, Indices] = {}
+        self._visits: dict[tuple[Node, int], _Visit] = {}
+
+    def touched(self, root: Root) -> _Touched:
+        """What one root needs."""
+        domain = domain_of(root, self.unification)
+        found = _own(root, domain)
+        products: dict[Node, None] = {}
+        ahead: dict[Node, None] = {}
+        flops = 1
+        seen: set[tuple[Node, int]] = set()
+        along = root.values if is_scatter_root(root) else (root.value,)
+        start = self._interned(domain.indices)
+        work = [(node, start) for node in along]
+        for product in self.group.along & {root.reduction}:
+            products[product] = None
+            flops += OPS[Op.DOT].flops * self.group.hint(product.shape[-1])
+            right, place = right_operand(product, self.unification)
+            work.append((right, self._interned(place)))
+        while work:
+            node, indices = work.pop()
+            if (node, id(indices)) in seen:
+                continue
+            seen.add((node, id(indices)))
+            visit = self._visit(node, indices)
+            found |= dict.fromkeys(visit.addresses)
+            flops += visit.flops
+            if visit.is_product:
+                products[node] = None
+            if visit.is_ahead:
+                ahead[node] = None
+            work.extend(visit.below)
+        return _Touched(
+            tuple(expand(address) for _, address in found),
+            frozenset(x for x, _ in found if isinstance(x, Tensor)),
+            tuple(products),
+            flops,
+            frozenset(ahead),
+        )
+
+    def _interned(self, indices: Indices) -> Indices:
+        return self._same.setdefault(indices, indices)
+
+    def _visit(self, node: Node, indices: Indices) -> _Visit:
+        """`indices`: interned."""
+        key = node, id(indices)
+        if key not in self._visits:
+            self._visits[key] = self._first_visit(node, indices)
+        return self._visits[key]
+
+    def _first_visit(self, node: Node, indices: Indices) -> _Visit:
+        leaf = leaf_below(self.group, node)
         if leaf is not None:
             tensor, strides, _ = leaf
-            found[tensor, linear(indices, strides)] = None
-            continue
-        for position in _positions(node, indices):
-            found[node, position] = None
-        if node in contracted and node not in reductions:
-            products[node] = None
-            flops += OPS[node.op].flops * group.hint(node.inputs[0].shape[-1])
-        elif node in members or node.op in INLINE:
-            flops += OPS[node.op].flops
-        if node not in reductions:
-            work.extend(_interned(operands(node, indices, contracted), indices, known))
-        elif is_scan(node.op) and indices != unification.domain[node].indices:
-            ahead[node] = None
-    return _Touched(
-        tuple(expand(address) for _, address in found),
-        frozenset(x for x, _ in found if isinstance(x, Tensor)),
-        tuple(products),
-        flops,
-        frozenset(ahead),
-    )
-
-
-def _interned(
-    places: Iterable[tuple[Node, Indices]], last: Indices, known: dict[Indices, Indices]
-) -> Iterator[tuple[Node, Indices]]:
-    """`last`: in most cases they are these, and known."""
-    for node, indices in places:
-        yield node, indices if indices is last else known.setdefault(indices, indices)
+            return _Visit(((tensor, linear(indices, strides)),))
+        addresses = tuple((node, position) for position in _positions(node, indices))
+        contracted, flops = self.unification.contracted, 0
+        is_reduction = node in self.reductions
+        is_product = node in contracted and not is_reduction
+        if is_product:
+            flops = OPS[node.op].flops * self.group.hint(node.inputs[0].shape[-1])
+        elif node in self.members or node.op in INLINE:
+            flops = OPS[node.op].flops
+        if is_reduction:
+            is_elsewhere = indices != self.unification.domain[node].indices
+            return _Visit(addresses, flops, is_ahead=is_scan(node.op) and is_elsewhere)
+        below = tuple(
+            (operand, indices if place is indices else self._interned(place))
+            for operand, place in operands(node, indices, contracted)
+        )
+        return _Visit(addresses, flops, is_product, below=below)
 
 
 def _positions(node: Node, indices: Indices) -> Indices:
