@@ -210,3 +210,22 @@ def test_a_small_value_that_many_read_does_not_take_them_from_what_they_pass_mos
     assert len(plan.kernels) == 2
     sizes = [tensor.bytes for step in plan.kernels for tensor in step.writes]
     assert sizes.count(64 * 64 * 4) == 2
+
+
+@pytest.mark.parametrize("rows", [600, 6000])
+@pytest.mark.parametrize("planner", ["auto", "beam"])
+def test_halves_that_change_places_read_sums_of_other_blocks(rows, planner):
+    """They were read in the block that only makes its own, before the others were there."""
+
+    def function(x, u, v):
+        y = x - x.sum(2, keepdim=True) * 0.7
+        half = len(x) // 2
+        z = torch.cat((-y[half:], y[:half]))
+        return z, torch.where(u > 0.3, z, 0.0).bfloat16(), torch.where(v > 0.3, x, 0.0)
+
+    torch._dynamo.reset()
+    options = {**OPTIONS, "planner": planner}
+    arguments = [torch.rand(rows, 2, 2) for _ in range(3)]
+    found = torch.compile(function, backend="hemstitch", options=options)(*arguments)
+    for ours, theirs in zip(found, function(*arguments)):
+        torch.testing.assert_close(ours, theirs)

@@ -106,6 +106,8 @@ class Scopes:
     def _row_offset(self, own: Index, wanted: Index, steps: dict[Axis, Dim]) -> Index:
         """One tensor axis' contribution to an address in a row buffer."""
         inside = {v: c for v, c in own.terms if isinstance(v, Axis) and v in steps}
+        if own != wanted and any(axis.outer is not None for axis in inside):
+            raise Refused("row buffer", "a value of one block is read in another")
         outside = Index(tuple(term for term in own.terms if term[0] not in inside), own.constant)
         scale = next((steps[axis] for axis, count in inside.items() if count == 1), None)
         distance = wanted + outside.scaled(-1)
