@@ -55,14 +55,17 @@ def _edges(clustering: Clustering) -> list[tuple[Node, Vertex]]:
 def _siblings(clustering: Clustering) -> list[tuple[Node, Vertex, Vertex]]:
     """What is read, and two that read it, each pair once."""
     work = clustering.work
+    kernels = [vertex for vertex in work.vertices if not is_library_vertex(vertex)]
+    readers: dict[Node, list[Vertex]] = {}
+    for vertex in kernels:
+        for node in work.reads[vertex]:
+            readers.setdefault(node, []).append(vertex)
     return [
         (node, vertex, other)
-        for vertex in work.vertices
-        if not is_library_vertex(vertex)
+        for vertex in kernels
         for node in work.reads[vertex]
-        for other in work.readers[node]
-        if work.place(vertex) < work.place(other)
-        if not is_library_vertex(other) and clustering.may_meet(vertex, other)
+        for other in readers[node]
+        if work.place(vertex) < work.place(other) and clustering.may_meet(vertex, other)
     ]
 
 
