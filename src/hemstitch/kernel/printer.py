@@ -1,5 +1,5 @@
 """The text form of the kernel IR. Not a backend. It leaves out how far computed indices and windows
-reach and what a nest weighs, so it says what a kernel computes, but is no key for its code."""
+reach and what a nest weighs, so it says what a kernel computes; a key for its code is `key.py`'s."""
 
 from __future__ import annotations
 
