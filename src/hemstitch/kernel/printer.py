@@ -1,5 +1,5 @@
 """The text form of the kernel IR. Not a backend. It leaves out how far computed indices and windows
-reach and what a nest weighs, so it says what a kernel computes; a key for its code is `key.py`'s."""
+reach and what a nest weighs: it says what a kernel computes. A key for its code is in `key.py`."""
 
 from __future__ import annotations
 
