@@ -100,11 +100,10 @@ class _Blocks:
 
     def of(self, kernel: Kernel) -> tuple[Kernel, Panels]:
         """Named as it is, and what fills its operands."""
-        kind = id(kernel.buffers), id(kernel.phases)
-        if kind not in self._known:
+        if kernel.kind not in self._known:
             whole = cut_rows(one_by_one(kernel))
-            self._known[kind] = without_packing(whole, self.threads)
-        found, panels = self._known[kind]
+            self._known[kernel.kind] = without_packing(whole, self.threads)
+        found, panels = self._known[kernel.kind]
         return replace(found, name=kernel.name), panels
 
 

@@ -70,7 +70,9 @@ class _Known:
     `cache`: machine code may come from disk, and is left there."""
 
     cache: bool
-    _keys: dict[tuple[int, int, frozenset[Buffer], Blocking], str] = field(default_factory=dict)
+    _keys: dict[tuple[tuple[int, int], frozenset[Buffer], Blocking], str] = field(
+        default_factory=dict
+    )
     _programs: dict[str, Program] = field(default_factory=dict)
 
     def begin(self, step: KernelStep, helpers: Helpers) -> None:
@@ -94,7 +96,7 @@ class _Known:
     def _key(self, step: KernelStep, blocking: Blocking) -> str:
         """Of all that its program depends on, not the processor."""
         kernel, streams = step.stitched.kernel, _streams(step)
-        kind = id(kernel.buffers), id(kernel.phases), streams, blocking
+        kind = kernel.kind, streams, blocking
         if kind not in self._keys:
             past = tuple(buffer in streams for buffer in kernel.buffers)
             rest = jit.host_target(), blocking, compiler()
