@@ -19,8 +19,8 @@ def is_scan_root(root: Root) -> bool:
 
 
 def lane_of_scans(dominant: Shape, shapes: Iterable[Shape]) -> Axis | None:
-    """The axis of the first scan along one of the dominant's loops."""
-    axes = (_axis(shape) for shape in shapes if is_scan_root(shape.root))
+    """The axis of the first scan along one of the dominant's loops; its own, if it is one."""
+    axes = (_axis(shape) for shape in (dominant, *shapes) if is_scan_root(shape.root))
     return next((axis for axis in axes if axis in dominant.axes), None)
 
 
