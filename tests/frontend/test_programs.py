@@ -238,6 +238,23 @@ def test_sizes_that_change(marked: bool, training: bool) -> None:
     assert compiles("hemstitch") <= compiles("aot_eager")
 
 
+def test_tensors_that_are_numbers() -> None:
+    """Sizes where an operation takes tensors, and there is no other."""
+
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        halves = torch.div(x.size(1), 2, rounding_mode="trunc")
+        quotient = torch.div(x.size(1), 3)
+        whole = torch.floor_divide(x.size(1), 7)
+        return x * halves, x + quotient, whole
+
+    for dynamic in (True, False):
+        torch._dynamo.reset()
+        fast = compiled(function, dynamic=dynamic)
+        for size in (9, 6):
+            x = torch.randn(2, size)
+            torch.testing.assert_close(fast(x), function(x))
+
+
 def test_graph_breaks() -> None:
     def function(x: Tensor) -> Tensor:
         y = x.sin() + 1

@@ -161,3 +161,22 @@ def test_what_the_program_checkpoints_is_not_kept() -> None:
     assert large(kept_and_gradients(block, *arguments)[0])
     expected = torch.autograd.grad(block(*arguments).sum(), arguments)
     torch.testing.assert_close(gradients, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_a_size_is_no_part_of_what_is_as_long() -> None:
+    """Backward reads the length of what forward has put together, and nothing else of it."""
+
+    def function(x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+        return torch.cat((x @ weight, y @ weight)).sum(1)
+
+    torch._dynamo.reset()
+    options = {"strict": True, "check": True}
+    compiled = torch.compile(function, backend="hemstitch", options=options, dynamic=True)
+    weight = torch.randn(6, 4, requires_grad=True)
+    for rows in (3, 5):
+        x, y = torch.randn(rows, 6, requires_grad=True), torch.randn(7, 6)
+        found, expected = (
+            torch.autograd.grad(each(x, y, weight).exp().sum(), (x, weight))
+            for each in (compiled, function)
+        )
+        torch.testing.assert_close(found, expected)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch._ops import OpOverload
 
 from hemstitch.errors import Location, UnsupportedError
 from hemstitch.frontend.collectives import is_under_way, is_wait
@@ -21,7 +22,7 @@ from hemstitch.frontend.random import draw_at_once, draw_seeds
 from hemstitch.frontend.rules import RULES
 from hemstitch.frontend.sharing import shared_memory
 from hemstitch.frontend.sizes import Sizes
-from hemstitch.frontend.values import Value
+from hemstitch.frontend.values import Value, constant
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import Dim, SymbolicDim
 from hemstitch.ir.graph import Graph, InputAttr, LibraryCall, Node, Operand, Output
@@ -199,12 +200,29 @@ class _Capture:
             self._type(part) if isinstance(part, torch.Tensor) else None for part in parts
         )
         context = Context(self.builder, types, for_gpu=self.device.type == "cuda")
-        arguments = [self._operand(argument) for argument in node.args]
+        arguments = self._with_tensor(node, [self._operand(argument) for argument in node.args])
         keywords = {key: self._operand(argument) for key, argument in node.kwargs.items()}
         result = rule(context, *arguments, **keywords)
         if parts is not traced:
             return self._as_traced(result, types[0])
         return tuple(self._as_traced(each, type_) for each, type_ in zip(result, types))
+
+    def _with_tensor(self, node: torch.fx.Node, arguments: list[Any]) -> list[Any]:
+        """Where all are numbers, those that stand for tensors as such: `torch.div(size, 2)`."""
+        if not isinstance(node.target, OpOverload) or any(isinstance(x, Value) for x in arguments):
+            return arguments
+        names = node.target._schema.arguments
+        return [
+            self._as_tensor(argument) if isinstance(name.type, torch.TensorType) else argument
+            for name, argument in zip(names, arguments)
+        ]
+
+    def _as_tensor(self, argument: Any) -> Any:
+        kinds = {bool: DType.BOOL, int: DType.I64, float: DType.F64, SymbolicDim: DType.I64}
+        dtype = kinds.get(type(argument))
+        if dtype is None:
+            return argument
+        return Value(self.builder, constant(self.builder, argument, dtype).node, is_number=True)
 
     def _operand(self, argument: Any) -> Any:
         if isinstance(argument, torch.fx.Node):

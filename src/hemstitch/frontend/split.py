@@ -84,7 +84,8 @@ def _last_view(node: Node, made: Set[Node]) -> Node:
     """Where backward reads nothing but one view of it, that: forward may have no more in memory."""
     while node.op == "call_function":
         readers = [user for user in node.users if user in made]
-        if len(readers) != 1 or not _is_part(readers[0]):
+        # A view of another tensor may read its size.
+        if len(readers) != 1 or not _is_part(readers[0]) or readers[0].args[:1] != (node,):
             break
         [node] = readers
     return node
