@@ -182,3 +182,20 @@ def test_the_users_main_module_runs_once(tmp_path):
     command = [sys.executable, str(program)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "main\n"
+
+
+def test_text_that_uses_what_is_not_there_is_refused() -> None:
+    """LLVM would end the process, here or in a helper."""
+    lines = (
+        "define i64 @f(i1 %c) {",
+        "entry:",
+        "  br i1 %c, label %yes, label %no",
+        "yes:",
+        "  %x = add i64 1, 2",
+        "  br label %no",
+        "no:",
+        "  ret i64 %x",
+        "}",
+    )
+    with pytest.raises(RuntimeError, match="dominate"):
+        objects.compiled("\n".join(lines))

@@ -31,11 +31,12 @@ def compiled(text: str) -> bytes:
     """The module, the context that its constants live in and the machine are gone after that: an
     engine that keeps them holds 1.5 MB for each kernel.
 
-    Raises RuntimeError if LLVM refuses the text.
+    Raises RuntimeError if LLVM refuses the text; what it could not compile would end the process.
     """
     initialize()
     machine = target_machine()
     with llvm.parse_assembly(text, llvm.create_context()) as module:
+        module.verify()
         module.data_layout = str(machine.target_data)
         return bytes(machine.emit_object(module))
 
