@@ -173,7 +173,7 @@ def test_parts_multiply_little_more_than_half() -> None:
 
 
 STAYING: dict[str, tuple[Program, list[Tensor], dict[str, object]]] = {
-    "one row": (attention, given(rows=1), {}),
+    "one key": (attention, given(keys=1), {}),
     "half precision": (attention, given(dtype=torch.float16), {}),
     "no products": (attention, given(), {"products": False}),
 }

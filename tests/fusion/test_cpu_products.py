@@ -13,7 +13,7 @@ from hemstitch.fusion.plan import KernelStep, LibraryStep
 from hemstitch.fusion.planner import make_plan
 from hemstitch.kernel import blocked as panels_of_blocks
 from hemstitch.kernel import panels
-from hemstitch.kernel.blocked import TileProduct, blocked
+from hemstitch.kernel.blocked import blocked
 from hemstitch.kernel.index import Axis
 from hemstitch.kernel.nodes import (
     Accumulate,
@@ -24,6 +24,7 @@ from hemstitch.kernel.nodes import (
     statements,
 )
 from hemstitch.kernel.printer import show
+from hemstitch.kernel.tile_product import TileProduct
 from hemstitch.kernel.verify import verify
 from hemstitch.options import Options
 from hemstitch.runtime import interpret
@@ -119,11 +120,17 @@ def test_half_types_are_the_librarys_where_its_calls_are_long():
     assert kinds(steps_of(linear, *large)) == [LibraryStep, KernelStep]
 
 
-def test_a_vector_is_the_librarys():
-    def times(x, matrix):
-        return torch.relu(torch.bmm(matrix, x))
+def test_a_left_operand_that_is_the_same_in_all_steps():
+    """It was to be copied before the row had it."""
 
-    assert kinds(steps_of(times, zeros(96, 64, 1), zeros(96, 128, 64))) == [LibraryStep, KernelStep]
+    def spread(column, matrix):
+        return column[:, None].expand(-1, 64) @ matrix
+
+    (step,) = steps_of(spread, zeros(40), zeros(64, 48), machine=ALWAYS)
+    verify(blocked(step.stitched.kernel, CPU.threads))
+    given_ = torch.randn(40), torch.randn(64, 48)
+    ((graph, _),) = plans_of(spread, given_, CPU)
+    assert_close(execute(graph, given_, ALWAYS), interpret.run(graph, given_), 1e-5)
 
 
 def lstm(sequence, weight, recurrent):

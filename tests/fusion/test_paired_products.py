@@ -9,9 +9,10 @@ import torch
 import torch.nn.functional as F
 
 from hemstitch.ir.graph import Op
-from hemstitch.kernel.blocked import TileProduct, blocked
+from hemstitch.kernel.blocked import blocked
 from hemstitch.kernel.nodes import Loop, statements
 from hemstitch.kernel.printer import show
+from hemstitch.kernel.tile_product import TileProduct
 from hemstitch.kernel.verify import verify
 from hemstitch.runtime import interpret, jit
 from tests.compiled import Simulation, assert_close, plan_for, plans_of
@@ -70,13 +71,9 @@ def test_other_half_types_are_multiplied_in_f32():
     assert tile.together == 1
 
 
-@pytest.mark.parametrize(
-    ("rows", "steps", "columns"), [(40, 64, 48), (7, 34, 5), (33, 800, 70), (2, 2, 3)]
-)
-def test_pairs_mean_what_the_graph_means(rows, steps, columns):
-    """In the interpreter, which knows nothing of pairs."""
-    given = arguments((rows, steps), (columns, steps), (columns,))
-    ((graph, _),) = plans_of(linear, given, CPU)
+def assert_blocks_mean_the_same(function, given):
+    """In the interpreter, which knows nothing of pairs, nor of vectors."""
+    ((graph, _),) = plans_of(function, given, CPU)
     plan, changed = plan_for(graph, ALWAYS), []
     for step in plan.steps:
         kernel = blocked(step.stitched.kernel, 2)
@@ -86,6 +83,13 @@ def test_pairs_mean_what_the_graph_means(rows, steps, columns):
         graph, replace(plan, steps=tuple(changed)), given
     )
     assert_close(found, interpret.run(graph, given, precise=True), 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("rows", "steps", "columns"), [(40, 64, 48), (7, 34, 5), (33, 800, 70), (2, 2, 3)]
+)
+def test_pairs_mean_what_the_graph_means(rows, steps, columns):
+    assert_blocks_mean_the_same(linear, arguments((rows, steps), (columns, steps), (columns,)))
 
 
 @pytest.mark.parametrize(

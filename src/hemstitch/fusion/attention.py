@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import inf, sqrt
 
+from hemstitch.fusion.vectors import VectorProduct, apart
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import known
 from hemstitch.ir.graph import LibraryCall, Node, Op, Operand, Range
@@ -34,11 +35,13 @@ MOST_PARTS, LEAST_PARTS, LEAST_ROWS = 12, MOST_CONCAT_PARTS + 1, 32
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some rows' results. `products`: both, each with what is made of it alone."""
+    """Some rows' results. `products`: both, each with what is made of it alone; none of a single
+    row, which multiplies vectors. `stored`: what all keys read, and so is to be in memory."""
 
     output: Node
     logsumexp: Node
     products: tuple[tuple[Node, Node], ...]
+    stored: tuple[Node, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +84,13 @@ class Attention:
 
     def _part(self, q: Node, k: Node, v: Node, first: int) -> Part:
         """`first`: the row where `q` begins."""
-        b = self.builder
-        product = b.dot(q, b.permute(k, TRANSPOSED))
+        b, new = self.builder, list[Node]()
+        if q.shape[2] == 1:
+            k, v = (self._with_new_apart(x, new) for x in (k, v))
+            k, v = (self._for_each_head(x) for x in (k, v))
+        keys = b.permute(k, TRANSPOSED)
+        inner = VectorProduct.of(b, q, keys) if q.shape[2] == 1 else None
+        product = b.dot(q, keys) if inner is None else inner.sums
         scores = self._masked(product, first)
         top = b.reduce(Op.MAX, scores, (3,), keep=True)
         lowest = b.constant(-inf, F32, top.shape)
@@ -94,11 +102,34 @@ class Attention:
         one = b.constant(1.0, F32, total.shape)
         total = b.make(Op.WHERE, b.make(Op.EQ, total, nothing), one, total)
         logsumexp = b.make(Op.ADD, top, b.make(Op.LOG, total))
-        mixed = b.dot(b.cast(weights, v.type.dtype), v)
+        weights = b.cast(weights, v.type.dtype)
+        outer = VectorProduct.of(b, weights, v) if inner is not None else None
+        mixed = b.dot(weights, v) if outer is None else outer.sums
         share = b.broadcast(b.make(Op.RECIPROCAL, total), mixed.shape)
         output = b.cast(b.make(Op.MUL, mixed, share), v.type.dtype)
-        products = ((product, product), (mixed, output))
-        return Part(output, b.reshape(logsumexp, total.shape[:3]), products)
+        logsumexp = b.reshape(logsumexp, total.shape[:3])
+        if inner is not None and outer is not None:
+            return Part(output, logsumexp, (), (inner.vector, *new))
+        return Part(output, logsumexp, ((product, product), (mixed, output)))
+
+    def _for_each_head(self, x: Node) -> Node:
+        if x.shape[1] == self.q.shape[1]:
+            return x
+        heads, (batch, groups, *rest) = known(self.q.shape[1]), x.shape
+        one = self.builder.reshape(x, (batch, groups, 1, *rest))
+        each = self.builder.broadcast(one, (batch, groups, heads // known(groups), *rest))
+        return self.builder.reshape(each, (batch, heads, *rest))
+
+    def _with_new_apart(self, x: Node, new: list[Node]) -> Node:
+        """Keys or values, of which those of the last token are computed."""
+        if x.op is not Op.CONCAT:
+            return x
+        b, parts = self.builder, list[Node]()
+        for part in x.inputs:
+            parts.append(b.reshape(apart(b, part), part.shape))
+        new += parts
+        assert isinstance(x.attr, int)
+        return b.concat(parts, x.attr)
 
     def _masked(self, product: Node, first: int) -> Node:
         b, shape = self.builder, product.shape
@@ -124,9 +155,7 @@ def attention_of(builder: Builder, call: LibraryCall, inputs: Sequence[Node]) ->
     q, k, v = (operands[name] for name in names[:3])
     if given.get("dropout", 0.0) != 0.0 or not all(map(_is_plain, operands.values())):
         return None
-    if not q.type.dtype is k.type.dtype is v.type.dtype:
-        return None
-    if not (q.shape[:2] == k.shape[:2] == v.shape[:2]) or 1 in (*q.shape[2:], *k.shape[2:]):
+    if not (q.type.dtype is k.type.dtype is v.type.dtype and _fit(q, k, v)):
         return None
     features, scale = q.shape[3], given.get("scale")
     if not isinstance(features, int):
@@ -136,6 +165,17 @@ def attention_of(builder: Builder, call: LibraryCall, inputs: Sequence[Node]) ->
         bool(given.get("is_causal", False)),
         scale if isinstance(scale, float) else 1 / sqrt(features),
     )
+
+
+def _fit(q: Node, k: Node, v: Node) -> bool:
+    """Where some heads have keys and values together, products of several rows would need these in
+    memory for each head, and the library does not."""
+    if k.shape[:2] != v.shape[:2] or 1 in (q.shape[3], *k.shape[2:]):
+        return False
+    heads, groups = q.shape[1], k.shape[1]
+    is_shared = isinstance(heads, int) and isinstance(groups, int) and heads % groups == 0
+    are_own = heads == groups or (is_shared and q.shape[2] == 1)
+    return are_own and q.shape[0] == k.shape[0]
 
 
 def _is_plain(operand: Node) -> bool:

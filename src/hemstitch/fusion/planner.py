@@ -73,7 +73,7 @@ def _with_products(graph: Graph, trials: Trials, options: Options) -> Clustering
     closed: set[LibraryCall] = set()
     while trials.machine.products and options.opens_products:
         opened = open_products(graph, trials.machine, closed)
-        if not opened.calls:
+        if opened.graph.roots == graph.roots:
             break
         clustering = _clustered(opened.graph, trials, options, opened.obstacles, opened.units)
         more = without_gain(opened, clustering)

@@ -19,6 +19,7 @@ from hemstitch.fusion.attention import attention_of
 from hemstitch.fusion.cluster import Clustering
 from hemstitch.fusion.demand import strides_in_memory
 from hemstitch.fusion.order import Cluster
+from hemstitch.fusion.vectors import VectorProduct, is_vector
 from hemstitch.fusion.winograd import Winograd, opened_convolution
 from hemstitch.fusion.work import Vertex
 from hemstitch.ir.builder import Builder
@@ -26,7 +27,7 @@ from hemstitch.ir.dims import Dim, evaluate
 from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, Operand, Range, toposort
 from hemstitch.ir.ops import is_view
 from hemstitch.ir.types import DType, contiguous_strides
-from hemstitch.kernel.blocked import in_blocks
+from hemstitch.kernel.blocked import FEW_COLUMNS, in_blocks
 from hemstitch.kernel.nodes import (
     AccumulateProduct,
     Contract,
@@ -90,7 +91,9 @@ class Opened:
 
 def open_products(graph: Graph, machine: Machine, closed: Collection[LibraryCall]) -> Opened:
     """`graph` with every product of the machine in sight, but for the calls in `closed`."""
-    opening = _Opening(machine, closed, _sliced(graph), _shared(graph), Opened(graph))
+    leaves = frozen_leaves(graph)
+    frozen = {node for node, is_frozen in leaves.items() if is_frozen}
+    opening = _Opening(machine, closed, _sliced(graph), _shared(graph), frozen, Opened(graph))
     rules = [
         Rule(frozenset({Op.RESULT}), opening.whole),
         Rule(frozenset({Op.SLICE}), opening.part),
@@ -109,6 +112,7 @@ class _Opening:
     closed: Collection[LibraryCall]
     sliced: Collection[object]
     shared: Collection[Node]
+    frozen: Collection[Node]
     opened: Opened
 
     def whole(self, builder: Builder, node: Node) -> Node | None:
@@ -133,6 +137,10 @@ class _Opening:
         if call in self.closed or not _is_product(call, whole):
             return None
         (left, right), addend = _parts(call, whole.inputs[0].inputs)
+        if is_vector(left, right) and self._is_open(whole):
+            vector = VectorProduct.of(builder, left, _cut(builder, right, whole, columns))
+            self._store((vector.vector,))
+            return _result(builder, vector.sums, addend, whole, columns)
         if not _may_gain(whole, (left, right), opened.graph.hints, self.machine):
             return None
         if columns is whole and self._is_better_turned(left, right):
@@ -142,24 +150,26 @@ class _Opening:
         else:
             product = total = builder.dot(left, _cut(builder, right, whole, columns))
             opened.widths[product] = whole.shape[-1]
-        if addend is not None:
-            wide = builder.broadcast(builder.cast(addend, product.type.dtype), whole.shape)
-            total = builder.make(Op.ADD, total, _cut(builder, wide, whole, columns))
-        result = builder.cast(total, whole.type.dtype)
+        result = _result(builder, total, addend, whole, columns)
         opened.calls.setdefault(product, []).append(call)
         opened.results[product] = result
         return result
 
     def _is_better_turned(self, left: Node, right: Node) -> bool:
         """Few rows and a large right operand, which no other product has: on processors it would be
-        packed, and all of it read by every task. As the left one it is read once, as it lies."""
+        packed, and all of it read by every task. As the left one it is read once, as it lies. So
+        few rows that they are columns of less than a vector, where steps lie side by side: also one
+        that could be packed before any call."""
         units = self.machine.products[left.type.dtype.bytes]
         sizes = (*left.shape, *right.shape[1:])
         if units.tile or len(sizes) > 3 or right in self.shared:
             return False
         rows, steps, columns = (size if isinstance(size, int) else 0 for size in sizes)
-        is_flat = 0 < LEAST_TIMES * rows <= min(steps, columns) and rows <= MOST_TURNED
-        return is_flat and steps * columns >= LARGE
+        if not 0 < LEAST_TIMES * rows <= min(steps, columns):
+            return False
+        if rows <= FEW_COLUMNS and right.op is Op.PERMUTE and _is_there(right):
+            return True
+        return rows <= MOST_TURNED and steps * columns >= LARGE and right not in self.frozen
 
     def _is_open(self, result: Node) -> bool:
         """On processors; whether its products gain is seen when they are fused."""
@@ -175,10 +185,12 @@ class _Opening:
         if attention is None or not self._is_open(node):
             return None
         value, parts = attention.result(number)
-        for product, made in (pair for part in parts for pair in part.products):
-            opened.calls.setdefault(product, []).append(call)
-            opened.widths[product] = product.shape[-1]
-            opened.results[product] = made
+        for part in parts:
+            self._store(part.stored)
+            for product, made in part.products:
+                opened.calls.setdefault(product, []).append(call)
+                opened.widths[product] = product.shape[-1]
+                opened.results[product] = made
         opened.together[call] = [[product for product, _ in part.products] for part in parts]
         return value
 
@@ -201,10 +213,13 @@ class _Opening:
         elif sums:
             opened.fewer[call] += convolution.fewer
             opened.spared[call] = opened.spared.get(call, 0) + convolution.spared_bytes
-            stored = convolution.stored(number, value)
-            opened.stored.update(x for x in stored if _below(x).op not in (Op.INPUT, Op.RESULT))
+            self._store(convolution.stored(number, value))
             self._unite(value, [product for product, _ in products], node.inputs[0].inputs)
         return value
+
+    def _store(self, reshapes: Iterable[Node]) -> None:
+        """What they show is to be in memory."""
+        self.opened.stored.update(x for x in reshapes if not _is_there(x))
 
     def _unite(self, value: Node, products: Sequence[Node], operands: Sequence[Node]) -> None:
         """The products and what they are added up to, and what each side of them is made of."""
@@ -232,12 +247,12 @@ def _transposed(builder: Builder, matrix: Node) -> Node:
 
 
 def _shared(graph: Graph) -> set[Node]:
-    """What several calls multiply with, or one before any other call: that is packed once."""
-    leaves, rights = frozen_leaves(graph), Counter[Node]()
+    """What several calls multiply with: it is packed once."""
+    rights = Counter[Node]()
     for node in toposort(graph.roots):
         if isinstance(node.attr, LibraryCall) and node.attr.name in _OPERANDS:
             rights[node.inputs[-1]] += 1
-    return {right for right, times in rights.items() if times > 1 or leaves.get(right)}
+    return {right for right, times in rights.items() if times > 1}
 
 
 def _sliced(graph: Graph) -> set[object]:
@@ -272,6 +287,14 @@ def _cut(builder: Builder, value: Node, whole: Node, columns: Node) -> Node:
         return value
     ranges = [*(Range(0) for _ in value.shape[:-1]), ranges_of(columns)[-1]]
     return builder.slice(value, ranges, (*value.shape[:-1], columns.shape[-1]))
+
+
+def _result(builder: Builder, total: Node, addend: Node | None, whole: Node, columns: Node) -> Node:
+    """What a call gives in these columns: `total` and what is added, rounded."""
+    if addend is not None:
+        wide = builder.broadcast(builder.cast(addend, total.type.dtype), whole.shape)
+        total = builder.make(Op.ADD, total, _cut(builder, wide, whole, columns))
+    return builder.cast(total, whole.type.dtype)
 
 
 def _is_product(call: LibraryCall, result: Node) -> bool:
@@ -311,7 +334,7 @@ def _may_gain(
     """Whatever is fused: products that cannot gain are not worth planning with."""
     units = machine.products.get(result.type.dtype.bytes)
     left, right = factors
-    if units is None or 1 in (*left.shape[-2:], right.shape[-1]):
+    if units is None or is_vector(left, right):
         return False
     if units.tile:
         return True
@@ -513,6 +536,11 @@ def _saved(value: Node, inside: Collection[object], clustering: Clustering) -> i
         reader not in inside for reader in clustering.work.readers.get(value, ())
     )
     return evaluate(value.type.bytes, clustering.work.hints) * (1 if is_stored else 2)
+
+
+def _is_there(value: Node) -> bool:
+    """It is in memory, whoever reads it."""
+    return _below(value).op in (Op.INPUT, Op.RESULT)
 
 
 def _below(value: Node) -> Node:

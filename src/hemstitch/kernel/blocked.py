@@ -40,13 +40,15 @@ from hemstitch.kernel.nodes import (
     statements,
     walk,
 )
-from hemstitch.kernel.panels import NEAR, Panel, Strips
+from hemstitch.kernel.panels import NEAR, Columns, Panel, Strips
 from hemstitch.kernel.placement import LINE
 from hemstitch.kernel.rewrite import Rewriter, defined, used
+from hemstitch.kernel.tile_product import TileProduct
 
 LEAST_BLOCKS = 4  # of a thread
 IN_PLACE = 1 << 20  # elements of a right operand that is not packed, if rows are not so many
 FEW, MANY = 256, 2048  # rows: between them to pack an operand costs more than it gains
+FEW_COLUMNS = 16  # their vectors would be nearly empty, those of steps are not
 LEAST_ROWS = 4  # of a block: for fewer an operand is not read by a task more
 TILE = 1 << 17  # elements of its rows that stay in L2: half of one of 1 MB
 EVEN = 4
@@ -67,82 +69,6 @@ class Blocking:
 
 
 USUAL = Blocking()
-
-
-@dataclass(frozen=True, slots=True)
-class TileProduct:
-    """What `Loop(rows, Loop(lanes, (contract, store)))` says: store[row, lane] is the sum over the
-    contract's axis of left[row, step] * right[step, lane], all f32. The lanes of `right` and of the
-    store lie side by side. `strips`: of which these are lanes, where `right` is packed; in the loop
-    over rows is one over strips then.
-
-    `together`: 2 where the operands are bf16 and the body `(contract, contract, add, store)`: the
-    axis counts pairs of steps, and `contract`, `left` and `right` are those of each first one. The
-    second lies behind it in both operands."""
-
-    rows: Axis
-    strips: Axis | None
-    lanes: Axis
-    contract: Contract
-    left: Load
-    right: Load
-    store: Store
-    together: int = 1
-
-    @staticmethod
-    def of(loop: Loop) -> TileProduct | None:
-        match loop.body:
-            case (Loop(strips, (Loop() as inside,)),):
-                return _tile_product(loop.axis, strips, inside)
-            case (Loop() as inside,) if inside.axis.outer is not loop.axis:
-                return _tile_product(loop.axis, None, inside)
-            case _:
-                return None
-
-    @property
-    def axes(self) -> tuple[Axis, ...]:
-        """Of its loops."""
-        found = (self.rows, self.strips, self.lanes, self.contract.axis)
-        return tuple(axis for axis in found if axis is not None)
-
-    @property
-    def strip(self) -> tuple[int, Dim] | None:
-        """Its columns, and how far it is from one strip to the next, in what lies together."""
-        columns = self.lanes.extent
-        if self.strips is None or not isinstance(columns, int):
-            return None
-        return columns, quotient(self.right.index.coefficient(self.strips), self.together)
-
-    @property
-    def columns(self) -> Dim:
-        limit = self.lanes.limit if self.strips is not None else None
-        return self.lanes.extent if limit is None else limit
-
-
-def _tile_product(rows: Axis, strips: Axis | None, loop: Loop) -> TileProduct | None:
-    match loop.body:
-        case (
-            Contract(body=(Load() as left, Load() as right)) as contract,
-            Store() as store,
-        ) if contract.source is DType.F32:
-            return TileProduct(rows, strips, loop.axis, contract, left, right, store)
-        case (
-            Contract(body=(Load() as left, Load() as right)) as contract,
-            Contract(body=(Load() as second_left, Load() as second_right)),
-            Let(op=Op.ADD),
-            Store() as store,
-        ) if (
-            contract.source is DType.BF16
-            and _follows(left, second_left)
-            and _follows(right, second_right)
-        ):
-            return TileProduct(rows, strips, loop.axis, contract, left, right, store, together=2)
-        case _:
-            return None
-
-
-def _follows(first: Load, second: Load) -> bool:
-    return first.buffer is second.buffer and first.index.shifted(1) == second.index
 
 
 Panels = Mapping[Buffer, Sequence[Nest]]  # operands that all tasks share, and what fills them
@@ -256,6 +182,17 @@ class _Steps:
             yield Let(name, Op.ADD, tuple(names), DType.F32, DType.F32)
 
 
+@dataclass(frozen=True, slots=True)
+class _Factors:
+    """What makes an element of each operand of a product. `is_by_steps`: the steps of both are to
+    lie side by side (`codegen/llvm/dots.py`)."""
+
+    steps: _Steps
+    left: Sequence[Stmt]
+    right: Sequence[Stmt]
+    is_by_steps: bool
+
+
 class _Blocks:
     """One nest, its last row axis cut into `block` and `inner`."""
 
@@ -309,9 +246,10 @@ class _Blocks:
         alone = _only_store(statement)
         summed: dict[str, Stmt] = {}
         for contract in contracts:
-            steps = _Steps.of(contract)
-            left = self._left(contract, steps, part, inside)
-            right, strips = self._right(contract, steps, statement.axis, (*before, *inside), left)
+            factors = self._factors(contract, statement.axis, before, inside)
+            left = self._left(contract, factors, part)
+            right, strips = self._right(contract, factors, statement.axis, left)
+            steps = factors.steps
             store = alone or self._tile(contract, statement.axis)
             tile = (*steps.sum(store.value, contract, left, right), store)
             lanes = Loop(statement.axis, tile, lanes=True)
@@ -324,44 +262,80 @@ class _Blocks:
             following.statements.append(replace(statement, body=live(rest)))
         self.parts.append(following)
 
-    def _left(self, contract: Contract, steps: _Steps, part: _Part, inside: Sequence[Stmt]) -> Load:
+    def _factors(
+        self, contract: Contract, lanes: Axis, before: Sequence[Stmt], inside: Sequence[Stmt]
+    ) -> _Factors:
+        left = needed_for(contract.left, _operands_before(contract, inside))
+        right = needed_for(contract.right, (*before, *inside, *contract.body))
+        right = right or needed_for(contract.right, self.old.prologue)  # a constant
+        known = {name for s in self.old.prologue for name in defined(s)}
+        if _task_buffers(right) or not operands_of(right) <= known:
+            raise _Unblockable
+        steps, axis, row = _Steps.of(contract), contract.axis, self.old.rows[-1]
+        first, second = _plain(left, steps.dtype), _plain(right, DType.F32)
+        is_by_steps = (
+            _is_at_most(lanes.extent, FEW_COLUMNS)
+            and axis.outer is None
+            and _lies_by_steps(first, steps, axis, row)
+            and (second is None or second.index.coefficient(lanes) != 1)
+        )
+        return _Factors(steps, left, right, is_by_steps)
+
+    def _left(self, contract: Contract, factors: _Factors, part: _Part) -> Load:
         """Where it lies, or a tile of its own that is filled before."""
-        needed = needed_for(contract.left, _operands_before(contract, inside))
-        load, axis = _plain(needed, steps.dtype), contract.axis
-        if load is not None and self._is_near(load, axis, steps.together):
+        steps, needed, axis = factors.steps, factors.left, contract.axis
+        load = _plain(needed, steps.dtype)
+        if load is not None and (factors.is_by_steps or self._is_near(load, steps, axis)):
             return load
         name = f"{contract.name}_left"
         buffer, index = self._rows_of(name, axis.extent, axis, steps.dtype)
         value, filled = _cast_to(steps.dtype, contract.left, contract.source, needed)
         fill = Loop(axis, (*filled, Store(buffer, index, value)), lanes=True)
-        is_alone = not operands_of(needed) and not _task_buffers(needed)
+        is_made = any(contract.left in defined(s) for s in needed)  # not by the row before
+        is_alone = is_made and not operands_of(needed) and not _task_buffers(needed)
         (part.fills if is_alone else part.statements).append(fill)
         return Load(f"{name}_in", buffer, index)
 
-    def _is_near(self, left: Load, axis: Axis, together: int) -> bool:
+    def _is_near(self, left: Load, steps: _Steps, axis: Axis) -> bool:
         """The steps of a row lie side by side, and its rows in different sets of a cache; or the
         rows of a step do."""
         row = self.old.rows[-1]
-        if _is_by_columns(left, row) and together == 1:
+        if steps.together == 1 and (_is_by_columns(left, row) or left.index.coefficient(axis) == 0):
             return True
-        apart, step = left.index.coefficient(row), left.index.coefficient(axis)
-        is_in_units = step == 1 and divides(together, apart) if together > 1 else step in (0, 1)
-        return is_in_units and not divides(PAGE // left.buffer.dtype.bytes, apart)
+        apart = left.index.coefficient(row)
+        is_in_one_set = divides(PAGE // left.buffer.dtype.bytes, apart)
+        return _lies_by_steps(left, steps, axis, row) and not is_in_one_set
 
     def _right(
-        self, contract: Contract, steps: _Steps, lanes: Axis, ready: Sequence[Stmt], left: Load
+        self, contract: Contract, factors: _Factors, lanes: Axis, left: Load
     ) -> tuple[Load, Strips | None]:
         """Where it lies, or a panel. `left`: what it is multiplied with."""
-        needed = needed_for(contract.right, (*ready, *contract.body))
-        needed = needed or needed_for(contract.right, self.old.prologue)  # a constant
-        known = {name for s in self.old.prologue for name in defined(s)}
-        if _task_buffers(needed) or not operands_of(needed) <= known:
-            raise _Unblockable
-        load, size = _plain(needed, DType.F32), lanes.extent * contract.axis.extent
+        steps, needed, axis = factors.steps, factors.right, contract.axis
+        if factors.is_by_steps:
+            load = _plain(needed, steps.dtype)
+            if load is None or not _lies_by_steps(load, steps, axis, lanes):
+                return self._packed_by_steps(contract, factors, lanes), None
+            place = load.index.substitute({axis: steps.number(0)})
+            return Load(f"{contract.name}_right_in", load.buffer, place), None
+        load, size = _plain(needed, DType.F32), lanes.extent * axis.extent
         is_there = load is not None and load.index.coefficient(lanes) == 1 and steps.together == 1
         if load is not None and is_there and self._is_in_place(load, size, left):
             return load, None
-        return self._packed(contract, steps, lanes, needed)
+        strips = Strips.of(lanes, self.blocking.columns)
+        size = strips.outer.extent * strips.width * axis.extent
+        buffer = self._operand(contract, factors, size, "strips of an operand")
+        panel = Panel(strips, steps.axis, steps.together, buffer)
+        self._fill(contract, factors, lanes, panel)
+        return Load(f"{contract.name}_right_in", buffer, panel.place(strips)), strips
+
+    def _packed_by_steps(self, contract: Contract, factors: _Factors, lanes: Axis) -> Load:
+        """Column by column, each with its steps."""
+        steps = factors.steps
+        size = lanes.extent * contract.axis.extent
+        buffer = self._operand(contract, factors, size, "columns of an operand")
+        columns = Columns(lanes, steps.axis, steps.together, buffer)
+        self._fill(contract, factors, lanes, columns)
+        return Load(f"{contract.name}_right_in", buffer, columns.place(at(lanes)))
 
     def _is_in_place(self, right: Load, size: Dim, left: Load) -> bool:
         """To pack an operand costs as much as 35 rows to multiply with it, and gains a thirtieth.
@@ -375,31 +349,29 @@ class _Blocks:
             return False
         return rows >= FEW or not own.isdisjoint(self.old.rows)
 
-    def _packed(
-        self, contract: Contract, steps: _Steps, lanes: Axis, needed: Sequence[Stmt]
-    ) -> tuple[Load, Strips]:
-        strips, extent = Strips.of(lanes, self.blocking.columns), contract.axis.extent
-        name = f"{contract.name}_right"
-        is_shared = not operands_of(needed) and _belongs_to_all(needed, self.old.rows)
-        buffer = self._new(
-            *(name, strips.outer.extent * strips.width * extent, "strips of an operand"),
-            *(steps.dtype, Role.SHARED if is_shared else Role.TASK),
-        )
-        panel = Panel(strips, steps.axis, steps.together, buffer)
+    def _operand(self, contract: Contract, factors: _Factors, size: Dim, why: str) -> Buffer:
+        """Memory for the right one, of all tasks or of each."""
+        is_shared = not operands_of(factors.right) and _belongs_to_all(factors.right, self.old.rows)
+        role = Role.SHARED if is_shared else Role.TASK
+        return self._new(f"{contract.name}_right", size, why, factors.steps.dtype, role)
+
+    def _fill(
+        self, contract: Contract, factors: _Factors, lanes: Axis, panel: Panel | Columns
+    ) -> None:
+        steps, name = factors.steps, panel.buffer.name
 
         def element(column: Index, number: int, which: int) -> tuple[str, Sequence[Stmt]]:
             suffix = f"{number or ''}{NEXT * which}"
-            copies = {n: f"{n}_{name}{suffix}" for s in needed for n in defined(s)}
+            copies = {n: f"{n}_{name}{suffix}" for s in factors.right for n in defined(s)}
             now: Mapping[Variable, Index] = {lanes: column, contract.axis: steps.number(which)}
             place = Rewriter(copies, lambda index: index.substitute(now))
-            again = [place.statement(s) for s in needed]
+            again = [place.statement(s) for s in factors.right]
             return _cast_to(steps.dtype, copies[contract.right], contract.source, again)
 
-        if is_shared:
-            self.shared[buffer] = panel.nests(element)
+        if panel.buffer.role is Role.SHARED:
+            self.shared[panel.buffer] = panel.nests(element)
         else:
             self.panels += panel.loops(element)
-        return Load(f"{name}_in", buffer, panel.place(strips)), strips
 
     def _tile(self, contract: Contract, lanes: Axis) -> Store:
         buffer, index = self._rows_of(f"{contract.name}_tile", lanes.extent, lanes)
@@ -518,6 +490,13 @@ def _left_operands(loops: Iterable[Loop]) -> Iterator[Load | None]:
     for loop in loops:
         contracts = [statement for statement in loop.body if isinstance(statement, Contract)]
         yield from (_plain(needed_for(c.left, c.body), DType.F32) for c in contracts)
+
+
+def _lies_by_steps(factor: Load | None, steps: _Steps, axis: Axis, other: Axis) -> bool:
+    """So many `together` as are multiplied at once begin at a multiple of them."""
+    if factor is None or factor.index.coefficient(axis) != 1:
+        return False
+    return steps.together == 1 or divides(steps.together, factor.index.coefficient(other))
 
 
 def _is_by_columns(left: Load | None, row: Axis) -> bool:

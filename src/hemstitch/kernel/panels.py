@@ -58,6 +58,42 @@ class Strips:
 
 
 @dataclass(frozen=True, slots=True)
+class Columns:
+    """A right operand of few columns in `buffer`, the steps of each side by side, so many of them
+    `together`."""
+
+    columns: Axis
+    steps: Axis
+    together: int
+    buffer: Buffer
+
+    def place(self, column: Index) -> Index:
+        """Of the first elements that lie together."""
+        size = self.steps.extent * self.together
+        return column.scaled(size) + at(self.steps).scaled(self.together)
+
+    def loops(self, element: Element) -> list[Stmt]:
+        """Filled by one task."""
+        return [Loop(self.columns, self._steps(element), lanes=False)]
+
+    def nests(self, element: Element) -> list[Nest]:
+        """Filled by all."""
+        why = f"{self.buffer.name}: {self.buffer.why}"
+        weight = self.steps.extent * self.together
+        return [Nest((self.columns,), (), self._steps(element), (), weight, why)]
+
+    def _steps(self, element: Element) -> tuple[Stmt, ...]:
+        made: list[Stmt] = []
+        stored: list[Stmt] = []
+        for step in range(self.together):
+            value, body = element(at(self.columns), 0, step)
+            made += body
+            place = self.place(at(self.columns)).shifted(step)
+            stored.append(Store(self.buffer, place, value))
+        return (Loop(self.steps, (*made, *stored), lanes=True),)
+
+
+@dataclass(frozen=True, slots=True)
 class Panel:
     """A right operand in strips, in `buffer`. `steps`: what its product adds up along, so many of
     them `together`."""

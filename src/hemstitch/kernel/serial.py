@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from hemstitch.ir.graph import Op
-from hemstitch.kernel.blocked import TileProduct
 from hemstitch.kernel.nodes import (
     Accumulate,
     Contract,
@@ -21,6 +20,7 @@ from hemstitch.kernel.nodes import (
     Stmt,
     statements,
 )
+from hemstitch.kernel.tile_product import TileProduct
 
 
 def serial(kernel: Kernel) -> Kernel:

@@ -10,7 +10,7 @@ from hemstitch.ir.ops import SCANNED
 from hemstitch.ir.types import DType
 from hemstitch.kernel.index import Index, linear
 from hemstitch.kernel.nodes import THREADS, Buffer, Role
-from hemstitch.stitch.group import Tensor
+from hemstitch.stitch.group import Tensor, adds_up_products
 
 NestKey = tuple[int, int]  # nest and phase
 Pair = tuple[Buffer, Buffer | None]  # accumulated values, and positions of ARGMAX and ARGMIN
@@ -51,6 +51,11 @@ class Buffers:
         is_wide = self._sums_in_double and node.op in _SUMS and dtype is DType.F32
         return DType.F64 if is_wide else dtype
 
+    def row_accumulator_dtype(self, node: Node) -> DType:
+        """Of one that a task fills for each row: as the library adds up products of matrices."""
+        is_product = adds_up_products(node)
+        return node.type.dtype.compute if is_product else self.accumulator_dtype(node)
+
     # --- parameters
 
     def input(self, tensor: Tensor) -> Buffer:
@@ -79,7 +84,7 @@ class Buffers:
         return self._make((nest, node), "row", node.type.dtype.compute, Role.TASK, size, "row")
 
     def row_accumulator(self, nest: NestKey, node: Node, size: Dim) -> Pair:
-        dtype = self.accumulator_dtype(node)
+        dtype = self.row_accumulator_dtype(node)
         found = self._make((nest, node), "row", dtype, Role.TASK, size, "row")
         return self._pair(node, found, (nest, node, "values"))
 

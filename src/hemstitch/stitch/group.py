@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hemstitch.ir.dims import Dim, evaluate
+from hemstitch.ir.dims import Dim, evaluate, product
 from hemstitch.ir.graph import Address, Node, Op
 from hemstitch.ir.ops import OPS, OpClass, combines, is_scatter, is_view
 from hemstitch.ir.types import contiguous_strides
@@ -143,6 +143,23 @@ _WORK = frozenset(
 def is_member(node: Node) -> bool:
     """Can be computed inside a kernel, and is work there."""
     return OPS[node.op].op_class in _WORK
+
+
+MOST_SINGLE = 1 << 12  # products that are added up one by one in single precision
+
+
+def adds_up_products(node: Node) -> bool:
+    """The reduction is a product of matrices, written as what it is (`fusion/vectors.py`): a factor
+    is read again and again, but not along what is added up."""
+    if node.op is not Op.SUM or node.inputs[0].op is not Op.MUL:
+        return False
+    assert isinstance(node.attr, tuple)
+    axes = [axis for axis in node.attr if isinstance(axis, int)]
+    shape = node.inputs[0].shape
+    count = product(shape[axis] for axis in axes)
+    is_short = isinstance(count, int) and count <= MOST_SINGLE
+    again = (factor.inputs[0] for factor in node.inputs[0].inputs if factor.op is Op.BROADCAST)
+    return is_short and any(all(x.shape[k] == shape[k] for k in axes) for x in again)
 
 
 def reductions_of(group: Group) -> frozenset[Node]:

@@ -15,7 +15,7 @@ from hemstitch.ir.dims import Dim, quotient
 from hemstitch.ir.graph import Node
 from hemstitch.kernel.index import Axis, Index, Variable, at
 from hemstitch.stitch.combine import seconds as combining_seconds
-from hemstitch.stitch.group import Group, is_scatter_root
+from hemstitch.stitch.group import Group, adds_up_products, is_scatter_root
 from hemstitch.stitch.machine import Machine
 from hemstitch.stitch.products import Product, product_mapping
 from hemstitch.stitch.refusal import Refused
@@ -221,8 +221,7 @@ def _seconds(group: Group, mapping: Mapping, shapes: Sequence[Shape], machine: M
         walk.flops = max(walk.flops, shape.volume * shape.flops / machine.lanes)
         walk.memory += shape.volume * len(shape.addresses) / machine.lanes
         if shape.reduced:
-            found = _reduction_work(group, mapping, axes, reduced, shape.volume, machine)
-            walk.reductions += found
+            walk.reductions += _reduction_work(group, mapping, shape, machine)
     uneven = -(-count // threads) * threads / count
     for (first, waits), walk in walks.items():
         access, again = (1.0, KEPT_SHARE) if waits else (machine.access, 1.0)
@@ -250,21 +249,15 @@ def _reload_seconds(walk: _Walk, rows: int, threads: int, machine: Machine) -> f
     return moved / machine.memory_bytes_per_second
 
 
-def _reduction_work(
-    group: Group,
-    mapping: Mapping,
-    axes: Sequence[Axis],
-    reduced: frozenset[Axis],
-    volume: int,
-    machine: Machine,
-) -> float:
+def _reduction_work(group: Group, mapping: Mapping, shape: Shape, machine: Machine) -> float:
     """Vector instructions to keep the accumulator: lanes combined, or memory read and written."""
-    inner = mapping.inner(axes)
+    inner, reduced = mapping.inner(mapping.placed(shape.axes)), set(mapping.placed(shape.reduced))
+    node, volume = shape.root.reduction, shape.volume
     if not inner:
         return 0.0
     if inner[-1] not in reduced:  # an accumulator in memory; see buffers.accumulator_dtype
-        each = NARROW_ACCUMULATE if reduced & set(mapping.rows) else WIDE_ACCUMULATE
-        return each * volume / machine.lanes
+        is_narrow = reduced & set(mapping.rows) or (node is not None and adds_up_products(node))
+        return (NARROW_ACCUMULATE if is_narrow else WIDE_ACCUMULATE) * volume / machine.lanes
     extent = max(1, group.hint(inner[-1].extent))
     cost = _horizontal(extent, machine)
     if any(axis not in reduced for axis in inner):

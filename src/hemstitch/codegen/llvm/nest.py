@@ -20,12 +20,12 @@ from hemstitch.codegen.llvm.elementwise import apply
 from hemstitch.codegen.llvm.emitter import Emitter, Value
 from hemstitch.codegen.llvm.lanes import Crossed, Lanes, draws_by_four, fills_lines
 from hemstitch.codegen.llvm.layout import ScratchLayout
+from hemstitch.codegen.llvm.matrices import Matrix, Product, Strips
 from hemstitch.codegen.llvm.touched import sizes_of
 from hemstitch.ir.dims import Dim, SymbolicDim, divides, quotient
 from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
 from hemstitch.kernel import nodes
-from hemstitch.kernel.blocked import TileProduct
 from hemstitch.kernel.index import Axis, Computed, Index, at
 from hemstitch.kernel.nodes import (
     TASK,
@@ -40,6 +40,7 @@ from hemstitch.kernel.nodes import (
     Stmt,
     walk,
 )
+from hemstitch.kernel.tile_product import TileProduct
 
 STATUS = "status"  # the slot that a failed check writes to
 Slot = Buffer | SymbolicDim | str
@@ -275,24 +276,23 @@ class NestPrinter:
         is_less = e.compare("slt", left, extent)
         return e.select(is_less, left, extent)
 
-    def _product(self, tile: TileProduct) -> products.Product:
+    def _product(self, tile: TileProduct) -> Product:
         """A product of matrices, and where these begin."""
         steps = tile.contract.axis
-        height, width, count = self._extent(tile.rows), self._dim(tile.columns), self._extent(steps)
+        sizes = self._extent(tile.rows), self._dim(tile.columns), self._extent(steps)
         self._axes |= dict.fromkeys(tile.axes, self.emitter.i64(0))
 
-        def matrix(access: Load | nodes.Store, *axes: Axis, unit: int) -> products.Matrix:
+        def matrix(access: Load | nodes.Store, *axes: Axis, unit: int) -> Matrix:
             start, step = self._pointer(access.buffer, access.index, 0), access.index.coefficient
-            return products.Matrix(start, *(self._dim(quotient(step(a), unit)) for a in axes))
+            return Matrix(start, *(self._dim(quotient(step(a), unit)) for a in axes))
 
         left = matrix(tile.left, tile.rows, steps, unit=tile.together)
         right = matrix(tile.right, steps, tile.lanes, unit=tile.together)
         result = matrix(tile.store, tile.rows, tile.lanes, unit=1)
-        strips = tile.strip and products.Strips(tile.strip[0], self._dim(tile.strip[1]))
-        room = tile.store.buffer.role is Role.TASK
-        given = (left, right, result, height, width, count, room, tile.together > 1)
-        most = tile.rows.extent if isinstance(tile.rows.extent, int) else None
-        return products.Product(*given, most, strips)
+        strips = tile.strip and Strips(tile.strip[0], self._dim(tile.strip[1]))
+        room, rows = tile.store.buffer.role is Role.TASK, tile.rows.extent
+        most = rows if isinstance(rows, int) else None
+        return Product(left, right, result, *sizes, room, tile.together > 1, most, strips)
 
     # --- lanes
 

@@ -14,8 +14,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from hemstitch.codegen.llvm import memory
+from hemstitch.codegen.llvm import dots, memory
 from hemstitch.codegen.llvm.emitter import Emitter, Value
+from hemstitch.codegen.llvm.matrices import (
+    Product,
+    as_number,
+    divided,
+    each_of,
+    moved,
+    pieces,
+    plus,
+    times,
+)
 from hemstitch.ir.types import DType
 from hemstitch.kernel.panels import NEAR
 
@@ -24,70 +34,7 @@ F32 = DType.F32
 # of the right operand and an element of the left, and at least as many sums as are in flight.
 ROWS_OF_32: Sequence[int] = (0, 12, 12, 8, 6)
 ROWS_OF_16: Sequence[int] = (0, 8, 6)
-FEWER = 3  # times: the next size of tiles, where the number of rows is not known
 L2 = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Matrix:
-    """f32, or pairs of bf16, in memory: `down` of them from a row to the next, `across` from a
-    column to the next."""
-
-    start: Value
-    down: Value
-    across: Value
-
-    def at(self, e: Emitter, row: Value, column: Value) -> Value:
-        place = _sum(e, _times(e, row, self.down), _times(e, column, self.across))
-        return _moved(e, self.start, place)
-
-    def from_(self, e: Emitter, row: Value, column: Value) -> Matrix:
-        """Without the rows and columns before these."""
-        return replace(self, start=self.at(e, row, column))
-
-
-@dataclass(frozen=True, slots=True)
-class Strips:
-    """So many `columns` of the right operand lie together, then, `step` elements on, the next."""
-
-    columns: int
-    step: Value
-
-
-@dataclass(frozen=True, slots=True)
-class Product:
-    """result = left * right: `rows` by `columns`, each a sum of `steps`. The columns of `right` (in
-    a strip, where there are `strips`) and of `result` lie side by side; the latter may have room
-    for whole vectors of them. `is_first`: whether `result` is to be written, not added to; None:
-    it is. `is_paired`: both operands are pairs of bf16. What is asked for meanwhile: so many steps
-    `behind`, what all strips multiply with next, or, if `is_far`, what this strip's rows do."""
-
-    left: Matrix
-    right: Matrix
-    result: Matrix
-    rows: Value
-    columns: Value
-    steps: Value
-    has_room: bool
-    is_paired: bool
-    most_rows: int | None = None
-    strips: Strips | None = None
-    is_first: Value | None = None
-    behind: int | None = None
-    is_far: bool = False
-
-    @property
-    def is_by_columns(self) -> bool:
-        """What is multiplied in one step lies side by side in the left operand as well."""
-        return self.left.down.text == "1"
-
-    def right_at(self, e: Emitter, column: Value) -> Value:
-        """The first step of a column."""
-        if self.strips is None:
-            return self.right.at(e, e.i64(0), column)
-        width = e.i64(self.strips.columns)
-        before = _times(e, _divided(e, column, width), self.strips.step)
-        return _moved(e, self.right.start, _sum(e, before, _rest(e, column, width)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +51,9 @@ def multiply(e: Emitter, product: Product, steps: int) -> None:
     strips for a block: so L2 has to hold only the rows' steps of the left operand, or only their
     columns. Blocks of half as many steps where lines of both operands also have what other tiles
     need."""
+    if product.is_by_steps:
+        dots.multiply(e, product)
+        return
     if product.is_by_columns and product.strips is None:
         steps //= 2
     if _is_less(product.columns, product.steps):
@@ -116,25 +66,20 @@ def multiply(e: Emitter, product: Product, steps: int) -> None:
 
 def _is_far(product: Product) -> bool:
     """A right operand that was not packed and does not stay in L2."""
-    columns, steps = _known(product.columns), _known(product.steps)
+    columns, steps = as_number(product.columns), as_number(product.steps)
     if product.strips is not None or columns is None or steps is None:
         return False
     return columns * steps > NEAR
 
 
 def _is_less(a: Value, b: Value) -> bool:
-    first, second = _known(a), _known(b)
+    first, second = as_number(a), as_number(b)
     return first is not None and second is not None and first < second
-
-
-def _known(value: Value) -> int | None:
-    """None for what only a call knows."""
-    return None if value.text.startswith("%") else int(value.text)
 
 
 def _each_block(e: Emitter, product: Product, size: int, inside: Callable[[Product], None]) -> None:
     steps = product.steps
-    if (known := _known(steps)) is not None and known <= size:
+    if (known := as_number(steps)) is not None and known <= size:
         inside(product)
         return
 
@@ -159,14 +104,14 @@ def _each_strip(e: Emitter, product: Product, inside: Callable[[_Strip], None]) 
     widest, unit = (len(_heights(e)) - 1) * e.width, e.width
     if product.strips is not None:
         widest = min(widest, product.strips.columns)
-        is_known = _known(product.columns) is not None
+        is_known = as_number(product.columns) is not None
         unit = widest if is_known else unit  # none crosses from one strip to the next
 
     def strip(columns: int, column: Value) -> None:
         inside(_Strip(column, columns, _mask(e, product.columns, column, columns)))
 
-    for low, high, columns in _pieces(e, product.columns, widest, unit):
-        _each(e, low, high, columns, partial(strip, columns))
+    for low, high, columns in pieces(e, product.columns, widest, unit):
+        each_of(e, low, high, columns, partial(strip, columns))
 
 
 def _heights(e: Emitter) -> Sequence[int]:
@@ -176,9 +121,9 @@ def _heights(e: Emitter) -> Sequence[int]:
 def _rows(e: Emitter, product: Product, strip: _Strip) -> None:
     """Tile after tile; the strip stays in L1."""
     vectors = -(-strip.columns // e.width)
-    for low, high, rows in _pieces(e, product.rows, _heights(e)[vectors], 1):
+    for low, high, rows in pieces(e, product.rows, _heights(e)[vectors], 1):
         tile = _Tile(product, rows, vectors, strip.column, strip.mask)
-        _each(e, low, high, rows, partial(tile.print, e))
+        each_of(e, low, high, rows, partial(tile.print, e))
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +136,7 @@ class _Ahead:
 
     def at(self, e: Emitter, step: Value) -> Value:
         turn = e.binary("lshr", step, e.i64(self.seldom)) if self.seldom else step
-        return _moved(e, self.start, _times(e, turn, self.share))
+        return moved(e, self.start, times(e, turn, self.share))
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +162,7 @@ class _Tile:
         def step(number: Value, sums: Sequence[Value]) -> Sequence[Value]:
             for each in ahead:
                 memory.prefetch(e, F32, each.at(e, number), 0, L2)
-            place = _times(e, number, product.right.down)
+            place = times(e, number, product.right.down)
             kind = DType.I32 if product.is_paired else F32
             vectors = [
                 memory.load(
@@ -227,9 +172,9 @@ class _Tile:
             ]
             added = []
             for k in range(self.rows):
-                offset = _times(e, e.i64(k), product.left.down)
-                place = _sum(e, offset, _times(e, number, product.left.across))
-                one = _everywhere(e, _moved(e, left, place), product.is_paired)
+                offset = times(e, e.i64(k), product.left.down)
+                place = plus(e, offset, times(e, number, product.left.across))
+                one = _everywhere(e, moved(e, left, place), product.is_paired)
                 sums_of_row = sums[k * self.vectors : (k + 1) * self.vectors]
                 add = e.add_products if product.is_paired else e.fma
                 added += [add(one, v, total) for v, total in zip(vectors, sums_of_row)]
@@ -239,7 +184,7 @@ class _Tile:
         sums = e.loop(e.i64(0), product.steps, e.i64(1), sums, step)
         mask = None if product.has_room else self.mask
         for k in range(self.rows):
-            start = product.result.at(e, _sum(e, row, e.i64(k)), self.column)
+            start = product.result.at(e, plus(e, row, e.i64(k)), self.column)
             for j in range(self.vectors):
                 place = self._vector(e, start, e.i64(0), j)
                 self._store(e, place, sums[k * self.vectors + j], self._of(j, mask))
@@ -256,12 +201,12 @@ class _Tile:
         product = self.product
         if product.most_rows is None:
             return []
-        is_whole = _known(product.steps) is not None
-        down, number = product.right.down, _divided(e, row, e.i64(self.rows))
-        behind = e.i64(self.vectors * e.width) if is_whole else _times(e, product.steps, down)
+        is_whole = as_number(product.steps) is not None
+        down, number = product.right.down, divided(e, row, e.i64(self.rows))
+        behind = e.i64(self.vectors * e.width) if is_whole else times(e, product.steps, down)
         seldom = (-(-product.most_rows // self.rows)).bit_length() - 1
-        first = e.binary("lshr", _times(e, number, product.steps), e.i64(seldom))
-        place = _sum(e, behind, _times(e, first, down))
+        first = e.binary("lshr", times(e, number, product.steps), e.i64(seldom))
+        place = plus(e, behind, times(e, first, down))
         vectors = (self._vector(e, right, place, k) for k in range(self.vectors))
         return [_Ahead(start, down, seldom) for start in vectors]
 
@@ -270,23 +215,23 @@ class _Tile:
         memory, of the left one, whose other columns may be other tasks', what this tile's rows
         have, some in each strip."""
         product, found = self.product, list[_Ahead]()
-        columns, apart = _known(product.columns), _known(product.right.down)
+        columns, apart = as_number(product.columns), as_number(product.right.down)
         if product.behind is None or product.is_first is None or columns is None or apart is None:
             return found
         behind, strips = e.i64(product.behind), -(-columns // (self.vectors * e.width))
-        strip = _divided(e, self.column, e.i64(self.vectors * e.width))
+        strip = divided(e, self.column, e.i64(self.vectors * e.width))
         if product.strips is None and product.most_rows is not None:
             tiles = -(-product.most_rows // self.rows)
-            number = _sum(e, _times(e, strip, e.i64(tiles)), _divided(e, row, e.i64(self.rows)))
+            number = plus(e, times(e, strip, e.i64(tiles)), divided(e, row, e.i64(self.rows)))
             share = e.i64(-(-apart // (tiles * strips)))
-            before = _times(e, number, _times(e, product.steps, share))
-            place = _sum(e, _times(e, behind, product.right.down), before)
-            found.append(_Ahead(_moved(e, product.right.start, place), share, 0))
+            before = times(e, number, times(e, product.steps, share))
+            place = plus(e, times(e, behind, product.right.down), before)
+            found.append(_Ahead(moved(e, product.right.start, place), share, 0))
         if product.is_by_columns:
             seldom = strips.bit_length() - 1
-            first = e.binary("lshr", _times(e, strip, behind), e.i64(seldom))
-            place = _times(e, _sum(e, behind, first), product.left.across)
-            found.append(_Ahead(_moved(e, left, place), product.left.across, seldom))
+            first = e.binary("lshr", times(e, strip, behind), e.i64(seldom))
+            place = times(e, plus(e, behind, first), product.left.across)
+            found.append(_Ahead(moved(e, left, place), product.left.across, seldom))
         return found
 
     def _store(self, e: Emitter, place: Value, total: Value, mask: Value | None) -> None:
@@ -297,7 +242,7 @@ class _Tile:
         memory.store(e, F32, place, 1, total, mask)
 
     def _vector(self, e: Emitter, start: Value, offset: Value, number: int) -> Value:
-        return _moved(e, start, _sum(e, offset, e.i64(number * e.width)))
+        return moved(e, start, plus(e, offset, e.i64(number * e.width)))
 
     def _of(self, vector: int, mask: Value | None) -> Value | None:
         return mask if vector == self.vectors - 1 else None
@@ -309,81 +254,10 @@ def _everywhere(e: Emitter, place: Value, is_paired: bool) -> Value:
     return e.splat(e.define("i32", f"load i32, {place}, align {DType.BF16.bytes}"))
 
 
-Pieces = list[tuple[Value, Value, int]]
-
-
-def _pieces(e: Emitter, extent: Value, most: int, unit: int) -> Pieces:
-    """(from, to, step): steps of at most `most` and about equal; then what is left, as one step if
-    the extent is known, else in fewer and fewer, down to `unit`."""
-    known = _known(extent)
-    if known is None:
-        return _pieces_of_unknown(e, extent, most, unit)
-    count = max(1, -(-known // most))
-    step = max(1, -(-known // (count * unit))) * unit
-    whole = known // step * step
-    ends = [(0, whole, step), (whole, known, known - whole)]
-    return [(e.i64(low), e.i64(high), size) for low, high, size in ends if low < high]
-
-
-def _pieces_of_unknown(e: Emitter, extent: Value, most: int, unit: int) -> Pieces:
-    found: Pieces = []
-    low, step = e.i64(0), most
-    while step > unit:
-        whole = e.binary("sub", extent, e.binary("srem", extent, e.i64(step)))
-        found.append((low, whole, step))
-        low, step = whole, max(step // (FEWER * unit) * unit, unit)
-    return [*found, (low, extent, unit)]
-
-
 def _mask(e: Emitter, extent: Value, column: Value, columns: int) -> Value | None:
     """Of the last vector of a strip."""
     if columns % e.width:
         return e.mask(lane < columns % e.width for lane in range(e.width))
-    if _known(extent) is not None or columns > e.width:
+    if as_number(extent) is not None or columns > e.width:
         return None
     return e.compare("slt", e.lane_numbers(), e.splat(e.binary("sub", extent, column)))
-
-
-def _each(e: Emitter, low: Value, high: Value, step: int, inside: Callable[[Value], None]) -> None:
-    first, last = _known(low), _known(high)
-    if first is not None and last is not None and last - first == step:
-        inside(low)
-        return
-
-    def run(index: Value, carried: Sequence[Value]) -> Sequence[Value]:
-        inside(index)
-        return carried
-
-    e.loop(low, high, e.i64(step), [], run)
-
-
-def _divided(e: Emitter, a: Value, b: Value) -> Value:
-    known = _known(a)
-    return e.binary("udiv", a, b) if known is None else e.i64(known // int(b.text))
-
-
-def _rest(e: Emitter, a: Value, b: Value) -> Value:
-    known = _known(a)
-    return e.binary("urem", a, b) if known is None else e.i64(known % int(b.text))
-
-
-def _moved(e: Emitter, start: Value, offset: Value) -> Value:
-    if offset.text == "0":
-        return start
-    return e.define("ptr", f"getelementptr float, {start}, {offset}")
-
-
-def _times(e: Emitter, a: Value, b: Value) -> Value:
-    if "%" not in a.text + b.text:
-        return e.i64(int(a.text) * int(b.text))
-    if a.text == "1":
-        return b
-    return a if b.text == "1" else e.binary("mul", a, b)
-
-
-def _sum(e: Emitter, a: Value, b: Value) -> Value:
-    if "%" not in a.text + b.text:
-        return e.i64(int(a.text) + int(b.text))
-    if a.text == "0":
-        return b
-    return a if b.text == "0" else e.binary("add", a, b)

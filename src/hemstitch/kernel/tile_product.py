@@ -1,0 +1,87 @@
+"""A product of tiles, as printers find it: loops that do nothing else, which `blocked.py` makes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hemstitch.ir.dims import Dim, quotient
+from hemstitch.ir.graph import Op
+from hemstitch.ir.types import DType
+from hemstitch.kernel.index import Axis
+from hemstitch.kernel.nodes import Contract, Let, Load, Loop, Store
+
+
+@dataclass(frozen=True, slots=True)
+class TileProduct:
+    """What `Loop(rows, Loop(lanes, (contract, store)))` says: store[row, lane] is the sum over the
+    contract's axis of left[row, step] * right[step, lane], all f32. The lanes of `right`, or the
+    steps of both operands, lie side by side, and so do the lanes of the store. `strips`: of which
+    these are lanes, where `right` is packed; in the loop over rows is one over strips then.
+
+    `together`: 2 where the operands are bf16 and the body `(contract, contract, add, store)`: the
+    axis counts pairs of steps, and `contract`, `left` and `right` are those of each first one. The
+    second lies behind it in both operands."""
+
+    rows: Axis
+    strips: Axis | None
+    lanes: Axis
+    contract: Contract
+    left: Load
+    right: Load
+    store: Store
+    together: int = 1
+
+    @staticmethod
+    def of(loop: Loop) -> TileProduct | None:
+        match loop.body:
+            case (Loop(strips, (Loop() as inside,)),):
+                return _tile_product(loop.axis, strips, inside)
+            case (Loop() as inside,) if inside.axis.outer is not loop.axis:
+                return _tile_product(loop.axis, None, inside)
+            case _:
+                return None
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """Of its loops."""
+        found = (self.rows, self.strips, self.lanes, self.contract.axis)
+        return tuple(axis for axis in found if axis is not None)
+
+    @property
+    def strip(self) -> tuple[int, Dim] | None:
+        """Its columns, and how far it is from one strip to the next, in what lies together."""
+        columns = self.lanes.extent
+        if self.strips is None or not isinstance(columns, int):
+            return None
+        return columns, quotient(self.right.index.coefficient(self.strips), self.together)
+
+    @property
+    def columns(self) -> Dim:
+        limit = self.lanes.limit if self.strips is not None else None
+        return self.lanes.extent if limit is None else limit
+
+
+def _tile_product(rows: Axis, strips: Axis | None, loop: Loop) -> TileProduct | None:
+    match loop.body:
+        case (
+            Contract(body=(Load() as left, Load() as right)) as contract,
+            Store() as store,
+        ) if contract.source is DType.F32:
+            return TileProduct(rows, strips, loop.axis, contract, left, right, store)
+        case (
+            Contract(body=(Load() as left, Load() as right)) as contract,
+            Contract(body=(Load() as second_left, Load() as second_right)),
+            Let(op=Op.ADD),
+            Store() as store,
+        ) if (
+            contract.source is DType.BF16
+            and _follows(left, second_left)
+            and _follows(right, second_right)
+        ):
+            return TileProduct(rows, strips, loop.axis, contract, left, right, store, together=2)
+        case _:
+            return None
+
+
+def _follows(first: Load, second: Load) -> bool:
+    return first.buffer is second.buffer and first.index.shifted(1) == second.index
