@@ -94,3 +94,36 @@ def test_a_mistake_is_found(tamper, message):
     plan = example()
     with pytest.raises(InternalError, match=message):
         verify_plan(tamper(plan))
+
+
+# --- calls that replace an argument where it lies
+
+
+def cache_example():
+    """library: new = f(cache, x) in place of `cache`; library: y = g(new); kernel: exp(y) + new."""
+    builder = Builder()
+    cache, x = (builder.input(n, k, SHAPE, DType.F32, STRIDES) for k, n in enumerate("cx"))
+    type_ = TensorType(SHAPE, DType.F32)
+    result = ((type_, STRIDES),)
+    operands = (Operand(0), Operand(1))
+    call = LibraryCall("f", None, operands, (), (STRIDES, STRIDES), result, in_place=len)
+    (new,) = builder.library(call, [cache, x])
+    (y,) = builder.library(LibraryCall("g", None, (Operand(0),), (), (STRIDES,), result), [new])
+    total = builder.make(Op.ADD, builder.make(Op.EXP, y), new)
+    graph = Graph((cache, x), (Output(total, STRIDES), Output(new, STRIDES, mutates=cache)))
+    return make_plan(graph, generic_cpu(2, 8), Options())
+
+
+def test_what_is_in_place_is_read_behind_the_call():
+    plan = cache_example()
+    verify_plan(plan)
+    (result,) = plan.steps[0].results
+    assert result.is_argument and len(plan.steps) == 3
+    with pytest.raises(InternalError, match="is read before it is in place"):
+        verify_plan(steps(plan, 1, 0, 2))
+    old = plan.graph.inputs[0]
+    step = plan.steps[2]
+    reads = {old if t.is_argument else n: t for n, t in step.groups[0].reads.items()}
+    changed = replace(step, groups=(replace(step.groups[0], reads=reads),))
+    with pytest.raises(InternalError, match=r"is read after it was replaced|neither computed"):
+        verify_plan(replace(plan, steps=(*plan.steps[:2], changed)))

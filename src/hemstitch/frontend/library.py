@@ -21,6 +21,8 @@ from hemstitch.ir.graph import LibraryCall, Node, Op, Operand
 from hemstitch.ir.types import DType, TensorType
 from hemstitch.runtime.dtypes import from_torch
 
+aten = torch.ops.aten
+REPLACING = frozenset({aten.index_put, aten.index_copy, aten.masked_scatter, aten.scatter})
 Environment = Mapping[torch.fx.Node, Any]
 
 
@@ -92,6 +94,15 @@ def holds_operands(target: object) -> bool:
     return isinstance(target, HigherOrderOperator)
 
 
+def in_place_form(target: object) -> OpOverload | None:
+    """What replaces elements of its first argument where `target` gives a copy of it with these
+    elements replaced, as for the caches of keys and values that models generate with."""
+    if not isinstance(target, OpOverload) or target.overloadpacket not in REPLACING:
+        return None
+    twin = getattr(torch.ops.aten, f"{target.overloadpacket.__name__}_")
+    return getattr(twin, target._overloadname, None)
+
+
 def make_library(
     node: torch.fx.Node, environment: Environment, sizes: Sizes, device: torch.device
 ) -> tuple[Any, Node]:
@@ -123,6 +134,7 @@ def make_library(
         is_tuple=is_tuple,
         effects=call_has_effects(node),
         holds_operands=holds_operands(node.target),
+        in_place=in_place_form(target),
     )
     inputs = [environment[operand].node for operand in operands]
     values = tuple(

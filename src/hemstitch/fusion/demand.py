@@ -3,7 +3,8 @@ operands of library calls."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hemstitch.ir.dims import Dim, product
@@ -13,6 +14,7 @@ from hemstitch.ir.graph import (
     LibraryCall,
     Node,
     Op,
+    Operand,
     Output,
     result_strides,
     toposort,
@@ -46,10 +48,12 @@ class Demands:
     `operands`: for each library node, where each input is read.
     `outputs`: for each graph output, where the caller finds it.
     `views`: views that writes fill; library calls and outputs may read there, kernels do not.
+    `in_place`: results of library calls that these write over an argument of the graph.
     `obstacles`: reshapes that readers are known not to look through."""
 
     tensors: dict[Node, Tensor] = field(default_factory=dict)
     views: dict[Node, Tensor] = field(default_factory=dict)
+    in_place: set[Node] = field(default_factory=set)
     writes: list[Write] = field(default_factory=list)
     operands: dict[Node, tuple[Alias, ...]] = field(default_factory=dict)
     outputs: dict[int, Alias] = field(default_factory=dict)
@@ -101,6 +105,9 @@ def demands(graph: Graph, obstacles: frozenset[Node] = frozenset()) -> Demands:
     nodes = toposort(graph.roots)
     for node, strides in strides_in_memory(graph).items():
         found.tensors[node] = Tensor(node, strides)
+    for result, argument in _in_place(graph, nodes):
+        found.tensors[result] = found.tensors[argument]
+        found.in_place.add(result)
     for node in nodes:
         if node.op is Op.RESHAPE or node.op is Op.CONCAT:
             _materialise_obstacles(found, node, node in obstacles)
@@ -127,6 +134,30 @@ def strides_in_memory(graph: Graph) -> dict[Node, tuple[Dim, ...]]:
     return found | {node: result_strides(node) for node in results}
 
 
+def _in_place(graph: Graph, nodes: Sequence[Node]) -> Iterator[tuple[Node, Node]]:
+    """Results of library calls that replace an argument of the graph, and these: the call writes
+    where it reads, if it is the only one to read the old contents, and laid out alike."""
+    readers = Counter(source for node in nodes for source in node.inputs)
+    returned = {output.value for output in graph.outputs}
+    for output in graph.outputs:
+        result, argument = output.value, output.mutates
+        call = result.inputs[0].attr if result.op is Op.RESULT else None
+        if argument is None or argument in returned or not isinstance(call, LibraryCall):
+            continue
+        given, strides = call.arguments, call.operand_strides
+        is_alone = readers[argument] == given.count(Operand(0)) == 1 and given[0] == Operand(0)
+        own = argument.attr.strides if isinstance(argument.attr, InputAttr) else ()
+        laid_out = (result_strides(result), strides[0] if strides else None)
+        if (
+            call.in_place is not None
+            and is_alone
+            and result.inputs[0].inputs[0] is argument
+            and result.type == argument.type
+            and all(other is not None and agree(result.shape, own, other) for other in laid_out)
+        ):
+            yield result, argument
+
+
 def _demand_outputs(found: Demands, graph: Graph) -> None:
     """Results that are the caller's alone, and mutated inputs."""
     taken: set[Tensor] = set()
@@ -134,8 +165,9 @@ def _demand_outputs(found: Demands, graph: Graph) -> None:
     for number, output in enumerate(graph.outputs):
         if output.mutates is not None:
             tensor = found.tensors[output.mutates]
-            # Not in parts, as `write` would: one part may read what another replaces.
-            found.writes.append(Write(output.value, tensor, tensor.strides))
+            if found.tensors.get(output.value) is not tensor:
+                # Not in parts, as `write` would: one part may read what another replaces.
+                found.writes.append(Write(output.value, tensor, tensor.strides))
             found.outputs[number] = Alias(tensor, tensor.node.shape, tensor.strides, 0)
         elif not output.may_share:
             expanded = _expanded(found, output, changed)

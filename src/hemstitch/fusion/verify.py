@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 
 from hemstitch.errors import InternalError
 from hemstitch.fusion.plan import KernelStep, LibraryStep, Plan, Step
@@ -16,7 +16,9 @@ from hemstitch.stitch.group import INLINE, Group, Tensor, Write
 def verify_plan(plan: Plan) -> None:
     """Raises InternalError with the first thing that is wrong."""
     graph = plan.graph
-    state = _Memory()
+    calls = [step for step in plan.steps if isinstance(step, LibraryStep)]
+    in_place = {c.node: t for c in calls for t in c.results if t is not None and t.is_argument}
+    state = _Memory(in_place)
     for number, step in enumerate(plan.steps):
         state.step(step, f"step {number}")
     _check_writes(plan)
@@ -37,21 +39,28 @@ def _groups(step: Step) -> tuple[Group, ...]:
 
 
 class _Memory:
-    """What has been written so far. `replaced`: inputs whose old contents are gone."""
+    """What has been written so far. `replaced`: inputs whose old contents are gone. `in_place`:
+    library calls that replace them, and those `called`: old contents are read before, results
+    behind them."""
 
-    def __init__(self) -> None:
+    def __init__(self, in_place: Mapping[Node, Tensor]) -> None:
         self.filled: set[Tensor] = set()
         self.replaced: set[Tensor] = set()
+        self.in_place = in_place
+        self.called: set[Node] = set()
 
     def step(self, step: Step, where: str) -> None:
         if isinstance(step, LibraryStep):
             for operand in step.operands:
                 self._read(operand.tensor, where)
+            self._in_order(_below_views(step.node.inputs), where)
+            self.called.add(step.node)
             self.filled.update(tensor for tensor in step.results if tensor is not None)
             return
         groups = _groups(step)
         for group in groups:
             _check_group(group, where)
+            self._in_order(group.reads, where)
             for tensor in group.reads.values():
                 self._read(tensor, where)
                 others = (g for g in groups if g is not group)
@@ -75,9 +84,26 @@ class _Memory:
         is_old = tensor not in self.replaced
         _require(is_old, f"{where}: {_name(tensor.node)} is read after it was replaced")
 
+    def _in_order(self, nodes: Iterable[Node], where: str) -> None:
+        gone = {self.in_place[call].node for call in self.called & self.in_place.keys()}
+        for node in nodes:
+            is_new = node.op is Op.RESULT and node.inputs[0] in self.in_place
+            is_early = is_new and node.inputs[0] not in self.called
+            _require(not is_early, f"{where}: {_name(node)} is read before it is in place")
+            _require(node not in gone, f"{where}: {_name(node)} is read after it was replaced")
+
     def _write(self, tensors: Iterable[Tensor]) -> None:
         for tensor in tensors:
             (self.replaced if tensor.is_argument else self.filled).add(tensor)
+
+
+def _below_views(values: Iterable[Node]) -> Iterator[Node]:
+    work = list(values)
+    while work:
+        node = work.pop()
+        yield node
+        if is_view(node.op):
+            work.extend(node.inputs)
 
 
 def _check_group(group: Group, where: str) -> None:

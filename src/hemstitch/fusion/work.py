@@ -145,10 +145,13 @@ class Work:
     # --- what is read
 
     def _read_by(self, vertex: Vertex) -> dict[Node, None]:
-        """A library call reads its operands' memory, and what a write puts there only the write."""
+        """A library call reads its operands' memory, and what a write puts there only the write;
+        where another call has replaced what was there, it waits for that."""
         if isinstance(vertex, Node) and vertex.op is Op.LIBRARY:
-            found = (operand.tensor for operand in self.demands.operands[vertex])
-            return {t.node: None for t in found if self.tensors.get(t.node) is t}
+            operands = (operand.tensor for operand in self.demands.operands[vertex])
+            found = {t.node: None for t in operands if self.tensors.get(t.node) is t}
+            replaced = self.demands.in_place.intersection(self.sources(vertex.inputs))
+            return found | dict.fromkeys(sorted(replaced, key=lambda node: self.rank[node]))
         return self.sources(operands_of(vertex))
 
     def sources(self, start: Iterable[Node]) -> dict[Node, None]:

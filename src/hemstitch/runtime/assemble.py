@@ -258,6 +258,9 @@ class _Assembler:
         operands = [self._operand(step, operand) for operand in step.operands]
         arguments = [self._argument(argument, operands) for argument in call.arguments]
         arguments += [f"{key}={self._argument(v, operands)}" for key, v in call.keywords]
+        if any(tensor is not None and tensor.is_argument for tensor in step.results):
+            self.lines.append(f"{self._fix(call.in_place, 'f')}({', '.join(arguments)})")
+            return
         told = [t for t in step.results if t is not None and self._is_told(t)]
         if told:
             name = self._fix(OUT_FORMS[call.target], "f")
