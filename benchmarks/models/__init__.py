@@ -241,7 +241,30 @@ MORE_WORKLOADS: dict[str, Workload] = {
     "resnet-50": Workload(_resnet_50, _channels_last, _label),
 }
 
-# Answers to one user at a time; nobody trains so.
+_GENERATED = {"hidden": 1024, "heads": 16}  # weights of 210 MB, beyond any cache
+
+
+def _token(users: int) -> Callable[[Size], Batch]:
+    """The next one of each, behind those that are there."""
+
+    def inputs(size: Size) -> Batch:
+        batch, layers, heads, past, features = (
+            (users, 2, 2, 7, 8) if size == "tiny" else (users, 4, 8, 400, 64)
+        )
+        tokens = _tokens(batch, 1)
+        kept = torch.randn(layers, 2, batch, heads, past, features)
+        return {"input_ids": tokens, "past": kept, "labels": tokens.clone()}
+
+    return inputs
+
+
+# Answers to one user at a time, and a token more for one or some; nobody trains so.
 SINGLE_WORKLOADS: dict[str, Workload] = {
     "bert-line": Workload(_transformer(hf.bert, _TWO), _line, _every_token),
+    "llama-token": Workload(
+        _transformer(hf.llama_token, _TWO, _GENERATED), _token(1), _every_token
+    ),
+    "llama-tokens": Workload(
+        _transformer(hf.llama_token, _TWO, _GENERATED), _token(8), _every_token
+    ),
 }

@@ -93,6 +93,29 @@ def llama(hidden: int, heads: int, layers: int, dropout: float) -> nn.Module:
     return OneResult(transformers.LlamaForCausalLM(config), "logits", use_cache=False)
 
 
+class NextToken(nn.Module):
+    """A decoder that answers to one token more. `past`: what it keeps of those before, keys and
+    values, [layers, 2, batch, heads, tokens, features]."""
+
+    def __init__(self, decoder: OneResult) -> None:
+        super().__init__()
+        self.model = decoder.model
+
+    def forward(self, input_ids: Tensor, past: Tensor) -> Tensor:
+        cache = transformers.DynamicCache(config=self.model.config)
+        for number, layer in enumerate(cache.layers):
+            layer.keys, layer.values = past[number, 0], past[number, 1]
+            layer.is_initialized = True
+        logits: Tensor = self.model(input_ids, past_key_values=cache).logits
+        return logits
+
+
+def llama_token(hidden: int, heads: int, layers: int, dropout: float) -> nn.Module:
+    decoder = llama(hidden, heads, layers, dropout)
+    assert isinstance(decoder, OneResult)
+    return NextToken(decoder)
+
+
 def t5(hidden: int, heads: int, layers: int, dropout: float) -> nn.Module:
     config = _config(
         "T5",
