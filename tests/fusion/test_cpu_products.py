@@ -14,6 +14,7 @@ from hemstitch.fusion.planner import make_plan
 from hemstitch.kernel import blocked as panels_of_blocks
 from hemstitch.kernel import panels
 from hemstitch.kernel.blocked import blocked
+from hemstitch.kernel.cut import cut_rows
 from hemstitch.kernel.index import Axis
 from hemstitch.kernel.nodes import (
     Accumulate,
@@ -131,6 +132,18 @@ def test_a_left_operand_that_is_the_same_in_all_steps():
     given_ = torch.randn(40), torch.randn(64, 48)
     ((graph, _),) = plans_of(spread, given_, CPU)
     assert_close(execute(graph, given_, ALWAYS), interpret.run(graph, given_), 1e-5)
+
+
+def test_pieces_of_rows_have_memory_of_their_own():
+    """Rows of a concatenation are nests apart, with the same product in each."""
+
+    def joined(x, y, matrix):
+        return torch.tanh(torch.cat((x, y))) @ matrix
+
+    (step,) = steps_of(joined, zeros(64, 48), zeros(40, 48), zeros(48, 40), machine=ALWAYS)
+    pieces = cut_rows(step.stitched.kernel)
+    assert len(pieces.phases[-1].nests) == 2
+    verify(blocked(pieces, CPU.threads))
 
 
 def lstm(sequence, weight, recurrent):

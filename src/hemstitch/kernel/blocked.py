@@ -8,7 +8,7 @@ keeps from one part to another has a place there for each row of the block.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hemstitch.ir.dims import Dim, divides, product, quotient
@@ -97,13 +97,14 @@ def without_packing(
         return kernel, {}
     buffers, phases, panels = list(kernel.buffers), list[Phase](), dict[Buffer, Sequence[Nest]]()
     for phase in kernel.phases:
-        found = [
-            in_blocks(nest, threads, blocking) or Blocked(nest, (), {}) for nest in phase.nests
-        ]
-        phases.append(replace(phase, nests=tuple(block.nest for block in found)))
-        buffers += (buffer for block in found for buffer in block.buffers)
-        for block in found:
+        nests = list[Nest]()
+        for nest in phase.nests:
+            taken = {buffer.name for buffer in buffers}
+            block = in_blocks(nest, threads, blocking, taken) or Blocked(nest, (), {})
+            nests.append(block.nest)
+            buffers += block.buffers
             panels |= block.panels
+        phases.append(replace(phase, nests=tuple(nests)))
     changed = replace(kernel, phases=tuple(phases))
     touched = set(_task_buffers(statements(changed)))
     kept = (b for b in buffers if b.role is not Role.TASK or b in touched)
@@ -120,11 +121,14 @@ def packing(kernel: Kernel, panels: Panels) -> Kernel:
     return replace(kernel, phases=(Phase(nests), behind, *others))
 
 
-def in_blocks(nest: Nest, threads: int, blocking: Blocking = USUAL) -> Blocked | None:
-    """A nest with products over blocks of rows."""
+def in_blocks(
+    nest: Nest, threads: int, blocking: Blocking = USUAL, taken: Collection[str] = ()
+) -> Blocked | None:
+    """A nest with products over blocks of rows. `taken`: names that buffers have, as those of
+    another piece of the same nest."""
     if not any(isinstance(statement, Contract) for statement in walk(nest.body)):
         return None
-    blocks = _Blocks(nest, threads, blocking)
+    blocks = _Blocks(nest, threads, blocking, taken)
     try:
         return Blocked(blocks.nest(), blocks.buffers, blocks.shared)
     except _Unblockable:
@@ -196,8 +200,11 @@ class _Factors:
 class _Blocks:
     """One nest, its last row axis cut into `block` and `inner`."""
 
-    def __init__(self, nest: Nest, threads: int, blocking: Blocking) -> None:
+    def __init__(
+        self, nest: Nest, threads: int, blocking: Blocking, taken: Collection[str]
+    ) -> None:
         self.old = nest
+        self.taken = taken
         self.threads = threads
         self.blocking = blocking
         self.buffers: list[Buffer] = []
@@ -382,6 +389,8 @@ class _Blocks:
     def _new(
         self, name: str, size: Dim, why: str, dtype: DType = DType.F32, role: Role = Role.TASK
     ) -> Buffer:
+        while name in self.taken:
+            name += "_"
         self.buffers.append(Buffer(name, dtype, role, size, why))
         return self.buffers[-1]
 
