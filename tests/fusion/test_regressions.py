@@ -229,3 +229,12 @@ def test_halves_that_change_places_read_sums_of_other_blocks(rows, planner):
     found = torch.compile(function, backend="hemstitch", options=options)(*arguments)
     for ours, theirs in zip(found, function(*arguments)):
         torch.testing.assert_close(ours, theirs)
+
+
+def test_positions_that_are_in_memory_are_not_read_from_there_to_be_written():
+    """No loop looks through this reshape, so that what is below it gets memory."""
+    builder = Builder()
+    x = builder.input("x", 0, (4, 6), DType.F32, (6, 1))
+    places = builder.reshape(builder.iota((6, 4), 0), (4, 6))
+    graph = graph_of(builder, x, builder.make(Op.ADD, x, builder.cast(places, DType.F32)))
+    check(graph)

@@ -69,9 +69,11 @@ class Write:
 
     @property
     def sources(self) -> tuple[Node, ...]:
-        """What it reads. A view is not read from the very memory that this write fills."""
-        is_own = self.value is self.tensor.node and is_view(self.value.op)
-        return self.value.inputs if is_own and not self.tensor.is_copy else (self.value,)
+        """What it reads. A view, or what is made inline, is not read from the very memory that this
+        write fills."""
+        is_made = is_view(self.value.op) or self.value.op in INLINE
+        is_own = self.value is self.tensor.node and not self.tensor.is_copy
+        return self.value.inputs if is_own and is_made else (self.value,)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
