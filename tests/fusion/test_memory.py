@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import torch
 import torch.nn.functional as F
 
@@ -15,7 +16,7 @@ from hemstitch.fusion.memory import in_less_memory
 from hemstitch.fusion.trial import Trials
 from hemstitch.fusion.work import Work
 from hemstitch.ir.builder import NOTHING, Builder
-from hemstitch.ir.graph import Graph, LibraryCall, Op, Operand
+from hemstitch.ir.graph import Graph, LibraryCall, Op, Operand, Output
 from hemstitch.ir.types import DType
 from hemstitch.kernel.placement import Lifetime, place
 from hemstitch.options import Options
@@ -69,11 +70,34 @@ def test_an_order_is_legal_and_has_every_launch_once():
         assert all(when[first] <= place_ for first in cluster.before - {cluster})
 
 
-def called(build, value):
+def called(build, *values):
     """A library call that keeps kernels apart."""
-    call = LibraryCall("f", None, (Operand(0),), (), ((64, 1),), ((value.type, (64, 1)),))
-    (result,) = build.library(call, [build.make(Op.EXP, value)])
+    strides = tuple((value.shape[-1], 1) for value in values)
+    operands = tuple(map(Operand, range(len(values))))
+    call = LibraryCall("f", None, operands, (), strides, ((values[0].type, strides[0]),))
+    (result,) = build.library(call, [build.make(Op.EXP, value) for value in values])
     return result
+
+
+def chain(size):
+    """Each call reads what the one before it gave, and the exponential of an argument."""
+    build = Builder()
+    values = [build.input(f"x{k}", k, (size, 64), DType.F32, (64, 1)) for k in range(7)]
+    result = values[0]
+    for value in values[1:]:
+        result = called(build, result, value)
+    return Graph(tuple(values), (Output(result, (64, 1)),))
+
+
+@pytest.mark.parametrize(("size", "is_packed"), [(64, True), (1 << 15, False)])
+def test_what_is_large_is_made_when_it_is_read(size, is_packed):
+    """What is small is made in one launch, long before."""
+    clustering = clustered(chain(size))
+    order = in_less_memory(clustering, launches(clustering, pack=True))
+    kernels = [launch for launch in order if not launch[0].is_library]
+    assert (len(kernels[0]) == 7) is is_packed
+    if not is_packed:
+        assert [launch[0].is_library for launch in order] == [False, False, True] * 6
 
 
 def printed(build, value):

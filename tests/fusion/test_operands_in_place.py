@@ -15,7 +15,7 @@ from hemstitch.fusion.plan import KernelStep
 from hemstitch.fusion.planner import make_plan
 from hemstitch.kernel.blocked import IN_PLACE, blocked
 from hemstitch.kernel.interpret import _shares
-from hemstitch.kernel.nodes import Contract, Load, Role, statements
+from hemstitch.kernel.nodes import Contract, Load, Role, Store, statements
 from hemstitch.kernel.verify import verify
 from hemstitch.options import Options
 from hemstitch.stitch.machine import generic_cpu
@@ -68,6 +68,36 @@ def test_neither_operand_of_a_gradient_of_weights_is_copied(sizes):
     kernel = kernel_of(gradient_of_weights, zeros(steps, rows), zeros(steps, columns))
     assert len(kernel.phases) == 1
     assert not copies(kernel)
+
+
+def gradient_of_differences(grad, other, x):
+    return (grad - other).t() @ x
+
+
+@pytest.mark.parametrize("sizes", [(5000, 96, 64), (1000, 349, 640), (600, 64, 1000)], ids=str)
+def test_what_is_made_of_columns_is_filled_in_by_columns(sizes):
+    """And then read like an operand that lies so: the right one is not packed."""
+    steps, rows, columns = sizes
+    given = zeros(steps, rows), zeros(steps, rows), zeros(steps, columns)
+    kernel = kernel_of(gradient_of_differences, *given)
+    assert len(kernel.phases) == 1
+    assert not copies(kernel)
+    (fill,) = (b for b in kernel.buffers if b.why == "a tile of columns")
+    loads = [s for s in statements(kernel) if isinstance(s, Load) and s.buffer is fill]
+    stores = [s for s in statements(kernel) if isinstance(s, Store) and s.buffer is fill]
+    assert len(loads) == len(stores) == 1
+    (product,) = (s for s in statements(kernel) if isinstance(s, Contract))
+    assert loads[0].index.coefficient(product.axis) > 1
+
+
+@pytest.mark.usefixtures("kernels_multiply")
+@pytest.mark.parametrize("sizes", [(5000, 96, 64), (1000, 349, 37), (7, 3, 20)], ids=str)
+def test_gradients_of_differences_are_right(sizes):
+    steps, rows, columns = sizes
+    given = [torch.randn(steps, n) for n in (rows, rows, columns)]
+    exact = gradient_of_differences(*(x.double() for x in given))
+    mine = apart(compiled(gradient_of_differences)(*given), exact)
+    assert mine < 2 * apart(gradient_of_differences(*given), exact)
 
 
 def test_of_half_precision_both_are_packed_in_pairs():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -23,8 +25,12 @@ OPTIONS = {"strict": True, "check": True}
 @given(
     *(st.integers(1, 7), st.integers(1, 7), st.integers(0, 2), st.integers(0, 2)),
     *(st.integers(1, 3), st.integers(1, 3), st.integers(2, 3), st.booleans()),
+    st.tuples(st.integers(1, 2), st.integers(1, 2)),
 )
-def test_any_image(height, width, above, left, count, features, channels, has_bias):
+def test_any_image(height, width, above, left, count, features, channels, has_bias, strides):
+    above, left = (
+        1 if stride == 2 else pad for stride, pad in zip(strides, (above, left), strict=True)
+    )
     if height + 2 * above < 3 or width + 2 * left < 3:
         return
     with pytest.MonkeyPatch.context() as patch:
@@ -34,16 +40,16 @@ def test_any_image(height, width, above, left, count, features, channels, has_bi
         weight = torch.randn(features, channels, 3, 3, dtype=torch.float64)
         bias = torch.randn(features, dtype=torch.float64)
         padding, some = (above, left), (bias,) * has_bias
-        exact = F.conv2d(x, weight, *some, padding=padding)
+        exact = F.conv2d(x, weight, *some, stride=strides, padding=padding)
         operands = Operand(0), Operand(1), Operand(2) if has_bias else None
-        rest = (1, 1), padding, (1, 1), False, (0, 0), 1
+        rest = strides, padding, (1, 1), False, (0, 0), 1
         tensors = [x, weight, *some]
         (output,) = written_out(
             winograd_of, aten.convolution.default, tensors, (*operands, *rest), [exact]
         )
         assert_close([output], [exact], 1e-12)
         gradient = torch.randn_like(exact)
-        how = [1, 1], [*padding], [1, 1], False, [0, 0], 1, [True] * 3
+        how = [*strides], [*padding], [1, 1], False, [0, 0], 1, [True] * 3
         exact = aten.convolution_backward.default(gradient, x, weight, [features], *how)
         arguments = (*map(Operand, range(3)), (features,), *rest, (True, True, True))
         tensors = [gradient, x, weight]
@@ -53,9 +59,9 @@ def test_any_image(height, width, above, left, count, features, channels, has_bi
         assert_close(found, exact, 1e-12)
 
 
-def layers(x, first, bias, second):
+def layers(x, first, bias, second, *, stride):
     """Two layers over images, and what stands between and behind."""
-    hidden = F.relu(F.conv2d(x, first, bias, padding=1))
+    hidden = F.relu(F.conv2d(x, first, bias, stride=stride, padding=1))
     return F.relu(F.conv2d(hidden, second, padding=(1, 0)) + 1)
 
 
@@ -68,10 +74,11 @@ def images(count=3, channels=32, features=48, height=13, width=16):
 
 
 @pytest.mark.usefixtures("kernels_multiply")
-def test_forward_and_backward_in_kernels():
-    arguments = images()
-    assert_trains_as_eager(layers, arguments)
-    assert not explain(layers, *arguments, backward=True).library_calls
+@pytest.mark.parametrize("stride", [1, 2, (2, 1)])
+def test_forward_and_backward_in_kernels(stride):
+    function, arguments = partial(layers, stride=stride), images(height=19, width=24)
+    assert_trains_as_eager(function, arguments)
+    assert not explain(function, *arguments, backward=True).library_calls
 
 
 @pytest.mark.usefixtures("kernels_multiply")
@@ -122,7 +129,8 @@ def test_results_lie_as_others_read_them():
     [
         ("few channels", lambda x, w: F.conv2d(x[:, :16], w[:, :16], padding=1), (2, 48, 16, 16)),
         ("few tiles", lambda x, w: F.conv2d(x, w, padding=1), (2, 48, 6, 6)),
-        ("a stride", lambda x, w: F.conv2d(x, w, stride=2), (2, 48, 33, 33)),
+        ("a stride without zeros", lambda x, w: F.conv2d(x, w, stride=2), (2, 48, 33, 33)),
+        ("a long stride", lambda x, w: F.conv2d(x, w, stride=3, padding=1), (2, 48, 33, 33)),
         ("apart", lambda x, w: F.conv2d(x, w, dilation=2), (2, 48, 20, 20)),
         ("wide padding", lambda x, w: F.conv2d(x, w, padding=3), (2, 48, 16, 16)),
         ("half types", lambda x, w: F.conv2d(x.half(), w.half()), (2, 48, 18, 18)),

@@ -122,7 +122,8 @@ class Clustering:
         return None
 
     def _products(self, first: Cluster, second: Cluster) -> Refusal | None:
-        if self._count(first) + self._count(second) > MOST_PRODUCTS:
+        counts = self._count(first), self._count(second)
+        if all(counts) and sum(counts) > MOST_PRODUCTS:  # one call alone may have more
             return Refusal("size", f"more than {MOST_PRODUCTS} products of matrices")
         return None
 

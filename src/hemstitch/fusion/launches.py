@@ -12,7 +12,7 @@ from hemstitch.fusion.order import Cluster
 from hemstitch.ir.dims import evaluate
 from hemstitch.ir.graph import Node, Op
 
-LONG = 50.0  # launches in whose time a product is worth one of its own
+LONG = 50.0  # launches, in whose time a product, or writing memory, is worth one of its own
 
 
 def launches(clustering: Clustering, pack: bool) -> list[list[Cluster]]:
@@ -47,8 +47,9 @@ def seconds(clustering: Clustering, pack: bool) -> float:
 def _is_short(clustering: Clustering, cluster: Cluster) -> bool:
     """A kernel, and not one that multiplies for so long on a processor that a launch is nothing to
     it. Gradients of weights wait for nobody: in one launch they would hold what each of them reads
-    until the last can begin, which is all that a backward pass computes."""
-    if not _is_kernel(clustering, cluster):
+    until the last can begin, which is all that a backward pass computes. Nor one that leaves so
+    much to others: in one launch with what is ready it would be there long before it is read."""
+    if not _is_kernel(clustering, cluster) or _leaves_much(clustering, cluster):
         return False
     machine, hints = clustering.trials.machine, clustering.work.hints
     products = [v for v in cluster.vertices if isinstance(v, Node) and v.op is Op.DOT]
@@ -60,6 +61,14 @@ def _is_short(clustering: Clustering, cluster: Cluster) -> bool:
         work = evaluate(product.type.size * product.inputs[0].shape[-1], hints)
         seconds += 2 * work / (units.operations_per_second * units.share)
     return seconds < LONG * machine.launch_seconds
+
+
+def _leaves_much(clustering: Clustering, cluster: Cluster) -> bool:
+    work, machine = clustering.work, clustering.trials.machine
+    tensors = {write.tensor for write in clustering.group_of(cluster).writes}
+    between = (t.node for t in tensors if not (t.is_result or t.is_argument))
+    left = sum(map(work.bytes, between))
+    return left > LONG * machine.launch_seconds * machine.memory_bytes_per_second
 
 
 def _is_kernel(clustering: Clustering, cluster: Cluster) -> bool:

@@ -2,13 +2,14 @@
 another; what is launched together stays together.
 
 What only results wait for, as for gradients of weights, stands at the end of the program, since
-results are what programs are followed from. Until then all that it reads would be kept.
+results are what programs are followed from. Until then all that it reads would be kept. What waits
+for nothing, as sums of arguments do, stands at its beginning, and would be there until it is read.
 """
 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from hemstitch.fusion.cluster import Clustering
@@ -19,10 +20,13 @@ Launch = list[Cluster]
 
 
 def in_less_memory(clustering: Clustering, launches: Sequence[Launch]) -> list[Launch]:
-    """The order whose intermediates take less at their most: the given one, or one in which a
-    launch that frees as much as it needs runs as soon as it can."""
-    flow = _flow(clustering, launches)
-    order = min((range(len(launches)), _freeing_first(flow)), key=flow.most_alive)
+    """The order whose intermediates take least at their most: the given one, one in which a launch
+    that frees as much as it needs runs as soon as it can, or, of either, one in which others run as
+    late as they can."""
+    flow, given = _flow(clustering, launches), range(len(launches))
+    early = _early(flow, given)
+    orders = given, early, _late(flow, given), _late(flow, early)
+    order = min(orders, key=flow.most_alive)
     return [launches[number] for number in order]
 
 
@@ -80,23 +84,53 @@ def _flow(clustering: Clustering, launches: Sequence[Launch]) -> _Flow:
     return flow
 
 
-def _freeing_first(flow: _Flow) -> list[int]:
-    """Of what is ready the first that frees as much as it needs, else the first."""
-    after: list[list[int]] = [[] for _ in flow.before]
+def _early(flow: _Flow, order: Sequence[int]) -> list[int]:
+    left = dict(flow.readers)
+    return _listed(
+        *(order, flow.before),
+        lambda number: flow.needs(number) <= flow.frees(number, left),
+        lambda number: flow.run(number, left),
+    )
+
+
+def _late(flow: _Flow, order: Sequence[int]) -> list[int]:
+    """From the last launch on: what one reads has to be there before, what it makes has not."""
+    after: list[set[int]] = [set() for _ in flow.before]
     for number, earlier in enumerate(flow.before):
         for first in earlier:
+            after[first].add(number)
+    there: set[Node] = set()
+
+    def is_free(number: int) -> bool:
+        more = sum(flow.bytes[value] for value in flow.reads[number] if value not in there)
+        return more <= flow.needs(number)
+
+    run = _listed(order[::-1], after, is_free, lambda number: there.update(flow.reads[number]))
+    return run[::-1]
+
+
+def _listed(
+    order: Sequence[int],
+    before: Sequence[Collection[int]],
+    is_free: Callable[[int], bool],
+    run: Callable[[int], None],
+) -> list[int]:
+    """Of what is ready the first in `order` that `is_free`, else the first."""
+    after: list[list[int]] = [[] for _ in before]
+    for number, earlier in enumerate(before):
+        for first in earlier:
             after[first].append(number)
-    waiting = [len(earlier) for earlier in flow.before]
-    left, order = dict(flow.readers), []
-    ready = [number for number, count in enumerate(waiting) if not count]
+    place = {number: place for place, number in enumerate(order)}
+    waiting = [len(earlier) for earlier in before]
+    ready = [number for number in order if not waiting[number]]
+    found: list[int] = []
     while ready:
-        free = (n for n in ready if flow.needs(n) <= flow.frees(n, left))
-        number = next(free, ready[0])
+        number = next(filter(is_free, ready), ready[0])
         ready.remove(number)
-        order.append(number)
-        flow.run(number, left)
+        found.append(number)
+        run(number)
         for later in after[number]:
             waiting[later] -= 1
             if not waiting[later]:
-                insort(ready, later)
-    return order
+                insort(ready, later, key=place.__getitem__)
+    return found

@@ -1,7 +1,7 @@
 """Convolutions of images with windows of 3 x 3, as Winograd multiplies them (Lavin and Gray, "Fast
 algorithms for convolutional neural networks", section 4.1): tiles of 2 x 2 results take 16
-multiplications instead of 36. Takes a library call with its operands, gives what each of its
-results is.
+multiplications instead of 36, and 25 where the stride is two. Takes a library call with its
+operands, gives what each of its results is.
 
 Each of 16 sums of the 4 x 4 elements that a tile reads is a matrix, of tiles by channels, and so is
 each of 16 sums of a window; the 16 products of the ones with the others add up to the tile. All
@@ -14,11 +14,19 @@ Rounding errors are as large as the library's. But what is infinite spreads as N
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TypeVar
 
+from hemstitch.fusion.bilinear import (
+    BACKWARD,
+    FORWARD,
+    WINDOW,
+    Bilinear,
+    Matrix,
+    combined,
+    transposed,
+)
 from hemstitch.fusion.convolutions import (
     ALL,
     CHANNELS_FIRST,
@@ -34,11 +42,10 @@ from hemstitch.ir.graph import LibraryCall, Node, Op, Range
 from hemstitch.ir.types import DType
 
 TYPES = (DType.F32, DType.F64)  # half types would round the sums
-WINDOW = 3
 LEAST_CHANNELS = 32  # with fewer the sums take longer than the multiplications that they save
 LEAST_TILES = 64  # with fewer those of the windows do
 Grid = Sequence[Sequence[Node]]
-Item = TypeVar("Item")
+Ways = tuple[Bilinear, Bilinear]  # down and to the right
 
 
 def opened_convolution(
@@ -54,16 +61,22 @@ def winograd_of(builder: Builder, call: LibraryCall, inputs: Sequence[Node]) -> 
         return None
     given, operands = found
     x, weight = operands["x"], operands["weight"]
-    padding = given["padding"]
+    strides, padding = given["stride"], given["padding"]
     is_window = x.type.rank == 4 and weight.shape[2:] == (WINDOW, WINDOW)
-    is_usual = (given["stride"], given["dilation"]) == ((1, 1), (1, 1))
-    if not is_window or not is_usual or x.type.dtype not in TYPES:
+    if not is_window or given["dilation"] != (1, 1) or x.type.dtype not in TYPES:
         return None
-    assert isinstance(padding, tuple)
-    made = Winograd(builder, x, weight, operands.get("bias"), operands.get("gradient"), padding)
+    assert isinstance(strides, tuple) and isinstance(padding, tuple)
+    if not all(map(_is_padded, strides, padding)):
+        return None
+    bias, gradient = operands.get("bias"), operands.get("gradient")
+    made = Winograd(builder, x, weight, bias, gradient, strides, padding)
     is_narrow = min(map(known, weight.shape[:2])) < LEAST_CHANNELS
-    is_padded = all(0 <= size < WINDOW for size in padding)
-    return made if is_padded and not is_narrow and made.tiles >= LEAST_TILES else None
+    return made if not is_narrow and made.tiles >= LEAST_TILES else None
+
+
+def _is_padded(stride: int, padding: int) -> bool:
+    """As may be for such a stride."""
+    return 0 <= padding < WINDOW if stride == 1 else (stride, padding) == (2, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,84 +89,114 @@ class Winograd:
     weight: Node
     bias: Node | None
     gradient: Node | None
+    strides: tuple[int, int]
     padding: tuple[int, int]
 
     @property
     def size(self) -> tuple[int, int]:
         height, width = (
-            known(size) + 2 * pad - WINDOW + 1 for size, pad in zip(self.x.shape[2:], self.padding)
+            (known(size) + 2 * pad - WINDOW) // stride + 1
+            for size, pad, stride in zip(self.x.shape[2:], self.padding, self.strides)
         )
         return height, width
 
     @property
     def tiles(self) -> int:
         """Of the results."""
-        count, (down, right) = known(self.x.shape[0]), map(_halved, self.size)
-        return count * down * right
+        return known(self.x.shape[0]) * prod(_tiles(self._forward, self.size))
 
     @property
     def fewer(self) -> int:
         """Multiplications than the library does, for each result but that of the bias."""
         features, channels = map(known, self.weight.shape[:2])
-        height, width = self.size
-        one_by_one = WINDOW * WINDOW * known(self.x.shape[0]) * height * width
-        return (one_by_one - 16 * self.tiles) * features * channels
+        one_by_one = WINDOW * WINDOW * known(self.x.shape[0]) * prod(self.size)
+        return (one_by_one - self._products * self.tiles) * features * channels
 
     @property
     def spared_bytes(self) -> Dim:
         """Less than nothing: what the library does not make, all matrices of sums, written and
         read. Planning takes off again what stays in a kernel."""
         features, channels = map(known, self.weight.shape[:2])
-        sums = 16 * (self.tiles * (features + channels) + features * channels)
+        sums = self._products * (self.tiles * (features + channels) + features * channels)
         return -2 * sums * self.x.type.dtype.bytes
+
+    @property
+    def _forward(self) -> Ways:
+        down, right = self.strides
+        return FORWARD[down], FORWARD[right]
+
+    @property
+    def _products(self) -> int:
+        return prod(way.products for way in self._forward)
 
     def result(self, number: int) -> tuple[Node, list[Sum]]:
         """The value of the call's result with this number, and the products in it."""
         if self.gradient is None:
-            sums = self._tiled(self.x, self.padding, self.size)
-            found, products = self._added(sums, self._windows(), self.size, self.bias)
+            found, products = self._output()
         elif number == 0:
-            # The windows that an element was in read it in the opposite order.
-            around = WINDOW - 1 - self.padding[0], WINDOW - 1 - self.padding[1]
-            height, width = map(known, self.x.shape[2:])
-            sums = self._tiled(self.gradient, around, (height, width))
-            rows = map(_turned, _turned(self._windows()))
-            turned = [list(map(self._transposed, row)) for row in rows]
-            found, products = self._added(sums, turned, (height, width))
+            found, products = self._of_x(self.gradient)
         elif number == 1:
             return self._of_weight(self.gradient)
         else:
             return self.builder.reduce(Op.SUM, self.gradient, (0, 2, 3)), []
         return self.builder.permute(found, CHANNELS_FIRST), products
 
-    def _windows(self) -> list[list[Node]]:
-        """[channels, features] each."""
+    def _output(self) -> tuple[Node, list[Sum]]:
+        ways, size = self._forward, self.size
+        sums = self._tiled(ways, self.x, self.padding, size)
+        windows = [list(map(self._transposed, row)) for row in self._windows(ways, 1)]
+        return self._added(ways, sums, windows, size, self.bias)
+
+    def _of_x(self, gradient: Node) -> tuple[Node, list[Sum]]:
+        """The windows that an element was in read it in the opposite order."""
+        (down, right), (above, left) = self.strides, self.padding
+        ways = BACKWARD[down], BACKWARD[right]
+        around = _before(down, above), _before(right, left)
+        height, width = map(known, self.x.shape[2:])
+        sums = self._tiled(ways, gradient, around, (height, width))
+        return self._added(ways, sums, self._windows(ways, -1), (height, width))
+
+    def _windows(self, ways: Ways, order: int) -> Grid:
+        """[features, channels] each, of the window in this order of rows and columns."""
         shape = self.weight.shape[:2]
         cells = [
             [
                 self.builder.slice(self.weight, (ALL, ALL, Range(i), Range(j)), (*shape, 1, 1))
-                for j in range(WINDOW)
+                for j in range(WINDOW)[::order]
             ]
-            for i in range(WINDOW)
+            for i in range(WINDOW)[::order]
         ]
         flat = [[self.builder.reshape(cell, shape) for cell in row] for row in cells]
-        return [list(map(self._transposed, row)) for row in _both_ways(self._window, flat)]
+        return self._both_ways([way.window for way in ways], flat)
 
-    def _tiled(self, image: Node, padding: tuple[int, int], size: tuple[int, int]) -> Grid:
+    def _tiled(
+        self, ways: Ways, image: Node, padding: tuple[int, int], size: tuple[int, int]
+    ) -> Grid:
         """Sums of what each tile of `size` reads, [tiles, channels] each."""
-        count, channels = image.shape[:2]
-        down, right = map(_halved, size)
-        room = count, 2 * down + 2, 2 * right + 2, channels
-        zero = self.builder.constant(0, image.type.dtype)
-        around = self.builder.pad(self._laid(image), (0, *padding, 0), room, zero)
+        tiles = _tiles(ways, size)
+        down, right = (way.room(count) for way, count in zip(ways, tiles))
+        around = self._with_zeros(image, padding, (down, right))
+        below, beside = ways
         cells = [
-            [self._every_second(around, i, j, down, right) for j in range(4)] for i in range(4)
+            [
+                self._every(around, (Range(i, below.apart), Range(j, beside.apart)), tiles)
+                for j in range(beside.reads)
+            ]
+            for i in range(below.reads)
         ]
-        return _both_ways(self._tile, cells)
+        return self._both_ways([way.tile for way in ways], cells)
+
+    def _with_zeros(self, image: Node, before: tuple[int, int], size: tuple[int, int]) -> Node:
+        """[count, *size, channels]: so many `before`, and what there is room for."""
+        builder, (count, channels, *sizes) = self.builder, image.shape
+        inside = [min(known(n), room - pad) for n, room, pad in zip(sizes, size, before)]
+        seen = builder.slice(self._laid(image), (ALL,) * 4, (count, *inside, channels))
+        zero = builder.constant(0, image.type.dtype)
+        return builder.pad(seen, (0, *before, 0), (count, *size, channels), zero)
 
     def stored(self, number: int, value: Node) -> list[Node]:
-        """Reshapes of what had better be in memory: 16 sums read each element of an image, and who
-        reads the result, `value`, would look for the tile that an element is in."""
+        """Reshapes of what had better be in memory: many sums read each element of an image, and
+        who reads the result, `value`, would look for the tile that an element is in."""
         if self.gradient is None:
             images = [self.x]
         else:
@@ -173,31 +216,36 @@ class Winograd:
         count, channels, height, width = image.shape
         return self.builder.reshape(self._flat(image), (count, height, width, channels))
 
-    def _every_second(self, image: Node, i: int, j: int, down: int, right: int) -> Node:
-        """[tiles, channels]"""
+    def _every(self, image: Node, ranges: tuple[Range, Range], tiles: tuple[int, int]) -> Node:
+        """[tiles, channels]: an element of each."""
         count, _, _, channels = image.shape
-        ranges = ALL, Range(i, 2), Range(j, 2), ALL
-        part = self.builder.slice(image, ranges, (count, down, right, channels))
-        return self.builder.reshape(part, (known(count) * down * right, channels))
+        part = self.builder.slice(image, (ALL, *ranges, ALL), (count, *tiles, channels))
+        return self.builder.reshape(part, (known(count) * prod(tiles), channels))
 
     def _added(
-        self, sums: Grid, windows: Grid, size: tuple[int, int], bias: Node | None = None
+        self,
+        ways: Ways,
+        sums: Grid,
+        windows: Grid,
+        size: tuple[int, int],
+        bias: Node | None = None,
     ) -> tuple[Node, list[Sum]]:
         """[count, height, width, features], and the products in it."""
-        builder, (down, right) = self.builder, map(_halved, size)
+        builder, (down, right) = self.builder, _tiles(ways, size)
         products = [
             [builder.dot(tile, window) for tile, window in zip(*rows)]
             for rows in zip(sums, windows)
         ]
         count, features = self.x.shape[0], products[0][0].shape[1]
         parts = []
-        for row in _both_ways(self._results, products):
+        for row in self._both_ways([way.results for way in ways], products):
             if bias is not None:
-                row = [self._add(cell, builder.broadcast(bias, cell.shape)) for cell in row]
+                row = [self._biased(cell, bias) for cell in row]
             apart = [builder.reshape(cell, (count, down, right, 1, features)) for cell in row]
             beside = builder.concat(apart, 3)
-            parts.append(builder.reshape(beside, (count, down, 1, 2 * right, features)))
-        whole = builder.reshape(builder.concat(parts, 2), (count, 2 * down, 2 * right, features))
+            parts.append(builder.reshape(beside, (count, down, 1, right * len(row), features)))
+        height, width = down * len(parts), known(parts[0].shape[3])
+        whole = builder.reshape(builder.concat(parts, 2), (count, height, width, features))
         found = builder.slice(whole, (ALL,) * 4, (count, *size, features))
         rows = builder.reshape(found, (known(count) * prod(size), features))
         return builder.reshape(rows, found.shape), [
@@ -205,69 +253,45 @@ class Winograd:
         ]
 
     def _of_weight(self, gradient: Node) -> tuple[Node, list[Sum]]:
-        builder, (down, right) = self.builder, map(_halved, self.size)
-        count, features = gradient.shape[:2]
-        zero = builder.constant(0, gradient.type.dtype)
-        even = builder.pad(
-            self._laid(gradient), (0,) * 4, (count, 2 * down, 2 * right, features), zero
-        )
-        cells = [[self._every_second(even, i, j, down, right) for j in range(2)] for i in range(2)]
-        spread = _both_ways(self._spread, cells)
-        sums = self._tiled(self.x, self.padding, self.size)
+        builder, ways = self.builder, self._forward
+        tiles, (down, right) = _tiles(ways, self.size), (len(way.results) for way in ways)
+        even = self._with_zeros(gradient, (0, 0), (down * tiles[0], right * tiles[1]))
+        cells = [
+            [self._every(even, (Range(i, down), Range(j, right)), tiles) for j in range(right)]
+            for i in range(down)
+        ]
+        spread = self._both_ways([transposed(way.results) for way in ways], cells)
+        sums = self._tiled(ways, self.x, self.padding, self.size)
         products = [
             [builder.dot(self._transposed(g), tile) for g, tile in zip(*rows)]
             for rows in zip(spread, sums)
         ]
         shape = self.weight.shape
         rows = []
-        for row in _both_ways(self._gathered, products):
+        for row in self._both_ways([transposed(way.window) for way in ways], products):
             apart = [builder.reshape(cell, (*shape[:2], 1, 1)) for cell in row]
             rows.append(builder.concat(apart, 3))
         return builder.concat(rows, 2), [Sum((p,), p) for row in products for p in row]
 
-    def _tile(self, a: Node, b: Node, c: Node, d: Node) -> list[Node]:
-        return [self._sub(a, c), self._add(b, c), self._sub(c, b), self._sub(b, d)]
-
-    def _results(self, a: Node, b: Node, c: Node, d: Node) -> list[Node]:
-        return [self._add(self._add(b, c), a), self._sub(self._sub(b, c), d)]
-
-    def _window(self, a: Node, b: Node, c: Node) -> list[Node]:
-        ends, middle = self._half(self._add(a, c)), self._half(b)
-        return [a, self._add(ends, middle), self._sub(ends, middle), c]
-
-    def _spread(self, a: Node, b: Node) -> list[Node]:
-        """`_results` backwards, as the two below."""
-        return [a, self._add(a, b), self._sub(a, b), self.builder.make(Op.NEG, b)]
-
-    def _gathered(self, a: Node, b: Node, c: Node, d: Node) -> list[Node]:
-        """`_window` backwards."""
-        both = self._half(self._add(b, c))
-        return [self._add(a, both), self._half(self._sub(b, c)), self._add(both, d)]
+    def _both_ways(self, matrices: Sequence[Matrix], grid: Grid) -> list[list[Node]]:
+        """Sums of the cells of each column, and then of each row of these."""
+        down, right = matrices
+        columns = [combined(self.builder, down, column) for column in zip(*grid)]
+        return [combined(self.builder, right, row) for row in zip(*columns)]
 
     def _transposed(self, matrix: Node) -> Node:
         return self.builder.permute(matrix, (1, 0))
 
-    def _add(self, a: Node, b: Node) -> Node:
-        return self.builder.make(Op.ADD, a, b)
-
-    def _sub(self, a: Node, b: Node) -> Node:
-        return self.builder.make(Op.SUB, a, b)
-
-    def _half(self, a: Node) -> Node:
-        return self.builder.make(Op.MUL, a, self.builder.constant(0.5, a.type.dtype, a.shape))
+    def _biased(self, cell: Node, bias: Node) -> Node:
+        return self.builder.make(Op.ADD, cell, self.builder.broadcast(bias, cell.shape))
 
 
-def _halved(size: int) -> int:
-    return -(-size // 2)
+def _tiles(ways: Ways, size: tuple[int, int]) -> tuple[int, int]:
+    down, right = (way.tiles(results) for way, results in zip(ways, size))
+    return down, right
 
 
-def _turned(sums: Sequence[Item]) -> list[Item]:
-    """Of a window in the opposite order: those between the ends are the same."""
-    first, *between, last = sums
-    return [last, *between, first]
-
-
-def _both_ways(sums: Callable[..., list[Node]], grid: Grid) -> list[list[Node]]:
-    """Of the cells of each column, and then of each row of these."""
-    columns = [sums(*column) for column in zip(*grid)]
-    return [sums(*row) for row in zip(*columns)]
+def _before(stride: int, padding: int) -> int:
+    """Zeros before a gradient: of the windows that the first element is in, those that begin before
+    the first one, as far as a tile reads them."""
+    return WINDOW - 1 - padding if stride == 1 else 0

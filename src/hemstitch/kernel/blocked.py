@@ -141,12 +141,15 @@ class _Unblockable(Exception):
 
 @dataclass(slots=True)
 class _Part:
-    """Statements that run row by row, `fills` that need nothing of them, and the products behind
-    both."""
+    """Statements that run row by row, and behind them `loops` over the rows of a block: products,
+    before some of which their left operand is filled in, of which the statements know nothing."""
 
     statements: list[Stmt] = field(default_factory=list)
-    fills: list[Loop] = field(default_factory=list)
-    products: list[Loop] = field(default_factory=list)
+    loops: list[Loop] = field(default_factory=list)
+
+    @property
+    def products(self) -> Iterator[TileProduct]:
+        return (tile for tile in map(TileProduct.of, self.loops) if tile is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,8 +235,8 @@ class _Blocks:
             panels=tuple(self.panels),
         )
 
-    def _products(self) -> Iterator[Loop]:
-        return (loop for part in self.parts for loop in part.products)
+    def _products(self) -> Iterator[TileProduct]:
+        return (tile for part in self.parts for tile in part.products)
 
     # --- parts
 
@@ -262,7 +265,7 @@ class _Blocks:
             lanes = Loop(statement.axis, tile, lanes=True)
             if strips is not None:
                 lanes = strips.loop(statement.axis, tile)
-            part.products.append(Loop(self.inner, (lanes,), lanes=False))
+            part.loops.append(Loop(self.inner, (lanes,), lanes=False))
             summed[contract.name] = Load(contract.name, store.buffer, store.index)
         if alone is None:
             rest = (summed[s.name] if isinstance(s, Contract) else s for s in inside)
@@ -295,13 +298,29 @@ class _Blocks:
         if load is not None and (factors.is_by_steps or self._is_near(load, steps, axis)):
             return load
         name = f"{contract.name}_left"
-        buffer, index = self._rows_of(name, axis.extent, axis, steps.dtype)
         value, filled = _cast_to(steps.dtype, contract.left, contract.source, needed)
-        fill = Loop(axis, (*filled, Store(buffer, index, value)), lanes=True)
         is_made = any(contract.left in defined(s) for s in needed)  # not by the row before
         is_alone = is_made and not operands_of(needed) and not _task_buffers(needed)
-        (part.fills if is_alone else part.statements).append(fill)
+        if is_alone and steps.together == 1 and self._lies_by_columns(needed, axis):
+            buffer = self._new(name, axis.extent * self.rows, "a tile of columns", steps.dtype)
+            index = at(axis).scaled(self.rows) + at(self.inner)
+            lanes = Loop(self.inner, (*filled, Store(buffer, index, value)), lanes=True)
+            part.loops.append(Loop(axis, (lanes,), lanes=False))
+        else:
+            buffer, index = self._rows_of(name, axis.extent, axis, steps.dtype)
+            fill = Loop(axis, (*filled, Store(buffer, index, value)), lanes=True)
+            if is_alone:
+                part.loops.append(Loop(self.inner, (fill,), lanes=False))
+            else:
+                part.statements.append(fill)
         return Load(f"{name}_in", buffer, index)
+
+    def _lies_by_columns(self, needed: Sequence[Stmt], axis: Axis) -> bool:
+        """What an operand is made of, as far as each of its elements has some of its own."""
+        row = self.old.rows[-1]
+        loads = [s for s in needed if isinstance(s, Load)]
+        own = [load for load in loads if load.index.coefficient(axis) != 0]
+        return bool(own) and all(load.index.coefficient(row) == 1 for load in own)
 
     def _is_near(self, left: Load, steps: _Steps, axis: Axis) -> bool:
         """The steps of a row lie side by side, and its rows in different sets of a cache; or the
@@ -348,7 +367,8 @@ class _Blocks:
         """To pack an operand costs as much as 35 rows to multiply with it, and gains a thirtieth.
         What is far away is read again and again by the rows of a block. Few rows may be one of the
         kernels that share it. Where the left one is read by columns, both are read once."""
-        if _is_at_most(size, NEAR) or _is_by_columns(left, self.old.rows[-1]):
+        is_by_columns = any(_is_by_columns(left, row) for row in (self.old.rows[-1], self.inner))
+        if _is_at_most(size, NEAR) or is_by_columns:
             return True
         own = {variable for variable, _ in right.index.terms}
         rows = product(axis.extent for axis in self.old.rows if axis not in own)
@@ -429,8 +449,7 @@ class _Blocks:
                 body += [Store(kept[name], at(self.inner), name) for name in left]
             if part.statements:
                 yield Loop(self.inner, tuple(body), lanes=False)
-            fills = (Loop(self.inner, (fill,), lanes=False) for fill in part.fills)
-            yield from map(rewriter.statement, (*fills, *part.products))
+            yield from map(rewriter.statement, part.loops)
 
 
 class _Reach:
@@ -447,7 +466,7 @@ class _Reach:
             if any(name in later for later in read[number + 1 :])
         }
         lasting = _task_buffers([*nest.prologue, *nest.epilogue])
-        runs = (run for p in parts for run in (p.statements, (*p.fills, *p.products)))
+        runs = (run for p in parts for run in (p.statements, p.loops))
         touched = [_task_buffers(run) for run in runs]
         known = _task_buffers(nest.body)
         self.buffers = [
@@ -533,10 +552,8 @@ def _odd_lines(extent: Dim, elements: int) -> Dim:
     return (quotient(lines, 2) * 2 + 1) * elements
 
 
-def _weight(loop: Loop) -> Dim:
+def _weight(tile: TileProduct) -> Dim:
     """Of a row: as much as a vector of multiplications is one element of other work."""
-    tile = TileProduct.of(loop)
-    assert tile is not None
     return quotient(tile.columns * tile.contract.axis.extent, VECTOR)
 
 
