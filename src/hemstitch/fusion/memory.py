@@ -95,10 +95,7 @@ def _early(flow: _Flow, order: Sequence[int]) -> list[int]:
 
 def _late(flow: _Flow, order: Sequence[int]) -> list[int]:
     """From the last launch on: what one reads has to be there before, what it makes has not."""
-    after: list[set[int]] = [set() for _ in flow.before]
-    for number, earlier in enumerate(flow.before):
-        for first in earlier:
-            after[first].add(number)
+    after = _after(flow.before)
     there: set[Node] = set()
 
     def is_free(number: int) -> bool:
@@ -116,10 +113,7 @@ def _listed(
     run: Callable[[int], None],
 ) -> list[int]:
     """Of what is ready the first in `order` that `is_free`, else the first."""
-    after: list[list[int]] = [[] for _ in before]
-    for number, earlier in enumerate(before):
-        for first in earlier:
-            after[first].append(number)
+    after = _after(before)
     place = {number: place for place, number in enumerate(order)}
     waiting = [len(earlier) for earlier in before]
     ready = [number for number in order if not waiting[number]]
@@ -133,4 +127,12 @@ def _listed(
             waiting[later] -= 1
             if not waiting[later]:
                 insort(ready, later, key=place.__getitem__)
+    return found
+
+
+def _after(before: Sequence[Collection[int]]) -> list[list[int]]:
+    found: list[list[int]] = [[] for _ in before]
+    for number, earlier in enumerate(before):
+        for first in earlier:
+            found[first].append(number)
     return found
