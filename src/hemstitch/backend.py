@@ -20,6 +20,7 @@ from hemstitch.frontend.as_traced import AsTraced
 from hemstitch.frontend.channels import by_channels
 from hemstitch.frontend.decompose import decompositions
 from hemstitch.frontend.direct import Part, direct
+from hemstitch.frontend.edges import narrow
 from hemstitch.frontend.frozen import frozen_arguments
 from hemstitch.frontend.loss import EveryNth, losses, without
 from hemstitch.frontend.partition import NUMBERS, partition
@@ -91,6 +92,7 @@ class _GraphCompiler:
         if self.kind == "inference":
             apply(gm, self.options.rewrites)
             by_channels(gm.graph, rows=self.options.opens_products)
+            narrow(gm.graph)
         unseen = losses(gm.meta.get(NUMBERS, ()))
         if unseen:
             run = self._sparing(gm, inputs, unseen)

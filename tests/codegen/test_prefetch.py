@@ -42,3 +42,16 @@ def test_rows_ask_for_the_next_ones(function, width: int, localities: set[str]) 
     ((_, plan),) = plans_of(function, (torch.empty(512, width),), generic_cpu(2, 16))
     (step,) = plan.kernels
     assert set(ASK.findall(program_of(step).text)) == localities
+
+
+def weights(grad: Tensor, x: Tensor) -> Tensor:
+    return torch.tanh(grad).t() @ x
+
+
+@pytest.mark.parametrize(("steps", "is_long"), [(20000, True), (1000, False)])
+def test_pieces_of_lines_are_asked_for(steps: int, is_long: bool) -> None:
+    """Columns of a left operand, 32 at a time, into L1. Strips of the right one come into L2."""
+    given = torch.empty(steps, 256), torch.empty(steps, 128)
+    ((_, plan),) = plans_of(weights, given, generic_cpu(2, 16))
+    (step,) = plan.kernels
+    assert ("3" in ASK.findall(program_of(step).text)) == is_long

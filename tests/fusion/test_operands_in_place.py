@@ -90,6 +90,52 @@ def test_what_is_made_of_columns_is_filled_in_by_columns(sizes):
     assert loads[0].index.coefficient(product.axis) > 1
 
 
+def gradient_of_scores(scores, labels, scale, x):
+    """What is multiplied reads a task's own value, one of each step and the row's number."""
+    marked = labels[:, None] == torch.arange(scores.shape[1])
+    return torch.where(marked, scores - 1, scores * scale).t() @ x
+
+
+@pytest.mark.parametrize("sizes", [(5000, 96, 64), (1000, 349, 640)], ids=str)
+def test_what_is_made_of_columns_and_of_other_things_too(sizes):
+    steps, rows, columns = sizes
+    labels = torch.zeros(steps, dtype=torch.int64)
+    given = zeros(steps, rows), labels, zeros(), zeros(steps, columns)
+    kernel = kernel_of(gradient_of_scores, *given)
+    assert [b.why for b in kernel.buffers if "tile" in b.why] == ["a tile of columns"]
+    assert not copies(kernel)
+
+
+def gradients_of_scores_and_bias(scores, labels, scale, factors, x):
+    marked = labels[:, None] == torch.arange(scores.shape[1])
+    gradient = torch.where(marked, scores - 1, scores * scale)
+    return gradient.t() @ x, (gradient * factors).sum(0)
+
+
+def test_a_sum_beside_a_product_of_columns_has_a_nest_of_its_own():
+    """Also where it reads one element for each row: it does not make the product follow rows."""
+    labels = torch.zeros(5000, dtype=torch.int64)
+    given = zeros(5000, 96), labels, zeros(), zeros(5000, 1), zeros(5000, 64)
+    kernel = kernel_of(gradients_of_scores_and_bias, *given)
+    assert [b.why for b in kernel.buffers if "tile" in b.why] == ["a tile of columns"]
+
+
+@pytest.mark.usefixtures("kernels_multiply")
+@pytest.mark.parametrize("sizes", [(5000, 96, 64), (1000, 349, 37), (7, 3, 20)], ids=str)
+def test_gradients_of_scores_are_right(sizes):
+    steps, rows, columns = sizes
+    labels = torch.randint(rows, (steps,))
+    given = [torch.randn(steps, rows), labels, torch.randn(()), torch.randn(steps, 1)]
+    given.append(torch.randn(steps, columns))
+    exact = gradients_of_scores_and_bias(
+        *(each.double() if each.is_floating_point() else each for each in given)
+    )
+    found = compiled(gradients_of_scores_and_bias)(*given)
+    eager = gradients_of_scores_and_bias(*given)
+    for mine, theirs, true in zip(found, eager, exact, strict=True):
+        assert apart(mine, true) < 2 * apart(theirs, true)
+
+
 @pytest.mark.usefixtures("kernels_multiply")
 @pytest.mark.parametrize("sizes", [(5000, 96, 64), (1000, 349, 37), (7, 3, 20)], ids=str)
 def test_gradients_of_differences_are_right(sizes):

@@ -178,6 +178,16 @@ FIRES = [
         ),
         lambda v: v.builder.constant(0, DType.F32, (7, 0)),
     ),
+    (
+        "nothing_added",
+        lambda v: v.builder.scatter_add(
+            v.builder.slice(v.x, [Range(0), Range(0)], (0, 11)),
+            [v.builder.slice(v.i, [Range(0), Range(0)], (0, 11))],
+            [Address(operand=1), Address(axis=1)],
+            (5, 11),
+        ),
+        lambda v: v.builder.constant(0, DType.F32, (5, 11)),
+    ),
     ("known_size", lambda v: v.builder.size(5), lambda v: v.builder.constant(5, DType.I64)),
     (
         "single_index",
@@ -197,6 +207,10 @@ STAYS = [
     ("reduced_constant", lambda v: v.builder.reduce(Op.PROD, v.like(3, v.x), [0])),
     ("reduced_empty", lambda v: v.builder.reduce(Op.SUM, v.x, [0])),
     ("empty", lambda v: v.neg(v.x)),
+    (
+        "nothing_added",
+        lambda v: v.builder.scatter_add(v.x, [v.i], [Address(operand=1), Address(axis=1)], (5, 11)),
+    ),
     ("single_index", lambda v: v.builder.iota((3, 1), 0)),
 ]
 

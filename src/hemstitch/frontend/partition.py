@@ -14,6 +14,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from hemstitch.frontend.again import make_again
 from hemstitch.frontend.channels import by_channels
+from hemstitch.frontend.edges import narrow
 from hemstitch.frontend.joint import base_of
 from hemstitch.frontend.library import has_effects
 from hemstitch.frontend.loss import numbers
@@ -46,6 +47,7 @@ def partition(
     joint.graph.eliminate_dead_code()
     _without_repetitions(joint.graph)
     by_channels(joint.graph)
+    narrow(joint.graph)
     joint = cleanup_recompute_tags(joint, is_default_partition=False)
     force_save_bw_mutation_src(joint)
     for node in joint.graph.find_nodes(op="call_function", target=DRAW_SEED):

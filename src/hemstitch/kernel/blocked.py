@@ -257,7 +257,7 @@ class _Blocks:
         summed: dict[str, Stmt] = {}
         for contract in contracts:
             factors = self._factors(contract, statement.axis, before, inside)
-            left = self._left(contract, factors, part)
+            left = self._left(contract, factors, part, before)
             right, strips = self._right(contract, factors, statement.axis, left)
             steps = factors.steps
             store = alone or self._tile(contract, statement.axis)
@@ -278,8 +278,7 @@ class _Blocks:
         left = needed_for(contract.left, _operands_before(contract, inside))
         right = needed_for(contract.right, (*before, *inside, *contract.body))
         right = right or needed_for(contract.right, self.old.prologue)  # a constant
-        known = {name for s in self.old.prologue for name in defined(s)}
-        if _task_buffers(right) or not operands_of(right) <= known:
+        if _task_buffers(right) or not self._is_given(right):
             raise _Unblockable
         steps, axis, row = _Steps.of(contract), contract.axis, self.old.rows[-1]
         first, second = _plain(left, steps.dtype), _plain(right, DType.F32)
@@ -291,25 +290,36 @@ class _Blocks:
         )
         return _Factors(steps, left, right, is_by_steps)
 
-    def _left(self, contract: Contract, factors: _Factors, part: _Part) -> Load:
-        """Where it lies, or a tile of its own that is filled before."""
+    def _is_given(self, needed: Sequence[Stmt]) -> bool:
+        """What `needed` reads of others' values, each task has from its beginning."""
+        known = {name for s in self.old.prologue for name in defined(s)}
+        return operands_of(needed) <= known
+
+    def _left(
+        self, contract: Contract, factors: _Factors, part: _Part, before: Sequence[Stmt]
+    ) -> Load:
+        """Where it lies, or a tile of its own that is filled before. `before`: of the row."""
         steps, needed, axis = factors.steps, factors.left, contract.axis
         load = _plain(needed, steps.dtype)
         if load is not None and (factors.is_by_steps or self._is_near(load, steps, axis)):
             return load
         name = f"{contract.name}_left"
-        value, filled = _cast_to(steps.dtype, contract.left, contract.source, needed)
+        whole = needed_for(contract.left, (*before, *needed))
         is_made = any(contract.left in defined(s) for s in needed)  # not by the row before
-        is_alone = is_made and not operands_of(needed) and not _task_buffers(needed)
-        if is_alone and steps.together == 1 and self._lies_by_columns(needed, axis):
+        is_alone = is_made and self._is_given(whole) and not _task_buffers(whole)
+        if is_alone and steps.together == 1 and self._lies_by_columns(whole, axis):
+            names = {made: f"{name}_{made}" for s in whole for made in defined(s)}
+            again = [Rewriter(names).statement(s) for s in whole]
+            value, filled = _cast_to(steps.dtype, names[contract.left], contract.source, again)
             buffer = self._new(name, axis.extent * self.rows, "a tile of columns", steps.dtype)
             index = at(axis).scaled(self.rows) + at(self.inner)
             lanes = Loop(self.inner, (*filled, Store(buffer, index, value)), lanes=True)
             part.loops.append(Loop(axis, (lanes,), lanes=False))
         else:
+            value, filled = _cast_to(steps.dtype, contract.left, contract.source, needed)
             buffer, index = self._rows_of(name, axis.extent, axis, steps.dtype)
             fill = Loop(axis, (*filled, Store(buffer, index, value)), lanes=True)
-            if is_alone:
+            if is_alone and len(whole) == len(needed):
                 part.loops.append(Loop(self.inner, (fill,), lanes=False))
             else:
                 part.statements.append(fill)
@@ -318,9 +328,13 @@ class _Blocks:
     def _lies_by_columns(self, needed: Sequence[Stmt], axis: Axis) -> bool:
         """What an operand is made of, as far as each of its elements has some of its own."""
         row = self.old.rows[-1]
-        loads = [s for s in needed if isinstance(s, Load)]
-        own = [load for load in loads if load.index.coefficient(axis) != 0]
-        return bool(own) and all(load.index.coefficient(row) == 1 for load in own)
+        steps = [
+            (s.index.coefficient(axis), s.index.coefficient(row))
+            for s in needed
+            if isinstance(s, Load)
+        ]
+        own = [of_row for of_axis, of_row in steps if of_axis != 0 and of_row != 0]
+        return bool(own) and all(of_row == 1 for of_row in own)
 
     def _is_near(self, left: Load, steps: _Steps, axis: Axis) -> bool:
         """The steps of a row lie side by side, and its rows in different sets of a cache; or the

@@ -269,6 +269,13 @@ def empty(builder: Builder, node: Node) -> Node | None:
     return builder.constant(0, node.type.dtype, node.shape) if node.type.size == 0 else None
 
 
+@rule(Op.SCATTER_ADD)
+def nothing_added(builder: Builder, node: Node) -> Node | None:
+    """scatter_add(x, ...) -> 0    where x has no elements"""
+    is_nothing = node.inputs[0].type.size == 0
+    return builder.constant(0, node.type.dtype, node.shape) if is_nothing else None
+
+
 @rule(Op.SIZE)
 def known_size(builder: Builder, node: Node) -> Node | None:
     """size(c) -> c"""
@@ -286,6 +293,7 @@ def single_index(builder: Builder, node: Node) -> Node | None:
 
 FOLD: tuple[Rule, ...] = (
     empty,
+    nothing_added,
     of_constants,
     view_of_constant,
     reduced_empty,

@@ -68,7 +68,8 @@ def _runs_across(shape: Shape, mapping: Mapping, shapes: Sequence[Shape]) -> boo
     if any(shape.root.reduction in s.needs and (s.reduced or s.products) for s in shapes):
         return False
     steps = [(a.coefficient(inner[-1]), a.coefficient(mapping.rows[-1])) for a in shape.addresses]
-    return bool(steps) and all(lane not in (0, 1) and row == 1 for lane, row in steps)
+    own = [(lane, row) for lane, row in steps if lane != 0 and row != 0]  # for each, one of its own
+    return bool(own) and all(lane != 1 and row == 1 for lane, row in own)
 
 
 def _choose_one(

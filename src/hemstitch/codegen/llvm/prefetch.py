@@ -3,6 +3,7 @@
 Processors fetch ahead by themselves, but only along what is being read: a row that is walked more
 than once (a softmax, a normalisation) leaves memory idle from its second walk on, and a stream ends
 with its page. So one of the later walks, that with most arithmetic, asks for one of the next rows.
+What is read in pieces, some columns of each line, is no stream at all.
 """
 
 from __future__ import annotations
@@ -16,16 +17,19 @@ from hemstitch.kernel.nodes import Buffer, Let, Load, Loop, Nest, Role, Stmt
 
 AHEAD = 8192  # bytes; whole rows, at least one
 SHORT_ROW = 512  # bytes; of rows that are walked once, only short ones gain
+LONG_WALK = 1 << 20  # bytes, in pieces; what is shorter may be in a cache
 LARGEST_ROW = 32768  # bytes that a row reads of one buffer; more would push out what is in use
 
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """A contiguous load of an argument in a loop over lanes; `work`: flops of an element there."""
+    """A contiguous load of an argument in a loop over lanes; `work`: flops of an element there;
+    `around`: the axis of the loop that this one is in, if it is in one."""
 
     load: Load
     lane: Axis
     work: int
+    around: Axis | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,25 +52,38 @@ def asks(nest: Nest) -> Mapping[str, Ask]:
     found = {}
     for walks in streams.values():
         walk = max(walks[1:] or walks, key=lambda walk: walk.work)
-        ask = _ask(walk.load, walk.lane, nest.rows, len(walks))
+        ask = _ask_of_pieces(walk) or _ask(walk.load, walk.lane, nest.rows, len(walks))
         if ask is not None:
             found[walk.load.name] = ask
     return found
 
 
-def _walks(body: tuple[Stmt, ...]) -> Iterator[_Walk]:
+def _walks(body: tuple[Stmt, ...], around: Axis | None = None) -> Iterator[_Walk]:
     for loop in body:
         if not isinstance(loop, Loop):
             continue
         if not loop.lanes:
-            yield from _walks(loop.body)
+            yield from _walks(loop.body, loop.axis)
             continue
         work = sum(OPS[statement.op].flops for statement in loop.body if isinstance(statement, Let))
         for load in loop.body:
             if not isinstance(load, Load) or load.buffer.role is not Role.INPUT:
                 continue
             if load.index.coefficient(loop.axis) == 1:
-                yield _Walk(load, loop.axis, work)
+                yield _Walk(load, loop.axis, work, around)
+
+
+def _ask_of_pieces(walk: _Walk) -> Ask | None:
+    """Of a walk through some columns of a matrix: pieces of lines that lie far apart."""
+    if walk.around is None:
+        return None
+    step, size = walk.load.index.coefficient(walk.around), walk.lane.extent
+    pieces, bytes_ = walk.around.extent, walk.load.buffer.dtype.bytes
+    if not isinstance(step, int) or not isinstance(size, int) or not isinstance(pieces, int):
+        return None
+    if not 0 < size * bytes_ <= SHORT_ROW or pieces * size * bytes_ < LONG_WALK or step <= size:
+        return None
+    return Ask(step * -(-AHEAD // (size * bytes_)), 1)
 
 
 def _ask(load: Load, lane: Axis, rows: Sequence[Axis], walks: int) -> Ask | None:
