@@ -26,6 +26,7 @@ from hemstitch.frontend.loss import EveryNth, losses, without
 from hemstitch.frontend.partition import NUMBERS, partition
 from hemstitch.frontend.rewrites import apply
 from hemstitch.frontend.unused import Backward
+from hemstitch.frontend.words import by_words
 from hemstitch.options import Options
 from hemstitch.runtime.background import Deferred, Job, later
 from hemstitch.runtime.verified import Verified
@@ -91,6 +92,7 @@ class _GraphCompiler:
     def __call__(self, gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Function:
         if self.kind == "inference":
             apply(gm, self.options.rewrites)
+            by_words(gm.graph)
             by_channels(gm.graph, rows=self.options.opens_products)
             narrow(gm.graph)
         unseen = losses(gm.meta.get(NUMBERS, ()))

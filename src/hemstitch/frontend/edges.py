@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, Node
 
-from hemstitch.frontend.fake import value_of_call
+from hemstitch.frontend.fake import call_before
 from hemstitch.frontend.joint import is_made_again, name_of, value_of
 
 aten = torch.ops.aten
@@ -97,12 +97,12 @@ class _Narrowed:
         key = found.edges, product.left
         if key not in self.passed:
             self.passed[key] = self._pass(node, found, product.left)
-        new = self._call(node, aten.mm.default, self.passed[key], product.right)
+        new = call_before(node, aten.mm.default, self.passed[key], product.right)
         if product.bias is not None:
             if found.edges not in self.factors:
                 self.factors[found.edges] = self._sum_of_factors(node, found)
-            each = self._call(node, aten.mul.Tensor, self.factors[found.edges], product.bias)
-            new = self._call(node, aten.add.Tensor, new, each)
+            each = call_before(node, aten.mul.Tensor, self.factors[found.edges], product.bias)
+            new = call_before(node, aten.add.Tensor, new, each)
         node.replace_all_uses_with(new)
         return True
 
@@ -119,57 +119,50 @@ class _Narrowed:
         back, dense = found.edges.transposed, found.dense
         match reader.target, _arguments(reader):
             case aten.sum.dim_IntList, (x, [0], *rest) if x is node and back in self.factors:
-                each = self._call(reader, aten.mul.Tensor, dense, self.factors[back])
-                return self._call(reader, aten.sum.dim_IntList, each, [0], *rest)
+                each = call_before(reader, aten.mul.Tensor, dense, self.factors[back])
+                return call_before(reader, aten.sum.dim_IntList, each, [0], *rest)
             case aten.mm.default, (left, right) if left is node and _turned(right) is not node:
                 if _columns(right) < _columns(dense):
-                    product = self._call(reader, aten.mm.default, dense, right)
+                    product = call_before(reader, aten.mm.default, dense, right)
                     return self._pass(reader, found, product)
             case aten.mm.default, (left, right) if _turned(left) is node:
                 if (back, right) in self.passed:
-                    turned = self._call(reader, aten.t.default, dense)
-                    return self._call(reader, aten.mm.default, turned, self.passed[back, right])
+                    turned = call_before(reader, aten.t.default, dense)
+                    return call_before(reader, aten.mm.default, turned, self.passed[back, right])
             case aten.mm.default, (left, right) if right is node:
                 passed = self.passed.get((back, _turned(left)))
                 if passed is not None:
-                    turned = self._call(reader, aten.t.default, passed)
-                    return self._call(reader, aten.mm.default, turned, dense)
+                    turned = call_before(reader, aten.t.default, passed)
+                    return call_before(reader, aten.mm.default, turned, dense)
         return None
 
     def _pass(self, at: Node, found: _Passed, dense: Node) -> Node:
         """`dense` along the same edges, before the node `at`."""
         source, weight = found.edges.source, found.edges.weight
         if found.source_wraps:
-            sent = self._call(at, aten.index.Tensor, dense, [source])
+            sent = call_before(at, aten.index.Tensor, dense, [source])
         else:
-            sent = self._call(at, aten.index_select.default, dense, 0, source)
+            sent = call_before(at, aten.index_select.default, dense, 0, source)
         if weight is not None:
-            sent = self._call(at, aten.mul.Tensor, sent, weight)
+            sent = call_before(at, aten.mul.Tensor, sent, weight)
         return self._added(at, found, sent, [found.rows, _columns(dense)])
 
     def _sum_of_factors(self, at: Node, found: _Passed) -> Node:
         target, weight = found.edges.target, found.edges.weight
         if weight is not None:
-            each = self._call(at, aten.select.int, weight, 1, 0)
+            each = call_before(at, aten.select.int, weight, 1, 0)
         else:
             dtype = value_of(found.dense).dtype
-            each = self._call(at, aten.ones_like.default, target, dtype=dtype)
+            each = call_before(at, aten.ones_like.default, target, dtype=dtype)
         added = self._added(at, found, each, [found.rows])
-        return self._call(at, aten.unsqueeze.default, added, 1)
+        return call_before(at, aten.unsqueeze.default, added, 1)
 
     def _added(self, at: Node, found: _Passed, lines: Node, shape: list[Any]) -> Node:
         target = found.edges.target
-        zeros = self._call(at, aten.new_zeros.default, lines, shape)
+        zeros = call_before(at, aten.new_zeros.default, lines, shape)
         if found.target_wraps:
-            return self._call(at, aten.index_put.default, zeros, [target], lines, True)
-        return self._call(at, aten.index_add.default, zeros, 0, target, lines)
-
-    def _call(self, at: Node, target: Any, *arguments: Any, **keywords: Any) -> Node:
-        with self.graph.inserting_before(at):
-            made = self.graph.call_function(target, arguments, keywords)
-        made.meta = {key: at.meta[key] for key in ("stack_trace",) if key in at.meta}
-        made.meta["val"] = value_of_call(made)
-        return made
+            return call_before(at, aten.index_put.default, zeros, [target], lines, True)
+        return call_before(at, aten.index_add.default, zeros, 0, target, lines)
 
 
 def _passed(node: Node) -> _Passed | None:

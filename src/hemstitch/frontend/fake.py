@@ -1,4 +1,5 @@
-"""What a call in a traced graph gives, of the fake tensors that its arguments are there."""
+"""What a call in a traced graph gives, of the fake tensors that its arguments are there; and new
+calls."""
 
 from __future__ import annotations
 
@@ -10,12 +11,22 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
 
-def value_of_call(node: torch.fx.Node) -> Any:
+def value_of_call(node: torch.fx.Node, beside: object = None) -> Any:
+    """`beside`: a fake tensor of the same graph, for calls that read none."""
     arguments, keywords = torch.fx.node.map_arg(
         (node.args, node.kwargs), lambda source: source.meta["val"]
     )
-    with fake_mode((arguments, keywords)):
+    with fake_mode((arguments, keywords, beside)):
         return node.target(*arguments, **keywords)  # type: ignore[operator]
+
+
+def call_before(at: torch.fx.Node, target: Any, *arguments: Any, **keywords: Any) -> torch.fx.Node:
+    """A new call before the node `at`, and from the same line of the program."""
+    with at.graph.inserting_before(at):
+        made = at.graph.call_function(target, arguments, keywords)
+    made.meta = {key: at.meta[key] for key in ("stack_trace",) if key in at.meta}
+    made.meta["val"] = value_of_call(made, at.meta["val"])
+    return made
 
 
 def fake_mode(values: object) -> AbstractContextManager[object]:

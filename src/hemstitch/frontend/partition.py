@@ -21,6 +21,7 @@ from hemstitch.frontend.loss import numbers
 from hemstitch.frontend.rewrites import apply
 from hemstitch.frontend.saved import question
 from hemstitch.frontend.split import split
+from hemstitch.frontend.words import by_words
 from hemstitch.fusion.saving import exact, heuristic
 from hemstitch.fusion.saving.budget import within
 from hemstitch.fusion.saving.problem import Decision, Problem
@@ -46,6 +47,7 @@ def partition(
     apply(joint, options.rewrites)
     joint.graph.eliminate_dead_code()
     _without_repetitions(joint.graph)
+    by_words(joint.graph)
     by_channels(joint.graph)
     narrow(joint.graph)
     joint = cleanup_recompute_tags(joint, is_default_partition=False)

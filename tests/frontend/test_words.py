@@ -1,0 +1,197 @@
+"""Convolutions along texts of few words: products of the table, gathered, and their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from hemstitch.ir.graph import Graph, LibraryCall, toposort
+from hemstitch.stitch.machine import generic_cpu
+from tests.compiled import plans_of
+
+Program = Callable[..., Tensor]
+TEXTS, LENGTH, WORDS, FEATURES, CHANNELS = 3, 40, 6, 70, 5
+MACHINE = generic_cpu(threads=2, lanes=16)
+
+
+def one(words: Tensor, table: Tensor, first: Tensor, second: Tensor, bias: Tensor) -> Tensor:
+    return F.conv1d(F.embedding(words, table).transpose(1, 2), first, bias).relu()
+
+
+def two(words: Tensor, table: Tensor, first: Tensor, second: Tensor, bias: Tensor) -> Tensor:
+    """Of several widths and strides, as text classifiers have them, one without a bias."""
+    text = F.embedding(words, table).permute(0, 2, 1)
+    wide = F.conv1d(text, first, bias, stride=2).relu()
+    return torch.cat([wide.amax(2), F.conv1d(text, second, stride=3).tanh().sum(2)], 1)
+
+
+def pooled(words: Tensor, table: Tensor, first: Tensor, second: Tensor, bias: Tensor) -> Tensor:
+    """Behind it is a call of the library, which looks at how images lie."""
+    text = F.embedding(words, table).transpose(1, 2)
+    return F.adaptive_max_pool1d(F.conv1d(text, first, bias), 3).flatten(1)
+
+
+def padded(words: Tensor, table: Tensor, first: Tensor, second: Tensor, bias: Tensor) -> Tensor:
+    """The word 2 has no gradient."""
+    text = F.embedding(words, table, padding_idx=2).transpose(1, 2)
+    return F.conv1d(text, first, bias) + F.conv1d(text, second[..., :3], bias)
+
+
+def stacked(words: Tensor, table: Tensor, first: Tensor, second: Tensor, bias: Tensor) -> Tensor:
+    hidden = F.conv1d(F.embedding(words, table).transpose(1, 2), first, bias).relu()
+    return F.conv1d(hidden, second[:, :CHANNELS], bias)
+
+
+PROGRAMS = [one, two, pooled, padded, stacked]
+
+
+def read_elsewhere(words: Tensor, table: Tensor, *weights: Tensor) -> Tensor:
+    text = F.embedding(words, table)
+    return F.conv1d(text.transpose(1, 2), weights[0]).sum(2) + text.sum((1, 2))[:, None]
+
+
+def beyond_the_ends(words: Tensor, table: Tensor, *weights: Tensor) -> Tensor:
+    return F.conv1d(F.embedding(words, table).transpose(1, 2), weights[0], padding=1)
+
+
+def apart(words: Tensor, table: Tensor, *weights: Tensor) -> Tensor:
+    """Each place in a text has something of its own."""
+    return F.conv1d((F.embedding(words, table) * 2).transpose(1, 2), weights[0])
+
+
+def in_groups(words: Tensor, table: Tensor, *weights: Tensor) -> Tensor:
+    text = F.embedding(words, table).transpose(1, 2)
+    return F.conv1d(text, weights[0][:, : FEATURES // 5], groups=5)
+
+
+UNLIKE = [read_elsewhere, beyond_the_ends, apart, in_groups]
+
+
+def given(words: int = WORDS, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    shapes = (words, FEATURES), (CHANNELS, FEATURES, 3), (CHANNELS, FEATURES, 4), (CHANNELS,)
+    floats = [torch.randn(shape, dtype=dtype).requires_grad_() for shape in shapes]
+    return [torch.randint(words, (TEXTS, LENGTH)), *floats]
+
+
+def results(program: Program, arguments: Sequence[Tensor]) -> list[Tensor]:
+    copies = [each.detach().requires_grad_(each.requires_grad) for each in arguments]
+    result = program(*copies)
+    result.square().sum().backward()
+    return [result, *(each.grad for each in copies if each.grad is not None)]
+
+
+def convolutions(program: Program, arguments: Sequence[Tensor], *, backward: bool = True) -> int:
+    graphs = [graph for graph, _ in plans_of(program, arguments, MACHINE, backward=backward)]
+    return sum(_convolutions(graph) for graph in graphs)
+
+
+def _convolutions(graph: Graph) -> int:
+    calls = [node.attr for node in toposort(graph.roots) if isinstance(node.attr, LibraryCall)]
+    return sum("convolution" in call.name for call in calls)
+
+
+@pytest.mark.parametrize("program", [*PROGRAMS, *UNLIKE])
+def test_results_and_gradients(program: Program) -> None:
+    torch._dynamo.reset()
+    arguments = given()
+    expected = results(program, arguments)
+    found = results(torch.compile(program, backend="hemstitch", fullgraph=True), arguments)
+    assert len(found) == len(expected)
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-9)
+        assert mine.stride() == theirs.stride()
+    with torch.no_grad():
+        again = torch.compile(program, backend="hemstitch", fullgraph=True)(*arguments)
+    torch.testing.assert_close(again, program(*arguments))
+    assert again.stride() == expected[0].stride()
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_such_convolutions_vanish(program: Program) -> None:
+    behind = 2 if program is stacked else 0  # its second layer, and that one's gradients
+    assert convolutions(program, given()) == behind
+    with torch.no_grad():
+        assert convolutions(program, given(), backward=False) == behind // 2
+
+
+@pytest.mark.parametrize("program", UNLIKE)
+def test_others_stay(program: Program) -> None:
+    assert convolutions(program, given()) == 2
+
+
+def test_it_depends_on_how_many_words_there_are() -> None:
+    """And windows; more products of words than of windows are no gain."""
+    assert convolutions(one, given(words=TEXTS * LENGTH)) == 2
+
+
+@pytest.mark.parametrize("is_frozen", [(1,), (2,), (1, 2), (2, 3, 4)])
+def test_some_have_no_gradient(is_frozen: tuple[int, ...]) -> None:
+    torch._dynamo.reset()
+    arguments = given()
+    for place in is_frozen:
+        arguments[place].requires_grad_(requires_grad=False)
+    expected = results(two, arguments)
+    found = results(torch.compile(two, backend="hemstitch", fullgraph=True), arguments)
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-9)
+
+
+def test_of_single_precision_it_is_as_exact_as_the_library() -> None:
+    torch._dynamo.reset()
+    arguments = given(dtype=torch.float32)
+    doubles = [
+        each.detach().double().requires_grad_() if each.is_floating_point() else each
+        for each in arguments
+    ]
+    exact, eager = results(two, doubles), results(two, arguments)
+    found = results(torch.compile(two, backend="hemstitch"), arguments)
+    for mine, theirs, true in zip(found, eager, exact, strict=True):
+        distances = [
+            float((x.detach().double() - true.detach()).norm() / true.norm())
+            for x in (mine, theirs)
+        ]
+        assert distances[0] <= 2 * distances[1] + 1e-7
+
+
+def test_lengths_may_change() -> None:
+    """Then the library convolves."""
+    torch._dynamo.reset()
+    compiled = torch.compile(one, backend="hemstitch", dynamic=True)
+    for length in (LENGTH, 7, 61):
+        words, *others = given()
+        arguments = [words.repeat(1, 2)[:, :length], *others]
+        for mine, theirs in zip(results(compiled, arguments), results(one, arguments), strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("word", [-1, WORDS])
+def test_words_that_do_not_exist_are_refused(word: int) -> None:
+    torch._dynamo.reset()
+    arguments = given()
+    arguments[0][1, 7] = word
+    with pytest.raises(IndexError):
+        torch.compile(one, backend="hemstitch")(*arguments)
+
+
+def test_frozen_tables_are_multiplied_once() -> None:
+    """A model that answers gathers and adds up."""
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = torch.nn.Embedding(WORDS, FEATURES)
+            self.layer = torch.nn.Conv1d(FEATURES, CHANNELS, 3)
+
+        def forward(self, words: Tensor) -> Tensor:
+            return self.layer(self.table(words).transpose(1, 2)).relu()
+
+    torch._dynamo.reset()
+    model, words = Model().eval(), torch.randint(WORDS, (TEXTS, LENGTH))
+    with torch.no_grad():
+        compiled = torch.compile(model, backend="hemstitch", options={"freeze": True})
+        for _ in range(2):
+            torch.testing.assert_close(compiled(words), model(words))
