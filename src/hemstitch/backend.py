@@ -26,6 +26,7 @@ from hemstitch.frontend.loss import EveryNth, losses, without
 from hemstitch.frontend.partition import NUMBERS, partition
 from hemstitch.frontend.rewrites import apply
 from hemstitch.frontend.unused import Backward
+from hemstitch.frontend.windows import as_products
 from hemstitch.frontend.words import by_words
 from hemstitch.options import Options
 from hemstitch.runtime.background import Deferred, Job, later
@@ -94,6 +95,7 @@ class _GraphCompiler:
             apply(gm, self.options.rewrites)
             by_words(gm.graph)
             by_channels(gm.graph, rows=self.options.opens_products)
+            as_products(gm.graph)
             narrow(gm.graph)
         unseen = losses(gm.meta.get(NUMBERS, ()))
         if unseen:

@@ -21,6 +21,7 @@ from hemstitch.frontend.loss import numbers
 from hemstitch.frontend.rewrites import apply
 from hemstitch.frontend.saved import question
 from hemstitch.frontend.split import split
+from hemstitch.frontend.windows import as_products
 from hemstitch.frontend.words import by_words
 from hemstitch.fusion.saving import exact, heuristic
 from hemstitch.fusion.saving.budget import within
@@ -49,6 +50,7 @@ def partition(
     _without_repetitions(joint.graph)
     by_words(joint.graph)
     by_channels(joint.graph)
+    as_products(joint.graph)
     narrow(joint.graph)
     joint = cleanup_recompute_tags(joint, is_default_partition=False)
     force_save_bw_mutation_src(joint)
