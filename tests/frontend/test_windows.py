@@ -1,4 +1,4 @@
-"""Convolutions of images of one channel as products of their windows."""
+"""Convolutions of images of one channel, and of patches, as products of what windows hold."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hemstitch.stitch.machine import generic_cpu
 from tests.compiled import plans_of
 
 Program = Callable[..., Tensor]
-IMAGES, HEIGHT, WIDTH, CHANNELS = 2, 9, 7, 16
+IMAGES, HEIGHT, WIDTH, CHANNELS = 2, 9, 6, 16
 MACHINE = generic_cpu(threads=2, lanes=16)
 
 
@@ -35,7 +35,13 @@ def sorted_(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return F.conv2d(x, weight, bias).sort(3).values * 2
 
 
-PROGRAMS = [plain, strided, pooled, sorted_]
+def patches(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Of three channels, as a vision transformer sees an image."""
+    image = torch.cat([x, x.cos(), x.exp()], 1)
+    return F.conv2d(image, weight.repeat(1, 3, 1, 1), bias, stride=3).flatten(2).transpose(1, 2)
+
+
+PROGRAMS = [plain, strided, pooled, sorted_, patches]
 
 
 def with_a_gradient_of_images(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -54,7 +60,11 @@ def transposed(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return F.conv_transpose2d(x, weight.transpose(0, 1), bias)
 
 
-UNLIKE = [with_a_gradient_of_images, of_two_channels, dilated, transposed]
+def with_a_rest(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return F.conv2d(torch.cat([x, x.cos()], 1)[:, :, 1:], weight.repeat(1, 2, 1, 1), bias, stride=3)
+
+
+UNLIKE = [with_a_gradient_of_images, of_two_channels, dilated, transposed, with_a_rest]
 
 
 def given(*, channels: int = CHANNELS, window: tuple[int, int] = (3, 3)) -> list[Tensor]:

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.fx import Graph, Node
 
 from hemstitch.frontend.fake import call_before
-from hemstitch.frontend.joint import is_made_again, name_of, value_of
+from hemstitch.frontend.joint import arguments_of, is_made_again, name_of, value_of
 
 aten = torch.ops.aten
 
@@ -117,7 +117,7 @@ class _Narrowed:
     def _without(self, node: Node, found: _Passed, reader: Node) -> Node | None:
         """What `reader` gives, made without A G, which is `node`."""
         back, dense = found.edges.transposed, found.dense
-        match reader.target, _arguments(reader):
+        match reader.target, arguments_of(reader):
             case aten.sum.dim_IntList, (x, [0], *rest) if x is node and back in self.factors:
                 each = call_before(reader, aten.mul.Tensor, dense, self.factors[back])
                 return call_before(reader, aten.sum.dim_IntList, each, [0], *rest)
@@ -167,7 +167,7 @@ class _Narrowed:
 
 def _passed(node: Node) -> _Passed | None:
     """What `node` is, if it adds up by index what was gathered by index, and nobody else reads."""
-    match name_of(node), _arguments(node):
+    match name_of(node), arguments_of(node):
         case "index_add", (zeros, 0, target, sent):
             wraps = False
         case (("index_put" | "_unsafe_index_put"), (zeros, [target], sent, True)):
@@ -180,7 +180,7 @@ def _passed(node: Node) -> _Passed | None:
     if node.kwargs or is_made_again(node) or rows is None or not _is_index(target):
         return None
     gathered, weight = _weighted(sent)
-    match name_of(gathered), _arguments(gathered):
+    match name_of(gathered), arguments_of(gathered):
         case "index", (dense, [source]):
             source_wraps = True
         case ("index_select", (dense, 0, source)) | ("embedding", (dense, source, *_)):
@@ -217,7 +217,7 @@ def _unexpanded(node: Node) -> Node:
     """Without an expansion to the shape that it has."""
     if node.target is not aten.expand.default or not _is_read_once(node):
         return node
-    source: Node = _arguments(node)[0]
+    source: Node = arguments_of(node)[0]
     return source if value_of(source).shape == value_of(node).shape else node
 
 
@@ -225,7 +225,7 @@ def _product(dense: Node) -> _Product | None:
     """What `dense` is, if one reader reads it."""
     if not _is_read_once(dense) or is_made_again(dense) or dense.kwargs:
         return None
-    match name_of(dense), _arguments(dense):
+    match name_of(dense), arguments_of(dense):
         case "mm", (left, right):
             return _Product(left, right, None)
         case "addmm", (bias, left, right) if value_of(bias).dim() == 1:
@@ -241,11 +241,7 @@ def _readers_of_matrix(node: Node) -> Iterator[Node]:
 
 def _turned(node: Node) -> Node | None:
     """What `node` is the transposed form of."""
-    return _arguments(node)[0] if node.target is aten.t.default else None
-
-
-def _arguments(node: Node) -> tuple[Any, ...]:
-    return node.args
+    return arguments_of(node)[0] if node.target is aten.t.default else None
 
 
 def _is_read_once(node: Node) -> bool:
@@ -265,13 +261,13 @@ def _is_index(node: Node) -> bool:
 def _line(lines: Node) -> Node:
     """What gives each line its index, where `lines` has it at each element."""
     while name_of(lines) in LINE_VIEWS and value_of(lines).dim() == RANK:
-        lines = _arguments(lines)[0]
+        lines = arguments_of(lines)[0]
     return lines
 
 
 def _rows(node: Node, zeros: Node) -> Any:
     """How many lines `zeros` has, as an argument in the graph; None if it may be no zeros."""
-    match name_of(zeros), _arguments(zeros):
+    match name_of(zeros), arguments_of(zeros):
         case ("new_zeros", (_, [rows, _])) | ("zeros", ([rows, _],)) | ("full", ([rows, _], 0)):
             return rows
         case "zeros_like", _:

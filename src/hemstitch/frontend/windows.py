@@ -1,8 +1,10 @@
-"""Convolutions of images of one channel are products of their windows, on processors.
+"""Convolutions that are products of what their windows hold, on processors: those of images of one
+channel, and those whose windows lie side by side, as patches of an image do.
 
-A window of 3 x 3 is nine numbers: to lay all windows side by side writes less than the results are.
-The product is one of our kernels with all that follows, where the library's call takes several
-times what its results take to be written, and its gradient of the weights again.
+A window of 3 x 3 of one channel is nine numbers: to lay all windows side by side writes less than
+the results are. Patches are a view. The product is one of our kernels with all that follows, where
+the library's call gives its results in another order, or takes several times what they take to be
+written, and its gradient of the weights again.
 """
 
 from __future__ import annotations
@@ -11,14 +13,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from math import prod
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx import Graph, Node
 
 from hemstitch.frontend.fake import call_before
-from hemstitch.frontend.joint import is_made_again, value_of
+from hemstitch.frontend.joint import arguments_of, gradients_of, is_made_again, value_of
 
 aten = torch.ops.aten
 
@@ -52,48 +53,56 @@ def as_products(graph: Graph) -> None:
 
 
 def _convolution(node: Node) -> _Convolution | None:
-    image, weight, bias, stride, padding, *how = _arguments(node)
-    is_small = _is_small(value_of(image), value_of(weight), value_of(node))
-    if not is_small or tuple(how) != PLAIN or is_made_again(node):
+    image, weight, bias, stride, padding, *how = arguments_of(node)
+    is_known = _is_known(value_of(image), value_of(weight), value_of(node))
+    if not is_known or tuple(how) != PLAIN or is_made_again(node):
         return None
-    same = (image, weight, stride, padding, *how)
-    again = [user for user in weight.users if _of_backward(user) == same]
-    if len(again) > 1 or any(each.args[-1][0] for each in again):  # the image has a gradient
+    again = gradients_of(node)
+    if len(again) > 1 or any(_of_image(each) for each in again):
         return None
-    return _Convolution(
+    found = _Convolution(
         *(node, image, weight, bias, tuple(stride), tuple(padding)), again[0] if again else None
     )
+    return found if _is_thin(value_of(weight)) or _are_patches(found) else None
 
 
-def _is_small(image: Tensor, weight: Tensor, result: Tensor) -> bool:
+def _of_image(gradients: Node) -> bool:
+    """Whether the image's is asked for."""
+    *_, (asked, *_) = arguments_of(gradients)
+    return bool(asked)
+
+
+def _is_known(image: Tensor, weight: Tensor, result: Tensor) -> bool:
     sizes = (*image.shape, *weight.shape, *result.shape)
-    if image.dim() != len(BACK) or not all(isinstance(size, int) for size in sizes):
-        return False
-    channels, *window = weight.shape
-    is_here = image.device.type == "cpu" and image.dtype in TYPES and result.numel() > 0
-    is_thin = image.shape[1] == 1 and prod(window) <= MOST_PLACES and channels >= LEAST_CHANNELS
-    return is_here and is_thin
+    is_here = image.device.type == "cpu" and image.dtype in TYPES
+    is_static = image.dim() == len(BACK) and all(isinstance(size, int) for size in sizes)
+    return is_here and is_static and result.numel() > 0
 
 
-def _of_backward(node: Node) -> tuple[Any, ...] | None:
-    """The arguments that it has in common with its convolution."""
-    if node.target is not aten.convolution_backward.default:
-        return None
-    _, image, weight, _, *how, _ = _arguments(node)
-    return (image, weight, *how)
+def _is_thin(weight: Tensor) -> bool:
+    channels, given, *window = weight.shape
+    return given == 1 and prod(window) <= MOST_PLACES and channels >= LEAST_CHANNELS
+
+
+def _are_patches(found: _Convolution) -> bool:
+    """Windows cover the image, and none meets another."""
+    window = tuple(value_of(found.weight).shape[2:])
+    cover = (n * size for n, size in zip(value_of(found.node).shape[2:], window, strict=True))
+    is_whole = tuple(cover) == tuple(value_of(found.image).shape[2:])
+    return found.stride == window and found.padding == (0, 0) and is_whole and prod(window) > 1
 
 
 def _rewrite(found: _Convolution) -> None:
     at, before = found.node, value_of(found.node)
-    texts, channels, *sizes = before.shape
-    windows = _windows(found)
+    images, channels, *sizes = before.shape
+    windows = _patches(found) if _are_patches(found) else _windows(found)
     matrix = call_before(at, aten.reshape.default, found.weight, [channels, -1])
     turned = call_before(at, aten.t.default, matrix)
     if found.bias is None:
         results = call_before(at, aten.mm.default, windows, turned)
     else:
         results = call_before(at, aten.addmm.default, found.bias, windows, turned)
-    image = call_before(at, aten.reshape.default, results, [texts, *sizes, channels])
+    image = call_before(at, aten.reshape.default, results, [images, *sizes, channels])
     new = call_before(at, aten.permute.default, image, BACK)
     if value_of(new).stride() != before.stride():
         new = call_before(at, aten.clone.default, new, memory_format=torch.contiguous_format)
@@ -103,7 +112,7 @@ def _rewrite(found: _Convolution) -> None:
 
 
 def _rewrite_gradients(found: _Convolution, at: Node, windows: Node) -> None:
-    given, weight = _arguments(at)[0], value_of(found.weight)
+    given, weight = arguments_of(at)[0], value_of(found.weight)
     lines = call_before(at, aten.permute.default, given, BY_CHANNELS)
     matrix = call_before(at, aten.reshape.default, lines, [-1, weight.shape[0]])
     turned = call_before(at, aten.t.default, matrix)
@@ -117,13 +126,25 @@ def _rewrite_gradients(found: _Convolution, at: Node, windows: Node) -> None:
 
 
 def _windows(found: _Convolution) -> Node:
-    """[windows, places]"""
+    """[windows, what each holds]"""
     at, (rows, columns) = found.node, found.padding
     first = call_before(at, aten.select.int, found.image, 1, 0)
     padded = call_before(at, aten.constant_pad_nd.default, first, [columns, columns, rows, rows])
     parts = [call_before(at, aten.unsqueeze.default, each, -1) for each in _places(found, padded)]
     side_by_side = call_before(at, aten.cat.default, parts, -1)
     return call_before(at, aten.reshape.default, side_by_side, [-1, len(parts)])
+
+
+def _patches(found: _Convolution) -> Node:
+    """The same, of a convolution whose windows lie side by side."""
+    at, (images, _, *counts) = found.node, value_of(found.node).shape
+    _, channels, *window = value_of(found.weight).shape
+    shape = [images, channels, counts[0], window[0], counts[1], window[1]]
+    is_copy = found.image.target is aten.clone.default  # by channels, for the library
+    image = arguments_of(found.image)[0] if is_copy else found.image
+    seen = call_before(at, aten.reshape.default, image, shape)
+    turned = call_before(at, aten.permute.default, seen, [0, 2, 4, 1, 3, 5])
+    return call_before(at, aten.reshape.default, turned, [images * prod(counts), -1])
 
 
 def _places(found: _Convolution, padded: Node) -> Iterator[Node]:
@@ -135,7 +156,3 @@ def _places(found: _Convolution, padded: Node) -> Iterator[Node]:
             end = start + step * (size - 1) + 1
             part = call_before(at, aten.slice.Tensor, part, axis, start, end, step)
         yield part
-
-
-def _arguments(node: Node) -> tuple[Any, ...]:
-    return node.args

@@ -14,14 +14,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx import Graph, Node
 
 from hemstitch.frontend.fake import call_before
-from hemstitch.frontend.joint import is_made_again, name_of, value_of
+from hemstitch.frontend.joint import (
+    arguments_of,
+    gradients_of,
+    is_made_again,
+    name_of,
+    value_of,
+)
 
 aten = torch.ops.aten
 
@@ -95,7 +100,7 @@ def _text(node: Node) -> _Text | None:
         return None
     turned = [*node.users]
     readers = [user for each in turned for user in each.users]
-    calls = [_convolution(reader, readers) for reader in readers if not _is_backward(reader)]
+    calls = [_convolution(reader) for reader in readers if not _is_backward(reader)]
     found = [each for each in calls if each is not None]
     made = {each.again for each in found}
     is_known = all(map(_turns, turned)) and None not in calls and bool(found)
@@ -113,7 +118,7 @@ def _text(node: Node) -> _Text | None:
 
 
 def _turns(node: Node) -> bool:
-    match name_of(node), _arguments(node):
+    match name_of(node), arguments_of(node):
         case ("transpose", (_, 1, 2) | (_, 2, 1)) | ("permute", (_, [0, 2, 1])):
             return not is_made_again(node)
     return False
@@ -123,23 +128,16 @@ def _is_backward(node: Node) -> bool:
     return node.target is aten.convolution_backward.default
 
 
-def _convolution(node: Node, readers: Sequence[Node]) -> _Convolution | None:
+def _convolution(node: Node) -> _Convolution | None:
     if node.target is not aten.convolution.default or is_made_again(node):
         return None
-    image, weight, bias, [stride], *how = _arguments(node)
+    image, weight, bias, [stride], *how = arguments_of(node)
     if not _turns(image) or tuple(how) != PLAIN:
         return None
-    same = (image, weight, [stride], *how)
-    again = [each for each in readers if _is_backward(each) and _of_backward(each) == same]
-    if len(again) > 1 or (again and again[0].args[0] is image):
+    again = gradients_of(node)
+    if len(again) > 1:
         return None
     return _Convolution(node, weight, bias, stride, again[0] if again else None)
-
-
-def _of_backward(node: Node) -> tuple[Any, ...]:
-    """The arguments that it has in common with its convolution."""
-    _, image, weight, _, *how, _ = _arguments(node)
-    return (image, weight, *how)
 
 
 def _results(node: Node | None, number: int) -> Iterator[Node]:
@@ -153,14 +151,14 @@ def _gradient(part: Node) -> Node | None:
     while len(part.users) == 1:
         (part,) = part.users
         if part.target is aten.embedding_dense_backward.default:
-            _, _, _, _, by_frequency = _arguments(part)
+            _, _, _, _, by_frequency = arguments_of(part)
             return None if by_frequency else part
     return None
 
 
 def _addends(gradient: Node) -> Iterator[Node]:
     """What is added up in it, as long as nobody else reads the sums."""
-    waiting = [_arguments(gradient)[0]]
+    waiting = [arguments_of(gradient)[0]]
     while waiting:
         node = waiting.pop()
         is_sum = node.target is aten.add.Tensor and not node.kwargs
@@ -176,10 +174,6 @@ def _all_sizes(node: Node) -> Iterator[object]:
         yield from value.shape if isinstance(value, Tensor) else ()
 
 
-def _arguments(node: Node) -> tuple[Any, ...]:
-    return node.args
-
-
 # --- what there is instead
 
 
@@ -191,7 +185,7 @@ def _rewrite(text: _Text) -> None:
     at, total = text.gradient, gradients[0]
     for part in gradients[1:]:
         total = call_before(at, aten.add.Tensor, total, part)
-    _, _, rows, padding, _ = _arguments(at)
+    _, _, rows, padding, _ = arguments_of(at)
     if padding >= 0:
         device = value_of(text.words).device
         row = call_before(at, aten.arange.default, rows, device=device)
@@ -260,7 +254,7 @@ class _Windows:
     def _backward(self, at: Node) -> Node | None:
         table, (channels, features, places) = self.text.table, self.convolution.sizes
         rows, (texts, windows) = value_of(table).shape[0], self.convolution.windows
-        given = _arguments(at)[0]
+        given = arguments_of(at)[0]
         turned = call_before(at, aten.permute.default, given, TURNED)
         apart = call_before(at, aten.unsqueeze.default, turned, 2)
         each = call_before(at, aten.expand.default, apart, [texts, windows, places, channels])
