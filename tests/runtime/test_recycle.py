@@ -186,10 +186,12 @@ def faults():
 
 x, weight = torch.randn(8, 16, 96, 96), torch.randn(64, 16, 3, 3, requires_grad=True)
 step = torch.compile(lambda x: F.conv2d(x, weight).relu().sum(), backend="hemstitch")
-for count in range(6):
+counts = []
+for _ in range(9):
     before = faults()
     (gradient,) = torch.autograd.grad(step(x), [weight])
-print(faults() - before)
+    counts.append(faults() - before)
+print(min(counts[-4:]))  # the system may take pages back while other programs want some
 """
 
 
