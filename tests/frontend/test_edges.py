@@ -105,7 +105,7 @@ def test_results_and_gradients(spread: Spread, is_weighted: bool, has_bias: bool
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
     with torch.no_grad():
         again = torch.compile(program, backend="hemstitch", fullgraph=True)(*arguments)
-    torch.testing.assert_close(again, program(*arguments))
+    torch.testing.assert_close(again, program(*arguments), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("spread", SPREADS)
@@ -136,7 +136,7 @@ def test_a_product_behind_is_passed_instead_where_it_is_narrower() -> None:
     assert _widths(graph) == [FEW]
     torch._dynamo.reset()
     found = torch.compile(program, backend="hemstitch")(*arguments)
-    torch.testing.assert_close(found, program(*arguments))
+    torch.testing.assert_close(found, program(*arguments), rtol=1e-4, atol=1e-4)
 
 
 def _product_is_read_twice(x: Tensor, w: Tensor, *edges: Tensor) -> Tensor:
@@ -166,7 +166,35 @@ def _edges_are_masked(x: Tensor, w: Tensor, source: Tensor, *edges: Tensor) -> T
     return torch.zeros_like(product).index_add(0, target[: len(sent)], sent)
 
 
+def _all_have_one_factor(x: Tensor, w: Tensor, source: Tensor, *edges: Tensor) -> Tensor:
+    target, weight = edges
+    return by_index_add(x @ w, source, target, weight[:1])
+
+
+def _columns_have_indices(x: Tensor, w: Tensor, source: Tensor, *edges: Tensor) -> Tensor:
+    """Not lines."""
+    product = x @ w
+    index = (torch.arange(MANY) % NODES).view(1, -1).expand(EDGES, MANY)
+    return torch.zeros_like(product).scatter_add(0, index, product[source] * edges[1])
+
+
+def _some_lines_are_left(x: Tensor, w: Tensor, source: Tensor, *edges: Tensor) -> Tensor:
+    target, _ = edges
+    product = x @ w
+    index = target[:5].view(-1, 1).expand(5, MANY)
+    return torch.zeros_like(product).scatter_add(0, index, product[source])
+
+
+def _some_columns_are_left(x: Tensor, w: Tensor, source: Tensor, *edges: Tensor) -> Tensor:
+    target, _ = edges
+    sent = (x @ w).gather(0, source.view(-1, 1).expand(-1, MANY - 2))
+    return torch.zeros(NODES, MANY - 2, dtype=x.dtype).index_add(0, target, sent)
+
+
 UNLIKE: list[Program] = [
+    _all_have_one_factor,
+    _columns_have_indices,
+    _some_columns_are_left,
     _product_is_read_twice,
     _factors_have_a_gradient,
     _a_factor_for_each_column,
@@ -184,6 +212,15 @@ def test_what_is_no_such_layer_is_right_too(program: Program) -> None:
     found = results(torch.compile(program, backend="hemstitch"), arguments)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
+def test_lines_that_are_not_sent_are_not_added() -> None:
+    """PyTorch has no gradient of it."""
+    torch._dynamo.reset()
+    arguments = [torch.randn(NODES, FEW), torch.randn(FEW, MANY), *given()[-3:]]
+    found = torch.compile(_some_lines_are_left, backend="hemstitch")(*arguments)
+    expected = _some_lines_are_left(*arguments)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("program", [_product_is_read_twice, _factors_have_a_gradient])
@@ -205,7 +242,7 @@ def test_no_nodes_or_no_edges(sizes: tuple[int, int]) -> None:
     expected = results(program, arguments)
     found = results(torch.compile(program, backend="hemstitch"), arguments)
     for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other)
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
 def test_numbers_of_nodes_and_edges_may_change() -> None:

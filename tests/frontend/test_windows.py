@@ -100,13 +100,12 @@ def test_results_and_gradients(program: Program, lies: torch.memory_format) -> N
     exact, eager = results(program, doubles), results(program, arguments)
     found = results(torch.compile(program, backend="hemstitch", fullgraph=True), arguments)
     assert len(found) == len(exact)
-    for mine, theirs, true in zip(found, eager, exact, strict=True):
-        distances = [float((x.double() - true).norm() / true.norm()) for x in (mine, theirs)]
-        assert distances[0] <= 2 * distances[1] + 1e-7
+    for mine, true in zip(found, exact, strict=True):
+        assert float((mine.double() - true).norm() / true.norm()) < 1e-5
     assert found[0].stride() == eager[0].stride()
     with torch.no_grad():
         again = torch.compile(program, backend="hemstitch", fullgraph=True)(*arguments)
-    torch.testing.assert_close(again, found[0])
+    torch.testing.assert_close(again, found[0], rtol=1e-4, atol=1e-4)
     assert again.stride() == eager[0].stride()
 
 
@@ -134,7 +133,7 @@ def test_some_have_no_gradient(is_frozen: tuple[int, ...]) -> None:
     expected = results(plain, arguments)
     found = results(torch.compile(plain, backend="hemstitch", fullgraph=True), arguments)
     for mine, theirs in zip(found, expected, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
+        assert float((mine - theirs).norm() / theirs.norm()) < 1e-5
 
 
 def test_sizes_may_change() -> None:
@@ -146,4 +145,4 @@ def test_sizes_may_change() -> None:
         for mine, theirs in zip(
             results(compiled, arguments), results(plain, arguments), strict=True
         ):
-            torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
+            assert float((mine - theirs).norm() / theirs.norm()) < 1e-5

@@ -133,7 +133,7 @@ def test_gradients_of_scores_are_right(sizes):
     found = compiled(gradients_of_scores_and_bias)(*given)
     eager = gradients_of_scores_and_bias(*given)
     for mine, theirs, true in zip(found, eager, exact, strict=True):
-        assert apart(mine, true) < 2 * apart(theirs, true)
+        assert apart(mine, true) < 2 * apart(theirs, true) + 1e-7
 
 
 @pytest.mark.usefixtures("kernels_multiply")

@@ -27,7 +27,6 @@ aten = torch.ops.aten
 
 TYPES = (torch.float32, torch.float64)  # halves would round what is passed, not what is made of it
 OF_SHAPE = ("new_zeros", "zeros_like")  # read nothing of their argument but its shape and type
-LINE_VIEWS = ("unsqueeze", "view", "expand")
 RANK = 2  # of matrices
 
 
@@ -177,7 +176,7 @@ def _passed(node: Node) -> _Passed | None:
         case _:
             return None
     rows = _rows(node, zeros)
-    if node.kwargs or is_made_again(node) or rows is None or not _is_index(target):
+    if node.kwargs or is_made_again(node) or rows is None or target is None:
         return None
     gathered, weight = _weighted(sent)
     match name_of(gathered), arguments_of(gathered):
@@ -189,9 +188,11 @@ def _passed(node: Node) -> _Passed | None:
             source, source_wraps = _line(lines), False
         case _:
             return None
-    if not _is_index(source) or not _is_matrix(dense) or not _is_matrix(node):
+    if source is None or not _is_index(source) or not _is_index(target) or not _is_matrix(dense):
         return None
-    if not _is_read_once(sent) or not _is_read_once(gathered):
+    is_whole = _shape(sent) == _shape(gathered) == (*_shape(source), _columns(dense))
+    is_whole &= _shape(source) == _shape(target) and _columns(node) == _columns(dense)
+    if not is_whole or not _is_read_once(sent) or not _is_read_once(gathered):
         return None
     return _Passed(_Edges(source, target, weight), dense, rows, source_wraps, wraps)
 
@@ -201,16 +202,16 @@ def _weighted(sent: Node) -> tuple[Node, Node | None]:
     sent = _unexpanded(sent)
     if sent.target is aten.mul.Tensor:
         for lines, weight in (sent.args, sent.args[::-1]):
-            if isinstance(lines, Node) and _is_factor(weight, value_of(sent).dtype):
+            if isinstance(lines, Node) and _is_factor(weight, sent):
                 return _unexpanded(lines), weight
     return sent, None
 
 
-def _is_factor(weight: object, dtype: torch.dtype) -> TypeGuard[Node]:
-    if not isinstance(weight, Node):
+def _is_factor(weight: object, sent: Node) -> TypeGuard[Node]:
+    """One for each line."""
+    if not isinstance(weight, Node) or value_of(weight).dtype != value_of(sent).dtype:
         return False
-    value: Tensor = value_of(weight)
-    return value.dim() == RANK and value.shape[1] == 1 and value.dtype == dtype
+    return _shape(weight) == (*_shape(sent)[:1], 1)
 
 
 def _unexpanded(node: Node) -> Node:
@@ -258,11 +259,21 @@ def _is_index(node: Node) -> bool:
     return value.dim() == 1 and value.dtype == torch.int64
 
 
-def _line(lines: Node) -> Node:
+def _line(lines: Node) -> Node | None:
     """What gives each line its index, where `lines` has it at each element."""
-    while name_of(lines) in LINE_VIEWS and value_of(lines).dim() == RANK:
-        lines = arguments_of(lines)[0]
-    return lines
+    if lines.target is not aten.expand.default:
+        return None
+    (column, *_) = arguments_of(lines)
+    if _shape(column) != (*_shape(lines)[:1], 1) or name_of(column) not in ("unsqueeze", "view"):
+        return None
+    index: Node = arguments_of(column)[0]
+    return index if len(_shape(index)) == 1 else None
+
+
+def _shape(node: Node) -> tuple[object, ...]:
+    """No guard comes of comparing it."""
+    sizes = value_of(node).shape
+    return tuple(size.node.expr if isinstance(size, torch.SymInt) else size for size in sizes)
 
 
 def _rows(node: Node, zeros: Node) -> Any:

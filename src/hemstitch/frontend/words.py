@@ -12,6 +12,7 @@ D_k W_k^T, which needs no embedding's gradient any more.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -109,12 +110,8 @@ def _text(node: Node) -> _Text | None:
     if not all(isinstance(n, int) for each in (node, *readers) for n in _all_sizes(each)):
         return None
     parts = [part for each in found for part in _results(each.again, 0)]
-    if not parts:
-        return _Text(table, words, found, None)
-    gradient = _gradient(parts[0])
-    if gradient is None or gradient.args[1] is not words or {*_addends(gradient)} != {*parts}:
-        return None
-    return _Text(table, words, found, gradient)
+    gradient = _gradient(parts, words) if parts else None
+    return None if parts and gradient is None else _Text(table, words, found, gradient)
 
 
 def _turns(node: Node) -> bool:
@@ -146,14 +143,16 @@ def _results(node: Node | None, number: int) -> Iterator[Node]:
             yield user
 
 
-def _gradient(part: Node) -> Node | None:
-    """The table's, that a convolution's gradient goes into."""
-    while len(part.users) == 1:
-        (part,) = part.users
-        if part.target is aten.embedding_dense_backward.default:
-            _, _, _, _, by_frequency = arguments_of(part)
-            return None if by_frequency else part
-    return None
+def _gradient(parts: Sequence[Node], words: Node) -> Node | None:
+    """The table's, if these gradients of the text, and nothing else, go into it."""
+    node = parts[0]
+    while len(node.users) == 1 and node.target is not aten.embedding_dense_backward.default:
+        (node,) = node.users
+    if node.target is not aten.embedding_dense_backward.default:
+        return None
+    _, indices, _, _, by_frequency = arguments_of(node)
+    is_whole = indices is words and not by_frequency and Counter(_addends(node)) == Counter(parts)
+    return node if is_whole else None
 
 
 def _addends(gradient: Node) -> Iterator[Node]:
@@ -161,11 +160,17 @@ def _addends(gradient: Node) -> Iterator[Node]:
     waiting = [arguments_of(gradient)[0]]
     while waiting:
         node = waiting.pop()
-        is_sum = node.target is aten.add.Tensor and not node.kwargs
-        if (is_sum or _turns(node)) and len(node.users) == 1:
-            waiting.extend(node.all_input_nodes if is_sum else node.all_input_nodes[:1])
-        else:
-            yield node
+        match node.target, arguments_of(node):
+            case aten.add.Tensor, (Node() as one, Node() as other) if _is_inside(node):
+                waiting += [one, other]
+            case _, (Node() as turned, *_) if _turns(node) and _is_inside(node):
+                waiting.append(turned)
+            case _:
+                yield node
+
+
+def _is_inside(node: Node) -> bool:
+    return len(node.users) == 1 and not node.kwargs
 
 
 def _all_sizes(node: Node) -> Iterator[object]:
