@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,10 +12,12 @@ from hemstitch.frontend.capture import Captured, capture
 from hemstitch.frontend.decompose import decompositions
 from hemstitch.frontend.partition import partition
 from hemstitch.ir import dims
-from hemstitch.ir.graph import Op, toposort
+from hemstitch.ir.graph import LibraryCall, Op, toposort
 from hemstitch.ir.verify import verify
 from hemstitch.runtime.interpret import bind_symbols, run, with_strides
 from hemstitch.runtime.returned import Argument, Fixed, Item, Number, Result, Returned, View
+from hemstitch.stitch.machine import generic_cpu
+from tests.compiled import plans_of
 
 
 class InterpretBackend:
@@ -52,6 +54,24 @@ class InterpretBackend:
 def library_names(captured: Captured) -> list[str]:
     nodes = toposort(captured.graph.roots)
     return [node.attr.name for node in nodes if node.op is Op.LIBRARY]
+
+
+def results(program: Callable[..., torch.Tensor], arguments: Sequence[Any]) -> list[torch.Tensor]:
+    """Of a program, and the gradients of those arguments that have one."""
+    copies = [each.detach().requires_grad_(each.requires_grad) for each in arguments]
+    result = program(*copies)
+    result.square().sum().backward()
+    return [result.detach(), *(each.grad for each in copies if each.grad is not None)]
+
+
+def convolutions(
+    program: Callable[..., Any], arguments: Sequence[Any], *, backward: bool = True
+) -> int:
+    """That the library does."""
+    plans = plans_of(program, arguments, generic_cpu(threads=2, lanes=16), backward=backward)
+    nodes = (node for graph, _ in plans for node in toposort(graph.roots))
+    calls = (node.attr for node in nodes if isinstance(node.attr, LibraryCall))
+    return sum("convolution" in call.name for call in calls)
 
 
 def execute(captured: Captured, arguments: list[Any], precise: bool = False) -> tuple[Any, ...]:

@@ -72,6 +72,12 @@ def results(program: Program, arguments: Sequence[Tensor | None]) -> list[Tensor
     return [result, *(each.grad for each in leaves if each.grad is not None)]
 
 
+def agree(compiled: Program, program: Program, arguments: Sequence[Tensor | None]) -> None:
+    found, expected = (results(each, arguments) for each in (compiled, program))
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-9)
+
+
 def widths(program: Program, arguments: Sequence[Tensor | None]) -> list[int]:
     """Columns of each sum by index, forward and backward."""
     return [
@@ -99,10 +105,7 @@ def test_results_and_gradients(spread: Spread, is_weighted: bool, has_bias: bool
     arguments[2] = arguments[2] if has_bias else None
     arguments[-1] = arguments[-1] if is_weighted else None
     program = partial(layers, spread)
-    expected = results(program, arguments)
-    found = results(torch.compile(program, backend="hemstitch", fullgraph=True), arguments)
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+    agree(torch.compile(program, backend="hemstitch", fullgraph=True), program, arguments)
     with torch.no_grad():
         again = torch.compile(program, backend="hemstitch", fullgraph=True)(*arguments)
     torch.testing.assert_close(again, program(*arguments), rtol=1e-4, atol=1e-4)
@@ -208,10 +211,7 @@ def test_what_is_no_such_layer_is_right_too(program: Program) -> None:
     torch._dynamo.reset()
     x, w = torch.randn(NODES, FEW, requires_grad=True), torch.randn(FEW, MANY, requires_grad=True)
     arguments = [x, w, *given()[-3:]]
-    expected = results(program, arguments)
-    found = results(torch.compile(program, backend="hemstitch"), arguments)
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+    agree(torch.compile(program, backend="hemstitch"), program, arguments)
 
 
 def test_lines_that_are_not_sent_are_not_added() -> None:
@@ -239,10 +239,7 @@ def test_no_nodes_or_no_edges(sizes: tuple[int, int]) -> None:
     if edges and not nodes:
         arguments[-3:] = [source[:0], target[:0], weight[:0]]
     program = partial(layers, by_index_add)
-    expected = results(program, arguments)
-    found = results(torch.compile(program, backend="hemstitch"), arguments)
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+    agree(torch.compile(program, backend="hemstitch"), program, arguments)
 
 
 def test_numbers_of_nodes_and_edges_may_change() -> None:
@@ -254,10 +251,7 @@ def test_numbers_of_nodes_and_edges_may_change() -> None:
         x = torch.randn(nodes, FEW, requires_grad=True)
         source, target = torch.randint(nodes, (2, edges))
         arguments = [x, v, b, w, source, target, torch.rand(edges, 1)]
-        for one, other in zip(
-            results(compiled, arguments), results(program, arguments), strict=True
-        ):
-            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+        agree(compiled, program, arguments)
 
 
 @pytest.mark.parametrize("spread", [by_index_add, by_index_put, by_scatter])
@@ -272,5 +266,4 @@ def test_negative_indices_are_what_they_were(spread: Spread) -> None:
         with pytest.raises((IndexError, RuntimeError)):
             compiled(*arguments)
         return
-    for one, other in zip(results(compiled, arguments), results(program, arguments), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+    agree(compiled, program, arguments)

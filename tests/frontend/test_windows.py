@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hemstitch.ir.graph import Graph, LibraryCall, toposort
-from hemstitch.stitch.machine import generic_cpu
-from tests.compiled import plans_of
+from tests.frontend.helpers import convolutions, results
 
 Program = Callable[..., Tensor]
 IMAGES, HEIGHT, WIDTH, CHANNELS = 2, 9, 6, 16
-MACHINE = generic_cpu(threads=2, lanes=16)
 
 
 def plain(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -71,23 +68,6 @@ def given(*, channels: int = CHANNELS, window: tuple[int, int] = (3, 3)) -> list
     weight, bias = torch.randn(channels, 1, *window), torch.randn(channels)
     images = torch.randn(IMAGES, 1, HEIGHT, WIDTH)
     return [images, weight.requires_grad_(), bias.requires_grad_()]
-
-
-def results(program: Program, arguments: Sequence[Tensor]) -> list[Tensor]:
-    copies = [each.detach().requires_grad_(each.requires_grad) for each in arguments]
-    result = program(*copies)
-    result.square().sum().backward()
-    return [result.detach(), *(each.grad for each in copies if each.grad is not None)]
-
-
-def convolutions(program: Program, arguments: Sequence[Tensor]) -> int:
-    graphs = [graph for graph, _ in plans_of(program, arguments, MACHINE, backward=True)]
-    return sum(_convolutions(graph) for graph in graphs)
-
-
-def _convolutions(graph: Graph) -> int:
-    calls = [node.attr for node in toposort(graph.roots) if isinstance(node.attr, LibraryCall)]
-    return sum("convolution" in call.name for call in calls)
 
 
 @pytest.mark.parametrize("program", [*PROGRAMS, *UNLIKE])

@@ -178,7 +178,7 @@ def test_training_steps_keep_nothing_that_is_in_use() -> None:
 
 
 STEPS = """
-import resource, torch
+import resource, statistics, torch
 import torch.nn.functional as F
 
 def faults():
@@ -191,7 +191,7 @@ for _ in range(9):
     before = faults()
     (gradient,) = torch.autograd.grad(step(x), [weight])
     counts.append(faults() - before)
-print(min(counts[-4:]))  # the system may take pages back while other programs want some
+print(int(statistics.median(counts[-5:])))  # once, another program may have taken pages
 """
 
 

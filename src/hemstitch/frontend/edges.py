@@ -46,8 +46,8 @@ class _Edges:
 
 @dataclass(frozen=True, slots=True)
 class _Passed:
-    """`edges` times `dense`, in `rows` lines. `wraps`: whether the sum takes a negative index for
-    one from the end, as `index_put` does; the other operations refuse it."""
+    """`edges` times `dense`, in `rows` lines. `index` and `index_put` take a negative index for one
+    from the end: it wraps. The other operations refuse it."""
 
     edges: _Edges
     dense: Node
