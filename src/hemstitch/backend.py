@@ -25,6 +25,7 @@ from hemstitch.frontend.frozen import frozen_arguments
 from hemstitch.frontend.loss import EveryNth, losses, without
 from hemstitch.frontend.partition import NUMBERS, partition
 from hemstitch.frontend.rewrites import apply
+from hemstitch.frontend.rows import only_read
 from hemstitch.frontend.unused import Backward
 from hemstitch.frontend.windows import as_products
 from hemstitch.frontend.words import by_words
@@ -93,6 +94,7 @@ class _GraphCompiler:
     def __call__(self, gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Function:
         if self.kind == "inference":
             apply(gm, self.options.rewrites)
+            only_read(gm.graph)
             by_words(gm.graph)
             by_channels(gm.graph, rows=self.options.opens_products)
             as_products(gm.graph)

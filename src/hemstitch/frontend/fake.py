@@ -25,7 +25,7 @@ def call_before(at: torch.fx.Node, target: Any, *arguments: Any, **keywords: Any
     with at.graph.inserting_before(at):
         made = at.graph.call_function(target, arguments, keywords)
     made.meta = {key: at.meta[key] for key in ("stack_trace",) if key in at.meta}
-    made.meta["val"] = value_of_call(made, at.meta["val"])
+    made.meta["val"] = value_of_call(made, at.meta.get("val"))
     return made
 
 

@@ -19,6 +19,7 @@ from hemstitch.frontend.joint import base_of
 from hemstitch.frontend.library import has_effects
 from hemstitch.frontend.loss import numbers
 from hemstitch.frontend.rewrites import apply
+from hemstitch.frontend.rows import only_read
 from hemstitch.frontend.saved import question
 from hemstitch.frontend.split import split
 from hemstitch.frontend.windows import as_products
@@ -48,6 +49,7 @@ def partition(
     apply(joint, options.rewrites)
     joint.graph.eliminate_dead_code()
     _without_repetitions(joint.graph)
+    only_read(joint.graph)
     by_words(joint.graph)
     by_channels(joint.graph)
     as_products(joint.graph)

@@ -17,25 +17,13 @@ import torch.fx
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from hemstitch.frontend.joint import is_view, value_of
+from hemstitch.frontend.joint import value_of
+from hemstitch.frontend.zeros import zero_wherever
 
 aten = torch.ops.aten
 Boxed = Callable[[list[Any]], Sequence[Any]]
 
 LEAST_BYTES = 1 << 17  # of a gradient that is worth a graph without it
-# Operations that give zeros where the operands at these places are zeros, each of them alone.
-ZERO_AT = {
-    **dict.fromkeys((aten.mul.Tensor, aten.mm.default, aten.bmm.default), (0, 1)),
-    **dict.fromkeys(
-        (
-            *(aten.div.Tensor, aten.mul.Scalar, aten.div.Scalar, aten.neg.default),
-            *(aten.clone.default, aten._to_copy.default, aten.sum.default),
-            *(aten.sum.dim_IntList, aten.slice_backward.default, aten.select_backward.default),
-            *(aten.reshape.default, aten.threshold_backward.default),
-        ),
-        (0,),
-    ),
-}
 
 
 class Backward:
@@ -114,12 +102,9 @@ def _other_addend(node: Node, zeros: Collection[Node]) -> Node | None:
 
 
 def _is_zero(node: Node, zeros: Collection[Node]) -> bool:
-    if is_view(node):
-        return node.args[0] in zeros
     if node.target is aten.add.Tensor:
         return all(argument in zeros for argument in node.args)
-    places = ZERO_AT.get(node.target, ())  # type: ignore[call-overload]
-    return any(node.args[place] in zeros for place in places)
+    return any(operand in zeros for operand in zero_wherever(node))
 
 
 def _type(node: Node) -> object:
