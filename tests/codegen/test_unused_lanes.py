@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from hemstitch.codegen.llvm.kernel import Target, print_kernel
 from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
@@ -40,3 +42,26 @@ def test_a_condition_that_only_they_meet() -> None:
     (first,) = re.findall(rf"{mask} = and <8 x i1> (%\w+), %\w+", text)
     (compared,) = re.findall(rf"{first} = icmp slt <8 x i64> (<.*?>), ", text)
     assert compared == f"<{', '.join(f'i64 {lane}' for lane in range(8))}>"
+
+
+@pytest.mark.parametrize("of_rows", [True, False])
+def test_a_condition_that_none_of_them_meets(of_rows: bool) -> None:
+    """A row before a tensor's first, where there may be no memory, is not even addressed: to find
+    that out lane by lane takes the processor hundreds of cycles."""
+    source = Buffer("source", DType.F32, Role.INPUT, 32)
+    result = Buffer("result", DType.F32, Role.OUTPUT, 64)
+    row, lane = Axis("row", 4), Axis("lane", 16)
+    before = Index(((row, 16), (lane, 1)), -32)
+    body = (
+        Position("place", at(row if of_rows else lane)),
+        Let("is_inside", Op.GE, ("place", "two"), DType.I64, DType.BOOL),
+        Load("value", source, before, "is_inside"),
+        Store(result, Index(((row, 16), (lane, 1)), 0), "value"),
+    )
+    if of_rows:
+        inner = (*body[:2], Loop(lane, body[2:], lanes=True))
+    else:
+        inner = (Loop(lane, body, lanes=True),)
+    nest = Nest((row,), (Constant("two", 2, DType.I64),), inner, (), 1, "")
+    text = print_kernel(Kernel("kernel", (source, result), (Phase((nest,)),)), Target(8, 1, False))
+    assert bool(re.search(r"select i1 %\w+, ptr %\w+, ptr %\w+", text.text)) == of_rows

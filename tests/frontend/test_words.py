@@ -11,10 +11,14 @@ from torch.nn import functional as F
 
 import hemstitch
 from hemstitch.explain import Report
+from hemstitch.ir.graph import Graph, LibraryCall, toposort
+from hemstitch.stitch.machine import generic_cpu
+from tests.compiled import plans_of
 from tests.frontend.helpers import convolutions, results
 
 Program = Callable[..., Tensor]
 TEXTS, LENGTH, WORDS, FEATURES, CHANNELS = 3, 40, 6, 70, 5
+MANY = 200  # words, more than there are windows
 
 
 def one(words: Tensor, table: Tensor, first: Tensor, second: Tensor, bias: Tensor) -> Tensor:
@@ -76,16 +80,57 @@ def twice(words: Tensor, table: Tensor, *weights: Tensor) -> Tensor:
 UNLIKE = [twice, read_elsewhere, beyond_the_ends, apart, in_groups]
 
 
+def largest(words: Tensor, table: Tensor, first: Tensor, second: Tensor, bias: Tensor) -> Tensor:
+    """Of a text; of several widths."""
+    text = F.embedding(words, table, padding_idx=1).transpose(1, 2)
+    layers = F.conv1d(text, first, bias).relu(), F.conv1d(text, second, stride=2)
+    return torch.cat([F.max_pool1d(each, each.shape[2]).squeeze(2) for each in layers], 1)
+
+
+def largest_by_index(words: Tensor, table: Tensor, *weights: Tensor) -> Tensor:
+    first, _, bias = weights
+    hidden = F.conv1d(F.embedding(words, table).transpose(1, 2), first)
+    return (hidden + bias[:, None]).relu().max(2).values
+
+
+def largest_of_parts_that_overlap(words: Tensor, table: Tensor, *weights: Tensor) -> Tensor:
+    text = F.embedding(words, table).transpose(1, 2)
+    hidden = F.gelu(F.conv1d(text, weights[1])) * 3  # of 37 windows
+    return F.adaptive_max_pool1d(hidden, 2).flatten(1)
+
+
+def largest_of_what_is_dropped(words: Tensor, table: Tensor, *weights: Tensor) -> Tensor:
+    """By a mask that the program makes of the result."""
+    hidden = F.conv1d(F.embedding(words, table).transpose(1, 2), weights[0])
+    mask = (hidden.detach() * 1000).sin() > 0
+    return F.adaptive_max_pool1d((hidden * mask).tanh(), 1).squeeze(-1)
+
+
+MAXIMA = [largest, largest_by_index, largest_of_parts_that_overlap, largest_of_what_is_dropped]
+
+
+def smallest_difference(words: Tensor, table: Tensor, *weights: Tensor) -> Tensor:
+    """What a maximum is taken of goes on as well."""
+    hidden = F.conv1d(F.embedding(words, table).transpose(1, 2), weights[0])
+    return F.max_pool1d(hidden, 38).squeeze(2) - hidden.mean(2)
+
+
+def equal_maxima(words: Tensor, table: Tensor, *weights: Tensor) -> Tensor:
+    """All of which have a gradient."""
+    return F.conv1d(F.embedding(words, table).transpose(1, 2), weights[0]).relu().amax(2)
+
+
 def given(words: int = WORDS, dtype: torch.dtype = torch.float64) -> list[Tensor]:
     shapes = (words, FEATURES), (CHANNELS, FEATURES, 3), (CHANNELS, FEATURES, 4), (CHANNELS,)
     floats = [torch.randn(shape, dtype=dtype).requires_grad_() for shape in shapes]
     return [torch.randint(words, (TEXTS, LENGTH)), *floats]
 
 
-@pytest.mark.parametrize("program", [*PROGRAMS, *UNLIKE])
-def test_results_and_gradients(program: Program) -> None:
+@pytest.mark.parametrize("program", [*PROGRAMS, *UNLIKE, *MAXIMA])
+@pytest.mark.parametrize("count", [WORDS, MANY])
+def test_results_and_gradients(program: Program, count: int) -> None:
     torch._dynamo.reset()
-    arguments = given()
+    arguments = given(count)
     expected = results(program, arguments)
     found = results(torch.compile(program, backend="hemstitch", fullgraph=True), arguments)
     assert len(found) == len(expected)
@@ -116,14 +161,30 @@ def test_it_depends_on_how_many_words_there_are() -> None:
     assert convolutions(one, given(words=TEXTS * LENGTH)) == 2
 
 
+@pytest.mark.parametrize("program", MAXIMA)
+def test_maxima_have_few_gradients(program: Program) -> None:
+    """Added up one by one: the library convolves forward alone, of few words not at all."""
+    forward = 2 if program is largest else 1
+    assert convolutions(program, given(MANY)) == forward
+    plans = plans_of(program, given(MANY), generic_cpu(threads=2, lanes=16), backward=True)
+    assert not any(products_in(graph) for graph, _ in plans)
+    assert convolutions(program, given()) == 0
+
+
+@pytest.mark.parametrize("program", [smallest_difference, equal_maxima])
+def test_other_gradients_are_of_all_windows(program: Program) -> None:
+    assert convolutions(program, given(MANY)) == 2
+
+
+@pytest.mark.parametrize("program", [two, largest])
 @pytest.mark.parametrize("is_frozen", [(1,), (2,), (1, 2), (2, 3, 4)])
-def test_some_have_no_gradient(is_frozen: tuple[int, ...]) -> None:
+def test_some_have_no_gradient(program: Program, is_frozen: tuple[int, ...]) -> None:
     torch._dynamo.reset()
-    arguments = given()
+    arguments = given(MANY)
     for place in is_frozen:
         arguments[place].requires_grad_(requires_grad=False)
-    expected = results(two, arguments)
-    found = results(torch.compile(two, backend="hemstitch", fullgraph=True), arguments)
+    expected = results(program, arguments)
+    found = results(torch.compile(program, backend="hemstitch", fullgraph=True), arguments)
     for mine, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-9)
 
@@ -202,3 +263,8 @@ def products(report: Report) -> int:
     """That each call multiplies."""
     kernels = sum(kernel.ops.count("dot") for kernel in report.kernels)
     return kernels + sum(".mm." in call for call in report.library_calls)
+
+
+def products_in(graph: Graph) -> int:
+    calls = (node.attr for node in toposort(graph.roots) if isinstance(node.attr, LibraryCall))
+    return sum(".mm." in call.name or ".bmm." in call.name for call in calls)

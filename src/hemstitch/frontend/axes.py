@@ -97,7 +97,7 @@ def axes_of(node: Node) -> Axes | None:
     """None: nothing is known of it."""
     if node.op != "call_function" or is_made_again(node) or not has_known_sizes(node):
         return None
-    if _is_pointwise(node):
+    if is_pointwise(node):
         return Axes([(x, _aligned(x, node)) for x in node.all_input_nodes])
     known = TABLE.get(name_of(node))
     return None if known is None else known(node)
@@ -113,7 +113,7 @@ def has_known_sizes(node: Node) -> bool:
     return all(isinstance(size, int) for tensor in tensors for size in tensor.shape)
 
 
-def _is_pointwise(node: Node) -> bool:
+def is_pointwise(node: Node) -> bool:
     is_said = isinstance(node.target, torch._ops.OpOverload) and (
         torch.Tag.pointwise in node.target.tags
     )

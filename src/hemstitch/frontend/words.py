@@ -8,13 +8,18 @@ products E W_k come first, and each window gathers lines of them and adds them u
 Backward adds up by index the gradients of windows, D_k[v] = sum of those in which the word v has
 place k. Of that are made the gradients of the weights, E^T D_k, and of the table, the sum of
 D_k W_k^T, which needs no embedding's gradient any more.
+
+Where only maxima along a text go on, few windows have a gradient, each in one channel (see
+`pooled.py`). Then each such element adds a multiple of its words' lines to the gradient of its
+weights, and of its weights to those of its words: no product is left.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -28,11 +33,13 @@ from hemstitch.frontend.joint import (
     name_of,
     value_of,
 )
+from hemstitch.frontend.pooled import Pooled, pooled
 
 aten = torch.ops.aten
 
 TYPES = (torch.float32, torch.float64)  # halves would round each product of a window
 GATHERED = 32  # multiplications in the time in which an element is gathered and added
+FEW = 16  # the same in longer lines, one for each element that a maximum gives a gradient
 TURNED = [0, 2, 1]  # [texts, words, features] as a convolution has it, or back
 PLAIN = ([0], [1], False, [0], 1)  # no padding, dilation, transposition, output padding, groups
 
@@ -59,6 +66,15 @@ class _Convolution:
         texts, _, windows = value_of(self.node).shape
         return texts, windows
 
+    def few(self, words: int) -> Pooled | None:
+        """The elements that have a gradient, if to add them up one by one takes less time than
+        products with all windows or of so many words."""
+        found = pooled(arguments_of(self.again)[0]) if self.again is not None else None
+        if found is None:
+            return None
+        (texts, windows), (*_, maxima) = self.windows, found.shape
+        return found if FEW * texts * maxima < min(words, texts * windows) else None
+
 
 @dataclass(frozen=True, slots=True)
 class _Text:
@@ -74,21 +90,8 @@ def by_words(graph: Graph) -> None:
     """Change `graph`, one of AOTAutograd's."""
     for node in graph.find_nodes(op="call_function", target=aten.embedding.default):
         text = _text(node)
-        if text is not None and _gains(text):
-            _rewrite(text)
+        if text is not None and _rewrite(text):
             graph.eliminate_dead_code()
-
-
-def _gains(text: _Text) -> bool:
-    """Multiplications that are spared, more than what gathering takes the time of."""
-    words = value_of(text.table).shape[0]
-    total = 0
-    for each in text.convolutions:
-        channels, features, places = each.sizes
-        texts, windows = each.windows
-        spared = (texts * windows - words) * features - texts * windows * GATHERED
-        total += spared * channels * places
-    return total > 0
 
 
 # --- what there is
@@ -182,90 +185,142 @@ def _all_sizes(node: Node) -> Iterator[object]:
 # --- what there is instead
 
 
-def _rewrite(text: _Text) -> None:
-    parts = [_Windows.of(text, each).rewrite() for each in text.convolutions]
-    gradients = [part for part in parts if part is not None]
-    if text.gradient is None:
-        return
-    at, total = text.gradient, gradients[0]
-    for part in gradients[1:]:
-        total = call_before(at, aten.add.Tensor, total, part)
-    _, _, rows, padding, _ = arguments_of(at)
-    if padding >= 0:
-        device = value_of(text.words).device
-        row = call_before(at, aten.arange.default, rows, device=device)
-        is_padding = call_before(at, aten.eq.Scalar, row, padding)
-        mask = call_before(at, aten.unsqueeze.default, is_padding, 1)
-        total = call_before(at, aten.masked_fill.Scalar, total, mask, 0)
-    at.replace_all_uses_with(total)
+def _rewrite(text: _Text) -> bool:
+    words = value_of(text.table).shape[0]
+    trained = [each for each in text.convolutions if each.again is not None]
+    few = {each: found for each in trained if (found := each.few(words)) is not None}
+    is_forward = _gains(text.convolutions, words)
+    if not is_forward and (not few or len(few) < len(trained)):
+        return False
+    if is_forward:
+        for together in _groups(text.convolutions):
+            _forward(text, together)
+    _Backward(text, few).rewrite(trained)
+    return True
+
+
+def _gains(convolutions: Sequence[_Convolution], words: int) -> bool:
+    """Multiplications are spared, more than what gathering takes the time of."""
+    total = 0
+    for each in convolutions:
+        channels, features, places = each.sizes
+        texts, windows = each.windows
+        spared = (texts * windows - words) * features - texts * windows * GATHERED
+        total += spared * channels * places
+    return total > 0
+
+
+def _groups(convolutions: Sequence[_Convolution]) -> Sequence[Sequence[_Convolution]]:
+    """Those whose weights are all there before the first of them."""
+    first = min(each.node for each in convolutions)
+    if all(each.weight < first for each in convolutions):
+        return [convolutions]
+    return [[each] for each in convolutions]
 
 
 @dataclass(frozen=True, slots=True)
-class _Windows:
-    """`matrix` [features, places x channels]: of the lines of `table @ matrix`, one for each word
-    at each place, a window adds up one for each of its places."""
+class _Weights:
+    """`lines` [numbers, features]: of each convolution, from its `first` on, one for each place in
+    a window and each channel."""
 
-    text: _Text
-    convolution: _Convolution
-    matrix: Node
+    lines: Node
+    first: Mapping[_Convolution, int]
 
     @staticmethod
-    def of(text: _Text, convolution: _Convolution) -> _Windows:
-        at, (channels, features, places) = convolution.node, convolution.sizes
-        turned = call_before(at, aten.permute.default, convolution.weight, [1, 2, 0])
-        matrix = call_before(at, aten.reshape.default, turned, [features, places * channels])
-        return _Windows(text, convolution, matrix)
+    def of(at: Node, convolutions: Sequence[_Convolution]) -> _Weights:
+        parts = []
+        for each in convolutions:
+            channels, features, places = each.sizes
+            turned = call_before(at, aten.permute.default, each.weight, [2, 0, 1])
+            shape = [places * channels, features]
+            parts.append(call_before(at, aten.reshape.default, turned, shape))
+        ends = accumulate((value_of(part).shape[0] for part in parts), initial=0)
+        lines = call_before(at, aten.cat.default, parts) if len(parts) > 1 else parts[0]
+        return _Weights(lines, dict(zip(convolutions, ends)))
 
-    def rewrite(self) -> Node | None:
-        """Gives the table's gradient, where it has one."""
-        self._forward()
-        again = self.convolution.again
-        return None if again is None else self._backward(again)
 
-    def _forward(self) -> None:
-        at, table = self.convolution.node, self.text.table
-        (channels, _, places), (_, windows) = self.convolution.sizes, self.convolution.windows
-        stride = self.convolution.stride
-        products = call_before(at, aten.mm.default, table, self.matrix)
-        shape = [value_of(table).shape[0] * places, channels]
-        lines = call_before(at, aten.reshape.default, products, shape)
-        total = self.convolution.bias
+def _forward(text: _Text, convolutions: Sequence[_Convolution]) -> None:
+    first = min(each.node for each in convolutions)
+    weights = _Weights.of(first, convolutions)
+    turned = call_before(first, aten.t.default, weights.lines)
+    products = call_before(first, aten.mm.default, text.table, turned)
+    for each in convolutions:
+        at, total, (channels, _, places) = each.node, each.bias, each.sizes
         for place in range(places):
-            end = place + stride * (windows - 1) + 1
-            word = call_before(at, aten.slice.Tensor, self.text.words, 1, place, end, stride)
-            number = self._number(at, word, place)
-            found = call_before(at, aten.embedding.default, lines, number)
+            column = weights.first[each] + place * channels
+            lines = call_before(at, aten.slice.Tensor, products, 1, column, column + channels)
+            end = place + each.stride * (each.windows[1] - 1) + 1
+            word = call_before(at, aten.slice.Tensor, text.words, 1, place, end, each.stride)
+            found = call_before(at, aten.embedding.default, lines, word)
             total = found if total is None else call_before(at, aten.add.Tensor, total, found)
         assert total is not None
         at.replace_all_uses_with(_contiguous(at, total, TURNED))
 
-    def _number(self, at: Node, word: Node, place: Node | int) -> Node:
-        """Of the line of a word at a place."""
-        first = call_before(at, aten.mul.Tensor, word, self.convolution.sizes[-1])
-        return call_before(at, aten.add.Tensor, first, place)
 
-    def _numbers(self, at: Node) -> Node:
-        """[texts, windows, places]"""
-        device, stride = value_of(self.text.words).device, self.convolution.stride
-        (*_, places), (_, windows) = self.convolution.sizes, self.convolution.windows
+@dataclass(slots=True)
+class _Backward:
+    """`few`: of the convolutions of which few elements have a gradient, these. `totals`: gradients
+    of the table that are to be added up; `elements`: for more of them a value, a word and the
+    number of a line of weights each."""
+
+    text: _Text
+    few: Mapping[_Convolution, Pooled]
+    totals: list[Node] = field(default_factory=list)
+    elements: list[tuple[Node, Node, Node]] = field(default_factory=list)
+
+    def rewrite(self, convolutions: Sequence[_Convolution]) -> None:
+        if not convolutions:
+            return
+        weights = _Weights.of(min(each.again for each in convolutions if each.again), convolutions)
+        for each in convolutions:
+            if each in self.few:
+                self._of_few(each, self.few[each], weights)
+            else:
+                self._of_all(each)
+        if self.text.gradient is not None:
+            self._of_table(self.text.gradient, weights)
+
+    def _of_few(self, convolution: _Convolution, few: Pooled, weights: _Weights) -> None:
+        at, device = convolution.again, value_of(self.text.words).device
+        assert at is not None
+        values, windows = few.elements(at)
+        (texts, channels, maxima), (*_, places) = few.shape, convolution.sizes
+        shape = [texts, channels, maxima, places]
         place = call_before(at, aten.arange.default, places, device=device)
-        window = call_before(at, aten.arange.default, windows, device=device)
-        first = call_before(at, aten.mul.Tensor, window, stride)
-        column = call_before(at, aten.unsqueeze.default, first, 1)
-        position = call_before(at, aten.add.Tensor, column, place)
-        word = call_before(at, aten.index.Tensor, self.text.words, [None, position])
-        return self._number(at, word, place)
+        position = self._positions(at, windows, convolution.stride, place)
+        flat = call_before(at, aten.reshape.default, position, [texts, -1])
+        found = call_before(at, aten.gather.default, self.text.words, 1, flat)
+        word = call_before(at, aten.reshape.default, found, shape)
+        column = call_before(at, aten.unsqueeze.default, values, 3)
+        for result in _results(at, 1):
+            lines = call_before(at, aten.embedding.default, self.text.table, word)
+            factor = call_before(at, aten.unsqueeze.default, column, 4)
+            product = call_before(at, aten.mul.Tensor, lines, factor)
+            weight = call_before(at, aten.sum.dim_IntList, product, [0, 2])
+            result.replace_all_uses_with(_contiguous(at, weight, TURNED))
+        for result in _results(at, 2):
+            result.replace_all_uses_with(call_before(at, aten.sum.dim_IntList, values, [0, 2]))
+        channel = call_before(at, aten.arange.default, channels, device=device)
+        upright = call_before(at, aten.reshape.default, channel, [channels, 1, 1])
+        step = call_before(at, aten.mul.Tensor, place, channels)
+        behind = call_before(at, aten.add.Tensor, upright, step)
+        number = call_before(at, aten.add.Tensor, behind, weights.first[convolution])
+        each = (call_before(at, aten.expand.default, x, shape) for x in (column, word, number))
+        value, word, number = (call_before(at, aten.reshape.default, x, [-1]) for x in each)
+        self.elements.append((value, word, number))
 
-    def _backward(self, at: Node) -> Node | None:
-        table, (channels, features, places) = self.text.table, self.convolution.sizes
-        rows, (texts, windows) = value_of(table).shape[0], self.convolution.windows
+    def _of_all(self, convolution: _Convolution) -> None:
+        at, table = convolution.again, self.text.table
+        assert at is not None
+        rows, (texts, windows) = value_of(table).shape[0], convolution.windows
+        channels, features, places = convolution.sizes
         given = arguments_of(at)[0]
         turned = call_before(at, aten.permute.default, given, TURNED)
         apart = call_before(at, aten.unsqueeze.default, turned, 2)
         each = call_before(at, aten.expand.default, apart, [texts, windows, places, channels])
         summed = call_before(
             *(at, aten.embedding_dense_backward.default),
-            *(each, self._numbers(at), rows * places, -1, False),
+            *(each, self._numbers(at, convolution), rows * places, -1, False),
         )
         of_words = call_before(at, aten.reshape.default, summed, [rows, places * channels])
         for result in _results(at, 1):
@@ -275,10 +330,49 @@ class _Windows:
             result.replace_all_uses_with(_contiguous(at, weight, [2, 0, 1]))
         for result in _results(at, 2):
             result.replace_all_uses_with(call_before(at, aten.sum.dim_IntList, given, [0, 2]))
-        if self.text.gradient is None:
-            return None
-        back = call_before(at, aten.t.default, self.matrix)
-        return call_before(at, aten.mm.default, of_words, back)
+        lines = _Weights.of(at, [convolution]).lines
+        self.totals.append(call_before(at, aten.mm.default, of_words, lines))
+
+    def _numbers(self, at: Node, convolution: _Convolution) -> Node:
+        """[texts, windows, places]: of the line that the word has at the place."""
+        device, (*_, places) = value_of(self.text.words).device, convolution.sizes
+        place = call_before(at, aten.arange.default, places, device=device)
+        window = call_before(at, aten.arange.default, convolution.windows[1], device=device)
+        position = self._positions(at, window, convolution.stride, place)
+        word = call_before(at, aten.index.Tensor, self.text.words, [None, position])
+        first = call_before(at, aten.mul.Tensor, word, places)
+        return call_before(at, aten.add.Tensor, first, place)
+
+    def _positions(self, at: Node, window: Node, stride: int, place: Node) -> Node:
+        """Of the word at each place in a window."""
+        first = call_before(at, aten.mul.Tensor, window, stride)
+        column = call_before(at, aten.unsqueeze.default, first, value_of(window).dim())
+        return call_before(at, aten.add.Tensor, column, place)
+
+    def _of_table(self, at: Node, weights: _Weights) -> None:
+        _, _, rows, padding, _ = arguments_of(at)
+        if self.elements:
+            parts = [
+                call_before(at, aten.cat.default, [*part]) if len(part) > 1 else part[0]
+                for part in zip(*self.elements)
+            ]
+            value, word, number = parts
+            lines = call_before(at, aten.embedding.default, weights.lines, number)
+            column = call_before(at, aten.unsqueeze.default, value, 1)
+            sent = call_before(at, aten.mul.Tensor, lines, column)
+            how = rows, -1, False
+            added = call_before(at, aten.embedding_dense_backward.default, sent, word, *how)
+            self.totals.append(added)
+        total, *others = self.totals
+        for other in others:
+            total = call_before(at, aten.add.Tensor, total, other)
+        if padding >= 0:
+            device = value_of(self.text.words).device
+            row = call_before(at, aten.arange.default, rows, device=device)
+            is_padding = call_before(at, aten.eq.Scalar, row, padding)
+            mask = call_before(at, aten.unsqueeze.default, is_padding, 1)
+            total = call_before(at, aten.masked_fill.Scalar, total, mask, 0)
+        at.replace_all_uses_with(total)
 
 
 def _contiguous(at: Node, node: Node, order: Sequence[int]) -> Node:

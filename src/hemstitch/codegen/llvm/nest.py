@@ -24,7 +24,6 @@ from hemstitch.codegen.llvm.matrices import Matrix, Product, Strips
 from hemstitch.codegen.llvm.touched import sizes_of
 from hemstitch.ir.dims import Dim, SymbolicDim, divides, quotient
 from hemstitch.ir.graph import Op
-from hemstitch.ir.types import DType
 from hemstitch.kernel import nodes
 from hemstitch.kernel.index import Axis, Computed, Index, at
 from hemstitch.kernel.nodes import (
@@ -400,11 +399,8 @@ class NestPrinter:
         self._set(random.name, [philox.to_uniform(e, word) for word in words])
 
     def _check(self, condition: Value) -> None:
-        e = self.emitter
-        if self._lanes is not None and self._lanes.mask is not None:
-            unused = e.binary("xor", self._lanes.mask, e.constant(True, "i1"))
-            condition = e.binary("or", condition, unused)
-        good = reduce.horizontal(e, Op.ALL, DType.BOOL, condition)
+        e, used = self.emitter, None if self._lanes is None else self._lanes.mask
+        good = reduce.everywhere(e, condition, used)
         bad = e.binary("xor", good, Value("true", "i1"))
         with e.when(bad):
             e.line(f"store i64 1, {self.slots[STATUS]}")
@@ -470,6 +466,10 @@ class NestPrinter:
             offsets = self._position(index, copy)
             return memory.gather(e, buffer.dtype, self.slots[buffer], offsets, mask)
         pointer = self._pointer(buffer, index, copy)
+        if condition is not None and condition not in self._varying:
+            # Hundreds of cycles for no lane at all, where there may be no memory.
+            some = e.lane(self._get(condition, copy))
+            pointer = e.select(some, pointer, self.slots[buffer])
         stride = self._lane_stride(index)
         if stride == 0 and condition is None:  # one element for all: it exists for unused lanes too
             mask = None
