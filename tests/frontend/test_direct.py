@@ -112,6 +112,21 @@ def test_a_reshaped_result_may_be_changed() -> None:
     torch.testing.assert_close(torch.autograd.grad(result.sum(), (x, y)), expected)
 
 
+def test_a_changed_result_that_backward_reads_is_noticed() -> None:
+    """A reshape of what is saved; AOTAutograd's wrappers do not notice."""
+
+    def scores(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        result = (x.flatten(0, 1) @ weight).unflatten(0, x.shape[:2])
+        return result, result[:, :-1].flatten(0, 1).logsumexp(1)
+
+    x, weight = torch.randn(3, 5, 8, requires_grad=True), torch.randn(8, 40, requires_grad=True)
+    result, loss = ready(scores, x, weight)(x, weight)
+    with torch.no_grad():
+        result.mul_(2)
+    with pytest.raises(RuntimeError, match="inplace"):
+        loss.sum().backward()
+
+
 def test_running_statistics_change_and_count_as_changed() -> None:
     def norm(x: Tensor, weight: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         return F.batch_norm(x, mean, variance, weight, training=True)

@@ -179,4 +179,5 @@ def test_a_size_is_no_part_of_what_is_as_long() -> None:
             torch.autograd.grad(each(x, y, weight).exp().sum(), (x, weight))
             for each in (compiled, function)
         )
-        torch.testing.assert_close(found, expected)
+        for mine, theirs in zip(found, expected, strict=True):
+            assert float((mine - theirs).norm() / theirs.norm()) < 1e-5

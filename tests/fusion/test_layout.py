@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -138,3 +140,27 @@ def test_gradients_by_channels_are_right() -> None:
     for name, ours, theirs in zip(names, found, expected):
         if theirs.norm() > 1e-9:  # a bias before a batch norm: noise about zero
             assert difference(ours, theirs) < 2e-4, name
+
+
+def scores(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Of a language model, and a loss of most of them."""
+    result = (x.flatten(0, 1).tanh() @ weight).exp().unflatten(0, x.shape[:2])
+    return result, result[:, :-1].flatten(0, 1).logsumexp(1)
+
+
+def turned(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    result = (x.exp() * weight.sum()).permute(2, 0, 1).contiguous()
+    return result, x.exp().sum((1, 2)) / result.amax((0, 1)).sum()
+
+
+@pytest.mark.parametrize(("function", "tensors"), [(scores, 3), (turned, 3)])
+def test_a_result_is_where_kernels_read_it(function, tensors: int) -> None:
+    """Though the caller has it as a view of what they made: nothing is stored twice."""
+    x, weight = torch.randn(3, 5, 24), torch.randn(24, 40)
+    ((_, plan),) = plans_of(function, (x, weight), generic_cpu(threads=2, lanes=16))
+    written = [t for step in plan.kernels for t in step.writes if prod(t.node.shape) > 100]
+    assert len(written) == 1, written
+    found = torch.compile(function, backend="hemstitch", options={"check": True})(x, weight)
+    expected = function(x, weight)
+    torch.testing.assert_close(found, expected)
+    assert found[0].stride() == expected[0].stride() and found[0]._base is None

@@ -264,7 +264,9 @@ class Hemstitch(torch.autograd.Function):
         values = _without_autocast(graphs.forward, [*arguments])
         results = [*values[: graphs.results]]
         for index in graphs.views:
-            results[index] = torch.ops.aten._unsafe_view(results[index], results[index].shape)
+            # Else it stays what it is, and a write to it is seen where backward reads it.
+            if results[index]._is_view():
+                results[index] = torch.ops.aten._unsafe_view(results[index], results[index].shape)
         ctx.graphs = graphs
         ctx.save_for_backward(
             *[x.detach() if x._is_view() else x for x in values[graphs.results :]]

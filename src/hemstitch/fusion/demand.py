@@ -37,8 +37,12 @@ class Alias:
     @property
     def is_whole(self) -> bool:
         """It is the tensor itself."""
-        same = self.shape == self.tensor.node.shape and self.offset == 0
-        return same and agree(self.shape, self.strides, self.tensor.strides)
+        return self.shows_as(Alias(self.tensor, self.tensor.node.shape, self.tensor.strides, 0))
+
+    def shows_as(self, other: Alias) -> bool:
+        """Both look at the same memory in the same way."""
+        same = (self.tensor, self.shape, self.offset) == (other.tensor, other.shape, other.offset)
+        return same and agree(self.shape, self.strides, other.strides)
 
 
 @dataclass(slots=True)
@@ -191,7 +195,8 @@ def _expanded(found: Demands, output: Output, changed: set[Node | None]) -> Alia
 def _demand_shared(found: Demands, graph: Graph) -> None:
     """Results kept for backward: views of what is in memory anyway, where their strides agree; and
     a result of the user's itself, whose version counter tells autograd if it is written to."""
-    private = {alias.tensor for alias in found.outputs.values()}
+    own = {alias.tensor: alias for alias in found.outputs.values()}
+    private = set(own)
     changed = {output.mutates for output in graph.outputs}
     for number, output in enumerate(graph.outputs):
         if number in found.outputs:
@@ -199,7 +204,7 @@ def _demand_shared(found: Demands, graph: Graph) -> None:
         alias = _alias({**found.views, **found.tensors}, output.value)
         if (
             alias is not None
-            and (alias.tensor not in private or alias.is_whole)
+            and (alias.tensor not in private or alias.shows_as(own[alias.tensor]))
             and alias.tensor.node not in changed
             and agree(output.value.shape, alias.strides, output.strides)
         ):
@@ -249,12 +254,24 @@ def _output(
         return alias
     if not is_exact or 0 in strides:
         strides = _storable(value.shape, strides)
-    if is_member(value) and value not in found.tensors:
-        tensor = found.tensors[value] = Tensor(value, strides)
+    seen, below = _seen(found, value, strides)
+    if is_member(seen) and seen not in found.tensors:
+        tensor = found.tensors[seen] = Tensor(seen, below)
     else:
         tensor = found.write(value, _another(found, value, strides))
     taken.add(tensor)
     return Alias(tensor, value.shape, strides, 0)
+
+
+def _seen(found: Demands, value: Node, strides: tuple[Dim, ...]) -> tuple[Node, tuple[Dim, ...]]:
+    """What a result is a view of, element by element, and the strides of that: in memory so, all
+    others read it there as well."""
+    while value.op in INVERTIBLE and value not in found.obstacles:
+        below = strides_below(value, strides)
+        if below is None or value.inputs[0] in found.tensors:
+            break
+        (value,), strides = value.inputs, below
+    return value, strides
 
 
 def _operand(found: Demands, value: Node, strides: tuple[Dim, ...] | None) -> Alias:

@@ -129,6 +129,7 @@ class _Assembler:
             steps.append(self.lines)
         self.lines = []
         results = ", ".join(self._returned(returned) for returned in self.returns)
+        steps.append(self.lines)
         source = self._source(steps, results)
         slots = list(self.slots.values())
         windows = list(self.windows)
@@ -311,9 +312,9 @@ class _Assembler:
     def _returned(self, returned: Returned) -> str:
         match returned:
             case Result(index):
-                return self._alias(self.plan.outputs[index])
+                return self._own_result(index)
             case View(index, shape, strides, offset):
-                whole = self._alias(self.plan.outputs[index])
+                whole = self._own_result(index)
                 layout = f"{self._sizes(shape)}, {self._sizes(strides)}, {self._size(offset)}"
                 return f"reinterpret({whole}, {layout})"
             case Argument(position):
@@ -324,6 +325,18 @@ class _Assembler:
                 return self._size(value)
             case Fixed(value):
                 return repr(value) if value is None else self._fix(value, "c")
+
+    def _own_result(self, index: int) -> str:
+        """One that is the caller's alone is no view of what kernels see, and the same tensor
+        wherever it is returned: if the caller writes to it, autograd shall see that."""
+        alias, output = self.plan.outputs[index], self.plan.graph.outputs[index]
+        if alias.is_whole or output.may_share or alias.tensor.is_argument:
+            return self._alias(alias)
+        name = f"r{index}"
+        line = f"{name} = {self._alias(alias)}.data"
+        if line not in self.lines:
+            self.lines.append(line)
+        return name
 
     # --- names
 
