@@ -52,6 +52,7 @@ FEW_COLUMNS = 16  # their vectors would be nearly empty, those of steps are not
 LEAST_ROWS = 4  # of a block: for fewer an operand is not read by a task more
 TILE = 1 << 17  # elements of its rows that stay in L2: half of one of 1 MB
 EVEN = 4
+UNEQUAL = 1.04  # times the blocks of a thread in the mean, that the longest waited for has
 PAGE = 1 << 12  # bytes: rows this far apart lie in one set of a cache
 NEXT = "_next"  # the name of what is multiplied at once with another
 VECTOR = 16  # elements: rows of a tile start at whole vectors, whatever the target
@@ -220,7 +221,8 @@ class _Blocks:
         if not nest.rows or any(a.outer is nest.rows[-1] for a in _axes(nest.body)):
             raise _Unblockable
         *outer, row = nest.rows
-        self.rows = _rows_of_block(row.extent, _most_rows(nest, self.threads, self.blocking.rows))
+        most = _most_rows(nest, self.threads, self.blocking.rows)
+        self.rows = _rows_of_block(row.extent, most, 1 if outer else self.threads)
         block = Axis(f"{row.name}b", quotient(row.extent + (self.rows - 1), self.rows))
         self.inner = Axis(f"{row.name}e", self.rows, block, row.extent)
         self.cut: Mapping[Variable, Index] = {row: at(block).scaled(self.rows) + at(self.inner)}
@@ -516,7 +518,7 @@ def _most_rows(nest: Nest, threads: int, most: int) -> int:
     if all(_is_by_columns(load, nest.rows[-1]) for load in _left_operands(loops)):
         blocks = threads * -(-rows // (threads * fitting))
         return max(-(-rows // blocks), few)
-    fair = rows // (threads * LEAST_BLOCKS)
+    fair = -(-rows // (threads * LEAST_BLOCKS))
     return max(min(fitting, fair, most), few)
 
 
@@ -546,14 +548,18 @@ def _is_by_columns(left: Load | None, row: Axis) -> bool:
     return left is not None and left.index.coefficient(row) == 1
 
 
-def _rows_of_block(extent: Dim, most: int) -> int:
-    """As many as are allowed, or fewer that come out even."""
+def _rows_of_block(extent: Dim, most: int, threads: int) -> int:
+    """As many as are allowed, or fewer that come out even; or, where so many threads would have
+    blocks that differ in number by much, that give them equally many."""
     if not isinstance(extent, int) or extent == 0:
         return most
     blocks = max(1, -(-extent // most))
     sizes = range(min(extent, most), extent // (2 * blocks), -1)
     whole = (size for size in sizes if extent % size == 0)
-    return max(whole, key=lambda size: (size % EVEN == 0, size), default=-(-extent // blocks))
+    found = max(whole, key=lambda size: (size % EVEN == 0, size), default=-(-extent // blocks))
+    count = -(-extent // found)
+    equal = -(-count // threads) * threads
+    return found if count < threads or equal <= UNEQUAL * count else -(-extent // equal)
 
 
 def _whole_vectors(extent: Dim) -> Dim:
