@@ -75,7 +75,29 @@ def both_read_it(x: Tensor, weights: Tensor) -> Tensor:
     return hidden[:, 2] + (hidden @ weights[1])[:, 2] + torch.cat([hidden, x], -1)[:, 2, WIDTH:]
 
 
-PROGRAMS = [first_word, last_word, last_words, first_texts, formula, one_of_many_views]
+def squeezed_in_vain(x: Tensor, weights: Tensor) -> Tensor:
+    """An axis that has one element in the part alone."""
+    hidden = (x @ weights[0]).squeeze(1)
+    return (hidden[:, None].squeeze().squeeze(2) + hidden.exp())[:, 3:4]
+
+
+def of_keys_and_values(x: Tensor, weights: Tensor) -> Tensor:
+    """Those of the first words are given, and have no gradient."""
+    q, k, v = ((x @ w).unflatten(-1, (HEADS, -1)).transpose(1, 2) for w in weights[:3])
+    k, v = (torch.cat([each.detach().cos(), each[:, :, :4]], 2) for each in (k, v))
+    return F.scaled_dot_product_attention(q, k, v)[:, :, -1].flatten(1)
+
+
+PROGRAMS = [
+    squeezed_in_vain,
+    of_keys_and_values,
+    first_word,
+    last_word,
+    last_words,
+    first_texts,
+    formula,
+    one_of_many_views,
+]
 PROGRAMS += [both_read_it]
 
 
@@ -179,6 +201,14 @@ def test_attention_in_order_keeps_its_rows() -> None:
     only_read(graph.graph)
     graph.recompile()
     torch.testing.assert_close(run(graph, given)[0], expected)
+
+
+def test_empty_tensors() -> None:
+    given = [torch.randn(0, 4, 6), torch.randn(6, 5)]
+    graph = make_fx(lambda x, w: (x @ w).view(0, 4, 5, 1)[:, 0], tracing_mode="fake")(*given)
+    only_read(graph.graph)
+    graph.recompile()
+    assert graph(*given).shape == (0, 5, 1)
 
 
 def test_lines_that_nobody_reads_may_be_infinite() -> None:

@@ -90,7 +90,7 @@ def largest(words: Tensor, table: Tensor, first: Tensor, second: Tensor, bias: T
 def largest_by_index(words: Tensor, table: Tensor, *weights: Tensor) -> Tensor:
     first, _, bias = weights
     hidden = F.conv1d(F.embedding(words, table).transpose(1, 2), first)
-    return (hidden + bias[:, None]).relu().max(2).values
+    return (hidden + bias[:, None]).relu().max(-1).values
 
 
 def largest_of_parts_that_overlap(words: Tensor, table: Tensor, *weights: Tensor) -> Tensor:

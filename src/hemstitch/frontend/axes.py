@@ -114,9 +114,8 @@ def has_known_sizes(node: Node) -> bool:
 
 
 def is_pointwise(node: Node) -> bool:
-    is_said = isinstance(node.target, torch._ops.OpOverload) and (
-        torch.Tag.pointwise in node.target.tags
-    )
+    tags = node.target.tags if isinstance(node.target, torch._ops.OpOverload) else ()
+    is_said = torch.Tag.pointwise in tags and torch.Tag.nondeterministic_seeded not in tags
     are_tensors = all(isinstance(value_of(x), Tensor) for x in (node, *node.all_input_nodes))
     return are_tensors and (is_said or name_of(node) in POINTWISE)
 
@@ -162,9 +161,10 @@ def _unsqueezed(node: Node) -> Axes:
 
 
 def _squeezed(node: Node) -> Axes:
-    x, axes = arguments_of(node)
+    x, axes = (*arguments_of(node), None)[:2]
     rank = len(shape_of(x))
-    gone = {axis % rank for axis in _all(axes) if shape_of(x)[axis] == 1}
+    named = {*range(rank)} if axes is None else {axis % rank for axis in _all(axes)}
+    gone = {axis for axis in named if shape_of(x)[axis] == 1}
     return Axes([(x, [axis for axis in range(rank) if axis not in gone])])
 
 
@@ -191,12 +191,14 @@ def _joined(node: Node) -> Axes:
     return Axes([(part, range(rank)) for part in parts], fixed=[axis % rank])
 
 
-def _reduced(node: Node) -> Axes:
+def _reduced(node: Node) -> Axes | None:
     x, axes, *rest = (*arguments_of(node), None)[: max(2, len(node.args))]
     rank = len(shape_of(x))
     gone = {axis % rank for axis in _all(axes)} or {*range(rank)}
     keep = node.kwargs.get("keepdim", bool(rest) and rest[0])
     line = [None if axis in gone else axis for axis in range(rank) if keep or axis not in gone]
+    if len(line) != len(shape_of(node)):
+        return None
     sums = [{x: axis} for axis in gone] if name_of(node) == "sum" else []
     return Axes([(x, line)], sums=sums, factors=(x,))
 
@@ -236,7 +238,7 @@ def _attention_backward(node: Node) -> Axes | None:
         return None
     rows = dict.fromkeys((gradient, q, output, logsumexp), ROWS)
     rows |= {mask: axis for mask, axis in _mask(node) if axis is not None}
-    return Axes([], sums=[rows], factors=[gradient])
+    return Axes([], fixed=range(4), sums=[rows], factors=[gradient])
 
 
 def _mask(node: Node) -> Iterator[tuple[Node, int | None]]:

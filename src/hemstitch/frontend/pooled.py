@@ -136,6 +136,6 @@ def _placed(node: Node) -> tuple[Node, Node] | None:
     match name_of(node), arguments_of(node):
         case name, (given, source, *_, index) if name in BACKWARD and shape_of(source)[-2] == 1:
             return given, index
-        case "scatter", (zeros, 2, Node() as index, Node() as given) if is_zero(zeros):
+        case "scatter", (zeros, 2 | -1, Node() as index, Node() as given) if is_zero(zeros):
             return given, index
     return None

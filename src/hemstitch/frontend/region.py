@@ -40,6 +40,8 @@ class Region:
     def viewed(self, shape: Sequence[int], other: Sequence[int]) -> Region | None:
         """The same part of a tensor of `shape` once that has the shape `other`; None if its
         elements do not lie along one axis then."""
+        if 0 in shape:
+            return None
         step = self.inner * prod(shape[self.axis + 1 :])
         for axis, extent in enumerate(other):
             below = prod(other[axis + 1 :])

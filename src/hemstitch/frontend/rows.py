@@ -222,10 +222,10 @@ class _Rewriting:
             return call_before(node, aten.reshape.default, source, shape)
         parts = _parts_for(node, region)
         assert parts is not None
-        if is_reshape(node) or name_of(node) == "expand":
+        if is_reshape(node) or name_of(node) in ("squeeze", "expand"):
             ((operand, part),) = parts.items()
             made = self._operand(node, operand, part)
-            target = aten.reshape.default if is_reshape(node) else node.target
+            target = node.target if name_of(node) == "expand" else aten.reshape.default
             return call_before(node, target, made, shape)
         return self._made_of(node, parts)
 
