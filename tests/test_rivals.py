@@ -179,6 +179,13 @@ def test_the_table(tmp_path: Path) -> None:
     said = list(table.summary([line], list(TRAINING)))
     assert said[0] == "hemstitch: 2.00x as fast as inductor, 0.50 of its peak memory (1 models)"
     assert "megabytes, without products: 0.50 of Inductor's" in said
+    both = replace(
+        line,
+        timings={**line.timings, "max-autotune": Timing((0.15, 0.15))},
+        once={**line.once, "max-autotune": line.once["inductor"]},
+    )
+    better = "as fast as the better of Inductor's modes, at the least 1.50x (bert; 1 models)"
+    assert f"hemstitch: 1.50x {better}" in table.summary([both], list(TRAINING))
     alone = replace(line, model="bert-line")
     assert list(table.summary([line, alone], list(TRAINING))) == said
     kept = tmp_path / "results.json"

@@ -90,6 +90,7 @@ def summary(lines: Sequence[Measured], ways: Sequence[str]) -> Iterator[str]:
                 f"{mine}: {faster:.2f}x as fast as {other}, {peak:.2f} of its peak memory "
                 f"({len(both)} models)"
             )
+    yield from _beside_the_better(lines)
     yield from _limits(lines, ways)
     for what in ("kernels", "library_calls", "megabytes"):
         shares = [
@@ -100,6 +101,23 @@ def summary(lines: Sequence[Measured], ways: Sequence[str]) -> Iterator[str]:
         if shares:
             share = geometric_mean(each for each in shares if each > 0)
             yield f"{what.replace('_', ' ')}, without products: {share:.2f} of Inductor's"
+
+
+def _beside_the_better(lines: Sequence[Measured]) -> Iterator[str]:
+    """Of Inductor's two modes, model by model."""
+    modes = (INDUCTOR, AUTOTUNE)
+    for mine in VARIANTS:
+        faster = {
+            line.model: min(speed(line, mine, mode) for mode in modes)
+            for line in lines
+            if {mine, *modes} <= line.timings.keys()
+        }
+        if faster:
+            mean, least = geometric_mean(faster.values()), min(faster, key=faster.__getitem__)
+            yield (
+                f"{mine}: {mean:.2f}x as fast as the better of Inductor's modes, "
+                f"at the least {faster[least]:.2f}x ({least}; {len(faster)} models)"
+            )
 
 
 def _limits(lines: Sequence[Measured], ways: Sequence[str]) -> Iterator[str]:
