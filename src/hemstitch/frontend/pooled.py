@@ -81,7 +81,7 @@ class Pooled:
 
 def pooled(gradient: Node) -> Pooled | None:
     """None if it comes from elsewhere."""
-    path = _path(gradient, set())
+    path = _path(gradient)
     found = _placed(path[-1]) if path else None
     if found is None:
         return None
@@ -93,15 +93,17 @@ def pooled(gradient: Node) -> Pooled | None:
     return Pooled(path, given, index, maxima) if name_of(maxima) in MAXIMA else None
 
 
-def _path(node: Node, seen: set[Node]) -> Sequence[Node]:
-    """From `node` to what puts maxima among zeros; empty if there is nothing such."""
-    if _placed(node) is not None:
-        return (node,)
-    seen.add(node)
-    for operand in _keeping_zeros(node):
-        rest = _path(operand, seen) if operand not in seen else ()
-        if rest:
-            return (node, *rest)
+def _path(gradient: Node) -> Sequence[Node]:
+    """From there to what puts maxima among zeros; empty if there is nothing such."""
+    waiting: list[tuple[Node, ...]] = [(gradient,)]
+    seen = {gradient}
+    while waiting:
+        path = waiting.pop()
+        if _placed(path[-1]) is not None:
+            return path
+        new = [operand for operand in _keeping_zeros(path[-1]) if operand not in seen]
+        seen.update(new)
+        waiting += [(*path, operand) for operand in new]
     return ()
 
 
