@@ -112,12 +112,15 @@ def test_a_reshaped_result_may_be_changed() -> None:
     torch.testing.assert_close(torch.autograd.grad(result.sum(), (x, y)), expected)
 
 
-def test_a_changed_result_that_backward_reads_is_noticed() -> None:
-    """A reshape of what is saved; AOTAutograd's wrappers do not notice."""
+@pytest.mark.parametrize("same", [True, False])
+def test_a_changed_result_that_backward_reads_is_noticed(same: bool) -> None:
+    """A reshape of what is saved, or another like it; AOTAutograd's wrappers do not notice."""
 
     def scores(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        result = (x.flatten(0, 1) @ weight).unflatten(0, x.shape[:2])
-        return result, result[:, :-1].flatten(0, 1).logsumexp(1)
+        lines = x.flatten(0, 1) @ weight
+        result = lines.unflatten(0, x.shape[:2])
+        read = result if same else lines.view(3, 5, 40)
+        return result, read[:, :-1].flatten(0, 1).logsumexp(1)
 
     x, weight = torch.randn(3, 5, 8, requires_grad=True), torch.randn(8, 40, requires_grad=True)
     result, loss = ready(scores, x, weight)(x, weight)

@@ -329,10 +329,12 @@ class _Assembler:
     def _own_result(self, index: int) -> str:
         """One that is the caller's alone is no view of what kernels see, and the same tensor
         wherever it is returned: if the caller writes to it, autograd shall see that."""
-        alias, output = self.plan.outputs[index], self.plan.graph.outputs[index]
-        if alias.is_whole or output.may_share or alias.tensor.is_argument:
+        outputs, alias = self.plan.outputs, self.plan.outputs[index]
+        kept = [output.may_share for output in self.plan.graph.outputs]
+        own = [n for n, each in enumerate(outputs) if not kept[n] and each.shows_as(alias)]
+        if not own or alias.is_whole or alias.tensor.is_argument:
             return self._alias(alias)
-        name = f"r{index}"
+        name = f"r{own[0]}"
         line = f"{name} = {self._alias(alias)}.data"
         if line not in self.lines:
             self.lines.append(line)
