@@ -1,6 +1,7 @@
 """What Inductor makes of a program: its kernels, its library calls, the bytes that the kernels move
-by its own count. `generated` takes fake tensors of a GPU, after `stand_in.pretend()`, and nothing
-is run; `counted` listens to what a program is compiled to that does run."""
+by its own count, and those of the calls. `generated` takes fake tensors of a GPU, after
+`stand_in.pretend()`, and nothing is run; `counted` listens to what a program is compiled to that
+does run."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import prod
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +19,12 @@ import torch._functorch.config as functorch_config
 import torch._inductor.config as inductor_config
 from torch._inductor.compile_fx import compile_fx
 from torch._inductor.graph import GraphLowering
-from torch._inductor.scheduler import FusedSchedulerNode, SchedulerNode
+from torch._inductor.ir import MultiOutput, MultiOutputLayout, NoneLayout
+from torch._inductor.scheduler import (
+    ExternKernelSchedulerNode,
+    FusedSchedulerNode,
+    SchedulerNode,
+)
 from torch._inductor.virtualized import V
 
 _LAUNCH = re.compile(r"^\s*(?:(\w+)\.run|(cpp_\w+))\(", re.M)  # Triton's, C++
@@ -28,12 +35,14 @@ _NO_CALLS = ("torch.ops.inductor",)  # views, and gradients that are added outsi
 @dataclass(slots=True)
 class Generated:
     """Of all graphs of a program. The bytes count each tensor once a kernel, as if loops that read
-    one again found it in a cache."""
+    one again found it in a cache. `library_bytes`: of the operands and results of the calls; of a
+    part of a tensor only the part, where Inductor's own count has the whole."""
 
     kernels: list[str] = field(default_factory=list)
     library_calls: list[str] = field(default_factory=list)
     bytes_read: int = 0
     bytes_written: int = 0
+    library_bytes: int = 0
     sources: list[str] = field(default_factory=list)
 
 
@@ -99,3 +108,26 @@ def _add(found: Generated, graph: Any, source: str) -> None:
             if isinstance(node, (SchedulerNode, FusedSchedulerNode)):
                 found.bytes_read += int(node.get_read_buffer_sizes())
                 found.bytes_written += int(node.get_write_buffer_sizes())
+            elif isinstance(node, ExternKernelSchedulerNode):
+                found.library_bytes += sum(map(_bytes, _tensors(node.node)))
+
+
+def _tensors(call: Any) -> Iterator[Any]:
+    """What it reads and what it gives. Of several results each is a node of its own."""
+    if isinstance(call, MultiOutput):
+        yield call
+        return
+    for given in call.inputs:
+        yield from given if isinstance(given, (list, tuple)) else (given,)
+    if not isinstance(call.layout, (MultiOutputLayout, NoneLayout)):
+        yield call
+
+
+def _bytes(tensor: Any) -> int:
+    """Elements that a broadcast repeats lie in memory once. Results that nobody takes are none."""
+    size = tensor.maybe_get_size()
+    if size is None:
+        return 0
+    hint = V.graph.sizevars.optimization_hint
+    pairs = [(hint(extent), hint(step)) for extent, step in zip(size, tensor.get_stride())]
+    return prod(extent for extent, step in pairs if step) * int(tensor.get_dtype().itemsize)

@@ -24,6 +24,7 @@ def prepare(made: Made, *, freezing: bool = False, **keywords: Any) -> Prepared:
             "kernels": len(found.kernels),
             "library_calls": len(found.library_calls),
             "megabytes": (found.bytes_read + found.bytes_written) / 1e6,
+            "library_megabytes": found.library_bytes / 1e6,
         }
 
     return replace(prepared, counts=counts)

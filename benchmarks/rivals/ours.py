@@ -38,4 +38,5 @@ def _counts(made: Made, ending: str, products: bool) -> dict[str, float]:
         f"kernels{ending}": report.kernel_count,
         f"library_calls{ending}": len(report.library_calls),
         f"megabytes{ending}": (report.bytes_read + report.bytes_written) / 1e6,
+        f"library_megabytes{ending}": report.library_bytes / 1e6,
     }

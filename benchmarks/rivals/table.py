@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean
 from types import MappingProxyType
 
 import torch
@@ -40,7 +41,7 @@ OPERATIONS, RATE = "operations", "operations_per_second"
 FAR = 1e-4  # from eager's results, relative to their norm: worth a mention
 HEADING = (
     *("model", "way", "ms", "spread", "eager /", "peak MB", "between steps", "kernels + calls"),
-    *("MB moved", "first s", "apart from eager"),
+    *("MB moved", "by calls", "first s", "apart from eager"),
 )
 
 
@@ -58,6 +59,7 @@ def rows(found: Measured) -> Iterator[tuple[str, ...]]:
             *(f"{once['peak']:.0f}", f"{once['held']:.0f}"),
             f"{once['kernels']} + {once['library_calls']}" if "kernels" in once else "-",
             _moved(once),
+            f"{once['library_megabytes']:.1f}" if "library_megabytes" in once else "-",
             f"{once['first']:.1f}",
             f"{once['distance']:.0e}" if not once["distance"] <= FAR else "",
         )
@@ -101,6 +103,29 @@ def summary(lines: Sequence[Measured], ways: Sequence[str]) -> Iterator[str]:
         if shares:
             share = geometric_mean(each for each in shares if each > 0)
             yield f"{what.replace('_', ' ')}, without products: {share:.2f} of Inductor's"
+    yield from _moved_in_all(lines)
+
+
+def _moved_in_all(lines: Sequence[Measured]) -> Iterator[str]:
+    """As what is timed runs: kernels and library calls together, and those beyond what Inductor's
+    calls move, who has kernels for everything else."""
+    totals: list[float] = []
+    beyond: dict[str, float] = {}
+    for line in lines:
+        mine, theirs = (line.once.get(way, {}) for way in (OURS, INDUCTOR))
+        if {"megabytes", "library_megabytes"} <= mine.keys() & theirs.keys():
+            in_all = mine["megabytes"] + mine["library_megabytes"]
+            totals.append(in_all / (theirs["megabytes"] + theirs["library_megabytes"]))
+            beyond[line.model] = (in_all - theirs["library_megabytes"]) / theirs["megabytes"]
+    if totals:
+        most = max(beyond, key=beyond.__getitem__)
+        half = sum(share <= 0.5 for share in beyond.values())
+        yield f"megabytes of kernels and calls: {geometric_mean(totals):.2f} of Inductor's"
+        yield (
+            f"megabytes beyond those of Inductor's calls: {fmean(beyond.values()):.2f} of what "
+            f"Inductor's kernels move (arithmetic mean; at the most {beyond[most]:.2f}, {most}; "
+            f"at most half for {half} of {len(beyond)} models)"
+        )
 
 
 def _beside_the_better(lines: Sequence[Measured]) -> Iterator[str]:

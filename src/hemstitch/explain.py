@@ -81,11 +81,13 @@ class KernelInfo:
 
 @dataclass(slots=True)
 class Report:
-    """The kernels and library calls of all graphs of a program, in the order they run. `once`: what
-    runs before the first call only, by its name (option `freeze`)."""
+    """The kernels and library calls of all graphs of a program, in the order they run.
+    `library_bytes`: of the operands and results of the calls. `once`: what runs before the first
+    call only, by its name (option `freeze`)."""
 
     kernels: list[KernelInfo] = field(default_factory=list)
     library_calls: list[str] = field(default_factory=list)
+    library_bytes: int = 0
     once: list[str] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
     options: str = ""
@@ -131,6 +133,7 @@ class Report:
     def __str__(self) -> str:
         calls = len(self.library_calls)
         moved = f"{_bytes(self.bytes_read)} read, {_bytes(self.bytes_written)} written"
+        moved += f"; calls: {_bytes(self.library_bytes)}" if calls else ""
         lines = [f"{self.kernel_count} kernels, {calls} library calls; kernels: {moved}"]
         for kernel in self.kernels:
             meetings = f", {kernel.barriers} barriers" if kernel.barriers else ""
@@ -233,6 +236,7 @@ def _record(report: Report, kind: str, compiled: Compiled) -> None:
         if isinstance(step, LibraryStep):
             assert isinstance(step.node.attr, LibraryCall)
             report.library_calls.append(step.node.attr.name)
+            report.library_bytes += _library_bytes(step, hints)
         elif isinstance(step, LibraryFormStep):
             _record_library_form(report, (step.group,), str(step.why))
         else:
@@ -257,7 +261,20 @@ def _name(step: Step) -> str:
 def _record_library_form(report: Report, groups: Sequence[Group], why: str) -> None:
     ops = [node.op.value for group in groups for node in group.members]
     report.library_calls.extend(ops or ["copy"])
+    report.library_bytes += sum(_form_bytes(group) for group in groups)
     report.refusals.append(f"not a kernel: {why}")
+
+
+def _library_bytes(step: LibraryStep, hints: Mapping[str, int]) -> int:
+    """Of operands, each once, and of the results that somebody reads."""
+    operands = [node.type.bytes for node in dict.fromkeys(step.node.inputs)]
+    results = [tensor.bytes for tensor in step.results if tensor is not None]
+    return sum(evaluate(size, hints) for size in (*operands, *results))
+
+
+def _form_bytes(group: Group) -> int:
+    values = (*group.reads, *(write.value for write in group.writes))
+    return sum(group.hint(value.type.bytes) for value in values)
 
 
 def _kernel_info(
