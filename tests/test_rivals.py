@@ -91,12 +91,16 @@ def test_inductor_is_listened_to() -> None:
     counts = prepared.counts()
     assert (counts["kernels"], counts["library_calls"]) == (1, 1)
     assert counts["megabytes"] == pytest.approx(2 * 4 * 16 * 4 / 1e6)
+    assert counts["library_megabytes"] == pytest.approx((4 * 8 + 8 * 16 + 16 + 4 * 16) * 4 / 1e6)
 
 
 def test_our_kernels_are_counted_without_products_too() -> None:
     counts = ours.counts(one_layer())
     assert (counts["kernels_without_products"], counts["library_calls_without_products"]) == (1, 1)
     assert counts["megabytes_without_products"] == pytest.approx(2 * 4 * 16 * 4 / 1e6)
+    assert counts["library_megabytes_without_products"] == pytest.approx(
+        (4 * 8 + 8 * 16 + 16 + 4 * 16) * 4 / 1e6
+    )
 
 
 @pytest.mark.parametrize("steps", (7, 12))
@@ -160,12 +164,15 @@ def test_what_is_not_installed_is_said(capsys: pytest.CaptureFixture[str]) -> No
 
 def line_of_a_model() -> Measured:
     once = {"peak": 100.0, "held": 40.0, "first": 2.0, "distance": 0.0}
-    counts = {"kernels": 8, "library_calls": 4, "megabytes": 10.0}
+    counts = {"kernels": 8, "library_calls": 4, "megabytes": 10.0, "library_megabytes": 6.0}
     without = {f"{name}{ours.WITHOUT}": value / 2 for name, value in counts.items()}
     return Measured(
         "bert",
         {way: Timing((seconds,) * 2) for way, seconds in (("inductor", 0.2), ("hemstitch", 0.1))},
-        {"inductor": once | counts, "hemstitch": once | {"peak": 50.0} | counts | without},
+        {
+            "inductor": once | counts,
+            "hemstitch": once | {"peak": 50.0} | counts | without | {"library_megabytes": 2.0},
+        },
         {"xla": "no lowering"},
     )
 
@@ -174,11 +181,13 @@ def test_the_table(tmp_path: Path) -> None:
     line = line_of_a_model()
     rows = list(table.rows(line))
     assert rows[1][:4] == ("bert", "hemstitch", "100.0", "0%")
-    assert rows[1][-3:] == ("10.0 (5.0)", "2.0", "")
+    assert rows[1][-4:] == ("10.0 (5.0)", "2.0", "2.0", "")
     assert rows[2] == ("bert", "xla", "failed: no lowering")
     said = list(table.summary([line], list(TRAINING)))
     assert said[0] == "hemstitch: 2.00x as fast as inductor, 0.50 of its peak memory (1 models)"
     assert "megabytes, without products: 0.50 of Inductor's" in said
+    assert "megabytes of kernels and calls: 0.75 of Inductor's" in said
+    assert said[-1].startswith("megabytes beyond those of Inductor's calls: 0.60 of what")
     both = replace(
         line,
         timings={**line.timings, "max-autotune": Timing((0.15, 0.15))},

@@ -21,6 +21,7 @@ from hemstitch.frontend.channels import by_channels
 from hemstitch.frontend.decompose import decompositions
 from hemstitch.frontend.direct import Part, direct
 from hemstitch.frontend.edges import narrow
+from hemstitch.frontend.excluded import mark_excluded
 from hemstitch.frontend.frozen import frozen_arguments
 from hemstitch.frontend.loss import EveryNth, losses, without
 from hemstitch.frontend.partition import NUMBERS, partition
@@ -99,6 +100,7 @@ class _GraphCompiler:
             by_channels(gm.graph, rows=self.options.opens_products)
             as_products(gm.graph)
             narrow(gm.graph)
+            mark_excluded(gm.graph)
         unseen = losses(gm.meta.get(NUMBERS, ()))
         if unseen:
             run = self._sparing(gm, inputs, unseen)

@@ -196,7 +196,7 @@ def test_a_kernel_without_products_is_not_touched():
     assert blocked(step.stitched.kernel, 2) is step.stitched.kernel
 
 
-def _plan(graph):
+def plan_in_blocks(graph):
     """With all kernels in blocks, checked."""
     plan = plan_for(graph, ALWAYS)
     steps = []
@@ -225,7 +225,7 @@ RANDOM = settings(
 def test_blocks_mean_what_the_graph_means(nearness, seed):
     program = Around(seed)
     found = Simulation({}, CPU.threads, order=(1, 0)).run(
-        program.graph, _plan(program.graph), program.arguments
+        program.graph, plan_in_blocks(program.graph), program.arguments
     )
     assert_close(found, interpret.run(program.graph, program.arguments, precise=True), 1e-9)
 

@@ -15,8 +15,15 @@ from hemstitch.kernel.printer import show
 from hemstitch.kernel.tile_product import TileProduct
 from hemstitch.kernel.verify import verify
 from hemstitch.runtime import interpret, jit
-from tests.compiled import Simulation, assert_close, plan_for, plans_of
-from tests.fusion.test_cpu_products import ALWAYS, CPU, assert_as_exact, steps_of, zeros
+from tests.compiled import Simulation, assert_close, plans_of
+from tests.fusion.test_cpu_products import (
+    ALWAYS,
+    CPU,
+    assert_as_exact,
+    plan_in_blocks,
+    steps_of,
+    zeros,
+)
 
 pytestmark = pytest.mark.usefixtures("kernels_multiply")
 
@@ -74,14 +81,7 @@ def test_other_half_types_are_multiplied_in_f32():
 def assert_blocks_mean_the_same(function, given):
     """In the interpreter, which knows nothing of pairs, nor of vectors."""
     ((graph, _),) = plans_of(function, given, CPU)
-    plan, changed = plan_for(graph, ALWAYS), []
-    for step in plan.steps:
-        kernel = blocked(step.stitched.kernel, 2)
-        verify(kernel)
-        changed.append(replace(step, stitched=replace(step.stitched, kernel=kernel)))
-    found = Simulation({}, CPU.threads, order=(1, 0)).run(
-        graph, replace(plan, steps=tuple(changed)), given
-    )
+    found = Simulation({}, CPU.threads, order=(1, 0)).run(graph, plan_in_blocks(graph), given)
     assert_close(found, interpret.run(graph, given, precise=True), 1e-9)
 
 

@@ -24,6 +24,7 @@ from hemstitch.runtime.dtypes import from_torch
 aten = torch.ops.aten
 REPLACING = frozenset({aten.index_put, aten.index_copy, aten.masked_scatter, aten.scatter})
 Environment = Mapping[torch.fx.Node, Any]
+WITHIN = "hemstitch within"  # in a node's meta: what is wanted of it, see `Within`
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +136,7 @@ def make_library(
         effects=call_has_effects(node),
         holds_operands=holds_operands(node.target),
         in_place=in_place_form(target),
+        within=node.meta.get(WITHIN),
     )
     inputs = [environment[operand].node for operand in operands]
     values = tuple(

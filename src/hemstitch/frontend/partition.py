@@ -15,6 +15,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from hemstitch.frontend.again import make_again
 from hemstitch.frontend.channels import by_channels
 from hemstitch.frontend.edges import narrow
+from hemstitch.frontend.excluded import mark_excluded
 from hemstitch.frontend.joint import base_of
 from hemstitch.frontend.library import has_effects
 from hemstitch.frontend.loss import numbers
@@ -54,6 +55,7 @@ def partition(
     by_channels(joint.graph)
     as_products(joint.graph)
     narrow(joint.graph)
+    mark_excluded(joint.graph)
     joint = cleanup_recompute_tags(joint, is_default_partition=False)
     force_save_bw_mutation_src(joint)
     for node in joint.graph.find_nodes(op="call_function", target=DRAW_SEED):

@@ -19,7 +19,7 @@ from math import inf, sqrt
 from hemstitch.fusion.vectors import VectorProduct, apart
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import known
-from hemstitch.ir.graph import LibraryCall, Node, Op, Operand, Range
+from hemstitch.ir.graph import LibraryCall, Node, Op, Operand, Place, Range, Within
 from hemstitch.ir.types import DType
 from hemstitch.stitch.group import MOST_CONCAT_PARTS
 
@@ -27,6 +27,7 @@ NAME = "aten._scaled_dot_product_flash_attention_for_cpu.default"
 TRANSPOSED = (0, 1, 3, 2)
 HEADS_LATER = (0, 2, 1, 3)  # [batch, heads, rows, features] as a model has it in memory, or back
 F32 = DType.F32
+RANK = 4  # of its tensors
 ALL = Range(0)
 # Causal rows go by in so many parts, each with the keys up to its last row: little more than half
 # of the products of all. A concatenation of fewer would be read in parts, not from memory.
@@ -46,7 +47,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """`q` [batch, heads, rows, features], `k` and `v` [batch, heads, keys, features]."""
+    """`q` [batch, heads, rows, features], `k` and `v` [batch, heads, keys, features]. `reach`: how
+    far behind the key of its own number a row attends; None: to all keys."""
 
     builder: Builder
     q: Node
@@ -55,6 +57,7 @@ class Attention:
     mask: Node | None
     is_causal: bool
     scale: float
+    reach: int | None
 
     def result(self, number: int) -> tuple[Node, list[Part]]:
         """The value of the call's result with this number, and what it is made of."""
@@ -67,22 +70,27 @@ class Attention:
     def _parts(self) -> Iterator[Part]:
         rows, keys = self.q.shape[2], self.k.shape[2]
         count = 1
-        if self.is_causal and isinstance(rows, int) and isinstance(keys, int):
+        if self.reach is not None and isinstance(rows, int) and isinstance(keys, int):
             count = min(MOST_PARTS, rows // LEAST_ROWS)
         if count < LEAST_PARTS:
-            yield self._part(self.q, self.k, self.v, 0)
+            yield self._part(self.q, self.k, self.v, self.mask, 0)
             return
         ends = [known(rows) * number // count for number in range(count + 1)]
         for first, last in pairwise(ends):
-            most = min(last, known(keys))
+            most = min(last + (self.reach or 0), known(keys))
             k, v = self._slice(self.k, 0, most), self._slice(self.v, 0, most)
-            yield self._part(self._slice(self.q, first, last), k, v, first)
+            mask = self.mask and self._slice(self.mask, first, last, most)
+            yield self._part(self._slice(self.q, first, last), k, v, mask, first)
 
-    def _slice(self, x: Node, first: int, last: int) -> Node:
-        shape = (*x.shape[:2], last - first, x.shape[3])
-        return self.builder.slice(x, (ALL, ALL, Range(first), ALL), shape)
+    def _slice(self, x: Node, first: int, last: int, columns: int | None = None) -> Node:
+        """Rows, and of a mask columns, but for what is the same in all of them."""
+        batch, heads, height, width = x.shape
+        start, rows = (0, 1) if height == 1 and columns is not None else (first, last - first)
+        across = width if columns is None or width == 1 else columns
+        shape = (batch, heads, rows, across)
+        return self.builder.slice(x, (ALL, ALL, Range(start), ALL), shape)
 
-    def _part(self, q: Node, k: Node, v: Node, first: int) -> Part:
+    def _part(self, q: Node, k: Node, v: Node, mask: Node | None, first: int) -> Part:
         """`first`: the row where `q` begins."""
         b, new = self.builder, list[Node]()
         if q.shape[2] == 1:
@@ -91,7 +99,7 @@ class Attention:
         keys = b.permute(k, TRANSPOSED)
         inner = VectorProduct.of(b, q, keys) if q.shape[2] == 1 else None
         product = b.dot(q, keys) if inner is None else inner.sums
-        scores = self._masked(product, first)
+        scores = self._masked(product, mask, first)
         top = b.reduce(Op.MAX, scores, (3,), keep=True)
         lowest = b.constant(-inf, F32, top.shape)
         nothing = b.constant(0.0, F32, top.shape)
@@ -131,11 +139,11 @@ class Attention:
         assert isinstance(x.attr, int)
         return b.concat(parts, x.attr)
 
-    def _masked(self, product: Node, first: int) -> Node:
+    def _masked(self, product: Node, mask: Node | None, first: int) -> Node:
         b, shape = self.builder, product.shape
         scores = b.make(Op.MUL, product, b.constant(self.scale, F32, shape))
-        if self.mask is not None:
-            scores = b.make(Op.ADD, scores, b.broadcast(b.cast(self.mask, F32), shape))
+        if mask is not None:
+            scores = b.make(Op.ADD, scores, b.broadcast(b.cast(mask, F32), shape))
         if not self.is_causal:
             return scores
         row = b.make(Op.ADD, b.iota(shape, 2), b.constant(first, DType.I64, shape))
@@ -160,11 +168,20 @@ def attention_of(builder: Builder, call: LibraryCall, inputs: Sequence[Node]) ->
     features, scale = q.shape[3], given.get("scale")
     if not isinstance(features, int):
         return None
-    return Attention(
-        *(builder, q, k, v, operands.get("attn_mask")),
-        bool(given.get("is_causal", False)),
-        scale if isinstance(scale, float) else 1 / sqrt(features),
-    )
+    is_causal, mask = bool(given.get("is_causal", False)), operands.get("attn_mask")
+    scale = scale if isinstance(scale, float) else 1 / sqrt(features)
+    return Attention(builder, q, k, v, mask, is_causal, scale, _reach(call, is_causal, mask))
+
+
+def _reach(call: LibraryCall, is_causal: bool, mask: Node | None) -> int | None:
+    if is_causal:
+        return 0
+    match call.within:
+        case Within(Place.COLUMN, Place.ROW, distance) if (
+            distance >= 0 and mask is not None and mask.type.rank == RANK
+        ):
+            return distance
+    return None
 
 
 def _fit(q: Node, k: Node, v: Node) -> bool:

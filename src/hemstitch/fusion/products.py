@@ -144,11 +144,13 @@ class _Opening:
         if not _may_gain(whole, (left, right), opened.graph.hints, self.machine):
             return None
         if columns is whole and self._is_better_turned(left, right):
-            product = builder.dot(_transposed(builder, right), _transposed(builder, left))
+            within = call.within and call.within.turned
+            product = builder.dot(_transposed(builder, right), _transposed(builder, left), within)
             opened.turned.add(product)
             opened.widths[product], total = product.shape[-1], _transposed(builder, product)
         else:
-            product = total = builder.dot(left, _cut(builder, right, whole, columns))
+            within = call.within if columns is whole else None
+            product = total = builder.dot(left, _cut(builder, right, whole, columns), within)
             opened.widths[product] = whole.shape[-1]
         result = _result(builder, total, addend, whole, columns)
         opened.calls.setdefault(product, []).append(call)

@@ -16,6 +16,7 @@ from hemstitch.ir.graph import (
     Op,
     Origin,
     Range,
+    Within,
     toposort,
 )
 from hemstitch.ir.ops import OPS, ResultType
@@ -129,10 +130,11 @@ class Builder:
         """Along `axis` each element has itself and all before it."""
         return x if x.shape[axis] == 1 else self.make(op, x, attr=axis)
 
-    def dot(self, a: Node, b: Node) -> Node:
+    def dot(self, a: Node, b: Node, within: Within | None = None) -> Node:
         """[..., m, k] times [..., k, n]: the sums as they are added up, not yet rounded."""
         shape = (*a.shape[:-1], b.shape[-1])
-        return self.make(Op.DOT, a, b, type=TensorType(shape, a.type.dtype.compute))
+        type_ = TensorType(shape, a.type.dtype.compute)
+        return self.make(Op.DOT, a, b, attr=within, type=type_)
 
     # --- views; each returns its operand where it would do nothing
 

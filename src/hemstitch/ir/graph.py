@@ -168,6 +168,35 @@ class Operand:
     index: int
 
 
+class Place(Enum):
+    """Of an element of a product of matrices, or of a term of its sum."""
+
+    ROW = "row"
+    COLUMN = "column"
+    STEP = "step"
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """Of a product of matrices only what has low <= high + distance is wanted. If `low` and `high`
+    are a row and a column, nobody looks at the other elements, which may be any finite numbers; if
+    one is a step, an operand is zero in the other terms. To compute them all is right as well."""
+
+    low: Place
+    high: Place
+    distance: int = 0
+
+    def __str__(self) -> str:
+        farther = f" plus {self.distance}" if self.distance else ""
+        return f"{self.low.value} within {self.high.value}{farther}"
+
+    @property
+    def turned(self) -> Within:
+        """Of the same product with its operands, both transposed, the other way round."""
+        other = {Place.ROW: Place.COLUMN, Place.COLUMN: Place.ROW, Place.STEP: Place.STEP}
+        return Within(other[self.low], other[self.high], self.distance)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LibraryCall:
     """A call that the compiler does not look into. Compared by identity: never merged.
@@ -176,6 +205,7 @@ class LibraryCall:
     `arguments` and `keywords` may nest tuples and hold `Operand`, sizes and plain constants.
     `operand_strides[i]`: the strides that input i had when traced; the runtime supplies them.
     `results`: one entry per result: its type and strides, or None where the result is no tensor.
+    `within`: what is wanted of a product of matrices.
     """
 
     name: str
@@ -188,6 +218,7 @@ class LibraryCall:
     effects: bool = False  # stateful or mutating: neither dropped, repeated nor reordered
     holds_operands: bool = False  # after it returns somebody looks into their memory, as views do
     in_place: object = None  # the callable that writes the only result over the first argument
+    within: Within | None = None
 
     def __str__(self) -> str:
         return self.name
@@ -203,6 +234,7 @@ Attr = (
     | tuple[Address, ...]
     | InputAttr
     | LibraryCall
+    | Within
     | None
 )
 

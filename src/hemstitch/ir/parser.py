@@ -22,7 +22,9 @@ from hemstitch.ir.graph import (
     Op,
     Operand,
     Output,
+    Place,
     Range,
+    Within,
 )
 from hemstitch.ir.ops import OPS, SCANNED, OpClass
 from hemstitch.ir.types import DType, TensorType
@@ -242,7 +244,18 @@ class _Reader:
         self.expect("results")
         results = tuple(self.items(self._result))
         is_tuple, effects = self.accept("tuple"), self.accept("effects")
-        return LibraryCall(name, None, arguments, keywords, strides, results, is_tuple, effects)
+        return LibraryCall(
+            *(name, None, arguments, keywords, strides, results, is_tuple, effects),
+            within=self.within(),
+        )
+
+    def within(self) -> Within | None:
+        if self.kind is None:
+            return None
+        low = Place(self.take("word"))
+        self.expect("within")
+        high = Place(self.take("word"))
+        return Within(low, high, self.integer() if self.accept("plus") else 0)
 
     def _result(self) -> tuple[TensorType, tuple[Dim, ...]] | None:
         if self.accept("none"):
@@ -283,6 +296,7 @@ _ATTRIBUTES: dict[Op, Callable[[_Reader], Attr]] = {
     Op.SLICE: _Reader.ranges,
     **dict.fromkeys((Op.GATHER, Op.SCATTER_ADD), _Reader.addresses),
     Op.LIBRARY: _Reader.call,
+    Op.DOT: _Reader.within,
     **dict.fromkeys((Op.IOTA, Op.CONCAT, Op.RESULT, *SCANNED), _Reader.integer),
     **dict.fromkeys((Op.PERMUTE, Op.PAD), _Reader.integers),
     **{op: _Reader.integers for op, row in OPS.items() if row.op_class is OpClass.REDUCTION},

@@ -6,7 +6,17 @@ import json
 from collections.abc import Iterable, Mapping
 
 from hemstitch.ir.dims import SymbolicDim
-from hemstitch.ir.graph import Attr, Graph, InputAttr, LibraryCall, Node, Operand, Output, toposort
+from hemstitch.ir.graph import (
+    Attr,
+    Graph,
+    InputAttr,
+    LibraryCall,
+    Node,
+    Operand,
+    Output,
+    Within,
+    toposort,
+)
 
 
 def show(graph: Graph, *, origins: bool = False) -> str:
@@ -41,7 +51,7 @@ def attr_text(attr: Attr) -> str:
             return f"{text} strides {_tuple(attr.strides)}{' frozen' if attr.frozen else ''}"
         case LibraryCall():
             return _call_text(attr)
-        case int() | float() | SymbolicDim():
+        case int() | float() | SymbolicDim() | Within():
             return str(attr)
 
 
@@ -78,6 +88,7 @@ def _call_text(call: LibraryCall) -> str:
         f"results {_tuple(results)}",
     ]
     words += ["tuple"] * call.is_tuple + ["effects"] * call.effects
+    words += [] if call.within is None else [str(call.within)]
     return " ".join(words)
 
 

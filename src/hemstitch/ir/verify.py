@@ -19,6 +19,7 @@ from hemstitch.ir.graph import (
     Operand,
     Output,
     Range,
+    Within,
 )
 from hemstitch.ir.ops import OPS, SCANNED, ResultType, highest, lowest
 from hemstitch.ir.printer import describe
@@ -512,7 +513,7 @@ _ROWS: dict[Op, _Row] = {
     **dict.fromkeys((Op.MAX, Op.MIN, Op.ARGMAX, Op.ARGMIN), _REDUCTION),
     **dict.fromkeys((Op.ANY, Op.ALL), _Row(_tuple_of(int), _reduction, frozenset((Kind.BOOL,)))),
     **dict.fromkeys(SCANNED, _Row(_is(int), _scan, _NUMBER.kinds)),
-    Op.DOT: _Row(_no_attr, _dot, _FLOAT.kinds),
+    Op.DOT: _Row(_is(Within, type(None)), _dot, _FLOAT.kinds),
     Op.LIBRARY: _Row(_is(LibraryCall), _library, _ANY),
     Op.RESULT: _Row(_is(int), _result, _ANY),
 }

@@ -178,14 +178,14 @@ class _Steps:
         this one."""
         names = [name] if self.together == 1 else [f"{name}_{k}" for k in range(self.together)]
         for which, part in enumerate(names):
-            suffix = NEXT * which
-            place = left.index.substitute({contract.axis: self.number(which)})
+            now: Mapping[Variable, Index] = {contract.axis: self.number(which)}
             loads = (
-                Load(f"{left.name}{suffix}", left.buffer, place),
-                Load(f"{right.name}{suffix}", right.buffer, right.index.shifted(which)),
+                Load(f"{left.name}{NEXT * which}", left.buffer, left.index.substitute(now)),
+                Load(f"{right.name}{NEXT * which}", right.buffer, right.index.shifted(which)),
             )
             first, second = (load.name for load in loads)
-            yield Contract(part, self.axis, loads, first, second, self.dtype, DType.F32)
+            wanted = contract.wanted_at(now)
+            yield Contract(part, self.axis, loads, first, second, self.dtype, DType.F32, wanted)
         if self.together > 1:
             yield Let(name, Op.ADD, tuple(names), DType.F32, DType.F32)
 

@@ -181,7 +181,8 @@ class _Pieces:
         body = tuple(self._statements(product.body, inside))
         name = known.names.get(product.name, product.name)
         left, right = (inside.names.get(old, old) for old in (product.left, product.right))
-        return replace(product, name=name, body=live(body, (left, right)), left=left, right=right)
+        body, wanted = live(body, (left, right)), product.wanted_at(known.places)
+        return replace(product, name=name, body=body, left=left, right=right, wanted=wanted)
 
     def _ends(self, axis: Axis, unit: int) -> Sequence[int]:
         """Where pieces begin, at multiples of `unit`, and where the last ends."""

@@ -283,6 +283,8 @@ class _Task:
             self.axes[contract.axis] = index
             self._statements(contract.body)
             product = self.values[contract.left] * self.values[contract.right]
+            if contract.wanted is not None:
+                product = np.where(self._index(contract.wanted) < 0, 0, product)
             total = total + product.astype(dtype)
         self.values[contract.name] = total
 

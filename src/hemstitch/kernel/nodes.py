@@ -12,7 +12,7 @@ L2; on a GPU a task is a program, a lane loop a tile and a TASK buffer a tile he
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Union
@@ -20,7 +20,7 @@ from typing import Union
 from hemstitch.ir.dims import Dim, symbol
 from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
-from hemstitch.kernel.index import Axis, Index
+from hemstitch.kernel.index import Axis, Index, Variable
 
 
 class Role(Enum):
@@ -215,6 +215,8 @@ class Contract:
     `body` computes both for one index of `axis`, and stores nothing. In a lane loop `left` is the
     same in all lanes, and `right` in all rows that differ in the last row axis only: so a tile of
     rows by lanes is a product of two tiles. `source`: element type of both, as they are multiplied.
+    `wanted`: where this, an index of rows, lanes and `axis`, is negative, the product or the term
+    is of no use (see `Within`).
     """
 
     name: str
@@ -224,6 +226,11 @@ class Contract:
     right: str
     source: DType
     dtype: DType
+    wanted: Index | None = None
+
+    def wanted_at(self, places: Mapping[Variable, Index]) -> Index | None:
+        """`wanted` with these indices for axes."""
+        return None if self.wanted is None else self.wanted.substitute(places)
 
 
 @dataclass(frozen=True, slots=True)

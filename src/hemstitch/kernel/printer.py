@@ -115,8 +115,10 @@ def text(statement: Stmt) -> str:  # noqa: C901, PLR0911, PLR0912  one line for 
             return f"check {condition}  # {why}"
         case Loop():
             return "for ..."
-        case Contract(name, axis, _, left, right, source, dtype):
-            return f"{name}: {dtype} = {left} dot.{source} {right} over {axis} < {axis.extent}"
+        case Contract(name, axis, _, left, right, source, dtype, wanted):
+            where = "" if wanted is None else f" where {wanted} >= 0"
+            over = f"over {axis} < {axis.extent}{where}"
+            return f"{name}: {dtype} = {left} dot.{source} {right} {over}"
         case AccumulateProduct(accumulator, axis, _, left, right, source):
             product = f"{left} dot.{source} {right} over lanes"
             return f"{accumulator} <- {product} for each {axis} < {axis.extent}"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hemstitch.ir.dims import Dim, quotient
+from hemstitch.ir.dims import Dim, known, quotient
 from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
-from hemstitch.kernel.index import Axis
+from hemstitch.kernel.index import Axis, Index
 from hemstitch.kernel.nodes import Contract, Let, Load, Loop, Store
 
 
@@ -54,6 +54,26 @@ class TileProduct:
         if self.strips is None or not isinstance(columns, int):
             return None
         return columns, quotient(self.right.index.coefficient(self.strips), self.together)
+
+    @property
+    def most_rows(self) -> int | None:
+        return self.rows.extent if isinstance(self.rows.extent, int) else None
+
+    @property
+    def wanted(self) -> tuple[Index, int, int, int, int] | None:
+        """The index that is negative where nothing is wanted (see `Contract`); what a row, a column
+        and a step count in it, -1, 0 or 1 each; and `together`. None: all is."""
+        index, together = self.contract.wanted, self.together
+        if index is None:
+            return None
+        axes = (self.rows, self.lanes, self.contract.axis)
+        row, column, steps = (index.coefficient(axis) for axis in axes)
+        step = quotient(steps, together)
+        if self.strips and index.coefficient(self.strips) != column * self.lanes.extent:
+            return None
+        if not {row, column, step} <= {-1, 0, 1}:
+            return None
+        return index, known(row), known(column), known(step), together
 
     @property
     def columns(self) -> Dim:

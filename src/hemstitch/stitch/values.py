@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 
 from hemstitch.ir.dims import Dim, SymbolicDim
-from hemstitch.ir.graph import Address, Node, Op
+from hemstitch.ir.graph import Address, Node, Op, Place, Within
 from hemstitch.ir.ops import OPS
 from hemstitch.ir.types import DType, contiguous_strides
 from hemstitch.kernel.dependence import needed_for
@@ -244,9 +244,21 @@ class Values(Scopes, ABC):
         source, name = node.inputs[0].type.dtype, self.buffers.name("dot")
         self._check_operands(scope.statements, left, right)
         contract = Contract(
-            *(name, axis, tuple(scope.statements), left, right), source, node.type.dtype
+            *(name, axis, tuple(scope.statements), left, right, source, node.type.dtype),
+            self._wanted(node, indices, steps),
         )
         return self._define(name, len(self.scopes) - 1, contract)
+
+    def _wanted(self, product: Node, indices: Indices, steps: Index) -> Index | None:
+        """As in `Contract`, from what the graph says."""
+        within = product.attr
+        if not isinstance(within, Within):
+            return None
+        *_, row, column = indices
+        places = {Place.ROW: row, Place.COLUMN: column, Place.STEP: steps}
+        low, high = (self._final(places[place]) for place in (within.low, within.high))
+        wanted = (high + low.scaled(-1)).shifted(within.distance)
+        return wanted if all(isinstance(axis, Axis) for axis, _ in wanted.terms) else None
 
     def _added_up(self, product: Node, accumulator: str) -> None:
         """The statement that adds a product up along the lanes around it."""

@@ -39,13 +39,48 @@ class Strips:
 
 
 @dataclass(frozen=True, slots=True)
+class Wanted:
+    """An element or a term is of use where start + rows * row + columns * column + steps * step is
+    not negative; `rows`, `columns` and `steps` are -1, 0 or 1. `together`: steps are 1 or pairs."""
+
+    start: Value
+    rows: int
+    columns: int
+    steps: int
+    together: int
+
+    def after(self, e: Emitter, step: Value) -> Wanted:
+        """Where steps are counted from this one on."""
+        passed = times(e, step, e.i64(self.steps * self.together))
+        return replace(self, start=plus(e, self.start, passed))
+
+    def ends(self, e: Emitter, tile: Sequence[tuple[Value, int]], steps: Value) -> Ends:
+        """Of `steps`: from the first to behind the last that are of use to an element of a tile,
+        whose rows and columns are each a first one and how many."""
+        most = self.start
+        for (first, count), sign in zip(tile, (self.rows, self.columns)):
+            if sign > 0:
+                most = plus(e, most, plus(e, first, e.i64(count - 1)))
+            elif sign < 0:
+                most = e.binary("sub", most, first)
+        zero, one, half = e.i64(0), e.i64(1), e.i64(self.together - 1)
+        if self.steps > 0:
+            first = e.intrinsic("smax", e.binary("sub", zero, most), zero)
+            return e.binary("lshr", first, half), steps
+        if self.steps < 0:
+            last = e.binary("add", e.binary("ashr", most, half), one)
+            return zero, e.intrinsic("smin", last, steps)
+        return zero, e.select(e.compare("slt", most, zero), zero, steps)
+
+
+@dataclass(frozen=True, slots=True)
 class Product:
     """result = left * right: `rows` by `columns`, each a sum of `steps`. The columns of `right` (in
     a strip, where there are `strips`), or the steps of both, and the columns of `result` lie side
     by side; the latter may have room for whole vectors of them. `is_first`: whether `result` is to
     be written, not added to; None: it is. `is_paired`: both operands are pairs of bf16. What is
     asked for meanwhile: so many steps `behind`, what all strips multiply with next, or, if
-    `is_far`, what this strip's rows do."""
+    `is_far`, what this strip's rows do. `wanted`: None for all."""
 
     left: Matrix
     right: Matrix
@@ -57,6 +92,7 @@ class Product:
     is_paired: bool
     most_rows: int | None = None
     strips: Strips | None = None
+    wanted: Wanted | None = None
     is_first: Value | None = None
     behind: int | None = None
     is_far: bool = False
@@ -86,6 +122,7 @@ def as_number(value: Value) -> int | None:
 
 
 Pieces = list[tuple[Value, Value, int]]
+Ends = tuple[Value, Value]
 
 
 def pieces(e: Emitter, extent: Value, most: int, unit: int) -> Pieces:

@@ -20,7 +20,7 @@ from hemstitch.codegen.llvm.elementwise import apply
 from hemstitch.codegen.llvm.emitter import Emitter, Value
 from hemstitch.codegen.llvm.lanes import Crossed, Lanes, draws_by_four, fills_lines
 from hemstitch.codegen.llvm.layout import ScratchLayout
-from hemstitch.codegen.llvm.matrices import Matrix, Product, Strips
+from hemstitch.codegen.llvm.matrices import Matrix, Product, Strips, Wanted
 from hemstitch.codegen.llvm.touched import sizes_of
 from hemstitch.ir.dims import Dim, SymbolicDim, divides, quotient
 from hemstitch.ir.graph import Op
@@ -289,9 +289,9 @@ class NestPrinter:
         right = matrix(tile.right, steps, tile.lanes, unit=tile.together)
         result = matrix(tile.store, tile.rows, tile.lanes, unit=1)
         strips = tile.strip and Strips(tile.strip[0], self._dim(tile.strip[1]))
-        room, rows = tile.store.buffer.role is Role.TASK, tile.rows.extent
-        most = rows if isinstance(rows, int) else None
-        return Product(left, right, result, *sizes, room, tile.together > 1, most, strips)
+        wanted = tile.wanted and Wanted(self._scalar(tile.wanted[0], 0), *tile.wanted[1:])
+        room, most = tile.store.buffer.role is Role.TASK, tile.most_rows
+        return Product(left, right, result, *sizes, room, tile.together > 1, most, strips, wanted)
 
     # --- lanes
 

@@ -17,6 +17,7 @@ from functools import partial
 from hemstitch.codegen.llvm import dots, memory
 from hemstitch.codegen.llvm.emitter import Emitter, Value
 from hemstitch.codegen.llvm.matrices import (
+    Ends,
     Product,
     as_number,
     divided,
@@ -91,6 +92,7 @@ def _each_block(e: Emitter, product: Product, size: int, inside: Callable[[Produ
             right=product.right.from_(e, first, zero),
             steps=e.intrinsic("smin", e.binary("sub", steps, first), e.i64(size)),
             is_first=e.compare("eq", first, zero),
+            wanted=product.wanted and product.wanted.after(e, first),
         )
         inside(part)
         return carried
@@ -181,13 +183,21 @@ class _Tile:
             return added
 
         sums = [zero] * (self.rows * self.vectors)
-        sums = e.loop(e.i64(0), product.steps, e.i64(1), sums, step)
+        first, last = self._ends(e, row)
+        sums = e.loop(first, last, e.i64(1), sums, step)
         mask = None if product.has_room else self.mask
         for k in range(self.rows):
             start = product.result.at(e, plus(e, row, e.i64(k)), self.column)
             for j in range(self.vectors):
                 place = self._vector(e, start, e.i64(0), j)
                 self._store(e, place, sums[k * self.vectors + j], self._of(j, mask))
+
+    def _ends(self, e: Emitter, row: Value) -> Ends:
+        """Of the steps that the tile multiplies. Without any its sums are zero."""
+        product, columns = self.product, self.vectors * e.width
+        if product.wanted is None:
+            return e.i64(0), product.steps
+        return product.wanted.ends(e, ((row, self.rows), (self.column, columns)), product.steps)
 
     def _ahead(self, e: Emitter, row: Value, left: Value, right: Value) -> list[_Ahead]:
         """A share of what comes next is asked for in every step of every tile."""
