@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from hemstitch.runtime import recycle
 
 DIRECT, WRAPPED = "HemstitchBackward", "CompiledFunctionBackward"
 
@@ -205,6 +209,54 @@ def test_hooks_on_saved_tensors_see_them() -> None:
     torch.testing.assert_close(
         torch.autograd.grad(result.sum(), (x, y)), torch.autograd.grad(gated(x, y).sum(), (x, y))
     )
+
+
+def layers(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Backward reads an argument, a result and what nobody else has."""
+    hidden = torch.softmax(x @ y.T, -1)
+    return torch.tanh(hidden @ y), hidden.sum()
+
+
+def test_what_backward_alone_reads_is_gone_after_it() -> None:
+    arguments = tensors()
+    compiled = ready(layers, *arguments)
+    result, total = compiled(*arguments)
+    node = result.grad_fn
+    assert node.name() == DIRECT and node.unseen is total.grad_fn.unseen
+    own = [weakref.ref(x) for x in node.unseen if x is not None]
+    assert own and len(node.saved_tensors) + len(own) == len(node.unseen)
+    result.sum().backward(retain_graph=True)
+    first = [x.grad.clone() for x in arguments]
+    assert all(each() is not None for each in own)
+    result.sum().backward()
+    assert all(each() is None for each in own)
+    for argument, gradient in zip(arguments, first):
+        torch.testing.assert_close(argument.grad, 2 * gradient)
+    with pytest.raises(RuntimeError, match="second time"):
+        result.sum().backward()
+
+
+def test_memory_of_what_backward_reads_is_used_again() -> None:
+    arguments = tensors(shape=(300, 300))
+    compiled = ready(layers, *arguments, dynamic=False)
+    for _ in range(3):
+        compiled(*arguments)[0].sum().backward()
+    blocks = [block for pool in recycle._POOLS.values() for block in pool.blocks]
+    arguments.clear()
+    assert blocks and all(torch._C._storage_Use_Count(block[2]) == 1 for block in blocks)
+
+
+def test_no_result_holds_itself() -> None:
+    arguments = tensors()
+    compiled = ready(layers, *arguments)
+    result, _ = compiled(*arguments)
+    gone = weakref.ref(result)
+    gc.disable()
+    try:
+        del result, _
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_an_argument_that_needs_no_gradient_is_not_held() -> None:
