@@ -215,6 +215,19 @@ def test_sizes_that_only_a_call_knows_are_left_alone() -> None:
         torch.testing.assert_close(compiled(q, k, v), causal(q, k, v))
 
 
-def test_numbers_are_counted_once_and_only_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_small_numbers_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(excluded, "SMALL", 8)
     assert marks(causal) == []
+
+
+def test_nothing_is_masked_in_nothing_and_errors_come_where_it_runs() -> None:
+    def of_no_batch(x: Tensor) -> Tensor:
+        return torch.where(torch.arange(4).expand(x.shape[0], 1, 4) <= 2, x, -inf)
+
+    def outside(x: Tensor) -> Tensor:
+        return x + torch.arange(4)[torch.arange(2, 6)]
+
+    none = torch.empty(0, 4, 4)
+    assert torch.compile(of_no_batch, backend="hemstitch")(none).shape == none.shape
+    with pytest.raises(IndexError):
+        torch.compile(outside, backend="hemstitch")(torch.randn(4))

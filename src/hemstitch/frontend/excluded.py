@@ -9,6 +9,7 @@ skips what lies behind the diagonal."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from math import inf
@@ -16,8 +17,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Graph, Node
+from torch.fx.node import map_arg
 
 from hemstitch.frontend.axes import ATTENTION, has_known_sizes
 from hemstitch.frontend.joint import arguments_of, name_of, value_of
@@ -124,15 +127,17 @@ def _known(graph: Graph) -> Known:
 
 def _count(node: Node, numbers: dict[Node, Tensor]) -> None:
     """Adds its value, if it is made of nothing but numbers that the program has written down."""
-    value = value_of(node)
-    is_small = has_known_sizes(node) and value.numel() <= SMALL and not value.is_floating_point()
-    if not is_small or not numbers.keys() >= set(node.all_input_nodes):
+    value, target = value_of(node), node.target
+    is_small = has_known_sizes(node) and 0 < value.numel() <= SMALL
+    is_known = numbers.keys() >= set(node.all_input_nodes) and not value.is_floating_point()
+    if not (is_small and is_known and isinstance(target, OpOverload)):
         return
-    if has_effects(node.target) or "empty" in name_of(node) or not callable(node.target):
+    if target.namespace != "aten" or has_effects(target) or "empty" in name_of(node):
         return
     keywords = {k: torch.device("cpu") if k == "device" else v for k, v in node.kwargs.items()}
-    found = torch.fx.node.map_arg((node.args, keywords), numbers.__getitem__)
-    numbers[node] = node.target(*found[0], **found[1])
+    given, named = map_arg((node.args, keywords), numbers.__getitem__)
+    with suppress(IndexError, RuntimeError):  # it is said where the program runs
+        numbers[node] = target(*given, **named)
 
 
 def _compared(node: Node, numbers: Mapping[Node, Tensor]) -> Facts:
@@ -244,11 +249,8 @@ def _of(x: object, node: Node, kind: Kind, known: Known) -> Collection[Band] | N
         return None
     if not isinstance(x, Node) or not isinstance(value_of(x), Tensor):
         return ()
-    return _turned_by_none(x, node, known.get(x, {}).get(kind, ()))
-
-
-def _turned_by_none(x: Node, node: Node, bands: Collection[Band]) -> Collection[Band]:
-    return bands if value_of(x).shape[-2:] == value_of(node).shape[-2:] else ()
+    is_aligned = value_of(x).shape[-2:] == value_of(node).shape[-2:]
+    return known.get(x, {}).get(kind, ()) if is_aligned else ()
 
 
 VALUES: Mapping[Kind, Callable[[float], bool]] = {
