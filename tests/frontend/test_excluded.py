@@ -194,8 +194,8 @@ def test_numbers_that_are_not_finite_stay_behind_the_mask() -> None:
 
 
 @pytest.mark.usefixtures("kernels_multiply")
-def test_answers_go_by_in_parts() -> None:
-    """Attention by the library, given a mask: its kernel reads as far as that lets through."""
+def test_attention_by_the_library_with_a_mask() -> None:
+    """Both of its products are marked."""
 
     def answered(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         rows, keys = torch.arange(256)[:, None], torch.arange(256)[None]

@@ -27,7 +27,6 @@ NAME = "aten._scaled_dot_product_flash_attention_for_cpu.default"
 TRANSPOSED = (0, 1, 3, 2)
 HEADS_LATER = (0, 2, 1, 3)  # [batch, heads, rows, features] as a model has it in memory, or back
 F32 = DType.F32
-RANK = 4  # of its tensors
 ALL = Range(0)
 # Causal rows go by in so many parts, each with the keys up to its last row: little more than half
 # of the products of all. A concatenation of fewer would be read in parts, not from memory.
@@ -47,8 +46,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """`q` [batch, heads, rows, features], `k` and `v` [batch, heads, keys, features]. `reach`: how
-    far behind the key of its own number a row attends; None: to all keys."""
+    """`q` [batch, heads, rows, features], `k` and `v` [batch, heads, keys, features]. `within`:
+    what the mask lets through of the scores."""
 
     builder: Builder
     q: Node
@@ -57,7 +56,7 @@ class Attention:
     mask: Node | None
     is_causal: bool
     scale: float
-    reach: int | None
+    within: Within | None = None
 
     def result(self, number: int) -> tuple[Node, list[Part]]:
         """The value of the call's result with this number, and what it is made of."""
@@ -70,27 +69,22 @@ class Attention:
     def _parts(self) -> Iterator[Part]:
         rows, keys = self.q.shape[2], self.k.shape[2]
         count = 1
-        if self.reach is not None and isinstance(rows, int) and isinstance(keys, int):
+        if self.is_causal and isinstance(rows, int) and isinstance(keys, int):
             count = min(MOST_PARTS, rows // LEAST_ROWS)
         if count < LEAST_PARTS:
-            yield self._part(self.q, self.k, self.v, self.mask, 0)
+            yield self._part(self.q, self.k, self.v, 0)
             return
         ends = [known(rows) * number // count for number in range(count + 1)]
         for first, last in pairwise(ends):
-            most = min(last + (self.reach or 0), known(keys))
+            most = min(last, known(keys))
             k, v = self._slice(self.k, 0, most), self._slice(self.v, 0, most)
-            mask = self.mask and self._slice(self.mask, first, last, most)
-            yield self._part(self._slice(self.q, first, last), k, v, mask, first)
+            yield self._part(self._slice(self.q, first, last), k, v, first)
 
-    def _slice(self, x: Node, first: int, last: int, columns: int | None = None) -> Node:
-        """Rows, and of a mask columns, but for what is the same in all of them."""
-        batch, heads, height, width = x.shape
-        start, rows = (0, 1) if height == 1 and columns is not None else (first, last - first)
-        across = width if columns is None or width == 1 else columns
-        shape = (batch, heads, rows, across)
-        return self.builder.slice(x, (ALL, ALL, Range(start), ALL), shape)
+    def _slice(self, x: Node, first: int, last: int) -> Node:
+        shape = (*x.shape[:2], last - first, x.shape[3])
+        return self.builder.slice(x, (ALL, ALL, Range(first), ALL), shape)
 
-    def _part(self, q: Node, k: Node, v: Node, mask: Node | None, first: int) -> Part:
+    def _part(self, q: Node, k: Node, v: Node, first: int) -> Part:
         """`first`: the row where `q` begins."""
         b, new = self.builder, list[Node]()
         if q.shape[2] == 1:
@@ -98,8 +92,8 @@ class Attention:
             k, v = (self._for_each_head(x) for x in (k, v))
         keys = b.permute(k, TRANSPOSED)
         inner = VectorProduct.of(b, q, keys) if q.shape[2] == 1 else None
-        product = b.dot(q, keys) if inner is None else inner.sums
-        scores = self._masked(product, mask, first)
+        product = b.dot(q, keys, self.within) if inner is None else inner.sums
+        scores = self._masked(product, first)
         top = b.reduce(Op.MAX, scores, (3,), keep=True)
         lowest = b.constant(-inf, F32, top.shape)
         nothing = b.constant(0.0, F32, top.shape)
@@ -112,13 +106,21 @@ class Attention:
         logsumexp = b.make(Op.ADD, top, b.make(Op.LOG, total))
         weights = b.cast(weights, v.type.dtype)
         outer = VectorProduct.of(b, weights, v) if inner is not None else None
-        mixed = b.dot(weights, v) if outer is None else outer.sums
+        mixed = b.dot(weights, v, self._of_weights()) if outer is None else outer.sums
         share = b.broadcast(b.make(Op.RECIPROCAL, total), mixed.shape)
         output = b.cast(b.make(Op.MUL, mixed, share), v.type.dtype)
         logsumexp = b.reshape(logsumexp, total.shape[:3])
         if inner is not None and outer is not None:
             return Part(output, logsumexp, (), (inner.vector, *new))
         return Part(output, logsumexp, ((product, product), (mixed, output)))
+
+    def _of_weights(self) -> Within | None:
+        """What of the second product is wanted, whose steps are the columns of the first."""
+        if self.within is None:
+            return None
+        places = {Place.ROW: Place.ROW, Place.COLUMN: Place.STEP}
+        low, high = (places[place] for place in (self.within.low, self.within.high))
+        return Within(low, high, self.within.distance)
 
     def _for_each_head(self, x: Node) -> Node:
         if x.shape[1] == self.q.shape[1]:
@@ -139,11 +141,11 @@ class Attention:
         assert isinstance(x.attr, int)
         return b.concat(parts, x.attr)
 
-    def _masked(self, product: Node, mask: Node | None, first: int) -> Node:
+    def _masked(self, product: Node, first: int) -> Node:
         b, shape = self.builder, product.shape
         scores = b.make(Op.MUL, product, b.constant(self.scale, F32, shape))
-        if mask is not None:
-            scores = b.make(Op.ADD, scores, b.broadcast(b.cast(mask, F32), shape))
+        if self.mask is not None:
+            scores = b.make(Op.ADD, scores, b.broadcast(b.cast(self.mask, F32), shape))
         if not self.is_causal:
             return scores
         row = b.make(Op.ADD, b.iota(shape, 2), b.constant(first, DType.I64, shape))
@@ -168,20 +170,12 @@ def attention_of(builder: Builder, call: LibraryCall, inputs: Sequence[Node]) ->
     features, scale = q.shape[3], given.get("scale")
     if not isinstance(features, int):
         return None
-    is_causal, mask = bool(given.get("is_causal", False)), operands.get("attn_mask")
-    scale = scale if isinstance(scale, float) else 1 / sqrt(features)
-    return Attention(builder, q, k, v, mask, is_causal, scale, _reach(call, is_causal, mask))
-
-
-def _reach(call: LibraryCall, is_causal: bool, mask: Node | None) -> int | None:
-    if is_causal:
-        return 0
-    match call.within:
-        case Within(Place.COLUMN, Place.ROW, distance) if (
-            distance >= 0 and mask is not None and mask.type.rank == RANK
-        ):
-            return distance
-    return None
+    return Attention(
+        *(builder, q, k, v, operands.get("attn_mask")),
+        bool(given.get("is_causal", False)),
+        scale if isinstance(scale, float) else 1 / sqrt(features),
+        call.within,
+    )
 
 
 def _fit(q: Node, k: Node, v: Node) -> bool:
