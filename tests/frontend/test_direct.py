@@ -217,25 +217,6 @@ def layers(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return torch.tanh(hidden @ y), hidden.sum()
 
 
-def test_what_backward_alone_reads_is_gone_after_it() -> None:
-    arguments = tensors()
-    compiled = ready(layers, *arguments)
-    result, total = compiled(*arguments)
-    node = result.grad_fn
-    assert node.name() == DIRECT and node.unseen is total.grad_fn.unseen
-    own = [weakref.ref(x) for x in node.unseen if x is not None]
-    assert own and len(node.saved_tensors) + len(own) == len(node.unseen)
-    result.sum().backward(retain_graph=True)
-    first = [x.grad.clone() for x in arguments]
-    assert all(each() is not None for each in own)
-    result.sum().backward()
-    assert all(each() is None for each in own)
-    for argument, gradient in zip(arguments, first):
-        torch.testing.assert_close(argument.grad, 2 * gradient)
-    with pytest.raises(RuntimeError, match="second time"):
-        result.sum().backward()
-
-
 def test_memory_of_what_backward_reads_is_used_again() -> None:
     arguments = tensors(shape=(300, 300))
     compiled = ready(layers, *arguments, dynamic=False)

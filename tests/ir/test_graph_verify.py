@@ -18,6 +18,7 @@ INPUTS = """\
 %4 = input opaque[2] "z" position 4 strides (1)
 %5 = input i64[] "seed" position 5 strides ()
 %6 = constant f32[] 0.0
+%8 = permute f32[3, 2] %0 (1, 0)
 """
 CALL = (
     '%7 = library opaque[] %0 "f" arguments ($0) keywords () operands ((3, 1)) '
@@ -44,6 +45,7 @@ RIGHT = [
     "iota i64[4, 2] 1",
     "constant u8[2] 255",
     "max f32[2, 3] %0 ()",
+    "dot f32[2, 2] %0, %8 step within row plus 1",
 ]
 WRONG = [
     ("neg bool[2, 3] %2", "element types"),
@@ -58,6 +60,7 @@ WRONG = [
     ("where f32[2, 3] %2, %1, %0", "branches differ"),
     ("where f32[2, 3] %2, %0, %3", "broadcasts are explicit"),
     ("cast opaque[2, 3] %0", "casts to opaque"),
+    ("dot f32[2, 2] %0, %8 row within row", "rows are not within themselves"),
     ("neg opaque[2] %4", "element types"),
     ("broadcast f32[4, 3] %0", "only axes of size 1 grow"),
     ("broadcast f32[2, 3] %3", "number of axes"),

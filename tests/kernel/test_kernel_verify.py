@@ -19,6 +19,7 @@ from hemstitch.kernel.nodes import (
     Begin,
     Buffer,
     Constant,
+    Contract,
     Finish,
     Init,
     Kernel,
@@ -68,6 +69,7 @@ def row_sum(*more):
 
 
 COLUMNS, STEPS = Axis("c", 4), Axis("k", 4)
+RIGHT_OF_STEP = Load("r", SOURCE, at(STEPS).scaled(8) + at(LANES))
 MAX = Init("max", Op.MAX, F32, across=True)
 SO_FAR = (LOAD, Accumulate("max", "x"), Running("m", "max"))
 RIGHT = Load("v", SOURCE, at(LANES).scaled(4) + at(COLUMNS))
@@ -118,6 +120,7 @@ def test_a_good_kernel_passes(good):
     verify(good)
 
 
+DOT = Contract("p", STEPS, (Load("l", SOURCE, at(STEPS)), RIGHT_OF_STEP), "l", "r", F32, F32)
 LOAD_AGAIN = Load("w", SOURCE, at(LANES))
 TWICE = Let("x", Op.NEG, ("x",), F32, F32)
 BAD = {
@@ -127,6 +130,7 @@ BAD = {
     "takes 2 operands": phase(lanes(LOAD, Let("y", Op.ADD, ("x",), F32, F32))),
     "gives bool, not f32": phase(lanes(LOAD, Let("y", Op.LT, ("x", "x"), F32, F32))),
     "no loop over j": phase(LOAD),
+    "no loop over z": phase(lanes(replace(DOT, wanted=at(Axis("z", 4)) + at(STEPS)))),
     "no loop over k": phase(Load("x", SOURCE, at(Axis("k", 2)))),
     "n is not defined": phase(Load("x", SOURCE, at(Computed("n", 32)))),
     "source is an input": phase(lanes(LOAD, Store(SOURCE, PLACE, "x"))),

@@ -180,11 +180,10 @@ class _Inference:
             torch._C._set_grad_enabled(True)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Graphs:
     """`results`: how many values of `forward` are the user's; the others go to `backward`, after
-    them the gradients of some results, each as laid out when it was compiled. `seen`: which of the
-    others are not backward's alone, known after a call."""
+    them the gradients of some results, each as laid out when it was compiled."""
 
     forward: Boxed
     backward: Boxed
@@ -194,7 +193,6 @@ class _Graphs:
     views: tuple[int, ...]  # results that autograd must not take for views
     constant: tuple[int, ...]  # results without gradient
     tangents: tuple[Tangent, ...]
-    seen: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,16 +268,9 @@ class Hemstitch(torch.autograd.Function):
             if results[index]._is_view():
                 results[index] = torch.ops.aten._unsafe_view(results[index], results[index].shape)
         ctx.graphs = graphs
-        saved = [*values[graphs.results :]]
-        if graphs.seen is None:
-            graphs.seen = _seen(saved, (*results, *arguments))
-        ctx.unseen = None
-        if torch._C._autograd._top_saved_tensors_default_hooks(True) is None:
-            ctx.unseen = saved
-            saved = [saved[i] for i in graphs.seen]
-            for index in graphs.seen:  # a result would hold what holds it
-                ctx.unseen[index] = None
-        ctx.save_for_backward(*[x.detach() if x._is_view() else x for x in saved])
+        ctx.save_for_backward(
+            *[x.detach() if x._is_view() else x for x in values[graphs.results :]]
+        )
         constant = [results[i] for i in graphs.constant if isinstance(results[i], Tensor)]
         ctx.mark_non_differentiable(*constant)
         ctx._materialize_non_diff_grads = False
@@ -294,35 +285,13 @@ class Hemstitch(torch.autograd.Function):
                 "put these inside torch.compile instead"
             )
         graphs: _Graphs = ctx.graphs
-        arguments = _saved(ctx, graphs.seen or ())
+        arguments = [*ctx.saved_tensors]
         arguments += [tangent.of(gradients[tangent.result]) for tangent in graphs.tangents]
         ctx.maybe_clear_saved_tensors()
         if not torch.is_grad_enabled():
             return (None, *_without_autocast(graphs.backward, arguments))
         apply: Function = _Once.apply
         return (None, *apply(graphs.backward, torch.empty(0, requires_grad=True), *arguments))
-
-
-def _seen(saved: Sequence[Tensor], known: Sequence[object]) -> tuple[int, ...]:
-    """Which of them others have as well, or share memory with: so it is in every call. A storage
-    that Python has an object of counts as used for good (`runtime/recycle.py`): only addresses."""
-    address: Callable[[Tensor], int] = torch._C._storage_address  # type: ignore[attr-defined]
-    storages = {address(x) for x in known if isinstance(x, Tensor)}
-    return tuple(index for index, x in enumerate(saved) if address(x) in storages)
-
-
-def _saved(ctx: Any, seen: Sequence[int]) -> list[Tensor | None]:
-    """What nobody else has is kept as it is, which takes a third of the time; after this it is
-    gone, unless the graph is kept."""
-    arguments = [*ctx.saved_tensors]
-    if ctx.unseen is None:
-        return arguments
-    saved, arguments = arguments, [*ctx.unseen]
-    for index, tensor in zip(seen, saved):
-        arguments[index] = tensor
-    if not torch._C._autograd._get_current_graph_task_keep_graph():
-        ctx.unseen = None
-    return arguments
 
 
 class _Once(torch.autograd.Function):

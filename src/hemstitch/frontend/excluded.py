@@ -290,6 +290,10 @@ def _both(found: Sequence[Collection[Band] | None]) -> Collection[Band]:
     return [band for band in some[0] if all(band in bands for bands in some)] if some else ()
 
 
+def _without(bands: Collection[Band], other: Collection[Band] | None) -> Collection[Band]:
+    return [] if other is None else [band for band in bands if band not in other]
+
+
 def _operands(node: Node, kind: Kind, known: Known) -> list[Collection[Band] | None]:
     return [_of(x, node, kind, known) for x in arguments_of(node)[:2]]
 
@@ -336,17 +340,18 @@ def _sum(node: Node, known: Known) -> Facts:
     lowest, zero = (_operands(node, kind, known) for kind in (Kind.LOWEST, Kind.ZERO))
     if "alpha" in node.kwargs:
         return {}
-    if name_of(node) == "sub":
-        lowest = lowest[:1]
+    if name_of(node) == "sub":  # without -inf less -inf
+        lowest = [_without(lowest[0] or (), lowest[1])]
     return {Kind.LOWEST: _either(lowest), Kind.ZERO: _both(zero)}
 
 
 def _product(node: Node, known: Known) -> Facts:
-    zero = _operands(node, Kind.ZERO, known)
+    """Zero times -inf is neither."""
+    zero, lowest = (_operands(node, kind, known) for kind in (Kind.ZERO, Kind.LOWEST))
     factor = _constant(arguments_of(node)[1])
-    lowest = _of(arguments_of(node)[0], node, Kind.LOWEST, known)
     is_kept = factor is not None and 0 < factor < inf
-    return {Kind.ZERO: _either(zero), Kind.LOWEST: lowest or () if is_kept else ()}
+    found = _without(_without(_either(zero), lowest[0]), lowest[1])
+    return {Kind.ZERO: found, Kind.LOWEST: lowest[0] or () if is_kept else ()}
 
 
 def _quotient(node: Node, known: Known) -> Facts:

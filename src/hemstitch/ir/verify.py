@@ -413,6 +413,8 @@ def _dot(node: Node) -> Problems:
         yield f"{a.shape[-1]} columns meet {b.shape[-2]} rows"
     elif node.shape != (*a.shape[:-1], b.shape[-1]):
         yield "has another shape than its product"
+    if isinstance(node.attr, Within) and node.attr.low is node.attr.high:
+        yield f"{node.attr.low.value}s are not within themselves"
 
 
 def _library(node: Node) -> Problems:

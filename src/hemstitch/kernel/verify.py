@@ -422,6 +422,8 @@ class _NestCheck:
         self._block(contract.body)
         self.statement = contract
         varies = [self._use(name, contract.source) for name in (contract.left, contract.right)]
+        if contract.wanted is not None:
+            self._index(contract.wanted)
         self._close()
         self.axes.remove(axis)
         self._require(contract.dtype is contract.source.compute, "is added up in another type")

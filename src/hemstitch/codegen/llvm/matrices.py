@@ -63,12 +63,12 @@ class Wanted:
                 most = plus(e, most, plus(e, first, e.i64(count - 1)))
             elif sign < 0:
                 most = e.binary("sub", most, first)
-        zero, one, half = e.i64(0), e.i64(1), e.i64(self.together - 1)
+        zero, one, shift = e.i64(0), e.i64(1), e.i64(self.together - 1)
         if self.steps > 0:
             first = e.intrinsic("smax", e.binary("sub", zero, most), zero)
-            return e.binary("lshr", first, half), steps
+            return e.binary("lshr", first, shift), steps
         if self.steps < 0:
-            last = e.binary("add", e.binary("ashr", most, half), one)
+            last = e.binary("add", e.binary("ashr", most, shift), one)
             return zero, e.intrinsic("smin", last, steps)
         return zero, e.select(e.compare("slt", most, zero), zero, steps)
 
