@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from hemstitch.fusion.layout import orders, strides_in_order
 from hemstitch.ir.builder import Builder
-from hemstitch.ir.graph import InputAttr, Op, toposort
+from hemstitch.ir.graph import InputAttr, Op, Range, toposort
 from hemstitch.ir.types import DType, contiguous_strides
 from hemstitch.runtime.verified import difference
 from hemstitch.stitch.group import Tensor as InMemory
@@ -55,6 +55,29 @@ def test_what_is_computed_lies_as_what_it_is_made_of() -> None:
 )
 def test_else_it_lies_by_rows(layouts: tuple[tuple[int, ...], ...]) -> None:
     assert order_of_sum(*layouts) is None
+
+
+def pooled(weight: Tensor, x: Tensor) -> Tensor:
+    y = F.max_pool2d(F.relu(F.conv2d(x, weight)), 3, stride=2, padding=1)
+    return F.conv2d(y, weight[:, :, :1, :1].relu()).exp() + y
+
+
+def test_what_is_seen_through_windows_lies_as_what_they_show() -> None:
+    builder = Builder()
+    x = builder.input("x", 0, SHAPE, DType.F32, BY_CHANNELS)
+    zero = builder.constant(0, DType.F32)
+    padded = builder.pad(builder.make(Op.EXP, x), (0, 0, 1, 1), (2, 3, 6, 7), zero)
+    parts = [
+        builder.slice(padded, (Range(0), Range(0), Range(k), Range(k)), SHAPE) for k in range(3)
+    ]
+    largest = builder.make(Op.MAXIMUM, builder.make(Op.MAXIMUM, *parts[:2]), parts[2])
+    found = orders(toposort([largest]), {x: InMemory(x, BY_CHANNELS)})
+    assert found[largest] == (0, 2, 3, 1)
+    weight, images = torch.randn(6, 6, 3, 3), torch.randn(2, 6, 19, 19)
+    ((_, plan),) = plans_of(pooled, (weight, images), generic_cpu(2, 16))
+    between = [t for step in plan.kernels for t in step.writes if t.node.shape[:2] == (2, 6)]
+    assert any(tensor.node.op is Op.MAXIMUM for tensor in between)
+    assert all(tensor.strides[1] == 1 for tensor in between if tensor.node.op is Op.MAXIMUM)
 
 
 class Block(nn.Module):

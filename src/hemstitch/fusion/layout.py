@@ -26,6 +26,8 @@ def orders(nodes: Iterable[Node], tensors: Mapping[Node, Tensor]) -> dict[Node, 
             order = _order_of(tensors[node])
         elif is_elementwise(node.op):
             order = _agreed(node, found)
+        elif node.op in (Op.SLICE, Op.PAD):  # as windows are looked at
+            order = found.get(node.inputs[0])
         else:
             order = None
         if order is not None:
