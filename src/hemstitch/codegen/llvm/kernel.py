@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from hemstitch.codegen.llvm.emitter import Emitter, Value
 from hemstitch.codegen.llvm.layout import ScratchLayout, scratch_layout
-from hemstitch.codegen.llvm.nest import STATUS, NestPrinter, Slot
+from hemstitch.codegen.llvm.nest import NestPrinter
+from hemstitch.codegen.llvm.slots import STATUS, Slot, Slots
 from hemstitch.ir.dims import Dim, SymbolicDim, product, total
 from hemstitch.kernel.blocked import USUAL, Blocking, blocked
 from hemstitch.kernel.by_place import by_place
@@ -113,7 +114,8 @@ def print_kernel(
         for nest in phase.nests:
             emitter = Emitter(target.lanes, target.has_avx512, target.has_bf16)
             emitter.declarations = declarations
-            printer = NestPrinter(emitter, layout, blocking.steps, streams)
+            slots = Slots(emitter, layout.stride)
+            printer = NestPrinter(emitter, slots, blocking.steps, streams)
             calls[nest] = _print_nest(nest, kernel.name, printer, texts)
     table = _Table(kernel, layout, calls)
     functions = [_define(name, NEST_PARAMETERS, body) for body, name in texts.items()]
@@ -149,7 +151,7 @@ def _print_nest(
     printer.print(nest)
     body = "\n".join(printer.emitter.lines)
     name = texts.setdefault(body, f"{kernel_name}_nest{len(texts)}")
-    return _Call(name, tuple(printer.slots))
+    return _Call(name, tuple(printer.slots.values))
 
 
 def _constants(table: _Table, calls: dict[Nest, _Call]) -> list[str]:

@@ -1,8 +1,6 @@
 """One nest as an LLVM function: void nest(table, indices, task, threads, low, high).
 
-What a nest touches, in the order it is met, are its slots: a pointer for each buffer, an i64 for
-each symbolic size, found as table[indices[slot]]. So two nests that differ in nothing else are the
-same text, and one function.
+The table has what the nest touches (see `slots.py`).
 """
 
 from __future__ import annotations
@@ -19,16 +17,14 @@ from hemstitch.codegen.llvm.copies import copies_for
 from hemstitch.codegen.llvm.elementwise import apply
 from hemstitch.codegen.llvm.emitter import Emitter, Value
 from hemstitch.codegen.llvm.lanes import Crossed, Lanes, draws_by_four, fills_lines
-from hemstitch.codegen.llvm.layout import ScratchLayout
 from hemstitch.codegen.llvm.matrices import Matrix, Product, Strips, Wanted
-from hemstitch.codegen.llvm.touched import sizes_of
-from hemstitch.ir.dims import Dim, SymbolicDim, divides, quotient
+from hemstitch.codegen.llvm.slots import STATUS, Slots
+from hemstitch.ir.dims import divides, quotient
 from hemstitch.ir.graph import Op
 from hemstitch.kernel import nodes
 from hemstitch.kernel.index import Axis, Computed, Index, at
 from hemstitch.kernel.nodes import (
     TASK,
-    THREADS,
     Accumulate,
     Buffer,
     Let,
@@ -41,20 +37,17 @@ from hemstitch.kernel.nodes import (
 )
 from hemstitch.kernel.tile_product import TileProduct
 
-STATUS = "status"  # the slot that a failed check writes to
-Slot = Buffer | SymbolicDim | str
 Inside = Callable[[Value], None]
 
 
 @dataclass(slots=True)
 class NestPrinter:
-    """Prints one nest. `slots` lists what the caller must put into the slot table."""
+    """Prints one nest."""
 
     emitter: Emitter
-    layout: ScratchLayout
+    slots: Slots
     steps: int  # of a product's blocks
     streams: frozenset[Buffer] = frozenset()  # what is stored past the caches
-    slots: dict[Slot, Value] = field(default_factory=dict)
     _names: dict[str, list[Value]] = field(default_factory=dict)
     _accumulators: dict[str, reduce.Accumulator] = field(default_factory=dict)
     _axes: dict[Axis, Value] = field(default_factory=dict)
@@ -66,13 +59,13 @@ class NestPrinter:
 
     def print(self, nest: Nest) -> None:
         e = self.emitter
-        self._collect_slots(nest)
+        self.slots.load(nest)
         self._axes[TASK] = Value("%task", "i64")
         self._statements(nest.prologue)
         self._asks = prefetch.asks(nest)
 
         def row(number: Value, carried: Sequence[Value]) -> Sequence[Value]:
-            extents = [self._dim(axis.extent) for axis in nest.rows]
+            extents = [self.slots.dim(axis.extent) for axis in nest.rows]
             self._axes |= zip(nest.rows, rows.decoded(e, extents, number))
             if nest.panels:
                 with e.when(rows.moves_on(e, number, self._axes[nest.rows[-1]])):
@@ -84,48 +77,9 @@ class NestPrinter:
             return carried
 
         e.loop(Value("%low", "i64"), Value("%high", "i64"), e.i64(1), [], row)
-        if not self.streams.isdisjoint(self.slots):
+        if not self.streams.isdisjoint(self.slots.values):
             e.line("fence seq_cst")  # stores past the caches know no other order
         e.line("ret void")
-
-    # --- slots
-
-    def _collect_slots(self, nest: Nest) -> None:
-        """Load every buffer pointer and size once, at the top of the function."""
-        everything = [statement for part in nest.parts for statement in walk(part)]
-        for statement in everything:
-            for buffer in nodes.buffers_of(statement):
-                self._slot(buffer)
-            for size in sizes_of(statement):
-                self._slot_of_size(size)
-        for axis in nest.rows:
-            self._slot_of_size(axis.extent)
-        if any(isinstance(statement, nodes.Check) for statement in everything):
-            self._slot(STATUS)
-
-    def _slot_of_size(self, size: Dim) -> None:
-        if isinstance(size, SymbolicDim) and size != THREADS:
-            self._slot(size)
-
-    def _slot(self, key: Slot) -> None:
-        if key in self.slots:
-            return
-        e = self.emitter
-        number = e.define("ptr", f"getelementptr i32, ptr %indices, i64 {len(self.slots)}")
-        position = e.define("i32", f"load i32, {number}")
-        place = e.define("ptr", f"getelementptr i64, ptr %table, {position}")
-        type_ = "i64" if isinstance(key, SymbolicDim) else "ptr"
-        value = self.slots[key] = e.define(type_, f"load {type_}, {place}")
-        if isinstance(key, Buffer) and key.role is Role.TASK:
-            stride = self.layout.stride
-            self._slot_of_size(stride)
-            offset = e.binary("mul", self._dim(stride), Value("%task", "i64"))
-            self.slots[key] = e.define("ptr", f"getelementptr i8, {value}, {offset}")
-
-    def _dim(self, size: Dim) -> Value:
-        if size == THREADS:
-            return Value("%threads", "i64")
-        return self.emitter.i64(size) if isinstance(size, int) else self.slots[size]
 
     # --- control
 
@@ -267,28 +221,28 @@ class NestPrinter:
     def _extent(self, axis: Axis) -> Value:
         """How far the loop over `axis` goes; the last block of a cut axis may end early."""
         e = self.emitter
-        extent = self._dim(axis.extent)
+        extent = self.slots.dim(axis.extent)
         if axis.outer is None or axis.limit is None or divides(axis.extent, axis.limit):
             return extent
         start = e.binary("mul", self._axes[axis.outer], extent)
-        left = e.binary("sub", self._dim(axis.limit), start)
+        left = e.binary("sub", self.slots.dim(axis.limit), start)
         is_less = e.compare("slt", left, extent)
         return e.select(is_less, left, extent)
 
     def _product(self, tile: TileProduct) -> Product:
         """A product of matrices, and where these begin."""
         steps = tile.contract.axis
-        sizes = self._extent(tile.rows), self._dim(tile.columns), self._extent(steps)
+        sizes = self._extent(tile.rows), self.slots.dim(tile.columns), self._extent(steps)
         self._axes |= dict.fromkeys(tile.axes, self.emitter.i64(0))
 
         def matrix(access: Load | nodes.Store, *axes: Axis, unit: int) -> Matrix:
             start, step = self._pointer(access.buffer, access.index, 0), access.index.coefficient
-            return Matrix(start, *(self._dim(quotient(step(a), unit)) for a in axes))
+            return Matrix(start, *(self.slots.dim(quotient(step(a), unit)) for a in axes))
 
         left = matrix(tile.left, tile.rows, steps, unit=tile.together)
         right = matrix(tile.right, steps, tile.lanes, unit=tile.together)
         result = matrix(tile.store, tile.rows, tile.lanes, unit=1)
-        strips = tile.strip and Strips(tile.strip[0], self._dim(tile.strip[1]))
+        strips = tile.strip and Strips(tile.strip[0], self.slots.dim(tile.strip[1]))
         wanted = tile.wanted and Wanted(self._scalar(tile.wanted[0], 0), *tile.wanted[1:])
         room, most = tile.store.buffer.role is Role.TASK, tile.most_rows
         return Product(left, right, result, *sizes, room, tile.together > 1, most, strips, wanted)
@@ -555,7 +509,7 @@ class NestPrinter:
         if self._lanes is None:
             return 0
         step = index.coefficient(self._lanes.axis)
-        return step if isinstance(step, int) else self._dim(step)
+        return step if isinstance(step, int) else self.slots.dim(step)
 
     def _is_scattered(self, index: Index) -> bool:
         """Some index is computed lane by lane."""
@@ -567,7 +521,7 @@ class NestPrinter:
     def _scalar(self, index: Index, copy: int) -> Value:
         """The index of the copy's first lane, as a scalar."""
         e = self.emitter
-        total = self._dim(index.constant)
+        total = self.slots.dim(index.constant)
         for variable, coefficient in index.terms:
             if isinstance(variable, Computed):
                 value = e.lane(self._get(variable.name, copy))
@@ -576,7 +530,7 @@ class NestPrinter:
                 own = None if self._lanes is None else self._lanes.index_of(variable, copy)
                 value = own or self._axes[variable]
             if coefficient != 1:
-                value = e.binary("mul", value, self._dim(coefficient))
+                value = e.binary("mul", value, self.slots.dim(coefficient))
             total = value if total.text == "0" else e.binary("add", total, value)
         return total
 
@@ -594,7 +548,7 @@ class NestPrinter:
                 uniform = Index((*uniform.terms, (variable, coefficient)), uniform.constant)
                 continue
             if coefficient != 1:
-                value = e.binary("mul", value, e.splat(self._dim(coefficient)))
+                value = e.binary("mul", value, e.splat(self.slots.dim(coefficient)))
             varying.append(value)
         total = e.splat(self._scalar(uniform, copy))
         for value in varying:
