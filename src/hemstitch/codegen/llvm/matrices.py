@@ -80,7 +80,8 @@ class Product:
     by side; the latter may have room for whole vectors of them. `is_first`: whether `result` is to
     be written, not added to; None: it is. `is_paired`: both operands are pairs of bf16. What is
     asked for meanwhile: so many steps `behind`, what all strips multiply with next, or, if
-    `is_far`, what this strip's rows do. `wanted`: None for all."""
+    `is_far`, what this strip's rows do; and `next_rows`, pieces of memory of so many bytes.
+    `wanted`: None for all."""
 
     left: Matrix
     right: Matrix
@@ -96,6 +97,7 @@ class Product:
     is_first: Value | None = None
     behind: int | None = None
     is_far: bool = False
+    next_rows: Sequence[tuple[Value, int]] = ()
 
     @property
     def is_by_columns(self) -> bool:

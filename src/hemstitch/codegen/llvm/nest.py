@@ -18,6 +18,7 @@ from hemstitch.codegen.llvm.elementwise import apply
 from hemstitch.codegen.llvm.emitter import Emitter, Value
 from hemstitch.codegen.llvm.lanes import Crossed, Lanes, draws_by_four, fills_lines
 from hemstitch.codegen.llvm.matrices import Matrix, Product, Strips, Wanted
+from hemstitch.codegen.llvm.next_block import Region, asked_for
 from hemstitch.codegen.llvm.slots import STATUS, Slots
 from hemstitch.ir.dims import divides, quotient
 from hemstitch.ir.graph import Op
@@ -56,13 +57,14 @@ class NestPrinter:
     _words: dict[str, list[Value]] = field(default_factory=dict)  # what random numbers are made of
     _lanes: Lanes | None = None
     _asks: Mapping[str, prefetch.Ask] = field(default_factory=dict)  # of loads, by name
+    _regions: Mapping[str, Sequence[Region]] = field(default_factory=dict)  # of products, too
 
     def print(self, nest: Nest) -> None:
         e = self.emitter
         self.slots.load(nest)
         self._axes[TASK] = Value("%task", "i64")
         self._statements(nest.prologue)
-        self._asks = prefetch.asks(nest)
+        self._asks, self._regions = prefetch.asks(nest), asked_for(nest)
 
         def row(number: Value, carried: Sequence[Value]) -> Sequence[Value]:
             extents = [self.slots.dim(axis.extent) for axis in nest.rows]
@@ -245,7 +247,12 @@ class NestPrinter:
         strips = tile.strip and Strips(tile.strip[0], self.slots.dim(tile.strip[1]))
         wanted = tile.wanted and Wanted(self._scalar(tile.wanted[0], 0), *tile.wanted[1:])
         room, most = tile.store.buffer.role is Role.TASK, tile.most_rows
-        return Product(left, right, result, *sizes, room, tile.together > 1, most, strips, wanted)
+        behind = [
+            (self._pointer(region.buffer, region.index, 0), region.bytes)
+            for region in self._regions.get(tile.contract.name, ())
+        ]
+        flags = room, tile.together > 1
+        return Product(left, right, result, *sizes, *flags, most, strips, wanted, next_rows=behind)
 
     # --- lanes
 

@@ -29,12 +29,14 @@ from hemstitch.codegen.llvm.matrices import (
 )
 from hemstitch.ir.types import DType
 from hemstitch.kernel.panels import NEAR
+from hemstitch.kernel.placement import LINE
 
 F32 = DType.F32
 # Rows of a tile, by how many vectors it is wide: what fits 32 and 16 registers beside the vectors
 # of the right operand and an element of the left, and at least as many sums as are in flight.
 ROWS_OF_32: Sequence[int] = (0, 12, 12, 8, 6)
 ROWS_OF_16: Sequence[int] = (0, 8, 6)
+ELEMENTS = LINE // F32.bytes
 L2 = 2
 
 
@@ -201,9 +203,35 @@ class _Tile:
 
     def _ahead(self, e: Emitter, row: Value, left: Value, right: Value) -> list[_Ahead]:
         """A share of what comes next is asked for in every step of every tile."""
+        found = self._next_rows(e, row)
         if self.product.is_far:
-            return self._next_of_strip(e, row, right)
-        return self._next_of_all(e, row, left)
+            return found + self._next_of_strip(e, row, right)
+        return found + self._next_of_all(e, row, left)
+
+    def _next_rows(self, e: Emitter, row: Value) -> list[_Ahead]:
+        """A line, or a part of one, in each step: they are asked for once or a few times."""
+        product, found = self.product, list[_Ahead]()
+        steps, columns = as_number(product.steps), as_number(product.columns)
+        if not steps or columns is None or product.most_rows is None:
+            return found
+        number, tiles = self._number(e, row, columns, product.most_rows)
+        for start, size in product.next_rows:
+            lines = -(-size // (LINE * tiles))  # of a tile
+            share = -(-lines // steps)
+            seldom = max(0, (steps // lines).bit_length() - 1)
+            first = times(e, number, e.i64(lines * ELEMENTS))
+            for k in range(share):
+                place = plus(e, first, e.i64(k * ELEMENTS))
+                found.append(_Ahead(moved(e, start, place), e.i64(share * ELEMENTS), seldom))
+        return found
+
+    def _number(self, e: Emitter, row: Value, columns: int, rows: int) -> tuple[Value, int]:
+        """Which tile it is, and of how many."""
+        width = self.vectors * e.width
+        tiles, strips = -(-rows // self.rows), -(-columns // width)
+        strip = divided(e, self.column, e.i64(width))
+        number = plus(e, times(e, strip, e.i64(tiles)), divided(e, row, e.i64(self.rows)))
+        return number, tiles * strips
 
     def _next_of_strip(self, e: Emitter, row: Value, right: Value) -> list[_Ahead]:
         """The strip's next block; where it has one only, the next strip. Each tile asks for the
@@ -231,9 +259,8 @@ class _Tile:
         behind, strips = e.i64(product.behind), -(-columns // (self.vectors * e.width))
         strip = divided(e, self.column, e.i64(self.vectors * e.width))
         if product.strips is None and product.most_rows is not None:
-            tiles = -(-product.most_rows // self.rows)
-            number = plus(e, times(e, strip, e.i64(tiles)), divided(e, row, e.i64(self.rows)))
-            share = e.i64(-(-apart // (tiles * strips)))
+            number, tiles = self._number(e, row, columns, product.most_rows)
+            share = e.i64(-(-apart // tiles))
             before = times(e, number, times(e, product.steps, share))
             place = plus(e, times(e, behind, product.right.down), before)
             found.append(_Ahead(moved(e, product.right.start, place), share, 0))

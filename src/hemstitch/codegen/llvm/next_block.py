@@ -1,0 +1,93 @@
+"""What the next block of a nest's rows will read and write of the arguments. Products of this block
+ask for it meanwhile (`products.py`): they find all they need in caches, so that memory is idle, and
+between them rows go by, each of which would wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import prod
+
+from hemstitch.kernel.index import Axis, Computed, Index
+from hemstitch.kernel.nodes import Buffer, Load, Loop, Nest, Role, Store
+from hemstitch.kernel.tile_product import TileProduct
+
+LEAST = 1 << 16  # bytes of an argument: less is in a cache soon
+MOST_STEPS = 192  # of a product that asks: the rows of a longer one come in time
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """So many `bytes` from an index on."""
+
+    buffer: Buffer
+    index: Index
+    bytes: int
+
+
+@dataclass(slots=True)
+class _Asking:
+    """A product of so many `steps`, all tiles together, and the `regions` that it asks for."""
+
+    steps: int
+    regions: list[Region] = field(default_factory=list)
+
+    @property
+    def load(self) -> float:
+        """Bytes a step."""
+        return sum(region.bytes for region in self.regions) / self.steps
+
+
+def asked_for(nest: Nest) -> Mapping[str, list[Region]]:
+    """By which product, by its name: the more steps it has, the more."""
+    loops = list(_loops(nest))
+    products = {}
+    for tile in filter(None, map(TileProduct.of, loops)):
+        sizes = (tile.contract.axis.extent, tile.rows.extent, tile.columns)
+        known = [size for size in sizes if isinstance(size, int) and size > 0]
+        if len(known) == len(sizes) and known[0] <= MOST_STEPS:
+            products[tile.contract.name] = _Asking(prod(known))
+    regions = dict.fromkeys(region for loop in loops for region in _regions(loop, nest))
+    for region in sorted(regions, key=lambda region: -region.bytes) if products else ():
+        min(products.values(), key=lambda asking: asking.load).regions.append(region)
+    return {name: asking.regions for name, asking in products.items()}
+
+
+def _loops(nest: Nest) -> Iterator[Loop]:
+    """Those over the rows of a block."""
+    for loop in nest.body:
+        is_of_rows = isinstance(loop, Loop) and nest.rows and loop.axis.outer is nest.rows[-1]
+        if is_of_rows and isinstance(loop, Loop) and isinstance(loop.axis.extent, int):
+            yield loop
+
+
+def _regions(loop: Loop, nest: Nest) -> Iterator[Region]:
+    tile = TileProduct.of(loop)
+    accesses: list[tuple[Load | Store, Axis]] = []
+    if tile is not None:
+        accesses = [(tile.left, tile.contract.axis), (tile.store, tile.lanes)]
+    for inner in loop.body if tile is None else ():
+        if isinstance(inner, Loop) and inner.lanes:
+            accesses += [(s, inner.axis) for s in inner.body if isinstance(s, Load | Store)]
+    for access, lane in accesses:
+        region = _region(access, lane, loop.axis, nest)
+        if region is not None:
+            yield region
+
+
+def _region(access: Load | Store, lane: Axis, rows: Axis, nest: Nest) -> Region | None:
+    """Where rows lie one behind the other."""
+    buffer, index, block = access.buffer, access.index, nest.rows[-1]
+    row, count, size = index.coefficient(rows), rows.extent, buffer.size
+    if buffer.role not in (Role.INPUT, Role.OUTPUT) or index.coefficient(lane) != 1:
+        return None
+    if not isinstance(row, int) or not isinstance(count, int) or not isinstance(size, int):
+        return None
+    is_affine = not any(isinstance(variable, Computed) for variable, _ in index.terms)
+    next_one = index.coefficient(block)
+    if not is_affine or row * count != next_one or not 0 < row * count < size:
+        return None
+    if size * buffer.dtype.bytes < LEAST:
+        return None
+    terms = tuple((v, step) for v, step in index.terms if v in nest.rows)
+    return Region(buffer, Index(terms, index.constant + next_one), row * count * buffer.dtype.bytes)
