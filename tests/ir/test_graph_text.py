@@ -41,6 +41,7 @@ def everything() -> Graph:
     noise = builder.philox(seed, (s0, 4))
     half = builder.slice(builder.make(Op.MUL, y, noise), [Range(0), Range(3, -2)], (s0, 2))
     wide = builder.pad(half, (0, 1), (s0, 4), builder.constant(float("-inf"), DType.F32))
+    wide = builder.reduce(Op.MAX, builder.unfold(wide, 1, 1, 1), (2,))
     joined = builder.concat([wide, x], 0)
     row = builder.reduce(Op.SUM, joined, (0,))
     picked = builder.gather(

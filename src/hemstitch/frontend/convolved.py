@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from hemstitch.fusion.convolutions import named
-from hemstitch.fusion.winograd import opened_convolution
+from hemstitch.fusion.opened import opened_convolution
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import Dim
 from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, Operand

@@ -76,6 +76,9 @@ class Value:
         shape = [length if a == axis else size for a, size in enumerate(self.shape)]
         return self.of(self.builder.slice(self.node, ranges, shape))
 
+    def unfold(self, axis: int, size: int, step: int) -> Value:
+        return self.of(self.builder.unfold(self.node, axis, size, step))
+
     def reduce(self, op: Op, axes: Sequence[int], keep: bool = False) -> Value:
         if self.dtype is DType.BOOL:
             op = _ON_BOOL.get(op, op)

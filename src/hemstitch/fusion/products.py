@@ -17,10 +17,11 @@ from math import ceil, inf, prod
 
 from hemstitch.fusion.attention import attention_of
 from hemstitch.fusion.cluster import Clustering
+from hemstitch.fusion.convolutions import Convolution
 from hemstitch.fusion.demand import strides_in_memory
+from hemstitch.fusion.opened import opened_convolution
 from hemstitch.fusion.order import Cluster
 from hemstitch.fusion.vectors import VectorProduct, is_vector
-from hemstitch.fusion.winograd import Winograd, opened_convolution
 from hemstitch.fusion.work import Vertex
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import Dim, evaluate
@@ -210,7 +211,7 @@ class _Opening:
             opened.calls.setdefault(product, []).append(call)
             opened.widths[product] = product.shape[-1] * len(products)
             opened.results[product] = total
-        if not isinstance(convolution, Winograd):
+        if isinstance(convolution, Convolution):
             opened.spared[call] = convolution.spared_bytes
         elif sums:
             opened.fewer[call] += convolution.fewer

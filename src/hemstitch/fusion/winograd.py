@@ -31,9 +31,7 @@ from hemstitch.fusion.convolutions import (
     ALL,
     CHANNELS_FIRST,
     CHANNELS_LAST,
-    Convolution,
     Sum,
-    convolution_of,
     operands_of,
 )
 from hemstitch.ir.builder import Builder
@@ -46,13 +44,6 @@ LEAST_CHANNELS = 32  # with fewer the sums take longer than the multiplications 
 LEAST_TILES = 64  # with fewer those of the windows do
 Grid = Sequence[Sequence[Node]]
 Ways = tuple[Bilinear, Bilinear]  # down and to the right
-
-
-def opened_convolution(
-    builder: Builder, call: LibraryCall, inputs: Sequence[Node]
-) -> Convolution | Winograd | None:
-    """How the call is written out; None if it is not."""
-    return convolution_of(builder, call, inputs) or winograd_of(builder, call, inputs)
 
 
 def winograd_of(builder: Builder, call: LibraryCall, inputs: Sequence[Node]) -> Winograd | None:

@@ -16,6 +16,7 @@ from hemstitch.ir.graph import (
     Op,
     Origin,
     Range,
+    Windows,
     Within,
     toposort,
 )
@@ -168,6 +169,13 @@ class Builder:
         if shape == x.shape and all(part == Range(0) for part in ranges):
             return x
         return self.make(Op.SLICE, x, attr=tuple(ranges), type=TensorType(shape, x.type.dtype))
+
+    def unfold(self, x: Node, axis: int, size: int, step: int) -> Node:
+        """As many windows of `axis` as there are, their elements along a last axis."""
+        count = (x.shape[axis] - size) // step + 1
+        shape = (*x.shape[:axis], count, *x.shape[axis + 1 :], size)
+        windows = Windows(axis, size, step)
+        return self.make(Op.UNFOLD, x, attr=windows, type=TensorType(shape, x.type.dtype))
 
     def pad(self, x: Node, low: Sequence[int], shape: Sequence[Dim], fill: Node) -> Node:
         """`fill` is a scalar of x's dtype; high padding follows from `shape`. Never negative."""

@@ -97,6 +97,7 @@ class Op(Enum):
     SLICE = "slice"  # tuple[Range, ...], one an axis
     PAD = "pad"  # tuple[int, ...] low padding; inputs (x, scalar); high from type.shape
     CONCAT = "concat"  # int axis
+    UNFOLD = "unfold"  # Windows of one axis; their elements are a last one, and may overlap
     GATHER = "gather"  # tuple[Address, ...], one an axis of the source
     # reductions; attr: tuple of axes, which the result lacks
     SUM = "sum"
@@ -128,6 +129,18 @@ class Range:
 
     def __str__(self) -> str:
         return f"{self.start}::{self.step}"
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Of one axis, so many elements each, `step` from one to the next."""
+
+    axis: int
+    size: int
+    step: int
+
+    def __str__(self) -> str:
+        return f"axis {self.axis} size {self.size} step {self.step}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +247,7 @@ Attr = (
     | tuple[Address, ...]
     | InputAttr
     | LibraryCall
+    | Windows
     | Within
     | None
 )

@@ -97,6 +97,7 @@ OPS: dict[Op, OpRow] = {
     Op.SLICE: _view(1),
     Op.PAD: _view(2),
     Op.CONCAT: _view(None),
+    Op.UNFOLD: _view(1),
     Op.GATHER: OpRow(OpClass.GATHER, None, 2, ResultType.GIVEN),
     **dict.fromkeys((Op.SUM, Op.PROD, Op.MAX, Op.MIN, Op.ANY, Op.ALL), _reduction(1)),
     **dict.fromkeys((Op.ARGMAX, Op.ARGMIN), _reduction(3, ResultType.INDEX)),

@@ -24,6 +24,7 @@ from hemstitch.ir.graph import (
     Output,
     Place,
     Range,
+    Windows,
     Within,
 )
 from hemstitch.ir.ops import OPS, SCANNED, OpClass
@@ -220,6 +221,13 @@ class _Reader:
         self.expect("::")
         return Range(start, self.integer())
 
+    def windows(self) -> Windows:
+        found = []
+        for word in ("axis", "size", "step"):
+            self.expect(word)
+            found.append(self.integer())
+        return Windows(*found)
+
     def addresses(self) -> tuple[Address, ...]:
         return tuple(self.items(self._address))
 
@@ -294,6 +302,7 @@ _ATTRIBUTES: dict[Op, Callable[[_Reader], Attr]] = {
     Op.CONSTANT: _Reader.constant,
     Op.SIZE: _Reader.dim,
     Op.SLICE: _Reader.ranges,
+    Op.UNFOLD: _Reader.windows,
     **dict.fromkeys((Op.GATHER, Op.SCATTER_ADD), _Reader.addresses),
     Op.LIBRARY: _Reader.call,
     Op.DOT: _Reader.within,

@@ -14,6 +14,7 @@ from hemstitch.ir.graph import (
     Node,
     Operand,
     Output,
+    Windows,
     Within,
     toposort,
 )
@@ -51,7 +52,7 @@ def attr_text(attr: Attr) -> str:
             return f"{text} strides {_tuple(attr.strides)}{' frozen' if attr.frozen else ''}"
         case LibraryCall():
             return _call_text(attr)
-        case int() | float() | SymbolicDim() | Within():
+        case int() | float() | SymbolicDim() | Windows() | Within():
             return str(attr)
 
 

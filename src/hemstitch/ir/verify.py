@@ -19,6 +19,7 @@ from hemstitch.ir.graph import (
     Operand,
     Output,
     Range,
+    Windows,
     Within,
 )
 from hemstitch.ir.ops import OPS, SCANNED, ResultType, highest, lowest
@@ -339,6 +340,24 @@ def _concat(node: Node) -> Problems:
         yield f"its parts have {total} elements along axis {axis}"
 
 
+def _unfold(node: Node) -> Problems:
+    yield from _view(node)
+    (x,) = node.inputs
+    windows = node.attr
+    assert isinstance(windows, Windows)
+    yield from _axis(windows.axis, x.type.rank)
+    if windows.size < 1 or windows.step < 1:
+        yield "its windows are empty, or do not move on"
+    elif node.shape[-1:] != (windows.size,) or node.type.rank != x.type.rank + 1:
+        yield "its last axis are not the elements of a window"
+    elif _without(node.shape[:-1], windows.axis) != _without(x.shape, windows.axis):
+        yield "its other axes are not those of its operand"
+    else:
+        last = (node.shape[windows.axis] - 1) * windows.step + windows.size
+        if _surely(x.shape[windows.axis] - last, -1):
+            yield f"leaves its operand along axis {windows.axis}"
+
+
 def _without(shape: tuple[Dim, ...], axis: int) -> tuple[Dim, ...]:
     return shape[:axis] + shape[axis + 1 :]
 
@@ -509,6 +528,7 @@ _ROWS: dict[Op, _Row] = {
     Op.SLICE: _Row(_tuple_of(Range), _slice),
     Op.PAD: _Row(_tuple_of(int), _pad),
     Op.CONCAT: _Row(_is(int), _concat),
+    Op.UNFOLD: _Row(_is(Windows), _unfold),
     Op.GATHER: _Row(_tuple_of(Address), _gather),
     Op.SCATTER_ADD: _Row(_tuple_of(Address), _scatter, _NUMBER.kinds),
     **dict.fromkeys((Op.SUM, Op.PROD), _Row(_tuple_of(int), _reduction, _NUMBER.kinds)),

@@ -9,7 +9,7 @@ keeps from one part to another has a place there for each row of the block.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from hemstitch.ir.dims import Dim, divides, product, quotient
 from hemstitch.ir.graph import Op
@@ -31,19 +31,18 @@ from hemstitch.kernel.nodes import (
     Loop,
     Nest,
     Phase,
-    Position,
-    Random,
     Role,
     Stmt,
     Store,
-    buffers_of,
     statements,
     walk,
 )
 from hemstitch.kernel.panels import NEAR, Columns, Panel, Strips
+from hemstitch.kernel.parts import Part, Reach, task_buffers
 from hemstitch.kernel.placement import LINE
 from hemstitch.kernel.rewrite import Rewriter, defined, used
 from hemstitch.kernel.tile_product import TileProduct
+from hemstitch.kernel.totals import Total, totals
 
 LEAST_BLOCKS = 4  # of a thread
 IN_PLACE = 1 << 20  # elements of a right operand that is not packed, if rows are not so many
@@ -107,7 +106,7 @@ def without_packing(
             panels |= block.panels
         phases.append(replace(phase, nests=tuple(nests)))
     changed = replace(kernel, phases=tuple(phases))
-    touched = set(_task_buffers(statements(changed)))
+    touched = set(task_buffers(statements(changed)))
     kept = (b for b in buffers if b.role is not Role.TASK or b in touched)
     return replace(changed, buffers=tuple(kept)), panels
 
@@ -138,19 +137,6 @@ def in_blocks(
 
 class _Unblockable(Exception):
     """The products of a nest are not where its rows could be cut."""
-
-
-@dataclass(slots=True)
-class _Part:
-    """Statements that run row by row, and behind them `loops` over the rows of a block: products,
-    before some of which their left operand is filled in, of which the statements know nothing."""
-
-    statements: list[Stmt] = field(default_factory=list)
-    loops: list[Loop] = field(default_factory=list)
-
-    @property
-    def products(self) -> Iterator[TileProduct]:
-        return (tile for tile in map(TileProduct.of, self.loops) if tile is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +200,7 @@ class _Blocks:
         self.buffers: list[Buffer] = []
         self.panels: list[Stmt] = []
         self.shared: dict[Buffer, Sequence[Nest]] = {}
-        self.parts = [_Part()]
+        self.parts = [Part()]
 
     def nest(self) -> Nest:
         nest = self.old
@@ -253,26 +239,63 @@ class _Blocks:
             self.parts[-1].statements.append(statement)
             return
         assert isinstance(statement, Loop)
-        part, following = self.parts[-1], _Part()
+        part, following = self.parts[-1], Part()
         following.statements = _taken_inits(part)
-        alone = _only_store(statement)
-        summed: dict[str, Stmt] = {}
-        for contract in contracts:
-            factors = self._factors(contract, statement.axis, before, inside)
-            left = self._left(contract, factors, part, before)
-            right, strips = self._right(contract, factors, statement.axis, left)
-            steps = factors.steps
-            store = alone or self._tile(contract, statement.axis)
-            tile = (*steps.sum(store.value, contract, left, right), store)
-            lanes = Loop(statement.axis, tile, lanes=True)
-            if strips is not None:
-                lanes = strips.loop(statement.axis, tile)
-            part.loops.append(Loop(self.inner, (lanes,), lanes=False))
-            summed[contract.name] = Load(contract.name, store.buffer, store.index)
-        if alone is None:
-            rest = (summed[s.name] if isinstance(s, Contract) else s for s in inside)
-            following.statements.append(replace(statement, body=live(rest)))
+        rest: dict[str, Stmt | None] = {}
+        for total, factors in self._totals(inside, before, statement.axis):
+            alone = _only_store(total, inside, statement.axis)
+            loop, store = self._product(total, factors, statement.axis, alone, before)
+            part.loops.append(loop)
+            rest |= dict.fromkeys(total.own)
+            if alone is None:
+                rest[total.name] = Load(total.name, store.buffer, store.index)
+        left = (rest.get(getattr(s, "name", ""), s) for s in inside)
+        if any(isinstance(s, Load) for s in rest.values()):
+            body = live(s for s in left if s is not None)
+            following.statements.append(replace(statement, body=body))
         self.parts.append(following)
+
+    def _totals(
+        self, inside: Sequence[Stmt], before: Sequence[Stmt], lanes: Axis
+    ) -> Iterator[tuple[Total, list[_Factors]]]:
+        """Several products in one where the steps of each go by at once."""
+        for total in totals(inside):
+            factors = [self._factors(each, lanes, before, inside) for each in total.products]
+            fit = all(
+                known.steps.together == 1
+                and not known.is_by_steps
+                and each.wanted is None
+                and _is_at_most(each.axis.extent, self.blocking.steps)
+                for each, known in zip(total.products, factors)
+            )
+            if fit or len(factors) == 1:
+                yield total, factors
+            else:
+                yield from ((Total.of(p), [known]) for p, known in zip(total.products, factors))
+
+    def _product(
+        self,
+        total: Total,
+        factors: Sequence[_Factors],
+        lanes: Axis,
+        alone: Store | None,
+        before: Sequence[Stmt],
+    ) -> tuple[Loop, Store]:
+        """The loop over a block's rows that does it, what it needs before in the last part; and the
+        store in it. `alone`: all that is done with it."""
+        named = Rewriter({} if alone else {total.name: f"{total.name}_sum"})
+        body, strips = list[Stmt](), None
+        for contract, known in zip(total.products, factors):
+            left = self._left(contract, known, self.parts[-1], before)
+            right, strips = self._right(contract, known, lanes, left, strips)
+            name = named.names.get(contract.name, contract.name)
+            body += known.steps.sum(name, contract, left, right)
+        store = alone or self._tile(total.name, lanes)
+        body += (*map(named.statement, total.additions), store)
+        loop = Loop(lanes, tuple(body), lanes=True)
+        if strips is not None:
+            loop = strips.loop(lanes, loop.body)
+        return Loop(self.inner, (loop,), lanes=False), store
 
     def _factors(
         self, contract: Contract, lanes: Axis, before: Sequence[Stmt], inside: Sequence[Stmt]
@@ -280,7 +303,7 @@ class _Blocks:
         left = needed_for(contract.left, _operands_before(contract, inside))
         right = needed_for(contract.right, (*before, *inside, *contract.body))
         right = right or needed_for(contract.right, self.old.prologue)  # a constant
-        if _task_buffers(right) or not self._is_given(right):
+        if task_buffers(right) or not self._is_given(right):
             raise _Unblockable
         steps, axis, row = _Steps.of(contract), contract.axis, self.old.rows[-1]
         first, second = _plain(left, steps.dtype), _plain(right, DType.F32)
@@ -298,7 +321,7 @@ class _Blocks:
         return operands_of(needed) <= known
 
     def _left(
-        self, contract: Contract, factors: _Factors, part: _Part, before: Sequence[Stmt]
+        self, contract: Contract, factors: _Factors, part: Part, before: Sequence[Stmt]
     ) -> Load:
         """Where it lies, or a tile of its own that is filled before. `before`: of the row."""
         steps, needed, axis = factors.steps, factors.left, contract.axis
@@ -308,7 +331,7 @@ class _Blocks:
         name = f"{contract.name}_left"
         whole = needed_for(contract.left, (*before, *needed))
         is_made = any(contract.left in defined(s) for s in needed)  # not by the row before
-        is_alone = is_made and self._is_given(whole) and not _task_buffers(whole)
+        is_alone = is_made and self._is_given(whole) and not task_buffers(whole)
         if is_alone and steps.together == 1 and self._lies_by_columns(whole, axis):
             names = {made: f"{name}_{made}" for s in whole for made in defined(s)}
             again = [Rewriter(names).statement(s) for s in whole]
@@ -349,9 +372,15 @@ class _Blocks:
         return _lies_by_steps(left, steps, axis, row) and not is_in_one_set
 
     def _right(
-        self, contract: Contract, factors: _Factors, lanes: Axis, left: Load
+        self,
+        contract: Contract,
+        factors: _Factors,
+        lanes: Axis,
+        left: Load,
+        strips: Strips | None,
     ) -> tuple[Load, Strips | None]:
-        """Where it lies, or a panel. `left`: what it is multiplied with."""
+        """Where it lies, or a panel. `left`: what it is multiplied with. `strips`: those of others
+        that are multiplied at once."""
         steps, needed, axis = factors.steps, factors.right, contract.axis
         if factors.is_by_steps:
             load = _plain(needed, steps.dtype)
@@ -362,8 +391,8 @@ class _Blocks:
         load, size = _plain(needed, DType.F32), lanes.extent * axis.extent
         is_there = load is not None and load.index.coefficient(lanes) == 1 and steps.together == 1
         if load is not None and is_there and self._is_in_place(load, size, left):
-            return load, None
-        strips = Strips.of(lanes, self.blocking.columns)
+            return load, strips
+        strips = strips or Strips.of(lanes, self.blocking.columns)
         size = strips.outer.extent * strips.width * axis.extent
         buffer = self._operand(contract, factors, size, "strips of an operand")
         panel = Panel(strips, steps.axis, steps.together, buffer)
@@ -416,9 +445,9 @@ class _Blocks:
         else:
             self.panels += panel.loops(element)
 
-    def _tile(self, contract: Contract, lanes: Axis) -> Store:
-        buffer, index = self._rows_of(f"{contract.name}_tile", lanes.extent, lanes)
-        return Store(buffer, index, f"{contract.name}_sum")
+    def _tile(self, name: str, lanes: Axis) -> Store:
+        buffer, index = self._rows_of(f"{name}_tile", lanes.extent, lanes)
+        return Store(buffer, index, f"{name}_sum")
 
     # --- memory
 
@@ -440,7 +469,7 @@ class _Blocks:
 
     def _connected(self) -> Iterator[Stmt]:
         """The parts as loops over the rows of a block, what they hand on in memory."""
-        reaches = _Reach(self.old, self.parts)
+        reaches = Reach(self.old, self.parts)
         rooms = {b: replace(b, size=_whole_vectors(b.size) * self.rows) for b in reaches.buffers}
         self.buffers += rooms.values()
         kept = {
@@ -466,30 +495,6 @@ class _Blocks:
             if part.statements:
                 yield Loop(self.inner, tuple(body), lanes=False)
             yield from map(rewriter.statement, part.loops)
-
-
-class _Reach:
-    """What rows hand on from part to part: `names` of values and their types, row `buffers`."""
-
-    def __init__(self, nest: Nest, parts: Sequence[_Part]) -> None:
-        made = [{name for s in part.statements for name in defined(s)} for part in parts]
-        read = [{name for s in part.statements for name in used(s)} for part in parts]
-        types = _types(nest)
-        self.names = {
-            name: types[name]
-            for number, names in enumerate(made)
-            for name in sorted(names)
-            if any(name in later for later in read[number + 1 :])
-        }
-        lasting = _task_buffers([*nest.prologue, *nest.epilogue])
-        runs = (run for p in parts for run in (p.statements, p.loops))
-        touched = [_task_buffers(run) for run in runs]
-        known = _task_buffers(nest.body)
-        self.buffers = [
-            buffer
-            for buffer in known
-            if buffer not in lasting and sum(buffer in found for found in touched) > 1
-        ]
 
 
 def _most_rows(nest: Nest, threads: int, most: int) -> int:
@@ -524,7 +529,7 @@ def _most_rows(nest: Nest, threads: int, most: int) -> int:
 
 def _keeps_rows_apart(nest: Nest) -> bool:
     """What its epilogue takes up has a place for each row of a block."""
-    taken = _task_buffers(nest.epilogue)
+    taken = task_buffers(nest.epilogue)
     sums = [s for s in walk(nest.body) if isinstance(s, AccumulateInto) and s.buffer in taken]
     return bool(sums) and all(s.index.coefficient(nest.rows[-1]) != 0 for s in sums)
 
@@ -616,18 +621,18 @@ def _cast_to(
     return wide, (*body, Let(wide, Op.CAST, (name,), source, dtype))
 
 
-def _only_store(loop: Loop) -> Store | None:
-    """Of a loop that only stores a product, where a product of tiles can."""
-    match loop.body:
-        case (Contract(name), Store(buffer, index, value) as store) if (
-            value == name and buffer.dtype is DType.F32 and index.coefficient(loop.axis) == 1
+def _only_store(total: Total, body: Sequence[Stmt], lanes: Axis) -> Store | None:
+    """Of a loop that only stores a total, where a product of tiles can."""
+    match total.others(body):
+        case [Store(buffer, index, value) as store] if (
+            value == total.name and buffer.dtype is DType.F32 and index.coefficient(lanes) == 1
         ):
             return None if any(isinstance(v, Computed) for v, _ in index.terms) else store
         case _:
             return None
 
 
-def _taken_inits(part: _Part) -> list[Stmt]:
+def _taken_inits(part: Part) -> list[Stmt]:
     """The accumulators at the end of a part that the next loop adds to."""
     finished = {s.accumulator for s in part.statements if isinstance(s, Finish)}
     taken = [s for s in part.statements if isinstance(s, Init) and s.name not in finished]
@@ -636,31 +641,3 @@ def _taken_inits(part: _Part) -> list[Stmt]:
         raise _Unblockable
     part.statements = [s for s in part.statements if s not in taken]
     return list(taken)
-
-
-def _task_buffers(body: Iterable[Stmt]) -> list[Buffer]:
-    found = dict.fromkeys(buffer for statement in walk(body) for buffer in buffers_of(statement))
-    return [buffer for buffer in found if buffer.role is Role.TASK]
-
-
-def _types(nest: Nest) -> Mapping[str, DType]:
-    """Of the values that the statements of a row make, outside loops."""
-    found: dict[str, DType] = {}
-    inits = {s.name: s.dtype for s in nest.body if isinstance(s, Init)}
-    for statement in nest.body:
-        match statement:
-            case Let(name, _, _, _, dtype) | Constant(name, _, dtype):
-                found[name] = dtype.compute
-            case Load(name, buffer):
-                found[name] = buffer.dtype.compute
-            case Finish(name, accumulator, position):
-                found[name] = inits[accumulator].compute
-                if position is not None:
-                    found[position] = DType.I64
-            case Random(name):
-                found[name] = DType.F32
-            case Position(name):
-                found[name] = DType.I64
-            case _:
-                pass
-    return found

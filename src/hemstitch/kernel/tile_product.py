@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from hemstitch.ir.dims import Dim, known, quotient
-from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
 from hemstitch.kernel.index import Axis, Index
-from hemstitch.kernel.nodes import Contract, Let, Load, Loop, Store
+from hemstitch.kernel.nodes import Contract, Load, Loop, Store
+from hemstitch.kernel.totals import totals
+
+
+@dataclass(frozen=True, slots=True)
+class Factors:
+    """What `contract` multiplies."""
+
+    contract: Contract
+    left: Load
+    right: Load
+
+    @staticmethod
+    def of(contract: Contract) -> Factors | None:
+        match contract.body:
+            case (Load() as left, Load() as right):
+                return Factors(contract, left, right)
+            case _:
+                return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +38,7 @@ class TileProduct:
 
     `together`: 2 where the operands are bf16 and the body `(contract, contract, add, store)`: the
     axis counts pairs of steps, and `contract`, `left` and `right` are those of each first one. The
-    second lies behind it in both operands."""
+    second lies behind it in both operands. `more`: other products that are added to it, in f32."""
 
     rows: Axis
     strips: Axis | None
@@ -30,6 +48,7 @@ class TileProduct:
     right: Load
     store: Store
     together: int = 1
+    more: Sequence[Factors] = ()
 
     @staticmethod
     def of(loop: Loop) -> TileProduct | None:
@@ -44,16 +63,16 @@ class TileProduct:
     @property
     def axes(self) -> tuple[Axis, ...]:
         """Of its loops."""
-        found = (self.rows, self.strips, self.lanes, self.contract.axis)
+        steps = (each.axis for each in (self.contract, *(each.contract for each in self.more)))
+        found = (self.rows, self.strips, self.lanes, *steps)
         return tuple(axis for axis in found if axis is not None)
 
-    @property
-    def strip(self) -> tuple[int, Dim] | None:
+    def strip(self, right: Load) -> tuple[int, Dim] | None:
         """Its columns, and how far it is from one strip to the next, in what lies together."""
         columns = self.lanes.extent
         if self.strips is None or not isinstance(columns, int):
             return None
-        return columns, quotient(self.right.index.coefficient(self.strips), self.together)
+        return columns, quotient(right.index.coefficient(self.strips), self.together)
 
     @property
     def most_rows(self) -> int | None:
@@ -82,25 +101,39 @@ class TileProduct:
 
 
 def _tile_product(rows: Axis, strips: Axis | None, loop: Loop) -> TileProduct | None:
-    match loop.body:
-        case (
-            Contract(body=(Load() as left, Load() as right)) as contract,
-            Store() as store,
-        ) if contract.source is DType.F32:
-            return TileProduct(rows, strips, loop.axis, contract, left, right, store)
-        case (
-            Contract(body=(Load() as left, Load() as right)) as contract,
-            Contract(body=(Load() as second_left, Load() as second_right)),
-            Let(op=Op.ADD),
-            Store() as store,
-        ) if (
-            contract.source is DType.BF16
-            and _follows(left, second_left)
-            and _follows(right, second_right)
-        ):
-            return TileProduct(rows, strips, loop.axis, contract, left, right, store, together=2)
+    *body, store = loop.body
+    found = totals(body)
+    if not isinstance(store, Store) or len(found) != 1:
+        return None
+    (total,) = found
+    factors = [each for each in map(Factors.of, total.products) if each is not None]
+    is_all = total.name == store.value and not total.others(body)
+    if not is_all or len(factors) < len(total.products):
+        return None
+    first, *more = factors
+    made = TileProduct(
+        *(rows, strips, loop.axis, first.contract, first.left, first.right, store), more=more
+    )
+    types = {each.contract.source for each in factors}
+    if types == {DType.BF16}:
+        return replace(made, together=2, more=()) if _are_pairs(factors) else None
+    return made if types == {DType.F32} and (not more or _may_add_up(factors, loop.axis)) else None
+
+
+def _may_add_up(factors: Sequence[Factors], lanes: Axis) -> bool:
+    """Vectors run along `lanes`, and all terms count."""
+    return all(
+        each.right.index.coefficient(lanes) == 1 and each.contract.wanted is None
+        for each in factors
+    )
+
+
+def _are_pairs(factors: Sequence[Factors]) -> bool:
+    match factors:
+        case [first, second]:
+            return _follows(first.left, second.left) and _follows(first.right, second.right)
         case _:
-            return None
+            return False
 
 
 def _follows(first: Load, second: Load) -> bool:

@@ -17,7 +17,7 @@ from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import product
 from hemstitch.ir.functions import FLOAT_FUNCTIONS
 from hemstitch.ir.graph import Node, Op
-from hemstitch.ir.ops import OPS, OpClass, highest, identity, is_elementwise, lowest
+from hemstitch.ir.ops import OPS, OpClass, highest, identity, is_elementwise, is_view, lowest
 from hemstitch.ir.types import DType, Kind
 from hemstitch.passes.algebra import REDUCTIONS, constant_value, is_constant
 from hemstitch.passes.engine import Rule, rule
@@ -222,7 +222,7 @@ def of_constants(builder: Builder, node: Node) -> Node | None:
     return None if value is None else builder.constant(value, node.type.dtype, node.shape)
 
 
-@rule(Op.BROADCAST, Op.RESHAPE, Op.PERMUTE, Op.SLICE, Op.PAD, Op.CONCAT)
+@rule(*(op for op in Op if is_view(op)))
 def view_of_constant(builder: Builder, node: Node) -> Node | None:
     """reshape(c) -> c in that shape    pad and concat where all parts are equal"""
     value = constant_value(node.inputs[0])

@@ -279,6 +279,13 @@ def _permute(machine: _Machine, node: Node, operands: Sequence[Tensor]) -> Tenso
     return operands[0].permute(order)
 
 
+def _unfold(machine: _Machine, node: Node, operands: Sequence[Tensor]) -> Tensor:
+    (x,) = operands
+    windows: Any = node.attr
+    found = x.unfold(windows.axis, windows.size, windows.step)
+    return found.narrow(windows.axis, 0, machine.shape(node)[windows.axis])
+
+
 def _slice(machine: _Machine, node: Node, operands: Sequence[Tensor]) -> Tensor:
     (x,) = operands
     ranges: Any = node.attr
@@ -510,6 +517,7 @@ RULES: dict[Op, Rule] = {
     Op.SLICE: _slice,
     Op.PAD: _pad,
     Op.CONCAT: _concat,
+    Op.UNFOLD: _unfold,
     Op.GATHER: _gather,
     Op.SCATTER_ADD: _scatter_add,
     Op.SUM: _reduction(_sum),

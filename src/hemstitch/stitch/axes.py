@@ -13,7 +13,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hemstitch.ir.dims import Dim, divides, product, quotient
-from hemstitch.ir.graph import Address, Node, Op, Range
+from hemstitch.ir.graph import Address, Node, Op, Range, Windows
 from hemstitch.ir.ops import is_elementwise, is_reduction, is_scan, is_scatter, is_view
 from hemstitch.kernel.index import Axis, Index, at
 from hemstitch.stitch.refusal import Refused
@@ -213,6 +213,11 @@ class Unification:
                     for size, wide, part in zip(view.shape, view.inputs[0].shape, view.attr)
                 ]
                 return [(view.inputs[0], tuple(s if w else None for s, w in zip(slots, whole)))]
+            case Op.UNFOLD:  # no loop goes along the axis that is cut into windows
+                windows = view.attr
+                assert isinstance(windows, Windows)
+                apart = (None if k == windows.axis else s for k, s in enumerate(slots[:-1]))
+                return [(view.inputs[0], tuple(apart))]
             case _:  # BROADCAST, PAD, CONCAT: an axis of another size is another axis; what is
                 # elementwise and no member is made again wherever it is read
                 return [

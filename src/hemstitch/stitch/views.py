@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from hemstitch.ir.dims import Dim, product, total
-from hemstitch.ir.graph import Node, Op, Range
+from hemstitch.ir.graph import Node, Op, Range, Windows
 from hemstitch.ir.types import contiguous_strides
 from hemstitch.kernel.index import Index, divide, linear
 from hemstitch.stitch.refusal import Refused
@@ -17,7 +17,7 @@ from hemstitch.stitch.refusal import Refused
 Indices = tuple[Index, ...]
 
 # Views with one operand and one source element for every element of the result.
-BENDING = frozenset({Op.BROADCAST, Op.RESHAPE, Op.PERMUTE, Op.SLICE})
+BENDING = frozenset({Op.BROADCAST, Op.RESHAPE, Op.PERMUTE, Op.SLICE, Op.UNFOLD})
 INVERTIBLE = frozenset({Op.RESHAPE, Op.PERMUTE})  # and one of the result for every source element
 
 
@@ -39,6 +39,12 @@ def through(view: Node, indices: Indices) -> Indices:
             return tuple(
                 _sliced(part, index) for part, index in zip(view.attr, indices) if _is_range(part)
             )
+        case Op.UNFOLD:
+            windows = view.attr
+            assert isinstance(windows, Windows)
+            *outer, inside = indices
+            place = outer[windows.axis].scaled(windows.step) + inside
+            return (*outer[: windows.axis], place, *outer[windows.axis + 1 :])
         case _:
             assert view.op is Op.RESHAPE, view.op
             return reshaped(view.shape, source.shape, indices)
@@ -109,6 +115,9 @@ def broken_at(value: Node, axis: int, strides: Mapping[Node, tuple[Dim, ...]]) -
             moved = node.attr[axis]
             assert isinstance(moved, int)
             axis = moved
+        elif node.op is Op.UNFOLD and axis == source.type.rank:
+            assert isinstance(node.attr, Windows)
+            axis = node.attr.axis
         elif node.op is Op.RESHAPE:
             made_of = _made_of(source.shape, node.shape, axis)
             if made_of is None:
@@ -157,6 +166,14 @@ def _alias(view: Node, steps: tuple[Dim, ...]) -> tuple[tuple[Dim, ...], Dim] | 
             parts = [part for part in view.attr if isinstance(part, Range)]
             offset = total(part.start * step for part, step in zip(parts, steps))
             return tuple(step * part.step for part, step in zip(parts, steps)), offset
+        case Op.UNFOLD:
+            windows = view.attr
+            assert isinstance(windows, Windows)
+            apart = tuple(
+                step * windows.step if axis == windows.axis else step
+                for axis, step in enumerate(steps)
+            )
+            return (*apart, steps[windows.axis]), 0
         case _:
             reshaped_steps = _reshape_strides(source.shape, steps, view.shape)
             return None if reshaped_steps is None else (reshaped_steps, 0)

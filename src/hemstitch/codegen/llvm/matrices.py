@@ -81,7 +81,8 @@ class Product:
     be written, not added to; None: it is. `is_paired`: both operands are pairs of bf16. What is
     asked for meanwhile: so many steps `behind`, what all strips multiply with next, or, if
     `is_far`, what this strip's rows do; and `next_rows`, pieces of memory of so many bytes.
-    `wanted`: None for all."""
+    `wanted`: None for all. `more`: what is added to it, of as many rows and columns; then all steps
+    go by at once."""
 
     left: Matrix
     right: Matrix
@@ -98,6 +99,7 @@ class Product:
     behind: int | None = None
     is_far: bool = False
     next_rows: Sequence[tuple[Value, int]] = ()
+    more: Sequence[Product] = ()
 
     @property
     def is_by_columns(self) -> bool:

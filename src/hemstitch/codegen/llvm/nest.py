@@ -6,8 +6,9 @@ The table has what the nest touches (see `slots.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from typing_extensions import assert_never
 
@@ -36,7 +37,7 @@ from hemstitch.kernel.nodes import (
     Stmt,
     walk,
 )
-from hemstitch.kernel.tile_product import TileProduct
+from hemstitch.kernel.tile_product import Factors, TileProduct
 
 Inside = Callable[[Value], None]
 
@@ -233,26 +234,36 @@ class NestPrinter:
 
     def _product(self, tile: TileProduct) -> Product:
         """A product of matrices, and where these begin."""
-        steps = tile.contract.axis
-        sizes = self._extent(tile.rows), self.slots.dim(tile.columns), self._extent(steps)
+        sizes = self._extent(tile.rows), self.slots.dim(tile.columns)
         self._axes |= dict.fromkeys(tile.axes, self.emitter.i64(0))
 
         def matrix(access: Load | nodes.Store, *axes: Axis, unit: int) -> Matrix:
             start, step = self._pointer(access.buffer, access.index, 0), access.index.coefficient
             return Matrix(start, *(self.slots.dim(quotient(step(a), unit)) for a in axes))
 
-        left = matrix(tile.left, tile.rows, steps, unit=tile.together)
-        right = matrix(tile.right, steps, tile.lanes, unit=tile.together)
-        result = matrix(tile.store, tile.rows, tile.lanes, unit=1)
-        strips = tile.strip and Strips(tile.strip[0], self.slots.dim(tile.strip[1]))
-        wanted = tile.wanted and Wanted(self._scalar(tile.wanted[0], 0), *tile.wanted[1:])
-        room, most = tile.store.buffer.role is Role.TASK, tile.most_rows
-        behind = [
-            (self._pointer(region.buffer, region.index, 0), region.bytes)
-            for region in self._regions.get(tile.contract.name, ())
-        ]
-        flags = room, tile.together > 1
-        return Product(left, right, result, *sizes, *flags, most, strips, wanted, next_rows=behind)
+        def operands(factors: Factors) -> dict[str, Any]:
+            steps, strip = factors.contract.axis, tile.strip(factors.right)
+            return {
+                "left": matrix(factors.left, tile.rows, steps, unit=tile.together),
+                "right": matrix(factors.right, steps, tile.lanes, unit=tile.together),
+                "steps": self._extent(steps),
+                "strips": strip and Strips(strip[0], self.slots.dim(strip[1])),
+            }
+
+        regions = self._regions.get(tile.contract.name, ())
+        first = Product(
+            **operands(Factors(tile.contract, tile.left, tile.right)),
+            result=matrix(tile.store, tile.rows, tile.lanes, unit=1),
+            rows=sizes[0],
+            columns=sizes[1],
+            has_room=tile.store.buffer.role is Role.TASK,
+            is_paired=tile.together > 1,
+            most_rows=tile.most_rows,
+            wanted=tile.wanted and Wanted(self._scalar(tile.wanted[0], 0), *tile.wanted[1:]),
+            next_rows=[(self._pointer(r.buffer, r.index, 0), r.bytes) for r in regions],
+        )
+        more = [replace(first, next_rows=(), **operands(each)) for each in tile.more]
+        return replace(first, more=more)
 
     # --- lanes
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
 
+from hemstitch.ir.dims import Dim
 from hemstitch.kernel.index import Axis, Computed, Index
 from hemstitch.kernel.nodes import Buffer, Load, Loop, Nest, Role, Store
 from hemstitch.kernel.tile_product import TileProduct
@@ -63,25 +64,29 @@ def _loops(nest: Nest) -> Iterator[Loop]:
 
 def _regions(loop: Loop, nest: Nest) -> Iterator[Region]:
     tile = TileProduct.of(loop)
-    accesses: list[tuple[Load | Store, Axis]] = []
+    accesses: list[tuple[Load | Store, Axis, Dim]] = []
     if tile is not None:
-        accesses = [(tile.left, tile.contract.axis), (tile.store, tile.lanes)]
+        steps = tile.contract.axis
+        accesses = [(tile.left, steps, steps.extent), (tile.store, tile.lanes, tile.columns)]
     for inner in loop.body if tile is None else ():
         if isinstance(inner, Loop) and inner.lanes:
-            accesses += [(s, inner.axis) for s in inner.body if isinstance(s, Load | Store)]
-    for access, lane in accesses:
-        region = _region(access, lane, loop.axis, nest)
+            own = (s for s in inner.body if isinstance(s, Load | Store))
+            accesses += [(s, inner.axis, inner.axis.extent) for s in own]
+    for access, lane, width in accesses:
+        region = _region(access, lane, width, loop.axis, nest)
         if region is not None:
             yield region
 
 
-def _region(access: Load | Store, lane: Axis, rows: Axis, nest: Nest) -> Region | None:
-    """Where rows lie one behind the other."""
+def _region(access: Load | Store, lane: Axis, width: Dim, rows: Axis, nest: Nest) -> Region | None:
+    """Where rows of this width lie one behind the other."""
     buffer, index, block = access.buffer, access.index, nest.rows[-1]
     row, count, size = index.coefficient(rows), rows.extent, buffer.size
     if buffer.role not in (Role.INPUT, Role.OUTPUT) or index.coefficient(lane) != 1:
         return None
     if not isinstance(row, int) or not isinstance(count, int) or not isinstance(size, int):
+        return None
+    if not isinstance(width, int) or row > width:
         return None
     is_affine = not any(isinstance(variable, Computed) for variable, _ in index.terms)
     next_one = index.coefficient(block)

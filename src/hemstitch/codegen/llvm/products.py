@@ -57,7 +57,9 @@ def multiply(e: Emitter, product: Product, steps: int) -> None:
     if product.is_by_steps:
         dots.multiply(e, product)
         return
-    if product.is_by_columns and product.strips is None:
+    if product.more:
+        steps = as_number(product.steps) or steps
+    elif product.is_by_columns and product.strips is None:
         steps //= 2
     if _is_less(product.columns, product.steps):
         product = replace(product, behind=steps)
@@ -154,14 +156,30 @@ class _Tile:
     mask: Value | None
 
     def print(self, e: Emitter, row: Value) -> None:
-        product = self.product
-        left = product.left.at(e, row, e.i64(0))
-        right = product.right_at(e, self.column)
-        zero = e.constant(0.0, "float")
+        product, zero = self.product, e.constant(0.0, "float")
+        sums: Sequence[Value] = [zero] * (self.rows * self.vectors)
+        sums = self._added(e, product, row, sums, self._ahead(e, row))
+        for each in product.more:
+            sums = self._added(e, each, row, sums)
+        mask = None if product.has_room else self.mask
+        for k in range(self.rows):
+            start = product.result.at(e, plus(e, row, e.i64(k)), self.column)
+            for j in range(self.vectors):
+                place = self._vector(e, start, e.i64(0), j)
+                self._store(e, place, sums[k * self.vectors + j], self._of(j, mask))
+
+    def _added(
+        self,
+        e: Emitter,
+        product: Product,
+        row: Value,
+        sums: Sequence[Value],
+        ahead: Sequence[_Ahead] = (),
+    ) -> Sequence[Value]:
+        """What `product` adds to `sums`. `ahead`: what it asks for."""
+        left, right = product.left.at(e, row, e.i64(0)), product.right_at(e, self.column)
         # Packed strips have whole vectors.
         mask_of_right = self.mask if product.strips is None else None
-
-        ahead = self._ahead(e, row, left, right)
 
         def step(number: Value, sums: Sequence[Value]) -> Sequence[Value]:
             for each in ahead:
@@ -184,28 +202,22 @@ class _Tile:
                 added += [add(one, v, total) for v, total in zip(vectors, sums_of_row)]
             return added
 
-        sums = [zero] * (self.rows * self.vectors)
-        first, last = self._ends(e, row)
-        sums = e.loop(first, last, e.i64(1), sums, step)
-        mask = None if product.has_room else self.mask
-        for k in range(self.rows):
-            start = product.result.at(e, plus(e, row, e.i64(k)), self.column)
-            for j in range(self.vectors):
-                place = self._vector(e, start, e.i64(0), j)
-                self._store(e, place, sums[k * self.vectors + j], self._of(j, mask))
+        first, last = self._ends(e, product, row)
+        return e.loop(first, last, e.i64(1), list(sums), step)
 
-    def _ends(self, e: Emitter, row: Value) -> Ends:
+    def _ends(self, e: Emitter, product: Product, row: Value) -> Ends:
         """Of the steps that the tile multiplies. Without any its sums are zero."""
-        product, columns = self.product, self.vectors * e.width
+        columns = self.vectors * e.width
         if product.wanted is None:
             return e.i64(0), product.steps
         return product.wanted.ends(e, ((row, self.rows), (self.column, columns)), product.steps)
 
-    def _ahead(self, e: Emitter, row: Value, left: Value, right: Value) -> list[_Ahead]:
+    def _ahead(self, e: Emitter, row: Value) -> list[_Ahead]:
         """A share of what comes next is asked for in every step of every tile."""
         found = self._next_rows(e, row)
         if self.product.is_far:
-            return found + self._next_of_strip(e, row, right)
+            return found + self._next_of_strip(e, row, self.product.right_at(e, self.column))
+        left = self.product.left.at(e, row, e.i64(0))
         return found + self._next_of_all(e, row, left)
 
     def _next_rows(self, e: Emitter, row: Value) -> list[_Ahead]:

@@ -48,6 +48,14 @@ def _transpose(c: Context, x: Value, first: int, second: int) -> Value:
     return x.permute(order)
 
 
+def _unfold(c: Context, x: Value, dim: int, size: Dim, step: Dim) -> Value:
+    axis = axis_of(dim, x.rank)
+    if not x.rank or not all(isinstance(n, int) and n > 0 for n in (x.shape[axis], size, step)):
+        raise NotHandled
+    assert isinstance(size, int) and isinstance(step, int)
+    return x.unfold(axis, size, step)
+
+
 def wrapped_index(index: Dim, size: Dim) -> Dim:
     """An index that counts from the end if negative, as one that does not."""
     if is_certainly_not_negative(index):
@@ -234,6 +242,7 @@ _PLAIN: dict[str, Rule] = {
     "constant_pad_nd": _pad,
     "slice_scatter": _slice_scatter,
     "select_scatter": _select_scatter,
+    "unfold": _unfold,
     "tril": _tril,
     "triu": _triu,
 }
@@ -244,6 +253,7 @@ _COPIES = {
     "select_copy.int": "select.int",
     "transpose_copy.int": "transpose.int",
     "t_copy": "t",
+    "unfold_copy": "unfold",
     "split_copy.Tensor": "split.Tensor",
     "split_with_sizes_copy": "split_with_sizes",
     "unbind_copy.int": "unbind.int",

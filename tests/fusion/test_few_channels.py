@@ -1,0 +1,137 @@
+"""Convolutions of images of few channels are products of their windows' lines, and PyTorch's."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional as F
+
+from hemstitch import explain
+from hemstitch.fusion import few_channels
+from hemstitch.fusion.few_channels import few_channels_of
+from hemstitch.ir.graph import Operand
+from hemstitch.ir.types import DType
+from hemstitch.kernel.blocked import blocked
+from hemstitch.kernel.nodes import Contract, Loop, statements
+from hemstitch.kernel.tile_product import TileProduct
+from hemstitch.runtime.verified import difference
+from hemstitch.stitch.machine import generic_cpu
+from tests.compiled import assert_close, assert_trains_as_eager, plans_of
+from tests.written_out import written_out
+
+aten = torch.ops.aten
+OPTIONS = {"strict": True, "check": True}
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    *(st.integers(1, 9), st.integers(1, 9), st.integers(1, 4), st.integers(1, 4)),
+    *(st.integers(1, 3), st.integers(1, 3), st.integers(1, 2), st.booleans()),
+    *(st.tuples(st.integers(1, 3), st.integers(1, 3)), st.tuples(*[st.integers(0, 3)] * 2)),
+)
+def test_any_image(height, width, lines, columns, channels, features, count, bias, strides, zeros):
+    if height + 2 * zeros[0] < lines or width + 2 * zeros[1] < columns:
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("LEAST_FEATURES", "LEAST_COLUMNS", "LEAST_LINE"):
+            patch.setattr(few_channels, name, 1)
+        patch.setattr(few_channels, "TYPE", DType.F64)
+        x = torch.randn(count, height, width, channels, dtype=torch.float64).permute(0, 3, 1, 2)
+        weight = torch.randn(features, channels, lines, columns, dtype=torch.float64)
+        some = (torch.randn(features, dtype=torch.float64),) * bias
+        exact = F.conv2d(x, weight, *some, stride=strides, padding=zeros)
+        operands = Operand(0), Operand(1), Operand(2) if bias else None
+        rest = strides, zeros, (1, 1), False, (0, 0), 1
+        if lines == 1:
+            return  # a product of one line is another's affair
+        (found,) = written_out(
+            few_channels_of,
+            *(aten.convolution.default, [x, weight, *some], (*operands, *rest), [exact]),
+        )
+        assert_close([found], [exact], 1e-12)
+
+
+def first_layer(x, weight, bias, *, stride, padding):
+    return F.relu(F.conv2d(x, weight, bias, stride=stride, padding=padding))
+
+
+def images(channels=3, features=40, lines=7, columns=7, height=37, width=41, count=2):
+    shapes = (count, channels, height, width), (features, channels, lines, columns), (features,)
+    return [torch.randn(shape) for shape in shapes]
+
+
+@pytest.mark.usefixtures("kernels_multiply")
+@pytest.mark.parametrize(
+    ("sizes", "stride", "padding"),
+    [
+        ({}, 2, 3),
+        ({"channels": 2, "lines": 5, "columns": 11, "features": 33}, 1, 0),
+        ({"channels": 4, "lines": 3, "columns": 3, "width": 64}, (1, 2), (1, 0)),
+        ({"channels": 4, "lines": 2, "columns": 5, "height": 30}, 3, 2),  # lines are left over
+    ],
+)
+def test_a_first_layer_is_two_kernels(sizes, stride, padding):
+    """The image with zeros around it, and the layer."""
+    given, function = images(**sizes), partial(first_layer, stride=stride, padding=padding)
+    report = explain(function, *given)
+    assert not report.library_calls
+    assert [kernel.ops.count("dot") for kernel in report.kernels] == [0, given[1].shape[2]]
+    torch._dynamo.reset()
+    found = torch.compile(function, backend="hemstitch", options=OPTIONS)(*given)
+    assert difference(found, function(*(each.double() for each in given))) < 1e-6
+    assert found.stride() == function(*given).stride()
+
+
+@pytest.mark.usefixtures("kernels_multiply")
+def test_gradients_are_the_librarys():
+    given = [each.requires_grad_() for each in images()]
+    assert_trains_as_eager(partial(first_layer, stride=2, padding=3), given)
+
+
+@pytest.mark.usefixtures("kernels_multiply")
+def test_the_lines_of_a_window_are_added_up_in_registers():
+    """Seven products, one tile, which the rows of a block are stored in once."""
+    function = partial(first_layer, stride=2, padding=3)
+    ((_, plan),) = plans_of(function, images(), generic_cpu(2, 16))
+    kernels = [blocked(step.stitched.kernel, 2) for step in plan.kernels]
+    contracts = [s for kernel in kernels for s in statements(kernel) if isinstance(s, Contract)]
+    loops = [s for kernel in kernels for s in statements(kernel) if isinstance(s, Loop)]
+    tiles = [tile for tile in map(TileProduct.of, loops) if tile is not None]
+    assert len(contracts) == 7
+    assert [1 + len(tile.more) for tile in tiles] == [7]
+
+
+@pytest.mark.usefixtures("kernels_multiply")
+def test_frozen_weights_may_change():
+    layer = nn.Conv2d(3, 64, 7, stride=2, padding=3).eval()
+    x = torch.randn(2, 3, 40, 40)
+    with torch.no_grad():
+        compiled = torch.compile(
+            layer, backend="hemstitch", options={"strict": True, "freeze": True}
+        )
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x), layer(x), rtol=1e-4, atol=1e-5)
+            layer.weight.mul_(-2)
+        assert not explain(layer, x, options={"freeze": True}).library_calls
+
+
+@pytest.mark.usefixtures("kernels_multiply")
+@pytest.mark.parametrize(
+    ("why", "function", "sizes"),
+    [
+        ("channels", lambda x, w, b: F.conv2d(x, w, b), {"channels": 5}),
+        ("few results", lambda x, w, b: F.conv2d(x, w, b), {"features": 31}),
+        ("a narrow image", lambda x, w, b: F.conv2d(x, w, b), {"width": 13}),
+        ("short lines", lambda x, w, b: F.conv2d(x, w, b), {"columns": 2}),
+        ("apart", lambda x, w, b: F.conv2d(x, w, b, dilation=2), {}),
+        ("groups", lambda x, w, b: F.conv2d(x.repeat(1, 2, 1, 1), w, b, groups=2), {}),
+        ("half types", lambda x, w, b: F.conv2d(x.bfloat16(), w.bfloat16(), b.bfloat16()), {}),
+    ],
+)
+def test_others_stay_with_the_library(why, function, sizes):
+    assert explain(function, *images(**sizes)).library_calls, why
