@@ -113,7 +113,8 @@ def _plans(graph: Graph, begun: Begun, options: Options) -> list[Plans]:
     in any case."""
     builder = begun.captured.builder
     if begun.target == "cpu":
-        graph = with_laid_weights(graph, builder, options.opens_products)
+        multiplies = options.opens_products and bool(begun.machine.products)
+        graph = with_laid_weights(graph, builder, multiplies)
     once, rest = once_and_rest(graph, builder, begun.own)
     plan = planned(rest, begun.machine, options)
     before = () if once is None else (planned(once, begun.machine, options),)

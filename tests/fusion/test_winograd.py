@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 from torch.nn import functional as F
 
 from hemstitch import explain
 from hemstitch.fusion import winograd
 from hemstitch.fusion.winograd import winograd_of
 from hemstitch.ir.graph import Operand
+from hemstitch.stitch.machine import generic_cpu
 from tests.compiled import assert_close, assert_trains_as_eager
 from tests.written_out import written_out
 
@@ -111,6 +114,39 @@ def test_the_sums_stay_in_the_kernel_that_multiplies():
     assert [kernel.ops.count("dot") for kernel in multiplying] == [16]
     assert "exp" not in multiplying[0].ops, "made 16 times"
     assert multiplying[0].bytes_written < 2 * x.nbytes * weight.shape[0] // weight.shape[1]
+
+
+class Layer(nn.Module):
+    def __init__(self, stride: int) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(32, 48, 3, stride, 1, bias=stride > 1)
+
+    def forward(self, x):
+        return F.relu(self.convolution(x))
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("share", [100.0, 1e-3])
+def test_sums_of_frozen_windows_are_made_once(stride, share, monkeypatch):
+    """The library, which multiplies where kernels are slow, does not look at them."""
+
+    def units(threads, lanes):
+        nominal = generic_cpu(threads, lanes).products
+        return {bytes_: replace(each, share=share) for bytes_, each in nominal.items()}
+
+    monkeypatch.setattr("hemstitch.compile.measured_units", units)
+    layer, options = Layer(stride).eval(), {"freeze": True, **OPTIONS}
+    x = torch.randn(2, 32, 33, 20).contiguous(memory_format=torch.channels_last)
+    torch._dynamo.reset()
+    with torch.no_grad():
+        compiled = torch.compile(layer, backend="hemstitch", options=options)
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x), layer(x), rtol=1e-4, atol=1e-4)
+            layer.convolution.weight.mul_(-2)
+        report = explain(layer, x, options=options)
+    assert bool(report.library_calls) == (share < 1) and report.once
+    if not report.library_calls:  # no kernel before makes sums
+        assert next(kernel.ops.count("dot") for kernel in report.kernels) in (16, 25)
 
 
 @pytest.mark.usefixtures("kernels_multiply")

@@ -3,6 +3,7 @@ its own lays such a weight out as the library wants it, which the weight alone d
 (`passes/frozen.py`); else the library does so in each convolution.
 
 Convolutions that are products of matrices stay as they are: kernels pack what they multiply with.
+Those that may be Winograd's have the sums of their windows as a further operand.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import torch
 
 from hemstitch.fusion.convolutions import named
 from hemstitch.fusion.opened import opened_convolution
+from hemstitch.fusion.winograd import Winograd
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import Dim
 from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, Operand
-from hemstitch.ir.types import DType, TensorType
+from hemstitch.ir.types import DType, TensorType, contiguous_strides
 from hemstitch.passes.engine import Rule, rewrite
 from hemstitch.passes.frozen import Leaves, frozen_leaves
 
@@ -63,7 +65,10 @@ class _Laying:
         is_laid = self.leaves.get(matrix) and image is not matrix and not given["transposed"]
         if not is_laid or image.type.rank != RANK or image.type.dtype not in self.types:
             return None
-        if self.opens_products and opened_convolution(builder, call, operands) is not None:
+        opened = opened_convolution(builder, call, operands) if self.opens_products else None
+        if isinstance(opened, Winograd) and opened.sums is None:
+            return _with_sums(builder, call, operands, opened.sums_of_windows())
+        if opened is not None:
             return None
         how = tuple(given[name] for name in ("padding", "stride", "dilation", "groups"))
         strides = call.operand_strides[weight.index]
@@ -81,6 +86,14 @@ class _Laying:
         )
         changed = (laid if node is matrix else node for node in operands)
         return builder.library(convolution, tuple(changed))[0]
+
+
+def _with_sums(
+    builder: Builder, call: LibraryCall, operands: Sequence[Node], sums: Node
+) -> Node | None:
+    """The call does not look at them."""
+    strides = (*call.operand_strides, contiguous_strides(sums.shape))
+    return builder.library(replace(call, operand_strides=strides), (*operands, sums))[0]
 
 
 def _layout(

@@ -60,7 +60,8 @@ def winograd_of(builder: Builder, call: LibraryCall, inputs: Sequence[Node]) -> 
     if not all(map(_is_padded, strides, padding)):
         return None
     bias, gradient = operands.get("bias"), operands.get("gradient")
-    made = Winograd(builder, x, weight, bias, gradient, strides, padding)
+    sums = inputs[len(operands)] if len(inputs) > len(operands) else None
+    made = Winograd(builder, x, weight, bias, gradient, strides, padding, sums)
     is_narrow = min(map(known, weight.shape[:2])) < LEAST_CHANNELS
     return made if not is_narrow and made.tiles >= LEAST_TILES else None
 
@@ -73,7 +74,8 @@ def _is_padded(stride: int, padding: int) -> bool:
 @dataclass(frozen=True, slots=True)
 class Winograd:
     """`x` [count, channels, height, width] and `weight` [features, channels, 3, 3] give, or have
-    for their `gradient`, [count, features, *size]. Zeros around `x`: `padding` on either side."""
+    for their `gradient`, [count, features, *size]. Zeros around `x`: `padding` on either side.
+    `sums`: those of the windows, where the call has them as a further operand."""
 
     builder: Builder
     x: Node
@@ -82,6 +84,7 @@ class Winograd:
     gradient: Node | None
     strides: tuple[int, int]
     padding: tuple[int, int]
+    sums: Node | None = None
 
     @property
     def size(self) -> tuple[int, int]:
@@ -135,8 +138,7 @@ class Winograd:
     def _output(self) -> tuple[Node, list[Sum]]:
         ways, size = self._forward, self.size
         sums = self._tiled(ways, self.x, self.padding, size)
-        windows = [list(map(self._transposed, row)) for row in self._windows(ways, 1)]
-        return self._added(ways, sums, windows, size, self.bias)
+        return self._added(ways, sums, self._given() or self._turned(), size, self.bias)
 
     def _of_x(self, gradient: Node) -> tuple[Node, list[Sum]]:
         """The windows that an element was in read it in the opposite order."""
@@ -146,6 +148,27 @@ class Winograd:
         height, width = map(known, self.x.shape[2:])
         sums = self._tiled(ways, gradient, around, (height, width))
         return self._added(ways, sums, self._windows(ways, -1), (height, width))
+
+    def sums_of_windows(self) -> Node:
+        """[products, channels, features]: what the weight alone decides."""
+        cells = [cell for row in self._turned() for cell in row]
+        return self.builder.concat([self.builder.reshape(c, (1, *c.shape)) for c in cells], 0)
+
+    def _turned(self) -> Grid:
+        """[channels, features] each."""
+        return [list(map(self._transposed, row)) for row in self._windows(self._forward, 1)]
+
+    def _given(self) -> Grid | None:
+        """The same, where they are there."""
+        if self.sums is None:
+            return None
+        across, shape = self._forward[1].products, self.sums.shape[1:]
+        cells = [
+            self.builder.slice(self.sums, (Range(k), ALL, ALL), (1, *shape))
+            for k in range(self._products)
+        ]
+        flat = [self.builder.reshape(cell, shape) for cell in cells]
+        return [flat[k : k + across] for k in range(0, len(flat), across)]
 
     def _windows(self, ways: Ways, order: int) -> Grid:
         """[features, channels] each, of the window in this order of rows and columns."""

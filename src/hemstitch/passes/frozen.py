@@ -3,7 +3,8 @@ planning would, gives that part, whose results are new arguments of the other.
 
 What crosses is what was computed: views of weights stay where their readers are, and so does what
 is larger than the weights that it is made of. Weights of eight bits, for one, are read in less time
-than what they become.
+than what they become. Of as wide elements there may be some more (`MOST_TIMES`), as of Winograd's
+sums.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from hemstitch.ir.types import contiguous_strides
 from hemstitch.passes.engine import substitute
 
 Leaves = frozenset[Node]
+MOST_TIMES = 3  # as many elements as those that they are made of
 
 
 def frozen_leaves(graph: Graph) -> dict[Node, Leaves]:
@@ -125,4 +127,6 @@ def _is_worth_keeping(node: Node, leaves: Leaves) -> bool:
     if node.op is Op.INPUT or _is_one_view(node):
         return False
     made_of = sum(known(leaf.type.bytes) for leaf in leaves)
-    return node.op is Op.RESULT or known(node.type.bytes) <= made_of
+    is_wider = any(leaf.type.dtype.bytes < node.type.dtype.bytes for leaf in leaves)
+    most = made_of if is_wider else MOST_TIMES * made_of
+    return node.op is Op.RESULT or known(node.type.bytes) <= most
