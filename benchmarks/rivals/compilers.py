@@ -11,8 +11,13 @@ from torch import Tensor
 from benchmarks.rivals.problem import Made, Prepared, Results
 
 
-def prepare(made: Made, **keywords: Any) -> Prepared:
+def prepare(made: Made, *, modules_stay: bool = False, **keywords: Any) -> Prepared:
+    """`modules_stay`: Dynamo need not look whether any module or weight is another one; what runs
+    an exported model does not look either."""
     model, arguments = made.model, made.arguments
+    if modules_stay:
+        unguarded = {"guard_filter_fn": torch.compiler.skip_guard_on_inbuilt_nn_modules_unsafe}
+        keywords["options"] = {**keywords.get("options", {}), **unguarded}
     if keywords:
         model.compile(**keywords)
 

@@ -42,5 +42,7 @@ INFERENCE: Mapping[str, Way] = {
     "onnx runtime": Way("onnx_runtime", packages=("onnxruntime", "onnxscript")),
     "openvino": Way("open_vino", packages=("openvino",)),
     OURS: Way("compilers", {"backend": "hemstitch"}),
-    FROZEN: Way("compilers", {"backend": "hemstitch", "options": {"freeze": True}}),
+    FROZEN: Way(
+        "compilers", {"backend": "hemstitch", "options": {"freeze": True}, "modules_stay": True}
+    ),
 }
