@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from itertools import count
 from typing import Any
 
@@ -51,7 +51,8 @@ def _always() -> Decompositions:
     expanded = [getattr(aten, name) for name in map(_packet, EXPANDED) if hasattr(aten, name)]
     table.update(get_decompositions(expanded))
     table[aten.native_group_norm.default] = _group_norm
-    table[aten._native_batch_norm_legit_no_training.default] = _batch_norm_no_training
+    inference = aten._native_batch_norm_legit_no_training.default
+    table[inference] = partial(_batch_norm_no_training, table[inference])
     table[aten._softmax.default] = _softmax
     table[aten.as_strided.default] = _as_strided
     table[aten.as_strided_scatter.default] = _as_strided_scatter
@@ -98,6 +99,7 @@ def _group_norm(
 
 
 def _batch_norm_no_training(
+    usual: Callable[..., Any],
     x: torch.Tensor,
     weight: torch.Tensor | None,
     bias: torch.Tensor | None,
@@ -105,19 +107,19 @@ def _batch_norm_no_training(
     running_variance: torch.Tensor,
     momentum: float,
     eps: float,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """One multiplication and one addition an element, as eager has it on processors; torch's own
-    subtracts, multiplies twice and adds."""
+) -> Any:
+    """One multiplication and one addition an element, as eager has it on processors. `usual`, which
+    is torch's, subtracts, multiplies twice and adds, as eager does on GPUs."""
+    if x.device.type != "cpu":
+        return usual(x, weight, bias, running_mean, running_variance, momentum, eps)
     wide = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
-    mean = running_mean.to(wide, copy=True)
-    deviation = torch.rsqrt(running_variance.to(wide) + eps)
-    factor = deviation if weight is None else deviation * weight.to(wide)
-    addend = -(mean * factor) if bias is None else bias.to(wide) - mean * factor
+    factor = torch.rsqrt(running_variance.to(wide) + eps)
+    factor = factor if weight is None else factor * weight.to(wide)
+    mean = running_mean.to(wide) * factor
+    addend = -mean if bias is None else bias.to(wide) - mean
     per_channel = (x.shape[1], *(1,) * (x.dim() - 2))
     result = x.to(wide) * factor.reshape(per_channel) + addend.reshape(per_channel)
-    if x.device.type == "cpu":
-        mean = deviation = x.new_zeros((0,))
-    return result.to(x.dtype), mean, deviation
+    return result.to(x.dtype), x.new_zeros((0,)), x.new_zeros((0,))
 
 
 def _softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:

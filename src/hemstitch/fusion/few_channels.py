@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
 from hemstitch.fusion.convolutions import (
     ALL,
@@ -135,4 +134,4 @@ class FewChannels:
         seen = builder.slice(seen, (ALL,) * 4, (count, *inside, channels))
         zero = builder.constant(0, x.type.dtype)
         around = builder.pad(seen, (0, *self.padding, 0), (count, *room, channels), zero)
-        return builder.reshape(around, (count, room[0], prod(room[1:]) * channels))
+        return builder.reshape(around, (count, room[0], room[1] * channels))

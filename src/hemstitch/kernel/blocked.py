@@ -249,9 +249,9 @@ class _Blocks:
             rest |= dict.fromkeys(total.own)
             if alone is None:
                 rest[total.name] = Load(total.name, store.buffer, store.index)
-        left = (rest.get(getattr(s, "name", ""), s) for s in inside)
-        if any(isinstance(s, Load) for s in rest.values()):
-            body = live(s for s in left if s is not None)
+        kept = (rest.get(getattr(s, "name", ""), s) for s in inside)
+        if any(rest.values()):
+            body = live(s for s in kept if s is not None)
             following.statements.append(replace(statement, body=body))
         self.parts.append(following)
 

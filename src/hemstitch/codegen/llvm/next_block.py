@@ -56,9 +56,8 @@ def asked_for(nest: Nest) -> Mapping[str, list[Region]]:
 
 def _loops(nest: Nest) -> Iterator[Loop]:
     """Those over the rows of a block."""
-    for loop in nest.body:
-        is_of_rows = isinstance(loop, Loop) and nest.rows and loop.axis.outer is nest.rows[-1]
-        if is_of_rows and isinstance(loop, Loop) and isinstance(loop.axis.extent, int):
+    for loop in nest.body if nest.rows else ():
+        if isinstance(loop, Loop) and loop.axis.outer is nest.rows[-1]:
             yield loop
 
 
