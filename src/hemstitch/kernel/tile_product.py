@@ -101,11 +101,11 @@ class TileProduct:
 
 
 def _tile_product(rows: Axis, strips: Axis | None, loop: Loop) -> TileProduct | None:
-    *body, store = loop.body
-    found = totals(body)
-    if not isinstance(store, Store) or len(found) != 1:
-        return None
-    (total,) = found
+    match loop.body:
+        case (*body, Store() as store) if len(found := totals(body)) == 1:
+            (total,) = found
+        case _:
+            return None
     factors = [each for each in map(Factors.of, total.products) if each is not None]
     is_all = total.name == store.value and not total.others(body)
     if not is_all or len(factors) < len(total.products):
@@ -121,9 +121,11 @@ def _tile_product(rows: Axis, strips: Axis | None, loop: Loop) -> TileProduct | 
 
 
 def _may_add_up(factors: Sequence[Factors], lanes: Axis) -> bool:
-    """Vectors run along `lanes`, and all terms count."""
+    """Vectors run along `lanes`, all terms count, and all steps go by at once."""
     return all(
-        each.right.index.coefficient(lanes) == 1 and each.contract.wanted is None
+        each.right.index.coefficient(lanes) == 1
+        and each.contract.wanted is None
+        and isinstance(each.contract.axis.extent, int)
         for each in factors
     )
 
