@@ -103,7 +103,7 @@ def test_the_lines_of_a_window_are_added_up_in_registers():
     loops = [s for kernel in kernels for s in statements(kernel) if isinstance(s, Loop)]
     tiles = [tile for tile in map(TileProduct.of, loops) if tile is not None]
     assert len(contracts) == 7
-    assert [1 + len(tile.more) for tile in tiles] == [7]
+    assert [len(tile.factors) for tile in tiles] == [7]
 
 
 @pytest.mark.usefixtures("kernels_multiply")

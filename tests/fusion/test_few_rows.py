@@ -128,7 +128,10 @@ def kernel_of(function, *arguments):
 
 
 def by_steps(tile):
-    steps = (each.index.coefficient(tile.contract.axis) for each in (tile.left, tile.right))
+    steps = (
+        each.index.coefficient(tile.contract.axis)
+        for each in (tile.factors[0].left, tile.factors[0].right)
+    )
     return all(step == tile.together for step in steps)
 
 
@@ -140,15 +143,16 @@ def test_neither_operand_is_copied(rows, dtype):
     kernel = kernel_of(lambda x, w: F.relu(F.linear(x, w)), zeros(rows, 1024, dtype=dtype), weight)
     (tile,) = tiles(kernel)
     assert len(kernel.phases) == 1 and by_steps(tile)
-    assert tile.left.buffer.role is tile.right.buffer.role is Role.INPUT
-    assert tile.left.buffer.size == 96 * 1024 and tile.together == (1 if dtype is F32 else 2)
+    first = tile.factors[0]
+    assert first.left.buffer.role is first.right.buffer.role is Role.INPUT
+    assert first.left.buffer.size == 96 * 1024 and tile.together == (1 if dtype is F32 else 2)
 
 
 def test_a_computed_operand_is_packed_by_columns():
     kernel = kernel_of(lambda x, w: F.linear(x * 2, w), zeros(4, 64), zeros(96, 64))
     (tile,) = tiles(kernel)
     assert by_steps(tile)
-    assert tile.right.buffer.why == "columns of an operand"
+    assert tile.factors[0].right.buffer.why == "columns of an operand"
 
 
 def test_operands_that_several_products_share_are_packed_once():

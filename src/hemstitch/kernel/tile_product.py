@@ -37,18 +37,15 @@ class TileProduct:
     these are lanes, where `right` is packed; in the loop over rows is one over strips then.
 
     `together`: 2 where the operands are bf16 and the body `(contract, contract, add, store)`: the
-    axis counts pairs of steps, and `contract`, `left` and `right` are those of each first one. The
-    second lies behind it in both operands. `more`: other products that are added to it, in f32."""
+    axis counts pairs of steps, and `factors` are those of each first one. The second lies behind it
+    in both operands. Several `factors`: their products are added up, in f32."""
 
     rows: Axis
     strips: Axis | None
     lanes: Axis
-    contract: Contract
-    left: Load
-    right: Load
+    factors: Sequence[Factors]
     store: Store
     together: int = 1
-    more: Sequence[Factors] = ()
 
     @staticmethod
     def of(loop: Loop) -> TileProduct | None:
@@ -61,9 +58,14 @@ class TileProduct:
                 return None
 
     @property
+    def contract(self) -> Contract:
+        """The first of them."""
+        return self.factors[0].contract
+
+    @property
     def axes(self) -> tuple[Axis, ...]:
         """Of its loops."""
-        steps = (each.axis for each in (self.contract, *(each.contract for each in self.more)))
+        steps = (each.contract.axis for each in self.factors)
         found = (self.rows, self.strips, self.lanes, *steps)
         return tuple(axis for axis in found if axis is not None)
 
@@ -110,14 +112,12 @@ def _tile_product(rows: Axis, strips: Axis | None, loop: Loop) -> TileProduct | 
     is_all = total.name == store.value and not total.others(body)
     if not is_all or len(factors) < len(total.products):
         return None
-    first, *more = factors
-    made = TileProduct(
-        *(rows, strips, loop.axis, first.contract, first.left, first.right, store), more=more
-    )
+    made = TileProduct(rows, strips, loop.axis, factors, store)
     types = {each.contract.source for each in factors}
     if types == {DType.BF16}:
-        return replace(made, together=2, more=()) if _are_pairs(factors) else None
-    return made if types == {DType.F32} and (not more or _may_add_up(factors, loop.axis)) else None
+        return replace(made, together=2, factors=factors[:1]) if _are_pairs(factors) else None
+    is_one = len(factors) == 1 or _may_add_up(factors, loop.axis)
+    return made if types == {DType.F32} and is_one else None
 
 
 def _may_add_up(factors: Sequence[Factors], lanes: Axis) -> bool:

@@ -252,7 +252,7 @@ class NestPrinter:
 
         regions = self._regions.get(tile.contract.name, ())
         first = Product(
-            **operands(Factors(tile.contract, tile.left, tile.right)),
+            **operands(tile.factors[0]),
             result=matrix(tile.store, tile.rows, tile.lanes, unit=1),
             rows=sizes[0],
             columns=sizes[1],
@@ -262,7 +262,7 @@ class NestPrinter:
             wanted=tile.wanted and Wanted(self._scalar(tile.wanted[0], 0), *tile.wanted[1:]),
             next_rows=[(self._pointer(r.buffer, r.index, 0), r.bytes) for r in regions],
         )
-        more = [replace(first, next_rows=(), **operands(each)) for each in tile.more]
+        more = [replace(first, next_rows=(), **operands(each)) for each in tile.factors[1:]]
         return replace(first, more=more)
 
     # --- lanes

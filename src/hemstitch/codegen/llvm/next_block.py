@@ -66,7 +66,10 @@ def _regions(loop: Loop, nest: Nest) -> Iterator[Region]:
     accesses: list[tuple[Load | Store, Axis, Dim]] = []
     if tile is not None:
         steps = tile.contract.axis
-        accesses = [(tile.left, steps, steps.extent), (tile.store, tile.lanes, tile.columns)]
+        accesses = [
+            (tile.factors[0].left, steps, steps.extent),
+            (tile.store, tile.lanes, tile.columns),
+        ]
     for inner in loop.body if tile is None else ():
         if isinstance(inner, Loop) and inner.lanes:
             own = (s for s in inner.body if isinstance(s, Load | Store))
