@@ -38,14 +38,19 @@ def deadline_of(number: int, slices: list[str], end: float) -> float:
 
 
 def do(name: str, kind: str, only: str, deadline: float, workers: int, results: Results) -> None:
-    """`only`: cases whose name contains it."""
+    """`only`: cases whose name contains one of these, separated by commas."""
     module = importlib.import_module(f"benchmarks.gpu.{name}")
     phases: tuple[Phase, ...] = module.PHASES
+    parts = only.split(",")
     lines: list[Line] = []
     for number, phase in enumerate(phases):
         now = time.monotonic()
         share = 1.0 if number == len(phases) - 1 else 0.5
-        jobs = [job for job in phase.jobs(kind, lines) if only in job.get("case", only)]
+        jobs = [
+            job
+            for job in phase.jobs(kind, lines)
+            if any(part in job.get("case", part) for part in parts)
+        ]
 
         def keep(line: Line) -> None:
             lines.append(line)
@@ -78,7 +83,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--device", default=CUDA, choices=KINDS)
     parser.add_argument("--minutes", type=float, default=9.0)
     parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument("--only", default="", metavar="NAME", help="cases whose name contains it")
+    parser.add_argument("--only", default="", metavar="NAME,NAME", help="cases named so in part")
     parser.add_argument("--workers", type=int, metavar="N", help="processes; 0: only this one")
     parser.add_argument("--render", type=Path, metavar="FILE", help="only write the table")
     arguments = parser.parse_args()

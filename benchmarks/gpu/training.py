@@ -12,7 +12,7 @@ from benchmarks.demo import BATCH, DROPOUT, HIDDEN, SEQUENCE, Problem, Trainer, 
 from benchmarks.gpu import device, speed
 from benchmarks.gpu.phase import Phase
 from benchmarks.gpu.speed import CONTENDERS, OURS
-from benchmarks.gpu.worker import Job, Line, told
+from benchmarks.gpu.worker import READY, Job, Line, told
 from benchmarks.timing import Timing
 
 EXACT_STEPS, WARM_UP, STEPS = 4, 4, 20
@@ -33,7 +33,7 @@ def jobs(kind: str, _: list[Line]) -> list[Job]:
     ]
 
 
-PHASES = (Phase(jobs, job_seconds=150.0),)
+PHASES = (Phase(jobs, job_seconds=150.0, in_turns=True),)
 
 
 def contenders(kind: str, graphs: bool) -> dict[str, dict[str, Any]]:
@@ -74,6 +74,7 @@ def run(job: Job) -> Iterator[Line]:
             failures[name] = told(error)
         else:
             trainers[name] = trainer
+    yield {READY: True}
     timings = _in_turns(trainers, job["steps"])
     yield {
         **job,

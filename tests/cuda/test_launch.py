@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 pytest.importorskip("triton")
 
@@ -135,6 +136,16 @@ def test_all_programs_of_a_cooperative_launch_are_resident(driver):
     block, scratch = driver.allocated  # of semaphores; then what this launch needs
     assert scratch.numel() == 3 * 132 * 128 * 4
     assert seen.arguments[2:] == (scratch.data_ptr(), block.data_ptr())
+
+
+def test_semaphores_are_real_among_fake_tensors(driver):
+    """As they are when PyTorch compiles."""
+    program = steps.centred()
+    launch = steps.launcher_of(program, driver)
+    with FakeTensorMode():
+        launch.prepare(-1, ())
+    launch_centred(driver, launch)
+    assert driver.allocated[0].data_ptr() == driver.seen[0].arguments[-1]
 
 
 def test_no_more_programs_than_tiles(driver):

@@ -18,6 +18,7 @@ from hemstitch.codegen.triton.elementwise import apply
 from hemstitch.codegen.triton.products import STAGES, Products
 from hemstitch.codegen.triton.reductions import Reductions
 from hemstitch.codegen.triton.scope import ZERO, Scope, Tile, Value
+from hemstitch.codegen.triton.terms import side_by_side
 from hemstitch.codegen.triton.tiling import Tiling, is_tile, only_reduces
 from hemstitch.ir.dims import Dim, divides, product
 from hemstitch.ir.graph import Op
@@ -47,7 +48,7 @@ from hemstitch.kernel.nodes import (
     walk,
 )
 
-UNROLL = 8
+UNROLL, UNROLL_TERMS = 8, 2
 
 
 @dataclass(slots=True)
@@ -67,7 +68,9 @@ class NestPrinter:
     def __post_init__(self) -> None:
         nest = self.nest
         self.memory = memory.Memory(self.scope, memory.conflicting(nest), memory.own(nest))
-        self.reductions = Reductions(self.scope, self.tiling, self.memory, _running(self.nest))
+        running = _running(nest)
+        terms = side_by_side(nest, self.tiling, running)
+        self.reductions = Reductions(self.scope, self.tiling, self.memory, running, terms)
         self.products = Products(self.scope, self.tiling)
         self.carried = carried_accumulators(self.nest, self.tiling)
 
@@ -262,12 +265,28 @@ class NestPrinter:
             self._tile(loop, lambda: self._statements(loop.body))
             return
         assert loop.axis.outer is None, "only the lane axis is cut"
+        terms = self.reductions.terms_of(loop)
+        if terms > 1:
+            self._side_by_side(loop, terms)
+            return
         name = f"at_{loop.axis.name}"
         # Loads of several iterations are in flight at once.
         unrolled = f", loop_unroll_factor={UNROLL}" if only_reduces(loop) else ""
         head = f"for {name} in tl.range(0, {scope.size(loop.axis.extent)}{unrolled}):"
         with scope.block(head, written(loop.body)):
             scope.axes[loop.axis] = Value(name)
+            self._statements(loop.body)
+
+    def _side_by_side(self, loop: Loop, terms: int) -> None:
+        """So many iterations at once, in the rows of a tile."""
+        scope, axis = self.scope, loop.axis
+        start, name = f"from_{axis.name}", f"at_{axis.name}"
+        dealt = f"0, {scope.size(axis.extent)}, {terms}, loop_unroll_factor={UNROLL_TERMS}"
+        with scope.block(f"for {start} in tl.range({dealt}):", ()), scope.more_rows(terms):
+            wide = ".to(tl.int64)" if scope.needs_64_bits else ""
+            scope.writer.line(f"{name} = {start} + tl.arange(0, {terms})[:, None]{wide}")
+            scope.axes[axis] = Value(name, rows=True)
+            scope.row_mask = scope.exists(axis, name, terms)
             self._statements(loop.body)
 
     def _only_starts_carried(self, loop: Loop) -> bool:

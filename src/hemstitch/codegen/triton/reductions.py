@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hemstitch.codegen.triton import reduce
@@ -43,7 +43,13 @@ class Reductions:
     tiling: Tiling
     memory: Memory
     running: Container[str]  # accumulators that are read, or counted from, before they are finished
+    terms: Mapping[str, int]  # of accumulators that have several rows, for as many terms
     open: dict[str, _Accumulator] = field(default_factory=dict)
+
+    def terms_of(self, loop: Loop) -> int:
+        """How many iterations of a loop that only reduces go side by side."""
+        added = (s.accumulator for s in loop.body if isinstance(s, Accumulate))
+        return max((self.terms.get(name, 1) for name in added), default=1)
 
     def init(self, init: Init, loops: Sequence[Loop]) -> None:
         """`loops`: those between here and the place where it is added to."""
@@ -61,8 +67,8 @@ class Reductions:
             return
         size = lanes.size if lanes is not None else scope.tile.size if scope.tile else 1
         for part, (value, dtype) in zip(parts, _start(init.op, init.dtype)):
-            shape = f"[{self.tiling.rows if scope.in_rows else 1}, {size}]"
-            scope.writer.line(f"{part} = tl.full({shape}, {value}, {dtype})")
+            rows = self.terms.get(init.name) or (self.tiling.rows if scope.in_rows else 1)
+            scope.writer.line(f"{part} = tl.full([{rows}, {size}], {value}, {dtype})")
 
     def _init_running(self, init: Init) -> None:
         """One value a row, or one for each of its columns."""
@@ -107,7 +113,7 @@ class Reductions:
             values.append(scope.names[statement.order])
         is_lanes = scope.tile is not None
         texts = [
-            self._existing(value, start, lanes=is_lanes, rows=False)
+            self._existing(value, start, lanes=is_lanes, rows=statement.accumulator in self.terms)
             for value, (start, _) in zip(values, _start(found.op, found.dtype))
         ]
         if found.op in reduce.ARG:
@@ -139,17 +145,18 @@ class Reductions:
         scope = self.scope
         found = self.open.pop(finish.accumulator)
         rows, lanes = found.rows, scope.tile is not None
+        along = LANES if found.combines else ROWS if finish.accumulator in self.terms else None
         if found.op in reduce.ARG:
             text = ", ".join(found.parts)
-            if found.combines:
-                text = reduce.pairs_along(found.op, found.parts, LANES)
+            if along is not None:
+                text = reduce.pairs_along(found.op, found.parts, along)
             position = finish.position_name or f"{finish.name}_at"
             scope.writer.line(f"{finish.name}, {position} = {text}")
             scope.names |= {name: Value(name, rows, lanes) for name in (finish.name, position)}
             return
         text = found.parts[0]
-        if found.combines:
-            text = reduce.along(found.op, found.dtype, text, LANES)
+        if along is not None:
+            text = reduce.along(found.op, found.dtype, text, along)
         if text == found.parts[0] and not found.is_single:
             scope.names[finish.name] = Value(text, rows, lanes)  # a variable of its own already
         else:

@@ -5,9 +5,10 @@ Every value is a tile of rows by lanes, of size 1 along an axis on which it does
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from hemstitch.codegen.triton.writer import Writer
 from hemstitch.ir.dims import Dim, divides, symbols
@@ -16,6 +17,7 @@ from hemstitch.kernel.nodes import THREADS, Buffer
 
 ZERO = "zero"  # a tile of one element: makes any index a tile
 Key = tuple[Hashable, ...]
+_Named = TypeVar("_Named", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,17 @@ class Scope:
             yield
         self.known.pop()
         self.forget(written)
+
+    @contextmanager
+    def more_rows(self, rows: int) -> Iterator[None]:
+        """Where tiles have one row: what is known does not depend on those that they have here, and
+        what becomes known here is forgotten."""
+        before = (self.rows, self.row_mask, self.names, self.axes, self.known)
+        self.rows, self.row_mask = rows, None
+        self.names, self.axes = _of_all_rows(self.names), _of_all_rows(self.axes)
+        self.known = [_of_all_rows(known) for known in self.known]
+        yield
+        self.rows, self.row_mask, self.names, self.axes, self.known = before
 
     # --- sizes and indices
 
@@ -172,3 +185,7 @@ class Scope:
     def here(self) -> Value:
         """A value that may vary along all there is: rows inside them, lanes inside a tile."""
         return Value("", self.in_rows, self.tile is not None)
+
+
+def _of_all_rows(values: Mapping[_Named, Value]) -> dict[_Named, Value]:
+    return {key: replace(value, rows=False) for key, value in values.items()}

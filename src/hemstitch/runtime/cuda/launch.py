@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from torch.utils._python_dispatch import _disable_current_modes
+
 from hemstitch.codegen.triton.kernel import Program, candidates
 from hemstitch.fusion.plan import KernelStep
 from hemstitch.kernel.nodes import Kernel
@@ -76,7 +78,8 @@ class Launcher:
 
     def prepare(self, index: int, sizes: tuple[int, ...]) -> None:
         """Compile for a device ahead of the first call."""
-        self._on(index).call_for(sizes, aligned=True)
+        with _disable_current_modes():  # PyTorch compiles among fake tensors, semaphores are real
+            self._on(index).call_for(sizes, aligned=True)
 
     def _on(self, index: int) -> _OnDevice:
         found = self._by_device.get(index)

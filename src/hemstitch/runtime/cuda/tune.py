@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 import triton
+from torch.utils._python_dispatch import _disable_current_modes
 from triton.testing import do_bench
 
 from hemstitch.codegen.triton.kernel import Program
@@ -105,7 +106,8 @@ def _clearly_best(order: Sequence[int], estimates: dict[int, Estimate]) -> int:
 def _timed(known: _Candidates, numbers: Sequence[int], launcher: Launcher) -> dict[int, float]:
     """Medians; nothing of what cannot be loaded, or where there is no room for the tensors."""
     seconds: dict[int, float] = {}
-    with suppress(torch.OutOfMemoryError), known.device.as_current():
+    # PyTorch compiles among fake tensors, which take no time.
+    with suppress(torch.OutOfMemoryError), known.device.as_current(), _disable_current_modes():
         usual = known.programs[0]
         tensors = _tensors(usual, known.extents, known.device)
         for number in numbers:
