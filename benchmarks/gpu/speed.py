@@ -39,18 +39,20 @@ TINY_CASES = 3
 
 
 def jobs(kind: str, _: list[Line]) -> list[Job]:
-    """What matters most first: what is left out when time is short is bf16."""
+    """What matters most first: what is left out when time is short is bf16 without products."""
     if kind == device.INTERPRET:
         chosen = [(case, TINY, "f32") for case in CASES[:TINY_CASES]]
     else:
-        sizes = ((BEYOND, "f32"), (SMALL, "f32"), (BEYOND, "bf16"))
+        sizes = (
+            *((BEYOND, "f32", CASES), (BEYOND, "bf16", PRODUCTS)),
+            *((SMALL, "f32", CASES), (BEYOND, "bf16", CASES)),
+        )
         chosen = [
             (case, NAMED if case.rows is not None else size, dtype)
-            for size, dtype in sizes
-            for case in CASES
+            for size, dtype, cases in sizes
+            for case in cases
             if case.rows is None or size == BEYOND
         ]
-        chosen += [(case, BEYOND, "bf16") for case in PRODUCTS]
     return [
         {"device": kind, "case": case.name, "size": size, "dtype": dtype, "direction": direction}
         for case, size, dtype in chosen

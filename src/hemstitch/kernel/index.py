@@ -53,7 +53,23 @@ class Window:
         return self.name
 
 
-Variable = Union[Axis, Computed, Window]
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of several axes that a loop walks as one `axis`: that one // step % extent."""
+
+    axis: Axis
+    step: int
+    extent: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.axis.name}/{self.step}%{self.extent}"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+Variable = Union[Axis, Computed, Window, Part]
 
 
 @dataclass(frozen=True, slots=True)

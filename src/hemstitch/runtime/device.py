@@ -87,7 +87,7 @@ def reciprocal(x):
 def sigmoid(x):
     """Neither tail loses its small values."""
     small = libdevice.exp(-tl.abs(x))
-    return tl.div_rn(tl.where(x < 0, small, 1.0), 1.0 + small)
+    return tl.where(x < 0, small, 1.0) / (1.0 + small)
 
 
 @triton.jit

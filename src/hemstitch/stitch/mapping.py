@@ -157,7 +157,10 @@ def _candidates(
     outer = [axis for axis in order[:-1] if axis in dominant.axes]
     kept = tuple(axis for axis in outer if axis not in reduced)
     block, inner, split = _cut(group, lane, machine)
-    options = dict.fromkeys([kept, *((axis,) for axis in outer), ()])
+    several = range(2, len(outer) + 1) if machine.tiles_in_registers else ()
+    options = dict.fromkeys(
+        [kept, *((axis,) for axis in outer), *(tuple(outer[:count]) for count in several), ()]
+    )
     for rows in options:
         yield Mapping(rows, tuple(axis for axis in order if axis not in rows))
     if group.hint(block.extent) > 1:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hemstitch.codegen.triton import tiling
+from hemstitch.codegen.triton.flatten import flattened
 from hemstitch.codegen.triton.nest import NestPrinter
 from hemstitch.codegen.triton.scope import Scope
 from hemstitch.codegen.triton.tiling import USUAL, Shape, Tiling
@@ -99,6 +100,7 @@ def print_kernel(
 ) -> Program:
     """`hint`: a likely value of a size; `programs`: so many run at once. Both for tiles, which have
     this `shape`."""
+    kernel = flattened(kernel)
     needs_64_bits = any(
         not isinstance(b.size, int) or b.size > MOST_32_BIT for b in kernel.parameters
     )

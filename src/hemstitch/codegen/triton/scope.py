@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from hemstitch.codegen.triton.writer import Writer
 from hemstitch.ir.dims import Dim, divides, symbols
-from hemstitch.kernel.index import Axis, Computed, Index, at
+from hemstitch.kernel.index import Axis, Computed, Index, Part, at
 from hemstitch.kernel.nodes import THREADS, Buffer
 
 ZERO = "zero"  # a tile of one element: makes any index a tile
@@ -132,8 +132,17 @@ class Scope:
     def _variable(self, variable: object) -> Value:
         if isinstance(variable, Computed):
             return self.names[variable.name]
+        if isinstance(variable, Part):
+            return self._part(variable)
         assert isinstance(variable, Axis), "windows are expanded before"
         return self.axes[variable]
+
+    def _part(self, part: Part) -> Value:
+        whole = self.axes[part.axis]
+        text = whole.text if part.step == 1 else f"{whole.text} // {part.step}"
+        if part.step * part.extent != part.axis.extent:
+            text += f" % {part.extent}"
+        return Value(f"({text})", whole.rows, whole.lanes)
 
     # --- lanes
 

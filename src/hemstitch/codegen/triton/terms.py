@@ -12,7 +12,7 @@ from hemstitch.codegen.triton.tiling import TILE, Tiling, only_reduces, tile_loo
 from hemstitch.kernel.nodes import Accumulate, Init, Loop, Nest, walk
 
 FEWEST = 64  # terms that are worth a tile of their own
-MOST = 64  # side by side
+MOST = 512  # side by side
 
 
 def side_by_side(nest: Nest, tiling: Tiling, running: Container[str]) -> dict[str, int]:
@@ -20,7 +20,8 @@ def side_by_side(nest: Nest, tiling: Tiling, running: Container[str]) -> dict[st
     Nothing where the rows of a tile are rows of the nest, or steps of a product."""
     if tiling.rows > 1 or tiling.steps:
         return {}
-    added = Counter(s.accumulator for s in walk(nest.body) if isinstance(s, Accumulate))
+    everything = walk((*nest.prologue, *nest.body))
+    added = Counter(s.accumulator for s in everything if isinstance(s, Accumulate))
     found: dict[str, int] = {}
     for tile in tile_loops(nest):
         count = min(MOST, TILE // tiling.lanes[tile.axis].size)

@@ -40,7 +40,7 @@ MOST_ROWS = 64
 SECTOR = 8  # elements of f32 that come from memory together
 MOST_WARPS = 16
 THREADS = 32  # of a warp
-REGISTERS = 192  # of the 255 of a thread, for values: the others hold addresses and masks
+REGISTERS = 128  # of the 255 of a thread, for values: addresses, masks and a division need some
 # Products of matrices
 ACCUMULATED = 16384  # elements of a tile that is added up in registers: 64 a thread of 8 warps
 ACCUMULATED_ONE_BY_ONE = 8192  # of f32, whose operands are there too
