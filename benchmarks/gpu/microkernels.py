@@ -55,13 +55,14 @@ def exponential_chain(result, steps, BLOCK: tl.constexpr):
 @triton.jit
 def load_rate(source, result, steps, span, BLOCK: tl.constexpr, CACHE: tl.constexpr):
     """Loads of which none waits for another, out of `span` elements, a power of two. Were that a
-    constant, ptxas would load once before the loop and only add in it."""
+    constant, ptxas would load once before the loop and only add in it; were it not said where they
+    start, each thread would load its four elements one by one, far from its neighbours'."""
     lanes = tl.arange(0, BLOCK)
     total = tl.zeros([BLOCK], tl.float32)
-    at = (tl.program_id(0) * BLOCK) & (span - 1)
-    for _ in tl.range(0, steps, loop_unroll_factor=8):
+    first = tl.program_id(0)
+    for step in tl.range(0, steps, loop_unroll_factor=8):
+        at = tl.multiple_of((first + step) * BLOCK & (span - 1), BLOCK)
         total += tl.load(source + at + lanes, cache_modifier=CACHE)
-        at = (at + BLOCK) & (span - 1)
     tl.store(result + tl.program_id(0) * BLOCK + lanes, total)
 
 

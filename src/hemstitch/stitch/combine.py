@@ -32,15 +32,18 @@ def pays(reads: Iterable[tuple[int, int]], machine: Machine) -> bool:
     return saved > machine.barrier_seconds
 
 
-def seconds(elements: int, machine: Machine, *, for_all: bool) -> float:
+def seconds(elements: int, tasks: int, machine: Machine, *, for_all: bool) -> float:
     """That partial results of one reduction take: each task leaves its own, and then they are
     combined `for_all` tasks in the cheaper way, or else by those that need them, a share each."""
     passes, width = (CLEARED_AND_FLUSHED, 8) if machine.sums_in_double else (1, 4)
-    left = passes * elements * width / machine.cache_bytes_per_second
+    is_small = elements * width <= machine.l1_bytes  # then it is latency that counts
+    copies = 1 if is_small else min(machine.copies, -(-tasks // machine.threads))
+    copy = elements * width / machine.cache_bytes_per_second
+    left = copies * passes * copy
     if not for_all:
-        return left + elements * width / machine.cache_bytes_per_second
-    dealt = machine.barrier_seconds + _dealt(elements, machine)
-    return left + min(_alone(elements, machine), dealt)
+        return left + copies * copy
+    dealt = machine.barrier_seconds + copies * _dealt(elements, machine)
+    return left + min(copies * _alone(elements, machine), dealt)
 
 
 def _alone(elements: int, machine: Machine) -> float:

@@ -31,7 +31,8 @@ class MatrixUnits:
 class Machine:
     """Sizes in bytes, rates per second, times in seconds."""
 
-    threads: int  # tasks that run at the same time: on a GPU, resident programs
+    threads: int  # tasks that run at the same time: on a GPU, one on each multiprocessor
+    copies: int  # of partial results that each leaves, at most: programs that share a processor
     lanes: int  # f32 elements a vector instruction works on: on a GPU, all threads of a program
     least_block: int  # elements of the lane axis in one block, where it is cut
     l1_bytes: int  # what a row may take to be read again for nothing: on a GPU, in registers
@@ -65,6 +66,7 @@ def generic_cpu(threads: int, lanes: int) -> Machine:
     }
     return Machine(
         threads=threads,
+        copies=1,
         lanes=lanes,
         least_block=256,
         l1_bytes=32 << 10,
@@ -96,6 +98,7 @@ def generic_gpu(processors: int = 132, *, exact_products: bool = True) -> Machin
     lanes, operations, bandwidth = 128, 1.7e9, 4e12
     return Machine(
         threads=processors,
+        copies=8,
         lanes=lanes,
         least_block=64,
         l1_bytes=32 << 10,

@@ -220,7 +220,7 @@ def _seconds(group: Group, mapping: Mapping, shapes: Sequence[Shape], machine: M
                 kept = prod(group.hint(a.extent) for a in axes if a not in reduced)
                 followers = (s for s in shapes if rows <= set(mapping.placed(s.axes)))
                 for_all = any(shape.root.reduction in s.needs for s in followers)
-                total += combining_seconds(kept, machine, for_all=for_all)
+                total += combining_seconds(kept, count, machine, for_all=for_all)
         walk = walks.setdefault((first, waits), _Walk())
         walk.flops = max(walk.flops, shape.volume * shape.flops / machine.lanes)
         walk.memory += shape.volume * len(shape.addresses) / machine.lanes
