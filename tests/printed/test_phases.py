@@ -43,7 +43,7 @@ def run(program, text, x, order, semaphore, programs=PROGRAMS):
     arguments = dict(zip([b.name for b in program.parameters], (x, found), strict=True))
     arguments |= scratch_of(program, {"threads": programs})
     arguments[SEMAPHORE] = semaphore
-    checks = Checks(scratch=frozenset(b.name for b in program.scratch))
+    checks = Checks(threads=True, scratch=frozenset(b.name for b in program.scratch))
     emulate(kernel_of(text, program.entry), programs, arguments, checks=checks, order=order)
     return found
 

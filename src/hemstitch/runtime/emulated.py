@@ -48,7 +48,7 @@ class _Emulated:
         given |= scratch_of(program, sizes | {"threads": programs})
         if program.has_semaphore:
             given[SEMAPHORE] = torch.zeros(1, dtype=torch.int32)
-        checks = Checks(scratch=frozenset(b.name for b in program.scratch))
+        checks = Checks(threads=True, scratch=frozenset(b.name for b in program.scratch))
         try:
             emulate(
                 self.kernel,

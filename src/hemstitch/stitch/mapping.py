@@ -151,16 +151,18 @@ def _candidates(
     machine: Machine,
 ) -> Iterator[Mapping]:
     """Whole rows; one outer axis though it is reduced; rows and blocks of the lane axis; blocks.
-    Of equals the first is taken: it walks memory in the longest steps."""
+    Where sums over rows stay in registers, also those that one reduction is whole in, and all but
+    the innermost axes. Of equals the first is taken: it walks memory in the longest steps."""
     lane = order[-1]
     reduced = frozenset().union(*(shape.reduced for shape in shapes))
     outer = [axis for axis in order[:-1] if axis in dominant.axes]
-    kept = tuple(axis for axis in outer if axis not in reduced)
+    sets = [tuple(axis for axis in outer if axis not in reduced), *((axis,) for axis in outer)]
+    if machine.tiles_in_registers:
+        sums = [shape.reduced for shape in shapes if shape.reduced]
+        sets += [tuple(axis for axis in outer if axis not in each) for each in sums]
+        sets += [tuple(outer[:count]) for count in range(2, len(outer) + 1)]
     block, inner, split = _cut(group, lane, machine)
-    several = range(2, len(outer) + 1) if machine.tiles_in_registers else ()
-    options = dict.fromkeys(
-        [kept, *((axis,) for axis in outer), *(tuple(outer[:count]) for count in several), ()]
-    )
+    options = dict.fromkeys([*sets, ()])
     for rows in options:
         yield Mapping(rows, tuple(axis for axis in order if axis not in rows))
     if group.hint(block.extent) > 1:

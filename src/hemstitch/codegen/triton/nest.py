@@ -98,6 +98,8 @@ class NestPrinter:
             scope.in_rows = True
             self._decode()
             self._statements(self.nest.body)
+            if self.memory.in_memory:  # threads of the next row write what others still read
+                scope.writer.line(memory.BARRIER)
             scope.in_rows = False
         assert not self.nest.epilogue, "sums of rows are carried in registers"
         scope.row_mask = None

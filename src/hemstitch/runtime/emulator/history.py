@@ -55,7 +55,7 @@ class Histories:
     """Numbers for pasts. Without clocks nothing races, and who did something is not kept.
 
     `threads`: what a program stores is seen by its own loads only after a `debug_barrier`, because
-    another of its threads may load it.
+    another of its threads may load it; and another may still load what it overwrites.
     """
 
     def __init__(self, clocks: Clocks | None, threads: bool = False) -> None:
@@ -63,30 +63,43 @@ class Histories:
         self._clocks = clocks
         self._threads = threads
         self._numbers = {past: number for number, past in enumerate(self.pasts)}
-        self._next: dict[int, dict[tuple[int, Access, str], int]] = {}  # by program
+        self._next: dict[int, dict[tuple[int, Access, str, bool], int]] = {}  # by program
 
-    def after(self, number: int, access: Access, program: int, by: str) -> int | Conflict:
-        """The number of the past after this access `by` an argument."""
+    def after(
+        self, number: int, access: Access, program: int, by: str, own: bool = True
+    ) -> int | Conflict:
+        """The number of the past after this access `by` an argument. `own`: each thread overwrites
+        what it has loaded itself."""
         known = self._next.setdefault(0 if self._clocks is None else program, {})
-        found = known.get((number, access, by))
+        found = known.get((number, access, by, own))
         if found is None:
             past = self.pasts[number]
             clock = None if self._clocks is None else self._clocks.of(program)
-            if clock is not None and (conflict := self._conflict(past, access, program, clock)):
-                return conflict
+            if clock is not None:
+                kind = self._between_threads(past, access, (program, clock[program]), own)
+                if kind is not None:
+                    return Conflict(program, kind)
+                if conflict := self._conflict(past, access, program, clock):
+                    return conflict
             following = _extended(past, access, program, clock)
             if access is Access.WRITE:
                 following = replace(following, stored_by=by)
-            found = known[number, access, by] = self._number(following)
+            found = known[number, access, by, own] = self._number(following)
         return found
 
     def forget(self, program: int) -> None:
         """The program has learnt what others did, or a new time has begun for it."""
         self._next.pop(program, None)
 
+    def _between_threads(self, past: Past, access: Access, now: Epoch, own: bool) -> Access | None:
+        """What another thread of the program may not have done yet."""
+        if self._threads and access is Access.READ and now in past.writes:
+            return Access.WRITE
+        if self._threads and access is Access.WRITE and not own and now in past.reads:
+            return Access.READ
+        return None
+
     def _conflict(self, past: Past, access: Access, program: int, clock: Clock) -> Conflict | None:
-        if self._threads and access is Access.READ and (program, clock[program]) in past.writes:
-            return Conflict(program, Access.WRITE)
         for kind in CONFLICTS[access]:
             for other, time in getattr(past, kind.value):
                 if other != program and time > clock.get(other, 0):

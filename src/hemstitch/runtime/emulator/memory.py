@@ -33,13 +33,15 @@ from hemstitch.runtime.emulator.numerics import Array
 
 SPACE = 40  # bits of the address range of one argument, which starts in the middle
 MIDDLE = 1 << (SPACE - 1)
+_Tile = tuple[tuple[int, ...], bytes]  # the shape of an access, and its addresses
 
 
 @dataclass(frozen=True)
 class Checks:
     """`races`: unordered accesses of different programs; `threads`, with it: loads of what the same
-    program has stored since its last `debug_barrier`, which are right only if the same thread does
-    both. `scratch`: names of arguments that hold garbage at first. Bounds are always checked."""
+    program has stored since its last `debug_barrier`, and stores over what it has loaded since, but
+    for one tile at once: they are right only if the same thread does both. `scratch`: names of
+    arguments that hold garbage at first. Bounds are always checked."""
 
     races: bool = True
     threads: bool = False
@@ -103,6 +105,8 @@ class Memory:
         self.clocks = Clocks() if checks.races else None
         self._histories = Histories(self.clocks, checks.threads)
         self._where = where
+        self._threads = checks.threads
+        self._loaded: dict[int, set[_Tile]] = {}  # since a program's last barrier
         self._arguments = [
             _Argument(name, number, tensor.data_ptr(), _extent(tensor), tensor.element_size())
             for number, (name, tensor) in enumerate(tensors.items())
@@ -122,6 +126,7 @@ class Memory:
 
     def access(self, addresses: Array, mask: Array, size: int, access: Access) -> Array:
         """Check `size` bytes at each address; real addresses where the mask is set."""
+        own = self._threads and self._is_own((addresses.shape, addresses.tobytes()), access)
         mask = np.broadcast_to(mask, addresses.shape)
         whole = bool(mask.all())
         active = (addresses if whole else addresses[mask]).reshape(-1).astype(np.int64)
@@ -129,17 +134,25 @@ class Memory:
             return addresses
         numbers = active >> SPACE
         if (numbers == numbers[0]).all():
-            self._touch(int(numbers[0]), active, size, access)
+            self._touch(int(numbers[0]), active, size, access, own)
             return addresses + np.int64(self._to_real[numbers[0]]).astype(np.uint64)
         for number in np.unique(numbers):
-            self._touch(int(number), active[numbers == number], size, access)
+            self._touch(int(number), active[numbers == number], size, access, own)
         everywhere = np.where(mask, addresses.astype(np.int64) >> SPACE, numbers[0])
         return addresses + self._to_real[everywhere].astype(np.uint64)
+
+    def _is_own(self, tile: _Tile, access: Access) -> bool:
+        """Whether each thread may be taken to have loaded itself what it stores."""
+        loaded = self._loaded.setdefault(self.program, set())
+        if access is Access.READ:
+            loaded.add(tile)
+        return tile in loaded
 
     def barrier(self) -> None:
         if self.clocks is not None:
             self.clocks.barrier(self.program)
             self._histories.forget(self.program)
+        self._loaded.pop(self.program, None)
 
     def acquire(self, address: int) -> None:
         if self.clocks is not None:
@@ -169,7 +182,7 @@ class Memory:
             stores[each.name] = int(written[pasts].sum()) * region.cell
         return loads, stores
 
-    def _touch(self, number: int, addresses: Array, size: int, access: Access) -> None:
+    def _touch(self, number: int, addresses: Array, size: int, access: Access, own: bool) -> None:
         self._check_number(number, int(addresses[0]), access)
         argument = self._arguments[number]
         region = self._regions[argument]
@@ -184,12 +197,12 @@ class Memory:
         cells = region.cells(offsets + (argument.start - region.start), size)
         pasts = region.pasts[cells]
         if (pasts == pasts[0]).all():
-            region.pasts[cells] = self._after(argument, int(pasts[0]), cells, pasts, access)
+            region.pasts[cells] = self._after(argument, int(pasts[0]), cells, pasts, access, own)
             return
         present = np.flatnonzero(np.bincount(pasts))
         table = np.zeros(int(present[-1]) + 1, np.int32)
         for past in present:
-            table[past] = self._after(argument, int(past), cells, pasts, access)
+            table[past] = self._after(argument, int(past), cells, pasts, access, own)
         region.pasts[cells] = table[pasts]
 
     def _check_number(self, number: int, address: int, access: Access) -> None:
@@ -200,10 +213,16 @@ class Memory:
             )
 
     def _after(
-        self, argument: _Argument, past: int, cells: Array, pasts: Array, access: Access
+        self,
+        argument: _Argument,
+        past: int,
+        cells: Array,
+        pasts: Array,
+        access: Access,
+        own: bool,
     ) -> int:
         """The number of the past after this access; raises if it may not happen."""
-        next_past = self._histories.after(past, access, self.program, argument.name)
+        next_past = self._histories.after(past, access, self.program, argument.name, own)
         before = self._histories.pasts[past]
         is_stale = before.is_garbage and before.stored_by != argument.name
         if isinstance(next_past, int) and (access is Access.WRITE or not is_stale):
