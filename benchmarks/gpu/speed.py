@@ -3,6 +3,7 @@ each case, size, type and direction."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -75,11 +76,12 @@ def run(job: Job) -> Iterator[Line]:
         dtype=DTYPES[job["dtype"]],
     )
     rounds = 2 if job["size"] == TINY else ROUNDS
-    functions, failures = _functions(case, job, call)
+    functions, failures, first = _functions(case, job, call)
     yield {READY: True}
     about = {name: job[name] for name in ("device", "case", "size", "dtype", "direction")}
     about["shape"] = list(tensors(call[0])[0].shape)
     about["bytes"] = bytes_moved(case, call[0], job["direction"])
+    about["first call"] = first  # in seconds, while other jobs compile
     try:
         yield {**about, "graphs": False, **_timed(kind, functions, call, rounds, failures)}
         if kind == device.CUDA:
@@ -103,8 +105,9 @@ def _rows(case: Case, job: Job) -> int:
 
 def _functions(
     case: Case, job: Job, call: tuple[Any, ...]
-) -> tuple[dict[str, Function], dict[str, str]]:
-    """The contenders that compile, and why the others do not. Called once each."""
+) -> tuple[dict[str, Function], dict[str, str], dict[str, float]]:
+    """The contenders that compile, why the others do not, and how long the first call took. Called
+    once each."""
     kind, direction = job["device"], job["direction"]
     where = device.torch_device(kind)
     wrap = WRAPPERS[direction]
@@ -112,8 +115,9 @@ def _functions(
     limit = copying(copy_of(there, device=where), copy_of(moved - there, device=where))
     found: dict[str, Function] = {"copy": copy_of(moved, device=where)}
     makers: dict[str, dict[str, Any]] = {"limit": {"backend": limit}, **CONTENDERS[kind]}
-    failures = {}
+    failures, first = {}, {}
     for name, how in makers.items():
+        start = time.perf_counter()
         try:
             function = wrap(compiled(case.function, **how))
             function(*call)
@@ -121,6 +125,7 @@ def _functions(
             failures[name] = told(error)
         else:
             found[name] = function
+            first[name] = round(time.perf_counter() - start, 2)
     if direction == "forward":
         try:
             other = xla.compiled(case.name, call[0])
@@ -128,7 +133,7 @@ def _functions(
             failures["xla"] = told(error)
         else:
             found |= {"xla": other} if other is not None else {}
-    return found, failures
+    return found, failures, first
 
 
 def _captured(

@@ -107,6 +107,7 @@ class Driver:
             name="Stub",
             target=target,
             processors=132,
+            memory_bytes_per_second=3.35e12,
             stream=lambda asked: self.stream + asked,
             current=lambda: self.current,
             exchange=self._exchange,

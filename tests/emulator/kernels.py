@@ -388,3 +388,33 @@ def two_scratches(first, second, out, BLOCK: tl.constexpr):
     tl.store(second + i, i.to(tl.float32))
     tl.store(out + i, tl.load(second + i))
     tl.store(out + i, tl.load(first + i))
+
+
+@triton.jit
+def rows_through_memory(
+    x, scratch, out,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, FENCED: tl.constexpr,
+):  # fmt: skip
+    """Each row reversed, by way of the same memory."""
+    i = tl.arange(0, BLOCK)
+    for row in tl.range(0, ROWS):
+        tl.store(scratch + i, tl.load(x + row * BLOCK + i))
+        tl.debug_barrier()
+        tl.store(out + row * BLOCK + i, tl.load(scratch + BLOCK - 1 - i))
+        if FENCED:
+            tl.debug_barrier()
+
+
+@triton.jit
+def sums_in_memory(x, sums, BLOCK: tl.constexpr, FENCED: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(sums + i, tl.zeros([BLOCK], tl.float32))
+    if FENCED:
+        tl.debug_barrier()
+    tl.atomic_add(sums + i, tl.load(x + i), sem="relaxed")
+
+
+@triton.jit
+def in_place(x, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(x + i, tl.load(x + i) * 2)

@@ -189,6 +189,40 @@ def test_threads_of_a_program_meet_before_they_read_from_each_other(fenced: bool
             emulate(kernels.reversed_through_memory, 1, arguments, checks=threads)
 
 
+@pytest.mark.parametrize("fenced", [True, False])
+def test_threads_of_a_program_meet_before_they_write_what_others_read(fenced: bool) -> None:
+    """As on an H100, where a slow warp read the next row's values."""
+    x, scratch, out = torch.randn(3, 64), torch.empty(64), torch.empty(3, 64)
+    arguments = {"x": x, "scratch": scratch, "out": out, "ROWS": 3, "BLOCK": 64, "FENCED": fenced}
+    emulate(kernels.rows_through_memory, 1, arguments, checks=RACES)
+    assert torch.equal(out, x.flip(1))
+    threads = Checks(threads=True)
+    if fenced:
+        emulate(kernels.rows_through_memory, 1, arguments, checks=threads)
+    else:
+        with pytest.raises(RaceError, match=r"writes scratch\[0\] .* program 0 reads it"):
+            emulate(kernels.rows_through_memory, 1, arguments, checks=threads)
+
+
+@pytest.mark.parametrize("fenced", [True, False])
+def test_threads_of_a_program_meet_before_they_add_to_what_others_write(fenced: bool) -> None:
+    x, sums = torch.randn(64), torch.empty(64)
+    arguments = {"x": x, "sums": sums, "BLOCK": 64, "FENCED": fenced}
+    if fenced:
+        emulate(kernels.sums_in_memory, 1, arguments, checks=Checks(threads=True))
+        assert torch.equal(sums, x)
+    else:
+        with pytest.raises(RaceError, match=r"updates sums\[0\] .* program 0 writes it"):
+            emulate(kernels.sums_in_memory, 1, arguments, checks=Checks(threads=True))
+
+
+def test_each_thread_overwrites_what_it_has_read() -> None:
+    x = torch.randn(64)
+    expected = 2 * x
+    emulate(kernels.in_place, 1, {"x": x, "BLOCK": 64}, checks=Checks(threads=True))
+    assert torch.equal(x, expected)
+
+
 def test_errors_are_ours() -> None:
     kinds = (RaceError, OutOfBoundsError, UnwrittenScratchError)
     assert all(issubclass(kind, EmulationError) for kind in kinds)

@@ -11,8 +11,6 @@ SLACK = 1.02  # partial sums of column reductions: how many depends on the progr
 MORE_BYTES = {
     ("softmax of long rows", "forward"): "two phases, 3 MB a row: the second one reads from L2",
     ("softmax of long rows", "both"): "the same",
-    ("batch norm + ReLU, training", "forward"): "three phases; Welford reads twice",
-    ("batch norm + ReLU, training", "both"): "the same",
     ("linear + residual + layer norm", "forward"): "it multiplies, and so reads the matrices",
 }
 

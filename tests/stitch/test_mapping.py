@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import pytest
 import torch
 
@@ -35,10 +37,36 @@ def test_what_few_rows_would_leave_to_few_programs_is_dealt_out():
         return (x - x.mean((0, 2), keepdim=True)).relu()
 
     rows, _ = first_nest(normalized, torch.zeros(1024, 64, 784))
-    assert rows == [1024]
+    assert rows == [1024, 64]
 
 
 def test_on_a_processor_many_columns_go_in_blocks():
     """Each thread clears, adds to and flushes wide sums of its own: as dear as the columns here."""
     rows, _ = first_nest(lambda x: x.sum(0), torch.zeros(32, 1 << 16), machine=generic_cpu(16, 8))
     assert rows == [64]
+
+
+@pytest.mark.parametrize("heads_outside", [False, True])
+def test_rows_of_a_sum_are_rows_though_others_add_them_up(heads_outside):
+    """Rotary and RMS norm backward: the rows of the norm, whatever the gradient's layout is."""
+
+    def backward(gradient, x, scale):
+        flat = gradient.transpose(1, 2).reshape(x.shape)
+        product = flat * x
+        return product.sum(-1, keepdim=True) * scale + flat, (flat * scale).sum((0, 1))
+
+    shape = (296, 8, 128, 64)
+    gradient = torch.zeros(shape) if heads_outside else torch.zeros(296, 128, 8, 64).transpose(1, 2)
+    rows, _ = first_nest(backward, gradient, torch.zeros(296, 128, 512), torch.zeros(296, 128, 1))
+    assert prod(rows) == 296 * 128
+
+
+def test_partial_results_that_fill_memory_are_not_left_by_every_program():
+    """Gradients of places and of weights: rows are places, each whole in one program."""
+
+    def backward(x, weight):
+        product = x * weight
+        return product.sum(0), product.sum((0, 1)), product.sum(-1)
+
+    rows, _ = first_nest(backward, torch.zeros(32, 512, 768), torch.zeros(768))
+    assert rows == [512]

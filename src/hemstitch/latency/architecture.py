@@ -98,6 +98,27 @@ GUESS = Fitted(
     cache_bytes_per_second=5.5e12,
     barrier_seconds=1.5e-6,
 )
+MEASURED_HOPPER = Fitted(
+    source="NVIDIA H100 80GB HBM3, driver 580.159.04, 2026-11-27; guessed: constant, local, "
+    "matrix, store, system register, warpgroup matrix",
+    latency_cycles=MappingProxyType(
+        {
+            **GUESS.latency_cycles,
+            Wait.FIXED: 4.78,
+            Wait.MEMORY: 700.0,
+            Wait.ATOMIC: 668.0,
+            Wait.SHARED: 51.8,
+            Wait.SHUFFLE: 23.8,
+            Wait.SPECIAL: 18.2,
+            Wait.BARRIER: 22.5,
+        }
+    ),
+    special_lanes=15.2,
+    memory_lanes=31.1,
+    copy_share=0.89,  # of 3.35 TB/s there
+    cache_bytes_per_second=8.47e12,
+    barrier_seconds=1.05e-6,
+)
 AMPERE = Architecture(
     target="sm_80",
     product="A100 SXM 80 GB",
@@ -139,7 +160,7 @@ HOPPER = replace(
     lanes=MappingProxyType({**AMPERE.lanes, Pipe.FMA: 128.0, Pipe.DOUBLE: 64.0}),
     matrix_flops_per_clock=4096.0,
     matrix_opcode="HGMMA",
-    fitted=GUESS,
+    fitted=MEASURED_HOPPER,
 )
 BLACKWELL = replace(
     HOPPER,

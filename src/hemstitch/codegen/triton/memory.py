@@ -104,6 +104,17 @@ class Memory:
         line = f'tl.atomic_add({place}, {value.text}{masked}, sem="relaxed")'
         scope.writer.line(line, stores=buffer)
 
+    def adding_to_own(self, buffer: Buffer, address: Value, text: str) -> None:
+        """To what no other program adds to: always the same thread does, so that the order is that
+        of the rows."""
+        scope = self.scope
+        scope.buffers[buffer] = None
+        self.stored.add(buffer)
+        mask = scope.mask(address)
+        masked = f", mask={mask}" if mask else ""
+        line = f'tl.atomic_add({self._pointer(buffer, address)}, {text}{masked}, sem="relaxed")'
+        scope.writer.line(line, stores=buffer)
+
     def _address(self, buffer: Buffer, index: Index) -> Value:
         found = self.scope.index(index)
         is_own = buffer in self.own and self.scope.rows > 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 from hemstitch.codegen.triton import reduce
 from hemstitch.codegen.triton.carry import Carried
@@ -15,9 +16,19 @@ from hemstitch.codegen.triton.types import NAMES, literal
 from hemstitch.ir.graph import Op
 from hemstitch.ir.ops import highest, identity
 from hemstitch.ir.types import DType
-from hemstitch.kernel.nodes import Accumulate, AccumulateInto, Finish, Init, Loop, Running, Scan
+from hemstitch.kernel.nodes import (
+    Accumulate,
+    AccumulateInto,
+    Finish,
+    Init,
+    Loop,
+    Role,
+    Running,
+    Scan,
+)
 
 ROWS, LANES = 0, 1  # the axes of a tile
+MOST_ADDED = 128  # elements that memory adds to by itself: a thread has one of them, no more
 
 
 @dataclass(slots=True)
@@ -202,6 +213,9 @@ class Reductions:
             buffers.append(statement.positions)
             values.append(scope.names[statement.order])
         texts = self._over_rows(op, dtype, values, address)
+        if is_own_sum(statement) and prod(scope.size_of(address)) <= MOST_ADDED:
+            memory.adding_to_own(statement.buffer, address, texts[0])
+            return
         scope.writer.line(BARRIER)  # the place may be another thread's of the row before
         olds = [memory.loading(buffer, address).text for buffer in buffers]
         names = [f"sum_{buffer.name}" for buffer in buffers]
@@ -253,6 +267,13 @@ class Reductions:
         address = self.scope.index(carried.statement.index)
         for buffer, name in zip(carried.buffers, carried.names):
             self.memory.storing(buffer, address, Value(name, False, address.lanes))
+
+
+def is_own_sum(statement: AccumulateInto) -> bool:
+    """Whether memory can add to it by itself, with nobody waiting for what was there: no other
+    program adds to it, and the row does not read it."""
+    is_sum = statement.op is Op.SUM and statement.dtype in (DType.F32, DType.F64)
+    return is_sum and statement.buffer.role is Role.SHARED and not statement.atomic
 
 
 def _start(op: Op, dtype: DType) -> list[tuple[str, str]]:

@@ -40,7 +40,7 @@ def moments(c: Context, x: Value, axes: tuple[int, ...]) -> tuple[Value, Value]:
     """Mean and the sum of squared distances from it, axes kept: in two passes, of which the second
     finds a row in cache; in one where what is added up lies apart."""
     is_row = axes == tuple(range(x.rank - len(axes), x.rank))
-    if x.dtype is DType.F32 and not is_row and not c.for_gpu:
+    if x.dtype is DType.F32 and not is_row:
         return _moments_at_once(x, axes)
     mean = mean_over(x, axes)
     distance = x - mean
@@ -51,8 +51,10 @@ def _moments_at_once(x: Value, axes: tuple[int, ...]) -> tuple[Value, Value]:
     """In double precision the difference of two sums loses nothing that f32 can tell apart."""
     wide, count = x.cast(DType.F64), count_of(x, axes)
     total = wide.reduce(Op.SUM, axes, keep=True)
-    squares = (wide * wide).reduce(Op.SUM, axes, keep=True) - total * total / count
-    return (total / count).cast(x.dtype), maximum(squares, 0.0).cast(x.dtype)
+    # A kernel may compute it again for each row, and dividing takes long.
+    mean = total * (1 / count) if isinstance(count, int) and count else total / count
+    squares = (wide * wide).reduce(Op.SUM, axes, keep=True) - total * mean
+    return mean.cast(x.dtype), maximum(squares, 0.0).cast(x.dtype)
 
 
 def _sum(c: Context, x: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:

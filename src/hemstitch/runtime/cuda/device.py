@@ -28,6 +28,7 @@ class Device:
     name: str
     target: str  # such as sm_90
     processors: int
+    memory_bytes_per_second: float | None  # as the driver has it, if PyTorch passes that on
     stream: Callable[[int], int]
     current: Callable[[], int]
     exchange: Callable[[int], int]
@@ -39,7 +40,10 @@ class Device:
     def architecture(self) -> Architecture | None:
         """None where no table has its limits."""
         known = ARCHITECTURES.get(self.target)
-        return None if known is None else replace(known, sms=self.processors)
+        if known is None:
+            return None
+        bandwidth = self.memory_bytes_per_second or known.memory_bytes_per_second
+        return replace(known, sms=self.processors, memory_bytes_per_second=bandwidth)
 
     @contextmanager
     def as_current(self) -> Iterator[None]:
@@ -54,13 +58,15 @@ class Device:
 def device_of(index: int) -> Device:
     """By torch's number."""
     major, minor = torch.cuda.get_device_capability(index)
+    properties = torch.cuda.get_device_properties(index)
     place = torch.device("cuda", index)
     empty = empty_strided_on(place)
     return Device(
         index=index,
         name=torch.cuda.get_device_name(index),
         target=f"sm_{major}{minor}",
-        processors=torch.cuda.get_device_properties(index).multi_processor_count,
+        processors=properties.multi_processor_count,
+        memory_bytes_per_second=_bandwidth(properties),
         stream=_CUDA._cuda_getCurrentRawStream,
         current=_CUDA._cuda_getDevice,
         exchange=_CUDA._cuda_exchangeDevice,
@@ -68,6 +74,13 @@ def device_of(index: int) -> Device:
         empty=lambda count: empty((count,), (1,), torch.uint8),
         zeros=partial(torch.zeros, dtype=torch.int32, device=place),
     )
+
+
+def _bandwidth(properties: Any) -> float | None:
+    """Two transfers a clock."""
+    kilohertz = getattr(properties, "memory_clock_rate", None)
+    bits = getattr(properties, "memory_bus_width", None)
+    return 2e3 * kilohertz * bits / 8 if kilohertz and bits else None
 
 
 def resident_blocks(function: int, warps: int, shared_bytes: int) -> int:

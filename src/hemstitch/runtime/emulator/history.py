@@ -93,7 +93,7 @@ class Histories:
 
     def _between_threads(self, past: Past, access: Access, now: Epoch, own: bool) -> Access | None:
         """What another thread of the program may not have done yet."""
-        if self._threads and access is Access.READ and now in past.writes:
+        if self._threads and access is not Access.WRITE and now in past.writes:
             return Access.WRITE
         if self._threads and access is Access.WRITE and not own and now in past.reads:
             return Access.READ
