@@ -21,7 +21,7 @@ from benchmarks.timing import Function
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 MOST_TIMES_EAGER = 2.0
-DRAWS, FEW_ELEMENTS = 16, 1 << 16  # of arguments; a quarter of them where these have more elements
+DRAWS, FEW_ELEMENTS = 4, 1 << 16  # of arguments; one where these have more elements
 FEW, ODD, MANY = 3, 129, 512  # rows
 FEW_TYPES = ("f32", "bf16")  # of what is emulated
 BARRIERS = {  # rows and width
@@ -96,9 +96,8 @@ def run(job: Job) -> Iterator[Line]:
 
 def _draws(job: Job) -> int:
     """The error of a few elements is a matter of luck."""
-    if job["device"] == device.INTERPRET:
-        return 1
-    return DRAWS if job["rows"] * job["width"] <= FEW_ELEMENTS else DRAWS // 4
+    is_large = job["rows"] * job["width"] > FEW_ELEMENTS
+    return 1 if is_large or job["device"] == device.INTERPRET else DRAWS
 
 
 def _draw(case: Case, job: Job) -> tuple[Arguments, list[Tensor]]:

@@ -4,7 +4,7 @@ each case, size, type and direction."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -19,12 +19,12 @@ from benchmarks.limit import copy_of, copying
 from benchmarks.products import PRODUCTS
 from benchmarks.timing import Function, Timing, geometric_mean, paired
 
-OURS = "hemstitch"
+OURS, TUNED = "hemstitch", "inductor max-autotune"
 CONTENDERS: dict[str, dict[str, dict[str, Any]]] = {
     device.CUDA: {
         "eager": {"backend": "eager"},
         "inductor": {"backend": "inductor"},
-        "inductor max-autotune": {"backend": "inductor", "mode": "max-autotune-no-cudagraphs"},
+        TUNED: {"backend": "inductor", "mode": "max-autotune-no-cudagraphs"},
         OURS: {"backend": OURS, "options": device.options(device.CUDA)},
     },
     device.INTERPRET: {
@@ -42,26 +42,43 @@ TINY_CASES = 3
 def jobs(kind: str, _: list[Line]) -> list[Job]:
     """What matters most first: what is left out when time is short is bf16 without products."""
     if kind == device.INTERPRET:
-        chosen = [(case, TINY, "f32") for case in CASES[:TINY_CASES]]
-    else:
-        sizes = (
-            *((BEYOND, "f32", CASES), (BEYOND, "bf16", PRODUCTS)),
-            *((SMALL, "f32", CASES), (BEYOND, "bf16", CASES)),
+        return _jobs(
+            kind, [(case, TINY, "f32") for case in CASES[:TINY_CASES]], list(CONTENDERS[kind])
         )
-        chosen = [
-            (case, NAMED if case.rows is not None else size, dtype)
-            for size, dtype, cases in sizes
-            for case in cases
-            if case.rows is None or size == BEYOND
-        ]
+    sizes = (
+        *((BEYOND, "f32", CASES), (BEYOND, "bf16", PRODUCTS)),
+        *((SMALL, "f32", CASES), (BEYOND, "bf16", CASES)),
+    )
+    chosen = [
+        (case, NAMED if case.rows is not None else size, dtype)
+        for size, dtype, cases in sizes
+        for case in cases
+        if case.rows is None or size == BEYOND
+    ]
+    return _jobs(kind, chosen, [name for name in CONTENDERS[kind] if name != TUNED])
+
+
+def tuned_jobs(kind: str, _: list[Line]) -> list[Job]:
+    """Where tuning has something to gain: it takes several times as long as all else."""
+    if kind == device.INTERPRET:
+        return []
+    chosen = [(case, NAMED if case.rows is not None else BEYOND, "f32") for case in CASES]
+    return _jobs(kind, chosen, [TUNED, OURS])
+
+
+def _jobs(kind: str, chosen: Sequence[tuple[Case, str, str]], contenders: list[str]) -> list[Job]:
     return [
         {"device": kind, "case": case.name, "size": size, "dtype": dtype, "direction": direction}
+        | {"contenders": contenders}
         for case, size, dtype in chosen
         for direction in (("forward", "both") if case.backward else ("forward",))
     ]
 
 
-PHASES = (Phase(jobs, job_seconds=120.0, in_turns=True),)
+PHASES = (
+    Phase(jobs, job_seconds=120.0, in_turns=True),
+    Phase(tuned_jobs, job_seconds=240.0, in_turns=True),
+)
 
 
 def run(job: Job) -> Iterator[Line]:
@@ -114,7 +131,8 @@ def _functions(
     there, moved = (bytes_moved(case, call[0], way) for way in ("forward", direction))
     limit = copying(copy_of(there, device=where), copy_of(moved - there, device=where))
     found: dict[str, Function] = {"copy": copy_of(moved, device=where)}
-    makers: dict[str, dict[str, Any]] = {"limit": {"backend": limit}, **CONTENDERS[kind]}
+    makers: dict[str, dict[str, Any]] = {"limit": {"backend": limit}}
+    makers |= {name: CONTENDERS[kind][name] for name in job["contenders"]}
     failures, first = {}, {}
     for name, how in makers.items():
         start = time.perf_counter()
@@ -126,7 +144,7 @@ def _functions(
         else:
             found[name] = function
             first[name] = round(time.perf_counter() - start, 2)
-    if direction == "forward":
+    if direction == "forward" and TUNED not in job["contenders"]:
         try:
             other = xla.compiled(case.name, call[0])
         except Exception as error:

@@ -11,7 +11,7 @@ import torch
 from benchmarks.demo import BATCH, DROPOUT, HIDDEN, SEQUENCE, Problem, Trainer, difference
 from benchmarks.gpu import device, speed
 from benchmarks.gpu.phase import Phase
-from benchmarks.gpu.speed import CONTENDERS, OURS
+from benchmarks.gpu.speed import CONTENDERS, OURS, TUNED
 from benchmarks.gpu.worker import READY, Job, Line, told
 from benchmarks.timing import Timing
 
@@ -44,7 +44,7 @@ def contenders(kind: str, graphs: bool) -> dict[str, dict[str, Any]]:
     with_graphs = {
         "eager": found["eager"],
         "inductor": {"backend": "inductor", "mode": "reduce-overhead"},
-        "inductor max-autotune": {"backend": "inductor", "mode": "max-autotune"},
+        TUNED: {"backend": "inductor", "mode": "max-autotune"},
     }
     if not device.has_option("cuda_graphs"):
         return with_graphs
