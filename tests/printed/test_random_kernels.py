@@ -36,6 +36,7 @@ def test_scans_too(seed):
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 1 << 40))
+@example(244)  # a row fills what it then adds to
 def test_sums_by_index_too(seed):
     check(seed, scattering=True)
 

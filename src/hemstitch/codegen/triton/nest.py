@@ -16,7 +16,7 @@ from hemstitch.codegen.triton import memory, random, types
 from hemstitch.codegen.triton.carry import Carried, carried_accumulators
 from hemstitch.codegen.triton.elementwise import apply
 from hemstitch.codegen.triton.products import STAGES, Products
-from hemstitch.codegen.triton.reductions import Reductions, is_own_sum
+from hemstitch.codegen.triton.reductions import Reductions, own_sums
 from hemstitch.codegen.triton.scope import ZERO, Scope, Tile, Value
 from hemstitch.codegen.triton.terms import side_by_side
 from hemstitch.codegen.triton.tiling import Tiling, is_tile, only_reduces
@@ -70,7 +70,8 @@ class NestPrinter:
         self.memory = memory.Memory(self.scope, memory.conflicting(nest), memory.own(nest))
         running = _running(nest)
         terms = side_by_side(nest, self.tiling, running)
-        self.reductions = Reductions(self.scope, self.tiling, self.memory, running, terms)
+        sums = own_sums(nest)
+        self.reductions = Reductions(self.scope, self.tiling, self.memory, running, sums, terms)
         self.products = Products(self.scope, self.tiling)
         self.carried = carried_accumulators(self.nest, self.tiling)
 
@@ -91,7 +92,9 @@ class NestPrinter:
     def _rows(self) -> None:
         scope = self.scope
         self._statements(self.nest.prologue)
-        if self._adds_to_own:  # any thread may have filled what another one adds to
+        if (
+            own_sums(self.nest) - self.carried.keys()
+        ):  # any thread may have filled what another one adds to
             scope.writer.line(memory.BARRIER)
         tiles = scope.size(self.tiles)
         dealt = f"0, {tiles}" if self.is_alone else f"{self._first()}, {tiles}, programs"
@@ -114,11 +117,6 @@ class NestPrinter:
         everything = [*walk(self.nest.prologue), *walk(self.nest.body)]
         shared = (b for b in written(everything) if b.role is Role.SHARED)
         return not self.nest.prologue or any(True for _ in shared)
-
-    @property
-    def _adds_to_own(self) -> bool:
-        sums = (s for s in walk(self.nest.body) if isinstance(s, AccumulateInto))
-        return any(is_own_sum(each) and each.buffer not in self.carried for each in sums)
 
     @property
     def tiles(self) -> Dim:

@@ -19,12 +19,17 @@ from hemstitch.ir.types import DType
 from hemstitch.kernel.nodes import (
     Accumulate,
     AccumulateInto,
+    Buffer,
     Finish,
     Init,
+    Load,
     Loop,
+    Nest,
     Role,
     Running,
     Scan,
+    Store,
+    walk,
 )
 
 ROWS, LANES = 0, 1  # the axes of a tile
@@ -54,6 +59,7 @@ class Reductions:
     tiling: Tiling
     memory: Memory
     running: Container[str]  # accumulators that are read, or counted from, before they are finished
+    own_sums: Container[Buffer]
     terms: Mapping[str, int]  # of accumulators that have several rows, for as many terms
     open: dict[str, _Accumulator] = field(default_factory=dict)
 
@@ -213,7 +219,7 @@ class Reductions:
             buffers.append(statement.positions)
             values.append(scope.names[statement.order])
         texts = self._over_rows(op, dtype, values, address)
-        if is_own_sum(statement) and prod(scope.size_of(address)) <= MOST_ADDED:
+        if statement.buffer in self.own_sums and prod(scope.size_of(address)) <= MOST_ADDED:
             memory.adding_to_own(statement.buffer, address, texts[0])
             return
         scope.writer.line(BARRIER)  # the place may be another thread's of the row before
@@ -269,11 +275,14 @@ class Reductions:
             self.memory.storing(buffer, address, Value(name, False, address.lanes))
 
 
-def is_own_sum(statement: AccumulateInto) -> bool:
-    """Whether memory can add to it by itself, with nobody waiting for what was there: no other
-    program adds to it, and the row does not read it."""
-    is_sum = statement.op is Op.SUM and statement.dtype in (DType.F32, DType.F64)
-    return is_sum and statement.buffer.role is Role.SHARED and not statement.atomic
+def own_sums(nest: Nest) -> set[Buffer]:
+    """What memory can add to by itself, with nobody waiting for what was there: filled before the
+    first row, and nothing in a row writes or reads it, nor does another program add to it."""
+    everything = list(walk(nest.body))
+    touched = {s.buffer for s in everything if isinstance(s, Load | Store)}
+    sums = [s for s in everything if isinstance(s, AccumulateInto) and not s.atomic]
+    floats = {s.buffer for s in sums if s.op is Op.SUM and s.dtype in (DType.F32, DType.F64)}
+    return {buffer for buffer in floats - touched if buffer.role is Role.SHARED}
 
 
 def _start(op: Op, dtype: DType) -> list[tuple[str, str]]:
