@@ -83,9 +83,10 @@ def run(job: Job) -> Iterator[Line]:
         call = compiled(exact, "hemstitch", options=options)
         drawn = [_draw(case, job) for _ in range(_draws(job))]
         errors = [_errors(case, call, exact, *each) for each in drawn]
-        ours, eager, once = (list(map(_mean, zip(*each, strict=True))) for each in zip(*errors))
-        counts = [count * len(drawn) for count in _counts(case, *drawn[0])]
-        right = all(map(agrees, ours, eager, once, counts))
+        ours, eager, once, sizes = (
+            list(map(_mean, zip(*each, strict=True))) for each in zip(*errors)
+        )
+        right = all(map(agrees, ours, eager, once, [size * len(drawn) for size in sizes]))
         line = {**job, "error": max(ours), "eager": max(eager), "right": right}
         if not right or case.exact is not None:
             line |= _beside_the_interpreter(case, job, *drawn[0])
@@ -114,9 +115,9 @@ def _draw(case: Case, job: Job) -> tuple[Arguments, list[Tensor]]:
 
 def _errors(
     case: Case, call: Function, exact: Function, arguments: Arguments, gradients: list[Tensor]
-) -> tuple[list[float], list[float], list[float]]:
-    """Result by result: Hemstitch's, eager's, and what rounding it once may cost, as it may be that
-    eager has it exactly."""
+) -> tuple[list[float], list[float], list[float], list[float]]:
+    """Result by result: Hemstitch's, eager's, what rounding it once may cost, as it may be that
+    eager has it exactly, and its elements."""
     found = _results(case, call, arguments, gradients)
     eager = _results(case, exact, arguments, gradients)
     wide = [gradient.double() for gradient in gradients]
@@ -127,14 +128,8 @@ def _errors(
     ]
     theirs = [difference(old, right) for old, right in zip(eager, reference, strict=True)]
     dtypes = [each.dtype if each.is_floating_point() else torch.float32 for each in eager]
-    return ours, theirs, [torch.finfo(dtype).eps for dtype in dtypes]
-
-
-def _counts(case: Case, arguments: Arguments, gradients: list[Tensor]) -> list[int]:
-    """Of elements, result by result."""
-    return [
-        each.numel() for each in _results(case, case.exact or case.function, arguments, gradients)
-    ]
+    sizes = [float(each.numel()) for each in eager]
+    return ours, theirs, [torch.finfo(dtype).eps for dtype in dtypes], sizes
 
 
 def _mean(errors: Sequence[float]) -> float:
@@ -183,7 +178,7 @@ def difference(found: Tensor, expected: Tensor) -> float:
     return result if result == result else float("inf")
 
 
-def agrees(ours: float, eager: float, once: float, count: int) -> bool:
+def agrees(ours: float, eager: float, once: float, count: float) -> bool:
     """`count`: elements whose errors are in the two means. Of few they differ by chance: how far
     two means of squares do so, three times over, is granted."""
     most = MOST_TIMES_EAGER * (1 + 3 / math.sqrt(max(1, count)))

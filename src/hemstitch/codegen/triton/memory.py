@@ -93,26 +93,24 @@ class Memory:
     def adding(self, buffer: Buffer, address: Value, value: Value) -> None:
         """In one step with what other programs add to the same elements; in any order, since only
         a later phase reads the sums. Every row of the tile adds, be it to the same place."""
-        scope, whole = self.scope, Value("", rows=True, lanes=True)
-        scope.buffers[buffer] = None
-        self.stored.add(buffer)
-        place = self._pointer(buffer, address)
-        if scope.size_of(address) != scope.size_of(whole):
-            place += f" + tl.zeros({scope.shape(whole)}, tl.int32)"
-        mask = scope.mask(whole)
-        masked = f", mask={mask}" if mask else ""
-        line = f'tl.atomic_add({place}, {value.text}{masked}, sem="relaxed")'
-        scope.writer.line(line, stores=buffer)
+        self._adding(buffer, address, value.text, Value("", rows=True, lanes=True))
 
     def adding_to_own(self, buffer: Buffer, address: Value, text: str) -> None:
         """To what no other program adds to: always the same thread does, so that the order is that
         of the rows."""
+        self._adding(buffer, address, text, address)
+
+    def _adding(self, buffer: Buffer, address: Value, text: str, tile: Value) -> None:
+        """`tile`: along what it has elements."""
         scope = self.scope
         scope.buffers[buffer] = None
         self.stored.add(buffer)
-        mask = scope.mask(address)
+        place = self._pointer(buffer, address)
+        if scope.size_of(address) != scope.size_of(tile):
+            place += f" + tl.zeros({scope.shape(tile)}, tl.int32)"
+        mask = scope.mask(tile)
         masked = f", mask={mask}" if mask else ""
-        line = f'tl.atomic_add({self._pointer(buffer, address)}, {text}{masked}, sem="relaxed")'
+        line = f'tl.atomic_add({place}, {text}{masked}, sem="relaxed")'
         scope.writer.line(line, stores=buffer)
 
     def _address(self, buffer: Buffer, index: Index) -> Value:

@@ -92,10 +92,8 @@ class NestPrinter:
     def _rows(self) -> None:
         scope = self.scope
         self._statements(self.nest.prologue)
-        if (
-            own_sums(self.nest) - self.carried.keys()
-        ):  # any thread may have filled what another one adds to
-            scope.writer.line(memory.BARRIER)
+        if self.reductions.own_sums - self.carried.keys():
+            scope.writer.line(memory.BARRIER)  # any thread may have filled what another one adds to
         tiles = scope.size(self.tiles)
         dealt = f"0, {tiles}" if self.is_alone else f"{self._first()}, {tiles}, programs"
         head = f"for tile in tl.range({dealt}):"

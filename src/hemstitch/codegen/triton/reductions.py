@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from math import prod
 
@@ -59,7 +59,7 @@ class Reductions:
     tiling: Tiling
     memory: Memory
     running: Container[str]  # accumulators that are read, or counted from, before they are finished
-    own_sums: Container[Buffer]
+    own_sums: Set[Buffer]
     terms: Mapping[str, int]  # of accumulators that have several rows, for as many terms
     open: dict[str, _Accumulator] = field(default_factory=dict)
 
