@@ -104,7 +104,7 @@ class Worker:
     def do(self, job: Job, limit: float, deadline: float = math.inf) -> Iterator[Line]:
         """The results of a job that may last `limit` seconds, and as long again from its turn on,
         but not beyond the deadline."""
-        self._start()
+        self.start()
         end = time.monotonic() + limit
         self._send(job)
         while True:
@@ -150,8 +150,17 @@ class Worker:
         if self.prefix:
             process.kill()
         else:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            self._signal(process, signal.SIGKILL)
+
+    def signal(self, number: int) -> None:
+        """To its process, if there is one, and all that that has started."""
+        process = self.process
+        if process is not None:
+            self._signal(process, number)
+
+    def _signal(self, process: subprocess.Popen[str], number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
 
     def last_words(self) -> str:
         """Of a process that has ended; what it has started may go on, and say nothing."""
@@ -165,7 +174,7 @@ class Worker:
             self.process.stdin.write(json.dumps(message) + "\n")
             self.process.stdin.flush()
 
-    def _start(self) -> None:
+    def start(self) -> None:
         if self.process is not None and self.process.poll() is None:
             return
         self.replies = queue.Queue()
@@ -284,18 +293,40 @@ def _at_once(work: _Work) -> None:
 
 
 def _in_turns(work: _Work) -> None:
-    """As many jobs as there are processes become ready together, then each ends alone."""
-    pool = [Worker(work.module, threads=1) for _ in range(work.workers)]
-    while work.goes_on():
-        batch = [work.waiting.popleft() for _ in range(min(work.workers, len(work.waiting)))]
-        streams = [worker.do(job, work.limit, work.deadline) for worker, job in zip(pool, batch)]
-        with ThreadPoolExecutor(len(streams)) as threads:
-            first = list(threads.map(lambda stream: next(stream, None), streams))
-        for job, line, stream in zip(batch, first, streams):
-            for each in itertools.chain([line], stream) if line is not None else ():
-                work.take(each, job)
-    for worker in pool:
+    """A job that is ready ends alone: meanwhile all other processes stand still."""
+    count = max(1, min(work.workers, len(work.waiting)))
+    pool = [Worker(work.module, threads=1) for _ in range(count)]
+    turn, taking = threading.Lock(), threading.Lock()
+
+    def loop(worker: Worker) -> None:
+        others = [other for other in pool if other is not worker]
+        while True:
+            with taking:
+                if not work.goes_on():
+                    break
+                job = work.waiting.popleft()
+            with turn:
+                worker.start()
+            stream = worker.do(job, work.limit, work.deadline)
+            first = next(stream, None)
+            with turn, standing_still(others):
+                for line in itertools.chain([first], stream) if first is not None else ():
+                    work.take(line, job)
         worker.stop(kill=True)
+
+    with ThreadPoolExecutor(count) as threads:
+        list(threads.map(loop, pool))
+
+
+@contextlib.contextmanager
+def standing_still(workers: Sequence[Worker]) -> Iterator[None]:
+    try:
+        for worker in workers:
+            worker.signal(signal.SIGSTOP)
+        yield
+    finally:
+        for worker in workers:
+            worker.signal(signal.SIGCONT)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,14 @@ from tests.passes.cases import Values, check_fires, check_stays
 
 INF = float("inf")
 
+
+
+def chosen(v, x):
+    """Of values of x and 0, rounded to BF16."""
+    found = v.maximum(x, v.where(v.b, x, 0))
+    return v.to(v.to(found, DType.BF16), DType.F32)
+
+
 FIRES = [
     ("constant_last", lambda v: v.add(2, v.x), lambda v: v.add(v.x, 2)),
     ("constant_last", lambda v: v.eq(2, v.i), lambda v: v.eq(v.i, 2)),
@@ -78,6 +86,11 @@ FIRES = [
     ("cast_chain", lambda v: v.to(v.to(v.i, DType.I32), DType.I16), lambda v: v.to(v.i, DType.I16)),
     ("cast_chain", lambda v: v.to(v.to(v.b, DType.F32), DType.I64), lambda v: v.to(v.b, DType.I64)),
     (
+        "cast_of_chosen",
+        lambda v: chosen(v, v.to(v.h, DType.F32)),
+        lambda v: v.maximum(v.to(v.h, DType.F32), v.where(v.b, v.to(v.h, DType.F32), 0)),
+    ),
+    (
         "reduced_twice",
         lambda v: v.builder.reduce(Op.MAX, v.builder.reduce(Op.MAX, v.x, [0]), [0]),
         lambda v: v.builder.reduce(Op.MAX, v.x, [0, 1]),
@@ -126,6 +139,8 @@ STAYS = [
     ("cast_chain", lambda v: v.to(v.to(v.i, DType.F64), DType.F32)),
     ("cast_chain", lambda v: v.to(v.to(v.i, DType.U8), DType.I64)),
     ("cast_chain", lambda v: v.to(v.to(v.i, DType.BOOL), DType.I64)),
+    ("cast_of_chosen", lambda v: chosen(v, v.x)),
+    ("cast_of_chosen", lambda v: v.to(v.to(v.add(v.to(v.h, DType.F32), 0.5), DType.BF16), DType.F32)),
     ("reduces_nothing", lambda v: v.builder.reduce(Op.SUM, v.x, [0])),
     ("reduced_twice", lambda v: v.builder.reduce(Op.SUM, v.builder.reduce(Op.SUM, v.x, [1]), [0])),
 ]

@@ -26,9 +26,15 @@ def _library(first: Cluster, second: Cluster) -> Refusal | None:
 
 
 def _size(first: Cluster, second: Cluster) -> Refusal | None:
-    if len(first.vertices) + len(second.vertices) > MOST_MEMBERS:
+    """Casts are of no account: half types have one for each operation."""
+    both = (*first.vertices, *second.vertices)
+    if len(both) > MOST_MEMBERS and sum(not _is_cast(v) for v in both) > MOST_MEMBERS:
         return Refusal("size", f"more than {MOST_MEMBERS} nodes")
     return None
+
+
+def _is_cast(vertex: Vertex) -> bool:
+    return isinstance(vertex, Node) and vertex.op is Op.CAST
 
 
 class Clustering:

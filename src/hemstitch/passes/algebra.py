@@ -15,6 +15,7 @@ from hemstitch.passes.engine import Rule, rule
 
 COMMUTATIVE = (Op.ADD, Op.MUL, Op.AND, Op.OR, Op.XOR, Op.EQ, Op.NE)
 ROUNDINGS = (Op.FLOOR, Op.CEIL, Op.ROUND, Op.TRUNC)
+CHOOSING = (Op.WHERE, Op.MAXIMUM, Op.MINIMUM)  # between their last two operands
 REDUCTIONS = tuple(op for op in Op if is_reduction(op))
 MIRRORED = {Op.LT: Op.GT, Op.GT: Op.LT, Op.LE: Op.GE, Op.GE: Op.LE}
 SMALLEST_NORMAL = {
@@ -295,6 +296,35 @@ def cast_chain(builder: Builder, node: Node) -> Node | None:
     return None
 
 
+@rule(Op.CAST)
+def cast_of_chosen(builder: Builder, node: Node) -> Node | None:
+    """(where(b, x, y) as T) as U -> where(b, x, y)    for values of T; so for maximum and minimum"""
+    (middle,) = node.inputs
+    if middle.op is not Op.CAST or node.type.dtype not in WIDER[middle.type.dtype]:
+        return None
+    (x,) = middle.inputs
+    is_chosen = x.type == node.type and x.op in CHOOSING and _is_value_of(middle.type.dtype, x)
+    return x if is_chosen else None
+
+
+def _is_value_of(dtype: DType, node: Node) -> bool:
+    """Whether rounding to `dtype` changes nothing."""
+    waiting, seen = [node], {node}
+    while waiting:
+        found = waiting.pop()
+        if found.op in CHOOSING:
+            new = dict.fromkeys(x for x in found.inputs[-2:] if x not in seen)
+            seen.update(new)
+            waiting += new
+        elif not (is_constant(found, 0) or _is_cast_from(dtype, found)):
+            return False
+    return True
+
+
+def _is_cast_from(dtype: DType, node: Node) -> bool:
+    return node.op is Op.CAST and node.inputs[0].type.dtype is dtype
+
+
 # --- reductions
 
 
@@ -353,6 +383,7 @@ ALGEBRA: tuple[Rule, ...] = (
     rounded_twice,
     cast_to_same,
     cast_chain,
+    cast_of_chosen,
     reduces_nothing,
     reduced_twice,
 )

@@ -7,8 +7,9 @@ import importlib.util
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -47,35 +48,32 @@ def build(plan: Plan, options: Options, device: torch.device | None = None) -> l
     Raises KernelBuildError for a kernel that others need, since its library form packs nothing.
     """
     index = None if device is None else device.index
-    makers: dict[str, Callable[[KernelStep], Launch]] = {
-        "interpret": partial(_emulated, options.check),
-        "cuda": partial(_on_gpu, index, options.tune),
-    }
     is_tuned = options.tune and options.target != "interpret"
     steps = with_bar(plan.steps, "tuning kernels", sys.stderr) if is_tuned else plan.steps
     with ExitStack() as stack:
-        make = makers.get(options.target)
-        if make is None:
-            make = stack.enter_context(native(plan.kernels, options))
-        elif plan.kernels:
-            _check_triton(options.target)
+        make = stack.enter_context(_launches(plan.kernels, options, index))
         return [
             None if isinstance(step, LibraryStep) else _build_step(step, make, options.strict)
             for step in steps
         ]
 
 
-def _emulated(check: bool, step: KernelStep) -> Launch:
-    # Triton is not among the requirements: only this target needs it.
-    emulated = importlib.import_module("hemstitch.runtime.emulated")
-    launch: Launch = emulated.launch_of(step, check)
-    return launch
-
-
-def _on_gpu(index: int | None, tune: bool, step: KernelStep) -> Launch:
-    cuda = importlib.import_module("hemstitch.runtime.cuda")
-    launch: Launch = cuda.launch_of(step, index, tune=tune)
-    return launch
+def _launches(
+    kernels: Sequence[KernelStep], options: Options, index: int | None
+) -> AbstractContextManager[Callable[[KernelStep], Launch]]:
+    """What makes launches, while it is open. Triton is not among the requirements: only kernels for
+    GPUs and their emulator need it."""
+    if options.target not in ("cuda", "interpret") or not kernels:
+        return native(kernels, options)
+    _check_triton(options.target)
+    if options.target == "interpret":
+        emulated: Any = importlib.import_module("hemstitch.runtime.emulated")
+        return nullcontext(partial(emulated.launch_of, check=options.check))
+    cuda: Any = importlib.import_module("hemstitch.runtime.cuda")
+    found: AbstractContextManager[Callable[[KernelStep], Launch]] = cuda.launches(
+        kernels, options, index
+    )
+    return found
 
 
 def _check_triton(target: str) -> None:

@@ -8,12 +8,9 @@ Imported only where Triton is installed.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable, Mapping
-from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from threading import RLock, get_ident
 from typing import Any
 
 import triton
@@ -21,9 +18,11 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from hemstitch.errors import KernelBuildError
+from hemstitch.runtime.shared import Quiet, Shared
 
 WARP = {"cuda": 32, "hip": 64}  # threads
-LOCK = RLock()  # of Triton's language and of sys.stdout, which all threads share
+LANGUAGE = Shared()  # Triton's: many may compile together; who changes it is alone
+QUIET = Quiet()
 REGISTERS, MOST_REGISTERS = 65536, 255  # of a multiprocessor, and of a thread, NVIDIA's
 ALIGNMENT = 16  # bytes of a pointer, or the divisor of an integer, that Triton's compiler can use
 
@@ -115,9 +114,8 @@ def build_for(
     if most_registers is not None:
         options["maxnreg"] = most_registers
     machine = gpu_target(target)
-    noise: Any = _Muted(sys.stdout)  # a ptxas that fails prints the whole PTX
     try:
-        with LOCK, redirect_stdout(noise):
+        with LANGUAGE.together(), QUIET.here():  # a ptxas that fails prints the whole PTX
             return triton.compile(source, target=machine, options=options)
     except Exception as error:
         raise KernelBuildError(
@@ -129,21 +127,6 @@ def relaxed(warps: int) -> int:
     """Registers of a thread that NVIDIA's assembler may use where it spilled by its own guess,
     which favours many resident programs (AStitch, section 4.4: assume, then relax)."""
     return min(MOST_REGISTERS, REGISTERS // (32 * warps))
-
-
-class _Muted:
-    """Swallows what this thread prints. What others print goes to `stream`: this one may compile
-    beside the program."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-        self._thread = get_ident()
-
-    def write(self, text: str) -> int:
-        return len(text) if get_ident() == self._thread else int(self._stream.write(text))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
 
 
 def _alignments(

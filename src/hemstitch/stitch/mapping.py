@@ -30,6 +30,7 @@ NARROW_ACCUMULATE, WIDE_ACCUMULATE = 2.0, 8.0  # to add a vector to memory, in f
 DECODE = 4.0  # vector instructions' time to take one more axis out of a row number
 BLOCK = 4096  # most elements of the lane axis in one block, where it is cut
 BLOCKS_PER_THREAD = 4
+SHORTEST_LANES = 32
 
 
 def choose(
@@ -99,16 +100,17 @@ def _lane_cost(
     """Vector instructions if `axis` runs over lanes, summed over the roots that have it."""
     extent = max(1, group.hint(axis.extent))
     steps = ceil(extent / machine.lanes) / extent  # per element; short axes waste lanes
-    if machine.tiles_in_registers and _are_rows(
-        [a for a in dominant.axes if a is not axis], shapes
-    ):
+    sides = [axis]  # of a tile
+    outer = [a for a in _memory_order(group, dominant, shapes, axis)[:-1] if a in dominant.axes]
+    if machine.tiles_in_registers and _are_rows(outer, shapes):
         steps = min(steps, 1 / machine.lanes)
+        sides += [a for a in outer[-1:] if _is_side(group, a, shapes)]
     total = 0.0
     for shape in shapes:
         if axis not in shape.axes:
             total += shape.volume * (shape.flops + len(shape.addresses)) / machine.lanes
             continue
-        memory = sum(_access_cost(address, axis, machine) for address in shape.addresses)
+        memory = sum(_access_cost(address, sides, machine) for address in shape.addresses)
         total += shape.volume * steps * (shape.flops + memory)
         if axis in shape.reduced:
             total += shape.volume * _horizontal(extent, machine) / extent
@@ -127,9 +129,20 @@ def _horizontal(extent: int, machine: Machine) -> float:
     return HORIZONTAL * (extent / machine.lanes if is_shared else 1.0)
 
 
-def _access_cost(address: Index, axis: Axis, machine: Machine) -> float:
-    step, strided = address.coefficient(axis), float(min(machine.lanes, STRIDED))
-    return {0: 0.2, 1: 1.0}.get(step, strided) if isinstance(step, int) else strided
+def _is_side(group: Group, axis: Axis, shapes: Sequence[Shape]) -> bool:
+    """Of tiles: it is too short for lanes, and nothing needs it whole."""
+    is_short = group.hint(axis.extent) < SHORTEST_LANES
+    return is_short and not any(axis in shape.reduced for shape in shapes)
+
+
+def _access_cost(address: Index, sides: Sequence[Axis], machine: Machine) -> float:
+    """`sides`: of a tile, the lanes first. What lies side by side along one of them comes from
+    memory together."""
+    step, *others = (address.coefficient(side) for side in sides)
+    if step in (0, 1):
+        return 1.0 if step else 0.2
+    near = [float(step) for step in others if step in (1, 2)]
+    return min([*near, float(min(machine.lanes, STRIDED))])
 
 
 def _memory_order(group: Group, dominant: Shape, shapes: Sequence[Shape], lane: Axis) -> list[Axis]:
@@ -182,6 +195,8 @@ def _cut(group: Group, lane: Axis, machine: Machine) -> tuple[Axis, Axis, dict[V
     """The lane axis in blocks, so that every thread has some; the last one may be shorter."""
     wanted = ceil(group.hint(lane.extent) / (machine.threads * BLOCKS_PER_THREAD))
     size = min(BLOCK, max(machine.least_block, -(-wanted // 64) * 64))
+    if machine.tiles_in_registers:  # which have powers of two
+        size = 1 << (size - 1).bit_length()
     blocks: Dim = quotient(lane.extent + (size - 1), size)
     block = Axis(f"{lane.name}b", blocks)
     inner = Axis(f"{lane.name}e", size, block, lane.extent)

@@ -1,6 +1,7 @@
 """What each elementwise op prints, with PyTorch's meaning. Total over them, by kind of operand.
 
-Floating-point division is IEEE's, functions are those of CUDA's own library (ROCm's on AMD).
+Floating-point division is IEEE's, functions are those of CUDA's own library (ROCm's on AMD), or as
+exact.
 `device` is hemstitch.runtime.device, which each printed module imports.
 """
 
@@ -15,7 +16,7 @@ from hemstitch.ir.types import DType, Kind
 _LIBRARY = {
     **{op: op.value for op in (Op.EXP, Op.EXP2, Op.EXPM1, Op.LOG, Op.LOG2, Op.LOG10, Op.LOG1P)},
     **{op: op.value for op in (Op.SIN, Op.COS, Op.TAN, Op.ASIN, Op.ACOS, Op.ATAN)},
-    **{op: op.value for op in (Op.SINH, Op.COSH, Op.TANH, Op.ERF, Op.ERFC)},
+    **{op: op.value for op in (Op.SINH, Op.COSH, Op.ERF, Op.ERFC)},
     Op.ROUND: "rint",
     Op.TRUNC: "trunc",
 }
@@ -40,6 +41,7 @@ _FLOAT = {
     Op.RSQRT: "device.reciprocal(tl.sqrt_rn({}))",
     Op.RECIPROCAL: "device.reciprocal({})",
     Op.SIGMOID: "device.sigmoid({})",
+    Op.TANH: "device.tanh({})",
     Op.ISNAN: "{0} != {0}",
     Op.ADD: "{} + {}",
     Op.SUB: "{} - {}",
@@ -60,6 +62,7 @@ _DOUBLE = _FLOAT | {
     Op.RSQRT: "1.0 / tl.sqrt({})",
     Op.RECIPROCAL: "1.0 / {}",
     Op.SIGMOID: "1.0 / (1.0 + libdevice.exp(-{}))",
+    Op.TANH: "libdevice.tanh({})",
     Op.DIV: "{} / {}",
     Op.TRUNCDIV: "libdevice.trunc({} / {})",
     Op.FLOORDIV: "device.floor_divide_double({}, {})",

@@ -1,5 +1,5 @@
-"""Printed Triton kernels on NVIDIA GPUs: takes a step of a plan, gives what launches it."""
+"""Printed Triton kernels on NVIDIA GPUs: takes steps of a plan, gives what launches them."""
 
-from hemstitch.runtime.cuda.launch import launch_of
+from hemstitch.runtime.cuda.ahead import launches
 
-__all__ = ["launch_of"]
+__all__ = ["launches"]

@@ -19,7 +19,7 @@ from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter
 from triton.runtime.jit import JITFunction
 
-from hemstitch.runtime.cross import LOCK
+from hemstitch.runtime.cross import LANGUAGE
 from hemstitch.runtime.emulator import reductions
 from hemstitch.runtime.emulator.builder import Builder
 from hemstitch.runtime.emulator.libdevice import replacements
@@ -53,7 +53,7 @@ class Changes:
 def emulated(builder: Builder, spin: Callable[[Any, Any], None]) -> Iterator[Callable[..., Any]]:
     """Gives what makes a plain function of a `JITFunction`. `spin` takes the place of the device
     function of that name. No other thread emulates or compiles meanwhile."""
-    with LOCK:
+    with LANGUAGE.alone():
         changes = Changes()
         semantic = TritonSemantic(builder)
         function = _Functions(semantic, spin)
