@@ -14,7 +14,7 @@ pytest.importorskip("triton")
 
 from hemstitch.errors import KernelBuildError
 from hemstitch.latency.disassembly import disassemble
-from hemstitch.runtime.cross import build_for, compile_for, tools_folder
+from hemstitch.runtime.cross import LANGUAGE, build_for, compile_for, tools_folder
 from tests.latency import kernels
 from tests.latency.cubins import COPY, PARTIAL, SUMS, compiled
 
@@ -50,21 +50,35 @@ def test_a_kernel_that_does_not_compile_says_why_and_prints_nothing(
     assert capfd.readouterr().out == ""
 
 
-def test_threads_compile_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the compiler prints is caught for all threads: two at once would leave it so."""
-    before = sys.stdout
-    busy: list[int] = []
+def test_threads_compile_together(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, meeting = sys.stdout, threading.Barrier(4, timeout=30)
 
     def compile(*_: object, **__: object) -> None:
-        busy.append(1)
-        time.sleep(0.02)
-        assert busy.pop() and not busy
+        meeting.wait()
+        sys.stdout.write("the compiler\n")
 
     monkeypatch.setattr("triton.compile", compile)
     with ThreadPoolExecutor(4) as pool:
         build = partial(build_for, kernels.copy, COPY, {"BLOCK": 64}, "sm_90", warps=4)
         assert [each.result() for each in [pool.submit(build) for _ in range(8)]] == [None] * 8
-    assert sys.stdout is before
+    assert sys.stdout is before and capsys.readouterr().out == ""
+
+
+def test_nothing_compiles_while_the_language_is_another_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    happened: list[str] = []
+    monkeypatch.setattr("triton.compile", lambda *_, **__: happened.append("compiled"))
+    with ThreadPoolExecutor(1) as pool:
+        with LANGUAGE.alone():
+            build = partial(build_for, kernels.copy, COPY, {"BLOCK": 64}, "sm_90", warps=4)
+            begun = pool.submit(build)
+            time.sleep(0.05)
+            happened.append("as before")
+        begun.result()
+    assert happened == ["as before", "compiled"]
 
 
 def test_others_may_print_while_a_kernel_is_compiled(

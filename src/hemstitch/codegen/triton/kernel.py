@@ -3,12 +3,13 @@ phase by phase with barriers of the whole device between, the last ones behind a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hemstitch.codegen.triton import tiling
+from hemstitch.codegen.triton.alike import alike, parameters_of
 from hemstitch.codegen.triton.flatten import flattened
-from hemstitch.codegen.triton.nest import NestPrinter
+from hemstitch.codegen.triton.nest import NestPrinter, may_be_alike
 from hemstitch.codegen.triton.scope import Scope
 from hemstitch.codegen.triton.tiling import USUAL, Shape, Tiling
 from hemstitch.codegen.triton.wide import is_wide
@@ -74,15 +75,23 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class _Function:
-    """A printed nest."""
+    """Nests that are alike, printed. `buffers`: of each, in the same order."""
 
     name: str
     why: str
     lines: tuple[str, ...]
-    buffers: tuple[Buffer, ...]
+    buffers: tuple[tuple[Buffer, ...], ...]
     sizes: tuple[str, ...]
     tiles: Dim
     warps: int
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for nests that are alike; of one nest."""
+        (buffers,) = self.buffers
+        body = alike("\n".join(self.lines), [buffer.name for buffer in buffers])
+        kinds = tuple((buffer.dtype, buffer.role) for buffer in buffers)
+        return body, kinds, self.sizes, self.tiles, self.warps
 
 
 def candidates(kernel: Kernel, hint: Callable[[Dim], int], programs: int) -> Iterator[Program]:
@@ -111,7 +120,7 @@ def print_kernel(
         names = [f"{kernel.name}_{number}_{position}" for position in range(len(phase.nests))]
         phases.append(list(_functions(names, phase, tilings, needs_64_bits)))
     functions = [function for phase in phases for function in phase]
-    touched = {buffer for function in functions for buffer in function.buffers}
+    touched = {buffer for each in functions for found in each.buffers for buffer in found}
     lives = phase_lifetimes(kernel)
     scratch = [buffer for buffer in kernel.buffers if buffer in touched and buffer in lives]
     sizes = tuple(dict.fromkeys(name for function in functions for name in function.sizes))
@@ -149,10 +158,22 @@ def _functions(
     names: Sequence[str], phase: Phase, tilings: Sequence[Tiling], needs_64_bits: bool
 ) -> Iterator[_Function]:
     """The nests of one phase: their tiles are numbered one after the other."""
-    shift: Dim = 0
-    for name, nest, chosen in zip(names, phase.nests, tilings):
+
+    def printed(number: int, shift: Dim, nests: Sequence[tuple[Buffer, ...]] = ()) -> _Function:
+        nest, chosen = phase.nests[number], tilings[number]
         scope = Scope(chosen.rows, needs_64_bits)
-        function = _function(name, NestPrinter(nest, chosen, shift, scope, phase.is_alone))
+        printer = NestPrinter(nest, chosen, shift, scope, phase.is_alone, nests)
+        return _function(names[number], printer)
+
+    groups: dict[Hashable, list[tuple[int, tuple[Buffer, ...]]]] = {}
+    for number, nest in enumerate(phase.nests):
+        alone = printed(number, 0)
+        key = alone.key if may_be_alike(nest) and len(names) > 1 else number
+        groups.setdefault(key, []).append((number, alone.buffers[0]))
+    shift: Dim = 0
+    for found in groups.values():
+        several = [buffers for _, buffers in found] if len(found) > 1 else []
+        function = printed(found[0][0], shift, several)
         shift = shift + function.tiles
         yield function
 
@@ -167,19 +188,36 @@ def _function(name: str, printer: NestPrinter) -> _Function:
     if printer.memory.in_memory and chosen.rows > 1:
         single = Scope(1, scope.needs_64_bits)
         return _function(name, replace(printer, tiling=replace(chosen, rows=1), scope=single))
-    buffers = [buffer for buffer in scope.buffers if buffer not in printer.memory.dead]
-    why = f"{nest.why}; tiles of {chosen.rows} rows"
+    buffers = tuple(buffer for buffer in scope.buffers if buffer not in printer.memory.dead)
+    several = f"{len(printer.alike)} times " if printer.alike else ""
+    why = f"{several}{nest.why}; tiles of {chosen.rows} rows"
     return _Function(
-        name, why, tuple(lines), tuple(buffers), tuple(scope.sizes), printer.tiles, chosen.warps
+        name,
+        why,
+        tuple(lines),
+        tuple(printer.alike) or (buffers,),
+        tuple(scope.sizes),
+        printer.tiles,
+        chosen.warps,
     )
 
 
 def _arguments(function: _Function) -> str:
-    return ", ".join(["program", "programs", *(b.name for b in function.buffers), *function.sizes])
+    """Of a call: what all nests have in one place stands together."""
+    names = [buffer.name for place in zip(*function.buffers) for buffer in place]
+    return ", ".join(["program", "programs", *names, *function.sizes])
+
+
+def _parameters(function: _Function) -> str:
+    first, *others = function.buffers
+    if not others:
+        return _arguments(function)
+    names = [n for b in first for n in parameters_of(b.name, len(function.buffers))]
+    return ", ".join(["program", "programs", *names, *function.sizes])
 
 
 def _nest_text(function: _Function) -> str:
-    head = f"@triton.jit\ndef {function.name}({_arguments(function)}):"
+    head = f"@triton.jit\ndef {function.name}({_parameters(function)}):"
     return "\n".join([head, f'    """{function.why}"""', *function.lines]) + "\n"
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing_extensions import assert_never
 
 from hemstitch.codegen.triton import memory, random, types
+from hemstitch.codegen.triton.alike import chosen, parameters_of
 from hemstitch.codegen.triton.carry import Carried, carried_accumulators
 from hemstitch.codegen.triton.elementwise import apply
 from hemstitch.codegen.triton.products import STAGES, Products
@@ -53,13 +54,15 @@ UNROLL, UNROLL_TERMS = 8, 2
 
 @dataclass(slots=True)
 class NestPrinter:
-    """`shift`: tiles of the nests before this one in its phase. `is_alone`: one program has all."""
+    """`shift`: tiles of the nests before this one in its phase. `is_alone`: one program has all.
+    `alike`: the buffers of all nests that the function is for, where there are several."""
 
     nest: Nest
     tiling: Tiling
     shift: Dim
     scope: Scope
     is_alone: bool
+    alike: Sequence[tuple[Buffer, ...]] = ()
     memory: memory.Memory = field(init=False)
     reductions: Reductions = field(init=False)
     products: Products = field(init=False)
@@ -96,9 +99,11 @@ class NestPrinter:
             scope.writer.line(memory.BARRIER)  # any thread may have filled what another one adds to
         tiles = scope.size(self.tiles)
         dealt = f"0, {tiles}" if self.is_alone else f"{self._first()}, {tiles}, programs"
-        head = f"for tile in tl.range({dealt}):"
+        head = f"for {'turn' if self.alike else 'tile'} in tl.range({dealt}):"
         with scope.block(head, written(self.nest.body)):
             scope.in_rows = True
+            if self.alike:
+                self._choose()
             self._decode()
             self._statements(self.nest.body)
             if self.memory.in_memory:  # threads of the next row write what others still read
@@ -109,6 +114,15 @@ class NestPrinter:
         for carried in self.carried.values():
             self._bring_home(carried)
 
+    def _choose(self) -> None:
+        """Which nest it is for this time, and which of its tiles."""
+        writer, each = self.scope.writer, self.scope.size(self._own_tiles)
+        writer.line(f"which = turn // {each}")
+        writer.line(f"tile = turn % {each}")
+        for buffer in self.alike[0]:
+            names = [*parameters_of(buffer.name, len(self.alike))]
+            writer.line(f"{buffer.name} = {chosen(names, 'which')}")
+
     @property
     def _is_for_all_programs(self) -> bool:
         """Programs without a row must run it too: others look for what it leaves."""
@@ -118,7 +132,11 @@ class NestPrinter:
 
     @property
     def tiles(self) -> Dim:
-        """How many tiles of rows there are."""
+        """How many tiles of rows there are, of all nests."""
+        return self._own_tiles * max(1, len(self.alike))
+
+    @property
+    def _own_tiles(self) -> Dim:
         size, rows = self.tiling.rows, self.nest.rows
         if not self.tiling.is_aligned:
             return _tiles(product(axis.extent for axis in rows), size)
@@ -376,3 +394,10 @@ def _way(statements: Iterable[Stmt], name: str) -> list[Loop] | None:
             if found is not None:
                 return [statement, *found]
     return None
+
+
+def may_be_alike(nest: Nest) -> bool:
+    """Nothing of it outlasts a row, so that a program can go over to another nest."""
+    buffers = {s.buffer for s in walk(nest.body) if isinstance(s, (Load, Store, AccumulateInto))}
+    is_prepared = any(not isinstance(statement, Constant) for statement in nest.prologue)
+    return not is_prepared and not any(buffer.role is Role.TASK for buffer in buffers)
