@@ -86,3 +86,11 @@ def test_every_elementwise_op_has_a_text():
     assert TABLES[DType.F64].keys() == TABLES[DType.F32].keys()
     for dtype in (DType.I64, DType.BOOL):
         assert {Op.NOT, Op.AND, Op.OR, Op.XOR, Op.WHERE, Op.EQ} <= TABLES[dtype].keys() <= ops
+
+
+def test_tensors_of_one_shape_are_one_function(golden):
+    def function(a, b, c, d, other):
+        for tensor in (a, b, c, d, other):
+            tensor.mul_(2.0).sub_(1.0)
+
+    golden(text_of(function, *[zeros(3000) for _ in range(4)], zeros(50, 70)))
