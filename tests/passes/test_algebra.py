@@ -20,7 +20,6 @@ from tests.passes.cases import Values, check_fires, check_stays
 INF = float("inf")
 
 
-
 def chosen(v, x):
     """Of values of x and 0, rounded to BF16."""
     found = v.maximum(x, v.where(v.b, x, 0))
@@ -140,7 +139,7 @@ STAYS = [
     ("cast_chain", lambda v: v.to(v.to(v.i, DType.U8), DType.I64)),
     ("cast_chain", lambda v: v.to(v.to(v.i, DType.BOOL), DType.I64)),
     ("cast_of_chosen", lambda v: chosen(v, v.x)),
-    ("cast_of_chosen", lambda v: v.to(v.to(v.add(v.to(v.h, DType.F32), 0.5), DType.BF16), DType.F32)),
+    ("cast_of_chosen", lambda v: v.to(v.to(v.neg(v.to(v.h, DType.F32)), DType.BF16), DType.F32)),
     ("reduces_nothing", lambda v: v.builder.reduce(Op.SUM, v.x, [0])),
     ("reduced_twice", lambda v: v.builder.reduce(Op.SUM, v.builder.reduce(Op.SUM, v.x, [1]), [0])),
 ]

@@ -87,6 +87,7 @@ PROGRAMS = {
     ),
     "cross entropy": (cross_entropy, (learned(31, 70), torch.arange(31) % 70), True),
     "batch norm": (batch_norm, (learned(5, 6, 7, 7), *norms(6)), True),
+    "batch norm, images together": (batch_norm, (learned(64, 48, 2, 2), *norms(48)), True),
     "group norm": (group_norm_silu, (learned(3, 8, 5, 6), *norms(8)), True),
     "LSTM cell": (lstm_cell, (learned(13, 80), learned(13, 20)), True),
     "rotary": (

@@ -298,7 +298,7 @@ def cast_chain(builder: Builder, node: Node) -> Node | None:
 
 @rule(Op.CAST)
 def cast_of_chosen(builder: Builder, node: Node) -> Node | None:
-    """(where(b, x, y) as T) as U -> where(b, x, y)    for values of T; so for maximum and minimum"""
+    """(where(b, x, y) as T) as U -> where(b, x, y)    of values of T; also maximum, minimum"""
     (middle,) = node.inputs
     if middle.op is not Op.CAST or node.type.dtype not in WIDER[middle.type.dtype]:
         return None

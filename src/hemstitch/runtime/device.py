@@ -85,8 +85,8 @@ def reciprocal(x):
 
 @triton.jit
 def sigmoid(x):
-    """Of f32, as eager has it. The divisor is at least 1, where an approximate quotient is within two units
-    of the last place, and one instruction."""
+    """Of f32, as eager has it. The divisor is at least 1, where an approximate quotient is within
+    two units of the last place, and one instruction."""
     return libdevice.fast_dividef(1.0, 1.0 + libdevice.exp(-x))
 
 

@@ -1,6 +1,6 @@
-"""Nests of one phase that differ in nothing but the tensors they are about, as those of an optimiser
-that updates many parameters: one function does them all, and its tiles say whose turn it is. So the
-code is a fraction, and with it the time to compile it.
+"""Nests of one phase that differ in nothing but the tensors they are about, as an optimiser's that
+updates many parameters: one function does them all, and its tiles say whose turn it is. So the code
+is a fraction, and with it the time to compile it.
 """
 
 from __future__ import annotations

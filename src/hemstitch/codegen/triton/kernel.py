@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from hemstitch.codegen.triton import tiling
 from hemstitch.codegen.triton.alike import alike, parameters_of
 from hemstitch.codegen.triton.flatten import flattened
+from hemstitch.codegen.triton.gather import gathered
 from hemstitch.codegen.triton.nest import NestPrinter, may_be_alike
 from hemstitch.codegen.triton.scope import Scope
 from hemstitch.codegen.triton.tiling import USUAL, Shape, Tiling
@@ -109,7 +110,7 @@ def print_kernel(
 ) -> Program:
     """`hint`: a likely value of a size; `programs`: so many run at once. Both for tiles, which have
     this `shape`."""
-    kernel = flattened(kernel)
+    kernel = gathered(flattened(kernel), hint, programs)
     needs_64_bits = any(
         not isinstance(b.size, int) or b.size > MOST_32_BIT for b in kernel.parameters
     )

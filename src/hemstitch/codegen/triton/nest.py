@@ -49,7 +49,7 @@ from hemstitch.kernel.nodes import (
     walk,
 )
 
-UNROLL, UNROLL_TERMS = 8, 2
+UNROLL, UNROLL_ROWS, UNROLL_TERMS = 8, 2, 2
 
 
 @dataclass(slots=True)
@@ -294,7 +294,8 @@ class NestPrinter:
             return
         name = f"at_{loop.axis.name}"
         # Loads of several iterations are in flight at once.
-        unrolled = f", loop_unroll_factor={UNROLL}" if only_reduces(loop) else ""
+        factor = UNROLL if only_reduces(loop) else UNROLL_ROWS if _walks(loop) else 1
+        unrolled = f", loop_unroll_factor={factor}" if factor > 1 else ""
         head = f"for {name} in tl.range(0, {scope.size(loop.axis.extent)}{unrolled}):"
         with scope.block(head, written(loop.body)):
             scope.axes[loop.axis] = Value(name)
@@ -355,6 +356,11 @@ def _running(nest: Nest) -> set[str]:
     everything = list(walk(nest.body))
     read = {s.accumulator for s in everything if isinstance(s, Running | Scan)}
     return read | {s.follows for s in everything if isinstance(s, Init) and s.follows is not None}
+
+
+def _walks(loop: Loop) -> bool:
+    """Over rows that are added up."""
+    return all(isinstance(s, Loop) and only_reduces(s) for s in loop.body)
 
 
 def _tiles(count: Dim, size: int) -> Dim:
