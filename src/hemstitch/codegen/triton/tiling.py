@@ -36,6 +36,8 @@ LARGEST_WHOLE = 8192  # lanes of a row that stay in registers: 16 warps, 16 elem
 LOOPED = 1024  # lanes of a tile of a longer row
 TILE = 2048  # elements that a tile should have, so that each thread keeps several loads in flight
 PER_WARP = 512  # elements: 16 for each thread
+LEAST_PER_WARP = 128  # four for each thread: they come from memory at once
+WARPS_A_PROCESSOR = 16  # hide what one of them waits for
 MOST_ROWS = 64
 SECTOR = 8  # elements of f32 that come from memory together
 MOST_WARPS = 16
@@ -125,11 +127,19 @@ def choose(nest: Nest, hint: Callable[[Dim], int], programs: int, shape: Shape =
         lanes = {axis: _at_most(shape.elements // least, each) for axis, each in lanes.items()}
     widest = max((each.size for each in lanes.values()), default=1)
     rows = 1
+    count = hint(product_of(axis.extent for axis in nest.rows)) if nest.rows else 1
     if nest.rows and not _is_bounded_by_its_row(nest) and not _adds_to_other_rows(nest):
-        count = hint(product_of(axis.extent for axis in nest.rows))
         enough = max(power_of_two(count // programs + 1) // 2, least)
         rows = max(1, min(MOST_ROWS, shape.elements // widest, enough))
-    return Tiling(rows, lanes, _per_warp(nest, shape))
+    warps = programs * WARPS_A_PROCESSOR
+    return Tiling(rows, lanes, _spread(_per_warp(nest, shape), count * widest, warps))
+
+
+def _spread(per_warp: int, elements: int, warps: int) -> int:
+    """Of small tensors each warp has less, so that there are as many as the device holds."""
+    while per_warp > LEAST_PER_WARP and elements < warps * per_warp:
+        per_warp //= 2
+    return per_warp
 
 
 def _per_warp(nest: Nest, shape: Shape) -> int:
