@@ -114,10 +114,15 @@ def print_kernel(
     needs_64_bits = any(
         not isinstance(b.size, int) or b.size > MOST_32_BIT for b in kernel.parameters
     )
+    chosen = [
+        tiling.choose(nest, hint, 1 if phase.is_alone else programs, shape)
+        for phase in kernel.phases
+        for nest in phase.nests
+    ]
+    left = iter(tiling.spread(chosen, programs))
     phases: list[list[_Function]] = []
     for number, phase in enumerate(kernel.phases):
-        sharing = 1 if phase.is_alone else programs
-        tilings = [tiling.choose(nest, hint, sharing, shape) for nest in phase.nests]
+        tilings = [next(left) for _ in phase.nests]
         names = [f"{kernel.name}_{number}_{position}" for position in range(len(phase.nests))]
         phases.append(list(_functions(names, phase, tilings, needs_64_bits)))
     functions = [function for phase in phases for function in phase]

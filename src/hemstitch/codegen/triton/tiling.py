@@ -96,6 +96,7 @@ class Tiling:
     lanes: Mapping[Axis, Lanes]
     per_warp: int = PER_WARP
     steps: Mapping[Axis, Lanes] = field(default_factory=dict)
+    elements: int = 0  # of all tiles, likely; unknown where there are products
 
     @property
     def is_aligned(self) -> bool:
@@ -131,15 +132,19 @@ def choose(nest: Nest, hint: Callable[[Dim], int], programs: int, shape: Shape =
     if nest.rows and not _is_bounded_by_its_row(nest) and not _adds_to_other_rows(nest):
         enough = max(power_of_two(count // programs + 1) // 2, least)
         rows = max(1, min(MOST_ROWS, shape.elements // widest, enough))
-    warps = programs * WARPS_A_PROCESSOR
-    return Tiling(rows, lanes, _spread(_per_warp(nest, shape), count * widest, warps))
+    return Tiling(rows, lanes, _per_warp(nest, shape), elements=count * widest)
 
 
-def _spread(per_warp: int, elements: int, warps: int) -> int:
-    """Of small tensors each warp has less, so that there are as many as the device holds."""
-    while per_warp > LEAST_PER_WARP and elements < warps * per_warp:
+def spread(tilings: Sequence[Tiling], programs: int) -> list[Tiling]:
+    """Of all nests of a kernel. Where the largest is small, each warp has less, so that there are
+    as many as the device holds: all nests run with the warps of the one that has most."""
+    if any(tiling.steps for tiling in tilings):
+        return [*tilings]
+    per_warp = max(tiling.per_warp for tiling in tilings)
+    most = max(tiling.elements for tiling in tilings) // (programs * WARPS_A_PROCESSOR)
+    while per_warp > LEAST_PER_WARP and per_warp > most:
         per_warp //= 2
-    return per_warp
+    return [replace(tiling, per_warp=min(per_warp, tiling.per_warp)) for tiling in tilings]
 
 
 def _per_warp(nest: Nest, shape: Shape) -> int:
