@@ -129,7 +129,7 @@ def launch_centred(driver, launch, rows: int = 8192, *sizes: int) -> None:
 def test_all_programs_of_a_cooperative_launch_are_resident(driver):
     program = steps.centred()
     driver.expect(list(signature(program).values()))
-    driver.set_registers(168)  # 3 blocks of 4 warps on each of 132 processors
+    driver.set_registers(80)  # 3 blocks of 8 warps on each of 132 processors
     launch_centred(driver, steps.launcher_of(program, driver))
     (seen,) = driver.seen
     assert seen.cooperative and seen.grid == (3 * 132, 1, 1)
@@ -156,7 +156,7 @@ def test_no_more_programs_than_tiles(driver):
 
 def test_how_many_programs_a_device_holds_is_the_drivers_word(driver):
     """Also where no table knows the device."""
-    driver.set_registers(200)
+    driver.set_registers(120)
     find = lambda index: driver.device(0, "sm_89")  # noqa: E731
     launch_centred(driver, steps.Launcher(steps.centred(), find))
     assert [seen.grid[0] for seen in driver.seen] == [2 * 132]
