@@ -66,7 +66,7 @@ def test_two_products_of_one_tensor_and_their_gate_are_one_kernel():
     def swiglu(x, gate, up):
         return F.silu(x @ gate) * (x @ up)
 
-    (step,) = steps_of(swiglu, zeros(4096, 128), zeros(128, 1024), zeros(128, 1024))
+    (step,) = steps_of(swiglu, zeros(4096, 512), zeros(512, 1024), zeros(512, 1024))
     found = [s for s in statements(step.stitched.kernel) if isinstance(s, Contract)]
     assert len(found) == 2
 
@@ -131,7 +131,7 @@ def test_a_large_sum_that_saves_little_is_the_librarys():
     def linear(x, weight):
         return torch.relu(x @ weight)
 
-    assert kinds(steps_of(linear, zeros(4096, 128), zeros(128, 4096))) == [KernelStep]
+    assert kinds(steps_of(linear, zeros(4096, 256), zeros(256, 4096))) == [KernelStep]
     assert kinds(steps_of(linear, zeros(4096, 8192), zeros(8192, 4096))) == [
         LibraryStep,
         KernelStep,

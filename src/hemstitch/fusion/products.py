@@ -411,7 +411,10 @@ def _gain(product: Node, opened: Opened, clustering: Clustering, kernel: _Kernel
         return -longer
     saved = _saved(result, inside, clustering) if product is added[0] else 0
     saved += sum(_saved(operand, inside, clustering) for operand in map(_below, product.inputs))
-    launch = machine.launch_seconds * _share(product, opened.widths[product], hints)
+    units = machine.products[product.inputs[0].type.dtype.bytes]
+    # On a GPU a call takes the host longer, which is no reason to multiply and do nothing else.
+    call = machine.launch_seconds + (units.call_seconds if units.tile else 0.0)
+    launch = call * _share(product, opened.widths[product], hints)
     return saved / machine.memory_bytes_per_second + launch - longer
 
 
@@ -467,9 +470,11 @@ def _by_library(
     share: float = 1.0,
 ) -> float:
     """On a processor it packs the right operand as well. `share`: of a call, that this is."""
-    packed = 0 if units.tile else evaluate(right.type.bytes, hints) / threads
-    seconds = packed / units.operand_bytes_per_second + 2 * work / units.operations_per_second
-    return share * units.call_seconds + seconds
+    multiplied = 2 * work / units.operations_per_second
+    if units.tile:
+        return multiplied
+    packed = evaluate(right.type.bytes, hints) / threads
+    return share * units.call_seconds + packed / units.operand_bytes_per_second + multiplied
 
 
 def _multiplied(work: int, units: MatrixUnits) -> float:
