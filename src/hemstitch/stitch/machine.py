@@ -93,9 +93,9 @@ def generic_gpu(processors: int = 132, *, exact_products: bool = True) -> Machin
     enough for them. Without `exact_products` the library rounds f32 to TF32, and then multiplies
     faster than kernels, which do not. How fast operands of half types come, and how much longer
     than a launch the host takes for a call, are an H200's (docs/decisions/0069)."""
-    units = {2: MatrixUnits(7e14, 0.75, 5e12, 16384, call_seconds=1e-5)}
+    units = {2: MatrixUnits(7e14, 0.75, 6e12, 16384, call_seconds=1e-5)}
     if exact_products:
-        units[4] = MatrixUnits(5e13, 0.75, 5e12, 8192)
+        units[4] = MatrixUnits(5e13, 0.75, 6e12, 8192)
     lanes, operations, bandwidth = 128, 1.7e9, 4e12
     return Machine(
         threads=processors,
