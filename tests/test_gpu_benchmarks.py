@@ -14,7 +14,7 @@ from benchmarks.calls import differentiable
 from benchmarks.gpu import __main__ as command
 from benchmarks.gpu import correctness, render, speed
 from benchmarks.gpu.rank import rank_correlation
-from benchmarks.gpu.worker import Worker, work
+from benchmarks.gpu.worker import Worker, standing_still, work
 from benchmarks.timing import Timing
 from hemstitch.latency.disassembly import disassemble
 from hemstitch.latency.loops import find_loops
@@ -103,6 +103,23 @@ def test_times_are_taken_one_after_the_other() -> None:
     left_out = work(JOBS, jobs, end, lines.append, workers=2, limit=20.0, in_turns=True)
     assert not left_out and len(lines) == 3
     assert all(one["to"] <= other["from"] for one, other in pairwise(lines))
+
+
+def test_others_stand_still_meanwhile() -> None:
+    worker = Worker(JOBS)
+    worker.start()
+    assert worker.process is not None
+    state = Path(f"/proc/{worker.process.pid}/stat")
+
+    def is_stopped() -> bool:
+        return state.read_text().split()[2] == "T"
+
+    with standing_still([worker, Worker(JOBS)]):
+        end = time.monotonic() + 10
+        while not is_stopped():
+            assert time.monotonic() < end
+    assert list(worker.do({"name": "good"}, 30.0)) == [{"name": "good"}] and not is_stopped()
+    worker.stop()
 
 
 def test_a_process_under_another_program_says_how_it_ended() -> None:

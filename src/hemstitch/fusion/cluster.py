@@ -27,10 +27,11 @@ def _library(first: Cluster, second: Cluster) -> Refusal | None:
 
 def _size(first: Cluster, second: Cluster) -> Refusal | None:
     """Casts are of no account: half types have one for each operation."""
-    both = (*first.vertices, *second.vertices)
-    if len(both) > MOST_MEMBERS and sum(not _is_cast(v) for v in both) > MOST_MEMBERS:
-        return Refusal("size", f"more than {MOST_MEMBERS} nodes")
-    return None
+    if len(first.vertices) + len(second.vertices) <= MOST_MEMBERS:
+        return None
+    if sum(not _is_cast(v) for v in (*first.vertices, *second.vertices)) <= MOST_MEMBERS:
+        return None
+    return Refusal("size", f"more than {MOST_MEMBERS} nodes")
 
 
 def _is_cast(vertex: Vertex) -> bool:

@@ -101,10 +101,12 @@ def _lane_cost(
     extent = max(1, group.hint(axis.extent))
     steps = ceil(extent / machine.lanes) / extent  # per element; short axes waste lanes
     sides = [axis]  # of a tile
-    outer = [a for a in _memory_order(group, dominant, shapes, axis)[:-1] if a in dominant.axes]
-    if machine.tiles_in_registers and _are_rows(outer, shapes):
-        steps = min(steps, 1 / machine.lanes)
-        sides += [a for a in outer[-1:] if _is_side(group, a, shapes)]
+    if machine.tiles_in_registers:
+        order = _memory_order(group, dominant, shapes, axis)
+        outer = [a for a in order[:-1] if a in dominant.axes]
+        if _are_rows(outer, shapes):
+            steps = min(steps, 1 / machine.lanes)
+            sides += [a for a in outer[-1:] if _is_side(group, a, shapes)]
     total = 0.0
     for shape in shapes:
         if axis not in shape.axes:

@@ -171,15 +171,17 @@ def _functions(
         printer = NestPrinter(nest, chosen, shift, scope, phase.is_alone, nests)
         return _function(names[number], printer)
 
-    groups: dict[Hashable, list[tuple[int, tuple[Buffer, ...]]]] = {}
+    # By its number, or what it has in common with others, each one's buffers.
+    groups: dict[Hashable, tuple[int, list[tuple[Buffer, ...]]]] = {}
     for number, nest in enumerate(phase.nests):
+        if len(phase.nests) == 1 or not may_be_alike(nest):
+            groups[number] = (number, [])
+            continue
         alone = printed(number, 0)
-        key = alone.key if may_be_alike(nest) and len(names) > 1 else number
-        groups.setdefault(key, []).append((number, alone.buffers[0]))
+        groups.setdefault(alone.key, (number, []))[1].extend(alone.buffers)
     shift: Dim = 0
-    for found in groups.values():
-        several = [buffers for _, buffers in found] if len(found) > 1 else []
-        function = printed(found[0][0], shift, several)
+    for number, nests in groups.values():
+        function = printed(number, shift, nests if len(nests) > 1 else ())
         shift = shift + function.tiles
         yield function
 
