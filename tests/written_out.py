@@ -32,7 +32,7 @@ def written_out(
     strides = tuple(tensor.stride() for tensor in tensors)
     call = LibraryCall(str(target), target, arguments, (), strides, tuple(types))
     found = opened(builder, call, inputs)
-    values = [found.result(number)[0] for number in range(len(results))]
+    values = [found.result(number).value for number in range(len(results))]
     outputs = tuple(Output(value, contiguous_strides(value.shape)) for value in values)
     graph = Graph(tuple(inputs), outputs)
     verify(graph)

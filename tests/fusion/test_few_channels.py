@@ -1,4 +1,4 @@
-"""Convolutions of images of few channels are products of their windows' lines, and PyTorch's."""
+"""Convolutions of images of few channels are products of sums of lines, and PyTorch's."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from hemstitch import explain
 from hemstitch.fusion import few_channels
 from hemstitch.fusion.few_channels import few_channels_of
+from hemstitch.ir.builder import Builder
 from hemstitch.ir.graph import Operand
 from hemstitch.ir.types import DType
 from hemstitch.kernel.blocked import blocked
@@ -67,24 +68,42 @@ def images(channels=3, features=40, lines=7, columns=7, height=37, width=41, cou
 
 @pytest.mark.usefixtures("kernels_multiply")
 @pytest.mark.parametrize(
-    ("sizes", "stride", "padding"),
+    ("sizes", "stride", "padding", "dots"),
     [
-        ({}, 2, 3),
-        ({"channels": 2, "lines": 5, "columns": 11, "features": 33}, 1, 0),
-        ({"channels": 4, "lines": 3, "columns": 3, "width": 64}, (1, 2), (1, 0)),
-        ({"channels": 4, "lines": 2, "columns": 5, "height": 30}, 3, 2),  # lines are left over
+        ({"channels": 2, "lines": 5, "columns": 11, "features": 33}, 1, 0, [0, 5]),
+        ({"channels": 3, "lines": 7, "height": 38}, 2, 3, [0, 0, 9, 0]),
+        ({"channels": 4, "lines": 3, "columns": 3, "width": 64}, (1, 2), (1, 0), [0, 3]),
+        ({"channels": 4, "lines": 2, "columns": 5, "height": 30}, 3, 2, [0, 2]),  # some left over
     ],
 )
-def test_a_first_layer_is_two_kernels(sizes, stride, padding):
-    """The image with zeros around it, and the layer."""
+def test_a_first_layer_is_few_kernels(sizes, stride, padding, dots):
+    """The image with zeros around it, sums of the window, the layer, and, as it is made in parts,
+    its result the way PyTorch lays it."""
     given, function = images(**sizes), partial(first_layer, stride=stride, padding=padding)
     report = explain(function, *given)
     assert not report.library_calls
-    assert [kernel.ops.count("dot") for kernel in report.kernels] == [0, given[1].shape[2]]
+    assert [kernel.ops.count("dot") for kernel in report.kernels] == dots
     torch._dynamo.reset()
     found = torch.compile(function, backend="hemstitch", options=OPTIONS)(*given)
     assert difference(found, function(*(each.double() for each in given))) < 1e-6
     assert found.stride() == function(*given).stride()
+
+
+def test_lines_that_are_not_worth_it_are_multiplied_one_by_one():
+    """Of a window of 3 x 3 colours so much is spared as the sums take."""
+
+    def products(lines, columns, stride):
+        builder = Builder()
+        sizes = (2, 3, 40, 40), (64, 3, lines, columns)
+        x, w = (
+            builder.input(n, k, s, DType.F32, (1,) * 4) for k, (n, s) in enumerate(zip("xw", sizes))
+        )
+        made = few_channels.FewChannels(builder, x, w, None, stride, (0, 0))
+        return sum(len(each.products) for each in made.result(0).sums), made.fewer > 0
+
+    assert products(3, 3, (1, 1)) == (3, False)
+    assert products(7, 7, (2, 2)) == (9, True)
+    assert products(11, 11, (4, 4)) == (15, True)
 
 
 @pytest.mark.usefixtures("kernels_multiply")
@@ -95,15 +114,15 @@ def test_gradients_are_the_librarys():
 
 @pytest.mark.usefixtures("kernels_multiply")
 def test_the_lines_of_a_window_are_added_up_in_registers():
-    """Seven products, one tile, which the rows of a block are stored in once."""
+    """Nine products, five tiles: what counts alike in both lines of a tile."""
     function = partial(first_layer, stride=2, padding=3)
     ((_, plan),) = plans_of(function, images(), generic_cpu(2, 16))
     kernels = [blocked(step.stitched.kernel, 2) for step in plan.kernels]
     contracts = [s for kernel in kernels for s in statements(kernel) if isinstance(s, Contract)]
     loops = [s for kernel in kernels for s in statements(kernel) if isinstance(s, Loop)]
     tiles = [tile for tile in map(TileProduct.of, loops) if tile is not None]
-    assert len(contracts) == 7
-    assert [len(tile.factors) for tile in tiles] == [7]
+    assert len(contracts) == 9
+    assert sorted(len(tile.factors) for tile in tiles) == [1, 2, 2, 2, 2]
 
 
 @pytest.mark.usefixtures("kernels_multiply")
@@ -117,7 +136,9 @@ def test_frozen_weights_may_change():
         for _ in range(2):
             torch.testing.assert_close(compiled(x), layer(x), rtol=1e-4, atol=1e-5)
             layer.weight.mul_(-2)
-        assert not explain(layer, x, options={"freeze": True}).library_calls
+        report = explain(layer, x, options={"freeze": True})
+        assert not report.library_calls
+        assert [kernel.ops.count("dot") for kernel in report.kernels] == [0, 9, 0]  # no sums
 
 
 @pytest.mark.usefixtures("kernels_multiply")

@@ -3,7 +3,7 @@ its own lays such a weight out as the library wants it, which the weight alone d
 (`passes/frozen.py`); else the library does so in each convolution.
 
 Convolutions that are products of matrices stay as they are: kernels pack what they multiply with.
-Those that may be Winograd's have the sums of their windows as a further operand.
+Those that multiply sums of their windows have these as a further operand.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from hemstitch.fusion.convolutions import named
+from hemstitch.fusion.few_channels import FewChannels
 from hemstitch.fusion.opened import opened_convolution
 from hemstitch.fusion.winograd import Winograd
 from hemstitch.ir.builder import Builder
@@ -66,7 +67,7 @@ class _Laying:
         if not is_laid or image.type.rank != RANK or image.type.dtype not in self.types:
             return None
         opened = opened_convolution(builder, call, operands) if self.opens_products else None
-        if isinstance(opened, Winograd) and opened.sums is None:
+        if isinstance(opened, (Winograd, FewChannels)) and opened.sums is None:
             return _with_sums(builder, call, operands, opened.sums_of_windows())
         if opened is not None:
             return None

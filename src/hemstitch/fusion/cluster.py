@@ -25,15 +25,6 @@ def _library(first: Cluster, second: Cluster) -> Refusal | None:
     return None
 
 
-def _size(first: Cluster, second: Cluster) -> Refusal | None:
-    """Casts are of no account: half types have one for each operation."""
-    if len(first.vertices) + len(second.vertices) <= MOST_MEMBERS:
-        return None
-    if sum(not _is_cast(v) for v in (*first.vertices, *second.vertices)) <= MOST_MEMBERS:
-        return None
-    return Refusal("size", f"more than {MOST_MEMBERS} nodes")
-
-
 def _is_cast(vertex: Vertex) -> bool:
     return isinstance(vertex, Node) and vertex.op is Op.CAST
 
@@ -58,14 +49,15 @@ class Clustering:
         self.trials = trials
         self.conservative = conservative
         self.inside = inside
-        own = (self._inside, self._cycle, self._conservative, self._products)
-        self.checks = (_library, _size, *own, *more)
+        own = (self._size, self._inside, self._cycle, self._conservative, self._products)
+        self.checks = (_library, *own, *more)
         self.refusals: dict[tuple[Cluster, Cluster], Refusal] = {}
         self.lasting: dict[Cluster, dict[Cluster, Refusal]] = {}  # of pairs, either way round
         self._bytes_read: dict[Cluster, int] = {}
         self._counts: dict[Cluster, int] = {}
         self.unstitchable: dict[Cluster, Refusal] = {}  # not one kernel even alone
-        together = work.unit_of | {v: list(found) for found in merged for v in found}
+        self.begun_as: dict[Vertex, Sequence[Vertex]] = {v: unit for unit in merged for v in unit}
+        together = work.unit_of | {v: list(unit) for v, unit in self.begun_as.items()}
         self.cluster_of: dict[Vertex, Cluster] = {}
         for vertex in work.vertices:
             if vertex not in self.cluster_of:
@@ -105,6 +97,20 @@ class Clustering:
             return None
         known = self.lasting.get(first, {}).get(second)
         return known or self._attempt(self._together(first, second))
+
+    def _size(self, first: Cluster, second: Cluster) -> Refusal | None:
+        if len(first.vertices) + len(second.vertices) <= MOST_MEMBERS:
+            return None
+        if self._members(first) + self._members(second) <= MOST_MEMBERS:
+            return None
+        return Refusal("size", f"more than {MOST_MEMBERS} nodes")
+
+    def _members(self, cluster: Cluster) -> int:
+        """Casts are of no account: half types have one for each operation. What planning begins
+        with as one counts as one."""
+        units = {id(self.begun_as[v]) for v in cluster.vertices if v in self.begun_as}
+        others = (v for v in cluster.vertices if v not in self.begun_as)
+        return len(units) + sum(not _is_cast(v) for v in others)
 
     def _cycle(self, first: Cluster, second: Cluster) -> Refusal | None:
         if is_cycle(first, second):

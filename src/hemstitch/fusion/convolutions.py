@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
+from hemstitch.fusion.tiled import ALL, CHANNELS_FIRST, CHANNELS_LAST, Parts
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import Dim, known
 from hemstitch.ir.graph import LibraryCall, Node, Op, Operand, Range
@@ -21,9 +22,6 @@ from hemstitch.ir.types import DType
 
 MOST_STEPS = 16  # of a window
 ROWS_LAST = (0, 2, 1)  # [batch, channels, rows] seen as [batch, rows, channels], or back
-CHANNELS_LAST = (0, 2, 3, 1)  # of an image, seen so, or back:
-CHANNELS_FIRST = (0, 3, 1, 2)
-ALL = Range(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +30,19 @@ class Sum:
 
     products: tuple[Node, ...]
     total: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The value of a call's result, and the `sums` in it. `parts`: those that it is made in."""
+
+    value: Node
+    sums: Sequence[Sum]
+    parts: Parts | None = None
+
+    @staticmethod
+    def of(parts: Parts, sums: Sequence[Sum]) -> Written:
+        return Written(parts.images, sums, parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +84,18 @@ class Convolution:
             return 0
         return self.x.type.bytes * (2 if self.gradient is None else 4)
 
-    def result(self, number: int) -> tuple[Node, list[Sum]]:
-        """The value of the call's result with this number, and the products in it."""
+    def result(self, number: int) -> Written:
+        """The call's result with this number."""
         if self.gradient is None:
             rows, sums = self._output()
-            return self._channels_first(rows), sums
+            return Written(self._channels_first(rows), sums)
         if number == 0:
             rows, sums = self._of_x(self.gradient)
-            return self._channels_first(rows, spread=True), sums
+            return Written(self._channels_first(rows, spread=True), sums)
         value, sums = (self._of_weight, self._of_bias)[number - 1](self.gradient)
         is_window = number == 1 and self.images is not None
-        return (self.builder.reshape(value, (*value.shape, 1)) if is_window else value), sums
+        value = self.builder.reshape(value, (*value.shape, 1)) if is_window else value
+        return Written(value, sums)
 
     def _channels_first(self, rows: Node, *, spread: bool = False) -> Node:
         """Of [batch, positions, channels]. `spread`: to where x has them, with zeros between."""
@@ -244,6 +256,11 @@ def operands_of(
     if not is_usual or not all(map(_is_known, operands.values())):
         return None
     return (given, operands) if _lies_by_channels(call, given["x"]) else None
+
+
+def sums_given(operands: Mapping[str, Node], inputs: Sequence[Node]) -> Node | None:
+    """Those of the windows, a further operand of calls whose weights are frozen."""
+    return inputs[len(operands)] if len(inputs) > len(operands) else None
 
 
 def named(call: LibraryCall) -> dict[str, object] | None:

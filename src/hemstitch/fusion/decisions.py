@@ -15,7 +15,7 @@ from typing import TypeVar
 from hemstitch.errors import InternalError
 from hemstitch.fusion.cluster import Clustering
 from hemstitch.fusion.demand import demands
-from hemstitch.fusion.products import open_products
+from hemstitch.fusion.opening import open_products
 from hemstitch.fusion.trial import Trials
 from hemstitch.fusion.work import Vertex, Work, is_library_vertex
 from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, toposort

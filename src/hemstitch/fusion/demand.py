@@ -248,7 +248,7 @@ def _output(
     if value.type.dtype is DType.OPAQUE:
         return _uncopied(found, value)
     alias = _alias(found.tensors, value)
-    is_free = alias is not None and alias.tensor.is_result and alias.tensor not in taken
+    is_free = alias is not None and _is_ours(found, alias) and alias.tensor not in taken
     if alias is not None and is_free and agree(value.shape, alias.strides, strides):
         taken.add(alias.tensor)
         return alias
@@ -261,6 +261,14 @@ def _output(
         tensor = found.write(value, _another(found, value, strides))
     taken.add(tensor)
     return Alias(tensor, value.shape, strides, 0)
+
+
+def _is_ours(found: Demands, alias: Alias) -> bool:
+    """A library call or kernels make it, and nothing beside it."""
+    tensor = alias.tensor
+    is_made = found.tensors.get(tensor.node) is tensor and not tensor.is_argument
+    is_whole = product(alias.shape) == product(tensor.node.shape)
+    return tensor.is_result or (is_made and is_whole)
 
 
 def _seen(found: Demands, value: Node, strides: tuple[Dim, ...]) -> tuple[Node, tuple[Dim, ...]]:

@@ -15,6 +15,7 @@ from hemstitch.ir.types import contiguous_strides
 from hemstitch.stitch.group import INLINE, Tensor
 
 Order = tuple[int, ...]  # axes, the one with the largest stride first
+_THROUGH = frozenset({Op.RESHAPE, Op.SLICE, Op.PAD, Op.CONCAT})  # to a product
 
 
 def orders(nodes: Iterable[Node], tensors: Mapping[Node, Tensor]) -> dict[Node, Order]:
@@ -28,6 +29,8 @@ def orders(nodes: Iterable[Node], tensors: Mapping[Node, Tensor]) -> dict[Node, 
             order = _agreed(node, found)
         elif node.op in (Op.SLICE, Op.PAD):  # as windows are looked at
             order = found.get(node.inputs[0])
+        elif node.op is Op.PERMUTE:
+            order = _of_product(node)
         else:
             order = None
         if order is not None:
@@ -37,11 +40,8 @@ def orders(nodes: Iterable[Node], tensors: Mapping[Node, Tensor]) -> dict[Node, 
 
 def _agreed(node: Node, found: Mapping[Node, Order]) -> Order | None:
     """What its operands agree on, but for those that are made on the spot."""
-    known = {
-        _of_product(x) if x.op is Op.PERMUTE else found.get(x)
-        for x in node.inputs
-        if x.op not in INLINE and x.op is not Op.BROADCAST
-    }
+    read = (x for x in node.inputs if x.op not in INLINE and x.op is not Op.BROADCAST)
+    known = set(map(found.get, read))
     return known.pop() if len(known) == 1 else None
 
 
@@ -49,7 +49,7 @@ def _of_product(permuted: Node) -> Order | None:
     """Of what shows a product in another order of its axes, which lies by rows, as images do that a
     product of their elements makes."""
     below = permuted.inputs[0]
-    while below.op in (Op.RESHAPE, Op.SLICE, Op.PAD) or is_elementwise(below.op):
+    while below.op in _THROUGH or is_elementwise(below.op):
         below = below.inputs[0]
     axes = permuted.attr
     assert isinstance(axes, tuple)

@@ -16,9 +16,10 @@ from hemstitch.fusion.launches import launches
 from hemstitch.fusion.loss import no_worse, without_loss
 from hemstitch.fusion.memory import in_less_memory
 from hemstitch.fusion.names import kernel_name
+from hemstitch.fusion.opening import open_products
 from hemstitch.fusion.order import Cluster
 from hemstitch.fusion.plan import KernelStep, LibraryFormStep, LibraryStep, Plan, Step
-from hemstitch.fusion.products import open_products, without_gain
+from hemstitch.fusion.products import without_gain
 from hemstitch.fusion.remake import worth_remaking
 from hemstitch.fusion.search.search import Method
 from hemstitch.fusion.trial import Trials

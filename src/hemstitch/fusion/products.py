@@ -1,34 +1,27 @@
 """Which products of matrices become part of kernels, and which remain calls of the library.
 
-A library call that multiplies matrices is *opened*: written as DOT with what the call adds and
-rounds, a convolution as several (`convolutions.py`), attention as two with a softmax between them
-(`attention.py`). Planning then decides what is fused with it.
-Where that saves less time in memory traffic and launches than the library is faster at multiplying,
-the call is closed again (see planner.py).
+A library call that multiplies matrices is *opened* (`opening.py`). Planning then decides what is
+fused with it. Where that saves less time in memory traffic and launches than the library is faster
+at multiplying, the call is closed again (see planner.py).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from math import ceil, inf, prod
 
-from hemstitch.fusion.attention import attention_of
 from hemstitch.fusion.cluster import Clustering
-from hemstitch.fusion.convolutions import Convolution
 from hemstitch.fusion.demand import strides_in_memory
-from hemstitch.fusion.opened import opened_convolution
 from hemstitch.fusion.order import Cluster
-from hemstitch.fusion.vectors import VectorProduct, is_vector
+from hemstitch.fusion.vectors import is_vector
 from hemstitch.fusion.work import Vertex
-from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import Dim, evaluate
-from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, Operand, Range, toposort
+from hemstitch.ir.graph import Graph, LibraryCall, Node, Op
 from hemstitch.ir.ops import is_view
-from hemstitch.ir.types import DType, contiguous_strides
-from hemstitch.kernel.blocked import FEW_COLUMNS, in_blocks
+from hemstitch.ir.types import DType
+from hemstitch.kernel.blocked import in_blocks
 from hemstitch.kernel.nodes import (
     AccumulateProduct,
     Contract,
@@ -39,19 +32,11 @@ from hemstitch.kernel.nodes import (
     statements,
     walk,
 )
-from hemstitch.passes.engine import Rule, rewrite
-from hemstitch.passes.frozen import frozen_leaves
-from hemstitch.passes.layout import ranges_of
-from hemstitch.stitch.group import is_member
 from hemstitch.stitch.machine import Machine, MatrixUnits
 from hemstitch.stitch.online import is_long
 from hemstitch.stitch.probe import ProductProbe
 from hemstitch.stitch.products import COLUMNS, LEAST_TILE, MOST_ROWS
 from hemstitch.stitch.views import broken_at
-
-MULTIPLIED = frozenset({DType.F32, DType.F16, DType.BF16})
-LARGE = 1 << 20  # elements of an operand that is worth to be read once, as it lies
-MOST_TURNED, LEAST_TIMES = 128, 4  # rows; and how many times as many steps and columns there are
 
 
 @dataclass(slots=True)
@@ -90,248 +75,7 @@ class Opened:
         return frozenset(reshape for reshape in found if reshape is not None) | self.stored
 
 
-def open_products(graph: Graph, machine: Machine, closed: Collection[LibraryCall]) -> Opened:
-    """`graph` with every product of the machine in sight, but for the calls in `closed`."""
-    leaves = frozen_leaves(graph)
-    frozen = {node for node, is_frozen in leaves.items() if is_frozen}
-    opening = _Opening(machine, closed, _sliced(graph), _shared(graph), frozen, Opened(graph))
-    rules = [
-        Rule(frozenset({Op.RESULT}), opening.whole),
-        Rule(frozenset({Op.SLICE}), opening.part),
-    ]
-    opened = opening.opened
-    opened.graph = rewrite(graph, rules, Builder.after(graph))
-    opened.uses.update(product.inputs[1] for product in opened.calls)
-    leaves = frozen_leaves(opened.graph)
-    opened.frozen.update(right for right in opened.uses if leaves.get(right))
-    return opened
-
-
-@dataclass(frozen=True, slots=True)
-class _Opening:
-    machine: Machine
-    closed: Collection[LibraryCall]
-    sliced: Collection[object]
-    shared: Collection[Node]
-    frozen: Collection[Node]
-    opened: Opened
-
-    def whole(self, builder: Builder, node: Node) -> Node | None:
-        """a result of a library call -> what the call computes"""
-        if node.inputs[0].attr in self.sliced:
-            return None
-        return (
-            self._columns(builder, node, node)
-            or self._convolution(builder, node)
-            or self._attention(builder, node)
-        )
-
-    def part(self, builder: Builder, node: Node) -> Node | None:
-        """a slice of the result of a library call -> what the call computes there"""
-        (whole,) = node.inputs
-        is_one = whole.op is Op.RESULT and whole.inputs[0].attr in self.sliced
-        return self._columns(builder, whole, node) if is_one else None
-
-    def _columns(self, builder: Builder, whole: Node, columns: Node) -> Node | None:
-        call, opened = whole.inputs[0].attr, self.opened
-        assert isinstance(call, LibraryCall)
-        if call in self.closed or not _is_product(call, whole):
-            return None
-        (left, right), addend = _parts(call, whole.inputs[0].inputs)
-        if is_vector(left, right) and self._is_open(whole):
-            vector = VectorProduct.of(builder, left, _cut(builder, right, whole, columns))
-            self._store((vector.vector,))
-            return _result(builder, vector.sums, addend, whole, columns)
-        if not _may_gain(whole, (left, right), opened.graph.hints, self.machine):
-            return None
-        if columns is whole and self._is_better_turned(left, right):
-            within = call.within and call.within.turned
-            product = builder.dot(_transposed(builder, right), _transposed(builder, left), within)
-            opened.turned.add(product)
-            opened.widths[product], total = product.shape[-1], _transposed(builder, product)
-        else:
-            within = call.within if columns is whole else None
-            product = total = builder.dot(left, _cut(builder, right, whole, columns), within)
-            opened.widths[product] = whole.shape[-1]
-        result = _result(builder, total, addend, whole, columns)
-        opened.calls.setdefault(product, []).append(call)
-        opened.results[product] = result
-        return result
-
-    def _is_better_turned(self, left: Node, right: Node) -> bool:
-        """Few rows and a large right operand, which no other product has: on processors it would be
-        packed, and all of it read by every task. As the left one it is read once, as it lies. So
-        few rows that they are columns of less than a vector, where steps lie side by side: also one
-        that could be packed before any call."""
-        units = self.machine.products[left.type.dtype.bytes]
-        sizes = (*left.shape, *right.shape[1:])
-        if units.tile or len(sizes) > 3 or right in self.shared:
-            return False
-        rows, steps, columns = (size if isinstance(size, int) else 0 for size in sizes)
-        if not 0 < LEAST_TIMES * rows <= min(steps, columns):
-            return False
-        if rows <= FEW_COLUMNS and right.op is Op.PERMUTE and _is_there(right):
-            return True
-        return rows <= MOST_TURNED and steps * columns >= LARGE and right not in self.frozen
-
-    def _is_open(self, result: Node) -> bool:
-        """On processors; whether its products gain is seen when they are fused."""
-        units, dtype = self.machine.products.get(result.type.dtype.bytes), result.type.dtype
-        if result.inputs[0].attr in self.closed or units is None:
-            return False
-        return not units.tile and dtype in MULTIPLIED
-
-    def _attention(self, builder: Builder, node: Node) -> Node | None:
-        call, number, opened = node.inputs[0].attr, node.attr, self.opened
-        assert isinstance(call, LibraryCall) and isinstance(number, int)
-        attention = attention_of(builder, call, node.inputs[0].inputs)
-        if attention is None or not self._is_open(node):
-            return None
-        value, parts = attention.result(number)
-        for part in parts:
-            self._store(part.stored)
-            for product, made in part.products:
-                opened.calls.setdefault(product, []).append(call)
-                opened.widths[product] = product.shape[-1]
-                opened.results[product] = made
-        opened.together[call] = [[product for product, _ in part.products] for part in parts]
-        return value
-
-    def _convolution(self, builder: Builder, node: Node) -> Node | None:
-        call, number, opened = node.inputs[0].attr, node.attr, self.opened
-        assert isinstance(call, LibraryCall) and isinstance(number, int)
-        if not self._is_open(node):
-            return None
-        convolution = opened_convolution(builder, call, node.inputs[0].inputs)
-        if convolution is None:
-            return None
-        value, sums = convolution.result(number)
-        products = [(product, each.total) for each in sums for product in each.products]
-        for product, total in products:
-            opened.calls.setdefault(product, []).append(call)
-            opened.widths[product] = product.shape[-1] * len(products)
-            opened.results[product] = total
-        if isinstance(convolution, Convolution):
-            opened.spared[call] = convolution.spared_bytes
-        elif sums:
-            opened.fewer[call] += convolution.fewer
-            opened.spared[call] = opened.spared.get(call, 0) + convolution.spared_bytes
-            self._store(convolution.stored(number, value))
-            self._unite(value, [product for product, _ in products], node.inputs[0].inputs)
-        return value
-
-    def _store(self, reshapes: Iterable[Node]) -> None:
-        """What they show is to be in memory."""
-        self.opened.stored.update(x for x in reshapes if not _is_there(x))
-
-    def _unite(self, value: Node, products: Sequence[Node], operands: Sequence[Node]) -> None:
-        """The products and what they are added up to, and what each side of them is made of."""
-        lefts, rights = ([product.inputs[side] for product in products] for side in (0, 1))
-        sides = [_between(lefts, operands), _between(rights, operands)]
-        units = [[*_between([value], products), *products], *sides]
-        known = {node for unit in self.opened.units for node in unit}
-        self.opened.units += [[node for node in unit if node not in known] for unit in units]
-
-
-def _between(ends: Iterable[Node], stops: Collection[Node]) -> list[Node]:
-    """What kernels compute from `stops` to `ends`."""
-    found: dict[Node, None] = {}
-    left = list(ends)
-    while left:
-        node = left.pop()
-        if node not in found and node not in stops:
-            found[node] = None
-            left.extend(node.inputs)
-    return [node for node in found if is_member(node)]
-
-
-def _transposed(builder: Builder, matrix: Node) -> Node:
-    return builder.permute(matrix, (1, 0))
-
-
-def _shared(graph: Graph) -> set[Node]:
-    """What several calls multiply with: it is packed once."""
-    rights = Counter[Node]()
-    for node in toposort(graph.roots):
-        if isinstance(node.attr, LibraryCall) and node.attr.name in _OPERANDS:
-            rights[node.inputs[-1]] += 1
-    return {right for right, times in rights.items() if times > 1}
-
-
-def _sliced(graph: Graph) -> set[object]:
-    """Calls whose result is read in slices along its columns, none of them twice, as the gates of a
-    recurrent cell are: a slice of a product is a product with a slice."""
-    readers: dict[Node, list[Node]] = {}
-    for node in toposort(graph.roots):
-        for source in set(node.inputs):
-            if source.op is Op.RESULT and source not in graph.roots:
-                readers.setdefault(source, []).append(node)
-    return {
-        whole.inputs[0].attr for whole, slices in readers.items() if _is_dealt_out(whole, slices)
-    }
-
-
-def _is_dealt_out(whole: Node, slices: Sequence[Node]) -> bool:
-    parts: list[tuple[int, int]] = []
-    for part in slices:
-        if part.op is not Op.SLICE or part.shape[:-1] != whole.shape[:-1]:
-            return False
-        columns, count = ranges_of(part)[-1], part.shape[-1]
-        if columns.step != 1 or not isinstance(columns.start, int) or not isinstance(count, int):
-            return False
-        parts.append((columns.start, columns.start + count))
-    parts.sort()
-    return all(end <= start for (_, end), (start, _) in pairwise(parts))
-
-
-def _cut(builder: Builder, value: Node, whole: Node, columns: Node) -> Node:
-    """The columns of `value` that `columns` has of `whole`."""
-    if columns is whole:
-        return value
-    ranges = [*(Range(0) for _ in value.shape[:-1]), ranges_of(columns)[-1]]
-    return builder.slice(value, ranges, (*value.shape[:-1], columns.shape[-1]))
-
-
-def _result(builder: Builder, total: Node, addend: Node | None, whole: Node, columns: Node) -> Node:
-    """What a call gives in these columns: `total` and what is added, rounded."""
-    if addend is not None:
-        wide = builder.broadcast(builder.cast(addend, total.type.dtype), whole.shape)
-        total = builder.make(Op.ADD, total, _cut(builder, wide, whole, columns))
-    return builder.cast(total, whole.type.dtype)
-
-
-def _is_product(call: LibraryCall, result: Node) -> bool:
-    """All operands are tensors of one type, and the result lies as a kernel would lay it."""
-    wanted = _OPERANDS.get(call.name)
-    plain = all(isinstance(argument, Operand) for argument in call.arguments)
-    if wanted is None or not plain or len(call.arguments) != wanted or call.keywords:
-        return False
-    first = call.results[0]
-    operands = result.inputs[0].inputs
-    same = all(operand.type.dtype is result.type.dtype for operand in operands)
-    return (
-        same
-        and result.type.dtype in MULTIPLIED
-        and first is not None
-        and first[1] == contiguous_strides(result.shape)
-    )
-
-
-def _parts(call: LibraryCall, inputs: Sequence[Node]) -> tuple[Sequence[Node], Node | None]:
-    """The two factors, and what is added."""
-    operands = [inputs[a.index] for a in call.arguments if isinstance(a, Operand)]
-    return operands[-2:], (operands[0] if len(operands) > 2 else None)
-
-
-_OPERANDS: Mapping[str, int] = {
-    "aten.mm.default": 2,
-    "aten.bmm.default": 2,
-    "aten.addmm.default": 3,
-    "aten.baddbmm.default": 3,
-}
-
-
-def _may_gain(
+def may_gain(
     result: Node, factors: Sequence[Node], hints: Mapping[str, int], machine: Machine
 ) -> bool:
     """Whatever is fused: products that cannot gain are not worth planning with."""
@@ -341,7 +85,7 @@ def _may_gain(
         return False
     if units.tile:
         return True
-    values = [result, *(node for node in map(_below, factors) if node.op is not Op.INPUT)]
+    values = [result, *(node for node in map(below, factors) if node.op is not Op.INPUT)]
     moved = 2 * sum(evaluate(value.type.bytes, hints) for value in values)
     work = evaluate(result.type.size * left.shape[-1], hints)
     saved = moved / machine.memory_bytes_per_second + machine.launch_seconds
@@ -410,7 +154,7 @@ def _gain(product: Node, opened: Opened, clustering: Clustering, kernel: _Kernel
     if not inside - _made_for(added, result):
         return -longer
     saved = _saved(result, inside, clustering) if product is added[0] else 0
-    saved += sum(_saved(operand, inside, clustering) for operand in map(_below, product.inputs))
+    saved += sum(_saved(operand, inside, clustering) for operand in map(below, product.inputs))
     units = machine.products[product.inputs[0].type.dtype.bytes]
     # On a GPU a call takes the host longer, which is no reason to multiply and do nothing else.
     call = machine.launch_seconds + (units.call_seconds if units.tile else 0.0)
@@ -532,7 +276,7 @@ def _made_for(products: Sequence[Node], result: Node) -> set[Node]:
         node = work.pop()
         if node not in found and node.op in (Op.ADD, Op.CAST):
             found.add(node)
-            work.extend(map(_below, node.inputs))
+            work.extend(map(below, node.inputs))
     return found
 
 
@@ -546,12 +290,7 @@ def _saved(value: Node, inside: Collection[object], clustering: Clustering) -> i
     return evaluate(value.type.bytes, clustering.work.hints) * (1 if is_stored else 2)
 
 
-def _is_there(value: Node) -> bool:
-    """It is in memory, whoever reads it."""
-    return _below(value).op in (Op.INPUT, Op.RESULT)
-
-
-def _below(value: Node) -> Node:
+def below(value: Node) -> Node:
     """What is under the views."""
     while is_view(value.op) and len(value.inputs) == 1:
         value = value.inputs[0]

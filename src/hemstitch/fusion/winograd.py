@@ -21,19 +21,16 @@ from math import prod
 from hemstitch.fusion.bilinear import (
     BACKWARD,
     FORWARD,
+    LONG,
+    SHORT,
     WINDOW,
     Bilinear,
     Matrix,
     combined,
     transposed,
 )
-from hemstitch.fusion.convolutions import (
-    ALL,
-    CHANNELS_FIRST,
-    CHANNELS_LAST,
-    Sum,
-    operands_of,
-)
+from hemstitch.fusion.convolutions import Sum, Written, operands_of, sums_given
+from hemstitch.fusion.tiled import ALL, CHANNELS_LAST, Grid, Parts, Tiling, with_zeros
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import Dim, known
 from hemstitch.ir.graph import LibraryCall, Node, Op, Range
@@ -42,7 +39,6 @@ from hemstitch.ir.types import DType
 TYPES = (DType.F32, DType.F64)  # half types would round the sums
 LEAST_CHANNELS = 32  # with fewer the sums take longer than the multiplications that they save
 LEAST_TILES = 64  # with fewer those of the windows do
-Grid = Sequence[Sequence[Node]]
 Ways = tuple[Bilinear, Bilinear]  # down and to the right
 
 
@@ -60,7 +56,7 @@ def winograd_of(builder: Builder, call: LibraryCall, inputs: Sequence[Node]) -> 
     if not all(map(_is_padded, strides, padding)):
         return None
     bias, gradient = operands.get("bias"), operands.get("gradient")
-    sums = inputs[len(operands)] if len(inputs) > len(operands) else None
+    sums = sums_given(operands, inputs)
     made = Winograd(builder, x, weight, bias, gradient, strides, padding, sums)
     is_narrow = min(map(known, weight.shape[:2])) < LEAST_CHANNELS
     return made if not is_narrow and made.tiles >= LEAST_TILES else None
@@ -96,56 +92,60 @@ class Winograd:
 
     @property
     def tiles(self) -> int:
-        """Of the results."""
-        return known(self.x.shape[0]) * prod(_tiles(self._forward, self.size))
+        """Of the results, if they are small ones."""
+        return self._count(self._short)
 
     @property
     def fewer(self) -> int:
         """Multiplications than the library does, for each result but that of the bias."""
         features, channels = map(known, self.weight.shape[:2])
         one_by_one = WINDOW * WINDOW * known(self.x.shape[0]) * prod(self.size)
-        return (one_by_one - self._products * self.tiles) * features * channels
+        products = _products(self._forward) * self._count(self._forward)
+        return (one_by_one - products) * features * channels
 
     @property
     def spared_bytes(self) -> Dim:
         """Less than nothing: what the library does not make, all matrices of sums, written and
         read. Planning takes off again what stays in a kernel."""
         features, channels = map(known, self.weight.shape[:2])
-        sums = self._products * (self.tiles * (features + channels) + features * channels)
+        each = self._count(self._forward) * (features + channels) + features * channels
+        sums = _products(self._forward) * each
         return -2 * sums * self.x.type.dtype.bytes
+
+    def _count(self, ways: Ways) -> int:
+        """Of tiles."""
+        return known(self.x.shape[0]) * prod(_tiles(ways, self.size))
 
     @property
     def _forward(self) -> Ways:
+        return _longer(self._short, known(self.x.shape[0]), self.size)
+
+    @property
+    def _short(self) -> Ways:
         down, right = self.strides
         return FORWARD[down], FORWARD[right]
 
-    @property
-    def _products(self) -> int:
-        return prod(way.products for way in self._forward)
-
-    def result(self, number: int) -> tuple[Node, list[Sum]]:
-        """The value of the call's result with this number, and the products in it."""
+    def result(self, number: int) -> Written:
+        """The call's result with this number."""
         if self.gradient is None:
-            found, products = self._output()
-        elif number == 0:
-            found, products = self._of_x(self.gradient)
-        elif number == 1:
+            return self._output()
+        if number == 0:
+            return self._of_x(self.gradient)
+        if number == 1:
             return self._of_weight(self.gradient)
-        else:
-            return self.builder.reduce(Op.SUM, self.gradient, (0, 2, 3)), []
-        return self.builder.permute(found, CHANNELS_FIRST), products
+        return Written(self.builder.reduce(Op.SUM, self.gradient, (0, 2, 3)), [])
 
-    def _output(self) -> tuple[Node, list[Sum]]:
+    def _output(self) -> Written:
         ways, size = self._forward, self.size
         sums = self._tiled(ways, self.x, self.padding, size)
         return self._added(ways, sums, self._given() or self._turned(), size, self.bias)
 
-    def _of_x(self, gradient: Node) -> tuple[Node, list[Sum]]:
+    def _of_x(self, gradient: Node) -> Written:
         """The windows that an element was in read it in the opposite order."""
         (down, right), (above, left) = self.strides, self.padding
-        ways = BACKWARD[down], BACKWARD[right]
+        count, _, height, width = map(known, self.x.shape)
         around = _before(down, above), _before(right, left)
-        height, width = map(known, self.x.shape[2:])
+        ways = _longer((BACKWARD[down], BACKWARD[right]), count, (height, width))
         sums = self._tiled(ways, gradient, around, (height, width))
         return self._added(ways, sums, self._windows(ways, -1), (height, width))
 
@@ -165,7 +165,7 @@ class Winograd:
         across, shape = self._forward[1].products, self.sums.shape[1:]
         cells = [
             self.builder.slice(self.sums, (Range(k), ALL, ALL), (1, *shape))
-            for k in range(self._products)
+            for k in range(_products(self._forward))
         ]
         flat = [self.builder.reshape(cell, shape) for cell in cells]
         return [flat[k : k + across] for k in range(0, len(flat), across)]
@@ -189,7 +189,7 @@ class Winograd:
         """Sums of what each tile of `size` reads, [tiles, channels] each."""
         tiles = _tiles(ways, size)
         down, right = (way.room(count) for way, count in zip(ways, tiles))
-        around = self._with_zeros(image, padding, (down, right))
+        around = with_zeros(self.builder, self._laid(image), padding, (down, right))
         below, beside = ways
         cells = [
             [
@@ -200,26 +200,11 @@ class Winograd:
         ]
         return self._both_ways([way.tile for way in ways], cells)
 
-    def _with_zeros(self, image: Node, before: tuple[int, int], size: tuple[int, int]) -> Node:
-        """[count, *size, channels]: so many `before`, and what there is room for."""
-        builder, (count, channels, *sizes) = self.builder, image.shape
-        inside = [min(known(n), room - pad) for n, room, pad in zip(sizes, size, before)]
-        seen = builder.slice(self._laid(image), (ALL,) * 4, (count, *inside, channels))
-        zero = builder.constant(0, image.type.dtype)
-        return builder.pad(seen, (0, *before, 0), (count, *size, channels), zero)
-
-    def stored(self, number: int, value: Node) -> list[Node]:
-        """Reshapes of what had better be in memory: many sums read each element of an image, and
-        who reads the result, `value`, would look for the tile that an element is in."""
-        if self.gradient is None:
-            images = [self.x]
-        else:
-            images = [self.gradient] if number == 0 else [self.x, self.gradient]
-        found = list(map(self._flat, images))
-        if number == 0:
-            (laid,) = value.inputs
-            found += laid.inputs
-        return found
+    @property
+    def images(self) -> Sequence[Node]:
+        """Reshapes of what had better be in memory: many sums read each element."""
+        read = [self.x] if self.gradient is None else [self.x, self.gradient]
+        return [*map(self._flat, read)]
 
     def _flat(self, image: Node) -> Node:
         laid = self.builder.permute(image, CHANNELS_LAST)
@@ -243,33 +228,23 @@ class Winograd:
         windows: Grid,
         size: tuple[int, int],
         bias: Node | None = None,
-    ) -> tuple[Node, list[Sum]]:
-        """[count, height, width, features], and the products in it."""
-        builder, (down, right) = self.builder, _tiles(ways, size)
+    ) -> Written:
         products = [
-            [builder.dot(tile, window) for tile, window in zip(*rows)]
+            [self.builder.dot(tile, window) for tile, window in zip(*rows)]
             for rows in zip(sums, windows)
         ]
-        count, features = self.x.shape[0], products[0][0].shape[1]
-        parts = []
-        for row in self._both_ways([way.results for way in ways], products):
-            if bias is not None:
-                row = [self._biased(cell, bias) for cell in row]
-            apart = [builder.reshape(cell, (count, down, right, 1, features)) for cell in row]
-            beside = builder.concat(apart, 3)
-            parts.append(builder.reshape(beside, (count, down, 1, right * len(row), features)))
-        height, width = down * len(parts), known(parts[0].shape[3])
-        whole = builder.reshape(builder.concat(parts, 2), (count, height, width, features))
-        found = builder.slice(whole, (ALL,) * 4, (count, *size, features))
-        rows = builder.reshape(found, (known(count) * prod(size), features))
-        return builder.reshape(rows, found.shape), [
-            Sum((product,), product) for row in products for product in row
-        ]
+        grid = self._both_ways([way.results for way in ways], products)
+        if bias is not None:
+            grid = [[self._biased(cell, bias) for cell in row] for row in grid]
+        tiling = Tiling(known(self.x.shape[0]), size, _tiles(ways, size))
+        found = [Sum((product,), product) for row in products for product in row]
+        return Written.of(Parts.of(self.builder, tiling, grid), found)
 
-    def _of_weight(self, gradient: Node) -> tuple[Node, list[Sum]]:
-        builder, ways = self.builder, self._forward
+    def _of_weight(self, gradient: Node) -> Written:
+        builder, ways = self.builder, self._short
         tiles, (down, right) = _tiles(ways, self.size), (len(way.results) for way in ways)
-        even = self._with_zeros(gradient, (0, 0), (down * tiles[0], right * tiles[1]))
+        size = down * tiles[0], right * tiles[1]
+        even = with_zeros(builder, self._laid(gradient), (0, 0), size)
         cells = [
             [self._every(even, (Range(i, down), Range(j, right)), tiles) for j in range(right)]
             for i in range(down)
@@ -285,7 +260,8 @@ class Winograd:
         for row in self._both_ways([transposed(way.window) for way in ways], products):
             apart = [builder.reshape(cell, (*shape[:2], 1, 1)) for cell in row]
             rows.append(builder.concat(apart, 3))
-        return builder.concat(rows, 2), [Sum((p,), p) for row in products for p in row]
+        found = [Sum((product,), product) for row in products for product in row]
+        return Written(builder.concat(rows, 2), found)
 
     def _both_ways(self, matrices: Sequence[Matrix], grid: Grid) -> list[list[Node]]:
         """Sums of the cells of each column, and then of each row of these."""
@@ -303,6 +279,19 @@ class Winograd:
 def _tiles(ways: Ways, size: tuple[int, int]) -> tuple[int, int]:
     down, right = (way.tiles(results) for way, results in zip(ways, size))
     return down, right
+
+
+def _longer(ways: Ways, count: int, size: tuple[int, int]) -> Ways:
+    """With tiles of four results one way where there is no stride, if that takes fewer products and
+    leaves enough tiles. Both ways would round three times as much."""
+    down, right = ways
+    choices = [(LONG, right)] * (down is SHORT) + [(down, LONG)] * (right is SHORT)
+    enough = [each for each in choices if count * prod(_tiles(each, size)) >= LEAST_TILES]
+    return min((ways, *enough), key=lambda each: _products(each) * prod(_tiles(each, size)))
+
+
+def _products(ways: Ways) -> int:
+    return prod(way.products for way in ways)
 
 
 def _before(stride: int, padding: int) -> int:
