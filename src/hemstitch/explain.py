@@ -28,6 +28,7 @@ from hemstitch.kernel.blocked import blocked
 from hemstitch.kernel.by_place import by_place
 from hemstitch.kernel.cut import cut_rows
 from hemstitch.kernel.nodes import Buffer, Role
+from hemstitch.kernel.once import once
 from hemstitch.kernel.printer import show
 from hemstitch.kernel.traffic import read_again, traffic
 from hemstitch.options import Options
@@ -283,7 +284,7 @@ def _kernel_info(
     kernel = step.stitched.kernel
     if compiled.target == "cpu":  # as it is printed
         threads = host_target().threads
-        kernel = by_place(blocked(cut_rows(kernel), threads), threads)
+        kernel = by_place(once(blocked(cut_rows(kernel), threads)), threads)
     members = [node for group in step.groups for node in group.members]
     origins = [compiled.graph.origins[n] for n in members if n in compiled.graph.origins]
     known = {**hints, "threads": _tasks(compiled)}

@@ -187,3 +187,16 @@ def test_a_result_is_where_kernels_read_it(function, tensors: int) -> None:
     expected = function(x, weight)
     torch.testing.assert_close(found, expected)
     assert found[0].stride() == expected[0].stride() and found[0]._base is None
+
+
+def test_what_a_reshape_sees_in_one_piece_stays_so() -> None:
+    """Channels and lines that are one step of a product, though images lie by channels."""
+    builder = Builder()
+    x = builder.input("x", 0, SHAPE, DType.F32, BY_CHANNELS)
+    y = builder.make(Op.EXP, x)
+    steps = builder.reshape(builder.permute(y, (3, 0, 1, 2)), (5, 2, 12))
+    pixels = builder.reshape(y, (2, 3, 20))
+    tensors = {x: InMemory(x, BY_CHANNELS)}
+    assert orders(toposort([y]), tensors)[y] == (0, 2, 3, 1)
+    assert orders(toposort([pixels]), tensors)[y] == (0, 2, 3, 1)
+    assert y not in orders(toposort([steps, pixels]), tensors)

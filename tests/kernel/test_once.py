@@ -26,7 +26,7 @@ from hemstitch.kernel.nodes import (
     Store,
     walk,
 )
-from hemstitch.kernel.once import once
+from hemstitch.kernel.once import once_in_nest
 from hemstitch.stitch.machine import generic_cpu
 from tests.compiled import plans_of
 
@@ -55,7 +55,7 @@ def fill(name: str, to: Buffer, source: Buffer = IN, size: int = 8) -> Loop:
 
 
 def test_loops_that_read_the_same_are_one() -> None:
-    (loop,) = once(nest(fill("a", OUT), fill("b", OTHER))).body
+    (loop,) = once_in_nest(nest(fill("a", OUT), fill("b", OTHER))).body
     assert isinstance(loop, Loop)
     kinds = [type(statement) for statement in loop.body]
     assert kinds == [Load, Let, Store, Store]
@@ -75,7 +75,7 @@ def test_loops_that_read_the_same_are_one() -> None:
 )
 def test_others_stay_apart(why: str, second: Loop) -> None:
     first = fill("a", OUT)
-    assert once(nest(first, second)).body == (first, second), why
+    assert once_in_nest(nest(first, second)).body == (first, second), why
 
 
 def test_what_may_have_changed_is_loaded_again() -> None:
@@ -86,9 +86,9 @@ def test_what_may_have_changed_is_loaded_again() -> None:
         Load("b", OUT, place),
         add("c", "a", "b"),
     )
-    assert once(nest(*body)).body == body
+    assert once_in_nest(nest(*body)).body == body
     same = (Load("a", IN, place), Load("b", IN, place), Store(OUT, place, "b"))
-    assert once(nest(*same)).body == (same[0], Store(OUT, place, "a"))
+    assert once_in_nest(nest(*same)).body == (same[0], Store(OUT, place, "a"))
 
 
 def test_masks_and_zeros() -> None:
@@ -100,7 +100,7 @@ def test_masks_and_zeros() -> None:
         for name, mask, other in [("a", "mask", "zero"), ("b", "mask", "minus"), ("c", "m", "zero")]
     ]
     stores = [Store(OUT, Index((), k), name) for k, name in enumerate("abc")]
-    found = once(nest(load, *chosen, *stores, prologue=zeros))
+    found = once_in_nest(nest(load, *chosen, *stores, prologue=zeros))
     assert found.prologue == zeros
     assert found.body == (load, *chosen[1:], replace(stores[0], value="x"), *stores[1:])
 
@@ -108,8 +108,8 @@ def test_masks_and_zeros() -> None:
 def test_what_is_made_in_a_loop_is_not_known_behind_it() -> None:
     inside = Loop(Axis("k", 2), (Position("a", at(ROW)), Store(OUT, at(ROW), "a")), lanes=False)
     behind = (Position("b", at(ROW)), Store(OTHER, at(ROW), "b"))
-    assert once(nest(inside, *behind)).body == (inside, *behind)
-    assert once(nest(*behind, inside)).body[-1].body == (Store(OUT, at(ROW), "b"),)
+    assert once_in_nest(nest(inside, *behind)).body == (inside, *behind)
+    assert once_in_nest(nest(*behind, inside)).body[-1].body == (Store(OUT, at(ROW), "b"),)
 
 
 @pytest.mark.usefixtures("kernels_multiply")
@@ -122,7 +122,11 @@ def test_each_element_of_a_tile_is_loaded_once() -> None:
     (multiplying,) = (n for n in nests if any(isinstance(s, Contract) for s in walk(n.body)))
     found = in_blocks(multiplying, 2)
     assert found is not None
-    fills = [s for s in walk(found.nest.body) if isinstance(s, Loop) and s.lanes and _fills(s)]
+    fills = [
+        s
+        for s in walk(once_in_nest(found.nest).body)
+        if isinstance(s, Loop) and s.lanes and _fills(s)
+    ]
     assert [sum(isinstance(s, Load) for s in loop.body) for loop in fills] == [24]
 
 

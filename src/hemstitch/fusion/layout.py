@@ -13,15 +13,16 @@ from hemstitch.ir.graph import Node, Op
 from hemstitch.ir.ops import is_elementwise
 from hemstitch.ir.types import contiguous_strides
 from hemstitch.stitch.group import INLINE, Tensor
+from hemstitch.stitch.views import BENDING, strided
 
 Order = tuple[int, ...]  # axes, the one with the largest stride first
 _THROUGH = frozenset({Op.RESHAPE, Op.SLICE, Op.PAD, Op.CONCAT})  # to a product
 
 
-def orders(nodes: Iterable[Node], tensors: Mapping[Node, Tensor]) -> dict[Node, Order]:
+def orders(nodes: Sequence[Node], tensors: Mapping[Node, Tensor]) -> dict[Node, Order]:
     """Of the nodes, sorted, that had better lie in another order than that of their axes.
     `tensors`: where it is known how a value lies."""
-    found: dict[Node, Order] = {}
+    found, merged = dict[Node, Order](), _merged(nodes)
     for node in nodes:
         if node in tensors:
             order = _order_of(tensors[node])
@@ -33,9 +34,31 @@ def orders(nodes: Iterable[Node], tensors: Mapping[Node, Tensor]) -> dict[Node, 
             order = _of_product(node)
         else:
             order = None
-        if order is not None:
+        if order is not None and (node in tensors or not _is_broken(node, order, merged)):
             found[node] = order
     return found
+
+
+def _merged(nodes: Iterable[Node]) -> Mapping[Node, Sequence[Node]]:
+    """The reshapes through which a value is seen."""
+    found: dict[Node, list[Node]] = {}
+    for node in nodes:
+        if node.op is Op.RESHAPE:
+            below = node
+            while below.op in BENDING:
+                (below,) = below.inputs
+            found.setdefault(below, []).append(node)
+    return found
+
+
+def _is_broken(node: Node, order: Order, merged: Mapping[Node, Sequence[Node]]) -> bool:
+    """A reshape finds axes in one piece that would not be in this order: what a product adds up
+    along, as the channels and lines that are one step of a recurrence."""
+    strides = strides_in_order(node.shape, order)
+    return any(
+        strided(reshape, {}) is not None and strided(reshape, {node: strides}) is None
+        for reshape in merged.get(node, ())
+    )
 
 
 def _agreed(node: Node, found: Mapping[Node, Order]) -> Order | None:

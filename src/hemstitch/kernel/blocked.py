@@ -37,7 +37,6 @@ from hemstitch.kernel.nodes import (
     statements,
     walk,
 )
-from hemstitch.kernel.once import once
 from hemstitch.kernel.panels import NEAR, Columns, Panel, Strips
 from hemstitch.kernel.parts import Part, Reach, task_buffers
 from hemstitch.kernel.placement import LINE
@@ -131,7 +130,7 @@ def in_blocks(
         return None
     blocks = _Blocks(nest, threads, blocking, taken)
     try:
-        return Blocked(once(blocks.nest()), blocks.buffers, blocks.shared)
+        return Blocked(blocks.nest(), blocks.buffers, blocks.shared)
     except _Unblockable:
         return None
 

@@ -16,6 +16,7 @@ from hemstitch.kernel.nodes import (
     AccumulateInto,
     Buffer,
     Constant,
+    Kernel,
     Let,
     Load,
     Loop,
@@ -31,7 +32,14 @@ from hemstitch.kernel.rewrite import Rewriter
 Value = Union[Let, Constant, Position, Random, Load]
 
 
-def once(nest: Nest) -> Nest:
+def once(kernel: Kernel) -> Kernel:
+    phases = (
+        replace(phase, nests=tuple(map(once_in_nest, phase.nests))) for phase in kernel.phases
+    )
+    return replace(kernel, phases=tuple(phases))
+
+
+def once_in_nest(nest: Nest) -> Nest:
     changed = frozenset(
         statement.buffer
         for part in nest.parts
@@ -76,7 +84,7 @@ class _Scope:
 
     def _known(self, statement: Value) -> str | None:
         """By which name; from now on it is by its own."""
-        key = _key(statement)
+        key = made_by(statement)
         name = self._masked(statement) or self.known.get(key)
         if name is not None:
             return name
@@ -95,10 +103,11 @@ class _Scope:
         return None
 
 
-def _key(statement: Value) -> object:
+def made_by(statement: Value) -> object:
+    """What is equal where two values are, but for loads of what has changed."""
     """What is equal where two values are."""
-    if isinstance(statement, Constant):  # 0.0 equals -0.0
-        return repr(statement.value), statement.dtype
+    if isinstance(statement, Constant):
+        return repr(statement.value), statement.dtype  # 0.0 equals -0.0
     return replace(statement, name="")
 
 

@@ -14,7 +14,8 @@ from hemstitch.ir.dims import Dim, product
 from hemstitch.ir.graph import Node
 from hemstitch.ir.types import contiguous_strides
 from hemstitch.kernel.index import Axis, Computed, Index, Variable, at, expand, linear
-from hemstitch.kernel.nodes import TASK, Buffer, Loop, Stmt
+from hemstitch.kernel.nodes import TASK, Buffer, Constant, Let, Loop, Position, Random, Stmt
+from hemstitch.kernel.once import made_by
 from hemstitch.stitch.axes import Domain
 from hemstitch.stitch.refusal import Refused
 from hemstitch.stitch.schedule import Schedule
@@ -30,6 +31,7 @@ class Scope:
     axes: tuple[Axis, ...]
     statements: list[Stmt] = field(default_factory=list)
     values: dict[Key, str] = field(default_factory=dict)
+    made: dict[object, str] = field(default_factory=dict)  # without loads, by what makes them
     loads: dict[tuple[Buffer, Index, str | None], str] = field(default_factory=dict)
 
 
@@ -55,6 +57,11 @@ class Scopes:
         self.scopes[-1].statements.append(statement)
 
     def _define(self, name: str, level: int, statement: Stmt) -> str:
+        """The name of what `statement` makes there, which another one may make already."""
+        if isinstance(statement, (Let, Constant, Position, Random)):
+            known = self.scopes[level].made.setdefault(made_by(statement), name)
+            if known is not name:
+                return known
         self.level_of[name] = level
         self.scopes[level].statements.append(statement)
         return name

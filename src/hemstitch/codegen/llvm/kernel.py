@@ -20,6 +20,7 @@ from hemstitch.kernel.blocked import USUAL, Blocking, blocked
 from hemstitch.kernel.by_place import by_place
 from hemstitch.kernel.cut import cut_loops, cut_rows
 from hemstitch.kernel.nodes import Buffer, Kernel, Nest, Phase
+from hemstitch.kernel.once import once
 from hemstitch.kernel.one_by_one import one_by_one
 from hemstitch.kernel.serial import serial
 
@@ -104,7 +105,8 @@ def print_kernel(
 ) -> Program:
     """`blocking`: of products of matrices. `streams`: what is stored past the caches."""
     kernel = cut_rows(one_by_one(kernel))
-    kernel = cut_loops(serial(blocked(kernel, target.threads, blocking)))
+    kernel = once(blocked(kernel, target.threads, blocking))
+    kernel = cut_loops(serial(kernel))
     kernel = by_place(kernel, target.threads)
     layout = scratch_layout(kernel, target.threads)
     declarations: dict[str, str] = {}
