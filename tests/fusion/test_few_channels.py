@@ -70,9 +70,9 @@ def images(channels=3, features=40, lines=7, columns=7, height=37, width=41, cou
 @pytest.mark.parametrize(
     ("sizes", "stride", "padding", "dots"),
     [
-        ({"channels": 2, "lines": 5, "columns": 11, "features": 33}, 1, 0, [0, 5]),
+        ({"channels": 2, "lines": 5, "columns": 11, "features": 33}, 1, 0, [0, 0, 7, 0]),
         ({"channels": 3, "lines": 7, "height": 38}, 2, 3, [0, 0, 9, 0]),
-        ({"channels": 4, "lines": 3, "columns": 3, "width": 64}, (1, 2), (1, 0), [0, 3]),
+        ({"channels": 4, "lines": 3, "columns": 3, "width": 64}, (1, 2), (1, 0), [0, 0, 4, 0]),
         ({"channels": 4, "lines": 2, "columns": 5, "height": 30}, 3, 2, [0, 2]),  # some left over
     ],
 )
@@ -90,7 +90,7 @@ def test_a_first_layer_is_few_kernels(sizes, stride, padding, dots):
 
 
 def test_lines_that_are_not_worth_it_are_multiplied_one_by_one():
-    """Of a window of 3 x 3 colours so much is spared as the sums take."""
+    """Of a window of two lines less is spared than the sums take."""
 
     def products(lines, columns, stride):
         builder = Builder()
@@ -101,7 +101,8 @@ def test_lines_that_are_not_worth_it_are_multiplied_one_by_one():
         made = few_channels.FewChannels(builder, x, w, None, stride, (0, 0))
         return sum(len(each.products) for each in made.result(0).sums), made.fewer > 0
 
-    assert products(3, 3, (1, 1)) == (3, False)
+    assert products(2, 4, (1, 1)) == (2, False)
+    assert products(3, 3, (1, 1)) == (4, True)
     assert products(7, 7, (2, 2)) == (9, True)
     assert products(11, 11, (4, 4)) == (15, True)
 

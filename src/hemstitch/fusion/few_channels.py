@@ -36,9 +36,9 @@ LEAST_FEATURES = 32  # of which there are whole strips
 LEAST_COLUMNS = 8  # of results, which are a block's rows
 LEAST_LINE = 8  # elements: a product's steps
 MOST_LINES = 11
-# Operations that making two lines of results together takes for each element of what is multiplied,
-# and of a pair of results; multiplications are to be spared for `GAIN` times as many.
-OF_LINES, OF_RESULTS, GAIN = 5, 10, 2
+# Operations that it takes to make two lines of results together: for each element of what is then
+# multiplied, and for each pair of results.
+OF_LINES, OF_RESULTS = 5, 10
 
 
 def few_channels_of(
@@ -178,7 +178,7 @@ class FewChannels:
         products = _products(pieces)
         spared = (pieces[0].results * lines - products) * self.line * features
         takes = OF_LINES * products * self.line + OF_RESULTS * features
-        is_gain = self.size[0] > 1 and spared > GAIN * takes
+        is_gain = self.size[0] > 1 and spared > takes
         return pieces if is_gain else [Piece(0, 1, one_by_one(lines))]
 
     def _windows(self) -> Sequence[Sequence[Node]]:
