@@ -29,27 +29,31 @@ aten = torch.ops.aten
 OPTIONS = {"strict": True, "check": True}
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=100)
+@pytest.mark.parametrize("together", [False, True])
 @given(
-    *(st.integers(1, 9), st.integers(1, 9), st.integers(1, 4), st.integers(1, 4)),
+    *(st.integers(1, 13), st.integers(1, 9), st.integers(2, 11), st.integers(1, 4)),
     *(st.integers(1, 3), st.integers(1, 3), st.integers(1, 2), st.booleans()),
     *(st.tuples(st.integers(1, 3), st.integers(1, 3)), st.tuples(*[st.integers(0, 3)] * 2)),
 )
-def test_any_image(height, width, lines, columns, channels, features, count, bias, strides, zeros):
+def test_any_image(
+    together, height, width, lines, columns, channels, features, count, bias, strides, zeros
+):
+    """`together`: two lines of results, or each by itself."""
     if height + 2 * zeros[0] < lines or width + 2 * zeros[1] < columns:
         return
     with pytest.MonkeyPatch.context() as patch:
         for name in ("LEAST_FEATURES", "LEAST_COLUMNS", "LEAST_LINE"):
             patch.setattr(few_channels, name, 1)
         patch.setattr(few_channels, "TYPE", DType.F64)
+        for name in ("OF_LINES", "OF_RESULTS"):
+            patch.setattr(few_channels, name, 0 if together else 1000)
         x = torch.randn(count, height, width, channels, dtype=torch.float64).permute(0, 3, 1, 2)
         weight = torch.randn(features, channels, lines, columns, dtype=torch.float64)
         some = (torch.randn(features, dtype=torch.float64),) * bias
         exact = F.conv2d(x, weight, *some, stride=strides, padding=zeros)
         operands = Operand(0), Operand(1), Operand(2) if bias else None
         rest = strides, zeros, (1, 1), False, (0, 0), 1
-        if lines == 1:
-            return  # a product of one line is another's affair
         (found,) = written_out(
             few_channels_of,
             *(aten.convolution.default, [x, weight, *some], (*operands, *rest), [exact]),
@@ -124,6 +128,22 @@ def test_the_lines_of_a_window_are_added_up_in_registers():
     tiles = [tile for tile in map(TileProduct.of, loops) if tile is not None]
     assert len(contracts) == 9
     assert sorted(len(tile.factors) for tile in tiles) == [1, 2, 2, 2, 2]
+
+
+@pytest.mark.usefixtures("kernels_multiply")
+@pytest.mark.parametrize(("width", "has_lines"), [(64, True), (41, True), (74, False)])
+def test_windows_are_cut_from_one_line(width: int, has_lines: bool) -> None:
+    """A sum of lines is made once for all windows of a block, if blocks come out even."""
+    given, function = images(width=width, height=38), partial(first_layer, stride=2, padding=3)
+    ((_, plan),) = plans_of(function, given, generic_cpu(2, 16))
+    kernels = [blocked(step.stitched.kernel, 2) for step in plan.kernels]
+    found = {b.size for kernel in kernels for b in kernel.buffers if "a line" in b.why}
+    windows = -(-width // 2)
+    block = max(n for n in range(1, 33) if windows % n == 0)
+    assert found == ({21 + 6 * (block - 1)} if has_lines else set())
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend="hemstitch", options=OPTIONS)(*given)
+    assert difference(compiled, function(*(each.double() for each in given))) < 1e-6
 
 
 @pytest.mark.usefixtures("kernels_multiply")

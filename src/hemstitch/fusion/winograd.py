@@ -1,13 +1,13 @@
 """Convolutions of images with windows of 3 x 3, as Winograd multiplies them (Lavin and Gray, "Fast
-algorithms for convolutional neural networks", section 4.1): tiles of 2 x 2 results take 16
-multiplications instead of 36, and 25 where the stride is two. Takes a library call with its
-operands, gives what each of its results is.
+algorithms for convolutional neural networks", section 4.1): tiles of 4 x 2 results take 24
+multiplications instead of 72, those of 2 x 2 16 instead of 36, and 25 where the stride is two.
+Takes a library call with its operands, gives what each of its results is.
 
-Each of 16 sums of the 4 x 4 elements that a tile reads is a matrix, of tiles by channels, and so is
-each of 16 sums of a window; the 16 products of the ones with the others add up to the tile. All
+Each of 24 sums of the 6 x 4 elements that a tile reads is a matrix, of tiles by channels, and so is
+each of 24 sums of a window; the 24 products of the ones with the others add up to the tile. All
 these sums are elementwise work, so that planning keeps them in one kernel with the products.
 The gradient of the images is a convolution of the other gradient. That of the weights goes the
-same way backwards.
+same way backwards, with small tiles.
 
 Rounding errors are as large as the library's. But what is infinite spreads as NaN over its tiles.
 """

@@ -332,6 +332,9 @@ class _Blocks:
         whole = needed_for(contract.left, (*before, *needed))
         is_made = any(contract.left in defined(s) for s in needed)  # not by the row before
         is_alone = is_made and self._is_given(whole) and not task_buffers(whole)
+        overlapping = self._overlapping(whole, axis) if is_alone and steps.together == 1 else None
+        if overlapping is not None:
+            return self._line(contract, whole, overlapping)
         if is_alone and steps.together == 1 and self._lies_by_columns(whole, axis):
             names = {made: f"{name}_{made}" for s in whole for made in defined(s)}
             again = [Rewriter(names).statement(s) for s in whole]
@@ -349,6 +352,39 @@ class _Blocks:
             else:
                 part.statements.append(fill)
         return Load(f"{name}_in", buffer, index)
+
+    def _overlapping(self, needed: Sequence[Stmt], axis: Axis) -> int | None:
+        """By how many elements a row begins behind the one before, if the rows of a block are cut
+        from one line, as windows are, that is no longer than all of them."""
+        row = self.old.rows[-1]
+        places = {
+            (s.index.coefficient(row), s.index.coefficient(axis), s.mask)
+            for s in needed
+            if isinstance(s, Load)
+        }
+        is_plain = all(isinstance(s, Load | Let | Constant) for s in needed)
+        match [*places]:
+            case [(int(apart), 1, None)] if is_plain and divides(self.rows, row.extent):
+                return apart if apart > 0 and _is_longer(axis.extent, apart) else None
+        return None
+
+    def _line(self, contract: Contract, needed: Sequence[Stmt], apart: int) -> Load:
+        """What all rows of a block are cut from, made before them."""
+        name, row, steps = f"{contract.name}_left", self.old.rows[-1], contract.axis
+        line = Axis(f"{steps.name}l", steps.extent + apart * (self.rows - 1))
+        assert self.inner.outer is not None
+        begin: Mapping[Variable, Index] = {
+            row: at(self.inner.outer).scaled(self.rows),
+            steps: at(line),
+        }
+        names = {made: f"{name}_{made}" for s in needed for made in defined(s)}
+        again = Rewriter(names, lambda index: index.substitute(begin))
+        made = [again.statement(s) for s in needed]
+        value, filled = _cast_to(DType.F32, names[contract.left], contract.source, made)
+        buffer = self._new(name, line.extent, "a line that rows are cut from")
+        store = Store(buffer, at(line), value)
+        self.parts[-1].lines.append(Loop(line, (*filled, store), lanes=True))
+        return Load(f"{name}_in", buffer, at(self.inner).scaled(apart) + at(steps))
 
     def _lies_by_columns(self, needed: Sequence[Stmt], axis: Axis) -> bool:
         """What an operand is made of, as far as each of its elements has some of its own."""
@@ -494,7 +530,7 @@ class _Blocks:
                 body += [Store(kept[name], at(self.inner), name) for name in left]
             if part.statements:
                 yield Loop(self.inner, tuple(body), lanes=False)
-            yield from map(rewriter.statement, part.loops)
+            yield from map(rewriter.statement, (*part.lines, *part.loops))
 
 
 def _most_rows(nest: Nest, threads: int, most: int) -> int:
@@ -588,6 +624,10 @@ def _axes(body: Iterable[Stmt]) -> Iterator[Axis]:
 
 def _operands_before(contract: Contract, inside: Sequence[Stmt]) -> Sequence[Stmt]:
     return (*inside[: inside.index(contract)], *contract.body)
+
+
+def _is_longer(size: Dim, least: int) -> bool:
+    return isinstance(size, int) and size > least
 
 
 def _is_at_most(size: Dim, most: int) -> bool:

@@ -29,9 +29,11 @@ from hemstitch.kernel.tile_product import TileProduct
 @dataclass(slots=True)
 class Part:
     """Statements that run row by row, and behind them `loops` over the rows of a block: products,
-    before some of which their left operand is filled in, of which the statements know nothing."""
+    before some of which their left operand is filled in, of which the statements know nothing.
+    `lines`: what fills in what several rows of a left operand have in common."""
 
     statements: list[Stmt] = field(default_factory=list)
+    lines: list[Loop] = field(default_factory=list)
     loops: list[Loop] = field(default_factory=list)
 
     @property
