@@ -41,10 +41,11 @@ class Clustering:
         conservative: bool = False,
         inside: Clustering | None = None,
         more: tuple[Check, ...] = (),
+        units: Sequence[Sequence[Vertex]] = (),
     ) -> None:
         """`merged`: vertices that are one cluster from the beginning. `conservative`: a reduction
         ends its kernel. `inside`: no cluster goes beyond those of another clustering. `more`:
-        what else must not refuse a merge."""
+        what else must not refuse a merge. `units`: vertices that count as one in a kernel."""
         self.work = work
         self.trials = trials
         self.conservative = conservative
@@ -56,8 +57,9 @@ class Clustering:
         self._bytes_read: dict[Cluster, int] = {}
         self._counts: dict[Cluster, int] = {}
         self.unstitchable: dict[Cluster, Refusal] = {}  # not one kernel even alone
-        self.begun_as: dict[Vertex, Sequence[Vertex]] = {v: unit for unit in merged for v in unit}
-        together = work.unit_of | {v: list(unit) for v, unit in self.begun_as.items()}
+        self.units = units
+        self._unit = {vertex: number for number, unit in enumerate(units) for vertex in unit}
+        together = work.unit_of | {v: list(found) for found in merged for v in found}
         self.cluster_of: dict[Vertex, Cluster] = {}
         for vertex in work.vertices:
             if vertex not in self.cluster_of:
@@ -106,10 +108,9 @@ class Clustering:
         return Refusal("size", f"more than {MOST_MEMBERS} nodes")
 
     def _members(self, cluster: Cluster) -> int:
-        """Casts are of no account: half types have one for each operation. What planning begins
-        with as one counts as one."""
-        units = {id(self.begun_as[v]) for v in cluster.vertices if v in self.begun_as}
-        others = (v for v in cluster.vertices if v not in self.begun_as)
+        """Casts are of no account: half types have one for each operation."""
+        units = {self._unit[v] for v in cluster.vertices if v in self._unit}
+        others = (v for v in cluster.vertices if v not in self._unit)
         return len(units) + sum(not _is_cast(v) for v in others)
 
     def _cycle(self, first: Cluster, second: Cluster) -> Refusal | None:
@@ -254,7 +255,8 @@ class Clustering:
         left = ([v for v in c.vertices if v not in nodes] for c in self.clusters)
         merged = [vertices for vertices in left if vertices]
         work = Work(self.work.graph, self.work.demands, nodes)
-        return Clustering(work, self.trials, merged, conservative=self.conservative)
+        conservative, units = self.conservative, self.units
+        return Clustering(work, self.trials, merged, conservative=conservative, units=units)
 
     def remade_in_vain(self) -> frozenset[Node]:
         """What clusters make again that are no kernel with it."""

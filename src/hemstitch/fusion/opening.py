@@ -172,8 +172,9 @@ class _Opening:
         if isinstance(convolution, Convolution):
             opened.spared[call] = convolution.spared_bytes
         elif products:
-            opened.fewer[call] += convolution.fewer
-            opened.spared[call] = opened.spared.get(call, 0) + convolution.spared_bytes
+            opened.fewer[call] += convolution.fewer(number)
+            spared = convolution.spared_bytes(number)
+            opened.spared[call] = opened.spared.get(call, 0) + spared
             self._store(convolution.images)
             parts, left = written.parts, self.behind[call, number]
             behind = Behind.of(parts, left) if parts else None

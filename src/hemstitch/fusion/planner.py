@@ -107,7 +107,7 @@ def _merged(
     while True:
         work = Work(graph, demands(graph, obstacles))
         is_conservative = options.planner == "conservative"
-        clustering = Clustering(work, trials, units, conservative=is_conservative)
+        clustering = Clustering(work, trials, units, conservative=is_conservative, units=units)
         merge_all(clustering)
         clustering.settle()
         if options.planner in METHODS:

@@ -32,7 +32,7 @@ from hemstitch.fusion.bilinear import (
 from hemstitch.fusion.convolutions import Sum, Written, operands_of, sums_given
 from hemstitch.fusion.tiled import ALL, CHANNELS_LAST, Grid, Parts, Tiling, with_zeros
 from hemstitch.ir.builder import Builder
-from hemstitch.ir.dims import Dim, known
+from hemstitch.ir.dims import known
 from hemstitch.ir.graph import LibraryCall, Node, Op, Range
 from hemstitch.ir.types import DType
 
@@ -93,32 +93,47 @@ class Winograd:
     @property
     def tiles(self) -> int:
         """Of the results, if they are small ones."""
-        return self._count(self._short)
+        return self._count(self._short, self.size)
 
-    @property
-    def fewer(self) -> int:
-        """Multiplications than the library does, for each result but that of the bias."""
+    def fewer(self, number: int) -> int:
+        """Multiplications than the library does for the result with this number, no bias."""
         features, channels = map(known, self.weight.shape[:2])
         one_by_one = WINDOW * WINDOW * known(self.x.shape[0]) * prod(self.size)
-        products = _products(self._forward) * self._count(self._forward)
-        return (one_by_one - products) * features * channels
+        products, tiles = self._multiplied(number)
+        return (one_by_one - products * tiles) * features * channels
 
-    @property
-    def spared_bytes(self) -> Dim:
+    def spared_bytes(self, number: int) -> int:
         """Less than nothing: what the library does not make, all matrices of sums, written and
         read. Planning takes off again what stays in a kernel."""
         features, channels = map(known, self.weight.shape[:2])
-        each = self._count(self._forward) * (features + channels) + features * channels
-        sums = _products(self._forward) * each
+        products, tiles = self._multiplied(number)
+        sums = products * (tiles * (features + channels) + features * channels)
         return -2 * sums * self.x.type.dtype.bytes
 
-    def _count(self, ways: Ways) -> int:
+    def _multiplied(self, number: int) -> tuple[int, int]:
+        """Of each tile, and how many tiles there are."""
+        ways, size = self._forward, self.size
+        if self.gradient is not None:
+            ways, size = (self._backward, self._read) if number == 0 else (self._short, size)
+        return _products(ways), self._count(ways, size)
+
+    def _count(self, ways: Ways, size: tuple[int, int]) -> int:
         """Of tiles."""
-        return known(self.x.shape[0]) * prod(_tiles(ways, self.size))
+        return known(self.x.shape[0]) * prod(_tiles(ways, size))
+
+    @property
+    def _read(self) -> tuple[int, int]:
+        height, width = map(known, self.x.shape[2:])
+        return height, width
 
     @property
     def _forward(self) -> Ways:
         return _longer(self._short, known(self.x.shape[0]), self.size)
+
+    @property
+    def _backward(self) -> Ways:
+        down, right = self.strides
+        return _longer((BACKWARD[down], BACKWARD[right]), known(self.x.shape[0]), self._read)
 
     @property
     def _short(self) -> Ways:
@@ -143,11 +158,9 @@ class Winograd:
     def _of_x(self, gradient: Node) -> Written:
         """The windows that an element was in read it in the opposite order."""
         (down, right), (above, left) = self.strides, self.padding
-        count, _, height, width = map(known, self.x.shape)
-        around = _before(down, above), _before(right, left)
-        ways = _longer((BACKWARD[down], BACKWARD[right]), count, (height, width))
-        sums = self._tiled(ways, gradient, around, (height, width))
-        return self._added(ways, sums, self._windows(ways, -1), (height, width))
+        ways, around = self._backward, (_before(down, above), _before(right, left))
+        sums = self._tiled(ways, gradient, around, self._read)
+        return self._added(ways, sums, self._windows(ways, -1), self._read)
 
     def sums_of_windows(self) -> Node:
         """[products, channels, features]: what the weight alone decides."""

@@ -105,7 +105,6 @@ class _Scope:
 
 def made_by(statement: Value) -> object:
     """What is equal where two values are, but for loads of what has changed."""
-    """What is equal where two values are."""
     if isinstance(statement, Constant):
         return repr(statement.value), statement.dtype  # 0.0 equals -0.0
     return replace(statement, name="")
