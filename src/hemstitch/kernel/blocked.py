@@ -14,12 +14,17 @@ from dataclasses import dataclass, replace
 from hemstitch.ir.dims import Dim, divides, product, quotient
 from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
+from hemstitch.kernel.block_rows import (
+    is_by_columns,
+    keeps_rows_apart,
+    most_rows,
+    plain_load,
+    rows_of_block,
+)
 from hemstitch.kernel.dependence import live, needed_for, operands_of
 from hemstitch.kernel.index import Axis, Computed, Index, Variable, at
 from hemstitch.kernel.nodes import (
-    EPILOGUE_ROWS,
     Accumulate,
-    AccumulateInto,
     Buffer,
     Constant,
     Contract,
@@ -44,14 +49,9 @@ from hemstitch.kernel.rewrite import Rewriter, defined, used
 from hemstitch.kernel.tile_product import TileProduct
 from hemstitch.kernel.totals import Total, totals
 
-LEAST_BLOCKS = 4  # of a thread
 IN_PLACE = 1 << 20  # elements of a right operand that is not packed, if rows are not so many
 FEW, MANY = 256, 2048  # rows: between them to pack an operand costs more than it gains
 FEW_COLUMNS = 16  # their vectors would be nearly empty, those of steps are not
-LEAST_ROWS = 4  # of a block: for fewer an operand is not read by a task more
-TILE = 1 << 17  # elements of its rows that stay in L2: half of one of 1 MB
-EVEN = 4
-UNEQUAL = 1.04  # times the blocks of a thread in the mean, that the longest waited for has
 PAGE = 1 << 12  # bytes: rows this far apart lie in one set of a cache
 NEXT = "_next"  # the name of what is multiplied at once with another
 VECTOR = 16  # elements: rows of a tile start at whole vectors, whatever the target
@@ -207,8 +207,8 @@ class _Blocks:
         if not nest.rows or any(a.outer is nest.rows[-1] for a in _axes(nest.body)):
             raise _Unblockable
         *outer, row = nest.rows
-        most = _most_rows(nest, self.threads, self.blocking.rows)
-        self.rows = _rows_of_block(row.extent, most, 1 if outer else self.threads)
+        most = most_rows(nest, self.threads, self.blocking.rows)
+        self.rows = rows_of_block(row.extent, most, 1 if outer else self.threads)
         block = Axis(f"{row.name}b", quotient(row.extent + (self.rows - 1), self.rows))
         self.inner = Axis(f"{row.name}e", self.rows, block, row.extent)
         self.cut: Mapping[Variable, Index] = {row: at(block).scaled(self.rows) + at(self.inner)}
@@ -216,7 +216,7 @@ class _Blocks:
             self._add(statement, nest.body[:position])
         weight = (nest.weight + sum(map(_weight, self._products()))) * self.rows
         body, epilogue = tuple(self._connected()), nest.epilogue
-        if not _keeps_rows_apart(nest):
+        if not keeps_rows_apart(nest):
             body, epilogue = (*body, *epilogue), ()
         return Nest(
             *((*outer, block), nest.prologue, body, epilogue, weight, nest.why),
@@ -306,7 +306,7 @@ class _Blocks:
         if task_buffers(right) or not self._is_given(right):
             raise _Unblockable
         steps, axis, row = _Steps.of(contract), contract.axis, self.old.rows[-1]
-        first, second = _plain(left, steps.dtype), _plain(right, DType.F32)
+        first, second = plain_load(left, steps.dtype), plain_load(right, DType.F32)
         is_by_steps = (
             _is_at_most(lanes.extent, FEW_COLUMNS)
             and axis.outer is None
@@ -325,7 +325,7 @@ class _Blocks:
     ) -> Load:
         """Where it lies, or a tile of its own that is filled before. `before`: of the row."""
         steps, needed, axis = factors.steps, factors.left, contract.axis
-        load = _plain(needed, steps.dtype)
+        load = plain_load(needed, steps.dtype)
         if load is not None and (factors.is_by_steps or self._is_near(load, steps, axis)):
             return load
         name = f"{contract.name}_left"
@@ -401,7 +401,7 @@ class _Blocks:
         """The steps of a row lie side by side, and its rows in different sets of a cache; or the
         rows of a step do."""
         row = self.old.rows[-1]
-        if steps.together == 1 and (_is_by_columns(left, row) or left.index.coefficient(axis) == 0):
+        if steps.together == 1 and (is_by_columns(left, row) or left.index.coefficient(axis) == 0):
             return True
         apart = left.index.coefficient(row)
         is_in_one_set = divides(PAGE // left.buffer.dtype.bytes, apart)
@@ -419,12 +419,12 @@ class _Blocks:
         that are multiplied at once."""
         steps, needed, axis = factors.steps, factors.right, contract.axis
         if factors.is_by_steps:
-            load = _plain(needed, steps.dtype)
+            load = plain_load(needed, steps.dtype)
             if load is None or not _lies_by_steps(load, steps, axis, lanes):
                 return self._packed_by_steps(contract, factors, lanes), None
             place = load.index.substitute({axis: steps.number(0)})
             return Load(f"{contract.name}_right_in", load.buffer, place), None
-        load, size = _plain(needed, DType.F32), lanes.extent * axis.extent
+        load, size = plain_load(needed, DType.F32), lanes.extent * axis.extent
         is_there = load is not None and load.index.coefficient(lanes) == 1 and steps.together == 1
         if load is not None and is_there and self._is_in_place(load, size, left):
             return load, strips
@@ -448,7 +448,7 @@ class _Blocks:
         """To pack an operand costs as much as 35 rows to multiply with it, and gains a thirtieth.
         What is far away is read again and again by the rows of a block. Few rows may be one of the
         kernels that share it. Where the left one is read by columns, both are read once."""
-        is_by_columns = any(_is_by_columns(left, row) for row in (self.old.rows[-1], self.inner))
+        is_by_columns = any(is_by_columns(left, row) for row in (self.old.rows[-1], self.inner))
         if _is_at_most(size, NEAR) or is_by_columns:
             return True
         own = {variable for variable, _ in right.index.terms}
@@ -533,74 +533,11 @@ class _Blocks:
             yield from map(rewriter.statement, (*part.lines, *part.loops))
 
 
-def _most_rows(nest: Nest, threads: int, most: int) -> int:
-    """Of a block. Sums of rows in single precision grow no longer than `EPILOGUE_ROWS`. What is
-    beyond L2 is read the less often the more rows there are, but either their steps or their
-    columns stay there (`codegen/llvm/products.py`), and each thread has several blocks; of few
-    rows, one. Also of those that are read by columns, as nothing of them is copied."""
-    loops = [s for s in nest.body if isinstance(s, Loop)]
-    sizes = [
-        (loop.axis.extent, statement.axis.extent)
-        for loop in loops
-        for statement in loop.body
-        if isinstance(statement, Contract)
-    ]
-    known = [(a, b) for a, b in sizes if isinstance(a, int) and isinstance(b, int)]
-    rows = product(axis.extent for axis in nest.rows)
-    is_known = len(known) == len(sizes) and isinstance(rows, int)
-    few = EPILOGUE_ROWS
-    if isinstance(rows, int):
-        few = min(few, max(LEAST_ROWS, -(-rows // threads)))
-    is_summed = bool(nest.epilogue) and not _keeps_rows_apart(nest)
-    if is_summed or not is_known or all(a * b <= NEAR for a, b in known):
-        return few
-    assert isinstance(rows, int)
-    fitting = TILE // max(min(a, b) for a, b in known)
-    if all(_is_by_columns(load, nest.rows[-1]) for load in _left_operands(loops)):
-        blocks = threads * -(-rows // (threads * fitting))
-        return max(-(-rows // blocks), few)
-    fair = -(-rows // (threads * LEAST_BLOCKS))
-    return max(min(fitting, fair, most), few)
-
-
-def _keeps_rows_apart(nest: Nest) -> bool:
-    """What its epilogue takes up has a place for each row of a block."""
-    taken = task_buffers(nest.epilogue)
-    sums = [s for s in walk(nest.body) if isinstance(s, AccumulateInto) and s.buffer in taken]
-    return bool(sums) and all(s.index.coefficient(nest.rows[-1]) != 0 for s in sums)
-
-
-def _left_operands(loops: Iterable[Loop]) -> Iterator[Load | None]:
-    """Of their products; None for what is computed."""
-    for loop in loops:
-        contracts = [statement for statement in loop.body if isinstance(statement, Contract)]
-        yield from (_plain(needed_for(c.left, c.body), DType.F32) for c in contracts)
-
-
 def _lies_by_steps(factor: Load | None, steps: _Steps, axis: Axis, other: Axis) -> bool:
     """So many `together` as are multiplied at once begin at a multiple of them."""
     if factor is None or factor.index.coefficient(axis) != 1:
         return False
     return steps.together == 1 or divides(steps.together, factor.index.coefficient(other))
-
-
-def _is_by_columns(left: Load | None, row: Axis) -> bool:
-    """What is multiplied in one step lies side by side."""
-    return left is not None and left.index.coefficient(row) == 1
-
-
-def _rows_of_block(extent: Dim, most: int, threads: int) -> int:
-    """As many as are allowed, or fewer that come out even; or, where so many threads would have
-    blocks that differ in number by much, that give them equally many."""
-    if not isinstance(extent, int) or extent == 0:
-        return most
-    blocks = max(1, -(-extent // most))
-    sizes = range(min(extent, most), extent // (2 * blocks), -1)
-    whole = (size for size in sizes if extent % size == 0)
-    found = max(whole, key=lambda size: (size % EVEN == 0, size), default=-(-extent // blocks))
-    count = -(-extent // found)
-    equal = -(-count // threads) * threads
-    return found if count < threads or equal <= UNEQUAL * count else -(-extent // equal)
 
 
 def _whole_vectors(extent: Dim) -> Dim:
@@ -641,15 +578,6 @@ def _belongs_to_all(needed: Iterable[Stmt], rows: Iterable[Axis]) -> bool:
     is_plain = all(isinstance(s, Load | Let | Constant) for s in needed)
     is_input = all(load.buffer.role is Role.INPUT for load in loads)
     return is_plain and is_input and axes.isdisjoint(rows)
-
-
-def _plain(needed: Sequence[Stmt], dtype: DType) -> Load | None:
-    """The operand, where it is in memory as that."""
-    match needed:
-        case [Load(_, buffer, index, None) as load] if buffer.dtype is dtype:
-            return None if any(isinstance(v, Computed) for v, _ in index.terms) else load
-        case _:
-            return None
 
 
 def _cast_to(
