@@ -448,8 +448,8 @@ class _Blocks:
         """To pack an operand costs as much as 35 rows to multiply with it, and gains a thirtieth.
         What is far away is read again and again by the rows of a block. Few rows may be one of the
         kernels that share it. Where the left one is read by columns, both are read once."""
-        is_by_columns = any(is_by_columns(left, row) for row in (self.old.rows[-1], self.inner))
-        if _is_at_most(size, NEAR) or is_by_columns:
+        are_columns = any(is_by_columns(left, row) for row in (self.old.rows[-1], self.inner))
+        if _is_at_most(size, NEAR) or are_columns:
             return True
         own = {variable for variable, _ in right.index.terms}
         rows = product(axis.extent for axis in self.old.rows if axis not in own)
