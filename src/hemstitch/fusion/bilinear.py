@@ -73,7 +73,8 @@ def toom_cook(window: int, results: int = 2) -> Bilinear:
 
 def _points(count: int) -> Sequence[Fraction]:
     """Few and small ones round least (Barabasz et al., "Error analysis and improving the accuracy
-    of Winograd convolution for deep neural networks", 2020); of five these were the best of ten."""
+    of Winograd convolution for deep neural networks", 2020). These five were the best of five sets
+    that were tried."""
     near, far = Fraction(3, 4), Fraction(3, 2)
     small = [Fraction(), Fraction(1), Fraction(-1), Fraction(2)]
     return small[:count] if count <= len(small) else [Fraction(), near, -near, far, -far]

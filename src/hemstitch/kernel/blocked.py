@@ -362,7 +362,7 @@ class _Blocks:
             for s in needed
             if isinstance(s, Load)
         }
-        is_plain = all(isinstance(s, Load | Let | Constant) for s in needed)
+        is_plain = axis.outer is None and all(isinstance(s, Load | Let | Constant) for s in needed)
         match [*places]:
             case [(int(apart), 1, None)] if is_plain and divides(self.rows, row.extent):
                 return apart if apart > 0 and _is_longer(axis.extent, apart) else None
