@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hemstitch.kernel.placement import LINE, Lifetime, place
+from hemstitch.kernel.placement import LEAST_DIVIDED, LINE, Lifetime, place
 
+MB = 1 << 20
+SIZES = st.one_of(st.integers(0, 5000), st.integers(LEAST_DIVIDED - 100, 4 * LEAST_DIVIDED))
 LIVES = st.builds(
     lambda size, first, length: Lifetime(size, first, first + length),
-    st.integers(0, 5000),
+    SIZES,
     st.integers(0, 12),
     st.integers(0, 6),
 )
+TASKS, ROOM = st.integers(1, 3), st.sampled_from([0, 10 * LEAST_DIVIDED, 100 * LEAST_DIVIDED])
 
 
 def rounded(size: int) -> int:
     return -(-max(size, 1) // LINE) * LINE
 
 
-@given(st.lists(LIVES, max_size=25))
-def test_no_two_that_live_together_overlap(lives):
-    offsets, total = place(lives)
+@given(st.lists(LIVES, max_size=25), TASKS, ROOM)
+def test_no_two_that_live_together_overlap(lives, tasks, room):
+    offsets, total = place(lives, tasks, room)
     ends = [offset + life.bytes for offset, life in zip(offsets, lives)]
     assert all(offset % LINE == 0 for offset in offsets)
     assert all(end <= total for end in ends)
@@ -32,9 +36,10 @@ def test_no_two_that_live_together_overlap(lives):
                 assert ends[a] <= offsets[b] or ends[b] <= offsets[a]
 
 
-@given(st.lists(LIVES, min_size=1, max_size=25))
-def test_memory_is_shared(lives):
-    _, total = place(lives)
+@given(st.lists(LIVES, min_size=1, max_size=25), TASKS, ROOM)
+def test_memory_is_shared(lives, tasks, room):
+    _, total = place(lives, tasks, room)
+    assert total <= max(room, place(lives)[1])
     sizes = [rounded(life.bytes) for life in lives]
     steps = range(min(x.first for x in lives), 1 + max(x.last for x in lives))
     busiest = max(
@@ -46,3 +51,38 @@ def test_memory_is_shared(lives):
 
 def test_a_chain_takes_two_places():
     assert place([Lifetime(640, step, step + 1) for step in range(50)])[1] == 2 * 640
+
+
+# A large image and what is made of it: 8 MB are read once, then 4 and 2 MB, two at a time.
+LAYERS = [
+    *(Lifetime(8 * MB, 0, 1), Lifetime(2 * MB, 1, 2), Lifetime(4 * MB, 2, 4)),
+    *(Lifetime(MB, 2, 3), Lifetime(2 * MB, 3, 5), Lifetime(4 * MB, 4, 6)),
+]
+
+
+def owners(lives, tasks, room):
+    """Of each MB/8 of memory the tasks that write it."""
+    found: dict[int, set[int]] = {}
+    unit = MB // 8
+    for offset, life in zip(place(lives, tasks, room)[0], lives):
+        for piece in range(life.bytes // unit):
+            task = piece * unit * tasks // life.bytes
+            found.setdefault(offset // unit + piece, set()).add(task)
+    return found
+
+
+@pytest.mark.parametrize("tasks", [2, 4])
+def test_with_room_memory_stays_with_its_task(tasks):
+    assert any(len(each) > 1 for each in owners(LAYERS, tasks, 0).values())
+    assert all(len(each) == 1 for each in owners(LAYERS, tasks, 32 * MB).values())
+
+
+def test_two_tasks_share_places_around_a_middle():
+    """Less than each size for itself takes, as with more tasks."""
+    assert place(LAYERS, 2, 32 * MB)[1] < place(LAYERS, 4, 32 * MB)[1] < 21 * MB
+
+
+def test_where_there_is_no_room_memory_is_packed():
+    packed = place(LAYERS)
+    assert packed[1] == 10 * MB
+    assert place(LAYERS, 2)[1] == packed[1] and place(LAYERS, 2, 11 * MB)[1] <= 11 * MB

@@ -13,10 +13,12 @@ from hemstitch.ir.dims import Dim, evaluate
 from hemstitch.kernel.placement import Lifetime, place
 from hemstitch.runtime.assemble import Assembly
 from hemstitch.runtime.dtypes import TORCH_DTYPES
+from hemstitch.runtime.jit import threads_now
 from hemstitch.runtime.memory import BLOCKS, ArenaLayout, View
 from hemstitch.runtime.once import Once
 from hemstitch.runtime.recycle import Layout, fresh, keep_what_is_freed, recycled
 
+CACHE = 32 << 20  # bytes that cores share; intermediates may take them to stay with their threads
 MOST_SIZES = 64  # instances kept for one graph with symbolic sizes; the oldest goes first
 Arguments = list[object]
 Call = Callable[[Arguments], tuple[object, ...]]
@@ -89,9 +91,8 @@ def instantiate(
     namespace: dict[str, object] = {**assembly.fixed, **names, **large}
     exec(code, namespace)
     slots = [*assembly.slots, *assembly.scratch]
-    offsets, total = place(
-        [Lifetime(evaluate(slot.bytes, values), slot.first, slot.last) for slot in slots]
-    )
+    lifetimes = [Lifetime(evaluate(slot.bytes, values), slot.first, slot.last) for slot in slots]
+    offsets, total = place(lifetimes, threads_now(), CACHE)
     run: Any = namespace["run"]
     if not slots:
         return run  # type: ignore[no-any-return]
