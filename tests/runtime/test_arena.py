@@ -5,10 +5,14 @@ from __future__ import annotations
 import gc
 from functools import partial
 
+import pytest
 import torch
 
 from hemstitch.kernel.placement import LINE
+from hemstitch.runtime.assemble import Assembly, Slot
+from hemstitch.runtime.executable import CACHE, instantiate
 from hemstitch.runtime.memory import BLOCKS, BlockPool, View
+from hemstitch.runtime.recycle import fresh
 
 WINDOW = View(64, (2, 3), (3, 1), torch.float32)
 
@@ -83,3 +87,17 @@ def test_memory_made_in_inference_mode_is_used_outside():
         window = block.arena(layout).views[0]
     torch.mm(torch.ones(2, 2), torch.ones(2, 3), out=window)
     assert not window.is_inference()
+
+
+@pytest.mark.parametrize(
+    ("unit", "threads", "units"), [(1 << 20, 1, 6), (1 << 20, 2, 7), (CACHE // 6, 2, 6)]
+)
+def test_as_far_as_a_cache_has_room_memory_is_divided_as_before(monkeypatch, unit, threads, units):
+    """Where four units were, two lie in the middle, so that one more has no such place left."""
+    monkeypatch.setattr("hemstitch.runtime.executable.threads_now", lambda: threads)
+    slots = [Slot(4 * unit, 0, 1), Slot(2 * unit, 1, 3), Slot(2 * unit, 2, 3), Slot(unit, 2, 3)]
+    assembly = Assembly("", {}, {}, slots, [], [], {}, torch.device("cpu"))
+    code = compile("def run(arguments, views, scratch): ...", "run", "exec")
+    call = instantiate(assembly, code, {}, fresh)
+    (layout,) = call.args[1:]
+    assert layout.taken == pytest.approx(units * unit, rel=0.01)
