@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hemstitch.kernel.placement import LEAST_DIVIDED, LINE, Lifetime, place
+from hemstitch.kernel.placement import LEAST_HALVED, LINE, Lifetime, place
 
 MB = 1 << 20
-SIZES = st.one_of(st.integers(0, 5000), st.integers(LEAST_DIVIDED - 100, 4 * LEAST_DIVIDED))
+SIZES = st.one_of(st.integers(0, 5000), st.integers(LEAST_HALVED - 100, 4 * LEAST_HALVED))
 LIVES = st.builds(
     lambda size, first, length: Lifetime(size, first, first + length),
     SIZES,
     st.integers(0, 12),
     st.integers(0, 6),
 )
-TASKS, ROOM = st.integers(1, 3), st.sampled_from([0, 10 * LEAST_DIVIDED, 100 * LEAST_DIVIDED])
+ROOM = st.sampled_from([None, 0, 10 * LEAST_HALVED, 100 * LEAST_HALVED])
 
 
 def rounded(size: int) -> int:
     return -(-max(size, 1) // LINE) * LINE
 
 
-@given(st.lists(LIVES, max_size=25), TASKS, ROOM)
-def test_no_two_that_live_together_overlap(lives, tasks, room):
-    offsets, total = place(lives, tasks, room)
+@given(st.lists(LIVES, max_size=25), ROOM)
+def test_no_two_that_live_together_overlap(lives, room):
+    offsets, total = place(lives, room)
     ends = [offset + life.bytes for offset, life in zip(offsets, lives)]
     assert all(offset % LINE == 0 for offset in offsets)
     assert all(end <= total for end in ends)
@@ -36,10 +35,10 @@ def test_no_two_that_live_together_overlap(lives, tasks, room):
                 assert ends[a] <= offsets[b] or ends[b] <= offsets[a]
 
 
-@given(st.lists(LIVES, min_size=1, max_size=25), TASKS, ROOM)
-def test_memory_is_shared(lives, tasks, room):
-    _, total = place(lives, tasks, room)
-    assert total <= max(room, place(lives)[1])
+@given(st.lists(LIVES, min_size=1, max_size=25), ROOM)
+def test_memory_is_shared(lives, room):
+    _, total = place(lives, room)
+    assert total <= max(room or 0, place(lives)[1])
     sizes = [rounded(life.bytes) for life in lives]
     steps = range(min(x.first for x in lives), 1 + max(x.last for x in lives))
     busiest = max(
@@ -60,29 +59,28 @@ LAYERS = [
 ]
 
 
-def owners(lives, tasks, room):
-    """Of each MB/8 of memory the tasks that write it."""
+def halves(lives, room):
+    """Of each eighth of a megabyte, which halves of something it is."""
     found: dict[int, set[int]] = {}
     unit = MB // 8
-    for offset, life in zip(place(lives, tasks, room)[0], lives):
+    for offset, life in zip(place(lives, room)[0], lives):
         for piece in range(life.bytes // unit):
-            task = piece * unit * tasks // life.bytes
-            found.setdefault(offset // unit + piece, set()).add(task)
+            half = 2 * piece * unit // life.bytes
+            found.setdefault(offset // unit + piece, set()).add(half)
     return found
 
 
-@pytest.mark.parametrize("tasks", [2, 4])
-def test_with_room_memory_stays_with_its_task(tasks):
-    assert any(len(each) > 1 for each in owners(LAYERS, tasks, 0).values())
-    assert all(len(each) == 1 for each in owners(LAYERS, tasks, 32 * MB).values())
+def test_with_room_each_line_is_of_the_same_half():
+    assert any(len(each) > 1 for each in halves(LAYERS, None).values())
+    assert all(len(each) == 1 for each in halves(LAYERS, 32 * MB).values())
 
 
-def test_two_tasks_share_places_around_a_middle():
-    """Less than each size for itself takes, as with more tasks."""
-    assert place(LAYERS, 2, 32 * MB)[1] < place(LAYERS, 4, 32 * MB)[1] < 21 * MB
+def test_sizes_share_places_around_a_middle():
+    """Less than places of their own would take."""
+    assert place(LAYERS, 32 * MB)[1] < sum(life.bytes for life in LAYERS) - 4 * MB
 
 
 def test_where_there_is_no_room_memory_is_packed():
     packed = place(LAYERS)
     assert packed[1] == 10 * MB
-    assert place(LAYERS, 2)[1] == packed[1] and place(LAYERS, 2, 11 * MB)[1] <= 11 * MB
+    assert place(LAYERS, 0)[1] == packed[1] and place(LAYERS, 11 * MB)[1] <= 11 * MB

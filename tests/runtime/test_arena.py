@@ -92,7 +92,7 @@ def test_memory_made_in_inference_mode_is_used_outside():
 @pytest.mark.parametrize(
     ("unit", "threads", "units"), [(1 << 20, 1, 6), (1 << 20, 2, 7), (CACHE // 6, 2, 6)]
 )
-def test_as_far_as_a_cache_has_room_memory_is_divided_as_before(monkeypatch, unit, threads, units):
+def test_as_far_as_a_cache_has_room_memory_is_halved_as_before(monkeypatch, unit, threads, units):
     """Where four units were, two lie in the middle, so that one more has no such place left."""
     monkeypatch.setattr("hemstitch.runtime.executable.threads_now", lambda: threads)
     slots = [Slot(4 * unit, 0, 1), Slot(2 * unit, 1, 3), Slot(2 * unit, 2, 3), Slot(unit, 2, 3)]

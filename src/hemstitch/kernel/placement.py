@@ -1,6 +1,6 @@
 """Where things lie in one block of memory that what never lives together may share.
 
-Tasks write a part of each, all as much, in order. What lies where another lay is best divided where
+Tasks write a part of each, all as much, in order. What lies where another lay is best halved where
 that was: a line that another core has written last has to come from there, and between cores that
 share no cache that takes longer than from memory (docs/decisions/0072).
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 LINE = 64  # bytes of a cache line
-LEAST_DIVIDED = 1 << 16  # bytes; less is moved soon
+LEAST_HALVED = 1 << 16  # bytes; less is moved soon
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,28 +37,26 @@ class _Place(NamedTuple):
     def overlaps(self, other: _Place) -> bool:
         return self.start < other.end and other.start < self.end
 
-    def is_divided_as(self, other: _Place, tasks: int) -> bool:
-        """The parts of tasks meet where those of `other` do: of two, in the middle, give or take a
-        line; of more only if it is the same place."""
-        apart = 2 * (self.start - other.start) + self.bytes - other.bytes
-        return self == other or (tasks == 2 and abs(apart) < 2 * LINE)
+    def is_halved_as(self, other: _Place) -> bool:
+        """Both have the same middle, give or take a line."""
+        return abs(2 * (self.start - other.start) + self.bytes - other.bytes) < 2 * LINE
 
 
 def place(
-    lifetimes: Sequence[Lifetime], tasks: int = 1, room: int = 0, line: int = LINE
+    lifetimes: Sequence[Lifetime], halved_in: int | None = None, line: int = LINE
 ) -> tuple[list[int], int]:
     """Offsets so that no two that live together overlap, and the bytes needed in all. Each starts
     on a multiple of `line`.
 
-    Largest first, each at the lowest offset that is free through its life; and, of several `tasks`,
-    that is divided among them as all that lies there at other times, if that takes no more than
-    `room` bytes or than the first way does.
+    Largest first, each at the lowest offset that is free through its life; and where all else that
+    lies there has the same middle, if so many bytes as `halved_in` are enough for that, or as many
+    as it takes without.
     """
-    packed = _placed(lifetimes, 1, 0, line)
-    if tasks > 1:
-        room = max(room, _end(packed))
-        divided = _placed(lifetimes, tasks, room, line)
-        packed = divided if _end(divided) <= room else packed
+    packed = _placed(lifetimes, None, line)
+    if halved_in is not None:
+        room = max(halved_in, _end(packed))
+        halved = _placed(lifetimes, room, line)
+        packed = halved if _end(halved) <= room else packed
     return [place.start for place in packed], _end(packed)
 
 
@@ -66,16 +64,16 @@ def _end(places: Collection[_Place]) -> int:
     return max((place.end for place in places), default=0)
 
 
-def _placed(lifetimes: Sequence[Lifetime], tasks: int, room: int, line: int) -> list[_Place]:
+def _placed(lifetimes: Sequence[Lifetime], room: int | None, line: int) -> list[_Place]:
     places: dict[int, _Place] = {}
     for number in sorted(range(len(lifetimes)), key=lambda n: -lifetimes[n].bytes):
         own = lifetimes[number]
         bytes_ = -(-max(own.bytes, 1) // line) * line
         taken = {place for n, place in places.items() if _overlap(lifetimes[n], own)}
         start = None
-        if tasks > 1 and bytes_ >= LEAST_DIVIDED:
+        if room is not None and bytes_ >= LEAST_HALVED:
             left = {place for n, place in places.items() if not _overlap(lifetimes[n], own)}
-            start = _divided(bytes_, taken, left, tasks, room)
+            start = _halved(bytes_, taken, left, room)
         places[number] = _Place(_lowest(bytes_, taken) if start is None else start, bytes_)
     return [places[number] for number in range(len(lifetimes))]
 
@@ -89,21 +87,20 @@ def _lowest(bytes_: int, taken: Collection[_Place]) -> int:
     return start
 
 
-def _divided(
-    bytes_: int, taken: Collection[_Place], left: Collection[_Place], tasks: int, room: int
+def _halved(
+    bytes_: int, taken: Collection[_Place], left: Collection[_Place], room: int
 ) -> int | None:
-    """The lowest place, up to `room`, that nothing has `taken` and that is divided as all that is
+    """The lowest place, up to `room`, that nothing has `taken` and with the middle of all that is
     `left` there."""
-    starts = {0} | {place.end for place in (*taken, *left)} | {place.start for place in left}
-    if tasks == 2:
-        starts |= {place.start + (place.bytes - bytes_) // 2 // LINE * LINE for place in left}
+    starts = {0} | {place.end for place in (*taken, *left)}
+    starts |= {place.start + (place.bytes - bytes_) // 2 // LINE * LINE for place in left}
     for start in sorted(starts):
         place = _Place(start, bytes_)
         if place.end > room:
             return None
         if start < 0 or any(map(place.overlaps, taken)):
             continue
-        if all(place.is_divided_as(other, tasks) for other in left if place.overlaps(other)):
+        if all(place.is_halved_as(other) for other in left if place.overlaps(other)):
             return start
     return None
 

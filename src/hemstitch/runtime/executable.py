@@ -92,7 +92,7 @@ def instantiate(
     exec(code, namespace)
     slots = [*assembly.slots, *assembly.scratch]
     lifetimes = [Lifetime(evaluate(slot.bytes, values), slot.first, slot.last) for slot in slots]
-    offsets, total = place(lifetimes, threads_now(), CACHE)
+    offsets, total = place(lifetimes, CACHE if threads_now() > 1 else None)
     run: Any = namespace["run"]
     if not slots:
         return run  # type: ignore[no-any-return]
