@@ -24,6 +24,7 @@ from hemstitch.stitch.refusal import Refusal
 
 LOSS = 0.95  # share of a kernel's time below which its pieces are believed to take less: closer
 # than that, the model cannot tell, and fewer kernels are the better guess
+FEW = 20  # pieces, of which a single launch is more than that share
 
 
 def without_loss(clustering: Clustering) -> Clustering:
@@ -57,15 +58,23 @@ def without_loss(clustering: Clustering) -> Clustering:
     return settled
 
 
-def no_worse(clustering: Clustering, conservative: Clustering, pack: bool) -> Clustering:
-    """Pieces that are launched together can be faster than kernels that each look well."""
-    if len(conservative.unstitchable) > len(clustering.unstitchable):
+def no_worse(
+    clustering: Clustering,
+    conservative: Clustering,
+    pack: bool,
+    finished: Callable[[Clustering], Clustering],
+) -> Clustering:
+    """Pieces that are launched together can be faster than kernels that each look well. Where they
+    are few, they are `finished` as well."""
+    few = len(conservative.clusters) <= FEW
+    other = finished(conservative) if few else conservative
+    if len(other.unstitchable) > len(clustering.unstitchable):
         return clustering  # what is left to the library has no time
-    now, then = seconds(clustering, pack), seconds(conservative, pack)
+    now, then = seconds(clustering, pack), seconds(other, pack)
     if then >= LOSS * now:
         return clustering
-    _tell(conservative, set(conservative.clusters), now, then)
-    return conservative
+    _tell(other, set(other.clusters), now, then)
+    return other
 
 
 def _may_lose(clustering: Clustering, cluster: Cluster) -> bool:

@@ -92,12 +92,16 @@ def _clustered(
     units: Units = (),
 ) -> Clustering:
     merged, obstacles = _merged(graph, trials, options, obstacles, units)
-    found = without_loss(_with_remade(merged))
+    found = _finished(merged)
     if options.planner == "conservative":
         return found
     cautious = replace(options, planner="conservative")
     other, _ = _merged(graph, trials, cautious, obstacles, units)
-    return no_worse(found, other, options.pack)
+    return no_worse(found, other, options.pack, _finished)
+
+
+def _finished(merged: Clustering) -> Clustering:
+    return without_loss(_with_remade(merged))
 
 
 def _merged(
