@@ -5,8 +5,10 @@ python -m benchmarks.cpu [--sizes L2,L3,memory,named] [--only NAME] [--threads 1
 
 Each case runs at sizes whose tensors fit L2, fit L3 and exceed it, forward and forward + backward.
 `roof` is the share of the roofline: the time that a copy of as many bytes as the case must move
-takes at the same size, over Hemstitch's time. The limit in the summary is what a backend reaches
-that makes such a copy in each pass and computes nothing (benchmarks/limit.py).
+takes at the same size, over Hemstitch's time. `cores`: nanoseconds that a cache line takes from one
+core to another, the more of before and after (benchmarks/cores.py). The limit in the summary is
+what a backend reaches that makes such a copy in each pass and computes nothing
+(benchmarks/limit.py).
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import machine
+from benchmarks import cores, machine
 from benchmarks.calls import WRAPPERS, bytes_moved, compiled, prepared
 from benchmarks.cases import CASES, Case, tensors
 from benchmarks.limit import copy_of, copying
@@ -57,6 +59,7 @@ class Line:
     setting: Setting
     timings: dict[str, Timing]
     failures: dict[str, str]  # backend -> what went wrong
+    between_cores: float  # nanoseconds
 
     def ratio(self, baseline: str, backend: str) -> float | None:
         if backend not in self.timings or baseline not in self.timings:
@@ -116,9 +119,10 @@ def measure(
             failures[backend] = f"{type(error).__name__}: {error}".splitlines()[0]
         else:
             functions[backend] = function
+    before = cores.nanoseconds_between()
     timings = paired(functions, rotation, rounds)
     torch._dynamo.reset()
-    return Line(setting, timings, failures)
+    return Line(setting, timings, failures, max(before, cores.nanoseconds_between()))
 
 
 def number(value: float | None, form: str) -> str:
@@ -140,7 +144,7 @@ def text_of(line: Line, backends: list[str]) -> str:
             f"{timing.median * 1e6:9.1f} ±{timing.spread:4.0%}" if timing else "        failed"
         )
     columns += [f"{number(line.ratio(name, ours), '5.2f')}x" for name in BASELINES]
-    columns.append(f"{number(line.roof(ours), '4.0%')}")
+    columns += [f"{number(line.roof(ours), '4.0%')}", f"{line.between_cores:5.0f}"]
     return "  ".join(columns)
 
 
@@ -149,7 +153,7 @@ def heading(backends: list[str]) -> str:
         [
             *(f"{'case':46}", f"{'size':8}", f"{'passes':7}", f"{'first tensor':16}", "must move "),
             *(f"{name + ', us':>15}" for name in backends),
-            *("eager/", "induc/", "roof"),
+            *("eager/", "induc/", "roof", "cores"),
         ]
     )
 
@@ -191,10 +195,15 @@ def record(lines: list[Line], arguments: argparse.Namespace) -> dict[str, object
                 "microseconds": {k: round(v.median * 1e6, 2) for k, v in line.timings.items()},
                 "spread": {k: round(v.spread, 3) for k, v in line.timings.items()},
                 "failures": line.failures,
+                "nanoseconds between cores": _known(line.between_cores),
             }
             for line in lines
         ],
     }
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else round(value)
 
 
 def keep(lines: list[Line], arguments: argparse.Namespace) -> None:
