@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from hemstitch.codegen.llvm.emitter import PORTABLE, Features
 from hemstitch.codegen.llvm.math32 import FUNCTIONS
 from hemstitch.ir.graph import Op
-from hemstitch.runtime.jit import has_avx512
+from hemstitch.runtime.jit import features_of
 from tests.codegen.vector_harness import assembly, compile_host, pad
 
 LIMITS = dict.fromkeys(FUNCTIONS, 2.0) | {Op.ERFC: 3.2, Op.TAN: 2.8}
@@ -88,16 +89,17 @@ def errors(result: np.ndarray, exact: np.ndarray) -> np.ndarray:
     return np.where(wrong_zero, np.inf, error)
 
 
-AVX512 = has_avx512(llvm.get_host_cpu_features())
+AVX512 = features_of("", llvm.get_host_cpu_features()).avx512
+FEATURES = [PORTABLE, *[Features(avx512=True), Features(avx512=True, zen4=True)] * AVX512]
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("avx512", [False, True] if AVX512 else [False])
+@pytest.mark.parametrize("features", FEATURES, ids=str)
 @pytest.mark.parametrize("op", FUNCTIONS, ids=lambda op: op.value)
-def test_accuracy(op: Op, avx512: bool) -> None:
+def test_accuracy(op: Op, features: Features) -> None:
     arrays = binary_inputs() if op in BINARY else unary_inputs()
     kinds = ["float"] * len(arrays)
-    function = compile_host(16, kinds, lambda e, v: [FUNCTIONS[op](e, *v)], has_avx512=avx512)
+    function = compile_host(16, kinds, lambda e, v: [FUNCTIONS[op](e, *v)], features=features)
     (result,) = function(*arrays)
     error = errors(result, reference(op, *arrays))
     worst = int(error.argmax())
@@ -105,19 +107,19 @@ def test_accuracy(op: Op, avx512: bool) -> None:
     assert error[worst] <= limit, f"{[x[worst] for x in arrays]} gives {result[worst]}"
 
 
-WIDTHS = [(width, False) for width in (4, 8, 32)] + [(4, True), (8, True)] * AVX512
+WIDTHS = [(32, PORTABLE), *((width, each) for width in (4, 8) for each in FEATURES)]
 
 
-@pytest.mark.parametrize(("width", "avx512"), WIDTHS)
+@pytest.mark.parametrize(("width", "features"), WIDTHS, ids=str)
 @pytest.mark.parametrize("op", FUNCTIONS, ids=lambda op: op.value)
-def test_every_width_gives_the_same(op: Op, width: int, avx512: bool) -> None:
+def test_every_width_gives_the_same(op: Op, width: int, features: Features) -> None:
     random = np.random.default_rng(width)
     count = 2 if op in BINARY else 1
     values = np.concatenate([SPECIAL, random.standard_normal(1000).astype(np.float32)])
     arrays = [pad(random.permutation(values), 32) for _ in range(count)]
     kinds = ["float"] * count
     results = [
-        compile_host(w, kinds, lambda e, v: [FUNCTIONS[op](e, *v)], w != 16, avx512)
+        compile_host(w, kinds, lambda e, v: [FUNCTIONS[op](e, *v)], w != 16, features)
         for w in (16, width)
     ]
     first, second = (function(*arrays)[0] for function in results)

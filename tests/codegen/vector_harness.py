@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import llvmlite.binding as llvm
 import numpy as np
 
-from hemstitch.codegen.llvm.emitter import Emitter, Value
+from hemstitch.codegen.llvm.emitter import PORTABLE, Emitter, Features, Value
 
 llvm.initialize_all_targets()
 llvm.initialize_all_asmprinters()
@@ -32,11 +32,11 @@ def memory_type(element: str) -> str:
 
 
 def function_text(
-    width: int, inputs: Sequence[str], body: Body, has_avx512: bool = False
+    width: int, inputs: Sequence[str], body: Body, features: Features = PORTABLE
 ) -> tuple[str, list[str]]:
     """(void f(ptr arrays, i64 n), the output elements): for each block of `width` elements, body of
     the blocks of arrays 8, 9, ... (of types `inputs`), its results to arrays 0, 1, ..."""
-    e = Emitter(width, has_avx512)
+    e = Emitter(width, features)
     outputs: list[str] = []
 
     def array(k: int, element: str, index: Value) -> Value:
@@ -107,9 +107,9 @@ class Compiled:
 
 
 def compile_host(
-    width: int, inputs: Sequence[str], body: Body, opt: int = 1, has_avx512: bool = False
+    width: int, inputs: Sequence[str], body: Body, opt: int = 1, features: Features = PORTABLE
 ) -> Compiled:
-    text, outputs = function_text(width, inputs, body, has_avx512)
+    text, outputs = function_text(width, inputs, body, features)
     module = llvm.parse_assembly(text)
     module.verify()
     engine = llvm.create_mcjit_compiler(module, host_machine(opt))

@@ -7,13 +7,14 @@ import pytest
 import torch
 
 from hemstitch.codegen.llvm import kernel as printer
+from hemstitch.codegen.llvm.emitter import Features
 from hemstitch.codegen.llvm.kernel import Target
 from hemstitch.runtime import jit, native, objects
 
 FEATURES = llvm.get_host_cpu_features()
 TARGETS = [(4, 1, "host"), (8, 1, "host"), (8, 3, "host"), (16, 2, "host")]
 TARGETS += [(8, 2, "haswell")] * bool(FEATURES.get("avx2"))  # AVX2 and no more
-TARGETS += [(16, 2, "avx512")] * jit.has_avx512(FEATURES)
+TARGETS += [(16, 2, "avx512")] * jit.features_of("", FEATURES).avx512
 
 
 @pytest.fixture(params=TARGETS, ids=lambda p: f"{p[0]} lanes, {p[1]} threads, {p[2]}")
@@ -23,7 +24,7 @@ def target(request, monkeypatch):
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     parallel = jit.host_target().parallel and threads > 1
-    found = Target(lanes, threads, parallel, has_avx512=processor == "avx512")
+    found = Target(lanes, threads, parallel, Features(avx512=processor == "avx512"))
     monkeypatch.setattr(jit, "host_target", lambda: found)
     monkeypatch.setattr(printer, "GRAIN", 1)
     if processor == "haswell":

@@ -3,8 +3,6 @@ And attention of one row: what models do for each token that they generate."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -17,10 +15,10 @@ from hemstitch.kernel.nodes import Contract, Let, Load, Loop, Role, statements, 
 from hemstitch.kernel.printer import show
 from hemstitch.kernel.tile_product import TileProduct
 from hemstitch.kernel.verify import verify
-from hemstitch.runtime import interpret, jit
+from hemstitch.runtime import interpret
 from tests.compiled import assert_close, execute, plans_of
 from tests.fusion.test_cpu_products import ALWAYS, CPU, steps_of, zeros
-from tests.fusion.test_paired_products import assert_blocks_mean_the_same
+from tests.fusion.test_paired_products import assert_blocks_mean_the_same, without_bf16
 
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
 F32, BF16 = torch.float32, torch.bfloat16
@@ -200,8 +198,7 @@ def test_in_the_interpreter(sizes):
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_bf16(monkeypatch, sizes, is_native):
     if not is_native:
-        other = replace(jit.host_target(), has_bf16=False)
-        monkeypatch.setattr(jit, "host_target", lambda: other)
+        without_bf16(monkeypatch)
     rows, steps, columns = sizes
     shapes = (rows, steps), (columns, steps), (columns,)
     assert_as_exact(linear, *(torch.randn(shape, dtype=BF16) for shape in shapes))

@@ -48,12 +48,17 @@ def arguments(*shapes, seed=0):
     return [torch.randn(shape, dtype=BF16) for shape in shapes]
 
 
+def without_bf16(monkeypatch):
+    host = jit.host_target()
+    target = replace(host, features=replace(host.features, bf16=False))
+    monkeypatch.setattr(jit, "host_target", lambda: target)
+
+
 @pytest.fixture(params=["as the host", "in f32"])
 def instructions(request, monkeypatch):
     """That of the processor, and what stands for it where there is none."""
     if request.param == "in f32":
-        target = replace(jit.host_target(), has_bf16=False)
-        monkeypatch.setattr(jit, "host_target", lambda: target)
+        without_bf16(monkeypatch)
 
 
 def test_pairs_as_kernel_ir(golden):

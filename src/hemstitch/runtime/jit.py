@@ -12,6 +12,7 @@ from typing import Any
 import llvmlite.binding as llvm
 import torch
 
+from hemstitch.codegen.llvm.emitter import Features
 from hemstitch.codegen.llvm.kernel import DATA_POINTER, Target
 from hemstitch.runtime import objects
 
@@ -42,8 +43,7 @@ def host_target() -> Target:
     features = llvm.get_host_cpu_features()
     lanes = 16 if features.get("avx512f") else 8 if features.get("avx2") else 4
     threads = max(torch.get_num_threads(), os.cpu_count() or 1)
-    has_bf16 = has_avx512(features) and bool(features.get("avx512bf16"))
-    return Target(lanes, threads, _bind_symbols(), has_avx512(features), has_bf16)
+    return Target(lanes, threads, _bind_symbols(), features_of(llvm.get_host_cpu_name(), features))
 
 
 def processor() -> str:
@@ -52,9 +52,10 @@ def processor() -> str:
     return f"{llvm.get_host_cpu_name()} {features} LLVM {llvm.llvm_version_info}"
 
 
-def has_avx512(features: Mapping[str, bool]) -> bool:
-    """For vectors of any width."""
-    return bool(features.get("avx512f") and features.get("avx512vl"))
+def features_of(processor: str, known: Mapping[str, bool]) -> Features:
+    """Of LLVM's name for a processor and of what it says of that."""
+    avx512 = bool(known.get("avx512f") and known.get("avx512vl"))  # for vectors of any width
+    return Features(avx512, avx512 and bool(known.get("avx512bf16")), processor == "znver4")
 
 
 def load(machine_code: bytes, name: str) -> Entry:

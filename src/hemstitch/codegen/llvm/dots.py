@@ -22,7 +22,7 @@ L2 = 2
 
 def multiply(e: Emitter, product: Product) -> None:
     """Tile after tile; rows come back for more columns while they are in L1."""
-    sums, columns = (24, 8) if e.has_avx512 else (12, 4)  # of 32 and of 16 registers
+    sums, columns = (24, 8) if e.features.avx512 else (12, 4)  # of 32 and of 16 registers
     columns = min(columns, as_number(product.columns) or columns, e.width)
 
     def rows(count: int, row: Value) -> None:

@@ -16,6 +16,7 @@ from itertools import pairwise, zip_longest
 BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64}
 BITS |= {"half": 16, "bfloat": 16, "float": 32, "double": 64}
 _OF_MEMORY_OR_WAY = ("load", "call", "atomicrmw", "phi")  # what may differ each time
+LAG = 3  # instructions of a chain before the next begins
 _MANGLED = {"half": "f16", "bfloat": "bf16", "float": "f32", "double": "f64"}
 
 
@@ -35,14 +36,26 @@ class Value:
         return self.type.split(" x ")[1][:-1] if self.type.startswith("<") else self.type
 
 
-class Emitter:
-    """The body of one LLVM function, as it grows. `has_avx512`: with that processor's own
-    instructions, for vectors of 4, 8 or 16 lanes; `has_bf16`: and with those that multiply bf16."""
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What a processor has beyond what all have. `avx512`: AVX-512's instructions for vectors of 4,
+    8 and 16 lanes; `bf16`: and those that multiply bf16; `zen4`: and divides 16 lanes within 6
+    cycles, beside multiplications, where others take 16, and underflows in no time."""
 
-    def __init__(self, width: int, has_avx512: bool = False, has_bf16: bool = False) -> None:
+    avx512: bool = False
+    bf16: bool = False
+    zen4: bool = False
+
+
+PORTABLE = Features()
+
+
+class Emitter:
+    """The body of one LLVM function, as it grows."""
+
+    def __init__(self, width: int, features: Features = PORTABLE) -> None:
         self.width = width
-        self.has_avx512 = has_avx512
-        self.has_bf16 = has_bf16
+        self.features = features
         self.lines: list[str] = []
         self.declarations: dict[str, str] = {}  # symbol -> declare line; shared by a module
         self.block = "entry"
@@ -80,8 +93,9 @@ class Emitter:
 
     def side_by_side(self, prints: Iterable[Callable[[], Value]]) -> list[Value]:
         """Print several chains of instructions, one of each in turn: a processor looks ahead only
-        so far, and where a chain waits for itself it then finds another's. What branches is printed
-        one after the other."""
+        so far, and where a chain waits for itself it then finds another's. Where there are registers
+        for it, each begins a little after the one before, so that not all want to multiply at the
+        same time, and then all to add. What branches is printed one after the other."""
         start, block, known = len(self.lines), self.block, self._known
         results, ends = [], [start]
         for print_ in prints:
@@ -91,6 +105,8 @@ class Emitter:
         self._known = known if self.block == block else {}
         if self.block == block:
             chains = [self.lines[a:b] for a, b in pairwise(ends)]
+            if self.features.avx512 and len(chains[0]) > LAG:
+                chains = [[""] * (LAG * k) + chain for k, chain in enumerate(chains)]
             self.lines[start:] = [line for turn in zip_longest(*chains) for line in turn if line]
         return results
 
@@ -174,7 +190,7 @@ class Emitter:
     def add_products(self, a: Value, b: Value, c: Value) -> Value:
         """c + the products of bf16 in the lower halves of two i32 + those in the upper ones.
         VDPBF16PS takes denormals for zero."""
-        if self.has_bf16:
+        if self.features.bf16:
             halves = f"<{2 * self.width} x bfloat>"
             a, b = (self.define(halves, f"bitcast {x} to {halves}") for x in (a, b))
             return self.call(f"llvm.x86.avx512bf16.dpbf16ps.{32 * self.width}", c.type, c, a, b)
@@ -186,9 +202,10 @@ class Emitter:
             )
         return c
 
-    def scalef(self, x: Value, n: Value, where: Value) -> Value:
+    def scalef(self, x: Value, n: Value, where: Value | None = None) -> Value:
         """VSCALEFPS: x * 2^n of f32 for whole n, overflow and underflow included; 0 but `where`
         that i1 vector holds."""
+        where = where or self.mask([True] * self.width)
         mask = self.define(f"i{self.width}", f"bitcast {where} to i{self.width}")
         if self.width < 8:
             mask = self.define("i8", f"zext {mask} to i8")
@@ -201,7 +218,7 @@ class Emitter:
 
     def _avx512(self, name: str, *operands: Value) -> Value:
         """An instruction under a mask; what that leaves out is zero."""
-        assert self.has_avx512, "the host has no such instruction"
+        assert self.features.avx512, "the host has no such instruction"
         vectors = [operand for operand in operands if operand.type.startswith("<")]
         zero = Value("zeroinitializer", vectors[0].type)
         rest = operands[len(vectors) :]

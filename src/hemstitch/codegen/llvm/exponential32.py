@@ -8,8 +8,10 @@ import math
 
 from hemstitch.codegen.llvm.arithmetic import (
     add,
+    at_least,
     at_most,
     bits,
+    divide,
     f32,
     multiply,
     polynomial,
@@ -61,12 +63,21 @@ def exp_below(e: Emitter, x: Value) -> Value:
 
 def sigmoid(e: Emitter, x: Value) -> Value:
     """s / (s + exp(-r)) with s = 2^n: whatever the sign of x, neither tail loses its small values.
-    The quotient by one Newton step."""
-    n, place, r = _reduce(e, at_most(e, x, f32(e, _HIGHEST)))
+    The quotient by one Newton step, but where a division costs less."""
+    bounded = at_most(e, x, f32(e, _HIGHEST))
+    if e.features.zen4:  # whose comparisons also take the places of multiplications
+        power, whole = _fraction(e, at_least(e, bounded, f32(e, _LOWEST)))
+        return divide(e, power, whole)
     counts = e.compare("uge", x, f32(e, _LOWEST))  # what is left out would underflow, as in exp
-    power = e.scalef(chosen(e, _EXPANDED_POWERS, place), n, counts)
-    whole = add(e, power, polynomial(e, r, _DECAY))
+    power, whole = _fraction(e, bounded, counts)
     inverse = e.rcp14(whole)
     ratio = multiply(e, power, inverse)
     residue = e.fma(e.fneg(ratio), whole, power)
     return e.select(counts, e.fma(residue, inverse, ratio), f32(e, 0.0))
+
+
+def _fraction(e: Emitter, x: Value, where: Value | None = None) -> tuple[Value, Value]:
+    """Of sigmoid(x), both sides expanded; the upper one is 0 but `where`."""
+    n, place, r = _reduce(e, x)
+    power = e.scalef(chosen(e, _EXPANDED_POWERS, place), n, where)
+    return power, add(e, power, polynomial(e, r, _DECAY))

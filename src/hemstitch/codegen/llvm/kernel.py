@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from hemstitch.codegen.llvm.emitter import Emitter, Value
+from hemstitch.codegen.llvm.emitter import PORTABLE, Emitter, Features, Value
 from hemstitch.codegen.llvm.layout import ScratchLayout, scratch_layout
 from hemstitch.codegen.llvm.nest import NestPrinter
 from hemstitch.codegen.llvm.slots import STATUS, Slot, Slots
@@ -33,15 +33,12 @@ ATTRIBUTES = 'attributes #0 = { nounwind "prefer-vector-width"="512" }'
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What code is printed for. `lanes`: f32 elements of a vector; `parallel`: OpenMP is there;
-    `has_avx512`: the processor has AVX-512's instructions for vectors of any width; `has_bf16`: and
-    multiplies bf16."""
+    """What code is printed for. `lanes`: f32 elements of a vector; `parallel`: OpenMP is there."""
 
     lanes: int
     threads: int  # most tasks a launch may have; scratch has room for them
     parallel: bool
-    has_avx512: bool = False
-    has_bf16: bool = False
+    features: Features = PORTABLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +111,7 @@ def print_kernel(
     calls: dict[Nest, _Call] = {}
     for phase in kernel.phases:
         for nest in phase.nests:
-            emitter = Emitter(target.lanes, target.has_avx512, target.has_bf16)
+            emitter = Emitter(target.lanes, target.features)
             emitter.declarations = declarations
             slots = Slots(emitter, layout.stride)
             printer = NestPrinter(emitter, slots, blocking.steps, streams)

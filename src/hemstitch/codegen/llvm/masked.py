@@ -52,7 +52,7 @@ def store(e: Emitter, value: Value, pointer: Value, align: int, mask: Value) -> 
 
 
 def _is_taken_apart(e: Emitter, block: Value) -> bool:
-    return not e.has_avx512 and BITS[block.element] < 32
+    return not e.features.avx512 and BITS[block.element] < 32
 
 
 def _function(e: Emitter, text: str, access: str, type_: str, align: int) -> str:

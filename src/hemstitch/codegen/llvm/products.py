@@ -121,7 +121,7 @@ def _each_strip(e: Emitter, product: Product, inside: Callable[[_Strip], None]) 
 
 
 def _heights(e: Emitter) -> Sequence[int]:
-    return ROWS_OF_32 if e.has_avx512 else ROWS_OF_16
+    return ROWS_OF_32 if e.features.avx512 else ROWS_OF_16
 
 
 def _rows(e: Emitter, product: Product, strip: _Strip) -> None:
