@@ -37,6 +37,7 @@ from hemstitch.kernel.nodes import (
     Stmt,
     walk,
 )
+from hemstitch.kernel.placement import LINE
 from hemstitch.kernel.tile_product import Factors, TileProduct
 
 Inside = Callable[[Value], None]
@@ -429,7 +430,9 @@ class NestPrinter:
         if ask is not None:
             for copy in self._copies():
                 pointer = self._pointer(buffer, index, copy)
-                memory.prefetch(self.emitter, buffer.dtype, pointer, ask.distance, ask.level)
+                for line in range(ask.lines):
+                    distance = ask.distance + line * LINE // buffer.dtype.bytes
+                    memory.prefetch(self.emitter, buffer.dtype, pointer, distance, ask.level)
 
     def _read(self, buffer: Buffer, index: Index, copy: int, condition: str | None) -> Value:
         e = self.emitter

@@ -3,7 +3,8 @@
 Processors fetch ahead by themselves, but only along what is being read: a row that is walked more
 than once (a softmax, a normalisation) leaves memory idle from its second walk on, and a stream ends
 with its page. So one of the later walks, that with most arithmetic, asks for one of the next rows.
-What is read in pieces, some columns of each line, is no stream at all.
+What is read in pieces, some columns of each line, is no stream at all, nor are some lines of each
+channel's image.
 """
 
 from __future__ import annotations
@@ -14,42 +15,50 @@ from dataclasses import dataclass
 from hemstitch.ir.ops import OPS
 from hemstitch.kernel.index import Axis, Index
 from hemstitch.kernel.nodes import Buffer, Let, Load, Loop, Nest, Role, Stmt
+from hemstitch.kernel.placement import LINE
 
 AHEAD = 8192  # bytes; whole rows, at least one
 SHORT_ROW = 512  # bytes; of rows that are walked once, only short ones gain
 LONG_WALK = 1 << 20  # bytes, in pieces; what is shorter may be in a cache
 LARGEST_ROW = 32768  # bytes that a row reads of one buffer; more would push out what is in use
+LARGE = 12 << 20  # bytes of a tensor that hardly lies in a cache before it is read
+FAR = 1024  # bytes between pieces that no processor takes for one stream
+ROWS_AHEAD = 2  # of rows in such pieces
 
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """A contiguous load of an argument in a loop over lanes; `work`: flops of an element there;
-    `around`: the axis of the loop that this one is in, if it is in one."""
+    """A load of an argument in a loop over lanes, that walks on by `stride`; `work`: flops of an
+    element there; `around`: the axis of the loop that this one is in, if it is in one."""
 
     load: Load
     lane: Axis
+    stride: int
     work: int
     around: Axis | None
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """For what lies `distance` elements ahead, to come into this `level` of the caches. Rows that
-    are no longer than `SHORT_ROW` come into L1; of longer ones L1, which waits for few lines at a
-    time, would get so many that the walk's own loads wait behind them."""
+    """For what lies `distance` elements ahead, so many `lines` for each vector, to come into this
+    `level` of the caches. Rows that are no longer than `SHORT_ROW` come into L1; of longer ones L1,
+    which waits for few lines at a time, would get so many that the walk's own loads wait behind
+    them."""
 
     distance: int
     level: int
+    lines: int = 1
 
 
 def asks(nest: Nest) -> Mapping[str, Ask]:
     """Of such loads, by their names."""
     if not nest.rows:
         return {}
+    found = dict(_asks_for_lines(nest))
     streams: dict[tuple[Buffer, Index], list[_Walk]] = {}
     for walk in _walks(nest.body):
-        streams.setdefault((walk.load.buffer, walk.load.index), []).append(walk)
-    found = {}
+        if walk.stride == 1:
+            streams.setdefault((walk.load.buffer, walk.load.index), []).append(walk)
     for walks in streams.values():
         walk = max(walks[1:] or walks, key=lambda walk: walk.work)
         ask = _ask_of_pieces(walk) or _ask(walk.load, walk.lane, nest.rows, len(walks))
@@ -69,8 +78,47 @@ def _walks(body: tuple[Stmt, ...], around: Axis | None = None) -> Iterator[_Walk
         for load in loop.body:
             if not isinstance(load, Load) or load.buffer.role is not Role.INPUT:
                 continue
-            if load.index.coefficient(loop.axis) == 1:
-                yield _Walk(load, loop.axis, work, around)
+            stride = load.index.coefficient(loop.axis)
+            if isinstance(stride, int) and stride > 0:
+                yield _Walk(load, loop.axis, stride, work, around)
+
+
+def _asks_for_lines(nest: Nest) -> Iterator[tuple[str, Ask]]:
+    """Of rows that read pieces far apart, each of which the next row goes on with. Each load of a
+    piece asks for what a later row reads from there up to where the next load does: all at once
+    would be more than a processor waits for."""
+    pieces: dict[tuple[Buffer, object], list[_Walk]] = {}
+    for walk in _walks(nest.body):
+        pieces.setdefault((walk.load.buffer, walk.load.index.terms), []).append(walk)
+    for walks in pieces.values():
+        step = _step_within_pieces(walks[0], nest.rows[-1])
+        loads = {walk.load.index.constant: walk.load for walk in walks}
+        starts = {start: load for start, load in loads.items() if isinstance(start, int)}
+        if step is None or len(starts) < len(loads):
+            continue
+        bytes_ = walks[0].load.buffer.dtype.bytes
+        end = min(starts) + step
+        for start in sorted(starts, reverse=True):
+            if (end - start) * bytes_ >= LINE:
+                lines = -(-(end - start) * bytes_ // LINE)
+                yield starts[start].name, Ask(ROWS_AHEAD * step, 2, lines)
+                end = start
+
+
+def _step_within_pieces(walk: _Walk, row: Axis) -> int | None:
+    """How many elements a row goes on in pieces that are far apart and of a large tensor."""
+    if walk.around is None:
+        return None
+    index, bytes_ = walk.load.index, walk.load.buffer.dtype.bytes
+    step, apart = index.coefficient(row), index.coefficient(walk.around)
+    whole, pieces, size = walk.load.buffer.size, walk.around.extent, walk.lane.extent
+    if not isinstance(step, int) or not isinstance(apart, int) or not isinstance(whole, int):
+        return None
+    if not isinstance(pieces, int) or not isinstance(size, int):
+        return None
+    is_far = apart * bytes_ >= FAR and whole * bytes_ >= LARGE
+    goes_on = walk.stride * (size - 1) < step and pieces * step * bytes_ <= LARGEST_ROW
+    return step if is_far and goes_on else None
 
 
 def _ask_of_pieces(walk: _Walk) -> Ask | None:
