@@ -93,9 +93,9 @@ class Emitter:
 
     def side_by_side(self, prints: Iterable[Callable[[], Value]]) -> list[Value]:
         """Print several chains of instructions, one of each in turn: a processor looks ahead only
-        so far, and where a chain waits for itself it then finds another's. Where there are registers
-        for it, each begins a little after the one before, so that not all want to multiply at the
-        same time, and then all to add. What branches is printed one after the other."""
+        so far, and where a chain waits for itself it then finds another's. With registers enough
+        each begins a little after the one before, so that not all want to multiply at the same
+        time, and then all to add. What branches is printed one after the other."""
         start, block, known = len(self.lines), self.block, self._known
         results, ends = [], [start]
         for print_ in prints:
