@@ -7,6 +7,7 @@ import re
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from hemstitch.runtime.native import program_of
 from hemstitch.stitch.machine import generic_cpu
@@ -55,3 +56,18 @@ def test_pieces_of_lines_are_asked_for(steps: int, is_long: bool) -> None:
     ((_, plan),) = plans_of(weights, given, generic_cpu(2, 16))
     (step,) = plan.kernels
     assert ("3" in ASK.findall(program_of(step).text)) == is_long
+
+
+def pool_norm(x: Tensor) -> Tensor:
+    pooled = F.avg_pool2d(x, 2).permute(0, 2, 3, 1)
+    return F.layer_norm(pooled, pooled.shape[-1:])
+
+
+@pytest.mark.parametrize(("images", "is_large"), [(64, True), (4, False)])
+def test_lines_of_channels_are_asked_for(images: int, is_large: bool) -> None:
+    """Two lines of 28, by those of the four loads that begin something: two of a cache's each, for
+    each of the rows that are printed side by side."""
+    ((_, plan),) = plans_of(pool_norm, (torch.empty(images, 96, 28, 28),), generic_cpu(2, 16))
+    (step,) = plan.kernels
+    asked = ASK.findall(program_of(step).text)
+    assert asked == (["2"] * 4 * 16 if is_large else [])

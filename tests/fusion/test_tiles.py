@@ -68,13 +68,25 @@ def test_tiles_are_used(function, shape):
         (torch.sin, (64, 64)),
         (lambda x: torch.softmax(x, -1), (32, 64)),
         (pool_norm, (4, 8192, 4, 32)),  # no tile of the task's memory would hold it
-        (pool_norm, (9, 16, 8, 194)),  # 97 rows have no blocks of equal length
         (pool_norm, (9, 20, 22, 10)),  # 5 rows would not fill vectors
     ],
 )
 def test_no_tile_without_need(function, shape):
     for _, plan in plans_of(function, [torch.randn(shape)], generic_cpu(2, 8)):
         assert not any(tiles_of(step.stitched.kernel) for step in plan.kernels)
+
+
+def test_stores_cross_beside_other_work():
+    """97 rows have no blocks of equal length; sums of squares and a far store share a loop."""
+    for _, plan in plans_of(pool_norm, [torch.randn(9, 16, 8, 194)], generic_cpu(2, 8)):
+        assert [tiles_of(step.stitched.kernel) for step in plan.kernels] == [1, 0]
+
+
+def test_what_is_saved_for_backward_crosses_back():
+    x = torch.randn(8, 16, 8, 34, requires_grad=True)
+    ((_, plan),) = plans_of(pool_norm, [x], generic_cpu(2, 8))
+    (step,) = plan.kernels
+    assert tiles_of(step.stitched.kernel) == 2
 
 
 def test_half_types_and_strided_arguments(target):

@@ -201,7 +201,30 @@ class _Tiler:
     # --- stores
 
     def _stores(self, site: _Site, loop: Loop) -> Loop:
-        """A loop that ends in one far store of what only the lanes decide on: that goes to a tile,
+        """A lane loop whose far stores go to tiles, or a loop around one (`_repeated`)."""
+        if not loop.lanes:
+            return self._repeated(site, loop)
+        body: list[Stmt] = []
+        for statement in loop.body:
+            if isinstance(statement, Store) and self._is_far(site, loop.axis, statement, (1,)):
+                tile, name = self._tile(site, loop.axis), self.buffers.name("v")
+                place = _in_tile(site.axis, loop.axis)
+                out = Load(name, tile, place), replace(statement, value=name)
+                site.after.append(_crossing(loop.axis, site.axis, out))
+                statement = Store(tile, place, statement.value)
+            body.append(statement)
+        return replace(loop, body=tuple(body))
+
+    def _is_far(self, site: _Site, lane: Axis, store: Store, steps: tuple[int, ...]) -> bool:
+        is_free = store.buffer not in self.read and store.buffer.dtype is DType.F32
+        return (
+            is_free
+            and self._fits(site.axis, lane)
+            and self._is_crossed(site, lane, store.index, steps)
+        )
+
+    def _repeated(self, site: _Site, loop: Loop) -> Loop:
+        """Loops that end in one far store of what only the lanes decide on: that goes to a tile,
         once, and from there to everywhere the loops around the lanes would have put it."""
         path: list[Axis] = []
         inner = loop
@@ -209,13 +232,12 @@ class _Tiler:
             path.append(inner.axis)
             inner = inner.body[0]
         store = inner.body[-1] if inner.body else None
-        if not inner.lanes or not isinstance(store, Store) or not self._fits(site.axis, inner.axis):
+        if not inner.lanes or not isinstance(store, Store):
             return loop
         rest = inner.body[:-1]
         # neighbours, stored together: two of each value
         is_doubled = path and path[-1].extent == 2 and store.index.coefficient(path[-1]) == 1
-        far = self._is_crossed(site, inner.axis, store.index, (2,) if is_doubled else (1,))
-        if not far or store.buffer in self.read or store.buffer.dtype is not DType.F32:
+        if not self._is_far(site, inner.axis, store, (2,) if is_doubled else (1,)):
             return loop
         if not all(isinstance(s, Let | Load) and _is_free_of(s, path) for s in rest):
             return loop
