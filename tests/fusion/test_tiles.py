@@ -83,8 +83,12 @@ def test_stores_cross_beside_other_work():
 
 
 def test_what_is_saved_for_backward_crosses_back():
-    x = torch.randn(8, 16, 8, 34, requires_grad=True)
-    ((_, plan),) = plans_of(pool_norm, [x], generic_cpu(2, 8))
+    def affine(x, weight):
+        pooled = F.avg_pool2d(x, 2).permute(0, 2, 3, 1)
+        return F.layer_norm(pooled, pooled.shape[-1:], weight)
+
+    x, weight = (torch.randn(s, requires_grad=True) for s in ((56, 96, 28, 28), (96,)))
+    ((_, plan),) = plans_of(affine, [x, weight], generic_cpu(2, 8))
     (step,) = plan.kernels
     assert tiles_of(step.stitched.kernel) == 2
 
