@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import partial, reduce
 
-from hemstitch.codegen.llvm.emitter import Emitter, Value
+from hemstitch.codegen.llvm.emitter import Emitter, Features, Value
 
 X, Y = Value("%x", "<4 x float>"), Value("%y", "<4 x float>")
 
@@ -22,6 +22,14 @@ def test_chains_take_turns() -> None:
     results = e.side_by_side(partial(chain, e, first) for first in (X, Y))
     assert instructions(e) == ["fmul", "fmul", "fadd", "fadd"]
     assert [line.split()[0] for line in e.lines[2:]] == [result.text for result in results]
+
+
+def test_with_registers_enough_chains_begin_one_after_the_other() -> None:
+    e = Emitter(4, Features(avx512=True))
+    thrice = partial(chain, e), partial(chain, e), partial(chain, e)
+    e.side_by_side(lambda x=x: reduce(lambda value, step: step(value), thrice, x) for x in (X, Y))
+    turns = ["fmul", "fadd", "fmul", "fadd fmul", "fmul fadd", "fadd fmul", "fadd", "fmul", "fadd"]
+    assert instructions(e) == " ".join(turns).split()
 
 
 def test_chains_that_branch_follow_one_another() -> None:

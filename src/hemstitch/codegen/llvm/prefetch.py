@@ -107,9 +107,9 @@ def _asks_for_lines(nest: Nest) -> Iterator[tuple[str, Ask]]:
 
 def _step_within_pieces(walk: _Walk, row: Axis) -> int | None:
     """How many elements a row goes on in pieces that are far apart and of a large tensor."""
-    if walk.around is None:
-        return None
     index, bytes_ = walk.load.index, walk.load.buffer.dtype.bytes
+    if walk.around is None or not all(isinstance(axis, Axis) for axis, _ in index.terms):
+        return None
     step, apart = index.coefficient(row), index.coefficient(walk.around)
     whole, pieces, size = walk.load.buffer.size, walk.around.extent, walk.lane.extent
     if not isinstance(step, int) or not isinstance(apart, int) or not isinstance(whole, int):
