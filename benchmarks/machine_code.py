@@ -92,7 +92,7 @@ def _differentiate(results: list[Tensor]) -> None:
 
 
 def verdict(target: str, program: Program) -> Verdict:
-    compiled = _compiled(program, target)
+    compiled = compiled_for(program, target)
     expected = Expected(
         program.warps,
         compiled.shared_bytes,
@@ -106,13 +106,15 @@ def verdict(target: str, program: Program) -> Verdict:
         return _said(program, target, amd_facts(text), lint_amd(text, expected))
     code = disassemble(compiled.binary, tools_folder())
     if facts(code).spills:  # as the runtime does where the driver says so
-        compiled = _compiled(program, target, relaxed(program.warps))
+        compiled = compiled_for(program, target, relaxed(program.warps))
         code = disassemble(compiled.binary, tools_folder())
     found = lint(code, parse_ptx(compiled.assembly), expected, architecture(target))
     return _said(program, target, facts(code), found)
 
 
-def _compiled(program: Program, target: str, most_registers: int | None = None) -> cross.Compiled:
+def compiled_for(
+    program: Program, target: str, most_registers: int | None = None
+) -> cross.Compiled:
     return cross.compile_for(
         kernel_of(program.text, program.entry),
         signature(program),

@@ -82,9 +82,10 @@ def _conditions(record: Record) -> Iterator[str]:
     yield "of the bytes that must move: a bare one, and one called through `torch.compile`."
     yield (
         f"{about['date'][:10]}, {about['device']}, driver {about.get('driver_version', '-')}, "
-        f"PyTorch {about['torch']}, Triton {about['triton']}; {right} of {len(checked)} results "
-        "within twice eager's error."
+        f"PyTorch {about['torch']}, Triton {about['triton']}."
     )
+    if checked:
+        yield f"{right} of {len(checked)} results within twice eager's error."
 
 
 def report(record: Record) -> Iterator[str]:

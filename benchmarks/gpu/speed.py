@@ -113,10 +113,13 @@ def _rows(case: Case, job: Job) -> int:
         return case.rows
     if job["size"] == TINY:
         return 3
-    moved = [bytes_moved(case, case.arguments(rows), "forward") for rows in (8, 16)]
+    count, more = 8, 0
+    while more == 0:  # attention's rows come in heads
+        few, many = (bytes_moved(case, case.arguments(n), "forward") for n in (count, 2 * count))
+        count, more = 2 * count, (many - few) // count
     wanted = SMALL_BYTES if job["size"] == SMALL else TIMES_L2 * device.l2_bytes(job["device"])
     halves = 2 if job["dtype"] != "f32" else 1
-    rows = max(1, wanted * halves // ((moved[1] - moved[0]) // 8))
+    rows = max(1, wanted * halves // more)
     return rows // 8 * 8 or rows
 
 

@@ -10,9 +10,11 @@ pytest.importorskip("triton")
 import torch
 
 from benchmarks.cases import CASES
-from benchmarks.machine_code import PROGRAMS, TARGETS, programs_of, verdict
+from benchmarks.machine_code import PROGRAMS, TARGETS, compiled_for, programs_of, verdict
 from benchmarks.products import PRODUCTS
 from hemstitch.codegen.triton.kernel import print_kernel
+from hemstitch.latency.disassembly import disassemble
+from hemstitch.runtime.cross import tools_folder
 from hemstitch.stitch.machine import generic_gpu
 from tests.compiled import plans_of
 
@@ -47,6 +49,23 @@ def test_a_loss_ends_with_a_ticket(programs):
 def test_column_sums_beside_rows_are_one_launch_with_a_barrier(programs):
     [_, backward] = programs["layer norm"]
     assert (backward.barriers, backward.text.count("device.grid_barrier")) == (1, 1)
+
+
+def test_rounding_takes_no_turn_of_the_unit_that_computes_exp():
+    """Of bf16: two elements at once, by an instruction of its own."""
+
+    def gates(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(x) * torch.tanh(y) + x
+
+    tensors = [torch.zeros(4096, 1024, dtype=torch.bfloat16) for _ in range(2)]
+    ((_, plan),) = plans_of(gates, tensors, generic_gpu())
+    ((kernel, hint),) = [(s.stitched.kernel, s.groups[0].hint) for s in plan.kernels]
+    compiled = compiled_for(print_kernel(kernel, hint, PROGRAMS), "sm_90")
+    names = [i.opcode for i in disassemble(compiled.binary, tools_folder()).instructions]
+    stores = sum(name.startswith("STG") and name.endswith("128") for name in names)
+    elements = 8 * stores  # of a thread
+    by_special = [name for name in names if name.startswith(("MUFU", "F2F."))]
+    assert len(by_special) == 4 * elements > 0, by_special  # an exp and a quotient in each of two
 
 
 @pytest.mark.parametrize("target", TARGETS.split(","))

@@ -88,6 +88,25 @@ def test_a_row_waits_for_the_one_before_where_it_keeps_something_in_memory():
     assert first.rstrip().splitlines()[-1].strip() == BARRIER
 
 
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [
+        (F.layer_norm, (torch.zeros(256, 1024), [1024], torch.zeros(1024), torch.zeros(1024))),
+        (F.layer_norm, (torch.zeros(256, 2048), [2048], torch.zeros(2048), torch.zeros(2048))),
+        (F.group_norm, (torch.zeros(4, 64, 32, 32), 32, torch.zeros(64), torch.zeros(64))),
+        (F.layer_norm, (torch.zeros(256, 1020), [1020], torch.zeros(1020), torch.zeros(1020))),
+    ],
+)
+def test_what_programs_have_left_is_dealt_out_to_all(function, arguments):
+    """Both sums at once, of eight columns that lie side by side."""
+    inputs = [a.requires_grad_() if isinstance(a, Tensor) else a for a in arguments]
+    last = text_of(function, *inputs, backward=True).split("@triton.jit")[2]
+    loops = [line for line in last.splitlines() if "for from_" in line]
+    assert len(loops) == 1 and "0, programs, 256)" in loops[0]
+    loads = [line for line in last.splitlines() if "tl.load" in line]
+    assert len(loads) == 2 and all("8 * row + lane8 + " in load for load in loads)
+
+
 def test_sums_of_channels_are_added_by_memory_itself():
     """No row waits for what the one before it has left."""
     first = text_of(batch_norm, *images(776, 64, 28, 28)).split("@triton.jit")[1]

@@ -23,6 +23,7 @@ from hemstitch.ir.ops import is_view
 from hemstitch.ir.types import DType
 from hemstitch.kernel.blocked import in_blocks
 from hemstitch.kernel.nodes import (
+    AccumulateInto,
     AccumulateProduct,
     Contract,
     Kernel,
@@ -37,6 +38,8 @@ from hemstitch.stitch.online import is_long
 from hemstitch.stitch.probe import ProductProbe
 from hemstitch.stitch.products import COLUMNS, LEAST_TILE, MOST_ROWS
 from hemstitch.stitch.views import broken_at
+
+BESIDE_SUMS = 2.0  # times longer operands take on a GPU where columns are added up as well
 
 
 @dataclass(slots=True)
@@ -232,7 +235,9 @@ def _loaded(
     columns = _columns(kernel, clustering.work.hints)
     rows = max(LEAST_TILE, min(units.tile // columns, MOST_ROWS))
     bytes_ = work * (1 / rows + 1 / columns) * product.inputs[0].type.dtype.bytes
-    return bytes_ / units.operand_bytes_per_second
+    nests = (nest for phase in kernel.phases for nest in phase.nests)
+    has_sums = any(isinstance(s, AccumulateInto) for nest in nests for s in walk(nest.body))
+    return bytes_ / units.operand_bytes_per_second * (BESIDE_SUMS if has_sums else 1.0)
 
 
 def _packed(kernel: Kernel, units: MatrixUnits, hints: Mapping[str, int], threads: int) -> float:

@@ -11,6 +11,7 @@ from hemstitch.kernel.nodes import (
     BLOCKS,
     Accumulate,
     AccumulateInto,
+    AccumulateProduct,
     Buffer,
     Check,
     Constant,
@@ -56,7 +57,11 @@ def used(statement: Stmt) -> Iterator[str]:
             yield statement.value
             order = getattr(statement, "order", None)
             yield from () if order is None else (order,)
-        case Contract(left=first, right=last) | Loop(between=(first, last)):
+        case (
+            Contract(left=first, right=last)
+            | AccumulateProduct(left=first, right=last)
+            | Loop(between=(first, last))
+        ):
             yield from (first, last)
         case _:
             pass

@@ -3,8 +3,11 @@ PyTorch. Triton compiles them together with the kernel."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import triton
 import triton.language as tl
+from triton.language.core import builtin
 from triton.language.extra import libdevice
 
 # --- all programs of a launch
@@ -78,6 +81,45 @@ def arg_minimum(a, a_at, b, b_at):
 # --- floats
 
 
+@builtin
+def is_nvidia(_semantic: Any = None) -> tl.constexpr:
+    """What it is compiled for. The emulator, which runs no assembly, says no."""
+    return tl.constexpr(_semantic.builder.options.backend_name == "cuda")
+
+
+@triton.jit
+def nearest_bfloat16(x):
+    """Of f32, as f32. NVIDIA's instruction that rounds two is plain arithmetic, and with a zero
+    beside it the result is f32 at once; the one for a single element, which Triton would take, goes
+    through the unit that computes exp."""
+    if is_nvidia():
+        return tl.inline_asm_elementwise(
+            "{ .reg .f32 zero; mov.f32 zero, 0f00000000; cvt.rn.bf16x2.f32 $0, $1, zero; }",
+            "=r,r",
+            [x],
+            dtype=tl.float32,
+            is_pure=True,
+            pack=1,
+        )
+    return x.to(tl.bfloat16).to(tl.float32)
+
+
+@triton.jit
+def packed_bfloat16(x):
+    """The same for what is added to or multiplied with bf16: two of them in one register."""
+    if is_nvidia() and x.numel > 1:
+        both = tl.inline_asm_elementwise(
+            "cvt.rn.bf16x2.f32 $0, $2, $1;",
+            "=r,r,r",
+            [x],
+            dtype=tl.bfloat16,
+            is_pure=True,
+            pack=2,
+        )
+        return both.to(tl.float32)
+    return x.to(tl.bfloat16).to(tl.float32)
+
+
 @triton.jit
 def reciprocal(x):
     return tl.div_rn(tl.full(x.shape, 1.0, x.dtype), x)
@@ -102,6 +144,21 @@ def tanh(x):
     series = tl.fma(series, square, -3.33327681e-1)
     small = tl.fma(series * square, x, x)
     return tl.where(size >= 0.55, libdevice.copysign(large, x), small)
+
+
+@triton.jit
+def coarse_sigmoid(x):
+    """Of f32, good for 16 bits."""
+    return libdevice.fast_dividef(1.0, 1.0 + libdevice.fast_expf(-x))
+
+
+@triton.jit
+def coarse_tanh(x):
+    """Of f32, good for 16 bits. Of small numbers a quotient would not be."""
+    square = x * x
+    power = libdevice.fast_expf(-2.0 * tl.abs(x))
+    large = libdevice.copysign(libdevice.fast_dividef(1.0 - power, 1.0 + power), x)
+    return tl.where(square > 9e-4, large, tl.fma(square * x, -0.333333343, x))
 
 
 @triton.jit

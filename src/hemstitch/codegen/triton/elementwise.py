@@ -56,6 +56,14 @@ _FLOAT = {
     Op.POW: "libdevice.pow({}, {})",
     Op.ATAN2: "libdevice.atan2({}, {})",
 }
+# What is rounded to a half type at once needs no more than a few of that type's bits.
+_COARSE = _FLOAT | {
+    Op.EXP: "tl.exp({})",
+    Op.SIGMOID: "device.coarse_sigmoid({})",
+    Op.TANH: "device.coarse_tanh({})",
+    Op.DIV: "{} / {}",
+    Op.RECIPROCAL: "1.0 / {}",
+}
 # In double precision Triton's `/` is exact, and `div_rn` and `sqrt_rn` take f32 alone.
 _DOUBLE = _FLOAT | {
     Op.SQRT: "tl.sqrt({})",
@@ -113,9 +121,11 @@ TABLES: Mapping[DType, Mapping[Op, str]] = MappingProxyType(
 )
 
 
-def apply(op: Op, dtype: DType, *operands: str) -> str:
+def apply(op: Op, dtype: DType, *operands: str, is_coarse: bool = False) -> str:
     """The expression of `op`; `dtype` is the type of its operands (of the last one, for WHERE).
+    `is_coarse`: the result of an op on f32 is rounded to a half type, and not used otherwise.
 
     Raises KeyError for an op that integers or bools do not have.
     """
-    return TABLES[dtype][op].format(*operands)
+    table = _COARSE if is_coarse and dtype is DType.F32 else TABLES[dtype]
+    return table[op].format(*operands)

@@ -56,7 +56,7 @@ def _flattened(statement: Stmt) -> Stmt:
     axes = [loop.axis for loop in loops]
     size = prod(_size(axis) for axis in axes)
     one = Axis("".join(axis.name for axis in axes), size)
-    rewriter = Rewriter({}, lambda index: _on_one(index, axes, one))
+    rewriter = Rewriter({}, lambda index: on_one(index, axes, one))
     body = [s for loop in loops for s in loop.body if not isinstance(s, Loop) or loop is loops[-1]]
     return Loop(one, tuple(map(rewriter.statement, body)), lanes=True)
 
@@ -104,7 +104,7 @@ def _size(axis: Axis) -> int:
     return axis.extent
 
 
-def _on_one(index: Index, axes: Sequence[Axis], one: Axis) -> Index:
+def on_one(index: Index, axes: Sequence[Axis], one: Axis) -> Index:
     """Axes that are next to each other in memory, too, are one variable."""
     if all(index.coefficient(axis) == 0 for axis in axes):
         return index

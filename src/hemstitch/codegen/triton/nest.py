@@ -7,12 +7,12 @@ is never stored at all (AStitch's local and regional schemes, and its hierarchic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from typing_extensions import assert_never
 
-from hemstitch.codegen.triton import memory, random, types
+from hemstitch.codegen.triton import halves, memory, random, types
 from hemstitch.codegen.triton.alike import chosen, parameters_of
 from hemstitch.codegen.triton.carry import Carried, carried_accumulators
 from hemstitch.codegen.triton.elementwise import apply
@@ -67,6 +67,8 @@ class NestPrinter:
     reductions: Reductions = field(init=False)
     products: Products = field(init=False)
     carried: Mapping[Buffer, Carried] = field(init=False)
+    coarse: Set[str] = field(init=False)
+    rounded: Mapping[str, str] = field(init=False)
 
     def __post_init__(self) -> None:
         nest = self.nest
@@ -77,6 +79,8 @@ class NestPrinter:
         self.reductions = Reductions(self.scope, self.tiling, self.memory, running, sums, terms)
         self.products = Products(self.scope, self.tiling)
         self.carried = carried_accumulators(self.nest, self.tiling)
+        self.coarse = halves.soon_rounded(nest)
+        self.rounded = halves.roundings(nest, self.coarse)
 
     def print(self) -> list[str]:
         """The lines of the function's body."""
@@ -264,9 +268,11 @@ class NestPrinter:
         for operand in operands:
             result = result.along(operand)
         if let.op is Op.CAST:
-            text = types.cast(operands[0].text, let.source, let.dtype)
+            how = self.rounded.get(let.name, "")
+            text = types.cast(operands[0].text, let.source, let.dtype, how)
         else:
-            text = apply(let.op, let.source.compute, *(operand.text for operand in operands))
+            texts = (operand.text for operand in operands)
+            text = apply(let.op, let.source.compute, *texts, is_coarse=let.name in self.coarse)
         value = Value(text, result.rows, result.lanes)
         if text == operands[0].text:  # a cast that changes nothing
             self.scope.names[let.name] = value
@@ -305,7 +311,9 @@ class NestPrinter:
         """So many iterations at once, in the rows of a tile."""
         scope, axis = self.scope, loop.axis
         start, name = f"from_{axis.name}", f"at_{axis.name}"
-        dealt = f"0, {scope.size(axis.extent)}, {terms}, loop_unroll_factor={UNROLL_TERMS}"
+        dealt = f"0, {scope.size(axis.extent)}, {terms}"
+        if sum(isinstance(s, Load) for s in loop.body) < UNROLL_TERMS:  # at once as it is
+            dealt += f", loop_unroll_factor={UNROLL_TERMS}"
         with scope.block(f"for {start} in tl.range({dealt}):", ()), scope.more_rows(terms):
             wide = ".to(tl.int64)" if scope.needs_64_bits else ""
             scope.writer.line(f"{name} = {start} + tl.arange(0, {terms})[:, None]{wide}")

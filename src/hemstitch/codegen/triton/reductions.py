@@ -11,7 +11,7 @@ from hemstitch.codegen.triton.carry import Carried
 from hemstitch.codegen.triton.elementwise import apply
 from hemstitch.codegen.triton.memory import BARRIER, Memory
 from hemstitch.codegen.triton.scope import Scope, Value
-from hemstitch.codegen.triton.tiling import Tiling, is_tile
+from hemstitch.codegen.triton.tiling import THREADS, Tiling, is_tile
 from hemstitch.codegen.triton.types import NAMES, literal
 from hemstitch.ir.graph import Op
 from hemstitch.ir.ops import highest, identity
@@ -33,6 +33,7 @@ from hemstitch.kernel.nodes import (
 )
 
 ROWS, LANES = 0, 1  # the axes of a tile
+VECTOR = 4  # elements that a thread loads at once, or twice as many
 MOST_ADDED = 128  # elements that memory adds to by itself: a thread has one of them, no more
 
 
@@ -236,29 +237,30 @@ class Reductions:
 
     def _over_rows(self, op: Op, dtype: DType, values: list[Value], address: Value) -> list[str]:
         """What all rows of the tile add to a place that does not depend on the row."""
-        starts = [start for start, _ in _start(op, dtype)]
-        texts = [value.text for value in values]
         if self.tiling.rows == 1 or address.rows:
-            return texts
-        texts = [
+            return [value.text for value in values]
+        return self._rows_combined(op, dtype, self._of_all_rows(op, dtype, values, address))
+
+    def _of_all_rows(self, op: Op, dtype: DType, values: list[Value], address: Value) -> list[str]:
+        return [
             self._existing(value, start, lanes=address.lanes, rows=True)
-            for value, start in zip(values, starts)
+            for value, (start, _) in zip(values, _start(op, dtype))
         ]
+
+    def _rows_combined(self, op: Op, dtype: DType, parts: Sequence[str]) -> list[str]:
         if op in reduce.ARG:
             names = [f"rows_{len(self.scope.names)}", f"rows_{len(self.scope.names)}_at"]
-            self.scope.writer.line(f"{', '.join(names)} = {reduce.pairs_along(op, texts, ROWS)}")
+            self.scope.writer.line(f"{', '.join(names)} = {reduce.pairs_along(op, parts, ROWS)}")
             return names
-        return [reduce.along(op, dtype, texts[0], ROWS)]
+        return [reduce.along(op, dtype, parts[0], ROWS)]
 
     # --- accumulators that are carried over all rows
 
     def start_carried(self, carried: Carried) -> None:
-        statement = carried.statement
-        lanes = 1 if carried.axis is None else self.tiling.lanes[carried.axis].size
-        if carried.axis is not None and statement.index.coefficient(carried.axis) == 0:
-            lanes = 1
+        statement, lanes = carried.statement, self._lanes_of(carried)
         for name, (value, dtype) in zip(carried.names, _start(statement.op, statement.dtype)):
-            self.scope.writer.line(f"{name} = tl.full([1, {lanes}], {value}, {dtype})")
+            shape = f"[{self.tiling.rows if self._has_rows(carried) else 1}, {lanes}]"
+            self.scope.writer.line(f"{name} = tl.full({shape}, {value}, {dtype})")
 
     def accumulate_carried(self, carried: Carried) -> None:
         scope, statement = self.scope, carried.statement
@@ -266,13 +268,28 @@ class Reductions:
         values = [scope.names[statement.value]]
         if statement.order is not None:
             values.append(scope.names[statement.order])
-        texts = self._over_rows(statement.op, statement.dtype, values, address)
+        combined = self._of_all_rows if self._has_rows(carried) else self._over_rows
+        texts = combined(statement.op, statement.dtype, values, address)
         scope.writer.line(_combined(statement.op, statement.dtype, list(carried.names), texts))
 
     def store_carried(self, carried: Carried) -> None:
-        address = self.scope.index(carried.statement.index)
-        for buffer, name in zip(carried.buffers, carried.names):
-            self.memory.storing(buffer, address, Value(name, False, address.lanes))
+        statement = carried.statement
+        address, parts = self.scope.index(statement.index), list(carried.names)
+        if self._has_rows(carried):
+            parts = self._rows_combined(statement.op, statement.dtype, parts)
+        for buffer, part in zip(carried.buffers, parts):
+            self.memory.storing(buffer, address, Value(part, False, address.lanes))
+
+    def _has_rows(self, carried: Carried) -> bool:
+        """Where the rows of a tile are different threads', which had to meet for each tile."""
+        is_narrow = self._lanes_of(carried) < VECTOR * THREADS * self.tiling.warps
+        return self.tiling.rows > 1 and is_narrow
+
+    def _lanes_of(self, carried: Carried) -> int:
+        axis = carried.axis
+        if axis is None or carried.statement.index.coefficient(axis) == 0:
+            return 1
+        return self.tiling.lanes[axis].size
 
 
 def own_sums(nest: Nest) -> set[Buffer]:

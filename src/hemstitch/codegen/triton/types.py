@@ -31,10 +31,13 @@ def literal(value: bool | int | float, dtype: DType) -> str:
     return repr(bool(value) if dtype is DType.BOOL else int(value))
 
 
-def cast(text: str, source: DType, target: DType) -> str:
-    """PyTorch's `x.to(target)`; half types are rounded to, and kept as f32."""
+def cast(text: str, source: DType, target: DType, how: str = "") -> str:
+    """PyTorch's `x.to(target)`; half types are rounded to, and kept as f32. `how`: the function
+    that does so (see halves.py)."""
     if target is DType.BOOL:
         return text if source is DType.BOOL else f"({text} != 0)"
+    if how:
+        return f"{how}({text})"
     if target.compute is not target:
         return f"{text}.to({NAMES[target]}).to({NAMES[target.compute]})"
     if source.is_float and not target.is_float and target is not DType.I64:

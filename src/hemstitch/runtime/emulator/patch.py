@@ -19,6 +19,7 @@ from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter
 from triton.runtime.jit import JITFunction
 
+from hemstitch.runtime import device
 from hemstitch.runtime.cross import LANGUAGE
 from hemstitch.runtime.emulator import reductions
 from hemstitch.runtime.emulator.builder import Builder
@@ -61,6 +62,7 @@ def emulated(builder: Builder, spin: Callable[[Any, Any], None]) -> Iterator[Cal
             _patch_interpreter(changes, builder, semantic)
             _patch_language(changes, builder, semantic)
             _patch_calls(changes, function)
+            changes.set_attr(device, "is_nvidia", lambda: False)
             for name, meaning in replacements(semantic):
                 changes.set_attr(libdevice, name, meaning)
             yield function
