@@ -57,7 +57,10 @@ def paired(
     sample_seconds: float = SAMPLE_SECONDS,
 ) -> dict[str, Timing]:
     """A B C A B C ...; every call takes the next of `arguments`, so that a function does not find
-    in a nearer cache what the size of the whole rotation would not let it keep there."""
+    in a nearer cache what the size of the whole rotation would not let it keep there. The first
+    call of a turn is not timed: it waits until what the function before it has left in the caches
+    is written to memory, a millisecond or more, which says nothing about either, but comes to the
+    same one in every round."""
     rotation = cycle(arguments)
     repeats = {
         name: _repeats(function, rotation, clock, sample_seconds)
@@ -88,7 +91,8 @@ def _repeats(
 def _sample(
     function: Function, rotation: Iterable[tuple[object, ...]], repeats: int, clock: Clock
 ) -> float:
-    chosen = [arguments for _, arguments in zip(range(repeats), rotation)]
+    first, *chosen = (arguments for _, arguments in zip(range(repeats + 1), rotation))
+    function(*first)
 
     def run() -> None:
         for arguments in chosen:
