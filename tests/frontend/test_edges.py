@@ -267,3 +267,16 @@ def test_negative_indices_are_what_they_were(spread: Spread) -> None:
             compiled(*arguments)
         return
     agree(compiled, program, arguments)
+
+
+@pytest.mark.parametrize("shape", [(), (NODES,), (NODES, FEW, 2)])
+def test_what_is_no_matrix_is_left_alone(shape: tuple[int, ...]) -> None:
+    """A single number has no lines."""
+
+    def spread(values: Tensor, index: Tensor) -> Tensor:
+        sent = values.gather(0, index)
+        return torch.zeros_like(values).scatter_add(0, index, sent)
+
+    values, index = torch.randn(shape), torch.zeros(shape, dtype=torch.int64)
+    found = torch.compile(spread, backend="hemstitch", options={"strict": True})(values, index)
+    assert torch.allclose(found, spread(values, index))

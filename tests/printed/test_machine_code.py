@@ -14,7 +14,10 @@ from benchmarks.machine_code import PROGRAMS, TARGETS, compiled_for, programs_of
 from benchmarks.products import PRODUCTS
 from hemstitch.codegen.triton.kernel import print_kernel
 from hemstitch.latency.disassembly import disassemble
+from hemstitch.latency.loops import find_loops
+from hemstitch.latency.ptx import parse_ptx
 from hemstitch.runtime.cross import tools_folder
+from hemstitch.runtime.cuda.estimate import trips
 from hemstitch.stitch.machine import generic_gpu
 from tests.compiled import plans_of
 
@@ -51,21 +54,36 @@ def test_column_sums_beside_rows_are_one_launch_with_a_barrier(programs):
     assert (backward.barriers, backward.text.count("device.grid_barrier")) == (1, 1)
 
 
-def test_rounding_takes_no_turn_of_the_unit_that_computes_exp():
-    """Of bf16: two elements at once, by an instruction of its own."""
+@pytest.fixture(scope="module")
+def gates():
+    """A kernel in bf16 with two functions, and what it is compiled to."""
 
-    def gates(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return torch.sigmoid(x) * torch.tanh(y) + x
 
     tensors = [torch.zeros(4096, 1024, dtype=torch.bfloat16) for _ in range(2)]
-    ((_, plan),) = plans_of(gates, tensors, generic_gpu())
+    ((_, plan),) = plans_of(function, tensors, generic_gpu())
     ((kernel, hint),) = [(s.stitched.kernel, s.groups[0].hint) for s in plan.kernels]
-    compiled = compiled_for(print_kernel(kernel, hint, PROGRAMS), "sm_90")
+    program = print_kernel(kernel, hint, PROGRAMS)
+    return program, compiled_for(program, "sm_90")
+
+
+def test_rounding_takes_no_turn_of_the_unit_that_computes_exp(gates):
+    """Of bf16: two elements at once, by an instruction of its own."""
+    _, compiled = gates
     names = [i.opcode for i in disassemble(compiled.binary, tools_folder()).instructions]
     stores = sum(name.startswith("STG") and name.endswith("128") for name in names)
     elements = 8 * stores  # of a thread
     by_special = [name for name in names if name.startswith(("MUFU", "F2F."))]
     assert len(by_special) == 4 * elements > 0, by_special  # an exp and a quotient in each of two
+
+
+def test_a_quotient_is_no_sign_of_an_unrolled_loop(gates):
+    """The unit that computes exp has an instruction for it, too."""
+    program, compiled = gates
+    code = disassemble(compiled.binary, tools_folder())
+    loops = find_loops(code, trips(program, code, (), 4), parse_ptx(compiled.assembly))
+    assert [loop.unrolled for loop in loops if loop.line is not None] == [1]
 
 
 @pytest.mark.parametrize("target", TARGETS.split(","))

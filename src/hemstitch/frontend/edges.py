@@ -277,13 +277,14 @@ def _shape(node: Node) -> tuple[object, ...]:
 
 
 def _rows(node: Node, zeros: Node) -> Any:
-    """How many lines `zeros` has, as an argument in the graph; None if it may be no zeros."""
+    """How many lines `zeros` has, as an argument in the graph; None if it may be no zeros, or no
+    matrix."""
     match name_of(zeros), arguments_of(zeros):
         case ("new_zeros", (_, [rows, _])) | ("zeros", ([rows, _],)) | ("full", ([rows, _], 0)):
             return rows
         case "zeros_like", _:
-            rows = value_of(node).shape[0]
-            return rows if isinstance(rows, int) else None
+            rows, *others = value_of(node).shape or (None,)
+            return rows if isinstance(rows, int) and len(others) == 1 else None
     return None
 
 

@@ -24,7 +24,7 @@ _FAMILIES = {  # in PTX, and in machine code
     "store": (re.compile(r"st\.(?:\w+\.)*global"), re.compile(r"STG\b")),
     "copy": (re.compile(r"cp\.async\.c[ag]"), re.compile(r"LDGSTS\b")),
     "atomic": (re.compile(r"atom\.|red\.(?!async)"), re.compile(r"ATOMG|RED")),
-    "special": (re.compile(r"ex2|lg2|rsqrt|rcp|sin\.|cos\.|tanh"), re.compile(r"MUFU")),
+    "special": (re.compile(r"ex2|lg2|sqrt|rcp|sin\.|cos\.|tanh|div\..*f32"), re.compile(r"MUFU")),
     "matrix": (re.compile(r"mma\.|wgmma\.mma"), re.compile(r"[HIQ]G?MMA")),
     "shuffle": (re.compile(r"shfl"), re.compile(r"SHFL")),
 }

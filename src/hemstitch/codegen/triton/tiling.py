@@ -129,10 +129,12 @@ def choose(nest: Nest, hint: Callable[[Dim], int], programs: int, shape: Shape =
     widest = max((each.size for each in lanes.values()), default=1)
     rows = 1
     count = hint(product_of(axis.extent for axis in nest.rows)) if nest.rows else 1
+    per_warp = _per_warp(nest, shape)
     if nest.rows and not _is_bounded_by_its_row(nest) and not _adds_to_other_rows(nest):
         enough = max(power_of_two(count // programs + 1) // 2, least)
-        rows = max(1, min(MOST_ROWS, shape.elements // widest, enough))
-    return Tiling(rows, lanes, _per_warp(nest, shape), elements=count * widest)
+        elements = shape.elements * per_warp // shape.per_warp  # as many warps, with less each
+        rows = max(1, min(MOST_ROWS, max(elements, least * widest) // widest, enough))
+    return Tiling(rows, lanes, per_warp, elements=count * widest)
 
 
 def spread(tilings: Sequence[Tiling], programs: int) -> list[Tiling]:
