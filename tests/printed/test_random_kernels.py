@@ -22,6 +22,7 @@ ROUNDED, HALVES = 1e-4, 3e-2
 @settings(max_examples=60, deadline=None)
 @example(37_560_858)  # loads from an argument without elements
 @example(19_662_983)  # what is the same in all rows is added up over rows
+@example(2_039_747_507)  # all threads read what one of them writes
 @example(52621)  # a copy through a reshape that cuts symbolic sizes unevenly
 @given(st.integers(0, 1 << 40))
 def test_kernels_mean_what_the_graph_means(seed):
@@ -30,6 +31,8 @@ def test_kernels_mean_what_the_graph_means(seed):
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 1 << 40))
+@example(103_401_761)  # all threads read what one of them writes
+@example(45_191_312)  # the same
 def test_scans_too(seed):
     check(seed, scanning=True)
 
@@ -37,6 +40,7 @@ def test_scans_too(seed):
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 1 << 40))
 @example(244)  # a row fills what it then adds to
+@example(1_238_247_883)  # all threads read what one of them writes
 def test_sums_by_index_too(seed):
     check(seed, scattering=True)
 

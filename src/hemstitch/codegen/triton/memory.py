@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from hemstitch.codegen.triton.scope import Scope, Value
+from hemstitch.codegen.triton.tiling import is_tile
 from hemstitch.codegen.triton.types import NAMES
 from hemstitch.errors import InternalError
-from hemstitch.kernel.index import Index
-from hemstitch.kernel.nodes import AccumulateInto, Buffer, Load, Nest, Role, Store, walk
+from hemstitch.kernel.index import Axis, Index
+from hemstitch.kernel.nodes import (
+    BLOCKS,
+    AccumulateInto,
+    Buffer,
+    Load,
+    Loop,
+    Nest,
+    Role,
+    Stmt,
+    Store,
+    walk,
+)
 
 BARRIER = "tl.debug_barrier()"
 
@@ -134,12 +146,29 @@ def own(nest: Nest) -> set[Buffer]:
 
 
 def conflicting(nest: Nest) -> set[Buffer]:
-    """Buffers that a row reads and writes, at more than one index."""
-    places: dict[Buffer, set[Index]] = {}
+    """Buffers that a row reads and writes at more than one place, or at one that all threads read
+    and one of them writes: where it is in no tile of lanes, or the same in all of them."""
+    places: dict[Buffer, set[tuple[Index, Axis | None]]] = {}
     written: set[Buffer] = set()
-    for statement in walk((*nest.prologue, *nest.body)):
-        if isinstance(statement, (Load, Store, AccumulateInto)):
-            places.setdefault(statement.buffer, set()).add(statement.index)
-        if isinstance(statement, (Store, AccumulateInto)):
+    shared: set[Buffer] = set()
+    for statement, lanes in _accesses((*nest.prologue, *nest.body), None):
+        places.setdefault(statement.buffer, set()).add((statement.index, lanes))
+        if isinstance(statement, Store | AccumulateInto):
             written.add(statement.buffer)
-    return {b for b in written if len(places[b]) > 1 and b.role is Role.OUTPUT}
+        elif lanes is None or statement.index.coefficient(lanes) == 0:
+            shared.add(statement.buffer)
+    outputs = (b for b in written if b.role is Role.OUTPUT)
+    return {b for b in outputs if len(places[b]) > 1 or b in shared}
+
+
+def _accesses(
+    statements: Iterable[Stmt], lanes: Axis | None
+) -> Iterator[tuple[Load | Store | AccumulateInto, Axis | None]]:
+    """With the lanes of the tile that each is in."""
+    for statement in statements:
+        if isinstance(statement, Load | Store | AccumulateInto):
+            yield statement, lanes
+        elif isinstance(statement, Loop) and lanes is None and is_tile(statement):
+            yield from _accesses(statement.body, statement.axis)
+        elif isinstance(statement, BLOCKS):
+            yield from _accesses(statement.body, lanes)
