@@ -29,6 +29,7 @@ def event_clock(run: Callable[[], None]) -> float:
     """Seconds from the device's first work to its last."""
     start: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     end: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize()  # what was begun before is none of it
     start.record()
     run()
     end.record()

@@ -235,8 +235,12 @@ def _loaded(
     columns = _columns(kernel, clustering.work.hints)
     rows = max(LEAST_TILE, min(units.tile // columns, MOST_ROWS))
     bytes_ = work * (1 / rows + 1 / columns) * product.inputs[0].type.dtype.bytes
-    nests = (nest for phase in kernel.phases for nest in phase.nests)
-    has_sums = any(isinstance(s, AccumulateInto) for nest in nests for s in walk(nest.body))
+    inside = ([*walk(nest.body)] for phase in kernel.phases for nest in phase.nests)
+    has_sums = any(
+        any(isinstance(s, Contract) for s in body)
+        and any(isinstance(s, AccumulateInto) for s in body)
+        for body in inside
+    )
     return bytes_ / units.operand_bytes_per_second * (BESIDE_SUMS if has_sums else 1.0)
 
 

@@ -281,7 +281,7 @@ class Reductions:
             self.memory.storing(buffer, address, Value(part, False, address.lanes))
 
     def _has_rows(self, carried: Carried) -> bool:
-        """Where the rows of a tile are different threads', which had to meet for each tile."""
+        """Where a tile's rows are different threads', which would have to meet for each tile."""
         is_narrow = self._lanes_of(carried) < VECTOR * THREADS * self.tiling.warps
         return self.tiling.rows > 1 and is_narrow
 
