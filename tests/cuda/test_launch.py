@@ -187,14 +187,14 @@ def test_launches_on_a_stream_share_a_semaphore(driver):
     assert words[0] == words[1] == words[3] != words[2]
 
 
-def test_each_number_of_programs_counts_for_itself(driver):
+def test_all_numbers_of_programs_share_what_a_barrier_flips(driver):
     program = steps.centred_of_any_size()
     driver.expect([*["*fp32"] * 3, "*i32", "i32"])
     launch = steps.launcher_of(program, driver)
     for rows in (8192, 160, 8192):
         launch_centred(driver, launch, rows, rows)
     words = [seen.arguments[3] for seen in driver.seen]
-    assert words[0] == words[2] != words[1]
+    assert words[0] == words[2] == words[1]
     assert [seen.arguments[4] for seen in driver.seen] == [8192, 160, 8192]
 
 
@@ -206,26 +206,15 @@ def test_a_captured_launch_has_a_semaphore_and_scratch_of_its_own(driver):
     driver.capturing = True
     launch_centred(driver, launch)
     eager, captured = driver.seen
-    scratch, word = driver.allocated[-2:]
-    assert captured.arguments[2:] == (scratch.data_ptr(), word.data_ptr())
-    assert word.numel() == 1 and captured.arguments[-1] != eager.arguments[-1]
-
-
-def test_a_semaphore_starts_anew_before_it_is_full(driver, monkeypatch):
-    monkeypatch.setattr("hemstitch.runtime.cuda.semaphore.MOST_ARRIVALS", 50)
-    semaphores = Semaphores(driver.device(), 2, torch.zeros(64, dtype=torch.int32))
-    counts = []
-    for _ in range(12):
-        word = semaphores.take(7, 8)
-        counts.append(int(word))
-        word += 16  # what a launch of 8 programs with 2 barriers leaves
-    assert counts == [0, 16, 32] * 4
+    block, _, scratch = driver.allocated
+    assert captured.arguments[2:] == (scratch.data_ptr(), block.data_ptr() + 128)
+    assert eager.arguments[-1] == block.data_ptr()
 
 
 def test_more_streams_than_semaphores(driver, monkeypatch):
     monkeypatch.setattr("hemstitch.runtime.cuda.semaphore.SLOTS", 2)
-    semaphores = Semaphores(driver.device(), 1, torch.zeros(64, dtype=torch.int32))
-    words = [semaphores.take(stream, 8).data_ptr() for stream in (1, 2, 3, 1, 2)]
+    semaphores = Semaphores(driver.device(), torch.zeros(64, dtype=torch.int32))
+    words = [semaphores.take(stream).data_ptr() for stream in (1, 2, 3, 1, 2)]
     assert words[:2] == words[3:] and words[2] not in words[:2]
 
 
@@ -237,11 +226,11 @@ def test_two_threads_that_come_at_once_have_a_semaphore_each(driver):
         def setdefault(self, key, slot):
             if not words:
                 words.append(None)
-                words[0] = semaphores.take(2, 8).data_ptr()
+                words[0] = semaphores.take(2).data_ptr()
             return super().setdefault(key, slot)
 
-    semaphores = Semaphores(driver.device(), 1, torch.zeros(2048, dtype=torch.int32), Slots())
-    words.append(semaphores.take(1, 8).data_ptr())
+    semaphores = Semaphores(driver.device(), torch.zeros(2048, dtype=torch.int32), Slots())
+    words.append(semaphores.take(1).data_ptr())
     assert words[0] != words[1]
 
 
@@ -273,16 +262,16 @@ def test_all_numbers_of_programs_share_what_a_ticket_leaves_at_zero(driver):
     assert len({seen.grid for seen in driver.seen}) == 3
 
 
-def test_captured_tickets_are_cleared_by_nobody(driver, monkeypatch):
+def test_captured_semaphores_are_cleared_by_nobody(driver, monkeypatch):
     """Each has its own, until there are no more."""
     monkeypatch.setattr("hemstitch.runtime.cuda.semaphore.SLOTS", 3)
-    semaphores = semaphores_of(driver.device(), 0)
+    semaphores = semaphores_of(driver.device())
     (block,) = driver.allocated
-    eager = semaphores.take(7, 8)
+    eager = semaphores.take(7)
     driver.capturing = True
-    captured = [semaphores.take(7, 8) for _ in range(3)]
+    captured = [semaphores.take(7) for _ in range(3)]
     driver.capturing = False
-    assert semaphores.take(7, 16) is eager
+    assert semaphores.take(7) is eager
     addresses = [word.data_ptr() for word in (eager, *captured)]
     assert len(set(addresses)) == 4 and len(driver.allocated) == 2
     assert addresses[3] == driver.allocated[1].data_ptr()

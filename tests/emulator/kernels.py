@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-from hemstitch.runtime.device import grid_barrier, spin_until_at_least
+from hemstitch.runtime.device import grid_barrier, spin_until_flipped
 
 
 @triton.jit
@@ -310,15 +310,15 @@ def last_block_sums(
 
 
 @triton.jit
-def turns(out, token):
-    """The programs write one after the other, the highest number first."""
+def turns(out, tokens):
+    """The programs write one after the other, the highest number first. `tokens`: for one more."""
     program = tl.program_id(0)
-    last = tl.num_programs(0) - 1
-    spin_until_at_least(token, last - program)
+    if program < tl.num_programs(0) - 1:
+        spin_until_flipped(tokens + program + 1, 0)
     tl.debug_barrier()
     tl.store(out, program)
     tl.debug_barrier()
-    tl.atomic_add(token, 1, sem="release", scope="gpu")
+    tl.atomic_add(tokens + program, -1, sem="release", scope="gpu")
 
 
 @triton.jit

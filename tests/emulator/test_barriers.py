@@ -25,8 +25,8 @@ CHECKS = Checks(scratch=frozenset(["partial", "column", "out"]))
 ORDERS = [(Order.FORWARD, 0), (Order.REVERSE, 0), *((Order.RANDOM, seed) for seed in range(5))]
 
 
-def integer() -> torch.Tensor:
-    return torch.zeros(1, dtype=torch.int32)
+def integer(count: int = 1) -> torch.Tensor:
+    return torch.zeros(count, dtype=torch.int32)
 
 
 def three_phases(
@@ -52,10 +52,10 @@ def three_phases(
 def test_three_phases_in_one_launch(order: Order, seed: int) -> None:
     x, semaphore = torch.rand(M, N) + 0.1, integer()
     rows = x.double() / x.double().sum(1, keepdim=True)
-    for launch in range(2):  # the semaphore is not reset in between
+    for _ in range(2):  # the semaphore is not reset in between
         out, findings = three_phases(x, 2, semaphore, order, seed)
         torch.testing.assert_close(out.double(), rows / rows.sum(0), rtol=1e-6, atol=0)
-        assert semaphore.item() == 2 * PROGRAMS * (launch + 1)
+        assert semaphore.item() == 0  # its sign flips twice
         assert findings.waits == 2 * PROGRAMS
         assert findings.loads["x"] == findings.stores["out"] == M * N * 4
         assert findings.stores["partial"] == findings.loads["partial"] == PROGRAMS * N * 4
@@ -78,8 +78,8 @@ def test_a_barrier_that_only_some_reach(order: Order) -> None:
     arguments = {"out": out, "semaphore": integer(), "REACHED": 4, "PROGRAMS": 6}
     before = threading.active_count()
     message = (
-        r"4 of 6 programs wait forever, 2 have ended: program 0 waits until semaphore\[0\] .* is "
-        r"at least 6, but it stays 4\n  at .*device.py:\d+: spin_until_at_least"
+        r"4 of 6 programs wait forever, 2 have ended: program 0 waits until semaphore\[0\] .* has "
+        r"another sign than \d+, but it stays \d+\n  at .*device.py:\d+: spin_until_flipped"
     )
     with pytest.raises(DeadlockError, match=message):
         emulate(kernels.barrier_for_some, 6, arguments, order=order)
@@ -91,9 +91,9 @@ def test_a_barrier_that_only_some_reach(order: Order) -> None:
 def test_programs_in_turn(order: Order) -> None:
     out = integer()
     findings = emulate(
-        kernels.turns, 9, {"out": out, "token": integer()}, checks=Checks(), order=order
+        kernels.turns, 9, {"out": out, "tokens": integer(9)}, checks=Checks(), order=order
     )
-    assert out.item() == 0 and findings.waits == 9
+    assert out.item() == 0 and findings.waits == 8
 
 
 def test_an_order_can_be_repeated() -> None:
@@ -114,14 +114,14 @@ def test_an_order_can_be_repeated() -> None:
 
 def test_a_spin_of_its_own_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hemstitch.runtime.emulator.builder.MOST_ATOMICS", 50)
-    with pytest.raises(DeadlockError, match="spins without spin_until_at_least"):
+    with pytest.raises(DeadlockError, match="spins without spin_until_flipped"):
         emulate(kernels.spins_by_itself, 2, {"token": integer()})
 
 
 def test_many_programs_that_wait() -> None:
-    out, token = integer(), integer()
-    emulate(kernels.turns, 200, {"out": out, "token": token}, checks=Checks())
-    assert token.item() == 200
+    out, tokens = integer(), integer(200)
+    emulate(kernels.turns, 200, {"out": out, "tokens": tokens}, checks=Checks())
+    assert (tokens == -1).all()
 
 
 def test_one_number_is_added_to_many() -> None:

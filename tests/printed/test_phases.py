@@ -106,14 +106,13 @@ def test_scratch_in_the_place_of_what_is_still_needed_is_noticed(order):
         run(wrong, wrong.text, x, order, semaphore())
 
 
-def test_a_ticket_leaves_zero_for_any_number_of_programs(case):
+def test_a_semaphore_is_as_good_as_new_for_any_number_of_programs(case):
     function, x, program = case
     word = semaphore()
     for programs in (3, 1, 4):
-        if programs == 3 or program.has_ticket:
-            found = run(program, program.text, x, Order.RANDOM, word, programs)
-            torch.testing.assert_close(found, function(x).reshape(-1), rtol=1e-5, atol=1e-5)
-            assert word.item() == (0 if program.has_ticket else program.barriers * programs)
+        found = run(program, program.text, x, Order.RANDOM, word, programs)
+        torch.testing.assert_close(found, function(x).reshape(-1), rtol=1e-5, atol=1e-5)
+        assert word.item() in ((0,) if program.has_ticket else (0, -(2**31)))
 
 
 def test_what_is_combined_once_comes_a_sector_of_memory_at_a_time():

@@ -14,29 +14,33 @@ from triton.language.extra import libdevice
 
 
 @triton.jit
-def spin_until_at_least(pointer, value):
-    """One thread polls. The emulator knows this function by its name and lets others run."""
-    while tl.atomic_add(pointer, 0, sem="acquire", scope="gpu") < value:
+def spin_until_flipped(pointer, seen):
+    """One thread polls until the sign is not that of `seen`. The emulator knows this function by
+    its name and lets others run."""
+    while (tl.atomic_add(pointer, 0, sem="acquire", scope="gpu") ^ seen) >= 0:
         pass
 
 
 @triton.jit
 def grid_barrier(semaphore, programs):
-    """Each of `programs` programs waits until all have arrived. The i32 at `semaphore` is 0 before
-    the first launch; it only counts on, so it needs no reset between barriers or launches."""
+    """Each of `programs` programs waits until all have arrived. All together they add 2^31 to the
+    i32 at `semaphore`, one of them what the others leave of it. So its sign flips when the last one
+    is there, and its other bits are zero again, for launches of any number of programs: nobody
+    has to reset or count anything (CUDA's cooperative groups do the same)."""
     tl.debug_barrier()  # the release below is one thread's: the stores of all must come first
-    arrived = tl.atomic_add(semaphore, 1, sem="release", scope="gpu")
-    spin_until_at_least(semaphore, (arrived // programs + 1) * programs)
+    added = tl.where(tl.program_id(0) == 0, 2147483647 - programs + 2, 1)
+    seen = tl.atomic_add(semaphore, added, sem="release", scope="gpu")
+    spin_until_flipped(semaphore, seen)
     tl.debug_barrier()
 
 
 @triton.jit
 def is_last(semaphore, programs):
     """Whether all other programs have been here: then this one sees what they have stored, and
-    leaves the i32 at `semaphore` at 0, whatever barriers counted on it before."""
+    leaves the i32 at `semaphore` at 0."""
     tl.debug_barrier()  # as in `grid_barrier`: one thread releases the stores of all
     ticket = tl.atomic_add(semaphore, 1, sem="acq_rel", scope="gpu")
-    last = ticket % programs == programs - 1
+    last = (ticket & 2147483647) == programs - 1  # whatever sign barriers have left
     if last:
         tl.atomic_xchg(semaphore, 0, sem="relaxed", scope="gpu")
     tl.debug_barrier()

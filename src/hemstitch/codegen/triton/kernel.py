@@ -31,7 +31,7 @@ from triton.language.extra import libdevice
 from hemstitch.runtime import device
 
 '''
-SEMAPHORE = "semaphore"  # counts arrivals at barriers and tickets; zero before the first one
+SEMAPHORE = "semaphore"  # where programs meet; zero before the first launch
 MOST_32_BIT = (1 << 31) - 1
 LINE = 128  # bytes; of a cache line: no two buffers share one
 _BEGIN = {

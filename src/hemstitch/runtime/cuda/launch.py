@@ -98,9 +98,8 @@ class _OnDevice:
         self._calls: dict[tuple[tuple[int, ...], bool], _Call] = {}
         self._semaphores: Semaphores | None = None
         if program.has_semaphore:
-            left = 0 if program.has_ticket else program.barriers
             with device.as_current():
-                self._semaphores = semaphores_of(device, left)
+                self._semaphores = semaphores_of(device)
 
     def __call__(self, arguments: tuple[Any, ...]) -> None:
         count = self._tensors
@@ -129,7 +128,7 @@ class _OnDevice:
             start = scratch.data_ptr()
             addresses += [start + offset for offset in grid.offsets]
         if self._semaphores is not None:
-            semaphore = self._semaphores.take(stream, grid.programs)
+            semaphore = self._semaphores.take(stream)
             addresses.append(semaphore.data_ptr())
         loaded.run(
             *(grid.programs, 1, 1, stream, loaded.function, loaded.packed),

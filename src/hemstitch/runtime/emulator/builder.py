@@ -96,7 +96,7 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]
 
     def create_atomic_poll(self, *arguments: object) -> Any:
         """3.9: polls forever, since no other program can run."""
-        raise UnsupportedError("tl.atomic_poll in the emulator", hint="spin_until_at_least waits")
+        raise UnsupportedError("tl.atomic_poll in the emulator", hint="spin_until_flipped waits")
 
     def create_assert(self, condition: Any, message: str) -> None:
         """Both: of several lanes the truth is asked as if there were one."""
@@ -221,7 +221,7 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]
             raise UnsupportedError("atomics on bf16 in the emulator", hint="accumulate in f32")
         self._atomics += 1
         if self._atomics > MOST_ATOMICS:
-            raise DeadlockError("a program spins without spin_until_at_least", where=where())
+            raise DeadlockError("a program spins without spin_until_flipped", where=where())
         access = Access.ATOMIC if scope in ACROSS_PROGRAMS else Access.WRITE
         real = self.memory.access(ptr.data, active, val.data.itemsize, access)
         return Handle(real, ptr.dtype)

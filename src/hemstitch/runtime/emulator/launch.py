@@ -91,13 +91,13 @@ def _scalar(kind: type[np.generic], value: object, dtype: Any) -> Any:
     return tl.tensor(Handle(np.array([value], kind), dtype), dtype)
 
 
-def _spin(memory: Memory, programs: Programs, pointer: Any, value: Any) -> None:
-    """In place of `spin_until_at_least`: others run until the value is there."""
-    least = int(value.handle.data.item() if isinstance(value, tl.tensor) else value)
+def _spin(memory: Memory, programs: Programs, pointer: Any, seen: Any) -> None:
+    """In place of `spin_until_flipped`: others run until the sign is another one."""
+    before = int(seen.handle.data.item() if isinstance(seen, tl.tensor) else seen)
     size = pointer.handle.get_element_ty().primitive_bitwidth // 8
     addresses = pointer.handle.data.reshape(1)
     real = memory.access(addresses, np.ones(1, np.bool_), size, Access.ATOMIC)
     word = WORDS[size].from_address(int(real[0]))
     address = int(addresses[0])
-    programs.wait(lambda: word.value, least, memory.place(address), where())
+    programs.wait(lambda: word.value, before, memory.place(address), where())
     memory.acquire(address)

@@ -26,7 +26,7 @@ from hemstitch.runtime.emulator.builder import Builder
 from hemstitch.runtime.emulator.libdevice import replacements
 from hemstitch.runtime.emulator.source import loop_range, plain
 
-SPIN = "spin_until_at_least"
+SPIN = "spin_until_flipped"
 _MISSING = object()
 
 

@@ -33,7 +33,7 @@ class Order(Enum):
 class _Waiting:
     read: Callable[[], int]
     place: str
-    least: int
+    seen: int
     where: Location | None
     go: Semaphore = field(default_factory=lambda: Semaphore(0))
 
@@ -75,10 +75,10 @@ class Programs:
         if stuck:
             raise self._deadlock(stuck)
 
-    def wait(self, read: Callable[[], int], least: int, place: str, where: Location | None) -> None:
-        """Called by the running program: come back when `read()` gives at least `least`."""
+    def wait(self, read: Callable[[], int], seen: int, place: str, where: Location | None) -> None:
+        """Called by the running program: come back when `read()` has not the sign of `seen`."""
         self.waits += 1
-        waiting = self._waiting[self.current] = _Waiting(read, place, least, where)
+        waiting = self._waiting[self.current] = _Waiting(read, place, seen, where)
         self._baton.release()
         waiting.go.acquire()
         if self._stopped:
@@ -115,7 +115,7 @@ class Programs:
         for program, waiting in self._waiting.items():
             if waiting.place not in values:
                 values[waiting.place] = waiting.read()
-            if values[waiting.place] >= waiting.least:
+            if values[waiting.place] ^ waiting.seen < 0:
                 ready.append(program)
         ready += [self._fresh[0]] if self._fresh else []
         if not ready:
@@ -134,7 +134,7 @@ class Programs:
         first = stuck[min(stuck)]
         return DeadlockError(
             f"{len(stuck)} of {self._count} programs wait forever, {self._count - len(stuck)} have "
-            f"ended: program {min(stuck)} waits until {first.place} is at least {first.least}, but "
-            f"it stays {first.read()}",
+            f"ended: program {min(stuck)} waits until {first.place} has another sign than "
+            f"{first.seen}, but it stays {first.read()}",
             where=first.where,
         )
