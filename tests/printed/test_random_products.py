@@ -17,4 +17,7 @@ pytest.importorskip("triton")
 def test_kernels_mean_what_the_graph_means(seed):
     program = Around(seed)
     found = execute(program.graph, program.arguments, GPU, target="interpret")
-    assert_close(found, interpret.run(program.graph, program.arguments), 1e-4)
+    exact = interpret.run(program.graph, program.arguments, precise=True)
+    for new, near, true in zip(found, interpret.run(program.graph, program.arguments), exact):
+        own = float((near - true).abs().max()) / max(1.0, float(true.abs().max()))  # of f32 as such
+        assert_close([new], [true], 1e-4 + 4 * own)

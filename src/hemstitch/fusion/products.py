@@ -36,10 +36,12 @@ from hemstitch.kernel.nodes import (
 from hemstitch.stitch.machine import Machine, MatrixUnits
 from hemstitch.stitch.online import is_long
 from hemstitch.stitch.probe import ProductProbe
-from hemstitch.stitch.products import COLUMNS, LEAST_TILE, MOST_ROWS
+from hemstitch.stitch.products import COLUMNS, LEAST_TILE, MOST_ROWS, rows_of_a_tile
 from hemstitch.stitch.views import broken_at
 
-BESIDE_SUMS = 2.0  # times longer operands take on a GPU where columns are added up as well
+# On a GPU:
+BESIDE_SUMS = 2.0  # times longer operands take where columns are added up as well
+LEAST_SECONDS = 4e-6  # that the library takes, however little there is to multiply
 
 
 @dataclass(slots=True)
@@ -152,16 +154,18 @@ def _gain(product: Node, opened: Opened, clustering: Clustering, kernel: _Kernel
     first of them."""
     result, inside = opened.results[product], kernel.inside
     machine, hints = clustering.trials.machine, clustering.work.hints
+    units = machine.products[product.inputs[0].type.dtype.bytes]
     longer = _longer(product, opened, clustering, kernel)
     added = [other for other, total in opened.results.items() if total is result]
     if not inside - _made_for(added, result):
-        return -longer
+        return -max(0.0, longer) if units.tile else -longer
     saved = _saved(result, inside, clustering) if product is added[0] else 0
     saved += sum(_saved(operand, inside, clustering) for operand in map(below, product.inputs))
-    units = machine.products[product.inputs[0].type.dtype.bytes]
-    # On a GPU a call takes the host longer, which is no reason to multiply and do nothing else.
-    call = machine.launch_seconds + (units.call_seconds if units.tile else 0.0)
-    launch = call * _share(product, opened.widths[product], hints)
+    share = _share(product, opened.widths[product], hints)
+    launch = share * machine.launch_seconds
+    if units.tile:  # a call takes the host longer, which nobody sees while the GPU multiplies
+        work = evaluate(product.type.size * product.inputs[0].shape[-1], hints)
+        launch += max(0.0, share * units.call_seconds - 2 * work / units.operations_per_second)
     return saved / machine.memory_bytes_per_second + launch - longer
 
 
@@ -183,8 +187,7 @@ def _longer(product: Node, opened: Opened, clustering: Clustering, kernel: _Kern
     work = evaluate(product.type.size * product.inputs[0].shape[-1], hints)
     right, theirs = product.inputs[1], opened.right_of_call(product)
     if units.tile:
-        loaded = _loaded(product, work, kernel.kernel, units, clustering)
-        ours = max(_multiplied(work, units), loaded)
+        ours = _in_tiles(product, work, kernel.kernel, units, clustering)
     else:
         is_packed = kernel.packing < inf and right in opened.frozen
         packing = 0 if is_packed else kernel.packing / opened.uses[right]
@@ -219,7 +222,7 @@ def _by_library(
     """On a processor it packs the right operand as well. `share`: of a call, that this is."""
     multiplied = 2 * work / units.operations_per_second
     if units.tile:
-        return multiplied
+        return max(multiplied, share * LEAST_SECONDS)
     packed = evaluate(right.type.bytes, hints) / threads
     return share * units.call_seconds + packed / units.operand_bytes_per_second + multiplied
 
@@ -228,20 +231,27 @@ def _multiplied(work: int, units: MatrixUnits) -> float:
     return 2 * work / (units.operations_per_second * units.share)
 
 
-def _loaded(
+def _in_tiles(
     product: Node, work: int, kernel: Kernel, units: MatrixUnits, clustering: Clustering
 ) -> float:
-    """Where a kernel needs whole rows its tiles are flat, so that L2 is the limit."""
-    columns = _columns(kernel, clustering.work.hints)
-    rows = max(LEAST_TILE, min(units.tile // columns, MOST_ROWS))
-    bytes_ = work * (1 / rows + 1 / columns) * product.inputs[0].type.dtype.bytes
-    inside = ([*walk(nest.body)] for phase in kernel.phases for nest in phase.nests)
-    has_sums = any(
-        any(isinstance(s, Contract) for s in body)
-        and any(isinstance(s, AccumulateInto) for s in body)
-        for body in inside
-    )
-    return bytes_ / units.operand_bytes_per_second * (BESIDE_SUMS if has_sums else 1.0)
+    """With matrix units. Where a kernel needs whole rows its tiles are flat, so that L2 is the
+    limit; of few tiles, or a few more than there are multiprocessors, most of these have none."""
+    machine, hints = clustering.trials.machine, clustering.work.hints
+    columns = _columns(kernel, hints)
+    most = max(LEAST_TILE, min(units.tile // columns, MOST_ROWS))
+    tiles, flattest, has_sums = 0, most, False
+    for nest in (nest for phase in kernel.phases for nest in phase.nests):
+        inside = list(walk(nest.body))
+        if any(isinstance(statement, Contract | AccumulateProduct) for statement in inside):
+            extents = [evaluate(axis.extent, hints) for axis in nest.rows]
+            rows = rows_of_a_tile(extents, most, machine.threads)
+            tiles += prod(extents[:-1]) * ceil(extents[-1] / rows)
+            flattest = min(flattest, rows)
+            has_sums |= any(isinstance(statement, AccumulateInto) for statement in inside)
+    bytes_ = work * (1 / flattest + 1 / columns) * product.inputs[0].type.dtype.bytes
+    loaded = bytes_ / units.operand_bytes_per_second * (BESIDE_SUMS if has_sums else 1.0)
+    at_once = max(1, tiles) / ceil(max(1, tiles) / machine.threads)
+    return max(_multiplied(work, units) * machine.threads / at_once, loaded)
 
 
 def _packed(kernel: Kernel, units: MatrixUnits, hints: Mapping[str, int], threads: int) -> float:
@@ -268,7 +278,7 @@ def _packed(kernel: Kernel, units: MatrixUnits, hints: Mapping[str, int], thread
 
 def _columns(kernel: Kernel, hints: Mapping[str, int]) -> int:
     """Of the widest tile of a product. Long rows go by in blocks."""
-    widths = [COLUMNS]
+    widths = [LEAST_TILE]
     for statement in statements(kernel):
         if isinstance(statement, AccumulateProduct):
             widths.append(evaluate(statement.axis.extent, hints))

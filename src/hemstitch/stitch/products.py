@@ -25,22 +25,35 @@ from hemstitch.stitch.refusal import Refused
 from hemstitch.stitch.shape import Mapping, Shape
 
 COLUMNS = 128  # of a tile, where a row need not be whole
+LEAST_COLUMNS = 32  # of one where there would be too few tiles
 LEAST_TILE = 16  # rows, columns and steps of the smallest tile that matrix units take
 MOST_ROWS = 128
+DOT_PROGRAMS = 12  # of that many wanted, one that has large tiles is enough
 LEAST_BLOCK = 4  # rows, on processors; fewer at a time are multiplied at half the speed
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
     """A product's loops. `rows`: of the left matrix, the innermost last; `steps`: those that it
-    adds up along. `work`: multiplications, at the example sizes."""
+    adds up along. At the example sizes, `count`: of rows, `size`: elements of the result, `work`:
+    multiplications."""
 
     node: Node
     batch: tuple[Axis, ...]
     rows: tuple[Axis, ...]
     columns: tuple[Axis, ...]
     steps: tuple[Axis, ...]
+    count: int
+    size: int
     work: int
+
+
+def rows_of_a_tile(extents: Sequence[int], most: int, programs: int) -> int:
+    """On a GPU: of the last of these axes; fewer than `most` where programs would be too few."""
+    *outer, last = extents
+    while most > LEAST_TILE and DOT_PROGRAMS * prod(outer) * -(-last // most) < programs:
+        most //= 2
+    return max(LEAST_TILE, most)
 
 
 def products_of(group: Group, unification: Unification, folding: Folding) -> list[Product]:
@@ -51,8 +64,11 @@ def products_of(group: Group, unification: Unification, folding: Folding) -> lis
         *batch, rows, columns = (folding.axes(_axes(domain, i)) for i in domain.indices)
         # A folded axis that is rows of the matrix and batches too may be taken for rows.
         outer = dict.fromkeys(axis for axes in batch for axis in axes if axis not in rows)
-        work = prod(group.hint(axis.extent) for axis in (*domain.axes, *steps.axes))
-        found.append(Product(node, tuple(outer), rows, columns, folding.axes(steps.axes), work))
+        size = prod(group.hint(axis.extent) for axis in domain.axes)
+        work = size * prod(group.hint(axis.extent) for axis in steps.axes)
+        count = size // prod(group.hint(axis.extent) for axis in columns)
+        loops = (tuple(outer), rows, columns, folding.axes(steps.axes))
+        found.append(Product(node, *loops, count, size, work))
     return found
 
 
@@ -85,11 +101,27 @@ def product_mapping(
             if is_long(product.columns[0].extent):
                 why = f"{product.columns[0].extent} sums of a row, at most {LONGEST_ROW} at a time"
                 raise Refused("product", why)
+        if is_summed:
+            _check_waiting(first, machine)
         return Mapping(rows, (*order, column), once=column if is_long(column.extent) else None)
-    block = Axis(f"{column.name}b", quotient(column.extent + (COLUMNS - 1), COLUMNS))
-    inner = Axis(f"{column.name}e", COLUMNS, block, column.extent)
-    split: dict[Variable, Index] = {column: at(block).scaled(COLUMNS) + at(inner)}
+    width = COLUMNS
+    while width > LEAST_COLUMNS and first.size < width * MOST_ROWS * machine.threads // 2:
+        width //= 2
+    block = Axis(f"{column.name}b", quotient(column.extent + (width - 1), width))
+    inner = Axis(f"{column.name}e", width, block, column.extent)
+    split: dict[Variable, Index] = {column: at(block).scaled(width) + at(inner)}
     return Mapping((*first.batch, block, *first.rows), (*order, inner), split)
+
+
+def _check_waiting(product: Product, machine: Machine) -> None:
+    """Rows that the next product adds up along are whole, so that only rows are dealt out. Where
+    they are few, a launch of its own for the next product is over sooner."""
+    units = machine.products[product.node.inputs[0].type.dtype.bytes]
+    tiles = -(-product.count // LEAST_TILE)
+    each = 2 * product.work / tiles / units.operations_per_second / units.share * machine.threads
+    if tiles < machine.threads and each > 2 * machine.launch_seconds:
+        rows = f"{product.count} rows are {tiles} tiles"
+        raise Refused("product", f"{rows}, each of which would take longer than two launches")
 
 
 def _check(product: Product, machine: Machine) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
 
 from hemstitch.ir.dims import Dim, divides
 from hemstitch.ir.dims import product as product_of
@@ -29,7 +28,7 @@ from hemstitch.kernel.nodes import (
     walk,
 )
 from hemstitch.stitch.online import LONGEST_ROW
-from hemstitch.stitch.products import LEAST_TILE
+from hemstitch.stitch.products import LEAST_TILE, rows_of_a_tile
 from hemstitch.stitch.products import MOST_ROWS as MOST_PRODUCT_ROWS
 
 LARGEST_WHOLE = 8192  # lanes of a row that stay in registers: 16 warps, 16 elements a thread
@@ -48,7 +47,6 @@ ACCUMULATED = 16384  # elements of a tile that is added up in registers: 64 a th
 ACCUMULATED_ONE_BY_ONE = 8192  # of f32, whose operands are there too
 DOT_PER_WARP = 1024
 MOST_DOT_WARPS = 8
-DOT_PROGRAMS = 12  # of that many wanted, one that has large tiles of products is enough
 GROUP = 4  # warps that work on one product together
 BLOCK = 64  # lanes of a longer row at a time
 BLOCK_ONE_BY_ONE = 32
@@ -203,13 +201,12 @@ def _choose_products(
     long = [axis for axis in long if not lanes[axis].whole or lanes[axis].size > LONGEST_ROW]
     lanes |= dict.fromkeys(long, block)  # long rows go by in blocks
     widest = max(each.size for each in lanes.values())
-    *outer, last = (hint(axis.extent) for axis in nest.rows)
+    extents = [hint(axis.extent) for axis in nest.rows]
     most = (ACCUMULATED if has_units else ACCUMULATED_ONE_BY_ONE) * shape.elements // TILE
     # Of long rows what is not added up is a block, and soon gone.
     held = 1 if long and has_units else power_of_two(len(products))
-    rows = min(MOST_PRODUCT_ROWS, most // held // widest, power_of_two(last))
-    while rows > LEAST_TILE and DOT_PROGRAMS * prod(outer) * -(-last // rows) < programs:
-        rows //= 2
+    rows = min(MOST_PRODUCT_ROWS, most // held // widest, power_of_two(extents[-1]))
+    rows = rows_of_a_tile(extents, rows, programs)
     steps: dict[Axis, Lanes] = {}
     for loop in tile_loops(nest):
         inside = list(walk(loop.body))
@@ -222,7 +219,7 @@ def _choose_products(
     per_warp = DOT_PER_WARP * shape.per_warp // PER_WARP
     if long and not has_units:
         per_warp //= 2
-    return Tiling(max(LEAST_TILE, rows), lanes, per_warp, steps)
+    return Tiling(rows, lanes, per_warp, steps)
 
 
 def _has_product(loop: Loop) -> bool:
