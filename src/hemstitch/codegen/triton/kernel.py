@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 
 from hemstitch.codegen.triton import tiling
 from hemstitch.codegen.triton.alike import alike, parameters_of
+from hemstitch.codegen.triton.apart import apart
 from hemstitch.codegen.triton.dealing import dealt
+from hemstitch.codegen.triton.even import even
 from hemstitch.codegen.triton.flatten import flattened
 from hemstitch.codegen.triton.gather import gathered
 from hemstitch.codegen.triton.nest import NestPrinter, may_be_alike
@@ -111,7 +113,7 @@ def print_kernel(
 ) -> Program:
     """`hint`: a likely value of a size; `programs`: so many run at once. Both for tiles, which have
     this `shape`."""
-    kernel = dealt(gathered(flattened(kernel), hint, programs), programs)
+    kernel = dealt(gathered(apart(even(flattened(kernel))), hint, programs), programs)
     needs_64_bits = any(
         not isinstance(b.size, int) or b.size > MOST_32_BIT for b in kernel.parameters
     )

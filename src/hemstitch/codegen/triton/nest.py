@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import partial
 
 from typing_extensions import assert_never
 
 from hemstitch.codegen.triton import halves, memory, random, types
 from hemstitch.codegen.triton.alike import chosen, parameters_of
 from hemstitch.codegen.triton.carry import Carried, carried_accumulators
+from hemstitch.codegen.triton.early import early
 from hemstitch.codegen.triton.elementwise import apply
 from hemstitch.codegen.triton.products import STAGES, Products
 from hemstitch.codegen.triton.reductions import Reductions, own_sums
@@ -109,6 +111,7 @@ class NestPrinter:
             if self.alike:
                 self._choose()
             self._decode()
+            self._load_early()
             self._statements(self.nest.body)
             if self.memory.in_memory:  # threads of the next row write what others still read
                 scope.writer.line(memory.BARRIER)
@@ -117,6 +120,13 @@ class NestPrinter:
         scope.row_mask = None
         for carried in self.carried.values():
             self._bring_home(carried)
+
+    def _load_early(self) -> None:
+        for loop, load in early(self.nest, self.tiling, self.memory.conflicting):
+            if loop is None:
+                self.memory.load(load)
+            else:
+                self._tile(loop, partial(self.memory.load, load))
 
     def _choose(self) -> None:
         """Which nest it is for this time, and which of its tiles."""
