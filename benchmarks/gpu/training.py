@@ -23,17 +23,30 @@ def jobs(kind: str, _: list[Line]) -> list[Job]:
     """As in the demo, and with a batch that fills a GPU; in halves matrix products take less."""
     if kind == device.INTERPRET:
         small = {"layers": 1, "batch": 1, "sequence": 4, "hidden": 64}
-        return [{"device": kind, **small, "dtype": "f32", "graphs": False, "steps": 1}]
+        job = {"device": kind, **small, "dtype": "f32", "graphs": False, "steps": 1}
+        return [job | {"contenders": list(CONTENDERS[kind])}]
+    return _jobs(kind, [name for name in CONTENDERS[kind] if name != TUNED])
+
+
+def tuned_jobs(kind: str, _: list[Line]) -> list[Job]:
+    """Tuning takes several times as long as all else."""
+    return [] if kind == device.INTERPRET else _jobs(kind, [TUNED, OURS])
+
+
+def _jobs(kind: str, names: list[str]) -> list[Job]:
     sizes = [(BATCH, "f32"), (LARGE_BATCH, "bf16"), (BATCH, "bf16")]
     return [
         {"device": kind, "layers": 2, "batch": batch, "sequence": SEQUENCE, "hidden": HIDDEN}
-        | {"dtype": dtype, "graphs": graphs, "steps": STEPS}
+        | {"dtype": dtype, "graphs": graphs, "steps": STEPS, "contenders": names}
         for batch, dtype in sizes
         for graphs in (False, True)
     ]
 
 
-PHASES = (Phase(jobs, job_seconds=150.0, in_turns=True),)
+PHASES = (
+    Phase(jobs, job_seconds=150.0, in_turns=True),
+    Phase(tuned_jobs, job_seconds=240.0, in_turns=True),
+)
 
 
 def contenders(kind: str, graphs: bool) -> dict[str, dict[str, Any]]:
@@ -60,7 +73,9 @@ def run(job: Job) -> Iterator[Line]:
     failures: dict[str, str] = {}
     losses: dict[str, tuple[float, ...]] = {}
     first: dict[str, float] = {}
-    for name, how in contenders(job["device"], job["graphs"]).items():
+    known = contenders(job["device"], job["graphs"])
+    for name in job["contenders"]:
+        how = known[name]
         try:
             exact = problem.trainer(0.0, autocast=autocast, **how)
             losses[name] = tuple(exact.step() for _ in range(min(EXACT_STEPS, job["steps"])))
