@@ -66,7 +66,7 @@ def products_of(group: Group, unification: Unification, folding: Folding) -> lis
         outer = dict.fromkeys(axis for axes in batch for axis in axes if axis not in rows)
         size = prod(group.hint(axis.extent) for axis in domain.axes)
         work = size * prod(group.hint(axis.extent) for axis in steps.axes)
-        count = size // prod(group.hint(axis.extent) for axis in columns)
+        count = size // max(1, prod(group.hint(axis.extent) for axis in columns))
         loops = (tuple(outer), rows, columns, folding.axes(steps.axes))
         found.append(Product(node, *loops, count, size, work))
     return found
@@ -117,7 +117,7 @@ def _check_waiting(product: Product, machine: Machine) -> None:
     """Rows that the next product adds up along are whole, so that only rows are dealt out. Where
     they are few, a launch of its own for the next product is over sooner."""
     units = machine.products[product.node.inputs[0].type.dtype.bytes]
-    tiles = -(-product.count // LEAST_TILE)
+    tiles = max(1, -(-product.count // LEAST_TILE))
     each = 2 * product.work / tiles / units.operations_per_second / units.share * machine.threads
     if tiles < machine.threads and each > 2 * machine.launch_seconds:
         rows = f"{product.count} rows are {tiles} tiles"

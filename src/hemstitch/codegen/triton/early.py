@@ -64,15 +64,15 @@ def early(nest: Nest, tiling: Tiling, never: Container[Buffer]) -> list[tuple[Lo
 
 
 def _in_order(nest: Nest, tiling: Tiling) -> Iterator[tuple[Loop | None, Stmt]]:
-    """Every statement of a row, with the loop that is its tile. Those in other loops come without:
-    where they load from depends on axes that nobody knows when the row begins."""
+    """Every statement of a row, with the loop that is its tile; no load of other loops, which may
+    never run."""
     for statement in nest.body:
-        if isinstance(statement, Loop):
-            is_whole = is_tile(statement) and tiling.lanes[statement.axis].whole
-            tile = statement if is_whole else None
-            yield from ((tile, inside) for inside in walk(statement.body))
-        else:
+        if not isinstance(statement, Loop):
             yield None, statement
+        elif is_tile(statement) and tiling.lanes[statement.axis].whole:
+            yield from ((statement, inside) for inside in walk(statement.body))
+        else:
+            yield from ((None, s) for s in walk(statement.body) if not isinstance(s, Load))
 
 
 def _place(load: Load, nest: Nest, tiling: Tiling, loop: Loop | None) -> Hashable:
