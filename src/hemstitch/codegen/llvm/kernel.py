@@ -16,6 +16,7 @@ from hemstitch.codegen.llvm.layout import ScratchLayout, scratch_layout
 from hemstitch.codegen.llvm.nest import NestPrinter
 from hemstitch.codegen.llvm.slots import STATUS, Slot, Slots
 from hemstitch.ir.dims import Dim, SymbolicDim, product, total
+from hemstitch.kernel.abreast import abreast
 from hemstitch.kernel.blocked import USUAL, Blocking, blocked
 from hemstitch.kernel.by_place import by_place
 from hemstitch.kernel.cut import cut_loops, cut_rows
@@ -102,7 +103,8 @@ def print_kernel(
 ) -> Program:
     """`blocking`: of products of matrices. `streams`: what is stored past the caches."""
     kernel = cut_rows(one_by_one(kernel))
-    kernel = once(blocked(kernel, target.threads, blocking))
+    kernel = blocked(kernel, target.threads, blocking)
+    kernel = once(abreast(kernel, target.lanes))
     kernel = cut_loops(serial(kernel))
     kernel = by_place(kernel, target.threads)
     layout = scratch_layout(kernel, target.threads)
