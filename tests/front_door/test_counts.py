@@ -12,6 +12,7 @@ MORE_BYTES = {
     ("softmax of long rows", "forward"): "two phases, 3 MB a row: the second one reads from L2",
     ("softmax of long rows", "both"): "the same",
     ("linear + residual + layer norm", "forward"): "it multiplies, and so reads the matrices",
+    ("transformer block", "forward"): "the same, of the attention's last product",
 }
 
 
