@@ -60,8 +60,9 @@ def _together(nest: Nest, lanes: int, buffers: list[Buffer]) -> Nest | None:
     *outer, last = nest.rows
     assert isinstance(last.extent, int), "looked at before"
     group = Axis(f"{last.name}g", last.extent // count)
-    own = {s.buffer for s in walk(nest.body) if isinstance(s, Store | AccumulateInto)}
-    own = {buffer for buffer in own if buffer.role is Role.TASK}
+    own, prepared = (_written(part) for part in (nest.body, nest.prologue))
+    if own.keys() & prepared.keys():  # what rows find there is not theirs alone
+        return None
     rows = []
     for number in range(count):
         places = at(group).scaled(count).shifted(number)
@@ -73,6 +74,12 @@ def _together(nest: Nest, lanes: int, buffers: list[Buffer]) -> Nest | None:
     return replace(
         nest, rows=(*outer, group), body=tuple(body), weight=nest.weight * count, why=why
     )
+
+
+def _written(body: Iterable[Stmt]) -> dict[Buffer, None]:
+    """Of a task's own, in the order of the program."""
+    stores = (s for s in walk(body) if isinstance(s, Store))
+    return {s.buffer: None for s in stores if s.buffer.role is Role.TASK}
 
 
 def _count(nest: Nest, lanes: int) -> int:
