@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from hemstitch.codegen.triton.tiling import is_tile
+from hemstitch.codegen.triton.carry import additions
 from hemstitch.kernel.index import Axis, Index, at
 from hemstitch.kernel.nodes import (
     AccumulateInto,
@@ -48,7 +48,7 @@ def _along(nest: Nest, axis: Axis) -> list[Nest] | None:
     if len(nest.rows) == 1 or not isinstance(extent, int) or not 1 < extent <= MOST_NESTS:
         return None
     others = [row for row in nest.rows if row is not axis]
-    sums = dict(_sums(nest.body, None))
+    sums = dict(additions(nest.body))
     for statement, lanes in sums.items():
         depends = [row for row in nest.rows if statement.index.coefficient(row) != 0]
         is_whole = lanes is not None and lanes.outer is None
@@ -87,18 +87,6 @@ def _at(
         body=tuple(map(there.statement, nest.body)),
         why=f"{nest.why}, {axis.name} = {number}",
     )
-
-
-def _sums(
-    body: tuple[Stmt, ...], lanes: Axis | None
-) -> Iterator[tuple[AccumulateInto, Axis | None]]:
-    """With the lanes of the tile that each is in."""
-    for statement in body:
-        if isinstance(statement, AccumulateInto):
-            yield statement, lanes
-        elif isinstance(statement, Loop):
-            opens = lanes is None and is_tile(statement)
-            yield from _sums(statement.body, statement.axis if opens else lanes)
 
 
 def _fills(nest: Nest, buffers: set[Buffer]) -> list[Loop]:

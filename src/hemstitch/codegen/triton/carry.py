@@ -47,7 +47,7 @@ class Carried:
 def carried_accumulators(nest: Nest, tiling: Tiling) -> Mapping[Buffer, Carried]:
     """By each of their buffers."""
     found: dict[Buffer, Carried] = {}
-    for statement, axis in _additions(nest.body, None):
+    for statement, axis in additions(nest.body):
         carried = Carried(statement, axis)
         if _can_be_carried(carried, nest, tiling):
             found |= dict.fromkeys(carried.buffers, carried)
@@ -69,15 +69,16 @@ def _can_be_carried(carried: Carried, nest: Nest, tiling: Tiling) -> bool:
     return len(fills) == 1 and (fills[0] == size)
 
 
-def _additions(
-    statements: Iterable[Stmt], tile: Axis | None
+def additions(
+    statements: Iterable[Stmt], tile: Axis | None = None
 ) -> Iterator[tuple[AccumulateInto, Axis | None]]:
+    """With the lanes of the tile that each is in."""
     for statement in statements:
         if isinstance(statement, AccumulateInto):
             yield statement, tile
         elif isinstance(statement, Loop):
             opens = tile is None and is_tile(statement)
-            yield from _additions(statement.body, statement.axis if opens else tile)
+            yield from additions(statement.body, statement.axis if opens else tile)
 
 
 def _fills(statements: Iterable[Stmt], buffer: Buffer, size: Dim | None) -> Iterator[Dim]:
