@@ -76,14 +76,15 @@ def _in_order(nest: Nest, tiling: Tiling) -> Iterator[tuple[Loop | None, Stmt]]:
 
 
 def _place(load: Load, nest: Nest, tiling: Tiling, loop: Loop | None) -> Hashable:
-    """Where it loads from, equal for all loops over as many lanes; None if that is not known as
-    soon as a row begins."""
+    """Where it loads from, equal for all loops over as many lanes; None if that is near, or not
+    known as soon as a row begins."""
     lanes: dict[Variable, int] = {}
     if loop is not None:
         lanes[loop.axis] = tiling.lanes[loop.axis].size
     variables = {variable for variable, _ in load.index.terms}
     is_own = load.buffer.role is Role.TASK  # what the row itself has written
-    if is_own or load.mask is not None or variables - {*nest.rows, *lanes}:
+    is_near = variables.isdisjoint(nest.rows)  # what all rows read is in a cache
+    if is_own or is_near or load.mask is not None or variables - {*nest.rows, *lanes}:
         return None
     terms = ((lanes.get(variable, variable), step) for variable, step in load.index.terms)
     return load.buffer, frozenset(terms), load.index.constant
