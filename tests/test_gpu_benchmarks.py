@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.calls import differentiable
 from benchmarks.gpu import __main__ as command
-from benchmarks.gpu import correctness, render, speed
+from benchmarks.gpu import correctness, kernels, render, speed
 from benchmarks.gpu.rank import rank_correlation
 from benchmarks.gpu.worker import Worker, standing_still, work
 from benchmarks.timing import Timing
@@ -31,7 +31,8 @@ def test_everything_runs_in_the_emulator(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(sys, "argv", ["benchmarks.gpu", *given])
     command.main()
     record = json.loads(path.read_text())
-    assert list(record["lines"]) == list(command.SHARES)
+    timed = [name for name in command.SHARES if name != "kernels"]  # needs a GPU's profiler
+    assert list(record["lines"]) == timed
     assert [line for lines in record["lines"].values() for line in lines if "failure" in line] == []
     assert all(line["right"] for line in record["lines"]["correctness"])
     assert all(
@@ -55,6 +56,25 @@ def test_a_job_that_crashes_hangs_or_raises_ends_no_other() -> None:
     assert not left_out and [told[0], told[-1]] == ["good", "good"]
     assert told[1].startswith("the process died (3): ") and told[1].endswith("last words")
     assert told[2:4] == ["ValueError: no good", "stopped after 3 s"]
+
+
+def test_kernels_of_equal_replays_are_told_in_the_order_of_their_starts() -> None:
+    turns = [(1.0, "add", 2.0), (2.0, "sum", 7.0), (5.0, "add", 3.0), (6.0, "sum", 9.0)]
+    assert kernels.in_order(turns[::-1], 2) == [("add", 2.5), ("sum", 8.0)]
+    with pytest.raises(ValueError, match="3 events do not make 2 equal replays"):
+        kernels.in_order(turns[:3], 2)
+
+
+def test_the_report_names_every_kernel() -> None:
+    about = {"date": "2026-01-02", "device": "NVIDIA H200", "torch": "2.11", "triton": "3.6"}
+    line = {"case": "block", "batch": 8, "sequence": 512, "contender": "inductor"}
+    line |= {"microseconds": 580.0, "kernels": [["add", 2.5], ["sum", 8.0]]}
+    told = list(render.report({"machine": about, "phases": [], "lines": {"kernels": [line]}}))
+    assert told[-3:] == [
+        "kernels of a block, [8, 512], inductor: 580.0 us",
+        "      2.5 us  add",
+        "      8.0 us  sum",
+    ]
 
 
 ADAMW = "AdamW, 60 tensors of 9 shapes"  # takes long to plan

@@ -17,6 +17,7 @@ from benchmarks.table import insert
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "performance.md"
 START = "<!-- GPU: made by python -m benchmarks.gpu --render -->"
 END = "<!-- end of GPU -->"
+NAME = 90  # characters of a kernel's name that are shown
 Record = dict[str, Any]
 
 
@@ -109,7 +110,16 @@ def report(record: Record) -> Iterator[str]:
         where = (line[key] for key in ("case", "size", "dtype", "direction"))
         graphs = "CUDA graph" if line["graphs"] else "no graph"
         yield f"  {min(speed.others(line).values()):.2f}x  {', '.join(where)}, {graphs}"
+    yield from _kernels(record)
     yield from _failures(record)
+
+
+def _kernels(record: Record) -> Iterator[str]:
+    for line in lines_of(record, "kernels"):
+        where = f"{line['case']}, [{line['batch']}, {line['sequence']}], {line['contender']}"
+        yield f"kernels of a {where}: {line['microseconds']} us"
+        for name, taken in line["kernels"]:
+            yield f"  {taken:7.1f} us  {name[:NAME]}"
 
 
 def _fit(record: Record) -> Iterator[str]:
