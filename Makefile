@@ -40,7 +40,7 @@ test-gpu-%: .venv/triton/%
 
 # Which row of the papers' checklist is held by which test; `-m tools.papers --write` makes the page.
 papers: .venv/triton/3.9.0
-	PAPERS=all PYTHONPATH=$(CURDIR)/$< $(RUN) -m tools.papers
+	HEMSTITCH_TESTS=all PYTHONPATH=$(CURDIR)/$< $(RUN) -m tools.papers
 
 .venv/triton/%: .venv/installed
 	$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps --target $@ triton==$*

@@ -9,14 +9,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+import torch._dynamo.guards
 
 from hemstitch.stitch.machine import MatrixUnits, generic_cpu
 
 GOLDEN = Path(__file__).parent / "golden"
 os.environ.setdefault("HEMSTITCH_CHECK", "1")
 os.environ.setdefault("HEMSTITCH_CACHE", "0")  # what is compiled is what the test is about
-# A sixth of the time went into looking for garbage among what is imported and what is traced.
+# A sixth of the time went into looking for garbage among what is imported and what is traced, and
+# a fifteenth into what Dynamo does behind each graph: to empty all caches, to see how long its
+# guards take then, and to look for garbage once more.
 gc.set_threshold(100_000, 20, 20)
+torch._dynamo.config.run_gc_after_compile = False
+torch._dynamo.guards.profile_guard_manager = lambda *_: 0.0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

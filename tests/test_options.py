@@ -34,7 +34,7 @@ def test_switches_in_the_environment(text: str, value: bool) -> None:
 
 def test_other_variables_are_not_ours() -> None:
     assert (
-        parse(PATH="/bin", HEMSTITCH_OPINFO="all", HEMSTITCH_TEST_BACKEND="x", planner="no")
+        parse(PATH="/bin", HEMSTITCH_TESTS="all", HEMSTITCH_TEST_BACKEND="x", planner="no")
         == Options()
     )
 

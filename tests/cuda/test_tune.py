@@ -124,6 +124,16 @@ def test_one_program_does_what_follows_a_ticket():
     assert guess.warp_cycles < guess.slowest_cycles
 
 
+def test_no_more_programs_than_meet():
+    """Though more would fit."""
+    step = steps.step_of(lambda x: x - x.mean(0), torch.randn(1 << 14, 1 << 10))
+    program = steps.program_of(step)
+    guess = estimate(program, (), bytes_of(program, ()), architecture("sm_90"))
+    fitting = guess.occupancy.blocks
+    assert program.barriers and fitting > kernel.MOST_MEETING
+    assert guess.waves == kernel.MOST_MEETING / fitting
+
+
 def test_the_best_estimate_if_it_is_clearly_better(choose, estimated):
     programs = softmax()
     estimated.update(zip(programs, (1.0, 0.95, 2.0)))

@@ -13,11 +13,16 @@ from hemstitch.kernel.nodes import Contract, statements
 from hemstitch.kernel.printer import show
 from hemstitch.runtime import interpret
 from tests.compiled import Simulation, plans_of
+from tests.effort import IS_WHOLE, some
 from tests.fusion.test_cpu_products import CPU, compiled, plan_in_blocks
 
 PAIRS = [(low, high) for low in Place for high in Place if low is not high]
 BATCH = 2
-LARGE = (140, 70, 140)
+LARGE, LONG, NARROW = (140, 70, 140), (33, 800, 90), (130, 34, 40)
+DISTANCES = some(
+    [(0, LARGE), (-7, LONG), (30, NARROW)],
+    [(0, LONG), (0, NARROW), (-7, LARGE), (-7, NARROW), (30, LARGE), (30, LONG)],
+)
 
 
 def multiplied(x, y):
@@ -58,23 +63,22 @@ def marked(monkeypatch, within):
 @pytest.mark.parametrize(("low", "high"), PAIRS)
 def test_what_is_wanted_is_the_same(low, high, dtype, monkeypatch):
     """To the last bit; the rest of a result is the same or zero, and some of it is."""
-    for distance in (0, -7, 30):
-        for sizes in (LARGE, (33, 800, 90), (130, 34, 40)):
-            within = Within(low, high, distance)
-            x, y, is_wanted = operands(within, sizes, dtype)
-            found = []
-            for each in (within, None):
-                marked(monkeypatch, each)
-                found.append(compiled(multiplied)(x, y))
-            mine, other = found
-            is_seen = is_wanted.any(1) if Place.STEP not in (low, high) else torch.tensor(True)
-            assert torch.equal(mine * is_seen, other * is_seen)
-            assert ((mine == other) | (mine == 0)).all()
-            if Place.STEP not in (low, high) and (distance, sizes) == (0, LARGE):
-                assert (mine == 0).any()
+    for distance, sizes in DISTANCES:
+        within = Within(low, high, distance)
+        x, y, is_wanted = operands(within, sizes, dtype)
+        found = []
+        for each in (within, None):
+            marked(monkeypatch, each)
+            found.append(compiled(multiplied)(x, y))
+        mine, other = found
+        is_seen = is_wanted.any(1) if Place.STEP not in (low, high) else torch.tensor(True)
+        assert torch.equal(mine * is_seen, other * is_seen)
+        assert ((mine == other) | (mine == 0)).all()
+        if Place.STEP not in (low, high) and (distance, sizes) == (0, LARGE):
+            assert (mine == 0).any()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=100 if IS_WHOLE else 15, deadline=None)
 @given(
     pair=st.sampled_from(PAIRS),
     distance=st.integers(-40, 40),

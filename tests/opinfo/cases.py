@@ -1,21 +1,19 @@
 """The cases of this folder: an operation of PyTorch's database with one type, forward or backward.
 
-HEMSTITCH_OPINFO=all: every operation with every sample; otherwise a few operations, a sample each.
+HEMSTITCH_TESTS=all: every operation with every sample; otherwise a few operations, a sample each.
 """
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo
 
+from tests.effort import IS_WHOLE
 from tests.opinfo import harness
 from tests.opinfo.exceptions import NOT_COMPARED, RANDOM
-
-EVERYTHING = os.environ.get("HEMSTITCH_OPINFO") == "all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +60,7 @@ CASES = tuple(
     Case(kind, op, index)
     for kind in KINDS
     for index, op in enumerate(op_db)
-    if kind.covers(op) and (EVERYTHING or index % kind.every == 0)
+    if kind.covers(op) and (IS_WHOLE or index % kind.every == 0)
 )
 
 
@@ -70,5 +68,5 @@ def judge(number: int) -> harness.Verdict:
     """On case `number`."""
     case = CASES[number]
     calls = list(harness.samples(case.op, case.kind.dtype, case.kind.backward))
-    chosen = calls if EVERYTHING or not calls else [calls[case.index % len(calls)]]
+    chosen = calls if IS_WHOLE or not calls else [calls[case.index % len(calls)]]
     return harness.judge(chosen, case.kind.backward, random=case.op.name in RANDOM)

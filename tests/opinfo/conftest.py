@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from tests.opinfo.cases import EVERYTHING, judge
+from tests.effort import IS_WHOLE
+from tests.opinfo.cases import judge
 from tests.opinfo.harness import Verdict
 
 
@@ -50,7 +51,7 @@ def counts(request: pytest.FixtureRequest) -> Counts:
 @pytest.fixture(scope="session")
 def verdict_on(request: pytest.FixtureRequest) -> Iterator[Callable[[int], Verdict]]:
     """By the number of the case."""
-    if not EVERYTHING:
+    if not IS_WHOLE:
         yield judge
         return
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from tests.papers.effort import IS_WHOLE
+from tests.effort import IS_WHOLE
 
 MEASURED = "measured"
 MODELS = ["test_models.py", "test_evt_models.py"]  # take minutes

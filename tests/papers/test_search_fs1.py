@@ -18,6 +18,7 @@ from hemstitch.fusion.search.problem import Oracle, Pattern, Penalty, Plan, Prob
 from hemstitch.fusion.search.regions import layers, packs, spans
 from hemstitch.fusion.search.remake import columns
 from hemstitch.fusion.search.search import search
+from tests.effort import DRAWN
 from tests.fusion.search.problems import (
     Inline,
     cost,
@@ -28,7 +29,6 @@ from tests.fusion.search.problems import (
     transformer,
     wish,
 )
-from tests.papers.effort import DRAWN
 
 
 def alone(judge: Judge) -> Plan:

@@ -15,6 +15,7 @@ from hemstitch.fusion.search.judge import Candidate, Judge
 from hemstitch.fusion.search.problem import Oracle, Pattern, Plan, Problem
 from hemstitch.fusion.search.reduction import BEST, reduce_patterns, remote_patterns
 from hemstitch.fusion.search.search import search
+from tests.effort import DRAWN
 from tests.fusion.search.problems import (
     cost,
     executed,
@@ -24,7 +25,6 @@ from tests.fusion.search.problems import (
     random_problem,
     wish,
 )
-from tests.papers.effort import DRAWN
 
 
 def of_several(plan: Plan) -> set[frozenset[int]]:

@@ -17,7 +17,7 @@ from hemstitch.latency.occupancy import occupancy
 from hemstitch.latency.ptx import parse_ptx
 from hemstitch.runtime.cross import tools_folder
 from hemstitch.runtime.cuda.grid import grid_of
-from hemstitch.runtime.cuda.kernel import build, variant_of
+from hemstitch.runtime.cuda.kernel import at_a_time, build, variant_of
 from hemstitch.runtime.source import kernel_of
 
 _CALLED, _FUNCTION = re.compile(r"(\w+)\("), re.compile(r"def (\w+)\(")
@@ -46,7 +46,7 @@ def estimate(
         architecture, registers=code.resources.registers, shared_bytes=shared, warps=program.warps
     )
     is_bounded = program.barriers > 0 or bool(program.scratch)
-    resident = held.blocks * architecture.sms if is_bounded else None
+    resident = at_a_time(program, held.blocks) * architecture.sms if is_bounded else None
     programs = grid_of(program, sizes, resident).programs
     launch = Launch(
         programs=programs,

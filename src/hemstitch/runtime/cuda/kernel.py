@@ -92,6 +92,9 @@ def _resident(program: Program, built: Any, device: Device) -> int:
     blocks = resident_blocks(built.function, program.warps, built.metadata.shared)
     if not blocks:
         raise KernelBuildError(f"no program of {program.entry} fits on a {device.name}")
-    if program.barriers:
-        blocks = min(blocks, MOST_MEETING)
-    return blocks * device.processors
+    return at_a_time(program, blocks) * device.processors
+
+
+def at_a_time(program: Program, blocks: int) -> int:
+    """Programs on a multiprocessor that has room for so many."""
+    return min(blocks, MOST_MEETING) if program.barriers else blocks
