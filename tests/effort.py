@@ -16,3 +16,8 @@ Case = TypeVar("Case")
 def some(chosen: Sequence[Case], others: Sequence[Case]) -> list[Case]:
     """`others` only where everything is tried."""
     return [*chosen, *others] if IS_WHOLE else [*chosen]
+
+
+def examples(most: int) -> int:
+    """Of a property."""
+    return most if IS_WHOLE else most // 2

@@ -16,6 +16,7 @@ from hemstitch.kernel.printer import show
 from hemstitch.kernel.verify import verify
 from hemstitch.stitch.machine import generic_cpu
 from tests.compiled import Simulation, plans_of
+from tests.effort import examples
 
 CPU = generic_cpu(2, 16)
 
@@ -77,7 +78,9 @@ def test_symbolic_sizes_stay():
 
 
 RANDOM = settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(30),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
 

@@ -18,6 +18,7 @@ from hemstitch.passes.pipeline import optimize
 from hemstitch.runtime import interpret
 from hemstitch.stitch.machine import generic_cpu
 from tests.compiled import Simulation, assert_close
+from tests.effort import examples
 from tests.programs import Program, arguments_for
 
 EXACT = 1e-9  # both in float64
@@ -57,7 +58,7 @@ def test_what_is_no_record(record):
     assert Decisions.parse(record) is None
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.integers(0, 1 << 40))
 def test_wrong_decisions_make_right_plans(seed):
     random = Random(seed)

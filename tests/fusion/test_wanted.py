@@ -13,7 +13,7 @@ from hemstitch.kernel.nodes import Contract, statements
 from hemstitch.kernel.printer import show
 from hemstitch.runtime import interpret
 from tests.compiled import Simulation, plans_of
-from tests.effort import IS_WHOLE, some
+from tests.effort import examples, some
 from tests.fusion.test_cpu_products import CPU, compiled, plan_in_blocks
 
 PAIRS = [(low, high) for low in Place for high in Place if low is not high]
@@ -78,7 +78,7 @@ def test_what_is_wanted_is_the_same(low, high, dtype, monkeypatch):
             assert (mine == 0).any()
 
 
-@settings(max_examples=100 if IS_WHOLE else 15, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     pair=st.sampled_from(PAIRS),
     distance=st.integers(-40, 40),

@@ -17,6 +17,7 @@ from hemstitch.kernel.printer import show
 from hemstitch.kernel.verify import verify
 from hemstitch.stitch.machine import generic_cpu
 from tests.compiled import Simulation, plans_of
+from tests.effort import examples
 
 LANES = 16
 CPU = generic_cpu(2, LANES)
@@ -93,7 +94,7 @@ ROWS = {
 }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(1, 12), st.integers(1, 70), st.sampled_from(sorted(ROWS)))
 def test_rows_abreast_mean_what_they_did(rows, lanes, name):
     x = torch.randn(rows, lanes)

@@ -17,6 +17,7 @@ from hemstitch.kernel.printer import show
 from hemstitch.kernel.verify import verify
 from hemstitch.stitch.machine import generic_cpu
 from tests.compiled import Simulation, plan_for, plans_of
+from tests.effort import examples
 
 CPU = generic_cpu(2, 8)
 ROWS = 5
@@ -119,7 +120,7 @@ REDUCTIONS = {
 }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(WIDTHS, st.sampled_from(sorted(REDUCTIONS)), st.integers(0, 1))
 def test_pieces_mean_what_the_loop_meant(widths, name, axis):
     """Parts side by side, or one below the other."""

@@ -49,12 +49,12 @@ class Case:
         return f"{self.kind.name} {self.name}".replace(" ", "-")
 
 
-FORWARD = Kind("forward f32", torch.float32, False, 4)
+FORWARD = Kind("forward f32", torch.float32, False, 7)
 KINDS = (
     FORWARD,
-    Kind("backward f32", torch.float32, True, 5),
-    Kind("forward i64", torch.int64, False, 7),
-    Kind("forward bool", torch.bool, False, 7),
+    Kind("backward f32", torch.float32, True, 9),
+    Kind("forward i64", torch.int64, False, 13),
+    Kind("forward bool", torch.bool, False, 13),
 )
 CASES = tuple(
     Case(kind, op, index)

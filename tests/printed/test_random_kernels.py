@@ -13,13 +13,14 @@ from hemstitch.passes.pipeline import optimize
 from hemstitch.runtime import interpret
 from hemstitch.stitch.machine import generic_gpu
 from tests.compiled import assert_close, execute, has_halves
+from tests.effort import examples
 from tests.programs import Program, arguments_for, hasty
 
 pytest.importorskip("triton")
 ROUNDED, HALVES = 1e-4, 3e-2
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @example(37_560_858)  # loads from an argument without elements
 @example(19_662_983)  # what is the same in all rows is added up over rows
 @example(2_039_747_507)  # all threads read what one of them writes
@@ -29,7 +30,7 @@ def test_kernels_mean_what_the_graph_means(seed):
     check(seed)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.integers(0, 1 << 40))
 @example(103_401_761)  # all threads read what one of them writes
 @example(45_191_312)  # the same
@@ -37,7 +38,7 @@ def test_scans_too(seed):
     check(seed, scanning=True)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.integers(0, 1 << 40))
 @example(244)  # a row fills what it then adds to
 @example(1_238_247_883)  # all threads read what one of them writes

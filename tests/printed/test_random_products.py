@@ -7,12 +7,13 @@ from hypothesis import given, settings
 
 from hemstitch.runtime import interpret
 from tests.compiled import assert_close, execute
+from tests.effort import examples
 from tests.fusion.test_products import GPU, SEEDS, Around
 
 pytest.importorskip("triton")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(SEEDS)
 def test_kernels_mean_what_the_graph_means(seed):
     program = Around(seed)
