@@ -34,12 +34,13 @@ from hemstitch.ir.graph import Op
 
 _MANTISSA_BITS = 23
 _FLOAT_MAX = 3.4028234663852886e38
-_ONE_BITS = 0x3F800000
+_BIAS = 127  # of an exponent
 _EXPONENT_MASK = -0x800000
 _ROUNDER = 1.5 * 2.0**23  # x + _ROUNDER holds x rounded to an integer in its low bits
 _LN2_HIGH, _LN2_LOW = 0.693145751953125, 1.42860677e-06
 _EXP_LOW, _EXP_HIGH = -104.0, 89.0  # beyond these exp is 0 and inf
 _SIGMOID_HIGH = 18.0  # sigmoid of more is 1
+_LIFT = 25  # 2^(n + _LIFT - 1) is no denormal where exp is more than 0
 
 # exp(r) and (exp(r) - 1 - r) / r^2 for |r| <= ln(2)/2; 2^r for |r| <= 1/2
 _EXP = (1.3818742e-03, 8.368721e-03, 4.1668292e-02, 1.6666521e-01, 4.9999994e-01, 1.0, 1.0)
@@ -92,9 +93,9 @@ _EXP2_DOUBLE = (
 # --- exponentials: exp(x) = 2^n exp(r), |r| <= ln(2)/2
 
 
-def _reduce(e: Emitter, x: Value) -> tuple[Value, Value]:
-    """(n + _ROUNDER, r)."""
-    rounder = f32(e, _ROUNDER)
+def _reduce(e: Emitter, x: Value, bias: int = 0) -> tuple[Value, Value]:
+    """(n + bias + _ROUNDER, r)."""
+    rounder = f32(e, _ROUNDER + bias)
     rounded = e.fma(x, f32(e, math.log2(math.e)), rounder)
     n = subtract(e, rounded, rounder)
     r = e.fma(n, f32(e, -_LN2_HIGH), x)
@@ -106,19 +107,18 @@ def _to_exponent(e: Emitter, rounded: Value) -> Value:
     return e.binary("shl", bits(e, rounded), i32(e, _MANTISSA_BITS))
 
 
-def _power_of_two(e: Emitter, exponent: Value) -> Value:
-    """2^n for -127 < n < 128."""
-    return from_bits(e, e.binary("add", exponent, i32(e, _ONE_BITS)))
+def _power_of_two(e: Emitter, rounded: Value) -> Value:
+    """2^n for -127 < n < 128, of n + _BIAS + _ROUNDER."""
+    return from_bits(e, _to_exponent(e, rounded))
 
 
 def _scale(e: Emitter, x: Value, rounded: Value) -> Value:
-    """x 2^n for any n, of n + _ROUNDER, in two steps: so it overflows to inf and underflows to
-    denormals."""
-    exponent = _to_exponent(e, rounded)
-    half = e.binary("and", e.binary("ashr", exponent, i32(e, 1)), i32(e, _EXPONENT_MASK))
-    rest = e.binary("sub", exponent, half)
-    x = multiply(e, x, _power_of_two(e, half))
-    return multiply(e, x, _power_of_two(e, rest))
+    """x 2^n for any n, of n + 2 _BIAS + _ROUNDER, in two steps: so it overflows to inf and
+    underflows to denormals."""
+    exponents = _to_exponent(e, rounded)  # of both factors, added up
+    half = e.binary("and", e.binary("lshr", exponents, i32(e, 1)), i32(e, _EXPONENT_MASK))
+    rest = e.binary("sub", exponents, half)
+    return multiply(e, multiply(e, x, from_bits(e, half)), from_bits(e, rest))
 
 
 def exp(e: Emitter, x: Value) -> Value:
@@ -135,19 +135,19 @@ def _exp_below(e: Emitter, x: Value) -> Value:
         return e.scalef(polynomial(e, r, _EXP), n, e.compare("uge", x, f32(e, _EXP_LOW)))
     zero = f32(e, 0.0)
     vanishes = e.compare("olt", x, f32(e, _EXP_LOW))
-    rounded, r = _reduce(e, e.select(vanishes, zero, x))
+    rounded, r = _reduce(e, e.select(vanishes, zero, x), 2 * _BIAS)
     return e.select(vanishes, zero, _scale(e, polynomial(e, r, _EXP), rounded))
 
 
 def _half_exp(e: Emitter, x: Value) -> Value:
     """exp(x) / 2 for x >= 0, finite wherever that is."""
-    rounded, r = _reduce(e, at_most(e, x, f32(e, _EXP_HIGH + 1)))
-    return _scale(e, polynomial(e, r, _EXP), subtract(e, rounded, f32(e, 1.0)))
+    rounded, r = _reduce(e, at_most(e, x, f32(e, _EXP_HIGH + 1)), 2 * _BIAS - 1)
+    return _scale(e, polynomial(e, r, _EXP), rounded)
 
 
 def exp2(e: Emitter, x: Value) -> Value:
     x = at_least(e, at_most(e, x, f32(e, 129.0)), f32(e, -151.0))
-    rounder = f32(e, _ROUNDER)
+    rounder = f32(e, _ROUNDER + 2 * _BIAS)
     rounded = add(e, x, rounder)
     r = subtract(e, x, subtract(e, rounded, rounder))
     return _scale(e, polynomial(e, r, _EXP2), rounded)
@@ -159,30 +159,28 @@ def _expm1_reduced(e: Emitter, r: Value) -> Value:
 
 def expm1(e: Emitter, x: Value) -> Value:
     bounded = at_least(e, at_most(e, x, f32(e, _EXP_HIGH)), f32(e, -18.0))
-    rounded, r = _reduce(e, bounded)
     # half the result, because 2^128 is no f32
-    half = _power_of_two(e, _to_exponent(e, subtract(e, rounded, f32(e, 1.0))))
+    rounded, r = _reduce(e, bounded, _BIAS - 1)
+    half = _power_of_two(e, rounded)
     result = e.fma(_expm1_reduced(e, r), half, subtract(e, half, f32(e, 0.5)))
     tiny = e.compare("olt", magnitude(e, x), f32(e, 2.0**-25))
     return e.select(tiny, x, add(e, result, result))
 
 
 def sigmoid(e: Emitter, x: Value) -> Value:
-    """s / (s + exp(-r)) with s = 2^n, in two factors: whatever the sign of x, neither tail loses
-    its small values."""
+    """s / (s + exp(-r)) with s = 2^n: whatever the sign of x, neither tail loses its small values.
+    What is divided is 2^_LIFT s, which is never a denormal, or 0 where the result is."""
     if e.features.avx512:
         return exponential32.sigmoid(e, x)
-    zero = f32(e, 0.0)
-    vanishes = e.compare("olt", x, f32(e, _EXP_LOW))
-    rounded, r = _reduce(e, at_most(e, e.select(vanishes, zero, x), f32(e, _SIGMOID_HIGH)))
-    exponent = _to_exponent(e, rounded)
-    half = e.binary("and", e.binary("ashr", exponent, i32(e, 1)), i32(e, _EXPONENT_MASK))
-    one_root = from_bits(e, e.binary("add", half, bits(e, f32(e, _EXPANSION))))
-    other_root = _power_of_two(e, e.binary("sub", exponent, half))
-    power = multiply(e, one_root, other_root)
-    whole = add(e, e.fma(polynomial(e, r, _DECAY), r, power), f32(e, _EXPANSION))
-    ratio = divide(e, one_root, whole)
-    return e.select(vanishes, zero, multiply(e, other_root, ratio))
+    counts = e.compare("uge", x, f32(e, _EXP_LOW))
+    x = at_least(e, at_most(e, x, f32(e, _SIGMOID_HIGH)), f32(e, _EXP_LOW))
+    rounded, r = _reduce(e, x)
+    lifted = bits(e, f32(e, 2.0**_LIFT * _EXPANSION))
+    power = from_bits(e, e.binary("add", _to_exponent(e, rounded), lifted))
+    power = e.select(counts, power, f32(e, 0.0))
+    whole = e.fma(power, f32(e, 2.0**-_LIFT), f32(e, _EXPANSION))
+    whole = e.fma(polynomial(e, r, _DECAY), r, whole)
+    return multiply(e, divide(e, power, whole), f32(e, 2.0**-_LIFT))
 
 
 def tanh(e: Emitter, x: Value) -> Value:
@@ -190,8 +188,8 @@ def tanh(e: Emitter, x: Value) -> Value:
     if e.features.avx512:
         return table32.look_up(e, table32.TANH, x)
     a = at_most(e, magnitude(e, x), f32(e, 9.25))
-    rounded, r = _reduce(e, add(e, a, a))
-    scale = _power_of_two(e, _to_exponent(e, rounded))
+    rounded, r = _reduce(e, add(e, a, a), _BIAS)
+    scale = _power_of_two(e, rounded)
     t = e.fma(_expm1_reduced(e, r), scale, subtract(e, scale, f32(e, 1.0)))
     inverse = divide(e, f32(e, 1.0), add(e, t, f32(e, 2.0)))
     ratio = multiply(e, t, inverse)
@@ -221,9 +219,9 @@ def erf(e: Emitter, x: Value) -> Value:
         return table32.look_up(e, table32.ERF, x)
     a = magnitude(e, x)
     bounded = at_most(e, a, f32(e, _ERF_HIGH))
-    rounded, r = _reduce(e, multiply(e, bounded, polynomial(e, bounded, _ERF_LARGE)))
+    rounded, r = _reduce(e, multiply(e, bounded, polynomial(e, bounded, _ERF_LARGE)), _BIAS)
     rest = polynomial(e, r, _EXP)
-    large = e.fma(e.fneg(rest), _power_of_two(e, _to_exponent(e, rounded)), f32(e, 1.0))
+    large = e.fma(e.fneg(rest), _power_of_two(e, rounded), f32(e, 1.0))
     small = e.fma(a, polynomial(e, multiply(e, a, a), _ERF_SMALL), a)
     beyond = e.compare("ogt", a, f32(e, _ERF_BORDER))
     return copy_sign(e, e.select(beyond, large, small), x)
