@@ -338,13 +338,13 @@ def agree(shape: tuple[Dim, ...], a: tuple[Dim, ...], b: tuple[Dim, ...]) -> boo
 
 
 def _storable(shape: tuple[Dim, ...], strides: tuple[Dim, ...]) -> tuple[Dim, ...]:
-    """`strides` if no two elements share memory and none is far out, else contiguous ones."""
-    known = [(size, step) for size, step in zip(shape, strides) if size != 1]
-    if not all(isinstance(size, int) and isinstance(step, int) for size, step in known):
-        return strides if all(step != 0 for _, step in known) else contiguous_strides(shape)
+    """`strides` if elements lie side by side in some order, else contiguous ones."""
+    left = [(size, step) for size, step in zip(shape, strides) if size != 1]
     extent: Dim = 1
-    for size, step in sorted(known, key=lambda pair: (pair[1], pair[0])):
-        if step != extent:
+    while left:
+        inner = next((axis for axis in left if axis[1] == extent), None)
+        if inner is None:
             return contiguous_strides(shape)
-        extent = extent * size
+        left.remove(inner)
+        extent = extent * inner[0]
     return strides

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
+from hemstitch.errors import InternalError
 from hemstitch.ir.dims import Dim, evaluate
 from hemstitch.kernel.placement import Lifetime, place
-from hemstitch.runtime.assemble import Assembly
+from hemstitch.runtime.assemble import Assembly, Window
 from hemstitch.runtime.dtypes import TORCH_DTYPES
 from hemstitch.runtime.jit import threads_now
 from hemstitch.runtime.memory import BLOCKS, ArenaLayout, View
@@ -97,16 +98,23 @@ def instantiate(
     if not slots:
         return run  # type: ignore[no-any-return]
     views = tuple(
-        View(
-            offsets[w.slot] + evaluate(w.offset, values) * w.dtype.bytes,
-            tuple(evaluate(size, values) for size in w.shape),
-            tuple(evaluate(step, values) for step in w.strides),
-            TORCH_DTYPES[w.dtype],
-        )
-        for w in assembly.windows
+        _view(window, offsets[window.slot], lifetimes[window.slot].bytes, values)
+        for window in assembly.windows
     )
     scratch = tuple(offsets[len(assembly.slots) :])
     return partial(_in_arena, run, BLOCKS.layout(views, scratch, total))
+
+
+def _view(window: Window, start: int, room: int, values: Mapping[str, int]) -> View:
+    """Of the slot that begins at `start` and has `room`, in bytes."""
+    offset = evaluate(window.offset, values) * window.dtype.bytes
+    shape, strides = (
+        tuple(evaluate(dim, values) for dim in dims) for dims in (window.shape, window.strides)
+    )
+    view = View(start + offset, shape, strides, TORCH_DTYPES[window.dtype])
+    if offset + view.bytes > room:
+        raise InternalError(f"an intermediate of {room} bytes is seen as {view}")
+    return view
 
 
 def _in_arena(run: Any, layout: ArenaLayout, arguments: Arguments) -> tuple[object, ...]:

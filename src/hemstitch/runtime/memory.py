@@ -25,6 +25,14 @@ class View:
     strides: tuple[int, ...]
     dtype: torch.dtype
 
+    @property
+    def bytes(self) -> int:
+        """From the first element to behind the last."""
+        if 0 in self.shape:
+            return 0
+        steps = ((size - 1) * step for size, step in zip(self.shape, self.strides))
+        return (1 + sum(steps)) * self.dtype.itemsize
+
 
 @dataclass(frozen=True, eq=False)
 class ArenaLayout:
@@ -116,8 +124,6 @@ BLOCKS = BlockPool()  # of the process, as malloc's is
 
 
 def _window(memory: torch.Tensor, start: int, view: View) -> torch.Tensor:
-    extent = 1 + sum((size - 1) * step for size, step in zip(view.shape, view.strides))
-    count = 0 if 0 in view.shape else extent
     begin = start + view.offset
-    flat = memory[begin : begin + count * view.dtype.itemsize].view(view.dtype)
+    flat = memory[begin : begin + view.bytes].view(view.dtype)
     return flat.as_strided(view.shape, view.strides)
