@@ -112,15 +112,17 @@ def _counts_in_ptx(ptx: Sequence[PtxInstruction]) -> Counts:
 
 
 def _unrolled(rows: Sequence[Instruction], before: Counts) -> int:
-    """The ratio on which most instructions agree."""
+    """The ratio on which most instructions agree: of special functions only where there are no
+    others, since ptxas moves some to another's line."""
     after: Counts = Counter()
     for row in rows:
         line = row.lines[0] if row.lines else None
         after.update(
             (name, line) for name, (_, code) in _FAMILIES.items() if code.match(row.opcode)
         )
-    votes: Counter[int] = Counter()
-    for key, count in after.items():
-        if before[key]:
-            votes[max(1, round(count / before[key]))] += count
-    return votes.most_common(1)[0][0] if votes else 1
+    votes: dict[bool, Counter[int]] = {True: Counter(), False: Counter()}
+    for (name, line), count in after.items():
+        if old := before[name, line]:
+            votes[name != "special"][max(1, round(count / old))] += count
+    best = votes[True] or votes[False]
+    return best.most_common(1)[0][0] if best else 1
