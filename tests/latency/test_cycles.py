@@ -21,7 +21,7 @@ from hemstitch.latency.disassembly import (
 from hemstitch.latency.evaluate import Bound, Launch, evaluate
 from hemstitch.latency.loops import find_loops
 from hemstitch.latency.opcodes import Pipe
-from hemstitch.latency.ptx import Role, parse_ptx
+from hemstitch.latency.ptx import PtxInstruction, Role, parse_ptx
 
 FIXTURES = Path(__file__).parent / "fixtures"
 FOR, BODY, LAST = (SourceLine("k.py", line) for line in (2, 3, 9))
@@ -156,6 +156,21 @@ def test_what_ptxas_unrolled_shows_in_the_ptx() -> None:
     assert (rest.line, rest.trips) == (None, 1)
     cycles = warp_cycles(chase(), (main, rest), GUESS).cycles
     assert 1000 * MEMORY < cycles < 1.05 * 1000 * MEMORY
+
+
+def test_special_functions_that_ptxas_gave_another_line_unroll_nothing() -> None:
+    code = kernel(
+        row(0, "LDG.E", sets=0),
+        *(row(16 * place, "MUFU.EX2", stall=2) for place in range(1, 5)),
+        row(80, "BRA", line=FOR, target=0),
+        row(96, "EXIT", line=LAST),
+    )
+    load = PtxInstruction("ld.global.b32", Role.ACCESS, BODY, True)
+    functions = [PtxInstruction("ex2.approx.f32", Role.OTHER, BODY, True)] * 2
+    (found,) = find_loops(code, {FOR: 8}, [load, *functions])
+    assert (found.unrolled, found.trips) == (1, 8)
+    (found,) = find_loops(code, {FOR: 8}, functions)
+    assert (found.unrolled, found.trips) == (2, 4)
 
 
 def test_ptx_knows_lines_and_loops() -> None:
