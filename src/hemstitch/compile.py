@@ -72,13 +72,15 @@ def begin(
     private: int | None = None,
     is_backward: bool = False,
     frozen: Collection[int] = (),
+    views: Collection[int] = (),
 ) -> Begun:
     """One functional ATen graph, as AOTAutograd gives it, in the compiler's own terms.
 
     `private`: how many of its results the user gets; the others are kept for backward. `frozen`:
-    which arguments are weights that stay as they are.
+    which arguments are weights that stay as they are. `views`: which results are views of
+    arguments.
     """
-    captured = capture(traced, example_inputs, private, frozen)
+    captured = capture(traced, example_inputs, private, frozen, views)
     target = target_of(captured.device, options)
     machine = machine_for(target, multiprocessors(captured.device))
     machine = replace(machine, meets=options.global_stitching)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch._dynamo.backends.common import aot_autograd
 from hemstitch.frontend.capture import Captured, capture
 from hemstitch.frontend.decompose import decompositions
 from hemstitch.frontend.partition import partition
+from hemstitch.frontend.sharing import views_of_arguments
 from hemstitch.ir import dims
 from hemstitch.ir.graph import LibraryCall, Op, toposort
 from hemstitch.ir.verify import verify
@@ -30,15 +32,18 @@ class InterpretBackend:
     def __call__(self, gm: torch.fx.GraphModule, example_inputs: Any) -> Any:
         return aot_autograd(
             fw_compiler=self.compile,
-            bw_compiler=self.compile,
+            bw_compiler=partial(self.compile, is_backward=True),
             inference_compiler=self.compile,
             decompositions=decompositions(),
             partition_fn=partition,
             keep_inference_input_mutations=True,
         )(gm, example_inputs)
 
-    def compile(self, gm: torch.fx.GraphModule, example_inputs: Any) -> Callable[[list[Any]], Any]:
-        captured = capture(gm, example_inputs)
+    def compile(
+        self, gm: torch.fx.GraphModule, example_inputs: Any, is_backward: bool = False
+    ) -> Callable[[list[Any]], Any]:
+        views = () if is_backward else views_of_arguments(gm.graph)
+        captured = capture(gm, example_inputs, views=views)
         verify(captured.graph)
         self.captured.append(captured)
 
@@ -97,9 +102,11 @@ def _returned(
     match each:
         case Result(index):
             return results[index]
-        case View(index, shape, strides, offset):
+        case View(whole, shape, strides, offset):
+            base = _returned(whole, arguments, results, symbols)
             sizes, steps = ([dims.evaluate(d, symbols) for d in part] for part in (shape, strides))
-            return results[index].as_strided(sizes, steps, dims.evaluate(offset, symbols))
+            start = base.storage_offset() + dims.evaluate(offset, symbols)
+            return base.as_strided(sizes, steps, start)
         case Argument(position):
             return arguments[position]
         case Item(index):

@@ -16,11 +16,12 @@ from hemstitch.errors import Location, UnsupportedError
 from hemstitch.frontend.collectives import is_under_way, is_wait
 from hemstitch.frontend.context import Context, NotHandled, Rule
 from hemstitch.frontend.device import check_device, device_of, is_number_elsewhere, traced_tensors
+from hemstitch.frontend.joint import is_copy
 from hemstitch.frontend.library import call_has_effects, make_library, strides_of, tensor_type
 from hemstitch.frontend.origin import origin_of
 from hemstitch.frontend.random import draw_at_once, draw_seeds
 from hemstitch.frontend.rules import RULES
-from hemstitch.frontend.sharing import shared_memory
+from hemstitch.frontend.sharing import Shared, shared_memory
 from hemstitch.frontend.sizes import Sizes
 from hemstitch.frontend.values import Value, constant
 from hemstitch.ir.builder import Builder
@@ -51,15 +52,17 @@ def capture(
     example_inputs: Sequence[object],
     private: int | None = None,
     frozen: Collection[int] = (),
+    views: Collection[int] = (),
 ) -> Captured:
     """The graph IR of `gm`. Sizes stay symbolic where the trace's are, without new guards.
 
     `private`: how many of the results, from the first, the user gets; others are only kept for
     backward. None: all of them. `frozen`: positions of arguments that are weights, which stay as
-    they are. `gm` itself is changed in one point: see `draw_at_once`.
+    they are. `views`: places of results that are views of arguments. `gm` itself is changed in one
+    point: see `draw_at_once`.
     """
     draw_at_once(gm)
-    state = _Capture(gm, private, frozen)
+    state = _Capture(gm, private, frozen, views)
     state.bind_arguments(example_inputs)
     for node in gm.graph.nodes:
         state.visit(node)
@@ -71,6 +74,7 @@ class _Capture:
     gm: torch.fx.GraphModule
     private: int | None
     frozen: Collection[int]
+    views: Collection[int]
     builder: Builder = field(default_factory=Builder)
     environment: dict[torch.fx.Node, Any] = field(default_factory=dict)
     positions: dict[torch.fx.Node, int] = field(default_factory=dict)
@@ -325,26 +329,25 @@ class _Capture:
         results: dict[torch.fx.Node, Result] = {}
         listed: Any = returned if isinstance(returned, (list, tuple)) else (returned,)
         private = listed[: self.private]
-        whole = shared_memory(private, self.sizes)
+        parts = shared_memory(private, self.views, self.sizes)
         self.returns = tuple(
-            self._view(each, whole[each], results)
-            if isinstance(each, torch.fx.Node) and each in whole
+            self._part(each, parts[each], results)
+            if isinstance(each, torch.fx.Node) and each in parts
             else self._returned(each, results, may_share=place >= len(private))
             for place, each in enumerate(listed)
         )
 
-    def _view(
-        self, result: torch.fx.Node, whole: torch.fx.Node, known: dict[torch.fx.Node, Result]
+    def _part(
+        self, result: torch.fx.Node, part: Shared, known: dict[torch.fx.Node, Result]
     ) -> Returned:
-        """A result that shares memory with others."""
-        base = self._returned(whole, known, may_share=False)
-        if result is whole:
-            return base
-        assert isinstance(base, Result)
-        part, all_of_it = result.meta["val"], whole.meta["val"]
-        first, start = (self.sizes.dim(each.storage_offset()) for each in (part, all_of_it))
-        shape, strides = self.sizes.dims(part.shape), strides_of(part, self.sizes)
-        return View(base.index, shape, strides, first - start)
+        """A result that shares memory with others, or with an argument."""
+        whole = self._returned(part.whole, known, may_share=False)
+        if result is part.whole:
+            return whole
+        assert isinstance(whole, (Result, Argument))
+        shape, strides = self.sizes.dims(part.seen.shape), strides_of(part.seen, self.sizes)
+        distance = part.seen.storage_offset() - part.whole.meta["val"].storage_offset()
+        return View(whole, shape, strides, self.sizes.dim(distance))
 
     def _returned(
         self, result: Any, known: dict[torch.fx.Node, Result], may_share: bool
@@ -361,7 +364,9 @@ class _Capture:
             if result not in known:
                 known[result] = Result(len(self.outputs))
                 strides = strides_of(result.meta["val"], self.sizes)
-                self.outputs.append(Output(value.node, strides, may_share=may_share))
+                # A copy of an argument is saved for what the call, or its caller, writes to that.
+                shares = may_share and not is_copy(result)
+                self.outputs.append(Output(value.node, strides, may_share=shares))
             return known[result]
         return Number(value) if isinstance(value, SymbolicDim) else Fixed(value)
 

@@ -53,6 +53,12 @@ def is_given(node: Node) -> bool:
     return node.op in ("placeholder", "get_attr")
 
 
+def is_copy(node: Node) -> bool:
+    """Of an argument."""
+    is_clone = node.target is torch.ops.aten.clone.default
+    return is_clone and node.all_input_nodes[0].op == "placeholder"
+
+
 def is_tensor(node: Node) -> bool:
     return isinstance(value_of(node), Tensor)
 

@@ -3,7 +3,7 @@ between them is decided by `fusion/saving`."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from hemstitch.frontend.again import make_again
 from hemstitch.frontend.channels import by_channels
 from hemstitch.frontend.edges import narrow
 from hemstitch.frontend.excluded import mark_excluded
-from hemstitch.frontend.joint import base_of
+from hemstitch.frontend.joint import base_of, is_copy
 from hemstitch.frontend.library import has_effects
 from hemstitch.frontend.loss import numbers
 from hemstitch.frontend.rewrites import apply
@@ -60,6 +60,8 @@ def partition(
     force_save_bw_mutation_src(joint)
     for node in joint.graph.find_nodes(op="call_function", target=DRAW_SEED):
         node.meta["recompute"] = CheckpointPolicy.MUST_SAVE  # in a checkpoint too: 8 bytes
+    for node in _copies_of_written(joint.graph):
+        node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
     unseen = numbers(joint.graph, num_fwd_outputs) if options.loss_every != 1 else ()
     asked = question(joint.graph, num_fwd_outputs, unseen)
     decision = decide(asked.problem, options)
@@ -67,6 +69,16 @@ def partition(
     forward, backward = split(joint, num_fwd_outputs, asked.saved(decision))
     forward.meta[NUMBERS] = unseen
     return forward, backward
+
+
+def _copies_of_written(joint: torch.fx.Graph) -> Iterator[torch.fx.Node]:
+    """Arguments as they were before the call writes to them: AOTAutograd traces all that reads them
+    with a copy, and writes when forward is over. Then they cannot be had from the arguments any
+    more. (A program's own copy, if all of it reads that, looks no different.)"""
+    for argument in joint.find_nodes(op="placeholder"):
+        readers = [*argument.users]
+        if len(readers) == 1 and is_copy(readers[0]) and not readers[0].kwargs:
+            yield readers[0]
 
 
 def decide(problem: Problem, options: Options) -> Decision:

@@ -3,39 +3,154 @@ of them must see it in the others."""
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.fx
+from torch._functorch._aot_autograd.schemas import OutputType
+from torch._guards import TracingContext
 from torch._ops import OpOverload
 
+from hemstitch.errors import UnsupportedError
 from hemstitch.frontend.library import strides_of
 from hemstitch.frontend.sizes import Sizes
 from hemstitch.ir.dims import Dim
 
 
-def shared_memory(results: Sequence[object], sizes: Sizes) -> dict[torch.fx.Node, torch.fx.Node]:
-    """For each result that shares memory with another: the node that made the whole of it."""
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A result in the memory of `whole`, another one or an argument. `seen`: its traced layout."""
+
+    whole: torch.fx.Node
+    seen: torch.Tensor
+
+
+def views_of_arguments(forward: torch.fx.Graph) -> frozenset[int]:
+    """Which results of the graph being compiled are views of arguments, as AOTAutograd's record has
+    it: it makes them anew, and takes no elements from the graph, but strides and, where sizes are
+    symbolic, the place in memory. In training one of several views of an argument (`split`) is a
+    result like others in that record. That the trace has a view alone says nothing: a sum over one
+    element becomes one."""
+    context = TracingContext.try_get()
+    record = context.fw_metadata if context is not None else None
+    if record is None:
+        return frozenset()
+    [results] = forward.output_node().args
+    assert isinstance(results, (list, tuple))
+    first = record.num_mutated_inp_runtime_indices  # the graph's first outputs are new arguments
+    kinds = (OutputType.is_input, OutputType.alias_of_input)
+    infos = enumerate(record.output_info)
+    made_anew = {first + n for n, info in infos if info.output_type in kinds}
+    return frozenset(made_anew | {n for n, node in enumerate(results) if _is_one_of_several(node)})
+
+
+def _is_one_of_several(result: object) -> bool:
+    """Views of one argument, which the call does not write to."""
+    if not isinstance(result, torch.fx.Node) or not _is_tensor(result):
+        return False
+    *views, argument = _chain(result)
+    is_one = any(view.target is operator.getitem for view in views)
+    return is_one and argument.op == "placeholder" and not any(map(_writes, argument.users))
+
+
+def shared_memory(
+    results: Sequence[object], views: Collection[int], sizes: Sizes
+) -> dict[torch.fx.Node, Shared]:
+    """For each result that shares memory with another, or is among the `views` of arguments: whose
+    memory it is.
+
+    Raises UnsupportedError where a view begins at a place that only the call knows, in an argument
+    of another element type, or written to through other views.
+    """
     nodes = [each for each in results if isinstance(each, torch.fx.Node)]
-    tensors = [node for node in nodes if isinstance(node.meta.get("val"), torch.Tensor)]
-    whole = {node: _whole(node) for node in tensors}
-    count = Counter(whole.values())
-    return {
-        node: base
-        for node, base in whole.items()
+    bases = {node: _whole(node) for node in nodes if _is_tensor(node)}
+    count = Counter(bases.values())
+    shared = {
+        node: Shared(base, node.meta["val"])
+        for node, base in bases.items()
         if count[base] > 1 and base.op == "call_function" and _is_dense(base, sizes)
     }
+    for place, node in enumerate(results):
+        if place not in views or not isinstance(node, torch.fx.Node) or node not in bases:
+            continue
+        part = _of_argument(node, bases[node])
+        if part is not None:
+            shared[node] = part
+        elif node not in shared and not isinstance(node.meta["val"].storage_offset(), int):
+            what = "a view of an argument that begins where only the call knows"
+            raise UnsupportedError(what, hint="make that view outside of the compiled function")
+    return shared
+
+
+def _is_tensor(node: torch.fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided
 
 
 def _whole(node: torch.fx.Node) -> torch.fx.Node:
-    """Up the chain of views, as far as they keep the element type."""
-    while isinstance(node.target, OpOverload) and node.target.is_view:
-        (source, *_) = node.all_input_nodes
-        if source.meta["val"].dtype != node.meta["val"].dtype:
-            break
-        node = source
-    return node
+    """What `node` is a view of in the end, as far as views keep the element type."""
+    *_, base = _chain(node)
+    return base
+
+
+def _chain(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """It, what it is a view of, and so on."""
+    yield node
+    source = _viewed(node)
+    if source is not None and source.meta["val"].dtype == node.meta["val"].dtype:
+        yield from _chain(source)
+
+
+def _viewed(node: torch.fx.Node) -> torch.fx.Node | None:
+    """What `node` is a view of, alone or as one of several: of an argument written to, that."""
+    made = node.args[0] if node.target is operator.getitem else node
+    assert isinstance(made, torch.fx.Node)
+    is_view = isinstance(made.target, OpOverload) and made.target.is_view
+    if not is_view and not _writes(made):
+        return None
+    (source, *_) = made.all_input_nodes
+    return source
+
+
+def _of_argument(node: torch.fx.Node, base: torch.fx.Node) -> Shared | None:
+    """`base`: an argument, or what is written to one, which may be laid out otherwise."""
+    argument = _written_to(base) or base
+    if argument.op != "placeholder":
+        return None
+    if argument is base:
+        return Shared(base, node.meta["val"])
+    with suppress(RuntimeError):  # no view of that layout
+        return Shared(argument, _replayed(node, base, argument.meta["val"]))
+    return None
+
+
+def _replayed(node: torch.fx.Node, base: torch.fx.Node, whole: torch.Tensor) -> torch.Tensor:
+    """`whole`, seen as `node` sees `base`."""
+    if node is base:
+        return whole
+    source: Any = _viewed(node)
+    made: Any = node.args[0] if node.target is operator.getitem else node
+    seen = _replayed(source, base, whole)
+    arguments, keywords = torch.fx.map_arg(
+        (made.args, made.kwargs), lambda each: seen if each is source else each.meta["val"]
+    )
+    found: Any = made.target(*arguments, **keywords)
+    return found if made is node else found[node.args[1]]  # type: ignore[no-any-return]
+
+
+def _written_to(node: torch.fx.Node) -> torch.fx.Node | None:
+    """The argument that has these contents when the call is over."""
+    targets = (user.args[0] for user in node.users if _writes(user) and user.args[1] is node)
+    return next((each for each in targets if isinstance(each, torch.fx.Node)), None)
+
+
+def _writes(node: torch.fx.Node) -> bool:
+    return node.target is torch.ops.aten.copy_.default
 
 
 def _is_dense(node: torch.fx.Node, sizes: Sizes) -> bool:

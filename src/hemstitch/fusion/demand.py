@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hemstitch.ir.dims import Dim, product
 from hemstitch.ir.graph import (
@@ -174,12 +174,15 @@ def _demand_outputs(found: Demands, graph: Graph) -> None:
                 found.writes.append(Write(output.value, tensor, tensor.strides))
             found.outputs[number] = Alias(tensor, tensor.node.shape, tensor.strides, 0)
         elif not output.may_share:
-            expanded = _expanded(found, output, changed)
+            expanded = _expanded(found, output, changed, taken)
             found.outputs[number] = expanded or _output(found, output.value, output.strides, taken)
 
 
-def _expanded(found: Demands, output: Output, changed: set[Node | None]) -> Alias | None:
-    """Where eager gives one element under many indices (an expanded gradient), so do we."""
+def _expanded(
+    found: Demands, output: Output, changed: set[Node | None], taken: set[Tensor]
+) -> Alias | None:
+    """Where eager gives one element under many indices (an expanded gradient), so do we: of another
+    tensor if those elements are a result already, since two that are equal are apart in eager."""
     alias = _alias(found.tensors, output.value)
     sizes = zip(output.value.shape, output.strides)
     if alias is None or alias.tensor.node in changed:
@@ -188,8 +191,15 @@ def _expanded(found: Demands, output: Output, changed: set[Node | None]) -> Alia
         return None
     if not agree(output.value.shape, alias.strides, output.strides):
         return None
-    found.keep(alias)
-    return alias
+    tensor = alias.tensor
+    if tensor in taken:
+        tensor = found.write(tensor.node, _another(found, tensor.node, tensor.strides))
+    elif tensor.is_argument:
+        return alias
+    else:
+        found.keep(alias)
+    taken.add(tensor)
+    return replace(alias, tensor=tensor)
 
 
 def _demand_shared(found: Demands, graph: Graph) -> None:
@@ -268,7 +278,16 @@ def _is_ours(found: Demands, alias: Alias) -> bool:
     tensor = alias.tensor
     is_made = found.tensors.get(tensor.node) is tensor and not tensor.is_argument
     is_whole = product(alias.shape) == product(tensor.node.shape)
-    return tensor.is_result or (is_made and is_whole)
+    return not _shows_argument(found, tensor) if tensor.is_result else is_made and is_whole
+
+
+def _shows_argument(found: Demands, result: Tensor) -> bool:
+    """Whether a library call made it as a view of an argument."""
+    [call] = result.node.inputs
+    if not isinstance(call.attr, LibraryCall) or not call.attr.holds_operands:
+        return False
+    seen = [alias.tensor for value in call.inputs if (alias := _alias(found.tensors, value))]
+    return any(x.is_argument or (x.is_result and _shows_argument(found, x)) for x in seen)
 
 
 def _seen(found: Demands, value: Node, strides: tuple[Dim, ...]) -> tuple[Node, tuple[Dim, ...]]:
@@ -338,13 +357,26 @@ def agree(shape: tuple[Dim, ...], a: tuple[Dim, ...], b: tuple[Dim, ...]) -> boo
 
 
 def _storable(shape: tuple[Dim, ...], strides: tuple[Dim, ...]) -> tuple[Dim, ...]:
-    """`strides` if elements lie side by side in some order, else contiguous ones."""
+    """`strides` if elements lie side by side in some order, else without what is between them, in
+    the order that they are in."""
     left = [(size, step) for size, step in zip(shape, strides) if size != 1]
     extent: Dim = 1
     while left:
         inner = next((axis for axis in left if axis[1] == extent), None)
         if inner is None:
-            return contiguous_strides(shape)
+            return _closed(shape, strides)
         left.remove(inner)
         extent = extent * inner[0]
     return strides
+
+
+def _closed(shape: tuple[Dim, ...], strides: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    """Contiguous where the order is not known, or one element is under many indices."""
+    if product(shape) == 0 or not all(isinstance(step, int) and step > 0 for step in strides):
+        return contiguous_strides(shape)
+    found: dict[int, Dim] = {}
+    extent: Dim = 1
+    for axis in sorted(range(len(shape)), key=lambda axis: (strides[axis], -axis)):
+        found[axis] = extent
+        extent = extent * shape[axis]
+    return tuple(found[axis] for axis in range(len(shape)))

@@ -313,8 +313,8 @@ class _Assembler:
         match returned:
             case Result(index):
                 return self._own_result(index)
-            case View(index, shape, strides, offset):
-                whole = self._own_result(index)
+            case View(base, shape, strides, offset):
+                whole = self._returned(base)
                 layout = f"{self._sizes(shape)}, {self._sizes(strides)}, {self._size(offset)}"
                 return f"reinterpret({whole}, {layout})"
             case Argument(position):

@@ -16,21 +16,21 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """The call returns a view of `graph.outputs[index]`, which other results look into as well.
-    Strides and offset in elements."""
-
-    index: int
-    shape: tuple[Dim, ...]
-    strides: tuple[Dim, ...]
-    offset: Dim
-
-
-@dataclass(frozen=True, slots=True)
 class Argument:
     """The call returns the very tensor that it was given at this position."""
 
     position: int
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The call returns a view of `whole`: of a result that others look into as well, or of an
+    argument. Strides, and offset from where `whole` begins, in elements."""
+
+    whole: Result | Argument
+    shape: tuple[Dim, ...]
+    strides: tuple[Dim, ...]
+    offset: Dim
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,218 @@
+"""Results that look into memory of arguments or of other results: the same memory as in eager, with
+the same strides, and nothing is copied for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from hemstitch.errors import GraphWarning
+from hemstitch.explain import explain
+
+Program = Callable[..., Any]
+FIRST = 3  # of the rows that some programs give back
+
+
+def _halves(x: Tensor, first: int) -> Any:
+    return x.split(x.shape[0] // 2)
+
+
+def _columns(x: Tensor, first: int) -> Any:
+    return x.unbind(1)
+
+
+def _rest(x: Tensor, first: int) -> Any:
+    return x[first:], x.sum()
+
+
+def _last_column(x: Tensor, first: int) -> Any:
+    return x[:, x.shape[1] - 1 :]
+
+
+def _repeated(x: Tensor, first: int) -> Any:
+    return x[first].expand(3, x.shape[1]), x.t()[1:]
+
+
+def _windows(x: Tensor, first: int) -> Any:
+    return x.unfold(0, 2, 1)[first:], x.diagonal(1), x[None].squeeze(0)[2:]
+
+
+def _halves_of_a_result(x: Tensor, first: int) -> Any:
+    return (x * 2).split(x.shape[0] // 2)
+
+
+def _parts_of_a_result(x: Tensor, first: int) -> Any:
+    y = x.t() * 2
+    return y[first:], y[:first]
+
+
+def _repeated_result(x: Tensor, first: int) -> Any:
+    y = (x * 2).expand(4, *x.shape)
+    return y[:, first:], y
+
+
+def _written(x: Tensor, first: int) -> Any:
+    x.add_(1)
+    return x, x[:2]
+
+
+def _copied_into(x: Tensor, first: int) -> Any:
+    """What is written to `x` too is no view of it."""
+    y = x + 1
+    x.copy_(y)
+    return y[first:], y
+
+
+VIEWS = (_halves, _columns, _last_column, _repeated, _windows)
+OTHERS = (_rest, _halves_of_a_result, _parts_of_a_result, _repeated_result)
+LAYOUTS: dict[str, tuple[tuple[int, int], int]] = {  # strides, offset
+    "dense": ((8, 1), 0),
+    "within": ((8, 1), 32),
+    "transposed": ((1, 8), 0),
+    "gaps": ((20, 1), 43),
+}
+
+
+def _made(memory: Tensor, layout: str) -> Tensor:
+    strides, offset = LAYOUTS[layout]
+    return memory.clone().as_strided((8, 8), strides, offset)
+
+
+def _tensors(results: Any) -> list[Tensor]:
+    return [results] if isinstance(results, Tensor) else [*results]
+
+
+def _places(results: Sequence[Tensor], argument: Tensor) -> list[object]:
+    """Where each result begins, from its argument or from the first result on."""
+    return [
+        (each.stride(), each.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr())
+        for each in results
+        for whole in (argument, results[0])
+    ]
+
+
+@pytest.fixture(autouse=True)
+def _strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEMSTITCH_STRICT", "1")
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("program", [*VIEWS, *OTHERS], ids=lambda each: each.__name__)
+def test_the_same_memory_as_in_eager(program: Program, dynamic: bool) -> None:
+    memory = torch.randn(256)
+    compiled = torch.compile(program, backend="hemstitch", dynamic=dynamic)
+    for layout in LAYOUTS:
+        expected, found = (_made(memory, layout) for _ in range(2))
+        results = _tensors(program(expected, FIRST)), _tensors(compiled(found, FIRST))
+        torch.testing.assert_close(results[1], results[0])
+        assert _places(results[1], found) == _places(results[0], expected)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("program", [*VIEWS, *OTHERS], ids=lambda each: each.__name__)
+def test_gradients_through_them(program: Program, dynamic: bool) -> None:
+    expected, found = (_made(torch.arange(256.0), "gaps").requires_grad_() for _ in range(2))
+    compiled = torch.compile(program, backend="hemstitch", dynamic=dynamic)
+    results = _tensors(program(expected, FIRST)), _tensors(compiled(found, FIRST))
+    torch.testing.assert_close(results[1], results[0])
+    assert _places(results[1], found) == _places(results[0], expected)
+    for of_it in results:
+        sum((each.square().sum() for each in of_it), torch.zeros(())).backward()
+    assert expected.grad is not None
+    torch.testing.assert_close(found.grad, expected.grad)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("program", [_written, _copied_into], ids=lambda each: each.__name__)
+def test_arguments_that_are_written_to(program: Program, dynamic: bool) -> None:
+    expected, found = (_made(torch.arange(256.0), "dense") for _ in range(2))
+    compiled = torch.compile(program, backend="hemstitch", dynamic=dynamic)
+    results = _tensors(program(expected, FIRST)), _tensors(compiled(found, FIRST))
+    torch.testing.assert_close(results[1], results[0])
+    torch.testing.assert_close(found, expected)
+    assert _places(results[1], found) == _places(results[0], expected)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_a_call_has_written_is_viewed_from_where_it_knows(layout: str) -> None:
+    """Laid out as the argument is, though it was computed without gaps."""
+
+    def program(x: Tensor, first: int) -> Any:
+        x.mul_(2)
+        return x[first:], x.sum(), x[1:].split(x.shape[0] // 2)
+
+    compiled = torch.compile(program, backend="hemstitch", dynamic=True)
+    for first in (2, 3, 5):
+        expected, found = (_made(torch.arange(256.0), layout) for _ in range(2))
+        torch.testing.assert_close(compiled(found, first), program(expected, first))
+        torch.testing.assert_close(found, expected)
+
+
+def test_equal_results_are_apart() -> None:
+    def program(x: Tensor) -> Any:
+        return (x + 1).expand(2, *x.shape), x + 1, x + 1
+
+    results = torch.compile(program, backend="hemstitch")(torch.randn(8, 8))
+    assert [each.stride() for each in results] == [(0, 8, 1), (8, 1), (8, 1)]
+    assert len({each.data_ptr() for each in results}) == 3
+
+
+def test_a_sum_of_one_element_is_no_view() -> None:
+    def program(x: Tensor) -> Any:
+        return x.sum(1), x.diagonal().sum(1)
+
+    x = torch.randn(5, 1, 1)
+    found = torch.compile(program, backend="hemstitch")(x)
+    torch.testing.assert_close(found, program(x))
+    for each in found:
+        each.zero_()
+    assert x.all()
+
+
+def test_gaps_are_closed_in_the_order_of_memory() -> None:
+    """As eager lays out what is behind them."""
+
+    def program(x: Tensor) -> Tensor:
+        return (x + 1)[1:]
+
+    found = torch.compile(program, backend="hemstitch")(torch.randn(8, 6).t())
+    assert found.stride() == (1, 5)
+
+
+def test_backward_reads_what_was_there_before_the_argument_changed() -> None:
+    def program(x: Tensor) -> Tensor:
+        y = x.tanh()
+        x.mul_(0.5)
+        return y * x.sin()
+
+    gradients = []
+    for run in (program, torch.compile(program, backend="hemstitch")):
+        weight = torch.linspace(-2, 2, 12).view(3, 4).requires_grad_()
+        x = weight * 1
+        (run(x).sum() + x.square().sum()).backward()
+        gradients.append(weight.grad)
+    torch.testing.assert_close(gradients[1], gradients[0])
+
+
+@pytest.mark.parametrize("program", VIEWS, ids=lambda each: each.__name__)
+def test_nothing_is_copied(program: Program) -> None:
+    with torch.no_grad():
+        assert not explain(program, torch.randn(64, 64), FIRST).kernels
+
+
+def test_a_view_of_another_type_from_an_unknown_place_runs_as_traced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def program(x: Tensor, first: int) -> Tensor:
+        return torch.view_as_real(x)[first:]
+
+    monkeypatch.setenv("HEMSTITCH_STRICT", "0")
+    x = torch.randn(8, 4, dtype=torch.complex64)
+    with pytest.warns(GraphWarning, match="begins where only the call knows"):
+        found = torch.compile(program, backend="hemstitch", dynamic=True)(x, FIRST)
+    torch.testing.assert_close(found, program(x, FIRST))
