@@ -164,14 +164,25 @@ def test_equal_results_are_apart() -> None:
 
 def test_a_sum_of_one_element_is_no_view() -> None:
     def program(x: Tensor) -> Any:
-        return x.sum(1), x.diagonal().sum(1)
+        return x.sum(1), x.diagonal().sum(1), x.sum(1).expand(5, 3)
 
     x = torch.randn(5, 1, 1)
     found = torch.compile(program, backend="hemstitch")(x)
     torch.testing.assert_close(found, program(x))
-    for each in found:
-        each.zero_()
-    assert x.all()
+    x.zero_()
+    assert all(each.all() for each in found)
+
+
+def test_an_expanded_gradient_is_not_copied() -> None:
+    x, gradient = torch.randn(8, 6, requires_grad=True), torch.randn(8)
+    for run in (_row_sums, torch.compile(_row_sums, backend="hemstitch")):
+        [found] = torch.autograd.grad(run(x), x, gradient)
+        assert (found.stride(), found.data_ptr()) == ((1, 0), gradient.data_ptr())
+        assert torch.equal(found, gradient[:, None].expand(8, 6))
+
+
+def _row_sums(x: Tensor) -> Tensor:
+    return x.sum(1)
 
 
 def test_gaps_are_closed_in_the_order_of_memory() -> None:

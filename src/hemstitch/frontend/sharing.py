@@ -49,6 +49,23 @@ def views_of_arguments(forward: torch.fx.Graph) -> frozenset[int]:
     return frozenset(made_anew | {n for n, node in enumerate(results) if _is_one_of_several(node)})
 
 
+def expanded_arguments(backward: torch.fx.Graph) -> frozenset[int]:
+    """Which gradients are one that comes in, under more indices than it has elements. Autograd
+    copies such a gradient before it adds to it; one without repetitions it would add to as it is,
+    so that others are tensors of their own."""
+    [results] = backward.output_node().args
+    assert isinstance(results, (list, tuple))
+    return frozenset(place for place, node in enumerate(results) if _is_expanded_argument(node))
+
+
+def _is_expanded_argument(result: object) -> bool:
+    if not isinstance(result, torch.fx.Node) or not _is_tensor(result):
+        return False
+    traced = result.meta["val"]
+    repeats = any(step == 0 and size != 1 for step, size in zip(traced.stride(), traced.shape))
+    return repeats and _whole(result).op == "placeholder"
+
+
 def _is_one_of_several(result: object) -> bool:
     """Views of one argument, which the call does not write to."""
     if not isinstance(result, torch.fx.Node) or not _is_tensor(result):

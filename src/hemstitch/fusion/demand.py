@@ -181,8 +181,8 @@ def _demand_outputs(found: Demands, graph: Graph) -> None:
 def _expanded(
     found: Demands, output: Output, changed: set[Node | None], taken: set[Tensor]
 ) -> Alias | None:
-    """Where eager gives one element under many indices (an expanded gradient), so do we: of another
-    tensor if those elements are a result already, since two that are equal are apart in eager."""
+    """Where eager gives one element under many indices (an expanded gradient), so do we: of a copy
+    if those elements are an argument or a result already, with which it shares nothing in eager."""
     alias = _alias(found.tensors, output.value)
     sizes = zip(output.value.shape, output.strides)
     if alias is None or alias.tensor.node in changed:
@@ -192,10 +192,8 @@ def _expanded(
     if not agree(output.value.shape, alias.strides, output.strides):
         return None
     tensor = alias.tensor
-    if tensor in taken:
+    if tensor in taken or tensor.is_argument:
         tensor = found.write(tensor.node, _another(found, tensor.node, tensor.strides))
-    elif tensor.is_argument:
-        return alias
     else:
         found.keep(alias)
     taken.add(tensor)
