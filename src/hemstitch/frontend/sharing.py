@@ -98,10 +98,15 @@ def shared_memory(
         part = _of_argument(node, bases[node])
         if part is not None:
             shared[node] = part
-        elif node not in shared and not isinstance(node.meta["val"].storage_offset(), int):
+        elif bases[node] not in results and not _is_fixed(node.meta["val"]):
             what = "a view of an argument that begins where only the call knows"
             raise UnsupportedError(what, hint="make that view outside of the compiled function")
     return shared
+
+
+def _is_fixed(traced: torch.Tensor) -> bool:
+    layout = (*traced.shape, *traced.stride(), traced.storage_offset())
+    return all(isinstance(number, int) for number in layout)
 
 
 def _is_tensor(node: torch.fx.Node) -> bool:
