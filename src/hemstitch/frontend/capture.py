@@ -326,7 +326,7 @@ class _Capture:
 
     def output(self, node: torch.fx.Node) -> None:
         (returned,) = node.args
-        results: dict[torch.fx.Node, Result] = {}
+        results: _Known = {}
         listed: Any = returned if isinstance(returned, (list, tuple)) else (returned,)
         private = listed[: self.private]
         parts = shared_memory(private, self.views, self.sizes)
@@ -337,9 +337,7 @@ class _Capture:
             for place, each in enumerate(listed)
         )
 
-    def _part(
-        self, result: torch.fx.Node, part: Shared, known: dict[torch.fx.Node, Result]
-    ) -> Returned:
+    def _part(self, result: torch.fx.Node, part: Shared, known: _Known) -> Returned:
         """A result that shares memory with others, or with an argument."""
         whole = self._returned(part.whole, known, may_share=False)
         if result is part.whole:
@@ -349,9 +347,9 @@ class _Capture:
         distance = part.seen.storage_offset() - part.whole.meta["val"].storage_offset()
         return View(whole, shape, strides, self.sizes.dim(distance))
 
-    def _returned(
-        self, result: Any, known: dict[torch.fx.Node, Result], may_share: bool
-    ) -> Returned:
+    def _returned(self, result: Any, known: _Known, may_share: bool) -> Returned:
+        """`may_share`: it is kept for backward. What the caller gets as well is another output: it
+        may be laid out otherwise."""
         if not isinstance(result, torch.fx.Node):
             return Fixed(result)
         value = self.environment[result]
@@ -361,13 +359,13 @@ class _Capture:
             self.outputs.append(Output(value.node, ()))
             return Item(len(self.outputs) - 1)
         if isinstance(value, Value):
-            if result not in known:
-                known[result] = Result(len(self.outputs))
+            # A copy of an argument is saved for what the call, or its caller, writes to that.
+            shares = may_share and not is_copy(result)
+            if (result, shares) not in known:
+                known[result, shares] = Result(len(self.outputs))
                 strides = strides_of(result.meta["val"], self.sizes)
-                # A copy of an argument is saved for what the call, or its caller, writes to that.
-                shares = may_share and not is_copy(result)
                 self.outputs.append(Output(value.node, strides, may_share=shares))
-            return known[result]
+            return known[result, shares]
         return Number(value) if isinstance(value, SymbolicDim) else Fixed(value)
 
     def finish(self) -> Captured:
@@ -383,6 +381,7 @@ class _Capture:
         return Captured(graph, self.builder, self.returns, self.device, constants)
 
 
+_Known = dict[tuple[torch.fx.Node, bool], Result]  # with whether it may share memory
 _NUMBERS = (bool, int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
 
 _VISIT: dict[str, Callable[[_Capture, torch.fx.Node], None]] = {

@@ -21,6 +21,8 @@ from hemstitch.frontend.library import strides_of
 from hemstitch.frontend.sizes import Sizes
 from hemstitch.ir.dims import Dim
 
+aten = torch.ops.aten
+
 
 @dataclass(frozen=True, slots=True)
 class Shared:
@@ -129,11 +131,12 @@ def _chain(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
 
 
 def _viewed(node: torch.fx.Node) -> torch.fx.Node | None:
-    """What `node` is a view of, alone or as one of several: of an argument written to, that."""
+    """What `node` is a view of, alone or as one of several: of an argument written to, that. What
+    `reshape` copied is seen by a view that is none to autograd (`_unsafe_view`)."""
     made = node.args[0] if node.target is operator.getitem else node
     assert isinstance(made, torch.fx.Node)
     is_view = isinstance(made.target, OpOverload) and made.target.is_view
-    if not is_view and not _writes(made):
+    if not is_view and not _writes(made) and made.target is not aten._unsafe_view.default:
         return None
     (source, *_) = made.all_input_nodes
     return source
@@ -172,7 +175,7 @@ def _written_to(node: torch.fx.Node) -> torch.fx.Node | None:
 
 
 def _writes(node: torch.fx.Node) -> bool:
-    return node.target is torch.ops.aten.copy_.default
+    return node.target is aten.copy_.default
 
 
 def _is_dense(node: torch.fx.Node, sizes: Sizes) -> bool:

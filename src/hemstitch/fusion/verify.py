@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from hemstitch.errors import InternalError
+from hemstitch.fusion.demand import agree
 from hemstitch.fusion.plan import KernelStep, LibraryStep, Plan, Step
 from hemstitch.ir.dims import Dim
 from hemstitch.ir.graph import Graph, Node, Op, toposort
 from hemstitch.ir.ops import is_elementwise, is_view
+from hemstitch.ir.types import DType
 from hemstitch.stitch.group import INLINE, Group, Tensor, Write
 
 
@@ -186,6 +188,9 @@ def _check_outputs(graph: Graph, plan: Plan, filled: set[Tensor]) -> None:
         else:
             is_there = place.tensor in filled or place.tensor.is_argument
             _require(is_there, f"the output {name} is never written")
+            is_exact = agree(output.value.shape, place.strides, output.strides)
+            is_as_kept = is_exact or not output.may_share or output.value.type.dtype is DType.OPAQUE
+            _require(is_as_kept, f"the output {name} is kept with other strides than backward's")
 
 
 def _name(node: Node) -> str:
