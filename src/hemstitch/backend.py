@@ -27,7 +27,7 @@ from hemstitch.frontend.loss import EveryNth, losses, without
 from hemstitch.frontend.partition import NUMBERS, partition
 from hemstitch.frontend.rewrites import apply
 from hemstitch.frontend.rows import only_read
-from hemstitch.frontend.sharing import expanded_arguments, views_of_arguments
+from hemstitch.frontend.sharing import expanded_arguments, views_made_anew
 from hemstitch.frontend.unused import Backward
 from hemstitch.frontend.windows import as_products
 from hemstitch.frontend.words import by_words
@@ -130,7 +130,7 @@ class _GraphCompiler:
             is_frozen = options.freeze and self.kind == "inference"
             frozen = frozen_arguments(gm) if is_frozen else ()
             private = self._private_results()
-            views = (expanded_arguments if is_backward else views_of_arguments)(gm.graph)
+            views = (expanded_arguments if is_backward else views_made_anew)(gm.graph)
             begun = begin(gm, inputs, options, private, is_backward, frozen, views)
             captured = begun.captured
             make = partial(self._finish, begun, gm, inputs)

@@ -12,7 +12,7 @@ from torch._dynamo.backends.common import aot_autograd
 from hemstitch.frontend.capture import Captured, capture
 from hemstitch.frontend.decompose import decompositions
 from hemstitch.frontend.partition import partition
-from hemstitch.frontend.sharing import expanded_arguments, views_of_arguments
+from hemstitch.frontend.sharing import expanded_arguments, views_made_anew
 from hemstitch.ir import dims
 from hemstitch.ir.graph import LibraryCall, Op, toposort
 from hemstitch.ir.verify import verify
@@ -42,7 +42,7 @@ class InterpretBackend:
     def compile(
         self, gm: torch.fx.GraphModule, example_inputs: Any, is_backward: bool = False
     ) -> Callable[[list[Any]], Any]:
-        views = (expanded_arguments if is_backward else views_of_arguments)(gm.graph)
+        views = (expanded_arguments if is_backward else views_made_anew)(gm.graph)
         captured = capture(gm, example_inputs, views=views)
         verify(captured.graph)
         self.captured.append(captured)

@@ -211,6 +211,21 @@ def test_empty_tensors() -> None:
     assert graph(*given).shape == (0, 5, 1)
 
 
+def test_a_line_that_only_the_call_knows() -> None:
+    def program(x: Tensor, place: int) -> Tensor:
+        return x.sin().narrow(0, place, 1).tanh()
+
+    torch._dynamo.reset()
+    compiled = torch.compile(program, backend="hemstitch")
+    for place in (2, 4, 3):
+        gradients = []
+        for run in (program, compiled):
+            x = torch.linspace(0, 1, 24).view(6, 4).requires_grad_()
+            run(x, place).sum().backward()
+            gradients.append(x.grad)
+        torch.testing.assert_close(*gradients)
+
+
 def test_lines_that_nobody_reads_may_be_infinite() -> None:
     torch._dynamo.reset()
     x, weights = arguments()

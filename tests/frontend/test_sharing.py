@@ -224,6 +224,44 @@ def test_a_view_of_another_type_from_an_unknown_place_runs_as_traced(
 
     monkeypatch.setenv("HEMSTITCH_STRICT", "0")
     x = torch.randn(8, 4, dtype=torch.complex64)
-    with pytest.warns(GraphWarning, match="begins where only the call knows"):
+    with pytest.warns(GraphWarning, match="laid out as only the call knows"):
         found = torch.compile(program, backend="hemstitch", dynamic=True)(x, FIRST)
     torch.testing.assert_close(found, program(x, FIRST))
+
+
+def _kept_with_gaps(x: Tensor) -> tuple[Tensor, ...]:
+    y = torch.nn.functional.pad(x.tanh(), (0, 0, 1, 0))[:, :-1]
+    return y, torch.bmm(y, y.transpose(1, 2))
+
+
+def _kept_as_a_view(x: Tensor) -> tuple[Tensor, ...]:
+    y = torch.nn.functional.pixel_shuffle(x[None], 2).flatten(2).transpose(1, 2)
+    return y, y[..., :1]
+
+
+def _kept_in_order(x: Tensor) -> tuple[Tensor, ...]:
+    y = x.transpose(0, 2).tanh()[..., :3]
+    return y, y.exp()
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["known sizes", "symbolic sizes"])
+@pytest.mark.parametrize(
+    "program", [_kept_with_gaps, _kept_as_a_view, _kept_in_order], ids=lambda each: each.__name__
+)
+def test_what_is_given_back_and_kept_for_backward(program: Program, dynamic: bool) -> None:
+    """Backward reads it as it was traced, whatever the caller's is like."""
+    torch._dynamo.reset()
+    outcomes = []
+    for run in (program, torch.compile(program, backend="hemstitch", dynamic=dynamic)):
+        x = torch.linspace(-2, 2, 8 * 6 * 4).view(8, 6, 4).sin().requires_grad_()
+        results = run(x)
+        losses = [(y * torch.linspace(-1, 1, y.shape[-1])).square().sum() for y in results]
+        torch.stack(losses).sum().backward()
+        outcomes.append((results, x.grad))
+    torch.testing.assert_close(outcomes[1], outcomes[0])
+    expected, found = ([_order(y) for y in results] for results, _ in outcomes)
+    assert found == expected
+
+
+def _order(y: Tensor) -> list[int]:
+    return sorted(range(y.dim()), key=y.stride)

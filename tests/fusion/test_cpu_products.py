@@ -285,6 +285,23 @@ def test_transposed_operands_whose_last_block_is_smaller(rows):
     assert float((found - exact).norm() / exact.norm()) < 1e-6
 
 
+@pytest.mark.parametrize("is_summed", [False, True])
+def test_a_repeated_row_times_a_repeated_column(is_summed):
+    """Nothing that is read tells rows of the result from its columns."""
+
+    def repeated(x):
+        found = torch.bmm(x.expand(5, 3, 4), x.expand(5, 6, 4).transpose(1, 2))
+        return found.tanh().sum() if is_summed else found
+
+    x = torch.randn(5, 1, 4)
+    assert_close([compiled(repeated)(x)], [repeated(x.double())], 1e-5)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_the_lines_of_a_product_backwards(axis):
+    assert_as_exact(lambda a: torch.bmm(a, a.mT).flip(axis) + 1, torch.randn(4, 17, 5))
+
+
 def test_matrices_of_one_number():
     """As the gradient of a sum is."""
     torch.manual_seed(0)

@@ -225,9 +225,12 @@ class Around:
         return node
 
     def _operand(self, rows, columns):
-        """As it is, transposed, or the same for all of the batch."""
+        """As it is, transposed, the same for all of the batch, or one row or column repeated."""
         rank = len(self.batch) + 2
-        kind = self.random.randrange(4)
+        kind = self.random.randrange(6)
+        if kind > 3:
+            one = (*self.batch, 1, columns) if kind == 4 else (*self.batch, rows, 1)
+            return self.builder.broadcast(self._input(*one), (*self.batch, rows, columns))
         if kind == 3:
             value = self._input(*self.batch, rows, columns)
             half = self.builder.constant(0.5, DType.F32, value.shape)

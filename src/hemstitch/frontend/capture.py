@@ -58,8 +58,8 @@ def capture(
 
     `private`: how many of the results, from the first, the user gets; others are only kept for
     backward. None: all of them. `frozen`: positions of arguments that are weights, which stay as
-    they are. `views`: places of results that are views of arguments. `gm` itself is changed in one
-    point: see `draw_at_once`.
+    they are. `views`: places of results that AOTAutograd makes anew as views. `gm` itself is
+    changed in one point: see `draw_at_once`.
     """
     draw_at_once(gm)
     state = _Capture(gm, private, frozen, views)

@@ -13,6 +13,7 @@ from torch._decomp import (
     decomposition_table,
     get_decompositions,
 )
+from torch._prims_common import suggest_memory_format
 
 from hemstitch.frontend.rules import RULES
 
@@ -27,6 +28,14 @@ EXPANDED = (
     *("_batch_norm_with_update", "_batch_norm_with_update_functional", "_batch_norm_no_update"),
     *("native_layer_norm_backward", "_fused_rms_norm", "_fused_rms_norm_backward"),
     *("nll_loss2d_backward", "linalg_vector_norm", "upsample_bilinear2d.vec"),
+)
+
+# In eager by channels where their operand is, contiguous otherwise.
+LAID_OUT = (
+    *("_native_batch_norm_legit", "_native_batch_norm_legit_functional", "native_batch_norm"),
+    *("_native_batch_norm_legit_no_training", "_batch_norm_no_update", "channel_shuffle"),
+    *("_batch_norm_with_update", "_batch_norm_with_update_functional", "native_channel_shuffle"),
+    "roll",
 )
 
 # One library call is better than what they would become.
@@ -54,6 +63,8 @@ def _always() -> Decompositions:
     inference = aten._native_batch_norm_legit_no_training.default
     table[inference] = partial(_batch_norm_no_training, table[inference])
     table[aten._softmax.default] = _softmax
+    for op in (op for op in table if _packet_of(op) in LAID_OUT):
+        table[op] = partial(_laid_out, table[op])
     table[aten.as_strided.default] = _as_strided
     table[aten.as_strided_scatter.default] = _as_strided_scatter
     return table
@@ -68,8 +79,21 @@ def _packet(name: str) -> str:
     return name.partition(".")[0]
 
 
+def _packet_of(op: Any) -> str:
+    return op._schema.name.rpartition("::")[2] if hasattr(op, "_schema") else ""
+
+
+def _laid_out(usual: Callable[..., Any], x: torch.Tensor, *arguments: Any, **keywords: Any) -> Any:
+    found = usual(x, *arguments, **keywords)
+    layout = suggest_memory_format(x)
+    if isinstance(found, torch.Tensor):
+        return found.contiguous(memory_format=layout)
+    first, *others = found
+    return first.contiguous(memory_format=layout), *others
+
+
 def _is_kept(op: Any) -> bool:
-    name = op._schema.name.rpartition("::")[2] if hasattr(op, "_schema") else ""
+    name = _packet_of(op)
     return name in KEPT or name.startswith(KEPT_PREFIXES)
 
 
@@ -126,7 +150,7 @@ def _softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:
     """torch's own divides each element. The sum is at least 1, so its reciprocal costs half a unit
     in the last place, and a division as much as half an exp."""
     wide = torch.promote_types(x.dtype, torch.float32)
-    numbers = x.to(wide)
+    numbers = x.to(wide).contiguous()  # as in eager, whatever the operand's layout
     if x.numel():
         numbers = numbers - numbers.amax(dim, keepdim=True)
     weights = numbers.exp()

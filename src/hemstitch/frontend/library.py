@@ -16,7 +16,7 @@ from hemstitch.frontend.collectives import is_collective, is_under_way
 from hemstitch.frontend.sizes import Sizes
 from hemstitch.frontend.values import Value
 from hemstitch.ir.builder import NOTHING
-from hemstitch.ir.dims import Dim
+from hemstitch.ir.dims import Dim, without_floors
 from hemstitch.ir.graph import LibraryCall, Node, Op, Operand
 from hemstitch.ir.types import DType, TensorType
 from hemstitch.runtime.dtypes import from_torch
@@ -56,7 +56,12 @@ def tensor_type(tensor: torch.Tensor, sizes: Sizes, device: torch.device) -> Ten
 
 
 def strides_of(tensor: torch.Tensor, sizes: Sizes) -> tuple[Dim, ...]:
-    return sizes.dims(tensor.stride()) if tensor.layout is torch.strided else ()
+    """Those of a dense tensor in plain sizes: where PyTorch has `max(1, size)`, in case the tensor
+    is empty, with the size."""
+    if tensor.layout is not torch.strided:
+        return ()
+    shape = sizes.dims(tensor.shape)
+    return tuple(without_floors(step, shape) for step in sizes.dims(tensor.stride()))
 
 
 def has_effects(target: object) -> bool:

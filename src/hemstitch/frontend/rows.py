@@ -172,9 +172,9 @@ def _source(node: Node) -> Node:
     return source
 
 
-def _region(node: Node, whole: Node, axis: int, start: int | None) -> Region | None:
-    """From `start` on; `node` says how many."""
-    if is_made_again(node) or not has_known_sizes(node):
+def _region(node: Node, whole: Node, axis: int, start: int | Node | None) -> Region | None:
+    """From `start` on; `node` says how many. None where only a call knows."""
+    if is_made_again(node) or not has_known_sizes(node) or isinstance(start, Node):
         return None
     shape, first = shape_of(whole), start or 0
     axis %= len(shape)

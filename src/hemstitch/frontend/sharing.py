@@ -22,6 +22,13 @@ from hemstitch.frontend.sizes import Sizes
 from hemstitch.ir.dims import Dim
 
 aten = torch.ops.aten
+MADE_ANEW = (
+    OutputType.is_input,
+    OutputType.alias_of_input,
+    OutputType.alias_of_intermediate,
+    OutputType.alias_of_intermediate_save_as_output,
+    OutputType.alias_of_intermediate_base_is_user_output,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +39,12 @@ class Shared:
     seen: torch.Tensor
 
 
-def views_of_arguments(forward: torch.fx.Graph) -> frozenset[int]:
-    """Which results of the graph being compiled are views of arguments, as AOTAutograd's record has
-    it: it makes them anew, and takes no elements from the graph, but strides and, where sizes are
-    symbolic, the place in memory. In training one of several views of an argument (`split`) is a
-    result like others in that record. That the trace has a view alone says nothing: a sum over one
-    element becomes one."""
+def views_made_anew(forward: torch.fx.Graph) -> frozenset[int]:
+    """Which results of the graph being compiled are views of arguments or, in training, of other
+    results, as AOTAutograd's record has it: it makes them anew, and takes no elements from the
+    graph, but strides and, where sizes are symbolic, the place in memory. In training one of
+    several views of an argument (`split`) is a result like others in that record. That the trace
+    has a view alone says nothing: a sum over one element becomes one."""
     context = TracingContext.try_get()
     record = context.fw_metadata if context is not None else None
     if record is None:
@@ -45,9 +52,8 @@ def views_of_arguments(forward: torch.fx.Graph) -> frozenset[int]:
     [results] = forward.output_node().args
     assert isinstance(results, (list, tuple))
     first = record.num_mutated_inp_runtime_indices  # the graph's first outputs are new arguments
-    kinds = (OutputType.is_input, OutputType.alias_of_input)
     infos = enumerate(record.output_info)
-    made_anew = {first + n for n, info in infos if info.output_type in kinds}
+    made_anew = {first + n for n, info in infos if info.output_type in MADE_ANEW}
     return frozenset(made_anew | {n for n, node in enumerate(results) if _is_one_of_several(node)})
 
 
@@ -80,11 +86,11 @@ def _is_one_of_several(result: object) -> bool:
 def shared_memory(
     results: Sequence[object], views: Collection[int], sizes: Sizes
 ) -> dict[torch.fx.Node, Shared]:
-    """For each result that shares memory with another, or is among the `views` of arguments: whose
-    memory it is.
+    """For each result that shares memory with another, or is among the `views` that are made anew:
+    whose memory it is.
 
-    Raises UnsupportedError where a view begins at a place that only the call knows, in an argument
-    of another element type, or written to through other views.
+    Raises UnsupportedError where only the call knows how such a view is laid out, in an argument of
+    another element type, or written to through other views, or in a result with gaps.
     """
     nodes = [each for each in results if isinstance(each, torch.fx.Node)]
     bases = {node: _whole(node) for node in nodes if _is_tensor(node)}
@@ -100,8 +106,8 @@ def shared_memory(
         part = _of_argument(node, bases[node])
         if part is not None:
             shared[node] = part
-        elif bases[node] not in results and not _is_fixed(node.meta["val"]):
-            what = "a view of an argument that begins where only the call knows"
+        elif node not in shared and not _is_fixed(node.meta["val"]):
+            what = "a view, made anew by AOTAutograd, that is laid out as only the call knows"
             raise UnsupportedError(what, hint="make that view outside of the compiled function")
     return shared
 

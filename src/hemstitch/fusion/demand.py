@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from hemstitch.ir.dims import Dim, product
+from hemstitch.ir.dims import Dim, evaluate, product, symbols
 from hemstitch.ir.graph import (
     Graph,
     InputAttr,
@@ -53,7 +53,8 @@ class Demands:
     `outputs`: for each graph output, where the caller finds it.
     `views`: views that writes fill; library calls and outputs may read there, kernels do not.
     `in_place`: results of library calls that these write over an argument of the graph.
-    `obstacles`: reshapes that readers are known not to look through."""
+    `obstacles`: reshapes that readers are known not to look through.
+    `hints`: the graph's."""
 
     tensors: dict[Node, Tensor] = field(default_factory=dict)
     views: dict[Node, Tensor] = field(default_factory=dict)
@@ -62,6 +63,7 @@ class Demands:
     operands: dict[Node, tuple[Alias, ...]] = field(default_factory=dict)
     outputs: dict[int, Alias] = field(default_factory=dict)
     obstacles: frozenset[Node] = frozenset()
+    hints: Mapping[str, int] = field(default_factory=dict)
 
     def keep(self, alias: Alias) -> None:
         """What `alias` looks at will be in memory."""
@@ -105,7 +107,7 @@ class Demands:
 
 def demands(graph: Graph, obstacles: frozenset[Node] = frozenset()) -> Demands:
     """`obstacles`: as in `Demands`."""
-    found = Demands(obstacles=obstacles)
+    found = Demands(obstacles=obstacles, hints=graph.hints)
     nodes = toposort(graph.roots)
     for node, strides in strides_in_memory(graph).items():
         found.tensors[node] = Tensor(node, strides)
@@ -204,7 +206,7 @@ def _demand_shared(found: Demands, graph: Graph) -> None:
     """Results kept for backward: views of what is in memory anyway, where their strides agree; and
     a result of the user's itself, whose version counter tells autograd if it is written to."""
     own = {alias.tensor: alias for alias in found.outputs.values()}
-    private = set(own)
+    taken = set(own)
     changed = {output.mutates for output in graph.outputs}
     for number, output in enumerate(graph.outputs):
         if number in found.outputs:
@@ -212,16 +214,16 @@ def _demand_shared(found: Demands, graph: Graph) -> None:
         alias = _alias({**found.views, **found.tensors}, output.value)
         if (
             alias is not None
-            and (alias.tensor not in private or alias.shows_as(own[alias.tensor]))
+            and (alias.tensor not in own or alias.shows_as(own[alias.tensor]))
             and alias.tensor.node not in changed
             and agree(output.value.shape, alias.strides, output.strides)
         ):
             found.keep(alias)
             found.outputs[number] = alias
-        elif made := _copy(found, output.value, output.strides, private):
+        elif made := _copy(found, output.value, output.strides, own):
             found.outputs[number] = Alias(made, output.value.shape, output.strides, 0)
         else:
-            found.outputs[number] = _output(found, output.value, output.strides, private, True)
+            found.outputs[number] = _output(found, output.value, output.strides, taken, True)
 
 
 def _materialise_obstacles(found: Demands, node: Node, is_obstacle: bool) -> None:
@@ -261,7 +263,7 @@ def _output(
         taken.add(alias.tensor)
         return alias
     if not is_exact or 0 in strides:
-        strides = _storable(value.shape, strides)
+        strides = _storable(found, value.shape, strides)
     seen, below = _seen(found, value, strides)
     if is_member(seen) and seen not in found.tensors:
         tensor = found.tensors[seen] = Tensor(seen, below)
@@ -308,7 +310,7 @@ def _operand(found: Demands, value: Node, strides: tuple[Dim, ...] | None) -> Al
     if alias is not None and (strides is None or agree(value.shape, alias.strides, wanted)):
         found.keep(alias)
         return alias
-    wanted = _storable(value.shape, wanted)
+    wanted = _storable(found, value.shape, wanted)
     if is_member(value) and value not in found.tensors:
         tensor = found.tensors[value] = Tensor(value, wanted)
     else:
@@ -354,7 +356,9 @@ def agree(shape: tuple[Dim, ...], a: tuple[Dim, ...], b: tuple[Dim, ...]) -> boo
     return product(shape) == 0 or all(size == 1 or x == y for size, x, y in zip(shape, a, b))
 
 
-def _storable(shape: tuple[Dim, ...], strides: tuple[Dim, ...]) -> tuple[Dim, ...]:
+def _storable(
+    found: Demands, shape: tuple[Dim, ...], strides: tuple[Dim, ...]
+) -> tuple[Dim, ...]:
     """`strides` if elements lie side by side in some order, else without what is between them, in
     the order that they are in."""
     left = [(size, step) for size, step in zip(shape, strides) if size != 1]
@@ -362,19 +366,24 @@ def _storable(shape: tuple[Dim, ...], strides: tuple[Dim, ...]) -> tuple[Dim, ..
     while left:
         inner = next((axis for axis in left if axis[1] == extent), None)
         if inner is None:
-            return _closed(shape, strides)
+            return _closed(shape, strides, found.hints)
         left.remove(inner)
         extent = extent * inner[0]
     return strides
 
 
-def _closed(shape: tuple[Dim, ...], strides: tuple[Dim, ...]) -> tuple[Dim, ...]:
-    """Contiguous where the order is not known, or one element is under many indices."""
-    if product(shape) == 0 or not all(isinstance(step, int) and step > 0 for step in strides):
+def _closed(
+    shape: tuple[Dim, ...], strides: tuple[Dim, ...], hints: Mapping[str, int]
+) -> tuple[Dim, ...]:
+    """In the order that they have at the example sizes; contiguous where one element is under many
+    indices."""
+    is_known = all(symbols(step) <= hints.keys() for step in strides)
+    steps = [evaluate(step, hints) for step in strides] if is_known else []
+    if product(shape) == 0 or not steps or min(steps) == 0:
         return contiguous_strides(shape)
     found: dict[int, Dim] = {}
     extent: Dim = 1
-    for axis in sorted(range(len(shape)), key=lambda axis: (strides[axis], -axis)):
+    for axis in sorted(range(len(shape)), key=lambda axis: (steps[axis], -axis)):
         found[axis] = extent
         extent = extent * shape[axis]
     return tuple(found[axis] for axis in range(len(shape)))

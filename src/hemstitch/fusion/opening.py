@@ -271,7 +271,10 @@ def _is_dealt_out(whole: Node, slices: Sequence[Node]) -> bool:
     for part in slices:
         if part.op is not Op.SLICE or part.shape[:-1] != whole.shape[:-1]:
             return False
-        columns, count = ranges_of(part)[-1], part.shape[-1]
+        *others, columns = ranges_of(part)
+        count = part.shape[-1]
+        if any(other != Range(0) for other in others):  # backwards, as `flip` has it
+            return False
         if columns.step != 1 or not isinstance(columns.start, int) or not isinstance(count, int):
             return False
         parts.append((columns.start, columns.start + count))

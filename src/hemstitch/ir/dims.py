@@ -150,6 +150,24 @@ def remainder(size: Dim, divisor: Dim) -> Dim:
     return size % divisor  # type: ignore[operator]
 
 
+def without_floors(step: Dim, shape: tuple[Dim, ...]) -> Dim:
+    """`step`, with `max(1, x)` as x where x divides one of `shape`: they differ where x is 0, and
+    then what has that shape is empty."""
+    if isinstance(step, int):
+        return step
+    terms = ((product(_without_floor(f, shape) for f in term), n) for term, n in step.terms)
+    return total(term * count for term, count in terms)
+
+
+def _without_floor(factor: Factor, shape: tuple[Dim, ...]) -> Dim:
+    match factor:
+        case Choice("max", (1, size) | (size, 1)):
+            plain = without_floors(size, shape)
+            if any(divides(plain, whole) for whole in shape):
+                return plain
+    return _single(factor)
+
+
 def known(size: Dim) -> int:
     """A size that cannot depend on a call, where it was made sure of that."""
     assert isinstance(size, int)
@@ -223,11 +241,11 @@ def _from_terms(terms: Iterable[tuple[Term, int]]) -> Dim:
 
 
 def _divide(size: SymbolicDim, divisor: Dim) -> tuple[Dim, Dim]:
-    """(whole, rest) with size == whole * divisor + rest; terms that divide go to whole."""
-    if not isinstance(divisor, int) and size == divisor:
-        return 1, 0
+    """(whole, rest) with size == whole * divisor + rest; terms that divide go to whole. A sum of
+    several divides as a whole or not at all."""
     if not isinstance(divisor, int) and len(divisor.terms) > 1:
-        return 0, size
+        exact = _divided(size, divisor)
+        return (0, size) if exact is None else (exact, 0)
     ((by, count),) = _terms(divisor)
     whole: list[tuple[Term, int]] = []
     rest: list[tuple[Term, int]] = []
@@ -238,6 +256,22 @@ def _divide(size: SymbolicDim, divisor: Dim) -> tuple[Dim, Dim]:
         else:
             rest.append((term, coefficient))
     return _from_terms(whole), _from_terms(rest)
+
+
+def _divided(size: SymbolicDim, divisor: SymbolicDim) -> Dim | None:
+    """Term by term, from what is a multiple of the longest one of `divisor`."""
+    by, count = max(divisor.terms, key=lambda term: len(term[0]))
+    whole: Dim = 0
+    rest: Dim = size
+    for _ in size.terms:
+        found = ((_remove(term, by), n) for term, n in _terms(rest) if n % count == 0)
+        part = next(((left, n // count) for left, n in found if left is not None), None)
+        if part is None:
+            return None
+        whole, rest = whole + _from_terms([part]), rest - divisor * _from_terms([part])
+        if rest == 0:
+            return whole
+    return None
 
 
 def _remove(term: Term, factors: Term) -> Term | None:

@@ -30,6 +30,11 @@ class Domain:
     indices: Indices
     axes: tuple[Axis, ...]
 
+    def within(self, index: Index) -> tuple[Axis, ...]:
+        """Its loops that `index` goes along."""
+        inside = {variable for variable, _ in index.terms}
+        return tuple(axis for axis in self.axes if axis in inside)
+
 
 @dataclass(slots=True)
 class _Forest:

@@ -9,14 +9,14 @@ whole.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from hemstitch.ir.dims import quotient
 from hemstitch.ir.graph import Node
 from hemstitch.kernel.index import Axis, Index, Variable, at
-from hemstitch.stitch.axes import Domain, Unification
+from hemstitch.stitch.axes import Unification
 from hemstitch.stitch.fold import Folding
 from hemstitch.stitch.group import Group
 from hemstitch.stitch.machine import Machine
@@ -61,7 +61,7 @@ def products_of(group: Group, unification: Unification, folding: Folding) -> lis
     found = []
     for node, steps in unification.contracted.items():
         domain = unification.domain[node]
-        *batch, rows, columns = (folding.axes(_axes(domain, i)) for i in domain.indices)
+        *batch, rows, columns = (folding.axes(domain.within(i)) for i in domain.indices)
         # A folded axis that is rows of the matrix and batches too may be taken for rows.
         outer = dict.fromkeys(axis for axes in batch for axis in axes if axis not in rows)
         size = prod(group.hint(axis.extent) for axis in domain.axes)
@@ -70,11 +70,6 @@ def products_of(group: Group, unification: Unification, folding: Folding) -> lis
         loops = (tuple(outer), rows, columns, folding.axes(steps.axes))
         found.append(Product(node, *loops, count, size, work))
     return found
-
-
-def _axes(domain: Domain, index: Index) -> Iterable[Axis]:
-    inside = {variable for variable, _ in index.terms}
-    return (axis for axis in domain.axes if axis in inside)
 
 
 def product_mapping(

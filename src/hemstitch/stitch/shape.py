@@ -90,13 +90,16 @@ def shapes_of(
     touched = [walk.touched(root) for root in roots]
     loops = [frozenset(domain.axes) for domain in domains]
     reduced = [_reduced(root, axes, unification) for root, axes in zip(roots, loops)]
-    products = [unification.contracted[node] for touch in touched for node in touch.products]
-    steps = [product.axes for product in products]
+    products = [node for touch in touched for node in touch.products]
+    steps = [unification.contracted[node].axes for node in products]
     steps += [unification.domain[node].axes for node in group.along]
+    # Where both operands repeat one row, nothing that is read tells rows from columns.
+    results = [unification.domain[node] for node in products]
+    columns = [frozenset(result.within(result.indices[-1])) for result in results]
     folding = fold(
         (axis for axes in (*(d.axes for d in domains), *steps) for axis in axes),
         [address for touch in touched for address in touch.addresses],
-        [*loops, *reduced, *map(frozenset, steps)],
+        [*loops, *reduced, *map(frozenset, steps), *columns],
     )
     shapes = [
         Shape(
