@@ -162,6 +162,19 @@ def test_equal_results_are_apart() -> None:
     assert len({each.data_ptr() for each in results}) == 3
 
 
+def test_what_is_repeated_is_in_memory_once() -> None:
+    """Also where nothing else keeps it in that order."""
+
+    def program(x: Tensor) -> Any:
+        y = x.exp().t()
+        return y.roll(1, 0), y.narrow(1, 0, 1).expand(8, 4), y[:1].expand(5, 8).t()
+
+    x = torch.randn(8, 8).t()
+    found = torch.compile(program, backend="hemstitch")(x)
+    torch.testing.assert_close(found, program(x))
+    assert [each.stride() for each in found] == [(8, 1), (1, 0), (1, 0)]
+
+
 def test_a_sum_of_one_element_is_no_view() -> None:
     def program(x: Tensor) -> Any:
         return x.sum(1), x.diagonal().sum(1), x.sum(1).expand(5, 3)

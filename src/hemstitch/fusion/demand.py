@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from hemstitch.errors import UnsupportedError
 from hemstitch.ir.dims import Dim, evaluate, product, symbols
 from hemstitch.ir.graph import (
     Graph,
@@ -185,13 +186,12 @@ def _expanded(
 ) -> Alias | None:
     """Where eager gives one element under many indices (an expanded gradient), so do we: of a copy
     if those elements are an argument or a result already, with which it shares nothing in eager."""
+    if not _repeats(output.value.shape, output.strides):
+        return None
     alias = _alias(found.tensors, output.value)
-    sizes = zip(output.value.shape, output.strides)
-    if alias is None or alias.tensor.node in changed:
-        return None
-    if not any(size != 1 and step == 0 for size, step in sizes):
-        return None
-    if not agree(output.value.shape, alias.strides, output.strides):
+    if alias is None or not agree(output.value.shape, alias.strides, output.strides):
+        return _repeated(found, output, taken)
+    if alias.tensor.node in changed:
         return None
     tensor = alias.tensor
     if tensor in taken or tensor.is_argument:
@@ -200,6 +200,34 @@ def _expanded(
         found.keep(alias)
     taken.add(tensor)
     return replace(alias, tensor=tensor)
+
+
+def _repeats(shape: tuple[Dim, ...], strides: tuple[Dim, ...]) -> bool:
+    return any(size != 1 and step == 0 for size, step in zip(shape, strides))
+
+
+def _repeated(found: Demands, output: Output, taken: set[Tensor]) -> Alias | None:
+    """What it repeats in memory of its own, if it is laid out as those elements are."""
+    value, strides = output.value, output.strides
+    orders: list[tuple[int, ...]] = []
+    while value.op is Op.PERMUTE:
+        below = strides_below(value, strides)
+        assert below is not None
+        orders.append(value.attr)  # type: ignore[arg-type]
+        (value,), strides = value.inputs, below
+    if value.op is not Op.BROADCAST:
+        return None
+    (source,) = value.inputs
+    is_again = [size != wide for size, wide in zip(source.shape, value.shape)]
+    axes = zip(value.shape, strides, is_again)
+    if any((step == 0) != again for size, step, again in axes if size != 1):
+        return None
+    once = tuple(1 if again else step for step, again in zip(strides, is_again))
+    alias = _output(found, source, once, taken, output.may_share)
+    steps = tuple(0 if again else step for step, again in zip(alias.strides, is_again))
+    for order in reversed(orders):
+        steps = tuple(steps[axis] for axis in order)
+    return Alias(alias.tensor, output.value.shape, steps, alias.offset)
 
 
 def _demand_shared(found: Demands, graph: Graph) -> None:
@@ -223,7 +251,16 @@ def _demand_shared(found: Demands, graph: Graph) -> None:
         elif made := _copy(found, output.value, output.strides, own):
             found.outputs[number] = Alias(made, output.value.shape, output.strides, 0)
         else:
-            found.outputs[number] = _output(found, output.value, output.strides, taken, True)
+            found.outputs[number] = _kept(found, output, taken)
+
+
+def _kept(found: Demands, output: Output, taken: set[Tensor]) -> Alias:
+    """Raises UnsupportedError where it would not be laid out as backward reads it."""
+    value, strides = output.value, output.strides
+    alias = _expanded(found, output, set(), taken) or _output(found, value, strides, taken, True)
+    if value.type.dtype is not DType.OPAQUE and not agree(value.shape, alias.strides, strides):
+        raise UnsupportedError(f"{value.type}, kept for backward with the strides {strides}")
+    return alias
 
 
 def _materialise_obstacles(found: Demands, node: Node, is_obstacle: bool) -> None:
@@ -262,7 +299,7 @@ def _output(
     if alias is not None and is_free and agree(value.shape, alias.strides, strides):
         taken.add(alias.tensor)
         return alias
-    if not is_exact or 0 in strides:
+    if not is_exact or _repeats(value.shape, strides):
         strides = _storable(found, value.shape, strides)
     seen, below = _seen(found, value, strides)
     if is_member(seen) and seen not in found.tensors:
@@ -356,9 +393,7 @@ def agree(shape: tuple[Dim, ...], a: tuple[Dim, ...], b: tuple[Dim, ...]) -> boo
     return product(shape) == 0 or all(size == 1 or x == y for size, x, y in zip(shape, a, b))
 
 
-def _storable(
-    found: Demands, shape: tuple[Dim, ...], strides: tuple[Dim, ...]
-) -> tuple[Dim, ...]:
+def _storable(found: Demands, shape: tuple[Dim, ...], strides: tuple[Dim, ...]) -> tuple[Dim, ...]:
     """`strides` if elements lie side by side in some order, else without what is between them, in
     the order that they are in."""
     left = [(size, step) for size, step in zip(shape, strides) if size != 1]
