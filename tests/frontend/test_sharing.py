@@ -167,12 +167,12 @@ def test_what_is_repeated_is_in_memory_once() -> None:
 
     def program(x: Tensor) -> Any:
         y = x.exp().t()
-        return y.roll(1, 0), y.narrow(1, 0, 1).expand(8, 4), y[:1].expand(5, 8).t()
+        return y.roll(1, 0), y.narrow(1, 0, 1).expand(8, 4)
 
     x = torch.randn(8, 8).t()
     found = torch.compile(program, backend="hemstitch")(x)
     torch.testing.assert_close(found, program(x))
-    assert [each.stride() for each in found] == [(8, 1), (1, 0), (1, 0)]
+    assert [each.stride() for each in found] == [(8, 1), (1, 0)]
 
 
 def test_a_sum_of_one_element_is_no_view() -> None:
