@@ -223,7 +223,7 @@ class Program:
         return values[len(arguments) :][-RESULTS:]
 
 
-def program_for(random: Random, arguments: Sequence[Tensor]) -> Program:
+def program_for(random: Random, arguments: Sequence[Tensor], most: int) -> Program:
     """Of steps that the values' shapes allow."""
     steps: list[Step] = []
     values = [*arguments]
@@ -232,7 +232,7 @@ def program_for(random: Random, arguments: Sequence[Tensor]) -> Program:
         for _ in range(random.randint(2, 10)):
             step = _step(random, values)
             value = _applied(step, values)
-            if value.numel() <= MOST:
+            if value.numel() <= most:
                 steps.append(step)
                 values.append(value)
     return Program(tuple(steps), autocast)
@@ -257,11 +257,11 @@ def _meet(x: Tensor, y: Tensor) -> bool:
     return all(a == b or 1 in (a, b) for a, b in pairs)
 
 
-def arguments_of(random: Random) -> list[Tensor]:
+def arguments_of(random: Random, sizes: Sequence[int]) -> list[Tensor]:
     """In any order of axes, with gaps or without."""
     found = []
     for _ in range(random.randint(1, 2)):
-        shape = [random.choice(SIZES) for _ in range(random.choice((2, 3, 3, 4, 4)))]
+        shape = [random.choice(sizes) for _ in range(random.choice((2, 3, 3, 4, 4)))]
         order = random.sample(range(len(shape)), len(shape))
         if random.random() < 0.5:
             order.sort()
@@ -295,11 +295,18 @@ def _waves(x: Tensor) -> Tensor:
 @settings(max_examples=examples(24), deadline=None)
 @given(st.integers(0, 1 << 40))
 def test_results_and_gradients(seed: int) -> None:
+    check(seed)
+
+
+def check(
+    seed: int, *, sizes: Sequence[int] = SIZES, most: int = MOST, options: Any = None
+) -> None:
+    """`most`: elements of a value."""
     random = Random(seed)
     torch.manual_seed(seed)
     torch._dynamo.reset()
-    arguments = arguments_of(random)
-    program = program_for(random, arguments)
+    arguments = arguments_of(random, sizes)
+    program = program_for(random, arguments, most)
     gradients, dynamic = random.random() < 0.6, random.choice((False, False, None, True))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # those of autograd about leaves
@@ -307,7 +314,9 @@ def test_results_and_gradients(seed: int) -> None:
         wide = [x.double() for x in arguments]
         exact = run(replace(program, autocast=False), wide, gradients)
         warnings.simplefilter("error", HemstitchWarning)
-        compiled = torch.compile(program.__call__, backend="hemstitch", dynamic=dynamic)
+        compiled = torch.compile(
+            program.__call__, backend="hemstitch", dynamic=dynamic, options=options
+        )
         found = run(compiled, arguments, gradients)
     for ours, theirs in zip(found.results, eager.results, strict=True):
         assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)

@@ -103,7 +103,7 @@ class SymbolicDim:
         return 0 if rest == 0 else _single(Remainder(_symbolic(rest), other))
 
     def __str__(self) -> str:
-        return " + ".join(_term_text(term, count) for term, count in self.terms)
+        return text_of(self)
 
 
 def symbol(name: str) -> SymbolicDim:
@@ -116,6 +116,13 @@ def choice(function: str, choices: Iterable[Dim]) -> Dim:
     if all(isinstance(size, int) for size in known):
         return (min if function == "min" else max)(known)  # type: ignore[type-var]
     return _single(Choice(function, known))
+
+
+def text_of(size: Dim, written: Callable[[Factor], str] = str) -> str:
+    """`size` as text, its factors as `written` has them."""
+    if isinstance(size, int):
+        return str(size)
+    return " + ".join(_term_text(map(written, term), count) for term, count in size.terms)
 
 
 def product(sizes: Iterable[Dim]) -> Dim:
@@ -283,8 +290,8 @@ def _remove(term: Term, factors: Term) -> Term | None:
     return tuple(left)
 
 
-def _term_text(term: Term, count: int) -> str:
-    factors = [str(factor) for factor in term]
+def _term_text(texts: Iterable[str], count: int) -> str:
+    factors = [*texts]
     if count != 1 or not factors:
         factors.insert(0, str(count))
     return "*".join(factors)

@@ -43,8 +43,9 @@ def product_problem(nest: Nest) -> str | None:
 
 
 def row_problem(nest: Nest) -> str | None:
-    """What a row of the nest reads elsewhere than where it left it, if anything: then registers of
-    a tile of rows do not do."""
+    """What a row of the nest reads elsewhere than where it left it, or has added up in memory, if
+    anything: then registers of a tile of rows do not do."""
+    added: set[Buffer] = set()
     stored: dict[Buffer, set[_Place]] = {}
     loaded: dict[Buffer, set[_Place]] = {}
     for statement, lanes in _within_loops(nest.body, frozenset()):
@@ -53,8 +54,11 @@ def row_problem(nest: Nest) -> str | None:
         if isinstance(statement, Load) and statement.buffer.role is Role.TASK:
             place = _place(statement.index, lanes) if statement.mask is None else statement.mask
             loaded.setdefault(statement.buffer, set()).add(place)
+        if isinstance(statement, AccumulateInto):
+            added.add(statement.buffer)
     for buffer, places in stored.items():
-        if not loaded.get(buffer, set()) <= places:
+        read = loaded.get(buffer, set())
+        if not read <= places or (read and buffer in added):
             return f"matrix units take many rows, but one has all of {buffer.name} ({buffer.why})"
     return None
 

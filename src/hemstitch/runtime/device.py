@@ -233,6 +233,19 @@ def integer_remainder(a, b):
 
 
 @triton.jit
+def rest_of_size(a, b):
+    """a - b * floor(a / b) for a positive b."""
+    rest = a % b
+    return rest + tl.where(rest < 0, b, 0)
+
+
+@triton.jit
+def quotient_of_size(a, b):
+    """floor(a / b) for a positive b."""
+    return (a - rest_of_size(a, b)) // b
+
+
+@triton.jit
 def shift_left(a, b):
     """0 where the amount is negative or too large."""
     fits = (b >= 0) & (b < a.dtype.primitive_bitwidth)

@@ -11,13 +11,36 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from hemstitch.codegen.triton.writer import Writer
-from hemstitch.ir.dims import Dim, divides, symbols
+from hemstitch.ir.dims import (
+    Choice,
+    Dim,
+    Factor,
+    Quotient,
+    Remainder,
+    divides,
+    symbols,
+    text_of,
+)
 from hemstitch.kernel.index import Axis, Computed, Index, Part, at
 from hemstitch.kernel.nodes import THREADS, Buffer
 
 ZERO = "zero"  # a tile of one element: makes any index a tile
 Key = tuple[Hashable, ...]
 _Named = TypeVar("_Named", bound=Hashable)
+
+
+def _factor_text(factor: Factor) -> str:
+    """Of negative numbers Triton's division truncates, and sizes are floors."""
+    match factor:
+        case Quotient(numerator, denominator) | Remainder(numerator, denominator):
+            parts = text_of(numerator, _factor_text), text_of(denominator, _factor_text)
+            is_rest = isinstance(factor, Remainder)
+            if "-" in str(numerator):
+                return f"device.{'rest' if is_rest else 'quotient'}_of_size({', '.join(parts)})"
+            return ("(({})%({}))" if is_rest else "(({})//({}))").format(*parts)
+        case Choice(function, choices):
+            return f"{function}({', '.join(text_of(each, _factor_text) for each in choices)})"
+    return str(factor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +134,7 @@ class Scope:
         for name in sorted(symbols(size)):
             if name != "threads":
                 self.sizes[name] = None
-        text = str(size).replace("threads", "programs")
+        text = text_of(size, _factor_text).replace("threads", "programs")
         return text if isinstance(size, int) or text.isidentifier() else f"({text})"
 
     def index(self, index: Index) -> Value:
