@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from hemstitch.fusion.demand import Alias
+from hemstitch.fusion.alias import Alias
 from hemstitch.fusion.plan import KernelStep, Plan
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.graph import Graph, InputAttr, Output

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Union
 
+from hemstitch.fusion.alias import Alias
 from hemstitch.fusion.decisions import Decisions
-from hemstitch.fusion.demand import Alias
 from hemstitch.ir.graph import Graph, InputAttr, Node
 from hemstitch.kernel.nodes import Role
 from hemstitch.stitch.group import Group, Tensor

@@ -7,10 +7,11 @@ from contextlib import suppress
 from dataclasses import replace
 
 from hemstitch.errors import InternalError
+from hemstitch.fusion.alias import Demands
 from hemstitch.fusion.choose import searched
 from hemstitch.fusion.cluster import Clustering
 from hemstitch.fusion.decisions import Decisions, Labelled, clustering_of, decisions_of
-from hemstitch.fusion.demand import Demands, demands
+from hemstitch.fusion.demand import demands
 from hemstitch.fusion.greedy import merge_all
 from hemstitch.fusion.launches import launches
 from hemstitch.fusion.loss import no_worse, without_loss

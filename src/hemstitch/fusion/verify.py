@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from hemstitch.errors import InternalError
-from hemstitch.fusion.demand import agree
+from hemstitch.fusion.alias import agree
 from hemstitch.fusion.plan import KernelStep, LibraryStep, Plan, Step
 from hemstitch.ir.dims import Dim
 from hemstitch.ir.graph import Graph, Node, Op, toposort

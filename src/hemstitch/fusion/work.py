@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Union
 
-from hemstitch.fusion.demand import Demands
+from hemstitch.fusion.alias import Demands
 from hemstitch.fusion.layout import orders, strides_in_order
 from hemstitch.ir.dims import evaluate
 from hemstitch.ir.graph import Graph, Node, Op, toposort

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from hemstitch.fusion.demand import Alias, agree
+from hemstitch.fusion.alias import Alias, agree
 from hemstitch.fusion.plan import LibraryStep, Plan
 from hemstitch.ir.dims import Dim, SymbolicDim, known
 from hemstitch.ir.graph import InputAttr, LibraryCall, Operand
