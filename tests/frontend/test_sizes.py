@@ -52,6 +52,21 @@ def test_formulas(name: str) -> None:
         assert value == (max(a, b - 3) + min(a, 4) if expected is None else expected)
 
 
+@pytest.mark.parametrize("factor", [1.5, 0.25, 2.0])
+def test_the_whole_part_of_a_size_times_a_fraction(factor: float) -> None:
+    """As `interpolate` has it."""
+    x = symbolic_tensor(7)
+    sizes = Sizes(Builder())
+    sizes.bind([x])
+    dim = sizes.dim(torch.sym_int(x.shape[0] * factor))
+    (name,) = sizes.places
+    assert [dims.evaluate(dim, {name: n}) for n in range(30)] == [
+        int(n * factor) for n in range(30)
+    ]
+    with pytest.raises(UnsupportedError, match="not known before the call"):
+        sizes.dim(torch.sym_int(x.shape[0] * 0.1))
+
+
 def test_numbers_come_before_tensor_sizes() -> None:
     x = symbolic_tensor(7)
     sizes = Sizes(Builder())

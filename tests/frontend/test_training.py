@@ -61,6 +61,10 @@ FUNCTIONS: dict[str, tuple[Function, Shapes]] = {
     ),
     "convolution": (lambda x, w: F.relu(F.conv2d(x, w)), ((2, 10, 12, 10), (12, 10, 3, 3))),
     "complex": (lambda x: torch.view_as_real(torch.fft.fft(x)).sum(-1) * 2, ((4, 6),)),
+    "turned numbers": (
+        lambda x: torch.view_as_real(torch.view_as_complex(x[..., None] * x[0, :2]) * (1 + 2j)),
+        ((4, 6),),
+    ),
     "sizes": (
         lambda x: x.reshape(-1)[: x.numel() // 2] * (x.shape[0] + 1) / x.shape[1],
         ((4, 6),),

@@ -33,11 +33,13 @@ def begins(target: object) -> bool:
 
 def is_under_way(node: torch.fx.Node) -> bool:
     """Whether what it gives is a collective's result, or looks into one, without a wait between."""
-    while _looks_into(node.target):
-        node = node.all_input_nodes[0]
+    while (source := _looked_into(node)) is not None:
+        node = source
     return begins(node.target)
 
 
-def _looks_into(target: object) -> bool:
-    is_view = isinstance(target, OpOverload) and target.is_view
-    return is_view or target is operator.getitem
+def _looked_into(node: torch.fx.Node) -> torch.fx.Node | None:
+    """Nothing if it is the conjugate of a Python number, a view to PyTorch."""
+    is_view = isinstance(node.target, OpOverload) and node.target.is_view
+    looks = is_view or node.target is operator.getitem
+    return next(iter(node.all_input_nodes), None) if looks else None

@@ -144,8 +144,7 @@ def _viewed(node: torch.fx.Node) -> torch.fx.Node | None:
     is_view = isinstance(made.target, OpOverload) and made.target.is_view
     if not is_view and not _writes(made) and made.target is not aten._unsafe_view.default:
         return None
-    (source, *_) = made.all_input_nodes
-    return source
+    return next(iter(made.all_input_nodes), None)  # none of a Python number's conjugate
 
 
 def _of_argument(node: torch.fx.Node, base: torch.fx.Node) -> Shared | None:

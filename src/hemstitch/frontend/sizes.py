@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import reduce
 from operator import add, mul
 from typing import Any
@@ -19,6 +20,8 @@ from hemstitch.ir.dims import Dim, SymbolicDim, choice, quotient, symbol
 from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
 
+TO_INTEGER = ("TruncToInt", "FloorToInt")
+MOST_PARTS = 1 << 16
 Place = tuple[int, "int | None"]  # (argument position, axis), as in Graph.symbols
 
 
@@ -84,10 +87,26 @@ class Sizes:
             return int(expression)
         if expression in self._dims:
             return self._dims[expression]
-        rule = _DIM_RULES.get(type(expression).__name__)
+        name = type(expression).__name__
+        scaled = self._scaled(expression.args[0]) if name in TO_INTEGER else None
+        if scaled is not None:
+            return scaled
+        rule = _DIM_RULES.get(name)
         if rule is None:
             raise UnsupportedError(f"the size {expression} is not known before the call")
         return rule(*map(self._dim, expression.args))
+
+    def _scaled(self, number: Any) -> Dim | None:
+        """The whole part of a size times a float, as `interpolate` asks for, where the product is
+        exact: the float is a fraction of few bits."""
+        factor, size = number.as_coeff_Mul()
+        fraction = Fraction(float(factor))
+        whole = size.args[0] if type(size).__name__ == "ToFloat" else size
+        if not whole.is_integer or fraction.denominator > MOST_PARTS or fraction < 0:
+            return None
+        dim = self._dim(whole)
+        is_negative = "-" in str(dim)  # perhaps: then it would be rounded up
+        return None if is_negative else quotient(dim * fraction.numerator, fraction.denominator)
 
     def _value(self, expression: Any) -> Value:
         if expression in self._values:
