@@ -63,6 +63,8 @@ def test_the_whole_part_of_a_size_times_a_fraction(factor: float) -> None:
     assert [dims.evaluate(dim, {name: n}) for n in range(30)] == [
         int(n * factor) for n in range(30)
     ]
+    third = sizes.dim(torch.sym_int(x.shape[0] / 3))
+    assert [dims.evaluate(third, {name: n}) for n in range(30)] == [n // 3 for n in range(30)]
     with pytest.raises(UnsupportedError, match="not known before the call"):
         sizes.dim(torch.sym_int(x.shape[0] * 0.1))
 

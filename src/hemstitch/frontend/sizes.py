@@ -97,8 +97,11 @@ class Sizes:
         return rule(*map(self._dim, expression.args))
 
     def _scaled(self, number: Any) -> Dim | None:
-        """The whole part of a size times a float, as `interpolate` asks for, where the product is
-        exact: the float is a fraction of few bits."""
+        """The whole part of a size divided by another, or times a float, as `interpolate` asks for,
+        where the product is exact: the float is a fraction of few bits."""
+        if type(number).__name__ == "IntTrueDiv":
+            size, divisor = map(self._dim, number.args)
+            return None if "-" in f"{size}{divisor}" else quotient(size, divisor)
         factor, size = number.as_coeff_Mul()
         fraction = Fraction(float(factor))
         whole = size.args[0] if type(size).__name__ == "ToFloat" else size
