@@ -66,9 +66,8 @@ def is_tensor(node: Node) -> bool:
 def is_view(node: Node) -> bool:
     """Of another value: the conjugate of a Python number, which PyTorch traces too, is none."""
     is_one = isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
-    return (
-        is_one and bool(node.all_input_nodes)
-    ) or node.target is torch.ops.aten._unsafe_view.default
+    is_view = is_one or node.target is torch.ops.aten._unsafe_view.default
+    return is_view and bool(node.all_input_nodes)
 
 
 def base_of(node: Node) -> Node:

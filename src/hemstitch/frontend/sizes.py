@@ -16,12 +16,12 @@ import torch
 from hemstitch.errors import UnsupportedError
 from hemstitch.frontend.values import Value, apply, constant, sqrt
 from hemstitch.ir.builder import Builder
-from hemstitch.ir.dims import Dim, SymbolicDim, choice, quotient, symbol
+from hemstitch.ir.dims import Dim, SymbolicDim, choice, may_be_negative, quotient, symbol
 from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
 
 TO_INTEGER = ("TruncToInt", "FloorToInt")
-MOST_PARTS = 1 << 16
+MOST_PARTS = 1 << 16  # of one: then a product with any size is exact in float64
 Place = tuple[int, "int | None"]  # (argument position, axis), as in Graph.symbols
 
 
@@ -101,15 +101,17 @@ class Sizes:
         where the product is exact: the float is a fraction of few bits."""
         if type(number).__name__ == "IntTrueDiv":
             size, divisor = map(self._dim, number.args)
-            return None if "-" in f"{size}{divisor}" else quotient(size, divisor)
+            is_plain = not may_be_negative(size) and not may_be_negative(divisor)
+            return quotient(size, divisor) if is_plain else None
         factor, size = number.as_coeff_Mul()
         fraction = Fraction(float(factor))
         whole = size.args[0] if type(size).__name__ == "ToFloat" else size
         if not whole.is_integer or fraction.denominator > MOST_PARTS or fraction < 0:
             return None
         dim = self._dim(whole)
-        is_negative = "-" in str(dim)  # perhaps: then it would be rounded up
-        return None if is_negative else quotient(dim * fraction.numerator, fraction.denominator)
+        if may_be_negative(dim):  # then it would be rounded up
+            return None
+        return quotient(dim * fraction.numerator, fraction.denominator)
 
     def _value(self, expression: Any) -> Value:
         if expression in self._values:

@@ -157,6 +157,11 @@ def remainder(size: Dim, divisor: Dim) -> Dim:
     return size % divisor  # type: ignore[operator]
 
 
+def may_be_negative(size: Dim) -> bool:
+    """Something is subtracted in it."""
+    return "-" in str(size)
+
+
 def without_floors(step: Dim, shape: tuple[Dim, ...]) -> Dim:
     """`step`, with `max(1, x)` as x where x divides one of `shape`: they differ where x is 0, and
     then what has that shape is empty."""

@@ -18,6 +18,7 @@ from hemstitch.ir.dims import (
     Quotient,
     Remainder,
     divides,
+    may_be_negative,
     symbols,
     text_of,
 )
@@ -35,7 +36,7 @@ def _factor_text(factor: Factor) -> str:
         case Quotient(numerator, denominator) | Remainder(numerator, denominator):
             parts = text_of(numerator, _factor_text), text_of(denominator, _factor_text)
             is_rest = isinstance(factor, Remainder)
-            if "-" in str(numerator):
+            if may_be_negative(numerator):
                 return f"device.{'rest' if is_rest else 'quotient'}_of_size({', '.join(parts)})"
             return ("(({})%({}))" if is_rest else "(({})//({}))").format(*parts)
         case Choice(function, choices):
