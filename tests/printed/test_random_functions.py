@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.effort import examples
 from tests.frontend.test_random_functions import check
+
+pytest.importorskip("triton")
 
 SIZES = (1, 2, 3, 4, 5, 8)
 MOST = 600  # elements of a value
