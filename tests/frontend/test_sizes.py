@@ -69,6 +69,17 @@ def test_the_whole_part_of_a_size_times_a_fraction(factor: float) -> None:
         sizes.dim(torch.sym_int(x.shape[0] * 0.1))
 
 
+def test_what_divides_a_size_is_undone_by_itself() -> None:
+    """As where a matrix is read in lines of another length, and backward puts it together."""
+    x = symbolic_tensor(12, 4)
+    n, k = x.shape
+    assert n % k == 0  # which the trace remembers
+    sizes = Sizes(Builder())
+    sizes.bind([x])
+    assert sizes.dim((n // k) * k + 1) == sizes.dim(n + 1)
+    assert sizes.dim((k // n) * n) != sizes.dim(k)
+
+
 def test_numbers_come_before_tensor_sizes() -> None:
     x = symbolic_tensor(7)
     sizes = Sizes(Builder())

@@ -12,6 +12,8 @@ from typing import Any
 
 import sympy
 import torch
+from torch.fx.experimental.sym_node import SymNode
+from torch.utils._sympy.functions import FloorDiv, Mod
 
 from hemstitch.errors import UnsupportedError
 from hemstitch.frontend.values import Value, apply, constant, sqrt
@@ -51,7 +53,7 @@ class Sizes:
         self._values[number.node.expr] = value
 
     def dim(self, size: int | torch.SymInt) -> Dim:
-        return size if isinstance(size, int) else self._dim(size.node.expr)
+        return size if isinstance(size, int) else self._dim(_divided(size.node))
 
     def dims(self, sizes: Sequence[int | torch.SymInt]) -> tuple[Dim, ...]:
         return tuple(self.dim(size) for size in sizes)
@@ -141,6 +143,18 @@ def _sources(arguments: Sequence[object]) -> list[tuple[torch.SymInt, Place]]:
                 if isinstance(size, torch.SymInt):
                     sizes.append((size, (position, axis)))
     return numbers + sizes
+
+
+def _divided(size: SymNode) -> Any:
+    """The formula of a size, without divisions that the trace knows to leave nothing over and that
+    a factor undoes: (n // k) * k where k divides n."""
+    formula, known = size.expr, getattr(size.shape_env, "divisible", ())
+    quotients = formula.atoms(FloorDiv) if known else ()
+    exact = {each: each.args[0] / each.args[1] for each in quotients if Mod(*each.args) in known}
+    plain = formula.xreplace(exact)
+    divides = any(power.exp.is_negative for power in plain.atoms(sympy.Pow))
+    is_whole = not divides and all(number.is_Integer for number in plain.atoms(sympy.Number))
+    return plain if is_whole else formula
 
 
 def _remainder(size: Dim, divisor: Dim) -> Dim:
