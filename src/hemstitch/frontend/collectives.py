@@ -12,6 +12,8 @@ import operator
 import torch.fx
 from torch._ops import OpOverload
 
+from hemstitch.frontend.joint import is_view
+
 FUNCTIONAL = ("_c10d_functional", "_c10d_functional_autograd")
 NAMESPACES = (*FUNCTIONAL, "c10d", "fsdp", "symm_mem", "_dtensor")
 WAIT = "_c10d_functional::wait_tensor"  # by name, since there are builds without torch.distributed
@@ -33,13 +35,6 @@ def begins(target: object) -> bool:
 
 def is_under_way(node: torch.fx.Node) -> bool:
     """Whether what it gives is a collective's result, or looks into one, without a wait between."""
-    while (source := _looked_into(node)) is not None:
-        node = source
+    while is_view(node) or node.target is operator.getitem:
+        node = node.all_input_nodes[0]
     return begins(node.target)
-
-
-def _looked_into(node: torch.fx.Node) -> torch.fx.Node | None:
-    """Nothing if it is the conjugate of a Python number, a view to PyTorch."""
-    is_view = isinstance(node.target, OpOverload) and node.target.is_view
-    looks = is_view or node.target is operator.getitem
-    return next(iter(node.all_input_nodes), None) if looks else None

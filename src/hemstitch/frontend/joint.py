@@ -64,7 +64,8 @@ def is_tensor(node: Node) -> bool:
 
 
 def is_view(node: Node) -> bool:
-    """Of another value: the conjugate of a Python number, which PyTorch traces too, is none."""
+    """Of another value: the conjugate of a Python number, which PyTorch traces too, is none. What
+    `reshape` copied is seen by one that is none to autograd (`_unsafe_view`)."""
     is_one = isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
     is_view = is_one or node.target is torch.ops.aten._unsafe_view.default
     return is_view and bool(node.all_input_nodes)

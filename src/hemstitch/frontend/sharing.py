@@ -14,14 +14,13 @@ import torch
 import torch.fx
 from torch._functorch._aot_autograd.schemas import OutputType
 from torch._guards import TracingContext
-from torch._ops import OpOverload
 
 from hemstitch.errors import UnsupportedError
+from hemstitch.frontend.joint import is_view
 from hemstitch.frontend.library import strides_of
 from hemstitch.frontend.sizes import Sizes
 from hemstitch.ir.dims import Dim
 
-aten = torch.ops.aten
 MADE_ANEW = (
     OutputType.is_input,
     OutputType.alias_of_input,
@@ -137,14 +136,10 @@ def _chain(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
 
 
 def _viewed(node: torch.fx.Node) -> torch.fx.Node | None:
-    """What `node` is a view of, alone or as one of several: of an argument written to, that. What
-    `reshape` copied is seen by a view that is none to autograd (`_unsafe_view`)."""
+    """What `node` is a view of, alone or as one of several: of an argument written to, that."""
     made = node.args[0] if node.target is operator.getitem else node
     assert isinstance(made, torch.fx.Node)
-    is_view = isinstance(made.target, OpOverload) and made.target.is_view
-    if not is_view and not _writes(made) and made.target is not aten._unsafe_view.default:
-        return None
-    return next(iter(made.all_input_nodes), None)  # none of a Python number's conjugate
+    return made.all_input_nodes[0] if is_view(made) or _writes(made) else None
 
 
 def _of_argument(node: torch.fx.Node, base: torch.fx.Node) -> Shared | None:
@@ -180,7 +175,7 @@ def _written_to(node: torch.fx.Node) -> torch.fx.Node | None:
 
 
 def _writes(node: torch.fx.Node) -> bool:
-    return node.target is aten.copy_.default
+    return node.target is torch.ops.aten.copy_.default
 
 
 def _is_dense(node: torch.fx.Node, sizes: Sizes) -> bool:
