@@ -19,6 +19,8 @@ from hemstitch.errors import HemstitchWarning
 from tests.effort import examples
 
 SIZES = (1, 2, 3, 4, 5, 8, 16, 17)
+MORE = (6, 7, 9)  # of later calls
+AGAIN = 2  # how often what has symbolic sizes is called with others
 MOST = 20_000  # elements of a value
 RESULTS = 3
 # How many times eager's error, where rounding is all that is left, and what may be wrong whatever
@@ -218,11 +220,15 @@ class Program:
     autocast: bool
 
     def __call__(self, *arguments: Tensor) -> list[Tensor]:
+        return self.values(*arguments)[-RESULTS:]
+
+    def values(self, *arguments: Tensor) -> list[Tensor]:
+        """Of all steps."""
         with torch.autocast("cpu", torch.bfloat16, enabled=self.autocast):
             values = [*arguments]
             for step in self.steps:
                 values.append(_applied(step, values))
-        return values[len(arguments) :][-RESULTS:]
+        return values[len(arguments) :]
 
 
 def program_for(random: Random, arguments: Sequence[Tensor], most: int) -> Program:
@@ -262,7 +268,25 @@ def _meet(x: Tensor, y: Tensor) -> bool:
     return all(a == b or 1 in (a, b) for a, b in pairs)
 
 
-def arguments_of(random: Random, sizes: Sequence[int]) -> list[Tensor]:
+class Argument(NamedTuple):
+    """`order`: of its axes, the outermost first."""
+
+    shape: tuple[int, ...]
+    order: tuple[int, ...]
+    has_gaps: bool
+    dtype: torch.dtype
+
+    def tensor(self) -> Tensor:
+        back = [self.order.index(axis) for axis in range(len(self.shape))]
+        x = torch.randn([self.shape[axis] for axis in self.order]).permute(back)
+        x = torch.stack([x, x], -1)[..., 0] if self.has_gaps else x
+        return x.to(self.dtype)
+
+    def resized(self, sizes: Mapping[int, int]) -> Argument:
+        return self._replace(shape=tuple(sizes[n] for n in self.shape))
+
+
+def arguments_of(random: Random, sizes: Sequence[int]) -> list[Argument]:
     """In any order of axes, with gaps or without."""
     found = []
     for _ in range(random.randint(1, 2)):
@@ -270,11 +294,9 @@ def arguments_of(random: Random, sizes: Sequence[int]) -> list[Tensor]:
         order = random.sample(range(len(shape)), len(shape))
         if random.random() < 0.5:
             order.sort()
-        back = [order.index(axis) for axis in range(len(shape))]
-        x = torch.randn([shape[axis] for axis in order]).permute(back)
-        if random.random() < 0.2:
-            x = torch.stack([x, x], -1)[..., 0]
-        found.append(x.bfloat16() if random.random() < 0.1 else x)
+        has_gaps = random.random() < 0.2
+        dtype = torch.bfloat16 if random.random() < 0.1 else torch.float32
+        found.append(Argument(tuple(shape), tuple(order), has_gaps, dtype))
     return found
 
 
@@ -306,22 +328,42 @@ def test_results_and_gradients(seed: int) -> None:
 def check(
     seed: int, *, sizes: Sequence[int] = SIZES, most: int = MOST, options: Any = None
 ) -> None:
-    """`most`: elements of a value."""
+    """Called again with other sizes, where these are symbols. `most`: elements of a value."""
     random = Random(seed)
     torch.manual_seed(seed)
     torch._dynamo.reset()
-    arguments = arguments_of(random, sizes)
+    described = arguments_of(random, sizes)
+    arguments = [each.tensor() for each in described]
     program = program_for(random, arguments, most)
     gradients, dynamic = random.random() < 0.6, random.choice((False, False, None, True))
+    compiled = torch.compile(
+        program.__call__, backend="hemstitch", dynamic=dynamic, options=options
+    )
+    assert_as_eager(program, compiled, arguments, gradients)
+    for _ in range(0 if dynamic is False else AGAIN):
+        others = {n: 1 if n == 1 else random.choice([*sizes, *MORE]) for n in sizes}
+        arguments = [each.resized(others).tensor() for each in described]
+        if _is_allowed(program, arguments, most):
+            assert_as_eager(program, compiled, arguments, gradients)
+
+
+def _is_allowed(program: Program, arguments: Sequence[Tensor], most: int) -> bool:
+    try:
+        values = program.values(*arguments)
+    except RuntimeError:  # shapes do not meet
+        return False
+    return all(value.numel() <= most for value in values)
+
+
+def assert_as_eager(
+    program: Program, compiled: Any, arguments: Sequence[Tensor], gradients: bool
+) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # those of autograd about leaves
         eager = run(program, arguments, gradients)
         wide = [x.double() for x in arguments]
         exact = run(replace(program, autocast=False), wide, gradients)
         warnings.simplefilter("error", HemstitchWarning)
-        compiled = torch.compile(
-            program.__call__, backend="hemstitch", dynamic=dynamic, options=options
-        )
         found = run(compiled, arguments, gradients)
     for ours, theirs in zip(found.results, eager.results, strict=True):
         assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)

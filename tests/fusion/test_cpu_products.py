@@ -336,6 +336,18 @@ def test_sizes_that_are_symbols():
         torch.testing.assert_close(function(*arguments), attention(*arguments))
 
 
+def test_pairs_of_steps_of_which_calls_know_how_many():
+    def even(x):
+        y = torch.cat([x, x * 2], -1)
+        z = torch.bmm(y.mT, y)
+        return torch.bmm(z, z.mT) * 0.1
+
+    function = torch.compile(even, backend="hemstitch", dynamic=True, options={"strict": True})
+    for batch, rows, columns in ((3, 20, 24), (5, 17, 9)):
+        x = torch.randn(batch, rows, columns).bfloat16()
+        torch.testing.assert_close(function(x), even(x))
+
+
 def test_the_order_of_adding_up_is_always_the_same():
     function, arguments = compiled(attention), heads(50, 60)
     assert torch.equal(function(*arguments), function(*arguments))

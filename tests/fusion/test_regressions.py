@@ -48,6 +48,17 @@ def test_a_masked_load_of_all_lanes(size):
         assert torch.equal(found, expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float64], ids=str)
+def test_a_masked_load_half_of_which_is_wanted(dtype, target):
+    """LLVM aborted the process, where elements of 64 bits fill two registers."""
+
+    def program(x, y):
+        return torch.block_diag(x[:7, None] * 2, y[None, :5] + 1, x.view(2, -1))
+
+    x, y = torch.arange(8, dtype=dtype), torch.arange(9, dtype=dtype)
+    assert torch.equal(compiled(program)(x, y), program(x, y))
+
+
 def graph_of(builder, x, *values):
     return Graph((x,), tuple(Output(v, contiguous_strides(v.shape)) for v in values))
 

@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 import torch
 
 from tests.effort import IS_WHOLE
-from tests.opinfo.cases import judge
+from tests.opinfo.cases import CASES, judge
 from tests.opinfo.harness import Verdict
 
 
@@ -49,33 +50,46 @@ def counts(request: pytest.FixtureRequest) -> Counts:
 
 
 @pytest.fixture(scope="session")
-def verdict_on(request: pytest.FixtureRequest) -> Iterator[Callable[[int], Verdict]]:
+def verdict_on(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[int], Verdict]]:
     """By the number of the case."""
     if not IS_WHOLE:
         yield judge
         return
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(cores, context, _prepare) as pool:
+    context, notes = multiprocessing.get_context("spawn"), tmp_path_factory.mktemp("cases")
+    with ProcessPoolExecutor(cores, context, _prepare, (notes,)) as pool:
         parameters = [getattr(item, "callspec", None) for item in request.session.items]
         numbers = [p.params["number"] for p in parameters if p and "number" in p.params]
-        futures = {number: pool.submit(judge, number) for number in numbers}
-        yield lambda number: _result(futures.pop(number))
+        futures = {number: pool.submit(_judged, number, notes) for number in numbers}
+        yield lambda number: _result(futures.pop(number), notes)
         pool.shutdown(cancel_futures=True)
 
 
-def _result(future: Future[Verdict]) -> Verdict:
+def _result(future: Future[Verdict], notes: Path) -> Verdict:
     try:
         return future.result()
     except BrokenProcessPool:
-        pytest.exit("a sample crashed its process, which said above where it was", returncode=1)
+        lines = "\n".join(path.read_text() for path in notes.iterdir())
+        pytest.exit(f"one of these crashed its process\n{lines}", returncode=1)
 
 
-def _prepare() -> None:
+def _prepare(notes: Path) -> None:
     """One of several processes: a thread of its own, and a crash says where it was."""
-    faulthandler.enable()
+    faulthandler.enable(_note(notes).open("a"))
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+
+
+def _judged(number: int, notes: Path) -> Verdict:
+    _note(notes).write_text(f"{CASES[number]}\n")
+    return judge(number)
+
+
+def _note(notes: Path) -> Path:
+    """What a process is at."""
+    return notes / str(os.getpid())
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -10,6 +10,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -420,6 +421,23 @@ def test_after_a_fork_the_graph_is_taken_up_again(monkeypatch):
     assert len(jobs) == 2
     jobs.pop()()
     assert deferred([1]) == (1,)
+
+
+def forever(started: threading.Event) -> None:
+    started.set()
+    while True:
+        pass
+
+
+@pytest.mark.parametrize("is_busy", [False, True], ids=["idle", "busy"])
+def test_a_worker_ends_where_the_process_does(is_busy):
+    worker, started = Worker(), threading.Event()
+    if is_busy:
+        worker.submit(partial(forever, started))
+        assert started.wait(20)
+    worker.close()
+    worker._thread.join(20)  # a second may be short where much else runs
+    assert not worker._thread.is_alive()
 
 
 START = """

@@ -70,11 +70,11 @@ class TileProduct:
         return tuple(axis for axis in found if axis is not None)
 
     def strip(self, right: Load) -> tuple[int, Dim] | None:
-        """Its columns, and how far it is from one strip to the next, in what lies together."""
+        """Its columns, and how far it is from one strip to the next."""
         columns = self.lanes.extent
         if self.strips is None or not isinstance(columns, int):
             return None
-        return columns, quotient(right.index.coefficient(self.strips), self.together)
+        return columns, right.index.coefficient(self.strips)
 
     @property
     def most_rows(self) -> int | None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import ctypes
 import os
 import threading
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache, partial
 from queue import SimpleQueue
 from typing import Any
@@ -15,7 +17,8 @@ from typing import Any
 from hemstitch.errors import GraphWarning
 
 Run = Callable[[list[Any]], Sequence[Any]]
-Job = Callable[[], None]
+Job = Callable[[], object]
+LAST_SECONDS = 1.0  # that a job may take to end where the process does
 
 # Held while LLVM or Triton works. A fork in the middle of it would leave their locks closed in the
 # child, and an exit would take their tables away; both wait until the kernel is done.
@@ -34,19 +37,32 @@ class Worker:
 
     def __init__(self) -> None:
         self._jobs: SimpleQueue[Job] = SimpleQueue()
-        threading.Thread(target=self._work, name="hemstitch", daemon=True).start()
+        self._thread = threading.Thread(target=self._work, name="hemstitch", daemon=True)
+        self._thread.start()
 
     def submit(self, job: Job) -> None:
         self._jobs.put(job)
 
+    def close(self) -> None:
+        """Before the interpreter goes: who comes back to it from C++ afterwards is ended where that
+        must not be, which aborts the process. A job ends at its next line of Python, what waits is
+        dropped; one that never comes there is left behind."""
+        thread = ctypes.c_ulong(self._thread.ident or 0)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(SystemExit))
+        self._jobs.put(list)  # so that an idle one wakes up
+        self._thread.join(LAST_SECONDS)
+
     def _work(self) -> None:
-        while True:
-            self._jobs.get()()
+        with suppress(SystemExit):
+            while True:
+                self._jobs.get()()
 
 
 @cache
 def _worker() -> Worker:
-    return Worker()
+    worker = Worker()
+    atexit.register(worker.close)
+    return worker
 
 
 os.register_at_fork(after_in_child=_worker.cache_clear)

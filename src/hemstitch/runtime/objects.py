@@ -17,6 +17,10 @@ def initialize() -> None:
     """May be called again and again."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
+    if llvm.get_process_triple().startswith("x86_64"):
+        # It spares copies a wait behind smaller stores, but where LLVM finds that a masked load is
+        # one of all lanes, it asks for the size of that, which is not known, and aborts.
+        llvm.set_option("hemstitch", "-x86-disable-avoid-SFB=true")
 
 
 def target_machine() -> llvm.TargetMachine:

@@ -159,13 +159,6 @@ def scatter(
     _store_lanes(e, dtype, [_element(e, stored.element, base, lane) for lane in lanes], stored)
 
 
-def unproven(e: Emitter, mask: Value) -> Value:
-    """The same mask, of which LLVM cannot tell that it is true everywhere: of such a masked load it
-    makes one of unknown size, and aborts the process. It does not know that there are threads."""
-    some = e.compare("sgt", Value("%threads", "i64"), e.i64(0))
-    return e.binary("and", mask, e.splat(some))
-
-
 def _load_block(e: Emitter, dtype: DType, pointer: Value, mask: Value | None) -> Value:
     type_ = e.vector(STORAGE[dtype])
     if mask is None:

@@ -21,7 +21,7 @@ from hemstitch.codegen.llvm.lanes import Crossed, Lanes, draws_by_four, fills_li
 from hemstitch.codegen.llvm.matrices import Matrix, Product, Strips, Wanted
 from hemstitch.codegen.llvm.next_block import Region, asked_for
 from hemstitch.codegen.llvm.slots import STATUS, Slots
-from hemstitch.ir.dims import divides, quotient
+from hemstitch.ir.dims import divides
 from hemstitch.ir.graph import Op
 from hemstitch.kernel import nodes
 from hemstitch.kernel.index import Axis, Computed, Index, at
@@ -240,7 +240,7 @@ class NestPrinter:
 
         def matrix(access: Load | nodes.Store, *axes: Axis, unit: int) -> Matrix:
             start, step = self._pointer(access.buffer, access.index, 0), access.index.coefficient
-            return Matrix(start, *(self.slots.dim(quotient(step(a), unit)) for a in axes))
+            return Matrix(start, *(self.slots.quotient(step(a), unit) for a in axes))
 
         def operands(factors: Factors) -> dict[str, Any]:
             steps, strip = factors.contract.axis, tile.strip(factors.right)
@@ -248,7 +248,7 @@ class NestPrinter:
                 "left": matrix(factors.left, tile.rows, steps, unit=tile.together),
                 "right": matrix(factors.right, steps, tile.lanes, unit=tile.together),
                 "steps": self._extent(steps),
-                "strips": strip and Strips(strip[0], self.slots.dim(strip[1])),
+                "strips": strip and Strips(strip[0], self.slots.quotient(strip[1], tile.together)),
             }
 
         regions = self._regions.get(tile.contract.name, ())
@@ -516,7 +516,7 @@ class NestPrinter:
         mask = self._lanes.mask if self._lanes is not None and with_lanes else None
         if condition is None:
             return mask
-        value = memory.unproven(self.emitter, self._get(condition, copy))
+        value = self._get(condition, copy)
         return value if mask is None else self.emitter.binary("and", mask, value)
 
     def _pointer(self, buffer: Buffer, index: Index, copy: int) -> Value:

@@ -57,6 +57,14 @@ class Slots:
             return Value("%threads", "i64")
         return self.emitter.i64(size) if isinstance(size, int) else self.values[size]
 
+    def quotient(self, size: Dim, divisor: int) -> Value:
+        """Of a size that `divisor` divides."""
+        if isinstance(size, int):
+            return self.emitter.i64(size // divisor)
+        found = self.dim(size)
+        e = self.emitter
+        return found if divisor == 1 else e.binary("sdiv exact", found, e.i64(divisor))
+
     def _load_size(self, size: Dim) -> None:
         if isinstance(size, SymbolicDim) and size != THREADS:
             self._load(size)
