@@ -9,6 +9,7 @@ import sympy
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+from torch.utils._sympy.functions import Mod
 
 from hemstitch.errors import UnsupportedError
 from hemstitch.frontend.sizes import Sizes
@@ -112,3 +113,17 @@ def test_no_guard_is_added() -> None:
     sizes.dims([x.shape[0] * 2 + x.shape[1], *x.stride()])
     sizes.number(x.shape[0] / 3)
     assert len(environment.guards) == before
+
+
+def test_a_quotient_that_divides_another_stays() -> None:
+    """Its fraction would divide one number by a half, of which there is no floor."""
+    x = symbolic_tensor(8)
+    (n,) = x.shape
+    environment = n.node.shape_env
+    environment.divisible = {Mod(n.node.expr, 4)}
+    sizes = Sizes(Builder())
+    sizes.bind([x])
+    (name,) = sizes.hints
+    assert dims.evaluate(sizes.dim(n // (2 * (n // 4))), {name: 8}) == 2
+    largest = torch.sym_max(1, n // (2 * (n // 4)))
+    assert dims.evaluate(sizes.dim(4 * (n // 4) * largest), {name: 8}) == 16

@@ -3,10 +3,10 @@ brings their values. Reads only what the trace already knows, so no guard is eve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import reduce
+from functools import partial, reduce
 from operator import add, mul
 from typing import Any
 
@@ -151,10 +151,15 @@ def _divided(size: SymNode) -> Any:
     formula, known = size.expr, getattr(size.shape_env, "divisible", ())
     quotients = formula.atoms(FloorDiv) if known else ()
     exact = {each: each.args[0] / each.args[1] for each in quotients if Mod(*each.args) in known}
-    plain = formula.xreplace(exact)
+    return formula.replace(lambda part: part.is_Mul, partial(_multiplied, exact))
+
+
+def _multiplied(exact: Mapping[Any, Any], product: Any) -> Any:
+    """With these quotients as fractions, where they leave none."""
+    plain = sympy.Mul(*(exact.get(factor, factor) for factor in product.args))
     divides = any(power.exp.is_negative for power in plain.atoms(sympy.Pow))
     is_whole = not divides and all(number.is_Integer for number in plain.atoms(sympy.Number))
-    return plain if is_whole else formula
+    return plain if is_whole else product
 
 
 def _remainder(size: Dim, divisor: Dim) -> Dim:
