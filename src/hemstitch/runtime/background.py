@@ -47,6 +47,8 @@ class Worker:
         """Before the interpreter goes: who comes back to it from C++ afterwards is ended where that
         must not be, which aborts the process. A job ends at its next line of Python, what waits is
         dropped; one that never comes there is left behind."""
+        if not self._thread.is_alive():  # a fork: it has stayed with the parent
+            return
         thread = ctypes.c_ulong(self._thread.ident or 0)
         ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(SystemExit))
         self._jobs.put(list)  # so that an idle one wakes up
