@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from hemstitch.backend import compile_with
 from hemstitch.compile import Compiled
 from hemstitch.errors import KernelBuildError, KernelBuildWarning
+from hemstitch.explain import Report, _record
 from hemstitch.fusion.decisions import Decisions
 from hemstitch.fusion.packed import packed_once
 from hemstitch.fusion.plan import KernelStep, LibraryStep, Plan, Step
@@ -256,20 +257,32 @@ def has_halves(graph: Graph) -> bool:
     return any(node.type.dtype in (DType.F16, DType.BF16) for node in nodes)
 
 
+def watched(function: Callable[..., Any], **options: object) -> tuple[Callable[..., Any], Report]:
+    """It compiled, and what becomes of it, which is known when it has been called: as `explain`
+    tells, without compiling once more."""
+    parsed = Options.parse({"strict": True, "check": True, **options}, None)
+    report = Report(options=str(parsed))
+
+    def backend(gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Callable[..., Any]:
+        return compile_with(gm, inputs, parsed, partial(_record, report))
+
+    torch._dynamo.reset()
+    return torch.compile(function, backend=backend), report
+
+
 def assert_trains_as_eager(
     program: Callable[..., Any], arguments: Sequence[torch.Tensor], *rest: object
-) -> None:
+) -> Report:
     """Compiled, in f32, it has the results and gradients that eager has in f64. `rest`: what else
-    it takes."""
-    torch._dynamo.reset()
-    options = {"strict": True, "check": True}
-    compiled = torch.compile(program, backend="hemstitch", options=options)
+    it takes. Gives what became of it."""
+    compiled, report = watched(program)
     wide = [argument.detach().double().requires_grad_() for argument in arguments]
     found, exact = tree_leaves(compiled(*arguments, *rest)), tree_leaves(program(*wide, *rest))
     seeds = [torch.randn_like(result) for result in found]
     gradients = torch.autograd.grad(found, arguments, seeds)
     expected = torch.autograd.grad(exact, wide, [seed.double() for seed in seeds])
     assert_close([*found, *gradients], [*exact, *expected], 1e-5)
+    return report
 
 
 def assert_close(

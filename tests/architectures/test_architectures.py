@@ -116,7 +116,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "Segformer": _images(**_STAGES, num_attention_heads=[1, 2, 2, 4], num_hidden_layers=None),
     "Swin": _images(**_WINDOWS, patch_size=4, num_hidden_layers=None, num_attention_heads=None),
 }
-SOME = ("Longformer", "Swin")  # what failed last, and windows
+SOME = ("Swin",)  # windows, cut from images; tests/models has the usual ones
 CHOSEN = ARCHITECTURES if IS_WHOLE else SOME
 
 

@@ -14,7 +14,7 @@ from hemstitch.frontend.decompose import decompositions
 from hemstitch.frontend.partition import partition
 from hemstitch.frontend.sharing import expanded_arguments, views_made_anew
 from hemstitch.ir import dims
-from hemstitch.ir.graph import LibraryCall, Op, toposort
+from hemstitch.ir.graph import Graph, LibraryCall, Op, toposort
 from hemstitch.ir.verify import verify
 from hemstitch.runtime.interpret import bind_symbols, run, with_strides
 from hemstitch.runtime.returned import Argument, Fixed, Item, Number, Result, Returned, View
@@ -74,7 +74,11 @@ def convolutions(
 ) -> int:
     """That the library does."""
     plans = plans_of(program, arguments, generic_cpu(threads=2, lanes=16), backward=backward)
-    nodes = (node for graph, _ in plans for node in toposort(graph.roots))
+    return sum(convolutions_in(graph) for graph, _ in plans)
+
+
+def convolutions_in(graph: Graph) -> int:
+    nodes = toposort(graph.roots)
     calls = (node.attr for node in nodes if isinstance(node.attr, LibraryCall))
     return sum("convolution" in call.name for call in calls)
 

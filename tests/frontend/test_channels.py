@@ -19,6 +19,7 @@ from hemstitch.ir.graph import LibraryCall
 from hemstitch.ir.types import contiguous_strides
 from hemstitch.stitch.machine import generic_cpu
 from tests.compiled import plans_of
+from tests.effort import IS_WHOLE
 
 Model = Callable[[Tensor, Tensor, Tensor], object]
 BATCH, SIDE = 2, 9
@@ -94,6 +95,8 @@ def test_values_and_strides_are_those_of_eager(name: str, dtype: torch.dtype) ->
     found = results(torch.compile(program, backend="hemstitch", fullgraph=True), given)
     assert distance(found, exact) <= 2 * distance(eager, exact) + 1e-6
     assert [each.stride() for each in found] == [each.stride() for each in eager]
+    if dtype is torch.bfloat16 and not IS_WHOLE:
+        return
     with torch.no_grad():
         again = torch.compile(program, backend="hemstitch", fullgraph=True)(*given)
     torch.testing.assert_close(again, found[0])

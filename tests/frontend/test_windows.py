@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from tests.effort import IS_WHOLE
 from tests.frontend.helpers import convolutions, results
 
 Program = Callable[..., Tensor]
@@ -83,6 +84,8 @@ def test_results_and_gradients(program: Program, lies: torch.memory_format) -> N
     for mine, true in zip(found, exact, strict=True):
         assert float((mine.double() - true).norm() / true.norm()) < 1e-5
     assert found[0].stride() == eager[0].stride()
+    if lies is torch.contiguous_format and not IS_WHOLE:
+        return
     with torch.no_grad():
         again = torch.compile(program, backend="hemstitch", fullgraph=True)(*arguments)
     torch.testing.assert_close(again, found[0], rtol=1e-4, atol=1e-4)

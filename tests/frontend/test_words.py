@@ -14,7 +14,8 @@ from hemstitch.explain import Report
 from hemstitch.ir.graph import Graph, LibraryCall, toposort
 from hemstitch.stitch.machine import generic_cpu
 from tests.compiled import plans_of
-from tests.frontend.helpers import convolutions, results
+from tests.effort import IS_WHOLE
+from tests.frontend.helpers import convolutions, convolutions_in, results
 
 Program = Callable[..., Tensor]
 TEXTS, LENGTH, WORDS, FEATURES, CHANNELS = 3, 40, 6, 70, 5
@@ -137,6 +138,8 @@ def test_results_and_gradients(program: Program, count: int) -> None:
     for mine, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-9)
         assert mine.stride() == theirs.stride()
+    if count == MANY and not IS_WHOLE:
+        return
     with torch.no_grad():
         again = torch.compile(program, backend="hemstitch", fullgraph=True)(*arguments)
     torch.testing.assert_close(again, program(*arguments))
@@ -165,9 +168,10 @@ def test_it_depends_on_how_many_words_there_are() -> None:
 def test_maxima_have_few_gradients(program: Program) -> None:
     """Added up one by one: the library convolves forward alone, of few words not at all."""
     forward = 2 if program is largest else 1
-    assert convolutions(program, given(MANY)) == forward
     plans = plans_of(program, given(MANY), generic_cpu(threads=2, lanes=16), backward=True)
-    assert not any(products_in(graph) for graph, _ in plans)
+    graphs = [graph for graph, _ in plans]
+    assert sum(map(convolutions_in, graphs)) == forward
+    assert not any(map(products_in, graphs))
     assert convolutions(program, given()) == 0
 
 

@@ -13,7 +13,7 @@ from hemstitch.kernel.nodes import Contract, statements
 from hemstitch.kernel.printer import show
 from hemstitch.runtime import interpret
 from tests.compiled import Simulation, plans_of
-from tests.effort import examples, some
+from tests.effort import IS_WHOLE, examples, some
 from tests.fusion.test_cpu_products import CPU, compiled, plan_in_blocks
 
 PAIRS = [(low, high) for low in Place for high in Place if low is not high]
@@ -63,7 +63,7 @@ def marked(monkeypatch, within):
 @pytest.mark.parametrize(("low", "high"), PAIRS)
 def test_what_is_wanted_is_the_same(low, high, dtype, monkeypatch):
     """To the last bit; the rest of a result is the same or zero, and some of it is."""
-    for distance, sizes in DISTANCES:
+    for distance, sizes in DISTANCES if dtype is torch.float32 or IS_WHOLE else DISTANCES[:1]:
         within = Within(low, high, distance)
         x, y, is_wanted = operands(within, sizes, dtype)
         found = []
@@ -78,7 +78,7 @@ def test_what_is_wanted_is_the_same(low, high, dtype, monkeypatch):
             assert (mine == 0).any()
 
 
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(
     pair=st.sampled_from(PAIRS),
     distance=st.integers(-40, 40),

@@ -17,7 +17,7 @@ from hemstitch.fusion import winograd
 from hemstitch.fusion.winograd import winograd_of
 from hemstitch.ir.graph import Operand
 from hemstitch.stitch.machine import generic_cpu
-from tests.compiled import assert_close, assert_trains_as_eager
+from tests.compiled import assert_close, assert_trains_as_eager, watched
 from tests.effort import some
 from tests.written_out import written_out
 
@@ -82,8 +82,7 @@ def images(count=3, channels=32, features=48, height=13, width=16):
 @pytest.mark.parametrize("stride", some([1], [2, (2, 1)]))
 def test_forward_and_backward_in_kernels(stride):
     function, arguments = partial(layers, stride=stride), images(height=19, width=24)
-    assert_trains_as_eager(function, arguments)
-    assert not explain(function, *arguments, backward=True).library_calls
+    assert not assert_trains_as_eager(function, arguments).library_calls
 
 
 @pytest.mark.usefixtures("kernels_multiply")
@@ -138,15 +137,13 @@ def test_sums_of_frozen_windows_are_made_once(stride, share, monkeypatch):
         return {bytes_: replace(each, share=share) for bytes_, each in nominal.items()}
 
     monkeypatch.setattr("hemstitch.compile.measured_units", units)
-    layer, options = Layer(stride).eval(), {"freeze": True, **OPTIONS}
+    layer = Layer(stride).eval()
     x = torch.randn(2, 32, 33, 20).contiguous(memory_format=torch.channels_last)
-    torch._dynamo.reset()
+    compiled, report = watched(layer, freeze=True)
     with torch.no_grad():
-        compiled = torch.compile(layer, backend="hemstitch", options=options)
         for _ in range(2):
             torch.testing.assert_close(compiled(x), layer(x), rtol=1e-4, atol=1e-4)
             layer.convolution.weight.mul_(-2)
-        report = explain(layer, x, options=options)
     assert bool(report.library_calls) == (share < 1) and report.once
     if not report.library_calls:  # no kernel before makes sums
         dots = 24 if stride == 1 else 25
@@ -176,11 +173,9 @@ def test_what_follows_is_made_in_parts(why, behind, inside, height):
     def function(x, w):
         return behind(F.conv2d(x, w, padding=1))
 
-    torch._dynamo.reset()
-    found = torch.compile(function, backend="hemstitch", options=OPTIONS)(x, weight)
-    exact = function(x.double(), weight.double())
+    compiled, report = watched(function)
+    found, exact = compiled(x, weight), function(x.double(), weight.double())
     assert_close(*([y] if isinstance(y, torch.Tensor) else y for y in (found, exact)), 1e-5)
-    report = explain(function, x, weight)
     (multiplying,) = (kernel for kernel in report.kernels if "dot" in kernel.ops)
     assert {"maximum", "sigmoid"}.intersection(multiplying.ops) == (
         {inside} if inside else set()

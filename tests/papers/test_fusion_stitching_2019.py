@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from random import Random
 
 import torch
@@ -46,7 +47,7 @@ def softmax_of_transposed(x):
 
 @both_targets
 def test_F1_1_elementwise_views_and_reductions_are_one_kernel(machine, measured):
-    x = random(8, 12, 64, 128)
+    x = random(2, 12, 64, 128)
     ours = plan(softmax_of_transposed, x, machine=machine)
     plain = plan(softmax_of_transposed, x, machine=machine, options=CONSERVATIVE)
     assert len(ours.kernels) == 1 and len(plain.kernels) >= 3
@@ -57,14 +58,14 @@ def test_F1_1_elementwise_views_and_reductions_are_one_kernel(machine, measured)
 
 
 def softmax_product(scores, values):
-    return torch.softmax(scores, -1).reshape(96, 32, 32) @ values
+    return torch.softmax(scores, -1).reshape(24, 32, 32) @ values
 
 
 def test_F1_2_a_small_product_inside_by_a_switch(measured):
-    scores, values = random(8, 12, 32, 32), random(96, 32, 64)
+    scores, values = random(2, 12, 32, 32), random(24, 32, 64)
     ours = plan(softmax_product, scores, values, machine=GPU)
     assert (len(ours.kernels), ours.library_calls) == (1, 0)
-    assert ours.signature == sorted([scores.nbytes, values.nbytes, 96 * 32 * 64 * 4])
+    assert ours.signature == sorted([scores.nbytes, values.nbytes, 24 * 32 * 64 * 4])
     assert scratch(ours.kernel, Role.SHARED, ours.sizes) == 0
     agree(ours.run([scores, values]), [softmax_product(scores.double(), values.double())], 1e-12)
     off = Options(products=False)
@@ -103,24 +104,27 @@ def steps(weights, gradients):
     return torch._foreach_sub(weights, torch._foreach_mul(gradients, 0.1))
 
 
+@cache
+def updates(*shapes):
+    """The graph of 64 tensors, of these shapes in turn."""
+    weights, gradients = ([random(*shapes[k % len(shapes)]) for k in range(64)] for _ in range(2))
+    (graph,) = graphs_of(steps, weights, gradients)
+    return graph
+
+
 @both_targets
 def test_F1_4_independent_operations_share_launches(machine, measured):
-    def launches(shapes, **options):
-        weights = [random(*shape, seed=k) for k, shape in enumerate(shapes)]
-        gradients = [random(*shape, seed=100 + k) for k, shape in enumerate(shapes)]
-        found = plan(steps, weights, gradients, machine=machine, options=Options(**options))
+    def launches(graph, machine, **options):
+        found = planned(graph, machine, Options(**options))
         assert found.library_calls == 0
         return len(found.kernels)
 
-    same = launches([(64, 48)] * 64)
-    mixed = launches([((64, 48), (300,), (7, 11, 13))[k % 3] for k in range(64)])
-    most = machine.most_packed
+    alike, most = updates((64, 48)), machine.most_packed
+    same = launches(alike, machine)
+    mixed = launches(updates((64, 48), (300,), (7, 11, 13)), machine)
     assert same == mixed == -(-64 // most)
-    assert launches([(64, 48)] * 64, pack=False) == 64
-    half = replace(machine, most_packed=most // 2)
-    weights = [random(64, 48) for _ in range(64)]
-    split = len(plan(steps, weights, weights, machine=half).kernels)
-    assert split == 2 * same
+    assert launches(alike, machine, pack=False) == 64
+    assert launches(alike, replace(machine, most_packed=most // 2)) == 2 * same
     measured(f"64 updates: {same} launches of at most {most}, of one shape or three; apart 64")
 
 

@@ -3,16 +3,15 @@ its own; forgetting what this process has loaded stands for another process."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from hemstitch.fusion import planner
-from hemstitch.runtime import native, objects
+from hemstitch.runtime import native, objects, sealed
 from hemstitch.runtime.remembered import folder, forget_oldest, recall, remember
 from hemstitch.runtime.sealed import KEY, machine_code
 
@@ -183,11 +182,20 @@ def test_the_oldest_go_first(tmp_path):
 
 
 def test_two_that_come_first_have_one_key():
-    script = "from hemstitch.runtime.sealed import _key; print(_key().hex())"
-    command = [sys.executable, "-c", script]
-    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    keys = {process.communicate()[0] for process in processes}
-    assert len(keys) == 1
+    context = multiprocessing.get_context("fork")
+    start, found = context.Barrier(3), context.SimpleQueue()
+
+    def come() -> None:
+        start.wait()
+        found.put(sealed._key())
+
+    processes = [context.Process(target=come) for _ in range(3)]
+    for process in processes:
+        process.start()
+    (key,) = {found.get() for _ in processes}
+    assert key is not None
+    for process in processes:
+        process.join()
     assert [path.name for path in folder("").iterdir()] == ["key"]
 
 

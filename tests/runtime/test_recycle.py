@@ -16,7 +16,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from hemstitch.runtime.recycle import LEAST_BYTES, Layout, Site, recycled
+from hemstitch.runtime import recycle
+from hemstitch.runtime.recycle import LEAST_BYTES, Layout, Site, keep_what_is_freed, recycled
 
 COUNT = LEAST_BYTES // 4
 LAYOUT = Layout((COUNT,), (1,), torch.float32)
@@ -208,8 +209,9 @@ def test_results_of_library_calls_are_not_mapped_page_by_page_in_each_step() -> 
     assert int(done.stdout) < 1000
 
 
-def test_what_the_program_says_of_malloc_holds() -> None:
-    seen = "from hemstitch.runtime import recycle; recycle.ctypes = None"
-    command = f"{seen}; recycle.keep_what_is_freed()"
-    environment = {**os.environ, "MALLOC_TRIM_THRESHOLD_": "131072"}
-    subprocess.run([sys.executable, "-c", command], env=environment, check=True)
+def test_what_the_program_says_of_malloc_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recycle, "ctypes", None)  # by which it would be changed
+    with pytest.raises(AttributeError):
+        keep_what_is_freed.__wrapped__()
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "131072")
+    keep_what_is_freed.__wrapped__()
