@@ -146,10 +146,10 @@ def once() -> tuple[Block, list[Tensor]]:
     return model, train(compiled, [*model.parameters()], lambda _: None)
 
 
-MOMENTS = product(["forward 0", "backward 0", "forward 1"], ["all", "forward", "backward"])
+CHANGES = [*product(["forward 0", "backward 0", "forward 1"], ["all", "forward", "backward"])]
 
 
-@pytest.mark.parametrize(("moment", "which"), [*MOMENTS, ("never", "all")])
+@pytest.mark.parametrize(("moment", "which"), [*CHANGES, ("never", "all")])
 def test_masks_gradients_and_statistics_whenever_it_changes(
     moment: str, which: str, once: tuple[Block, list[Tensor]]
 ):

@@ -192,10 +192,11 @@ def test_two_that_come_first_have_one_key():
     processes = [context.Process(target=come) for _ in range(3)]
     for process in processes:
         process.start()
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0
     (key,) = {found.get() for _ in processes}
     assert key is not None
-    for process in processes:
-        process.join()
     assert [path.name for path in folder("").iterdir()] == ["key"]
 
 

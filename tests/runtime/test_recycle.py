@@ -211,6 +211,9 @@ def test_results_of_library_calls_are_not_mapped_page_by_page_in_each_step() -> 
 
 def test_what_the_program_says_of_malloc_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recycle, "ctypes", None)  # by which it would be changed
+    for name in [*os.environ]:
+        if name.startswith(("MALLOC_", "GLIBC_TUNABLES")):
+            monkeypatch.delenv(name)
     with pytest.raises(AttributeError):
         keep_what_is_freed.__wrapped__()
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "131072")
