@@ -34,13 +34,14 @@ TOLERANCE = {DType.F32: TIGHT, DType.F64: TIGHT}
 ELEMENTWISE = [op for op in Op if is_elementwise(op)]
 
 
-def folded(builder, node):
-    """What the rules make of a node, verified."""
-    graph = single(builder, node)
+def folded(builder, *nodes):
+    """What the rules make of each node, verified; and the values of either, the new ones first."""
+    graph = single(builder, *nodes)
     verify(graph)
     found = rewrite(graph, FOLD, builder)
     verify(found)
-    return found.outputs[0].value
+    made = [output.value for output in found.outputs]
+    return zip(made, run(found, []), run(graph, []), strict=True)
 
 
 def operands_of(builder, op, dtype):
@@ -58,17 +59,14 @@ def test_elementwise_ops_of_constants(op):
     tried = 0
     for dtype in DTYPES:
         builder = Builder()
-        for operands in operands_of(builder, op, dtype):
-            node = builder.make(op, *operands)
-            graph = single(builder, node)
-            try:
-                verify(graph)
-            except InternalError:
-                break  # not for this element type
-            value = folded(builder, node)
+        nodes = [builder.make(op, *operands) for operands in operands_of(builder, op, dtype)]
+        try:
+            verify(single(builder, *nodes))
+        except InternalError:
+            continue  # not for this element type
+        for value, found, expected in folded(builder, *nodes):
             if value.op is Op.CONSTANT:
                 tried += 1
-                found, expected = run(single(builder, value), []), run(graph, [])
                 bounds = TOLERANCE.get(dtype, {})
                 torch.testing.assert_close(found, expected, equal_nan=True, **bounds)
     assert tried
@@ -81,22 +79,21 @@ EXACT = [Op.ADD, Op.SUB, Op.MUL, Op.DIV, Op.SQRT, Op.RECIPROCAL, Op.FMOD, Op.REM
 @pytest.mark.parametrize("op", [*EXACT, Op.CEIL, Op.TRUNC, Op.ROUND, Op.FLOORDIV])
 def test_exact_ops_give_the_very_bits(op, dtype):
     builder = Builder()
-    for operands in operands_of(builder, op, dtype):
-        node = builder.make(op, *operands)
-        value = folded(builder, node)
+    nodes = [builder.make(op, *operands) for operands in operands_of(builder, op, dtype)]
+    for value, found, expected in folded(builder, *nodes):
         assert value.op is Op.CONSTANT
-        assert_same(run(single(builder, value), []), run(single(builder, node), []))
+        assert_same([found], [expected])
 
 
 @pytest.mark.parametrize(("source", "target"), list(product(DTYPES, DTYPES)))
 def test_casts_of_constants(source, target):
     builder = Builder()
-    for number in (*VALUES[source.kind], *((65519, 65520, 2**24 + 1) * (source is DType.I64))):
-        x = builder.constant(number, source, (2,))
-        node = builder.make(Op.CAST, x, type=TensorType((2,), target))
-        value = folded(builder, node)
+    numbers = (*VALUES[source.kind], *((65519, 65520, 2**24 + 1) * (source is DType.I64)))
+    constants = (builder.constant(number, source, (2,)) for number in numbers)
+    casts = [builder.make(Op.CAST, x, type=TensorType((2,), target)) for x in constants]
+    for value, found, expected in folded(builder, *casts):
         if value.op is Op.CONSTANT:
-            assert_same(run(single(builder, value), []), run(single(builder, node), []))
+            assert_same([found], [expected])
         else:
             assert source.is_float and target.kind is Kind.INT
 
@@ -247,7 +244,7 @@ def test_sums_are_exact_or_left():
     v = Values(shape=(3, 5))
     for number in (0.0, 1.0, 0.5, -3.0, 2.0**30, 16777215.0, 0.1, 1e38):
         node = v.builder.reduce(Op.SUM, v.like(number, v.x), [0, 1])
-        value = folded(v.builder, node)
+        ((value, *_),) = folded(v.builder, node)
         assert (value.op is Op.CONSTANT) == (number in (0.0, 1.0, 0.5, -3.0, 2.0**30))
         graph = single(v.builder, node)
         assert_same(run(single(v.builder, value), []), run(graph, arguments_for(graph, Random(0))))

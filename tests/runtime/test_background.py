@@ -454,7 +454,7 @@ def test_a_worker_ends_where_the_process_does(is_busy):
 
 
 START = """
-import os, threading, torch
+import os, sys, threading, torch
 from hemstitch.backend import compile_with
 from hemstitch.options import Options
 from hemstitch.runtime.background import later
@@ -469,25 +469,18 @@ function = torch.compile(program, backend=backend)
 x = torch.randn(6, 9)
 expected = program(x)
 """
-
-
-def run(script: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", START + script], capture_output=True, text=True, timeout=240
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-def test_a_process_ends_while_graphs_wait():
-    run("later(threading.Event().wait); function(x)")
-
-
-def test_a_process_ends_while_a_graph_is_compiled():
-    run("function(x)")
-
-
-def test_a_child_compiles_by_itself():
-    run("""
+# Each in a child, as a process takes long to start.
+CHILDREN = """
+for script in sys.argv[1:]:
+    child = os.fork()
+    if not child:
+        exec(script)
+        sys.exit()
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+GRAPHS_WAIT = "later(threading.Event().wait); function(x)"
+ONE_IS_COMPILED = "function(x)"
+A_CHILD_COMPILES = """
 later(threading.Event().wait)  # the parent never comes to it
 function(x)
 child = os.fork()
@@ -499,4 +492,11 @@ if not child:
     os._exit(0 if is_right else 3)
 assert not compiled
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-""")
+"""
+
+
+def test_processes_end_and_children_compile_by_themselves():
+    scripts = [GRAPHS_WAIT, ONE_IS_COMPILED, A_CHILD_COMPILES]
+    command = [sys.executable, "-c", START + CHILDREN, *scripts]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["0"] * 3, "")
