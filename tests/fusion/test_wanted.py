@@ -78,7 +78,7 @@ def test_what_is_wanted_is_the_same(low, high, dtype, monkeypatch):
             assert (mine == 0).any()
 
 
-@settings(max_examples=examples(20), deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     pair=st.sampled_from(PAIRS),
     distance=st.integers(-40, 40),

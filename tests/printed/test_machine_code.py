@@ -28,6 +28,7 @@ NAMES = (
     *("attention, short rows", "linear + GELU + residual", "linear + residual + layer norm"),
 )
 ROWS = 4096
+SOME = some(["sm_90", "gfx942"], ["sm_80"])
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def programs():
     return {case.name: programs_of(case, ROWS) for case in cases}
 
 
-@pytest.mark.parametrize("target", some(["sm_90", "gfx942"], ["sm_80"]))
+@pytest.mark.parametrize("target", SOME)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_lint_has_nothing_to_say(programs, name, target):
     for program in programs[name]:
@@ -87,7 +88,7 @@ def test_a_quotient_is_no_sign_of_an_unrolled_loop(gates):
     assert [loop.unrolled for loop in loops if loop.line is not None] == [1]
 
 
-@pytest.mark.parametrize("target", some(["sm_90", "gfx942"], ["sm_80"]))
+@pytest.mark.parametrize("target", SOME)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_rows_that_are_walked_once_stay_in_registers(dtype, target):
     def attention(q, k, v, mask):

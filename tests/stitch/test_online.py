@@ -118,7 +118,7 @@ PROGRAMS = {
     "log sums": (log_sums, [random(40, 24), random(24, 500)]),
     "heads in groups": (shared_keys, operands()),
 }
-UNLIKE = ["causal", "epilogue", "safe", "log sums"]
+UNLIKE = ["causal", "epilogue", "safe", "log sums"]  # one another
 
 
 def planned(function, arguments):
