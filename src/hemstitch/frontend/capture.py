@@ -203,7 +203,7 @@ class _Capture:
         types = tuple(
             self._type(part) if isinstance(part, torch.Tensor) else None for part in parts
         )
-        context = Context(self.builder, types, for_gpu=self.device.type == "cuda")
+        context = Context(self.sizes, types, for_gpu=self.device.type == "cuda")
         arguments = self._with_tensor(node, [self._operand(argument) for argument in node.args])
         keywords = {key: self._operand(argument) for key, argument in node.kwargs.items()}
         result = rule(context, *arguments, **keywords)
