@@ -23,6 +23,7 @@ from hemstitch.frontend.random import draw_at_once, draw_seeds
 from hemstitch.frontend.rules import RULES
 from hemstitch.frontend.sharing import Shared, shared_memory
 from hemstitch.frontend.sizes import Sizes
+from hemstitch.frontend.strided import FROM, is_in_memory
 from hemstitch.frontend.values import Value, constant
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import Dim, SymbolicDim
@@ -303,6 +304,12 @@ class _Capture:
     def skip(self, node: torch.fx.Node) -> None:
         self.environment[node] = None
 
+    def in_memory(self, node: torch.fx.Node) -> None:
+        if not is_in_memory(node, self.sizes):
+            what = "it looks at memory that is laid out otherwise, or as only the call knows"
+            raise UnsupportedError(what, hint="call as_strided outside of the compiled function")
+        self.environment[node] = self._operator(node)
+
     def copy_into(self, node: torch.fx.Node) -> None:
         """A write to an argument at the end of the graph; any other stays a library call."""
         target, source = _operands(node)[:2]
@@ -396,6 +403,7 @@ _SPECIAL: dict[Any, Callable[[_Capture, torch.fx.Node], None]] = {
     aten.alias.default: _Capture.alias,
     aten.detach.default: _Capture.alias,
     aten._local_scalar_dense.default: _Capture.item,
+    **dict.fromkeys([*FROM, *FROM.values()], _Capture.in_memory),
     aten.copy_.default: _Capture.copy_into,
     aten._assert_scalar.default: _Capture.skip,
     aten.sym_constrain_range.default: _Capture.skip,

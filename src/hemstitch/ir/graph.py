@@ -230,6 +230,7 @@ class LibraryCall:
     is_tuple: bool = False  # the call returns a sequence even if it has one result
     effects: bool = False  # stateful or mutating: neither dropped, repeated nor reordered
     holds_operands: bool = False  # after it returns somebody looks into their memory, as views do
+    may_keep_operands: bool = False  # unknown code sees them and may keep them for good
     in_place: object = None  # the callable that writes the only result over the first argument
     within: Within | None = None
 
