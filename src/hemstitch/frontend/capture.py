@@ -21,7 +21,7 @@ from hemstitch.frontend.library import call_has_effects, make_library, strides_o
 from hemstitch.frontend.origin import origin_of
 from hemstitch.frontend.random import draw_at_once, draw_seeds
 from hemstitch.frontend.rules import RULES
-from hemstitch.frontend.sharing import Shared, shared_memory
+from hemstitch.frontend.sharing import Shared, has_gaps_of_its_own, shared_memory
 from hemstitch.frontend.sizes import Sizes
 from hemstitch.frontend.strided import FROM, is_in_memory
 from hemstitch.frontend.values import Value, constant
@@ -371,7 +371,8 @@ class _Capture:
             if (result, shares) not in known:
                 known[result, shares] = Result(len(self.outputs))
                 strides = strides_of(result.meta["val"], self.sizes)
-                self.outputs.append(Output(value.node, strides, may_share=shares))
+                has_gaps = not shares and has_gaps_of_its_own(result, self.sizes)
+                self.outputs.append(Output(value.node, strides, None, shares, has_gaps))
             return known[result, shares]
         return Number(value) if isinstance(value, SymbolicDim) else Fixed(value)
 

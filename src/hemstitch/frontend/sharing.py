@@ -178,6 +178,14 @@ def _writes(node: torch.fx.Node) -> bool:
     return node.target is torch.ops.aten.copy_.default
 
 
+def has_gaps_of_its_own(node: torch.fx.Node, sizes: Sizes) -> bool:
+    """Because the program asked for them, not since it is a part of something larger."""
+    if not _is_tensor(node) or _whole(node) is not node or is_dense(node, sizes):
+        return False
+    traced = node.meta["val"]
+    return all(step != 0 or size == 1 for size, step in zip(traced.shape, traced.stride()))
+
+
 def is_dense(node: torch.fx.Node, sizes: Sizes) -> bool:
     """Without gaps and repetitions: in memory as it is traced, whoever computes it."""
     traced = node.meta["val"]

@@ -35,7 +35,9 @@ def demand_outputs(found: Demands, graph: Graph) -> None:
             found.outputs[number] = Alias(tensor, tensor.node.shape, tensor.strides, 0)
         elif not output.may_share:
             expanded = _expanded(found, output, changed, taken)
-            found.outputs[number] = expanded or _output(found, output.value, output.strides, taken)
+            found.outputs[number] = expanded or _output(
+                *(found, output.value, output.strides, taken, output.has_gaps)
+            )
 
 
 def _expanded(
@@ -60,7 +62,8 @@ def _expanded(
 
 
 def _repeats(shape: tuple[Dim, ...], strides: tuple[Dim, ...]) -> bool:
-    return any(size != 1 and step == 0 for size, step in zip(shape, strides))
+    is_empty = product(shape) == 0
+    return not is_empty and any(size != 1 and step == 0 for size, step in zip(shape, strides))
 
 
 def _repeated(found: Demands, output: Output, taken: set[Tensor]) -> Alias | None:

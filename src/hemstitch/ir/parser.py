@@ -353,7 +353,8 @@ def _output(reader: _Reader, parts: _Parts) -> None:
     may_share = reader.accept("may")
     if may_share:
         reader.expect("share")
-    parts.outputs.append(Output(value, strides, mutates, may_share))
+    has_gaps = reader.accept("gaps")
+    parts.outputs.append(Output(value, strides, mutates, may_share, has_gaps))
 
 
 def _effect(reader: _Reader, parts: _Parts) -> None:
