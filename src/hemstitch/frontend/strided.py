@@ -27,7 +27,8 @@ torch.library.define(
     SEEN, "(Tensor(a) x, SymInt[] size, SymInt[] stride, SymInt distance) -> Tensor(a)"
 )
 torch.library.define(
-    SCATTERED, "(Tensor x, Tensor source, SymInt[] size, SymInt[] stride, SymInt distance) -> Tensor"
+    SCATTERED,
+    "(Tensor x, Tensor source, SymInt[] size, SymInt[] stride, SymInt distance) -> Tensor",
 )
 
 
@@ -52,8 +53,12 @@ FROM = {
 
 def in_memory(graph: Graph) -> None:
     """Change `graph`, as AOTAutograd traced it: the sources and offsets of such calls."""
-    for node in [*graph.nodes]:
-        if node.op == "call_function" and node.target in FROM:
+    for node in graph.find_nodes(op="call_function", target=aten.as_strided_copy.default):
+        view = call_before(node, aten.as_strided.default, *node.args, **node.kwargs)
+        node.target, node.args = aten.clone.default, (view,)
+        node.kwargs = {"memory_format": torch.contiguous_format}
+    for target in FROM:
+        for node in graph.find_nodes(op="call_function", target=target):
             _from_base(node)
 
 
@@ -94,7 +99,7 @@ def _arguments(node: Node) -> tuple[Node, Any, Any, Any]:
     names = [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
     known = {**dict(zip(names, node.args)), **node.kwargs}
     offset = known.get("storage_offset")
-    return known["self"], known["size"], known["stride"], offset  # type: ignore[return-value]
+    return known["self"], known["size"], known["stride"], offset
 
 
 def _seen_through(new: Node, views: Sequence[Node], base: Node) -> Node:

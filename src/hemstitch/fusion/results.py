@@ -62,8 +62,7 @@ def _expanded(
 
 
 def _repeats(shape: tuple[Dim, ...], strides: tuple[Dim, ...]) -> bool:
-    is_empty = product(shape) == 0
-    return not is_empty and any(size != 1 and step == 0 for size, step in zip(shape, strides))
+    return any(size != 1 and step == 0 for size, step in zip(shape, strides))
 
 
 def _repeated(found: Demands, output: Output, taken: set[Tensor]) -> Alias | None:

@@ -419,7 +419,8 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
     """At the same place in a copy of all the memory that it is in: of that a view may show more."""
     memory = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
     layout = tensor.storage_offset(), tensor.shape, tensor.stride()
-    return memory.set_(tensor.untyped_storage().clone(), *layout)
+    copied = tensor.untyped_storage().clone()  # type: ignore[no-untyped-call]
+    return memory.set_(copied, *layout)
 
 
 def _reinterpret(
