@@ -1,5 +1,5 @@
-"""`as_strided` sees the memory that a value would be in, also of slices, and of arguments that share
-theirs, which AOTAutograd makes parts of one."""
+"""`as_strided` sees the memory that a value would be in, also of slices, and of arguments that
+share theirs, which AOTAutograd makes parts of one."""
 
 from __future__ import annotations
 

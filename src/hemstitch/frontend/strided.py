@@ -67,8 +67,9 @@ def is_in_memory(node: Node, sizes: Sizes) -> bool:
     neither gaps nor repetitions."""
     source = node.args[0]
     assert isinstance(source, Node)
-    if node.target in FROM:
-        return is_given(source)
+    if node.target in FROM:  # backward finds elsewhere what forward has made
+        is_saved = not str(source.target).startswith(("arg", "primals", "tangents"))
+        return source.op == "get_attr" or (source.op == "placeholder" and not is_saved)
     return is_given(source) or is_dense(source, sizes)
 
 
@@ -79,19 +80,29 @@ def _from_base(node: Node) -> None:
         return  # wherever a call finds it
     target: Any = node.target
     start: Any = value_of(source).storage_offset() if offset is None else offset
-    first: Any = value_of(base).storage_offset()
     if not is_given(base) or offset is None:
-        target = FROM[target]
-        start = start if isinstance(first, int) and first == 0 else start - first
-    if isinstance(start, torch.SymInt):
-        return  # declined when it is captured
+        target, first = FROM[target], value_of(base).storage_offset()
+        if not isinstance(first, int) or not isinstance(start, int if first else (int, Node)):
+            return  # declined when it is captured
+        start = start - first if first else start  # type: ignore[operator]
     written = node.args[1:2] if node.target is aten.as_strided_scatter.default else ()
+    if written and target is not node.target and not _is_inside(base, size, stride, start):
+        return
     call = call_before(node, target, base, *written, size, stride, start)
     if written:
         call = _seen_through(call, views, base)
     call.meta["val"] = node.meta["val"]
     node.replace_all_uses_with(call)
     node.graph.erase_node(node)
+
+
+def _is_inside(base: Node, size: Numbers, stride: Numbers, distance: int) -> bool:
+    """Whether all places are among the elements of `base`, if these lie side by side."""
+    elements = value_of(base).numel()
+    if not all(isinstance(number, int) for number in (*size, *stride, distance, elements)):
+        return False
+    last = distance + sum((count - 1) * step for count, step in zip(size, stride))
+    return 0 <= distance and last < int(elements)
 
 
 def _arguments(node: Node) -> tuple[Node, Any, Any, Any]:
