@@ -102,7 +102,7 @@ def _is_inside(base: Node, size: Numbers, stride: Numbers, distance: int) -> boo
     if not all(isinstance(number, int) for number in (*size, *stride, distance, elements)):
         return False
     last = distance + sum((count - 1) * step for count, step in zip(size, stride))
-    return 0 <= distance and last < int(elements)
+    return distance >= 0 and last < int(elements)
 
 
 def _arguments(node: Node) -> tuple[Node, Any, Any, Any]:
