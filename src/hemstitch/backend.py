@@ -28,6 +28,7 @@ from hemstitch.frontend.partition import NUMBERS, partition
 from hemstitch.frontend.rewrites import apply
 from hemstitch.frontend.rows import only_read
 from hemstitch.frontend.sharing import expanded_arguments, views_made_anew
+from hemstitch.frontend.strided import in_memory
 from hemstitch.frontend.unused import Backward
 from hemstitch.frontend.windows import as_products
 from hemstitch.frontend.words import by_words
@@ -96,6 +97,7 @@ class _GraphCompiler:
     def __call__(self, gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Function:
         if self.kind == "inference":
             apply(gm, self.options.rewrites)
+            in_memory(gm.graph)
             only_read(gm.graph)
             by_words(gm.graph)
             by_channels(gm.graph, rows=self.options.opens_products)

@@ -45,6 +45,9 @@ PROGRAMS: dict[str, Model] = {
     "reshaped": lambda x, w, v: F.conv2d(F.conv2d(x, w).reshape(BATCH, 6, 49, 1), v[..., :1, :1]),
     "viewed": lambda x, w, v: F.conv2d(x, w).view(BATCH, 6, 49).permute(2, 0, 1).exp(),
     "memory": lambda x, w, v: F.conv2d(x, w).as_strided((3, 5), (7, 2), 1) * 2,
+    "weight norm": lambda x, w, v: F.conv2d(
+        x, torch._weight_norm(w, w.square().sum((1, 2, 3), keepdim=True) + 1, 0)
+    ),
     "sorted": lambda x, w, v: F.conv2d(x, w).tanh().sort(1).values,
     "norm": lambda x, w, v: F.conv2d(
         F.relu(F.batch_norm(F.conv2d(x, w), None, None, training=True)), v

@@ -208,6 +208,20 @@ def test_gaps_are_closed_in_the_order_of_memory() -> None:
     assert found.stride() == (1, 5)
 
 
+def _with_gaps(x: Tensor) -> tuple[Tensor, ...]:
+    asked = torch.empty_strided((4, 3), (8, 2)).copy_(x * 2)
+    again = torch.empty_strided((4, 3), (1, 6)).copy_(x)
+    return asked, torch.select_scatter(again, x[0] * 2, 0, 1)
+
+
+def test_gaps_that_the_program_asks_for() -> None:
+    x = torch.randn(4, 3, requires_grad=True)
+    found = torch.compile(_with_gaps, backend="hemstitch")(x)
+    expected = _with_gaps(x)
+    torch.testing.assert_close(found, expected)
+    assert [y.stride() for y in found] == [y.stride() for y in expected]
+
+
 def test_backward_reads_what_was_there_before_the_argument_changed() -> None:
     def program(x: Tensor) -> Tensor:
         y = x.tanh()

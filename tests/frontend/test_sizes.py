@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -127,3 +128,39 @@ def test_a_quotient_that_divides_another_stays() -> None:
     assert dims.evaluate(sizes.dim(n // (2 * (n // 4))), {name: 8}) == 2
     largest = torch.sym_max(1, n // (2 * (n // 4)))
     assert dims.evaluate(sizes.dim(4 * (n // 4) * largest), {name: 8}) == 16
+
+
+def test_what_is_subtracted_may_be_negative_and_so_may_numbers() -> None:
+    n, m = dims.symbol("n"), dims.symbol("m", signed=True)
+    never = (n * 2 + 1, n % 3, dims.choice("max", (m, n)), m % n)
+    sometimes = (n - 1, m * n, (m + 1) // 2, dims.choice("min", (n, m)))
+    assert not any(map(dims.may_be_negative, never))
+    assert all(map(dims.may_be_negative, sometimes))
+
+
+def _written_and_read(x: torch.Tensor, n: int) -> list[torch.Tensor]:
+    one, rest, strided = x.clone(), x.clone(), x.clone()
+    one[n] = -1
+    rest[n:].mul_(2)
+    strided[n : n + 2 : 2] += 5
+    return [one, rest, strided, x[n] + 1, x[:n].exp(), x * (n % 7)]
+
+
+def _put(x: torch.Tensor, n: int) -> list[torch.Tensor]:
+    return [
+        torch.select_scatter(x, x[0] * 2, 0, n),
+        torch.slice_scatter(x, x[:2] * 3, 0, n, n + 2),
+    ]
+
+
+@pytest.mark.parametrize("program", [_written_and_read, _put])
+def test_places_that_count_from_the_end(program: Callable[..., list[torch.Tensor]]) -> None:
+    """The heap was written to in front of the result where such a number was a symbol."""
+    torch._dynamo.reset()
+    compiled = torch.compile(program, backend="hemstitch")
+    x = torch.arange(9.0)
+    for n in (-3, -4, -6, 3, 5):
+        torch.testing.assert_close(compiled(x, n), program(x, n))
+    for n in (30, -30):
+        with pytest.raises((IndexError, RuntimeError)):
+            compiled(x, n)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from tests.frontend.helpers import InterpretBackend, library_names
 
@@ -158,3 +158,34 @@ def test_norms_leave_nothing_to_the_library() -> None:
 
     torch.compile(function, backend=backend)(x, weight).sum().backward()
     assert [library_names(captured) for captured in backend.captured] == [[], []]
+
+
+class _Counted(torch.autograd.Function):
+    """Forward and backward write to the same argument."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, count: Tensor) -> Tensor:
+        ctx.save_for_backward(x, count.clone())
+        count.mul_(2).add_(1)
+        ctx.count = count
+        return x * count
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        _, before = ctx.saved_tensors
+        ctx.count[:1].add_(gradient.sum() * before[:1])
+        return gradient * ctx.count, None
+
+
+def test_both_passes_write_to_an_argument() -> None:
+    def program(x: Tensor, count: Tensor) -> Tensor:
+        hidden: Tensor = _Counted.apply(x, count)
+        return hidden.tanh()
+
+    outcomes = []
+    for function in (program, torch.compile(program, backend="hemstitch", fullgraph=True)):
+        x, count = torch.linspace(-1, 1, 3, requires_grad=True), torch.ones(3)
+        for _ in range(2):
+            function(x, count).sum().backward()
+        outcomes.append((count, x.grad))
+    torch.testing.assert_close(outcomes[1], outcomes[0])

@@ -113,3 +113,28 @@ def test_nothing_is_seen_beyond_its_own_memory():
     code = compile("def run(arguments, views, scratch): ...", "run", "exec")
     with pytest.raises(InternalError, match="an intermediate of 64 bytes"):
         instantiate(assembly, code, {}, fresh)
+
+
+def test_what_a_custom_operation_keeps_stays_as_it_was():
+    kept = []
+
+    @torch.library.custom_op("hemstitch_tests::keep", mutates_args=())
+    def keep(tensors: list[torch.Tensor]) -> torch.Tensor:
+        kept.extend(tensors)
+        return tensors[0].sum().reshape(1)
+
+    @keep.register_fake
+    def _(tensors):
+        return tensors[0].new_empty(1)
+
+    def program(x):
+        hidden = x.sin() * 2
+        total = keep([hidden, hidden.t() + 1, x])
+        return ((x.cos() * 3).sort(0).values + total).exp().sort(1).values
+
+    compiled = torch.compile(program, backend="hemstitch")
+    x = torch.randn(30, 70)
+    compiled(x)
+    compiled(x + 1)
+    hidden = x.sin() * 2
+    torch.testing.assert_close(kept[:3], [hidden, hidden.t() + 1, x])

@@ -21,8 +21,9 @@ from hemstitch.frontend.library import call_has_effects, make_library, strides_o
 from hemstitch.frontend.origin import origin_of
 from hemstitch.frontend.random import draw_at_once, draw_seeds
 from hemstitch.frontend.rules import RULES
-from hemstitch.frontend.sharing import Shared, shared_memory
+from hemstitch.frontend.sharing import Shared, has_gaps_of_its_own, shared_memory
 from hemstitch.frontend.sizes import Sizes
+from hemstitch.frontend.strided import FROM, is_in_memory
 from hemstitch.frontend.values import Value, constant
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import Dim, SymbolicDim
@@ -203,7 +204,7 @@ class _Capture:
         types = tuple(
             self._type(part) if isinstance(part, torch.Tensor) else None for part in parts
         )
-        context = Context(self.builder, types, for_gpu=self.device.type == "cuda")
+        context = Context(self.sizes, types, for_gpu=self.device.type == "cuda")
         arguments = self._with_tensor(node, [self._operand(argument) for argument in node.args])
         keywords = {key: self._operand(argument) for key, argument in node.kwargs.items()}
         result = rule(context, *arguments, **keywords)
@@ -303,6 +304,12 @@ class _Capture:
     def skip(self, node: torch.fx.Node) -> None:
         self.environment[node] = None
 
+    def in_memory(self, node: torch.fx.Node) -> None:
+        if not is_in_memory(node, self.sizes):
+            what = "it looks at memory that is laid out otherwise, or as only the call knows"
+            raise UnsupportedError(what, hint="call as_strided outside of the compiled function")
+        self.environment[node] = self._operator(node)
+
     def copy_into(self, node: torch.fx.Node) -> None:
         """A write to an argument at the end of the graph; any other stays a library call."""
         target, source = _operands(node)[:2]
@@ -364,7 +371,8 @@ class _Capture:
             if (result, shares) not in known:
                 known[result, shares] = Result(len(self.outputs))
                 strides = strides_of(result.meta["val"], self.sizes)
-                self.outputs.append(Output(value.node, strides, may_share=shares))
+                has_gaps = not shares and has_gaps_of_its_own(result, self.sizes)
+                self.outputs.append(Output(value.node, strides, None, shares, has_gaps))
             return known[result, shares]
         return Number(value) if isinstance(value, SymbolicDim) else Fixed(value)
 
@@ -396,6 +404,7 @@ _SPECIAL: dict[Any, Callable[[_Capture, torch.fx.Node], None]] = {
     aten.alias.default: _Capture.alias,
     aten.detach.default: _Capture.alias,
     aten._local_scalar_dense.default: _Capture.item,
+    **dict.fromkeys([*FROM, *FROM.values()], _Capture.in_memory),
     aten.copy_.default: _Capture.copy_into,
     aten._assert_scalar.default: _Capture.skip,
     aten.sym_constrain_range.default: _Capture.skip,

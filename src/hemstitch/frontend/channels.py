@@ -11,6 +11,7 @@ shares memory with it, lies as it did.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,7 +21,7 @@ from torch.fx import Graph, Node
 from torch.utils._pytree import tree_leaves
 
 from hemstitch.frontend.fake import value_of_call
-from hemstitch.frontend.joint import base_of, is_library, is_view, value_of
+from hemstitch.frontend.joint import base_of, is_library, name_of, value_of
 from hemstitch.frontend.library import has_effects
 from hemstitch.fusion.convolutions import MOST_STEPS, ROWS_LAST
 
@@ -30,6 +31,24 @@ CONVOLUTIONS: Mapping[Any, tuple[int, ...]] = {
     aten.convolution.default: (0,),
     aten.convolution_backward.default: (0, 1),
 }
+# Calls whose kernels read whatever strides they are given. Others may take an operand to lie as it
+# did when it was traced, which no schema says, as `_weight_norm_interface_backward` does.
+OF_ANY_STRIDES = frozenset(
+    (
+        *("convolution", "convolution_backward", "mm", "addmm", "bmm", "baddbmm"),
+        *("max_pool2d_with_indices", "max_pool2d_with_indices_backward"),
+        *("avg_pool2d", "avg_pool2d_backward"),
+        *("adaptive_max_pool2d", "adaptive_max_pool2d_backward"),
+        *("_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward"),
+        *("upsample_nearest2d", "upsample_nearest2d_backward"),
+        *("upsample_bilinear2d", "upsample_bilinear2d_backward"),
+        *("upsample_bicubic2d", "upsample_bicubic2d_backward"),
+        *("grid_sampler_2d", "grid_sampler_2d_backward", "native_group_norm"),
+        *("_scaled_dot_product_flash_attention_for_cpu",),
+        *("_scaled_dot_product_flash_attention_for_cpu_backward",),
+        *("sort", "topk", "cumsum", "index_put", "_unsafe_index_put", "scatter_add"),
+    )
+)
 RANK = 4  # of images
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -58,7 +77,8 @@ class _Rearranged:
             for image in [*images, *(_rows(node) if self.rows else ())]:
                 if not _is_by_channels(image):
                     node.replace_input_with(image, self._by_channels(image, node))
-            if is_library(node) and is_view(node):
+            is_call = is_library(node) and node.target is not operator.getitem
+            if is_call and name_of(node) not in OF_ANY_STRIDES:
                 self._as_before(node)
             elif images or not self.before.keys().isdisjoint(node.all_input_nodes):
                 self._lie_anew(node)
@@ -74,7 +94,7 @@ class _Rearranged:
         return self.laid[image]
 
     def _as_before(self, node: Node) -> None:
-        """A view that no kernel makes speaks of memory."""
+        """No kernel makes it, and it may speak of memory."""
         for source in node.all_input_nodes:
             if source in self.before:
                 copy = self._copy(source, torch.contiguous_format, node)

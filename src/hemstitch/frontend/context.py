@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from hemstitch.frontend.sizes import Sizes
 from hemstitch.frontend.values import Number, Value, constant
 from hemstitch.ir.builder import Builder
-from hemstitch.ir.dims import Dim, SymbolicDim
+from hemstitch.ir.dims import Dim
 from hemstitch.ir.graph import Node
 from hemstitch.ir.types import DType, TensorType
 
@@ -22,9 +23,13 @@ class Context:
     """One op being translated. `results`: the types it had when traced (None: not a tensor).
     `for_gpu`: kernels run on one."""
 
-    builder: Builder
+    sizes: Sizes
     results: tuple[TensorType | None, ...]
     for_gpu: bool = False
+
+    @property
+    def builder(self) -> Builder:
+        return self.sizes.builder
 
     @property
     def result(self) -> TensorType:
@@ -46,6 +51,12 @@ class Context:
     def iota(self, shape: tuple[Dim, ...], axis: int) -> Value:
         return Value(self.builder, self.builder.iota(shape, axis))
 
+    def is_never_negative(self, size: Dim | Value) -> bool:
+        """Declines a size that is read from a tensor: nothing can be laid out by it."""
+        if isinstance(size, Value):
+            raise NotHandled
+        return self.sizes.is_never_negative(size)
+
     def value(self, node: Node) -> Value:
         return Value(self.builder, node)
 
@@ -63,12 +74,3 @@ def axes_of(axes: Any, rank: int) -> tuple[int, ...]:
         return tuple(range(rank))
     listed = axes if isinstance(axes, tuple) else (axes,)
     return tuple(axis_of(axis, rank) for axis in listed) if rank else ()
-
-
-def is_certainly_not_negative(size: Dim | Value) -> bool:
-    """Declines a size that is read from a tensor: nothing can be laid out by it."""
-    if isinstance(size, Value):
-        raise NotHandled
-    if isinstance(size, SymbolicDim):
-        return all(count >= 0 for _, count in size.terms)
-    return size >= 0

@@ -23,6 +23,7 @@ from hemstitch.runtime.dtypes import from_torch
 
 aten = torch.ops.aten
 REPLACING = frozenset({aten.index_put, aten.index_copy, aten.masked_scatter, aten.scatter})
+KNOWN = ("aten", "prims", "hemstitch")  # namespaces of operations
 Environment = Mapping[torch.fx.Node, Any]
 WITHIN = "hemstitch within"  # in a node's meta: what is wanted of it, see `Within`
 
@@ -100,6 +101,11 @@ def holds_operands(target: object) -> bool:
     return isinstance(target, HigherOrderOperator)
 
 
+def may_keep_operands(target: object) -> bool:
+    """Whether it runs code of which nothing is known: a custom operation may be a logger."""
+    return isinstance(target, OpOverload) and target.namespace not in KNOWN
+
+
 def in_place_form(target: object) -> OpOverload | None:
     """What replaces elements of its first argument where `target` gives a copy of it with these
     elements replaced, as for the caches of keys and values that models generate with."""
@@ -140,6 +146,7 @@ def make_library(
         is_tuple=is_tuple,
         effects=call_has_effects(node),
         holds_operands=holds_operands(node.target),
+        may_keep_operands=may_keep_operands(node.target),
         in_place=in_place_form(target),
         within=node.meta.get(WITHIN),
     )

@@ -23,6 +23,7 @@ from hemstitch.frontend.rewrites import apply
 from hemstitch.frontend.rows import only_read
 from hemstitch.frontend.saved import question
 from hemstitch.frontend.split import split
+from hemstitch.frontend.strided import in_memory
 from hemstitch.frontend.windows import as_products
 from hemstitch.frontend.words import by_words
 from hemstitch.fusion.saving import exact, heuristic
@@ -49,6 +50,7 @@ def partition(
     other."""
     apply(joint, options.rewrites)
     joint.graph.eliminate_dead_code()
+    in_memory(joint.graph)
     _without_repetitions(joint.graph)
     only_read(joint.graph)
     by_words(joint.graph)

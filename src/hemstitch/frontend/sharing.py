@@ -77,7 +77,7 @@ def _is_one_of_several(result: object) -> bool:
     """Views of one argument, which the call does not write to."""
     if not isinstance(result, torch.fx.Node) or not _is_tensor(result):
         return False
-    *views, argument = _chain(result)
+    *views, argument = views_of(result)
     is_one = any(view.target is operator.getitem for view in views)
     return is_one and argument.op == "placeholder" and not any(map(_writes, argument.users))
 
@@ -97,7 +97,7 @@ def shared_memory(
     shared = {
         node: Shared(base, node.meta["val"])
         for node, base in bases.items()
-        if count[base] > 1 and base.op == "call_function" and _is_dense(base, sizes)
+        if count[base] > 1 and base.op == "call_function" and is_dense(base, sizes)
     }
     for place, node in enumerate(results):
         if place not in views or not isinstance(node, torch.fx.Node) or node not in bases:
@@ -123,16 +123,16 @@ def _is_tensor(node: torch.fx.Node) -> bool:
 
 def _whole(node: torch.fx.Node) -> torch.fx.Node:
     """What `node` is a view of in the end, as far as views keep the element type."""
-    *_, base = _chain(node)
+    *_, base = views_of(node)
     return base
 
 
-def _chain(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
+def views_of(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
     """It, what it is a view of, and so on."""
     yield node
     source = _viewed(node)
     if source is not None and source.meta["val"].dtype == node.meta["val"].dtype:
-        yield from _chain(source)
+        yield from views_of(source)
 
 
 def _viewed(node: torch.fx.Node) -> torch.fx.Node | None:
@@ -178,7 +178,15 @@ def _writes(node: torch.fx.Node) -> bool:
     return node.target is torch.ops.aten.copy_.default
 
 
-def _is_dense(node: torch.fx.Node, sizes: Sizes) -> bool:
+def has_gaps_of_its_own(node: torch.fx.Node, sizes: Sizes) -> bool:
+    """Because the program asked for them, not since it is a part of something larger."""
+    if not _is_tensor(node) or _whole(node) is not node or is_dense(node, sizes):
+        return False
+    traced = node.meta["val"]
+    return all(step != 0 or size == 1 for size, step in zip(traced.shape, traced.stride()))
+
+
+def is_dense(node: torch.fx.Node, sizes: Sizes) -> bool:
     """Without gaps and repetitions: in memory as it is traced, whoever computes it."""
     traced = node.meta["val"]
     pairs = list(zip(sizes.dims(traced.shape), strides_of(traced, sizes)))

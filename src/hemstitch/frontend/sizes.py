@@ -13,12 +13,22 @@ from typing import Any
 import sympy
 import torch
 from torch.fx.experimental.sym_node import SymNode
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils._sympy.functions import FloorDiv, Mod
 
 from hemstitch.errors import UnsupportedError
 from hemstitch.frontend.values import Value, apply, constant, sqrt
 from hemstitch.ir.builder import Builder
-from hemstitch.ir.dims import Dim, SymbolicDim, choice, may_be_negative, quotient, symbol
+from hemstitch.ir.dims import (
+    Dim,
+    SymbolicDim,
+    choice,
+    evaluate,
+    is_polynomial,
+    may_be_negative,
+    quotient,
+    symbol,
+)
 from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
 
@@ -35,6 +45,7 @@ class Sizes:
     places: dict[str, Place] = field(default_factory=dict)
     hints: dict[str, int] = field(default_factory=dict)
     _dims: dict[sympy.Basic, Dim] = field(default_factory=dict)
+    _traced: dict[str, torch.SymInt] = field(default_factory=dict)  # by name of their symbols
     _values: dict[sympy.Basic, Value] = field(default_factory=dict)
 
     def bind(self, arguments: Sequence[object]) -> None:
@@ -67,11 +78,20 @@ class Sizes:
         value = self._value(expression).cast(DType.I64 if is_integer else DType.F64)
         return Value(self.builder, value.node, is_number=True)
 
+    def is_never_negative(self, size: Dim) -> bool:
+        """As far as the trace knows, from its guards too: `a - b` if it saw that `b <= a`."""
+        if not may_be_negative(size):
+            return True
+        if isinstance(size, int) or not is_polynomial(size):
+            return False
+        return statically_known_true(evaluate(size, self._traced) >= 0)  # type: ignore[arg-type]
+
     def _new_symbol(self, name: str, size: torch.SymInt, place: Place) -> SymbolicDim:
-        self.places[name] = place
+        self.places[name], self._traced[name] = place, size
         if size.node.hint is not None:
             self.hints[name] = int(size.node.hint)
-        return symbol(name)
+        is_number = place[1] is None
+        return symbol(name, signed=is_number and not statically_known_true(size >= 0))
 
     def _solve(self, size: torch.SymInt, place: Place) -> None:
         expression = size.node.expr

@@ -42,7 +42,8 @@ def split(
     """(forward, backward). `results`: how many outputs of `joint` are forward's; gradients follow.
     `saved`: contains what is not computed again. Of arguments, those that backward reads are saved
     too; they are in memory."""
-    kept = [_unchanged(node) for node in _kept(joint.graph, results, saved)]
+    read = _kept(joint.graph, results, saved)
+    kept = [version for node in read for version in _with_what_it_was(node)]
     numbers = [node for node in kept if _is_number(node)]
     opaque = [node for node in kept if _is_opaque(node)]
     tensors = [node for node in kept if not _is_number(node) and not _is_opaque(node)]
@@ -101,18 +102,20 @@ def _is_part(node: Node) -> bool:
     return size == whole or (size < whole and not is_library(base_of(source)))
 
 
-def _unchanged(node: Node) -> Node:
-    """Of an argument that forward writes to, a copy from before: else what it became is saved."""
+def _with_what_it_was(node: Node) -> list[Node]:
+    """Of an argument that forward writes to, a copy from before: else what it became is saved. The
+    argument itself, where backward writes to it."""
     writes = {user for user in node.users if user.target is copy_ and user.args[0] is node}
-    if all(map(_must_be_in_backward, writes)):
-        return node
+    late = {*filter(_must_be_in_backward, writes)}
+    if late == writes:
+        return [node]
     with node.graph.inserting_after(node):
         old = node.graph.call_function(torch.ops.aten.clone.default, (node,))
     old.meta = {key: node.meta[key] for key in ("val", "tensor_meta") if key in node.meta}
     readers = [user for user in node.users if user not in writes | {old} and user.op != "output"]
     for reader in readers:
         reader.replace_input_with(node, old)
-    return old
+    return [old, node] if late else [old]
 
 
 def _is_size(node: Node) -> bool:

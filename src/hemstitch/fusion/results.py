@@ -35,7 +35,9 @@ def demand_outputs(found: Demands, graph: Graph) -> None:
             found.outputs[number] = Alias(tensor, tensor.node.shape, tensor.strides, 0)
         elif not output.may_share:
             expanded = _expanded(found, output, changed, taken)
-            found.outputs[number] = expanded or _output(found, output.value, output.strides, taken)
+            found.outputs[number] = expanded or _output(
+                *(found, output.value, output.strides, taken, output.has_gaps)
+            )
 
 
 def _expanded(

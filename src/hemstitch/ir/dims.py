@@ -8,7 +8,7 @@ Division that does not cancel becomes an opaque factor (`Quotient`, `Remainder`,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from operator import add, mul
 from typing import Union
@@ -18,9 +18,10 @@ Dim = Union[int, "SymbolicDim"]
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """A size that a call brings along, e.g. the batch size."""
+    """A size that a call brings along, e.g. the batch size; or any number (`signed`)."""
 
     name: str
+    signed: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
         return self.name
@@ -106,8 +107,8 @@ class SymbolicDim:
         return text_of(self)
 
 
-def symbol(name: str) -> SymbolicDim:
-    return _single(Symbol(name))
+def symbol(name: str, signed: bool = False) -> SymbolicDim:
+    return _single(Symbol(name, signed))
 
 
 def choice(function: str, choices: Iterable[Dim]) -> Dim:
@@ -158,8 +159,29 @@ def remainder(size: Dim, divisor: Dim) -> Dim:
 
 
 def may_be_negative(size: Dim) -> bool:
-    """Something is subtracted in it."""
-    return "-" in str(size)
+    """Something is subtracted in it, or it depends on a number that may be negative."""
+    if isinstance(size, int):
+        return size < 0
+    return any(count < 0 or any(map(_may_be_negative, term)) for term, count in size.terms)
+
+
+def _may_be_negative(factor: Factor) -> bool:
+    match factor:
+        case Symbol(_, signed):
+            return signed
+        case Quotient(numerator, denominator):
+            return may_be_negative(numerator) or may_be_negative(denominator)
+        case Remainder(_, denominator):
+            return may_be_negative(denominator)
+        case Choice("max", choices):
+            return all(map(may_be_negative, choices))
+        case Choice(_, choices):
+            return any(map(may_be_negative, choices))
+
+
+def is_polynomial(size: SymbolicDim) -> bool:
+    """Nothing in it is divided or chosen."""
+    return all(isinstance(factor, Symbol) for term, _ in size.terms for factor in term)
 
 
 def without_floors(step: Dim, shape: tuple[Dim, ...]) -> Dim:
@@ -205,7 +227,7 @@ def evaluate(size: Dim, values: Mapping[str, int]) -> int:
 
 def _factor_value(factor: Factor, values: Mapping[str, int]) -> int:
     match factor:
-        case Symbol(name):
+        case Symbol(name, _):
             return values[name]
         case Quotient(numerator, denominator):
             return evaluate(numerator, values) // evaluate(denominator, values)
@@ -218,7 +240,7 @@ def _factor_value(factor: Factor, values: Mapping[str, int]) -> int:
 
 def _factor_symbols(factor: Factor) -> set[str]:
     match factor:
-        case Symbol(name):
+        case Symbol(name, _):
             return {name}
         case Quotient(numerator, denominator) | Remainder(numerator, denominator):
             return symbols(numerator) | symbols(denominator)

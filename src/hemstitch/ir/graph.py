@@ -230,6 +230,7 @@ class LibraryCall:
     is_tuple: bool = False  # the call returns a sequence even if it has one result
     effects: bool = False  # stateful or mutating: neither dropped, repeated nor reordered
     holds_operands: bool = False  # after it returns somebody looks into their memory, as views do
+    may_keep_operands: bool = False  # unknown code sees them and may keep them for good
     in_place: object = None  # the callable that writes the only result over the first argument
     within: Within | None = None
 
@@ -291,12 +292,14 @@ class Output:
     """A value the caller gets: as a fresh tensor with these strides, or written into an input.
 
     `may_share`: nobody will write to it (it is kept for backward), so it may share memory.
+    `has_gaps`: the program asked for strides with gaps; others say only in which order axes lie.
     """
 
     value: Node
     strides: tuple[Dim, ...]
     mutates: Node | None = None  # an INPUT: the value replaces its contents
     may_share: bool = False
+    has_gaps: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ def parse(text: str, builder: Builder) -> Graph:
     parts = _Parts()
     for number, line in enumerate(text.splitlines(), start=1):
         try:
-            reader = _Reader(_tokens(line), builder, parts.nodes)
+            reader = _Reader(_tokens(line), builder, parts.nodes, parts.symbols)
             if reader.kind is not None:
                 _line(reader, parts)
         except (KeyError, ValueError, AssertionError) as error:
@@ -116,6 +116,7 @@ class _Reader:
     tokens: list[tuple[str, str]]
     builder: Builder
     nodes: Mapping[str, Node]
+    symbols: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
     position: int = 0
 
     @property
@@ -181,8 +182,9 @@ class _Reader:
             return self.integer()
         if self.kind == "word":
             name = self.take("word")
-            is_choice = name in ("min", "max")
-            return dims.choice(name, self.items(self.dim)) if is_choice else dims.symbol(name)
+            if name in ("min", "max"):
+                return dims.choice(name, self.items(self.dim))
+            return dims.symbol(name, signed=self.symbols.get(name, (0, 0))[1] is None)
         self.expect("(")
         (numerator,) = self.items(self.dim)
         divide = dims.remainder if self.accept("%") else dims.quotient
@@ -351,7 +353,8 @@ def _output(reader: _Reader, parts: _Parts) -> None:
     may_share = reader.accept("may")
     if may_share:
         reader.expect("share")
-    parts.outputs.append(Output(value, strides, mutates, may_share))
+    has_gaps = reader.accept("gaps")
+    parts.outputs.append(Output(value, strides, mutates, may_share, has_gaps))
 
 
 def _effect(reader: _Reader, parts: _Parts) -> None:

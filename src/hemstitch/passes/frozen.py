@@ -110,7 +110,8 @@ def _kept(graph: Graph, leaves: Mapping[Node, Leaves]) -> list[Node]:
 
 
 def _is_held_by(node: Node) -> bool:
-    return isinstance(node.attr, LibraryCall) and node.attr.holds_operands
+    call = node.attr
+    return isinstance(call, LibraryCall) and (call.holds_operands or call.may_keep_operands)
 
 
 def _below(node: Node) -> Node:

@@ -150,12 +150,12 @@ class _Assembler:
 
     def _find_shared(self) -> None:
         """Tensors that others may look into for as long as they like: results of the graph, and
-        what library calls hold. Arguments are not among them, but may be replaced."""
+        what library calls hold or may keep. Arguments are not among them, but may be replaced."""
         outputs = self.plan.outputs
         self.replaced = {o.tensor for o in outputs if o.tensor.is_argument and o.is_whole}
         kept = [output.tensor for output in outputs]
         for step in self.plan.steps:
-            if isinstance(step, LibraryStep) and _holds_operands(step):
+            if isinstance(step, LibraryStep) and (_holds_operands(step) or _may_keep(step)):
                 kept.extend(operand.tensor for operand in step.operands)
         self.shared = {tensor for tensor in kept if not tensor.is_argument}
 
@@ -410,12 +410,17 @@ def _holds_operands(step: LibraryStep) -> bool:
     return step.node.attr.holds_operands
 
 
+def _may_keep(step: LibraryStep) -> bool:
+    assert isinstance(step.node.attr, LibraryCall)
+    return step.node.attr.may_keep_operands
+
+
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    """With the very same strides."""
-    fresh = torch.empty_strided(
-        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
-    )
-    return fresh.copy_(tensor)
+    """At the same place in a copy of all the memory that it is in: of that a view may show more."""
+    memory = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    layout = tensor.storage_offset(), tensor.shape, tensor.stride()
+    copied = tensor.untyped_storage().clone()  # type: ignore[no-untyped-call]
+    return memory.set_(copied, *layout)
 
 
 def _reinterpret(

@@ -11,13 +11,10 @@ from hemstitch.frontend.context import (
     Rule,
     axes_of,
     axis_of,
-    is_certainly_not_negative,
 )
 from hemstitch.frontend.values import Value, where
-from hemstitch.ir.dims import Dim, SymbolicDim, choice
+from hemstitch.ir.dims import Dim, choice
 from hemstitch.ir.types import DType
-
-NO_END = 2**62  # torch writes "to the end" as the greatest int64
 
 
 def _same(c: Context, x: Value, *_: Any, **__: Any) -> Value:
@@ -56,32 +53,27 @@ def _unfold(c: Context, x: Value, dim: int, size: Dim, step: Dim) -> Value:
     return x.unfold(axis, size, step)
 
 
-def wrapped_index(index: Dim, size: Dim) -> Dim:
-    """An index that counts from the end if negative, as one that does not."""
-    if is_certainly_not_negative(index):
+def _from_front(c: Context, index: Dim, size: Dim) -> Dim:
+    """An index that counts from the end if negative, as one that does not, but may be in front of
+    all if it was."""
+    if c.is_never_negative(index):
         return index
-    if isinstance(index, SymbolicDim):
-        return index % size
-    return size + index
+    if c.is_never_negative(-1 - index):
+        return size + index
+    raise NotHandled
 
 
 def _select(c: Context, x: Value, dim: int, index: Dim) -> Value:
     axis = axis_of(dim, x.rank)
-    return x.slice(axis, wrapped_index(index, x.shape[axis]), 1).reshape(c.shape)
+    return x.slice(axis, _from_front(c, index, x.shape[axis]), 1).reshape(c.shape)
 
 
-def _start(start: Dim | None, end: Dim | None, step: int, size: Dim, length: Dim) -> Dim:
+def _start(c: Context, start: Dim | None, size: Dim, length: Dim) -> Dim:
     """Where a slice of `length` elements begins; torch has checked its bounds."""
-    if start is None:
+    if start is None or length == 0:
         return 0
-    if is_certainly_not_negative(start):
-        return start
-    if not isinstance(start, SymbolicDim):
-        return choice("max", (0, size + start))
-    reaches_the_end = end is None or (isinstance(end, int) and end >= NO_END)
-    if step != 1 or not reaches_the_end:
-        raise NotHandled
-    return size - length
+    first = _from_front(c, start, size)
+    return first if c.is_never_negative(first) else choice("max", (0, first))
 
 
 def _slice(
@@ -91,7 +83,7 @@ def _slice(
     size, length = x.shape[axis], c.shape[axis]
     if length == size and step == 1:
         return x
-    return x.slice(axis, _start(start, end, step, size, length), length, step)
+    return x.slice(axis, _start(c, start, size, length), length, step)
 
 
 def _pieces(c: Context, x: Value, sizes: Any, dim: int = 0) -> list[Value]:
@@ -167,19 +159,23 @@ def _slice_scatter(
     size, length = x.shape[axis], source.shape[axis]
     if length == size:
         return source.broadcast(c.shape)
-    first = _start(start, end, step, size, length)
-    return _replaced(c, x, source, axis, first, length)
+    if length == 0:
+        return x
+    return _replaced(c, x, source, axis, _start(c, start, size, length), length)
 
 
 def _select_scatter(c: Context, x: Value, source: Value, dim: int, index: Dim) -> Value:
     axis = axis_of(dim, x.rank)
     shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
-    first = wrapped_index(index, x.shape[axis])
+    first = _from_front(c, index, x.shape[axis])
     return _replaced(c, x, source.reshape(shape), axis, first, 1)
 
 
 def _replaced(c: Context, x: Value, source: Value, axis: int, first: Dim, length: Dim) -> Value:
+    """Declines what may leave `x`: then the library raises an error, as eager does."""
     rest = x.shape[axis] - first - length
+    if not (c.is_never_negative(first) and c.is_never_negative(rest)):
+        raise NotHandled
     before, after = x.slice(axis, 0, first), x.slice(axis, first + length, rest)
     return concat(c, [before, source, after], axis)
 

@@ -1,0 +1,125 @@
+"""`as_strided` speaks of the memory that a tensor is in, not of the tensor: of the slice of an
+intermediate it sees what lies between, in front and behind. So it is called with what the slice was
+taken of, all of which is in memory, and its offset counts from where that begins, wherever that
+is."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, Node
+
+from hemstitch.frontend.fake import call_before
+from hemstitch.frontend.joint import is_given, value_of
+from hemstitch.frontend.sharing import is_dense, views_of
+from hemstitch.frontend.sizes import Sizes
+
+aten = torch.ops.aten
+SEEN = "hemstitch::as_strided_from"
+SCATTERED = "hemstitch::as_strided_scatter_from"
+Numbers = Sequence[int]
+
+torch.library.define(
+    SEEN, "(Tensor(a) x, SymInt[] size, SymInt[] stride, SymInt distance) -> Tensor(a)"
+)
+torch.library.define(
+    SCATTERED,
+    "(Tensor x, Tensor source, SymInt[] size, SymInt[] stride, SymInt distance) -> Tensor",
+)
+
+
+@torch.library.impl(SEEN, "CompositeExplicitAutograd")
+def _seen(x: Tensor, size: Numbers, stride: Numbers, distance: int) -> Tensor:
+    return x.as_strided(size, stride, x.storage_offset() + distance)
+
+
+@torch.library.impl(SCATTERED, "CompositeExplicitAutograd")
+def _scattered(x: Tensor, source: Tensor, size: Numbers, stride: Numbers, distance: int) -> Tensor:
+    """Without the rest of the memory that `x` is in."""
+    fresh = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(x)
+    fresh.as_strided(size, stride, distance).copy_(source)
+    return fresh
+
+
+FROM = {
+    aten.as_strided.default: torch.ops.hemstitch.as_strided_from.default,
+    aten.as_strided_scatter.default: torch.ops.hemstitch.as_strided_scatter_from.default,
+}
+
+
+def in_memory(graph: Graph) -> None:
+    """Change `graph`, as AOTAutograd traced it: the sources and offsets of such calls."""
+    for node in graph.find_nodes(op="call_function", target=aten.as_strided_copy.default):
+        view = call_before(node, aten.as_strided.default, *node.args, **node.kwargs)
+        node.target, node.args = aten.clone.default, (view,)
+        node.kwargs = {"memory_format": torch.contiguous_format}
+    for target in FROM:
+        for node in graph.find_nodes(op="call_function", target=target):
+            _from_base(node)
+
+
+def is_in_memory(node: Node, sizes: Sizes) -> bool:
+    """Whether what such a call looks at is in memory as it was traced: an argument, or what has
+    neither gaps nor repetitions."""
+    source = node.args[0]
+    assert isinstance(source, Node)
+    if node.target in FROM:  # backward finds elsewhere what forward has made
+        is_saved = not str(source.target).startswith(("arg", "primals", "tangents"))
+        return source.op == "get_attr" or (source.op == "placeholder" and not is_saved)
+    return is_given(source) or is_dense(source, sizes)
+
+
+def _from_base(node: Node) -> None:
+    source, size, stride, offset = _arguments(node)
+    *views, base = views_of(source)
+    if is_given(base) and offset is None and source is base:
+        return  # wherever a call finds it
+    target: Any = node.target
+    start: Any = value_of(source).storage_offset() if offset is None else offset
+    if not is_given(base) or offset is None:
+        target, first = FROM[target], value_of(base).storage_offset()
+        if not isinstance(first, int) or not isinstance(start, int if first else (int, Node)):
+            return  # declined when it is captured
+        start = start - first if first else start  # type: ignore[operator]
+    written = node.args[1:2] if node.target is aten.as_strided_scatter.default else ()
+    if written and target is not node.target and not _is_inside(base, size, stride, start):
+        return
+    call = call_before(node, target, base, *written, size, stride, start)
+    if written:
+        call = _seen_through(call, views, base)
+    call.meta["val"] = node.meta["val"]
+    node.replace_all_uses_with(call)
+    node.graph.erase_node(node)
+
+
+def _is_inside(base: Node, size: Numbers, stride: Numbers, distance: int) -> bool:
+    """Whether all places are among the elements of `base`, if these lie side by side."""
+    elements = value_of(base).numel()
+    if not all(isinstance(number, int) for number in (*size, *stride, distance, elements)):
+        return False
+    last = distance + sum((count - 1) * step for count, step in zip(size, stride))
+    return distance >= 0 and last < int(elements)
+
+
+def _arguments(node: Node) -> tuple[Node, Any, Any, Any]:
+    """Of a call: what it looks at, sizes, strides and offset."""
+    names = [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
+    known = {**dict(zip(names, node.args)), **node.kwargs}
+    offset = known.get("storage_offset")
+    return known["self"], known["size"], known["stride"], offset
+
+
+def _seen_through(new: Node, views: Sequence[Node], base: Node) -> Node:
+    """`new` through the same views as `base`, the last of them first."""
+    copies: dict[Node, Node] = {base: new}
+    for view in reversed(views):
+        made: Any = view.args[0] if view.target is operator.getitem else view
+        for node in dict.fromkeys((made, view)):
+            with new.graph.inserting_before(new.next):
+                copies[node] = new.graph.node_copy(node, lambda x: copies.get(x, x))
+            new = copies[node]
+    return new

@@ -1,0 +1,106 @@
+"""`as_strided` sees the memory that a value would be in, also of slices, and of arguments that
+share theirs, which AOTAutograd makes parts of one."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from hemstitch.errors import GraphWarning
+
+Program = Callable[..., Any]
+
+
+def _slices(x: Tensor) -> list[Tensor]:
+    y = x * 2
+    columns = y[:, ::2]
+    return [
+        columns.as_strided((2, 2), (2, 1)),
+        columns.as_strided((3, 2), (4, 1)),
+        y[1:].as_strided((2, 2), (2, 1), 0),
+        y[1:].as_strided((2, 2), (1, 3)),
+        y.chunk(2, 1)[1].as_strided((2, 2), (4, 1)),
+        y.t()[2:].as_strided((4,), (3,)),
+        torch.as_strided_copy(y[1:], (2, 2), (1, 3)),
+    ]
+
+
+def _beside_others(x: Tensor) -> list[Tensor]:
+    """Where what it sees is a part of a result, or in the memory of intermediates."""
+    y, z = x[:1, :3] * 3, x[:1] * 2
+    sorted_rows = (x.cos() * 3).sort(0).values
+    return [torch.cat([y, z], 1), z.as_strided((2, 2), (1, 1), 1) * 2, sorted_rows + 1]
+
+
+def _scattered(x: Tensor) -> list[Tensor]:
+    y, new = x * 2, x[:2, :2] + 7
+    return [
+        torch.as_strided_scatter(y, new, (2, 2), (3, 1), 2),
+        torch.as_strided_scatter(y[1:], new, (2, 2), (3, 1), 2),
+        torch.as_strided_scatter(y[:, :2], new, (2, 2), (2, 1), 1),
+        torch.as_strided_scatter(y[1:], new[:1], (1, 2), (2, 1)),
+        (x.exp() * 2).sort(1).values,
+    ]
+
+
+def _of_an_argument(x: Tensor) -> list[Tensor]:
+    x.add_(1)
+    return [x[1:].as_strided((2, 2), (1, 4)), x.as_strided((2, 2), (1, 4)), x * 2]
+
+
+def _compiled(program: Program, dynamic: bool) -> Program:
+    torch._dynamo.reset()
+    return torch.compile(program, backend="hemstitch", dynamic=dynamic)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("program", [_slices, _beside_others, _scattered, _of_an_argument])
+def test_the_elements_that_eager_sees(program: Program, dynamic: bool) -> None:
+    compiled = _compiled(program, dynamic)
+    for start in (0, 5):
+        memory = torch.randn(40)
+        x, same = (m[start:][:12].view(3, 4) for m in (memory, memory.clone()))
+        with warnings.catch_warnings():
+            if not dynamic:
+                warnings.simplefilter("error", GraphWarning)
+            found = compiled(x)
+        torch.testing.assert_close(found, program(same))
+        torch.testing.assert_close(x, same)
+
+
+def _write_to_the_first(a: Tensor, b: Tensor) -> Any:
+    a.add_(1)
+    return a.sum() + b
+
+
+def _write_to_the_second(a: Tensor, b: Tensor) -> Any:
+    b.mul_(2)
+    return a * 3, b.sin()
+
+
+PAIRS: dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
+    "row and all": lambda x: (x[0], x),
+    "overlapping": lambda x: (x[:3], x[1:]),
+    "between": lambda x: (x[:, ::2], x[:, 1::2]),
+}
+
+
+@pytest.mark.parametrize("program", [_write_to_the_first, _write_to_the_second])
+def test_arguments_that_share_memory(program: Program) -> None:
+    compiled = torch.compile(program, backend="hemstitch")
+    for pair in PAIRS.values():
+        torch._dynamo.reset()
+        outcomes = []
+        for function in (program, compiled):
+            leaf = torch.linspace(-1, 1, 40, requires_grad=True)
+            x = (leaf * 1)[8:32].view(4, 6)
+            results = function(*pair(x))
+            listed = results if isinstance(results, tuple) else (results,)
+            torch.stack([result.square().sum() for result in listed]).sum().backward()
+            outcomes.append([*listed, x, leaf.grad])
+        torch.testing.assert_close(outcomes[1], outcomes[0])
