@@ -22,6 +22,7 @@ from hemstitch.codegen.llvm.matrices import Matrix, Product, Strips, Wanted
 from hemstitch.codegen.llvm.next_block import Region, asked_for
 from hemstitch.codegen.llvm.slots import STATUS, Slots
 from hemstitch.ir.dims import divides
+from hemstitch.ir.failure import Failure
 from hemstitch.ir.graph import Op
 from hemstitch.kernel import nodes
 from hemstitch.kernel.index import Axis, Computed, Index, at
@@ -50,6 +51,7 @@ class NestPrinter:
     emitter: Emitter
     slots: Slots
     steps: int  # of a product's blocks
+    failures: dict[Failure, int]  # of checks, with what they write to the status
     streams: frozenset[Buffer] = frozenset()  # what is stored past the caches
     _names: dict[str, list[Value]] = field(default_factory=dict)
     _accumulators: dict[str, reduce.Accumulator] = field(default_factory=dict)
@@ -124,9 +126,10 @@ class NestPrinter:
             case nodes.AccumulateInto():
                 for copy in self._copies():
                     self._accumulate_into(statement, copy)
-            case nodes.Check(condition, _):
+            case nodes.Check(condition, failure):
+                number = self.failures.setdefault(failure, len(self.failures) + 1)
                 for copy in self._copies():
-                    self._check(self._get(condition, copy))
+                    self._check(self._get(condition, copy), number)
             case Loop(axis, body, lanes):
                 tile = TileProduct.of(statement)
                 if tile is not None:
@@ -371,12 +374,12 @@ class NestPrinter:
         self._words[random.name] = words
         self._set(random.name, [philox.to_uniform(e, word) for word in words])
 
-    def _check(self, condition: Value) -> None:
+    def _check(self, condition: Value, number: int) -> None:
         e, used = self.emitter, None if self._lanes is None else self._lanes.mask
         good = reduce.everywhere(e, condition, used)
         bad = e.binary("xor", good, Value("true", "i1"))
         with e.when(bad):
-            e.line(f"store i64 1, {self.slots[STATUS]}")
+            e.line(f"store i64 {number}, {self.slots[STATUS]}")
 
     # --- reductions
 
