@@ -54,12 +54,7 @@ MOVED = ("channel_shuffle", "native_channel_shuffle", "roll")
 KEPT = (
     *("baddbmm", "addmm", "convolution_backward", "native_dropout"),
     *("_unsafe_masked_index", "_unsafe_masked_index_put_accumulate"),
-    *(
-        "index_copy",
-        "index_fill",
-        "max_unpool2d",
-        "max_unpool3d",
-    ),  # they check indices in their own ways
+    *("index_copy", "index_fill", "max_unpool2d", "max_unpool3d"),  # with checks of their own
 )
 KEPT_PREFIXES = ("_scaled_dot_product", "_flash_attention", "_efficient_attention")
 

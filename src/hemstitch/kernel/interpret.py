@@ -246,7 +246,7 @@ class _Task:
                 self._accumulate_into(statement)
             case Check(condition, failure):
                 if not bool(np.all(self.values[condition])):
-                    self.launch.failed = failure
+                    self.launch.failed = self.launch.failed or failure
             case Loop():
                 self._loop(statement)
             case Contract():

@@ -378,8 +378,10 @@ class NestPrinter:
         e, used = self.emitter, None if self._lanes is None else self._lanes.mask
         good = reduce.everywhere(e, condition, used)
         bad = e.binary("xor", good, Value("true", "i1"))
-        with e.when(bad):
-            e.line(f"store i64 {number}, {self.slots[STATUS]}")
+        with e.when(bad):  # the first one counts, as in eager
+            before = e.define("i64", f"load i64, {self.slots[STATUS]}")
+            is_first = e.compare("eq", before, e.i64(0))
+            e.line(f"store {e.select(is_first, e.i64(number), before)}, {self.slots[STATUS]}")
 
     # --- reductions
 
