@@ -233,8 +233,9 @@ class _Reader:
         return tuple(self.items(self._address))
 
     def _address(self) -> Address:
-        kind = self.take("word")
-        address = Address(**{kind: self.integer()})
+        if self.take("word") == "axis":
+            return Address(axis=self.integer())
+        address = Address(operand=self.integer())
         return replace(address, failure=self.failure()) if self.accept("fails") else address
 
     def failure(self) -> Failure:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from functools import reduce as fold
 from typing import Any
 
 from typing_extensions import assert_never
@@ -128,8 +129,7 @@ class NestPrinter:
                     self._accumulate_into(statement, copy)
             case nodes.Check(condition, failure):
                 number = self.failures.setdefault(failure, len(self.failures) + 1)
-                for copy in self._copies():
-                    self._check(self._get(condition, copy), number)
+                self._check([self._get(condition, copy) for copy in self._copies()], number)
             case Loop(axis, body, lanes):
                 tile = TileProduct.of(statement)
                 if tile is not None:
@@ -374,8 +374,10 @@ class NestPrinter:
         self._words[random.name] = words
         self._set(random.name, [philox.to_uniform(e, word) for word in words])
 
-    def _check(self, condition: Value, number: int) -> None:
+    def _check(self, conditions: Sequence[Value], number: int) -> None:
+        """One branch for all copies: each would end a block that the loop's other work is in."""
         e, used = self.emitter, None if self._lanes is None else self._lanes.mask
+        condition = fold(partial(e.binary, "and"), dict.fromkeys(conditions))
         good = reduce.everywhere(e, condition, used)
         bad = e.binary("xor", good, Value("true", "i1"))
         with e.when(bad):  # the first one counts, as in eager

@@ -99,7 +99,7 @@ def _div(c: Context, x: Value, y: Term, rounding_mode: str | None = None) -> Val
     return _divided(Op.TRUNCDIV)(c, x, y)
 
 
-def _divided(op: Op) -> Rule:
+def _divided(op: Op) -> Callable[..., Value]:
     """On processors an integer has no quotient by zero, and no remainder; on GPUs it has some."""
 
     def rule(c: Context, x: Term, y: Term) -> Value:
