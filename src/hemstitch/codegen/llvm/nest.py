@@ -56,6 +56,7 @@ class NestPrinter:
     streams: frozenset[Buffer] = frozenset()  # what is stored past the caches
     _names: dict[str, list[Value]] = field(default_factory=dict)
     _accumulators: dict[str, reduce.Accumulator] = field(default_factory=dict)
+    _failed: dict[Failure, Value] = field(default_factory=dict)
     _axes: dict[Axis, Value] = field(default_factory=dict)
     _varying: set[str] = field(default_factory=set)  # values that differ between lanes
     _numbers: dict[str, float] = field(default_factory=dict)  # constants
@@ -67,6 +68,7 @@ class NestPrinter:
     def print(self, nest: Nest) -> None:
         e = self.emitter
         self.slots.load(nest)
+        self._checks_begin(nest)
         self._axes[TASK] = Value("%task", "i64")
         self._statements(nest.prologue)
         self._asks, self._regions = prefetch.asks(nest), asked_for(nest)
@@ -86,6 +88,7 @@ class NestPrinter:
         e.loop(Value("%low", "i64"), Value("%high", "i64"), e.i64(1), [], row)
         if not self.streams.isdisjoint(self.slots.values):
             e.line("fence seq_cst")  # stores past the caches know no other order
+        self._checks_end()
         e.line("ret void")
 
     # --- control
@@ -128,8 +131,7 @@ class NestPrinter:
                 for copy in self._copies():
                     self._accumulate_into(statement, copy)
             case nodes.Check(condition, failure):
-                number = self.failures.setdefault(failure, len(self.failures) + 1)
-                self._check([self._get(condition, copy) for copy in self._copies()], number)
+                self._check([self._get(condition, copy) for copy in self._copies()], failure)
             case Loop(axis, body, lanes):
                 tile = TileProduct.of(statement)
                 if tile is not None:
@@ -374,16 +376,33 @@ class NestPrinter:
         self._words[random.name] = words
         self._set(random.name, [philox.to_uniform(e, word) for word in words])
 
-    def _check(self, conditions: Sequence[Value], number: int) -> None:
-        """One branch for all copies: each would end a block that the loop's other work is in."""
+    def _check(self, conditions: Sequence[Value], failure: Failure) -> None:
+        """Without a branch: that would end a block that the loop's other work is in."""
         e, used = self.emitter, None if self._lanes is None else self._lanes.mask
-        condition = fold(partial(e.binary, "and"), dict.fromkeys(conditions))
-        good = reduce.everywhere(e, condition, used)
-        bad = e.binary("xor", good, Value("true", "i1"))
-        with e.when(bad):  # the first one counts, as in eager
-            before = e.define("i64", f"load i64, {self.slots[STATUS]}")
-            is_first = e.compare("eq", before, e.i64(0))
-            e.line(f"store {e.select(is_first, e.i64(number), before)}, {self.slots[STATUS]}")
+        good, all_lanes = fold(partial(e.binary, "and"), conditions), e.constant(True, "i1")
+        bad = e.binary("xor", good, all_lanes)
+        bad = bad if used is None else e.binary("and", bad, used)
+        lanes = e.define(f"i{e.width}", f"bitcast {bad} to i{e.width}")
+        wide = lanes if e.width == 64 else e.define("i64", f"zext {lanes} to i64")
+        before = e.define("i64", f"load i64, {self._failed[failure]}")
+        e.line(f"store {e.binary('or', before, wide)}, {self._failed[failure]}")
+
+    def _checks_begin(self, nest: Nest) -> None:
+        """A word for each failure: not zero where a check of it did not hold."""
+        everything = (statement for part in nest.parts for statement in walk(part))
+        checks = (statement for statement in everything if isinstance(statement, nodes.Check))
+        for failure in dict.fromkeys(check.failure for check in checks):
+            word = self._failed[failure] = Value(f"%{self.emitter.fresh('failed')}", "ptr")
+            self.emitter.line(f"{word.text} = alloca i64")
+            self.emitter.line(f"store i64 0, {word}")
+
+    def _checks_end(self) -> None:
+        """The first failure in the program is the one that is told."""
+        e = self.emitter
+        for failure, word in reversed(self._failed.items()):
+            number = self.failures.setdefault(failure, len(self.failures) + 1)
+            with e.when(e.compare("ne", e.define("i64", f"load i64, {word}"), e.i64(0))):
+                e.line(f"store i64 {number}, {self.slots[STATUS]}")
 
     # --- reductions
 

@@ -6,13 +6,15 @@ of their own; what else there is stays with the library.
 
 from __future__ import annotations
 
+from functools import reduce as fold
+from operator import or_
 from typing import Any
 
 import torch
 
 from hemstitch.frontend.context import Context, NotHandled, Rule, axis_of
 from hemstitch.frontend.rules.indexing import outside, places_of
-from hemstitch.frontend.values import Value, check, equal, where
+from hemstitch.frontend.values import Value, apply, check, equal, where
 from hemstitch.ir.dims import Dim
 from hemstitch.ir.graph import Address, Op
 from hemstitch.ir.types import DType
@@ -125,9 +127,11 @@ def _hits(c: Context, x: Value, dim: int, index: Value) -> tuple[int, list[Value
     if not whole_lines or not isinstance(count, int) or count > MAX_WRITES:
         raise NotHandled
     index, places = index.cast(DType.I64), c.iota(x.shape, axis)
-    is_inside = (index >= 0) & (index < x.shape[axis])
-    index = check(is_inside, index, outside("RuntimeError", axis, x.shape[axis]))
-    return axis, [equal(places, index.slice(axis, k, 1)) for k in range(count)]
+    parts, last = [index.slice(axis, k, 1) for k in range(count)], x.shape[axis] - 1
+    if parts:  # one check for all: of signs, as an index or its distance to the last is negative
+        signs = fold(or_, (part | apply(Op.SUB, last, part) for part in parts))
+        parts[0] = check(signs >= 0, parts[0], outside("RuntimeError", axis, x.shape[axis]))
+    return axis, [equal(places, part) for part in parts]
 
 
 def _scatter(c: Context, x: Value, dim: int, index: Value, source: Any, **reduction: Any) -> Value:
