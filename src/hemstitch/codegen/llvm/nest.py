@@ -8,12 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from functools import reduce as fold
 from typing import Any
 
 from typing_extensions import assert_never
 
-from hemstitch.codegen.llvm import crossing, memory, philox, prefetch, products, reduce, rows
+from hemstitch.codegen.llvm import (
+    checks,
+    crossing,
+    memory,
+    philox,
+    prefetch,
+    products,
+    reduce,
+    rows,
+)
 from hemstitch.codegen.llvm.convert import cast
 from hemstitch.codegen.llvm.copies import copies_for
 from hemstitch.codegen.llvm.elementwise import apply
@@ -56,7 +64,7 @@ class NestPrinter:
     streams: frozenset[Buffer] = frozenset()  # what is stored past the caches
     _names: dict[str, list[Value]] = field(default_factory=dict)
     _accumulators: dict[str, reduce.Accumulator] = field(default_factory=dict)
-    _failed: dict[Failure, Value] = field(default_factory=dict)
+    _failed: checks.Words = field(default_factory=dict)
     _axes: dict[Axis, Value] = field(default_factory=dict)
     _varying: set[str] = field(default_factory=set)  # values that differ between lanes
     _numbers: dict[str, float] = field(default_factory=dict)  # constants
@@ -68,7 +76,7 @@ class NestPrinter:
     def print(self, nest: Nest) -> None:
         e = self.emitter
         self.slots.load(nest)
-        self._checks_begin(nest)
+        self._failed = checks.begin(e, nest)
         self._axes[TASK] = Value("%task", "i64")
         self._statements(nest.prologue)
         self._asks, self._regions = prefetch.asks(nest), asked_for(nest)
@@ -88,7 +96,7 @@ class NestPrinter:
         e.loop(Value("%low", "i64"), Value("%high", "i64"), e.i64(1), [], row)
         if not self.streams.isdisjoint(self.slots.values):
             e.line("fence seq_cst")  # stores past the caches know no other order
-        self._checks_end()
+        checks.end(e, self._failed, self.failures, self.slots.values.get(STATUS))
         e.line("ret void")
 
     # --- control
@@ -131,7 +139,9 @@ class NestPrinter:
                 for copy in self._copies():
                     self._accumulate_into(statement, copy)
             case nodes.Check(condition, failure):
-                self._check([self._get(condition, copy) for copy in self._copies()], failure)
+                conditions = [self._get(condition, copy) for copy in self._copies()]
+                used = None if self._lanes is None else self._lanes.mask
+                checks.check(self.emitter, self._failed[failure], conditions, used)
             case Loop(axis, body, lanes):
                 tile = TileProduct.of(statement)
                 if tile is not None:
@@ -375,34 +385,6 @@ class NestPrinter:
             words = [philox.words(e, seed, position) for position in positions]
         self._words[random.name] = words
         self._set(random.name, [philox.to_uniform(e, word) for word in words])
-
-    def _check(self, conditions: Sequence[Value], failure: Failure) -> None:
-        """Without a branch: that would end a block that the loop's other work is in."""
-        e, used = self.emitter, None if self._lanes is None else self._lanes.mask
-        good, all_lanes = fold(partial(e.binary, "and"), conditions), e.constant(True, "i1")
-        bad = e.binary("xor", good, all_lanes)
-        bad = bad if used is None else e.binary("and", bad, used)
-        lanes = e.define(f"i{e.width}", f"bitcast {bad} to i{e.width}")
-        wide = lanes if e.width == 64 else e.define("i64", f"zext {lanes} to i64")
-        before = e.define("i64", f"load i64, {self._failed[failure]}")
-        e.line(f"store {e.binary('or', before, wide)}, {self._failed[failure]}")
-
-    def _checks_begin(self, nest: Nest) -> None:
-        """A word for each failure: not zero where a check of it did not hold."""
-        everything = (statement for part in nest.parts for statement in walk(part))
-        checks = (statement for statement in everything if isinstance(statement, nodes.Check))
-        for failure in dict.fromkeys(check.failure for check in checks):
-            word = self._failed[failure] = Value(f"%{self.emitter.fresh('failed')}", "ptr")
-            self.emitter.line(f"{word.text} = alloca i64")
-            self.emitter.line(f"store i64 0, {word}")
-
-    def _checks_end(self) -> None:
-        """The first failure in the program is the one that is told."""
-        e = self.emitter
-        for failure, word in reversed(self._failed.items()):
-            number = self.failures.setdefault(failure, len(self.failures) + 1)
-            with e.when(e.compare("ne", e.define("i64", f"load i64, {word}"), e.i64(0))):
-                e.line(f"store i64 {number}, {self.slots[STATUS]}")
 
     # --- reductions
 
