@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hemstitch.errors import InternalError
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import choice, quotient, remainder, symbol
+from hemstitch.ir.failure import Failure
 from hemstitch.ir.graph import (
     Address,
     Graph,
@@ -136,3 +137,16 @@ def test_what_cannot_be_read_is_named(line, message):
     with pytest.raises(InternalError) as caught:
         parse(line, Builder())
     assert message in str(caught.value) and "line 1" in str(caught.value)
+
+
+def test_checks_and_their_failures_are_read_back():
+    builder = Builder()
+    failure = Failure("RuntimeError", 'what "eager" says')
+    x, index = (builder.input(n, k, (3,), DType.I64, (1,)) for k, n in enumerate("xi"))
+    zero = builder.constant(0, DType.I64, (3,))
+    safe = builder.check(builder.make(Op.GE, index, zero), index, failure)
+    picked = builder.gather(x, [safe], [Address(operand=1, failure=failure)], (3,))
+    graph = Graph((x, index), (Output(picked, (1,)),))
+    verify(graph)
+    assert show(parse(show(graph), Builder())) == show(graph)
+    assert show(graph).count('RuntimeError "what \\"eager\\" says"') == 2

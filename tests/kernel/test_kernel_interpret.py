@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from hemstitch.errors import InternalError
+from hemstitch.ir.failure import OUT_OF_RANGE
 from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
 from hemstitch.kernel.arithmetic import across_lanes, from_storage, to_storage
@@ -122,7 +123,7 @@ def gather(buffer_index, extent):
         Load("n", index, at(LANES)),
         Constant("end", extent, DType.I64),
         Let("good", Op.LT, ("n", "end"), DType.I64, DType.BOOL),
-        Check("good", "index out of range"),
+        Check("good", OUT_OF_RANGE),
         Load("x", source, at(Computed("n", extent)), "good"),
         Store(TARGET, at(LANES), "x"),
     )

@@ -8,7 +8,7 @@ import torch
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import symbol
 from hemstitch.ir.graph import Address, Graph, LibraryCall, Op, Operand, Output, Range
-from hemstitch.ir.ops import OPS, OpClass, ResultType
+from hemstitch.ir.ops import OPS, ResultType, is_elementwise
 from hemstitch.ir.types import DType, TensorType, contiguous_strides
 from hemstitch.runtime.dtypes import TORCH_DTYPES
 from hemstitch.runtime.interpret import RULES, evaluate, run, with_strides
@@ -29,7 +29,7 @@ def test_there_is_a_rule_for_every_op():
 @pytest.mark.parametrize(
     "dtype", [DType.F16, DType.BF16, DType.F32, DType.F64, DType.I32, DType.U8]
 )
-@pytest.mark.parametrize("op", [op for op in Op if OPS[op].op_class is OpClass.ELEMENTWISE])
+@pytest.mark.parametrize("op", [op for op in Op if is_elementwise(op) and op is not Op.CHECK])
 def test_elementwise_ops_keep_their_type(op, dtype):
     if op in (FLOAT_ONLY if not dtype.is_float else INT_ONLY) or op is Op.CAST:
         return
@@ -102,7 +102,7 @@ def test_gather_and_its_index_error():
     graph = Graph((source, index), (Output(picked, (3, 1)),))
     table = torch.randn(5, 3)
     assert torch.equal(run(graph, [table, torch.tensor([4, 0])])[0], table[[4, 0]])
-    with pytest.raises(IndexError, match="axis 0, which has 5"):
+    with pytest.raises(IndexError, match="index out of range in self"):
         run(graph, [table, torch.tensor([5, 0])])
 
 
@@ -117,7 +117,7 @@ def test_sum_by_index_and_its_index_error(dtype):
     x, places = torch.arange(12).view(4, 3).to(TORCH_DTYPES[dtype]), torch.tensor([4, 0, 4, 1])
     expected = x.new_zeros(5, 3).index_add(0, places, x)
     assert torch.equal(run(graph, [x, places])[0], expected)
-    with pytest.raises(IndexError, match="axis 0, which has 5"):
+    with pytest.raises(IndexError, match="index out of range in self"):
         run(graph, [x, places + 1])
 
 

@@ -68,7 +68,7 @@ def seconds(kernel: Kernel, clock: Clock) -> float:
 
 
 PROBES = [
-    *(probe_of(op, 8, 256) for op in OPS if is_elementwise(op)),
+    *(probe_of(op, 8, 256) for op in OPS if is_elementwise(op) and op is not Op.CHECK),
     *(probe_of(op, 8, 256) for op in OPS if is_reduction(op)),
     *(probe_of(op, 32, 64, across=False) for op in (Op.SUM, Op.MAX)),
     *(probe_of(Op.NEG, 2048 // length, length) for length in (2, 4, 32, 1024)),

@@ -16,18 +16,25 @@ from hemstitch.errors import Location, UnsupportedError
 from hemstitch.frontend.collectives import is_under_way, is_wait
 from hemstitch.frontend.context import Context, NotHandled, Rule
 from hemstitch.frontend.device import check_device, device_of, is_number_elsewhere, traced_tensors
+from hemstitch.frontend.effects import has_effects
 from hemstitch.frontend.joint import is_copy
-from hemstitch.frontend.library import call_has_effects, make_library, strides_of, tensor_type
+from hemstitch.frontend.library import (
+    call_of_numbers,
+    make_library,
+    strides_of,
+    tensor_type,
+)
 from hemstitch.frontend.origin import origin_of
+from hemstitch.frontend.promised import assertion
 from hemstitch.frontend.random import draw_at_once, draw_seeds
 from hemstitch.frontend.rules import RULES
 from hemstitch.frontend.sharing import Shared, has_gaps_of_its_own, shared_memory
 from hemstitch.frontend.sizes import Sizes
 from hemstitch.frontend.strided import FROM, is_in_memory
 from hemstitch.frontend.values import Value, constant
-from hemstitch.ir.builder import Builder
+from hemstitch.ir.builder import NOTHING, Builder
 from hemstitch.ir.dims import Dim, SymbolicDim
-from hemstitch.ir.graph import Graph, InputAttr, LibraryCall, Node, Operand, Output
+from hemstitch.ir.graph import Graph, InputAttr, LibraryCall, Node, Op, Operand, Output
 from hemstitch.ir.types import DType, TensorType
 from hemstitch.runtime.dtypes import from_torch
 from hemstitch.runtime.returned import Argument, Fixed, Item, Number, Result, Returned, View
@@ -86,6 +93,7 @@ class _Capture:
     returns: tuple[Returned, ...] = ()
     brought: dict[torch.fx.Node, Value] = field(default_factory=dict)
     awaited: set[int] = field(default_factory=set)
+    read: dict[torch.fx.Node, Value] = field(default_factory=dict)  # numbers, from tensors
     device: torch.device = field(init=False)
     sizes: Sizes = field(init=False)
     argument_count: int = 0
@@ -170,7 +178,7 @@ class _Capture:
             except NotHandled:
                 pass
         value, library = make_library(node, self.environment, self.sizes, self.device)
-        if call_has_effects(node):
+        if has_effects(node):
             self.effects.append(library)
         if is_wait(node.target):
             self._waited(node, value)
@@ -298,8 +306,23 @@ class _Capture:
         (source,) = _operands(node)
         number = node.meta["val"]
         if isinstance(number, (torch.SymInt, torch.SymFloat)):
-            self.sizes.bind_value(number, self._within_reach(source).reshape(()))
+            self.read[node] = self._within_reach(source).reshape(())
+            if not number.node.expr.is_number:  # it may be promised to be one
+                self.sizes.bind_value(number, self.read[node])
         self.environment[node] = self._number(number)
+
+    def asserted(self, node: torch.fx.Node) -> None:
+        """Of numbers that the call reads, sizes and constants."""
+        self.environment[node] = None
+        if node.args[0] is True:
+            return
+        function, leaves = assertion(node)
+        values = [self.read.get(leaf, self.environment[leaf]) for leaf in leaves]
+        if any(value is None for value in values):
+            raise UnsupportedError("a check of what only the call knows")
+        call, operands = call_of_numbers(str(node.target), function, values)
+        self.builder.library(call, operands)
+        self.effects.append(self.builder.make(Op.LIBRARY, *operands, attr=call, type=NOTHING))
 
     def skip(self, node: torch.fx.Node) -> None:
         self.environment[node] = None
@@ -406,9 +429,10 @@ _SPECIAL: dict[Any, Callable[[_Capture, torch.fx.Node], None]] = {
     aten._local_scalar_dense.default: _Capture.item,
     **dict.fromkeys([*FROM, *FROM.values()], _Capture.in_memory),
     aten.copy_.default: _Capture.copy_into,
-    aten._assert_scalar.default: _Capture.skip,
-    aten.sym_constrain_range.default: _Capture.skip,
-    aten.sym_constrain_range_for_size.default: _Capture.skip,
+    aten._assert_scalar.default: _Capture.asserted,
+    aten.sym_constrain_range.default: _Capture.asserted,
+    aten.sym_constrain_range_for_size.default: _Capture.asserted,
+    aten._assert_tensor_metadata.default: _Capture.skip,  # guards and the trace have seen to it
 }
 
 

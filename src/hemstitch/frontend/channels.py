@@ -20,9 +20,9 @@ from torch import Tensor
 from torch.fx import Graph, Node
 from torch.utils._pytree import tree_leaves
 
+from hemstitch.frontend.effects import has_effects
 from hemstitch.frontend.fake import value_of_call
 from hemstitch.frontend.joint import base_of, is_library, name_of, value_of
-from hemstitch.frontend.library import has_effects
 from hemstitch.fusion.convolutions import MOST_STEPS, ROWS_LAST
 
 aten = torch.ops.aten
@@ -103,7 +103,7 @@ class _Rearranged:
 
     def _lie_anew(self, node: Node) -> None:
         is_returned = node in self.returned
-        if node.op != "call_function" or has_effects(node.target):
+        if node.op != "call_function" or has_effects(node):
             return
         if is_returned and not _images(node):
             return

@@ -19,6 +19,7 @@ from torch._prims_common import (
     suggest_memory_format,
 )
 
+from hemstitch.frontend import checked
 from hemstitch.frontend.rules import RULES
 
 aten = torch.ops.aten
@@ -40,12 +41,20 @@ NORMALISED = (
     *("_native_batch_norm_legit_no_training", "_batch_norm_no_update"),
     *("_batch_norm_with_update", "_batch_norm_with_update_functional"),
 )
+# Eager looks at their operands, torch's decompositions do not.
+CHECKING: Decompositions = {
+    aten.bernoulli.default: checked.bernoulli,
+    aten.binary_cross_entropy.default: checked.binary_cross_entropy,
+    aten.nll_loss_forward.default: checked.nll_loss,
+    aten.nll_loss2d_forward.default: checked.nll_loss,
+}
 MOVED = ("channel_shuffle", "native_channel_shuffle", "roll")
 
 # One library call is better than what they would become.
 KEPT = (
     *("baddbmm", "addmm", "convolution_backward", "native_dropout"),
     *("_unsafe_masked_index", "_unsafe_masked_index_put_accumulate"),
+    *("index_copy", "index_fill", "max_unpool2d", "max_unpool3d"),  # with checks of their own
 )
 KEPT_PREFIXES = ("_scaled_dot_product", "_flash_attention", "_efficient_attention")
 
@@ -67,6 +76,8 @@ def _always() -> Decompositions:
     inference = aten._native_batch_norm_legit_no_training.default
     table[inference] = partial(_batch_norm_no_training, table[inference])
     table[aten._softmax.default] = _softmax
+    for op in (op for op in table if op in CHECKING):
+        table[op] = partial(CHECKING[op], table[op])
     for op in (op for op in table if _packet_of(op) in NORMALISED):
         table[op] = partial(_laid_out, table[op], _memory_format)
     for op in (op for op in table if _packet_of(op) in MOVED):
@@ -219,6 +230,7 @@ def _random() -> Decompositions:
         return x * (mask * (1 / (1 - p))).to(x.dtype), mask
 
     def bernoulli(x: torch.Tensor, p: float = 0.5, *, generator: Any = None) -> Any:
-        return (uniform(x) < p).to(x.dtype) if generator is None else NotImplemented
+        is_plain = generator is None and 0 <= p <= 1
+        return (uniform(x) < p).to(x.dtype) if is_plain else NotImplemented
 
     return {aten.native_dropout.default: native_dropout, aten.bernoulli.p: bernoulli}

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, Node
 
+from hemstitch.frontend.effects import drop_unread
 from hemstitch.frontend.fake import call_before
 from hemstitch.frontend.joint import arguments_of, is_made_again, name_of, value_of
 
@@ -86,7 +87,7 @@ class _Narrowed:
                 continue
             if not self._before_product(node, found):
                 self._behind_readers(node, found)
-            self.graph.eliminate_dead_code()
+            drop_unread(self.graph)
 
     def _before_product(self, node: Node, found: _Passed) -> bool:
         """A (X W + b) -> (A X) W + (A 1) b"""

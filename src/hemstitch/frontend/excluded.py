@@ -23,8 +23,9 @@ from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
 from hemstitch.frontend.axes import ATTENTION, has_known_sizes
+from hemstitch.frontend.effects import has_effects
 from hemstitch.frontend.joint import arguments_of, name_of, value_of
-from hemstitch.frontend.library import WITHIN, has_effects
+from hemstitch.frontend.library import WITHIN
 from hemstitch.ir.graph import Place, Within
 
 aten = torch.ops.aten
@@ -132,7 +133,7 @@ def _count(node: Node, numbers: dict[Node, Tensor]) -> None:
     is_known = numbers.keys() >= set(node.all_input_nodes) and not value.is_floating_point()
     if not (is_small and is_known and isinstance(target, OpOverload)):
         return
-    if target.namespace != "aten" or has_effects(target) or "empty" in name_of(node):
+    if target.namespace != "aten" or has_effects(node) or "empty" in name_of(node):
         return
     keywords = {k: torch.device("cpu") if k == "device" else v for k, v in node.kwargs.items()}
     given, named = map_arg((node.args, keywords), numbers.__getitem__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch._guards import TracingContext
 
-from hemstitch.frontend.library import has_effects
+from hemstitch.frontend.effects import has_effects
 
 
 def frozen_arguments(gm: torch.fx.GraphModule) -> frozenset[int]:
@@ -16,10 +16,7 @@ def frozen_arguments(gm: torch.fx.GraphModule) -> frozenset[int]:
         return frozenset()
     places = [node for node in gm.graph.nodes if node.op == "placeholder"]
     written = {
-        source
-        for node in gm.graph.nodes
-        if node.op == "call_function" and has_effects(node.target)
-        for source in node.all_input_nodes
+        source for node in gm.graph.nodes if has_effects(node) for source in node.all_input_nodes
     }
     found = (k for k in context.fw_metadata.static_input_indices if places[k] not in written)
     return frozenset(found)

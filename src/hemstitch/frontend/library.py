@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +13,12 @@ from torch.utils import _pytree as pytree
 
 from hemstitch.errors import UnsupportedError
 from hemstitch.frontend.collectives import is_collective, is_under_way
+from hemstitch.frontend.effects import has_effects
+from hemstitch.frontend.promised import Promised
 from hemstitch.frontend.sizes import Sizes
 from hemstitch.frontend.values import Value
 from hemstitch.ir.builder import NOTHING
-from hemstitch.ir.dims import Dim, without_floors
+from hemstitch.ir.dims import Dim, SymbolicDim, without_floors
 from hemstitch.ir.graph import LibraryCall, Node, Op, Operand
 from hemstitch.ir.types import DType, TensorType
 from hemstitch.runtime.dtypes import from_torch
@@ -65,32 +67,6 @@ def strides_of(tensor: torch.Tensor, sizes: Sizes) -> tuple[Dim, ...]:
     return tuple(without_floors(step, shape) for step in sizes.dims(tensor.stride()))
 
 
-def has_effects(target: object) -> bool:
-    if isinstance(target, OpOverload):
-        return (
-            target._schema.is_mutable
-            or torch.Tag.nondeterministic_seeded in target.tags
-            or is_collective(target)
-        )
-    return isinstance(target, HigherOrderOperator)
-
-
-def call_has_effects(node: torch.fx.Node) -> bool:
-    """Attention without dropout draws nothing, though PyTorch says that it may."""
-    return has_effects(node.target) and not _is_attention_without_dropout(node)
-
-
-def _is_attention_without_dropout(node: torch.fx.Node) -> bool:
-    target = node.target
-    if not isinstance(target, OpOverload) or "_scaled_dot_product_" not in target._schema.name:
-        return False
-    given = {
-        argument.name: node.args[place] if place < len(node.args) else argument.default_value
-        for place, argument in enumerate(target._schema.arguments)
-    }
-    return bool({**given, **node.kwargs}.get("dropout_p") == 0.0)
-
-
 def holds_operands(target: object) -> bool:
     """Whether somebody may look into the operands' memory after the call: its results, or a
     collective that is under way. A schema says so of views, except of the ops called unsafe, which
@@ -136,15 +112,18 @@ def make_library(
     traced = node.meta.get("val")
     is_tuple = isinstance(traced, (tuple, list))
     parts: Any = traced if is_tuple else (traced,)
+    results = tuple(_result_type(part, sizes, device, is_under_way(node)) for part in parts)
+    if node.meta.get("unbacked_bindings"):
+        target, arguments = _promised(node, target, arguments, results)
     call = LibraryCall(
         name=str(node.target),
         target=target,
         arguments=arguments,
         keywords=tuple(keywords.items()),
         operand_strides=tuple(_operand_strides(operand, sizes) for operand in operands),
-        results=tuple(_result_type(part, sizes, device, is_under_way(node)) for part in parts),
+        results=results,
         is_tuple=is_tuple,
-        effects=call_has_effects(node),
+        effects=has_effects(node),
         holds_operands=holds_operands(node.target),
         may_keep_operands=may_keep_operands(node.target),
         in_place=in_place_form(target),
@@ -157,6 +136,44 @@ def make_library(
     )
     library = sizes.builder.make(Op.LIBRARY, *inputs, attr=call, type=NOTHING)
     return (values if is_tuple else values[0]), library
+
+
+def call_of_numbers(
+    name: str, function: Any, values: Sequence[Any]
+) -> tuple[LibraryCall, tuple[Node, ...]]:
+    """A call with effects of a function of Python numbers, and its operands. `values`: those in
+    tensors, sizes or constants."""
+    operands = list(dict.fromkeys(value.node for value in values if isinstance(value, Value)))
+    flat = [Operand(operands.index(v.node)) if isinstance(v, Value) else v for v in values]
+    numbers = frozenset(place for place, v in enumerate(values) if isinstance(v, Value))
+    _, structure = pytree.tree_flatten((tuple(values), {}), is_leaf=_is_value)
+    call = LibraryCall(
+        name=name,
+        target=Structured(function, structure, numbers),
+        arguments=tuple(flat),
+        keywords=(),
+        operand_strides=((),) * len(operands),
+        results=(None,),
+        effects=True,
+    )
+    return call, tuple(operands)
+
+
+def _is_value(leaf: object) -> bool:
+    return isinstance(leaf, (Value, SymbolicDim))
+
+
+def _promised(
+    node: torch.fx.Node,
+    target: Any,
+    arguments: tuple[object, ...],
+    results: Sequence[tuple[TensorType, tuple[Dim, ...]] | None],
+) -> tuple[Promised, tuple[object, ...]]:
+    """A call whose results have sizes that the trace knows by the program's own checks."""
+    if any(result is None for result in results):
+        raise UnsupportedError(f"{node.target} gives numbers that only the call knows")
+    shapes = tuple(None if result is None else result[0].shape for result in results)
+    return Promised(str(node.target), target), (shapes, *arguments)
 
 
 def _is_slice(leaf: object) -> bool:

@@ -16,6 +16,8 @@ import torch.fx
 from torch import Tensor
 from torch._guards import TracingContext
 
+from hemstitch.frontend.effects import drop_unread
+
 Boxed = Callable[[list[Any]], Sequence[Any]]
 
 
@@ -58,7 +60,7 @@ def without(forward: torch.fx.GraphModule, places: Sequence[int]) -> torch.fx.Gr
                 key: node.meta[key] for key in ("val", "tensor_meta") if key in node.meta
             }
     output.args = (tuple(new),)
-    graph.eliminate_dead_code()
+    drop_unread(graph)
     return torch.fx.GraphModule(forward, graph)
 
 

@@ -10,14 +10,15 @@ from typing import Any
 import torch
 import torch.fx
 from torch._functorch.partitioners import cleanup_recompute_tags, force_save_bw_mutation_src
+from torch._ops import OpOverload
 from torch.utils.checkpoint import CheckpointPolicy
 
 from hemstitch.frontend.again import make_again
 from hemstitch.frontend.channels import by_channels
 from hemstitch.frontend.edges import narrow
+from hemstitch.frontend.effects import drop_unread, may_be_merged, runs_unread
 from hemstitch.frontend.excluded import mark_excluded
-from hemstitch.frontend.joint import base_of, is_copy
-from hemstitch.frontend.library import has_effects
+from hemstitch.frontend.joint import base_of, is_copy, is_made_again, without_tangent
 from hemstitch.frontend.loss import numbers
 from hemstitch.frontend.rewrites import apply
 from hemstitch.frontend.rows import only_read
@@ -49,7 +50,7 @@ def partition(
     """(forward, backward); what backward needs of forward is returned by the one, given to the
     other."""
     apply(joint, options.rewrites)
-    joint.graph.eliminate_dead_code()
+    drop_unread(joint.graph)
     in_memory(joint.graph)
     _without_repetitions(joint.graph)
     only_read(joint.graph)
@@ -62,6 +63,9 @@ def partition(
     force_save_bw_mutation_src(joint)
     for node in joint.graph.find_nodes(op="call_function", target=DRAW_SEED):
         node.meta["recompute"] = CheckpointPolicy.MUST_SAVE  # in a checkpoint too: 8 bytes
+    for node in _once(joint.graph):
+        node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+        node.meta["partitioner_tag"] = "must_be_in_forward"
     for node in _copies_of_written(joint.graph):
         node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
     unseen = numbers(joint.graph, num_fwd_outputs) if options.loss_every != 1 else ()
@@ -71,6 +75,15 @@ def partition(
     forward, backward = split(joint, num_fwd_outputs, asked.saved(decision))
     forward.meta[NUMBERS] = unseen
     return forward, backward
+
+
+def _once(joint: torch.fx.Graph) -> Iterator[torch.fx.Node]:
+    """Calls of forward that check or tell something. Backward has their operands often enough, and
+    torch would put them there as well. (What a checkpoint makes again runs again, as in eager.)"""
+    for node in without_tangent(joint):
+        is_call = node.op == "call_function" and runs_unread(node) and not is_made_again(node)
+        if is_call and not (isinstance(node.target, OpOverload) and node.target._schema.is_mutable):
+            yield node
 
 
 def _copies_of_written(joint: torch.fx.Graph) -> Iterator[torch.fx.Node]:
@@ -99,7 +112,7 @@ def _without_repetitions(graph: torch.fx.Graph) -> None:
     returned = {base_of(node) for node in graph.output_node().all_input_nodes}
     known: dict[Hashable, torch.fx.Node] = {}
     for node in graph.nodes:
-        if node.op != "call_function" or has_effects(node.target) or base_of(node) in returned:
+        if not may_be_merged(node) or base_of(node) in returned:
             continue
         first = known.setdefault((node.target, _key((node.args, node.kwargs))), node)
         if first is not node:

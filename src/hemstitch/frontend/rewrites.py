@@ -18,6 +18,7 @@ from torch.fx.subgraph_rewriter import ReplacedPatterns, replace_pattern_with_fi
 from torch.utils._pytree import tree_leaves
 
 from hemstitch.errors import OptionError
+from hemstitch.frontend.effects import drop_unread
 from hemstitch.frontend.fake import fake_mode, value_of_call
 
 Function = Callable[..., Any]
@@ -30,7 +31,7 @@ def apply(traced: torch.fx.GraphModule, rewrites: Iterable[tuple[Function, Funct
         for each in found:
             _check_types(each, replacement)
         _complete(traced, found)
-    traced.graph.eliminate_dead_code()
+    drop_unread(traced.graph)
 
 
 def _check_types(found: ReplacedPatterns, replacement: Function) -> None:

@@ -30,6 +30,7 @@ from hemstitch.frontend.axes import (
     seen_in,
     shape_of,
 )
+from hemstitch.frontend.effects import drop_unread
 from hemstitch.frontend.fake import call_before
 from hemstitch.frontend.joint import arguments_of, is_made_again, is_tensor, name_of, value_of
 from hemstitch.frontend.region import Region
@@ -47,7 +48,7 @@ def only_read(graph: Graph) -> None:
     found.look(graph)
     if any(name_of(node) in PRODUCTS for node in (*found.parts, *found.sums)):
         _Rewriting(found).run(graph)
-        graph.eliminate_dead_code()
+        drop_unread(graph)
 
 
 # --- what there is

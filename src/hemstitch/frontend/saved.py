@@ -18,6 +18,7 @@ from torch.fx import Graph, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
 from hemstitch.frontend import early
+from hemstitch.frontend.effects import has_effects
 from hemstitch.frontend.effort import effort_of
 from hemstitch.frontend.joint import (
     base_of,
@@ -103,7 +104,7 @@ def _forward(joint: Graph, needed: set[Node]) -> set[Node]:
     here if it can be computed in a kernel, or is one more result of a library call."""
     early, found = without_tangent(joint), set[Node]()
     for node in joint.nodes:
-        is_ours = node in needed or node.is_impure() or not is_library(node)
+        is_ours = node in needed or has_effects(node) or not is_library(node)
         is_ours = is_ours or node.target is operator.getitem
         if node in early and is_ours and found.issuperset(node.all_input_nodes):
             found.add(node)

@@ -75,7 +75,8 @@ class Sizes:
         is_integer = isinstance(number, torch.SymInt)
         if is_integer and expression.free_symbols <= self._dims.keys():
             return self._dim(expression)
-        value = self._value(expression).cast(DType.I64 if is_integer else DType.F64)
+        dtype = DType.I64 if is_integer else DType.F64
+        value = (self._values.get(expression) or self._value(expression)).cast(dtype)
         return Value(self.builder, value.node, is_number=True)
 
     def is_never_negative(self, size: Dim) -> bool:

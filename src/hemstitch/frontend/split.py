@@ -22,6 +22,7 @@ from torch._functorch.partitioners import (
 )
 from torch.fx import Graph, GraphModule, Node
 
+from hemstitch.frontend.effects import runs_unread
 from hemstitch.frontend.joint import (
     base_of,
     elements_of,
@@ -65,7 +66,7 @@ def _kept(joint: Graph, results: int, saved: Container[Node]) -> list[Node]:
     early = without_tangent(joint)
     gradients = [node for node in outputs_of(joint)[results:] if isinstance(node, Node)]
     calls = (node for node in joint.nodes if node.op == "call_function" and node not in early)
-    stack = [*gradients, *(node for node in calls if node.is_impure())]
+    stack = [*gradients, *(node for node in calls if runs_unread(node))]
     found, kept = set(stack), set[Node]()
     while stack:
         node = stack.pop()

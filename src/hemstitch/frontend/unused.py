@@ -17,6 +17,7 @@ import torch.fx
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from hemstitch.frontend.effects import drop_unread
 from hemstitch.frontend.joint import value_of
 from hemstitch.frontend.zeros import zero_wherever
 
@@ -66,7 +67,7 @@ def without(backward: GraphModule, places: Collection[int]) -> GraphModule:
                 zeros.add(node)
     for node in zeros:
         _replace_by_zeros(node, [user for user in node.users if user not in zeros])
-    graph.eliminate_dead_code()
+    drop_unread(graph)
     return GraphModule(backward, graph)
 
 

@@ -12,6 +12,7 @@ import torch
 
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import Dim, SymbolicDim, product
+from hemstitch.ir.failure import Failure
 from hemstitch.ir.graph import Node, Op, Range
 from hemstitch.ir.types import DType, Kind
 from hemstitch.runtime.dtypes import TORCH_DTYPES, from_torch
@@ -158,6 +159,13 @@ def where(condition: Value, x: Term, y: Term) -> Value:
     mask = _operand(builder, condition, DType.BOOL, shape)
     operands = (_operand(builder, term, dtype, shape) for term in (x, y))
     return Value(builder, builder.make(Op.WHERE, mask, *operands))
+
+
+def check(condition: Value, x: Value, failure: Failure) -> Value:
+    """`x`; the call fails where `condition` does not hold. Both are brought to one shape."""
+    shape = broadcast_shape(condition.shape, x.shape)
+    operands = (condition.broadcast(shape).node, x.broadcast(shape).node)
+    return x.of(x.builder.check(*operands, failure))
 
 
 def promote(*terms: Term) -> DType:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, Node
 
+from hemstitch.frontend.effects import drop_unread
 from hemstitch.frontend.fake import call_before
 from hemstitch.frontend.joint import arguments_of, gradients_of, is_made_again, value_of
 
@@ -49,7 +50,7 @@ def as_products(graph: Graph) -> None:
         found = _convolution(node)
         if found is not None:
             _rewrite(found)
-            graph.eliminate_dead_code()
+            drop_unread(graph)
 
 
 def _convolution(node: Node) -> _Convolution | None:

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, Node
 
+from hemstitch.frontend.effects import drop_unread
 from hemstitch.frontend.fake import call_before
 from hemstitch.frontend.joint import (
     arguments_of,
@@ -91,7 +92,7 @@ def by_words(graph: Graph) -> None:
     for node in graph.find_nodes(op="call_function", target=aten.embedding.default):
         text = _text(node)
         if text is not None and _rewrite(text):
-            graph.eliminate_dead_code()
+            drop_unread(graph)
 
 
 # --- what there is

@@ -14,7 +14,7 @@ from typing import Union
 from hemstitch.fusion.alias import Demands
 from hemstitch.fusion.layout import orders, strides_in_order
 from hemstitch.ir.dims import evaluate
-from hemstitch.ir.graph import Graph, Node, Op, toposort
+from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, toposort
 from hemstitch.stitch.group import Group, Tensor, Write, is_member
 
 Vertex = Union[Node, Write]
@@ -26,6 +26,11 @@ def is_library_vertex(vertex: Vertex) -> bool:
 
 def operands_of(vertex: Vertex) -> tuple[Node, ...]:
     return vertex.sources if isinstance(vertex, Write) else vertex.inputs
+
+
+def _gives_nothing(effect: Node) -> bool:
+    """As a check: what the program writes after it stays as it was where the check fails."""
+    return isinstance(effect.attr, LibraryCall) and effect.attr.results == (None,)
 
 
 class Work:
@@ -72,9 +77,10 @@ class Work:
                 if write.tensor in read and not write.tensor.is_argument:
                     yield write, node
         yield from pairwise(graph.effects)
+        checks = [node for node in graph.effects if _gives_nothing(node)]
         for write in demands.writes:
             if write.tensor.is_argument:  # whoever reads the old contents comes first
-                for reader in self.readers.get(write.tensor.node, ()):
+                for reader in (*self.readers.get(write.tensor.node, ()), *checks):
                     yield reader, write
 
     def _units(self, demands: Demands) -> dict[Vertex, list[Vertex]]:

@@ -6,6 +6,7 @@ import struct
 from collections.abc import Sequence
 
 from hemstitch.ir.dims import Dim, product
+from hemstitch.ir.failure import Failure
 from hemstitch.ir.graph import (
     Address,
     Attr,
@@ -117,6 +118,10 @@ class Builder:
         if x.type.dtype is dtype:
             return x
         return self.make(Op.CAST, x, type=TensorType(x.shape, dtype))
+
+    def check(self, condition: Node, x: Node, failure: Failure) -> Node:
+        """`x`; the call fails where `condition`, of the same shape, does not hold."""
+        return self.make(Op.CHECK, condition, x, attr=failure)
 
     def reduce(self, op: Op, x: Node, axes: Sequence[int], keep: bool = False) -> Node:
         """Reduce over `axes` (non-negative). With `keep` they stay as size 1."""

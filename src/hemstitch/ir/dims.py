@@ -184,6 +184,16 @@ def is_polynomial(size: SymbolicDim) -> bool:
     return all(isinstance(factor, Symbol) for term, _ in size.terms for factor in term)
 
 
+def may_be_empty(size: Dim) -> bool:
+    """PyTorch traces no size of 0 or 1 as a symbol, but for those that only the data decide, which
+    it calls u0, u1, and so on."""
+    if isinstance(size, int):
+        return size <= 0
+    factors = [factor for term, _ in size.terms for factor in term]
+    is_plain = all(isinstance(f, Symbol) and not f.name.startswith("u") for f in factors)
+    return not is_plain or may_be_negative(size)
+
+
 def without_floors(step: Dim, shape: tuple[Dim, ...]) -> Dim:
     """`step`, with `max(1, x)` as x where x divides one of `shape`: they differ where x is 0, and
     then what has that shape is empty."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from hemstitch.ir.dims import Dim
+from hemstitch.ir.failure import OUT_OF_RANGE, Failure
 from hemstitch.ir.types import TensorType
 
 
@@ -90,6 +91,8 @@ class Op(Enum):
     GE = "ge"
     # elementwise, three operands
     WHERE = "where"  # (bool, x, y)
+    # elementwise, (bool, x): x; the call fails where the bool does not hold
+    CHECK = "check"  # Failure
     # shape
     BROADCAST = "broadcast"  # same rank; axes of size 1 grow to type.shape
     RESHAPE = "reshape"
@@ -149,15 +152,19 @@ class Address:
 
     `axis`: the loop's own index along that axis, of GATHER's result or SCATTER_ADD's value.
     `operand`: the value of that index operand (1-based position among the inputs; integer tensors
-    of the loop's shape, already wrapped to be non-negative; out of range is an IndexError at run
-    time). Exactly one is set.
+    of the loop's shape, already wrapped to be non-negative). Exactly one is set. `failure`: of a
+    call whose operand is out of range.
     """
 
     axis: int | None = None
     operand: int | None = None
+    failure: Failure = OUT_OF_RANGE
 
     def __str__(self) -> str:
-        return f"axis {self.axis}" if self.operand is None else f"operand {self.operand}"
+        if self.operand is None:
+            return f"axis {self.axis}"
+        fails = "" if self.failure == OUT_OF_RANGE else f" fails {self.failure}"
+        return f"operand {self.operand}{fails}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +257,7 @@ Attr = (
     | LibraryCall
     | Windows
     | Within
+    | Failure
     | None
 )
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from hemstitch.errors import InternalError
 from hemstitch.ir import dims
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import Dim
+from hemstitch.ir.failure import Failure
 from hemstitch.ir.graph import (
     Address,
     Attr,
@@ -234,8 +235,14 @@ class _Reader:
         return tuple(self.items(self._address))
 
     def _address(self) -> Address:
-        kind = self.take("word")
-        return Address(**{kind: self.integer()})
+        if self.take("word") == "axis":
+            return Address(axis=self.integer())
+        address = Address(operand=self.integer())
+        return replace(address, failure=self.failure()) if self.accept("fails") else address
+
+    def failure(self) -> Failure:
+        error = self.take("word")
+        return Failure(error, self.string())
 
     def input(self) -> InputAttr:
         name = self.string()
@@ -307,6 +314,7 @@ _ATTRIBUTES: dict[Op, Callable[[_Reader], Attr]] = {
     Op.UNFOLD: _Reader.windows,
     **dict.fromkeys((Op.GATHER, Op.SCATTER_ADD), _Reader.addresses),
     Op.LIBRARY: _Reader.call,
+    Op.CHECK: _Reader.failure,
     Op.DOT: _Reader.within,
     **dict.fromkeys((Op.IOTA, Op.CONCAT, Op.RESULT, *SCANNED), _Reader.integer),
     **dict.fromkeys((Op.PERMUTE, Op.PAD), _Reader.integers),

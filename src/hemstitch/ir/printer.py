@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 
 from hemstitch.ir.dims import SymbolicDim
+from hemstitch.ir.failure import Failure
 from hemstitch.ir.graph import (
     Attr,
     Graph,
@@ -52,7 +53,7 @@ def attr_text(attr: Attr) -> str:
             return f"{text} strides {_tuple(attr.strides)}{' frozen' if attr.frozen else ''}"
         case LibraryCall():
             return _call_text(attr)
-        case int() | float() | SymbolicDim() | Windows() | Within():
+        case int() | float() | SymbolicDim() | Windows() | Within() | Failure():
             return str(attr)
 
 

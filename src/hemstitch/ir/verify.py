@@ -8,6 +8,7 @@ from itertools import chain
 
 from hemstitch.errors import InternalError
 from hemstitch.ir.dims import Dim, SymbolicDim, product, symbols
+from hemstitch.ir.failure import EXCEPTIONS, Failure
 from hemstitch.ir.graph import (
     Address,
     Attr,
@@ -251,6 +252,16 @@ def _where(node: Node) -> Problems:
         yield "an operand has another shape: broadcasts are explicit"
     if x.type.dtype is not y.type.dtype:
         yield "its branches differ in element type: casts are explicit"
+
+
+def _check(node: Node) -> Problems:
+    condition, x = node.inputs
+    if condition.type.dtype is not DType.BOOL:
+        yield "its condition is not bool"
+    if condition.shape != node.shape or x.type != node.type:
+        yield "gives something else than its operand"
+    if isinstance(node.attr, Failure) and node.attr.error not in EXCEPTIONS:
+        yield f"raises {node.attr.error}"
 
 
 def _cast(node: Node) -> Problems:
@@ -522,6 +533,7 @@ _ROWS: dict[Op, _Row] = {
     **dict.fromkeys((Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE, Op.ISNAN), _COMPARISON),
     Op.CAST: _Row(_no_attr, _cast),
     Op.WHERE: _Row(_no_attr, _where),
+    Op.CHECK: _Row(_is(Failure), _check),
     Op.BROADCAST: _Row(_no_attr, _broadcast),
     Op.RESHAPE: _Row(_no_attr, _reshape),
     Op.PERMUTE: _Row(_tuple_of(int), _permute),

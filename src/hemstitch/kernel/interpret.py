@@ -18,6 +18,7 @@ from typing_extensions import assert_never
 
 from hemstitch.errors import InternalError
 from hemstitch.ir.dims import Dim, evaluate
+from hemstitch.ir.failure import Failure
 from hemstitch.ir.graph import Op
 from hemstitch.ir.philox import philox_reference
 from hemstitch.ir.types import DType
@@ -81,7 +82,7 @@ def run(
     the tasks of a phase run; the last of them is the one to go on alone. With `precise` every
     floating-point array and value is f64. `lanes`: so many of a loop at a time (None: all).
 
-    Raises IndexError where a check of the kernel fails, after all tasks have run.
+    Raises what a check of the kernel says where it fails, after all tasks have run.
     """
     launch = _Launch(dict(sizes) | {"threads": threads}, threads, precise, check, lanes)
     for buffer, array in zip(kernel.parameters, arrays, strict=True):
@@ -99,8 +100,8 @@ def run(
                     zip(phase.nests, _shares(launch, phase, task))
                 ):
                     tasks[task].run(nest, number, *share)
-    if launch.failed:
-        raise IndexError("index out of range")
+    if launch.failed is not None:
+        raise launch.failed.exception()
 
 
 @dataclass(slots=True)
@@ -114,7 +115,7 @@ class _Launch:
     lanes: int | None
     memory: dict[Buffer, Array] = field(default_factory=dict)
     owners: dict[Buffer, tuple[Array, Array]] = field(default_factory=dict)
-    failed: bool = False
+    failed: Failure | None = None
 
     def dim(self, size: Dim) -> int:
         return evaluate(size, self.sizes)
@@ -243,8 +244,9 @@ class _Task:
                 self._finish(statement)
             case AccumulateInto():
                 self._accumulate_into(statement)
-            case Check(condition, _):
-                self.launch.failed |= not bool(np.all(self.values[condition]))
+            case Check(condition, failure):
+                if not bool(np.all(self.values[condition])):
+                    self.launch.failed = self.launch.failed or failure
             case Loop():
                 self._loop(statement)
             case Contract():

@@ -18,6 +18,7 @@ from enum import Enum
 from typing import Union
 
 from hemstitch.ir.dims import Dim, symbol
+from hemstitch.ir.failure import Failure
 from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
 from hemstitch.kernel.index import Axis, Index, Variable
@@ -188,10 +189,10 @@ class AccumulateInto:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The bool value `condition` holds in every lane, else the launch raises an IndexError."""
+    """The bool value `condition` holds in every lane, else the launch fails."""
 
     condition: str
-    why: str
+    failure: Failure
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,8 +111,8 @@ def text(statement: Stmt) -> str:  # noqa: C901, PLR0911, PLR0912  one line for 
             at = f" at {order} in {positions.name}" if positions is not None else ""
             at += ", atomic" if atomic else ""
             return f"{buffer.name}[{index}] <- {op.value}.{dtype} {value}{at}"
-        case Check(condition, why):
-            return f"check {condition}  # {why}"
+        case Check(condition, failure):
+            return f"check {condition}  # {failure}"
         case Loop():
             return "for ..."
         case Contract(name, axis, _, left, right, source, dtype, wanted):

@@ -65,6 +65,8 @@ def evaluate(node: Node) -> Number | None:
     values = [_element(operand) for operand in node.inputs]
     if node.op is Op.WHERE:
         return values[1] if values[0] else values[2]
+    if node.op is Op.CHECK:
+        return values[1] if values[0] else None
     source, target = node.inputs[-1].type.dtype, node.type.dtype
     if node.op is Op.CAST:
         return cast(values[0], target)

@@ -286,7 +286,8 @@ def elementwise_of_broadcasts(builder: Builder, node: Node) -> Node | None:
         return None
     operands = [_shrunk(builder, operand, small) for operand in node.inputs]
     type_ = TensorType(tuple(small), node.type.dtype)
-    return builder.broadcast(builder.make(node.op, *operands, type=type_), node.shape)
+    result = builder.make(node.op, *operands, attr=node.attr, type=type_)
+    return builder.broadcast(result, node.shape)
 
 
 @rule(*REDUCTIONS)
@@ -376,7 +377,8 @@ def slicing(graph: Graph) -> Rule:
         if not is_elementwise(x.op) or (x not in single and costs.of(x) >= TOO_EXPENSIVE):
             return None
         operands = [builder.slice(operand, ranges_of(node), node.shape) for operand in x.inputs]
-        return builder.make(x.op, *operands, type=TensorType(node.shape, x.type.dtype))
+        type_ = TensorType(node.shape, x.type.dtype)
+        return builder.make(x.op, *operands, attr=x.attr, type=type_)
 
     return slice_of_elementwise
 

@@ -10,6 +10,7 @@ import torch
 from hemstitch.codegen.triton.kernel import SEMAPHORE, Program, print_kernel
 from hemstitch.fusion.plan import KernelStep
 from hemstitch.ir.dims import evaluate
+from hemstitch.ir.failure import Failure
 from hemstitch.runtime.assemble import Launch
 from hemstitch.runtime.device_facts import EMULATED
 from hemstitch.runtime.dtypes import TORCH_DTYPES
@@ -57,8 +58,8 @@ class _Emulated:
                 checks=checks if self.check else None,
                 order=Order.RANDOM if self.check else Order.FORWARD,
             )
-        except FailedAssertion as failed:  # the only ones are those of indices
-            raise IndexError(str(failed)) from failed
+        except FailedAssertion as failed:
+            raise Failure.of(str(failed)).exception() from failed
 
 
 def scratch_of(program: Program, sizes: Mapping[str, int]) -> dict[str, torch.Tensor]:

@@ -13,6 +13,7 @@ import torch
 
 from hemstitch.ir import dims
 from hemstitch.ir.dims import SymbolicDim
+from hemstitch.ir.failure import Failure
 from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, Operand
 from hemstitch.ir.philox import philox_reference
 from hemstitch.ir.types import DType
@@ -338,10 +339,18 @@ def _places(
         else operands[address.operand].long()
         for address in addresses
     )
-    for axis, (along, size) in enumerate(zip(found, addressed)):
+    for address, along, size in zip(addresses, found, addressed):
         if bool(((along < 0) | (along >= size)).any()):
-            raise IndexError(f"index out of range along axis {axis}, which has {size} elements")
+            raise address.failure.exception()
     return found
+
+
+def _check(machine: _Machine, node: Node, operands: Sequence[Tensor]) -> Tensor:
+    condition, x = operands
+    assert isinstance(node.attr, Failure)
+    if not bool(condition.all()):
+        raise node.attr.exception()
+    return x
 
 
 # --- reductions
@@ -511,6 +520,7 @@ RULES: dict[Op, Rule] = {
     Op.GT: _elementwise(torch.gt),
     Op.GE: _elementwise(torch.ge),
     Op.WHERE: _elementwise(torch.where),
+    Op.CHECK: _check,
     Op.BROADCAST: _broadcast,
     Op.RESHAPE: _reshape,
     Op.PERMUTE: _permute,

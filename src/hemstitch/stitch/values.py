@@ -5,7 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 
-from hemstitch.ir.dims import Dim, SymbolicDim
+from hemstitch.ir.dims import Dim, SymbolicDim, may_be_empty
+from hemstitch.ir.failure import Failure
 from hemstitch.ir.graph import Address, Node, Op, Place, Within
 from hemstitch.ir.ops import OPS
 from hemstitch.ir.types import DType, contiguous_strides
@@ -218,12 +219,13 @@ class Values(Scopes, ABC):
     ) -> list[Computed]:
         """The values of a node's index operands, within `shape`, by their place among inputs."""
         found = [Computed("", 0)]
-        extents = {a.operand: d for a, d in zip(_addresses(node), shape) if a.operand}
+        along = {a.operand: (d, a.failure) for a, d in zip(_addresses(node), shape) if a.operand}
         for operand, index in enumerate(node.inputs[1:], start=1):
             name = self.value(index, indices, mask)
             if index.type.dtype is not DType.I64:
                 name = self._let(Op.CAST, (name,), index.type.dtype, DType.I64)
-            found.append(Computed(self._checked(name, extents[operand], mask), extents[operand]))
+            extent, failure = along[operand]
+            found.append(Computed(self._checked(name, extent, mask, failure), extent))
         return found
 
     def _dot(self, node: Node, indices: Indices, mask: str | None) -> str:
@@ -283,18 +285,30 @@ class Values(Scopes, ABC):
             if sum(OPS[let.op].flops for let in made) > most:
                 raise Refused("product", "an operand costs more to make again than to load")
 
-    def _checked(self, name: str, extent: Dim, mask: str | None) -> str:
+    def _checked(self, name: str, extent: Dim, mask: str | None, failure: Failure) -> str:
         """The index `name`, made safe to use; the launch fails if it had to be."""
         zero = self._constant(0, DType.I64)
         last = self._position(Index((), extent - 1))
         lower = self._let(Op.MAXIMUM, (name, zero), DType.I64, DType.I64)
         safe = self._let(Op.MINIMUM, (lower, last), DType.I64, DType.I64)
         good = self._let(Op.EQ, (name, safe), DType.I64, DType.BOOL)
+        self._fail_unless(good, mask, failure, 0)
+        return safe
+
+    def _check(self, node: Node, indices: Indices, mask: str | None) -> str:
+        condition, value = (self.value(operand, indices, mask) for operand in node.inputs)
+        assert isinstance(node.attr, Failure)
+        # Nothing fails in what is empty: the innermost loop never runs there.
+        level = len(self.scopes) - 1 if any(map(may_be_empty, node.shape)) else 0
+        self._fail_unless(condition, mask, node.attr, level)
+        return value
+
+    def _fail_unless(self, good: str, mask: str | None, failure: Failure, level: int) -> None:
         if mask is not None:
             outside = self._let(Op.NOT, (mask,), DType.BOOL, DType.BOOL)
             good = self._let(Op.OR, (good, outside), DType.BOOL, DType.BOOL)
-        self.scopes[self.level_of[good]].statements.append(Check(good, "index out of range"))
-        return safe
+        level = max(level, self.level_of[good])
+        self.scopes[level].statements.append(Check(good, failure))
 
 
 def _tuple(attr: object) -> tuple[object, ...]:
@@ -312,4 +326,5 @@ _SPECIAL: Mapping[Op, Callable[[Values, Node, Indices, str | None], str]] = {
     Op.CONCAT: Values._concat,
     Op.GATHER: Values._gather,
     Op.DOT: Values._dot,
+    Op.CHECK: Values._check,
 }

@@ -7,7 +7,7 @@ costs a tenth of a call through ctypes (docs/performance.md).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -16,6 +16,7 @@ from hemstitch.codegen.llvm.layout import ScratchLayout, scratch_layout
 from hemstitch.codegen.llvm.nest import NestPrinter
 from hemstitch.codegen.llvm.slots import STATUS, Slot, Slots
 from hemstitch.ir.dims import Dim, SymbolicDim, product, total
+from hemstitch.ir.failure import Failure
 from hemstitch.kernel.abreast import abreast
 from hemstitch.kernel.blocked import USUAL, Blocking, blocked
 from hemstitch.kernel.by_place import by_place
@@ -27,7 +28,6 @@ from hemstitch.kernel.serial import serial
 
 GRAIN = 1 << 14  # elements of work that pay for one more thread; docs/performance.md
 DATA_POINTER = "hemstitch_data_pointer"  # bound to torch's function when the module is loaded
-CHECK_MESSAGE = "index out of range in a gather or embedding"
 TICKETS = "tickets"  # the slot of the table that counts who has come to a ticket
 ATTRIBUTES = 'attributes #0 = { nounwind "prefer-vector-width"="512" }'
 
@@ -109,6 +109,7 @@ def print_kernel(
     kernel = by_place(kernel, target.threads)
     layout = scratch_layout(kernel, target.threads)
     declarations: dict[str, str] = {}
+    failures: dict[Failure, int] = {}
     texts: dict[str, str] = {}  # body -> function name: equal nests are printed once
     calls: dict[Nest, _Call] = {}
     for phase in kernel.phases:
@@ -116,7 +117,7 @@ def print_kernel(
             emitter = Emitter(target.lanes, target.features)
             emitter.declarations = declarations
             slots = Slots(emitter, layout.stride)
-            printer = NestPrinter(emitter, slots, blocking.steps, streams)
+            printer = NestPrinter(emitter, slots, blocking.steps, failures, streams)
             calls[nest] = _print_nest(nest, kernel.name, printer, texts)
     table = _Table(kernel, layout, calls)
     functions = [_define(name, NEST_PARAMETERS, body) for body, name in texts.items()]
@@ -124,8 +125,9 @@ def print_kernel(
     if target.parallel:
         functions.append(_task(kernel.name, declarations))
     functions.append(_run(table, target, declarations))
-    functions.append(_entry(table, declarations))
-    text = [*_constants(table, calls), *sorted(declarations.values()), *functions, ATTRIBUTES]
+    functions.append(_entry(table, failures, declarations))
+    constants = _constants(table, calls, failures)
+    text = [*constants, *sorted(declarations.values()), *functions, ATTRIBUTES]
     return Program(kernel.name, "\n".join(text), kernel.parameters, table.sizes, layout.total)
 
 
@@ -155,16 +157,26 @@ def _print_nest(
     return _Call(name, tuple(printer.slots.values))
 
 
-def _constants(table: _Table, calls: dict[Nest, _Call]) -> list[str]:
-    """Each nest's slots as positions in the table, and the message of a failed check."""
+def _constants(
+    table: _Table, calls: dict[Nest, _Call], failures: Mapping[Failure, int]
+) -> list[str]:
+    """Each nest's slots as positions in the table, and the messages of failed checks."""
     lines = []
     for number, call in enumerate(calls.values()):
         places = ", ".join(f"i32 {table.position[slot]}" for slot in call.slots) or "i32 0"
         count = max(len(call.slots), 1)
         lines.append(f"@slots{number} = private constant [{count} x i32] [{places}]")
-    size = len(CHECK_MESSAGE) + 1
-    lines.append(f'@message = private constant [{size} x i8] c"{CHECK_MESSAGE}\\00"')
+    for failure, number in failures.items():
+        message = failure.message.encode() + b"\0"
+        text = "".join(map(_character, message))
+        lines.append(f'@message{number} = private constant [{len(message)} x i8] c"{text}"')
     return lines
+
+
+def _character(byte: int) -> str:
+    """In a string of LLVM's."""
+    is_plain = 32 <= byte < 127 and chr(byte) not in '"\\'
+    return chr(byte) if is_plain else f"\\{byte:02X}"
 
 
 # --- phases
@@ -288,7 +300,7 @@ def _run(table: _Table, target: Target, declarations: dict[str, str]) -> str:
     return _define(f"{name}_run", "ptr %table", "\n".join(e.lines))
 
 
-def _entry(table: _Table, declarations: dict[str, str]) -> str:
+def _entry(table: _Table, failures: Mapping[Failure, int], declarations: dict[str, str]) -> str:
     """PyObject *entry(self, arguments, count): METH_FASTCALL."""
     e = _emitter(1, declarations)
     e.define("ptr", "alloca i64")  # %v1: the status
@@ -310,7 +322,7 @@ def _entry(table: _Table, declarations: dict[str, str]) -> str:
     thread_state = e.call("PyEval_SaveThread", "ptr")
     e.line(f"call void @{table.kernel.name}_run(ptr %table)")
     e.call("PyEval_RestoreThread", "void", thread_state)
-    _return(e, status, declarations)
+    _return(e, status, failures, declarations)
     arguments = "ptr %self, ptr %arguments, i64 %count"
     return _define(table.kernel.name, arguments, "\n".join(e.lines), "ptr")
 
@@ -325,17 +337,21 @@ def _put(e: Emitter, position: int, value: Value) -> None:
     e.line(f"store {value}, {place}")
 
 
-def _return(e: Emitter, status: Value, declarations: dict[str, str]) -> None:
-    """None, or an IndexError where a check has failed."""
-    for symbol in ("PyExc_IndexError", "_Py_NoneStruct"):
+def _return(
+    e: Emitter, status: Value, failures: Mapping[Failure, int], declarations: dict[str, str]
+) -> None:
+    """None, or the exception of a check that has failed."""
+    for symbol in ("_Py_NoneStruct", *(f"PyExc_{failure.error}" for failure in failures)):
         declarations[symbol] = f"@{symbol} = external global ptr"
-    failed = e.compare("ne", e.define("i64", f"load i64, {status}"), e.i64(0))
-    e.line(f"br {failed}, label %failed, label %good")
-    e.label("failed")
-    error = e.define("ptr", "load ptr, ptr @PyExc_IndexError")
-    e.call("PyErr_SetString", "void", error, Value("@message", "ptr"))
-    e.line("ret ptr null")
-    e.label("good")
+    code = e.define("i64", f"load i64, {status}")
+    for failure, number in failures.items():
+        failed = e.compare("eq", code, e.i64(number))
+        e.line(f"br {failed}, label %failed{number}, label %good{number}")
+        e.label(f"failed{number}")
+        error = e.define("ptr", f"load ptr, ptr @PyExc_{failure.error}")
+        e.call("PyErr_SetString", "void", error, Value(f"@message{number}", "ptr"))
+        e.line("ret ptr null")
+        e.label(f"good{number}")
     e.call("Py_IncRef", "void", Value("@_Py_NoneStruct", "ptr"))
     e.line("ret ptr @_Py_NoneStruct")
 

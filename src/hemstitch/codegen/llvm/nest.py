@@ -12,7 +12,16 @@ from typing import Any
 
 from typing_extensions import assert_never
 
-from hemstitch.codegen.llvm import crossing, memory, philox, prefetch, products, reduce, rows
+from hemstitch.codegen.llvm import (
+    checks,
+    crossing,
+    memory,
+    philox,
+    prefetch,
+    products,
+    reduce,
+    rows,
+)
 from hemstitch.codegen.llvm.convert import cast
 from hemstitch.codegen.llvm.copies import copies_for
 from hemstitch.codegen.llvm.elementwise import apply
@@ -22,6 +31,7 @@ from hemstitch.codegen.llvm.matrices import Matrix, Product, Strips, Wanted
 from hemstitch.codegen.llvm.next_block import Region, asked_for
 from hemstitch.codegen.llvm.slots import STATUS, Slots
 from hemstitch.ir.dims import divides
+from hemstitch.ir.failure import Failure
 from hemstitch.ir.graph import Op
 from hemstitch.kernel import nodes
 from hemstitch.kernel.index import Axis, Computed, Index, at
@@ -50,9 +60,11 @@ class NestPrinter:
     emitter: Emitter
     slots: Slots
     steps: int  # of a product's blocks
+    failures: dict[Failure, int]  # of checks, with what they write to the status
     streams: frozenset[Buffer] = frozenset()  # what is stored past the caches
     _names: dict[str, list[Value]] = field(default_factory=dict)
     _accumulators: dict[str, reduce.Accumulator] = field(default_factory=dict)
+    _failed: checks.Words = field(default_factory=dict)
     _axes: dict[Axis, Value] = field(default_factory=dict)
     _varying: set[str] = field(default_factory=set)  # values that differ between lanes
     _numbers: dict[str, float] = field(default_factory=dict)  # constants
@@ -64,6 +76,7 @@ class NestPrinter:
     def print(self, nest: Nest) -> None:
         e = self.emitter
         self.slots.load(nest)
+        self._failed = checks.begin(e, nest)
         self._axes[TASK] = Value("%task", "i64")
         self._statements(nest.prologue)
         self._asks, self._regions = prefetch.asks(nest), asked_for(nest)
@@ -83,6 +96,7 @@ class NestPrinter:
         e.loop(Value("%low", "i64"), Value("%high", "i64"), e.i64(1), [], row)
         if not self.streams.isdisjoint(self.slots.values):
             e.line("fence seq_cst")  # stores past the caches know no other order
+        checks.end(e, self._failed, self.failures, self.slots.values.get(STATUS))
         e.line("ret void")
 
     # --- control
@@ -124,9 +138,10 @@ class NestPrinter:
             case nodes.AccumulateInto():
                 for copy in self._copies():
                     self._accumulate_into(statement, copy)
-            case nodes.Check(condition, _):
-                for copy in self._copies():
-                    self._check(self._get(condition, copy))
+            case nodes.Check(condition, failure):
+                conditions = [self._get(condition, copy) for copy in self._copies()]
+                used = None if self._lanes is None else self._lanes.mask
+                checks.check(self.emitter, self._failed[failure], conditions, used)
             case Loop(axis, body, lanes):
                 tile = TileProduct.of(statement)
                 if tile is not None:
@@ -370,13 +385,6 @@ class NestPrinter:
             words = [philox.words(e, seed, position) for position in positions]
         self._words[random.name] = words
         self._set(random.name, [philox.to_uniform(e, word) for word in words])
-
-    def _check(self, condition: Value) -> None:
-        e, used = self.emitter, None if self._lanes is None else self._lanes.mask
-        good = reduce.everywhere(e, condition, used)
-        bad = e.binary("xor", good, Value("true", "i1"))
-        with e.when(bad):
-            e.line(f"store i64 1, {self.slots[STATUS]}")
 
     # --- reductions
 

@@ -57,14 +57,6 @@ def horizontal(e: Emitter, op: Op, dtype: DType, v: Value) -> Value:
     return _joined(e, v, lambda low, high: combine(e, op, dtype, low, high))
 
 
-def everywhere(e: Emitter, condition: Value, used: Value | None) -> Value:
-    """i1: whether it holds in all lanes, or in those in use."""
-    if used is not None:
-        unused = e.binary("xor", used, e.constant(True, "i1"))
-        condition = e.binary("or", condition, unused)
-    return horizontal(e, Op.ALL, DType.BOOL, condition)
-
-
 def _joined(e: Emitter, v: Value, join: Callable[[Value, Value], Value]) -> Value:
     lanes = e.width
     while lanes > 1:

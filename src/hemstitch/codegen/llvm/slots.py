@@ -23,7 +23,7 @@ from hemstitch.kernel.nodes import (
     walk,
 )
 
-STATUS = "status"  # the slot that a failed check writes to
+STATUS = "status"  # the slot that a failed check writes its number to
 Slot = Buffer | SymbolicDim | str
 
 

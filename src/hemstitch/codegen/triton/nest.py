@@ -7,6 +7,7 @@ is never stored at all (AStitch's local and regional schemes, and its hierarchic
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,6 +25,7 @@ from hemstitch.codegen.triton.scope import ZERO, Scope, Tile, Value
 from hemstitch.codegen.triton.terms import side_by_side
 from hemstitch.codegen.triton.tiling import Tiling, is_tile, only_reduces
 from hemstitch.ir.dims import Dim, divides, product
+from hemstitch.ir.failure import Failure
 from hemstitch.ir.graph import Op
 from hemstitch.kernel.index import Axis
 from hemstitch.kernel.nodes import (
@@ -261,8 +263,8 @@ class NestPrinter:
                     self.reductions.accumulate_carried(self.carried[buffer])
                 else:
                     self.reductions.accumulate_into(statement)
-            case Check(condition, why):
-                self._check(scope.names[condition], why)
+            case Check(condition, failure):
+                self._check(scope.names[condition], failure)
             case Loop():
                 self._loop(statement)
             case Contract():
@@ -289,10 +291,10 @@ class NestPrinter:
         else:
             self.scope.define(let.name, ("let", text, let.source, let.dtype), value)
 
-    def _check(self, condition: Value, why: str) -> None:
+    def _check(self, condition: Value, failure: Failure) -> None:
         mask = self.scope.mask(condition)
         holds = condition.text if mask is None else f"{condition.text} | ~({mask})"
-        self.scope.writer.line(f'tl.device_assert({holds}, "{why}")')
+        self.scope.writer.line(f"tl.device_assert({holds}, {json.dumps(failure.text)})")
 
     # --- loops
 

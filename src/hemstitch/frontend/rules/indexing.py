@@ -7,21 +7,34 @@ from typing import Any
 from hemstitch.frontend.context import Context, NotHandled, Rule, axis_of
 from hemstitch.frontend.values import Value, broadcast_shape, where
 from hemstitch.ir.dims import Dim
+from hemstitch.ir.failure import OUT_OF_RANGE, Failure
 from hemstitch.ir.graph import Address
 from hemstitch.ir.types import DType, Kind
 
 
+def outside(error: str, axis: int, size: Dim) -> Failure:
+    """Of an index along this axis."""
+    known = f" with size {size}" if isinstance(size, int) else ""
+    return Failure(error, f"index is out of bounds for dimension {axis}{known}")
+
+
 def _gather_at(
-    c: Context, source: Value, places: dict[int, Value | int], shape: tuple[Dim, ...]
+    c: Context,
+    source: Value,
+    places: dict[int, Value | int],
+    shape: tuple[Dim, ...],
+    error: str = "",
 ) -> Value:
-    """Read along each source axis at an index tensor, or at the result's own index of an axis."""
+    """Read along each source axis at an index tensor, or at the result's own index of an axis.
+    `error`: the exception that an index out of range is, if it names axis and size."""
     operands: list[Value] = []
     addresses = []
     for axis in range(source.rank):
         place = places[axis]
         if isinstance(place, Value):
             operands.append(place.broadcast(shape))
-            addresses.append(Address(operand=len(operands)))
+            failure = outside(error, axis, source.shape[axis]) if error else OUT_OF_RANGE
+            addresses.append(Address(operand=len(operands), failure=failure))
         else:
             addresses.append(Address(axis=place))
     nodes = [operand.node for operand in operands]
@@ -48,12 +61,12 @@ def _gather(c: Context, x: Value, dim: int, index: Value, *, sparse_grad: bool =
     axis = axis_of(dim, x.rank)
     places: dict[int, Value | int] = {a: a for a in range(x.rank)}
     places[axis] = index
-    return _gather_at(c, x, places, c.shape)
+    return _gather_at(c, x, places, c.shape, "RuntimeError")
 
 
 def _index(c: Context, x: Value, indices: tuple[Value | None, ...]) -> Value:
     places, _ = places_of(x.shape, indices)
-    return _gather_at(c, x, places, c.shape)
+    return _gather_at(c, x, places, c.shape, "IndexError")
 
 
 def places_of(

@@ -8,12 +8,14 @@ from typing import Any
 
 import torch
 
-from hemstitch.frontend.context import Context, Rule
+from hemstitch.frontend.checked import CHECKED
+from hemstitch.frontend.context import Context, NotHandled, Rule
 from hemstitch.frontend.values import (
     Term,
     Value,
     absolute,
     apply,
+    check,
     equal,
     exp,
     expm1,
@@ -30,10 +32,12 @@ from hemstitch.frontend.values import (
     trunc,
     where,
 )
+from hemstitch.ir.failure import Failure
 from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
 from hemstitch.runtime.dtypes import TORCH_DTYPES
 
+BY_ZERO = Failure("RuntimeError", "ZeroDivisionError")  # as PyTorch words it
 LARGE = 2.0**28  # its square is far from overflow, and x + 1 == x in float32 from here on
 
 
@@ -89,10 +93,25 @@ def _div(c: Context, x: Value, y: Term, rounding_mode: str | None = None) -> Val
         result: Value = of_floats(lambda a, b: a / b)(c, x, y)
         return result
     if rounding_mode == "floor":
-        return apply(Op.FLOORDIV, x, y)
+        return _divided(Op.FLOORDIV)(c, x, y)
     if c.dtype.is_float:
         return trunc(apply(Op.DIV, x, y).cast(c.dtype))  # torch rounds the quotient first
-    return apply(Op.TRUNCDIV, x, y)
+    return _divided(Op.TRUNCDIV)(c, x, y)
+
+
+def _divided(op: Op) -> Callable[..., Value]:
+    """On processors an integer has no quotient by zero, and no remainder; on GPUs it has some."""
+
+    def rule(c: Context, x: Term, y: Term) -> Value:
+        is_plain = isinstance(y, int) and y != 0
+        if c.dtype.is_float or c.for_gpu or is_plain:
+            return apply(op, x, y)
+        divisor = y.cast(c.dtype) if isinstance(y, Value) else c.constant(y, c.dtype)
+        divisor = divisor.broadcast(c.shape)
+        dividend = x.cast(c.dtype) if isinstance(x, Value) else x
+        return apply(op, dividend, check(divisor.cast(DType.BOOL), divisor, BY_ZERO))
+
+    return rule
 
 
 _POWERS: dict[float, Callable[[Value], Value]] = {
@@ -112,6 +131,8 @@ def _pow(c: Context, x: Term, exponent: Term) -> Value:
             Op.POW, *(v.cast(c.dtype.compute) if isinstance(v, Value) else v for v in (x, exponent))
         )
     x = x.cast(c.dtype.compute)
+    if exponent < 0 and not c.dtype.is_float:
+        raise NotHandled  # eager refuses it
     short = _POWERS.get(exponent)
     if short is not None and (c.dtype.is_float or exponent > 0):
         return short(x)
@@ -182,6 +203,10 @@ def _isinf(c: Context, x: Value) -> Value:
 
 def _isfinite(c: Context, x: Value) -> Value:
     return absolute(x) < math.inf if x.dtype.is_float else _always(c, True)
+
+
+def _checked(c: Context, condition: Value, x: Value, error: str, message: str) -> Value:
+    return check(condition, x, Failure(error, message))
 
 
 def _sign_bit(x: Value) -> Value:
@@ -323,9 +348,9 @@ POINTWISE: dict[str, Rule] = {
     "mul": elementwise(Op.MUL),
     "div": _div,
     "true_divide": _div,
-    "floor_divide": elementwise(Op.FLOORDIV),
-    "fmod": elementwise(Op.FMOD),
-    "remainder": elementwise(Op.REMAINDER),
+    "floor_divide": _divided(Op.FLOORDIV),
+    "fmod": _divided(Op.FMOD),
+    "remainder": _divided(Op.REMAINDER),
     "pow": _pow,
     "neg": of_any(lambda x: -x),
     "abs": lambda c, x: x if x.dtype is DType.BOOL else absolute(x),
@@ -363,6 +388,7 @@ POINTWISE: dict[str, Rule] = {
     "addcdiv": of_any(_addcdiv),
     "prims::fma": of_any(lambda a, b, c: a * b + c),
     "where": _where,
+    CHECKED: _checked,
     "masked_fill": _masked_fill,
     "fill": _fill,
     "copy": _copy,

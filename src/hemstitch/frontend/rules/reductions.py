@@ -11,6 +11,7 @@ from hemstitch.frontend.values import (
     Value,
     absolute,
     apply,
+    check,
     equal,
     exp,
     isnan,
@@ -20,7 +21,8 @@ from hemstitch.frontend.values import (
     sqrt,
     where,
 )
-from hemstitch.ir.dims import Dim, choice, product
+from hemstitch.ir.dims import Dim, choice, may_be_empty, product
+from hemstitch.ir.failure import Failure
 from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
 
@@ -93,19 +95,46 @@ def _scan(op: Op) -> Rule:
     return rule
 
 
-def _extreme(op: Op) -> Rule:
+def _extreme(op: Op, name: str) -> Rule:
     def rule(c: Context, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
-        return x.reduce(op, axes_of(dim, x.rank), keepdim)
+        axes = axes_of(dim, x.rank)
+        return _of_some(c, x.reduce(op, axes, keepdim), x, axes, _NOTHING.format(name))
 
     return rule
 
 
 def _extreme_and_place(op: Op, place_op: Op) -> Rule:
     def rule(c: Context, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
-        axes = axes_of(dim, x.rank)
-        return x.reduce(op, axes, keepdim), _orderable(x).reduce(place_op, axes, keepdim)
+        axes, (axis,) = axes_of(dim, x.rank), axes_of(dim, x.rank) or (0,)
+        message = f"{op.value}(): Expected reduction dim {axis} to have non-zero size."
+        result = _of_some(c, x.reduce(op, axes, keepdim), x, axes, message, "IndexError")
+        return result, _orderable(x).reduce(place_op, axes, keepdim)
 
     return rule
+
+
+_NOTHING = (
+    "{}(): Expected reduction dim to be specified for input.numel() == 0. "
+    "Specify the reduction dim with the 'dim' argument."
+)
+
+
+def _of_some(
+    c: Context,
+    result: Value,
+    x: Value,
+    axes: tuple[int, ...],
+    message: str,
+    error: str = "RuntimeError",
+) -> Value:
+    """An extreme of `x`; of nothing there is none, and the library says so."""
+    sizes = [x.shape[axis] for axis in axes if may_be_empty(x.shape[axis])]
+    if not sizes:
+        return result
+    if c.for_gpu or 0 in sizes:
+        raise NotHandled
+    count = c.constant(product(sizes), DType.I64)
+    return check(count > 0, result, Failure(error, message))
 
 
 def _top(
@@ -133,13 +162,16 @@ def _top(
 
 
 def _both_extremes(c: Context, x: Value, *, dim: Any = None, keepdim: bool = False) -> Any:
-    axes = axes_of(dim, x.rank)
-    return x.reduce(Op.MIN, axes, keepdim), x.reduce(Op.MAX, axes, keepdim)
+    axes, name = axes_of(dim, x.rank), _NOTHING.format("aminmax")
+    extremes = (x.reduce(op, axes, keepdim) for op in (Op.MIN, Op.MAX))
+    return tuple(_of_some(c, each, x, axes, name) for each in extremes)
 
 
 def _place(op: Op) -> Rule:
     def rule(c: Context, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
-        return _orderable(x).reduce(op, axes_of(dim, x.rank)).reshape(c.shape)
+        axes = axes_of(dim, x.rank)
+        result = _orderable(x).reduce(op, axes).reshape(c.shape)
+        return _of_some(c, result, x, axes, _NOTHING.format(op.value), "IndexError")
 
     return rule
 
@@ -272,10 +304,10 @@ REDUCTIONS: dict[str, Rule] = {
     "prod": _prod,
     "cumsum": _scan(Op.CUMSUM),
     "cumprod": _scan(Op.CUMPROD),
-    "amax": _extreme(Op.MAX),
-    "amin": _extreme(Op.MIN),
-    "max.default": _extreme(Op.MAX),
-    "min.default": _extreme(Op.MIN),
+    "amax": _extreme(Op.MAX, "amax"),
+    "amin": _extreme(Op.MIN, "amin"),
+    "max.default": _extreme(Op.MAX, "max"),
+    "min.default": _extreme(Op.MIN, "min"),
     "max.dim": _extreme_and_place(Op.MAX, Op.ARGMAX),
     "min.dim": _extreme_and_place(Op.MIN, Op.ARGMIN),
     "aminmax": _both_extremes,

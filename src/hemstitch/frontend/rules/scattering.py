@@ -6,13 +6,15 @@ of their own; what else there is stays with the library.
 
 from __future__ import annotations
 
+from functools import reduce as fold
+from operator import or_
 from typing import Any
 
 import torch
 
 from hemstitch.frontend.context import Context, NotHandled, Rule, axis_of
-from hemstitch.frontend.rules.indexing import places_of
-from hemstitch.frontend.values import Value, equal, where
+from hemstitch.frontend.rules.indexing import outside, places_of
+from hemstitch.frontend.values import Value, apply, check, equal, where
 from hemstitch.ir.dims import Dim
 from hemstitch.ir.graph import Address, Op
 from hemstitch.ir.types import DType
@@ -24,9 +26,12 @@ _ADDED_IN = {
 }
 
 
-def _sums_at(c: Context, source: Value, places: dict[int, Value | int]) -> Value:
+def _sums_at(
+    c: Context, source: Value, places: dict[int, Value | int], error: str = "RuntimeError"
+) -> Value:
     """Zeros, to which the elements of `source` are added: along each axis of the result at an index
-    tensor, or at the source's own index along an axis. The last axis has to be the source's."""
+    tensor, or at the source's own index along an axis. The last axis has to be the source's.
+    `error`: the exception that an index out of range is."""
     last, dtype = places[len(c.shape) - 1], _ADDED_IN.get(c.dtype)
     if dtype is None or last != source.rank - 1 or c.shape[-1] == 1:
         raise NotHandled
@@ -44,7 +49,8 @@ def _sums_at(c: Context, source: Value, places: dict[int, Value | int]) -> Value
             raise NotHandled
         else:
             operands.append(place.broadcast(source.shape))
-            addresses.append(Address(operand=len(operands)))
+            failure = outside(error, axis, size)
+            addresses.append(Address(operand=len(operands), failure=failure))
     nodes = [operand.node for operand in operands]
     sums = c.builder.scatter_add(source.cast(dtype).node, nodes, addresses, c.shape)
     return c.value(sums).cast(c.dtype)
@@ -76,7 +82,8 @@ def _index_add(
     axis = axis_of(dim, x.rank)
     places: dict[int, Value | int] = {a: a for a in range(x.rank)}
     places[axis] = index.reshape((source.shape[axis], *(1,) * (x.rank - axis - 1)))
-    return _sums_at(c, source if alpha == 1 else source * alpha, places)
+    error = "RuntimeError" if index.dtype is DType.I64 else "IndexError"  # as eager has it
+    return _sums_at(c, source if alpha == 1 else source * alpha, places, error)
 
 
 def _index_put(
@@ -86,7 +93,7 @@ def _index_put(
     if not accumulate:
         raise NotHandled
     places, shape = places_of(x.shape, indices)
-    return _sums_at(c, source.broadcast(shape), places)
+    return _sums_at(c, source.broadcast(shape), places, "IndexError")
 
 
 def _scatter_add(c: Context, x: Value, dim: int, index: Value, source: Value) -> Value:
@@ -111,7 +118,7 @@ def _lines_added(c: Context, x: Value, dim: int, index: Value, source: Value) ->
 
 def _hits(c: Context, x: Value, dim: int, index: Value) -> tuple[int, list[Value]]:
     """For each of a scatter's few indices per line: where it writes, which is where the line's own
-    index equals it."""
+    index equals it. One of them has to be in the line."""
     axis = axis_of(dim, x.rank)
     if not x.rank or index.rank != x.rank:
         raise NotHandled
@@ -119,8 +126,12 @@ def _hits(c: Context, x: Value, dim: int, index: Value) -> tuple[int, list[Value
     whole_lines = index.shape == (*x.shape[:axis], count, *x.shape[axis + 1 :])
     if not whole_lines or not isinstance(count, int) or count > MAX_WRITES:
         raise NotHandled
-    places = c.iota(x.shape, axis)
-    return axis, [equal(places, index.slice(axis, k, 1)) for k in range(count)]
+    index, places = index.cast(DType.I64), c.iota(x.shape, axis)
+    parts, last = [index.slice(axis, k, 1) for k in range(count)], x.shape[axis] - 1
+    if parts:  # one check for all: of signs, as an index or its distance to the last is negative
+        signs = fold(or_, (part | apply(Op.SUB, last, part) for part in parts))
+        parts[0] = check(signs >= 0, parts[0], outside("RuntimeError", axis, x.shape[axis]))
+    return axis, [equal(places, part) for part in parts]
 
 
 def _scatter(c: Context, x: Value, dim: int, index: Value, source: Any, **reduction: Any) -> Value:
