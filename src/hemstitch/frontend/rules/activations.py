@@ -91,6 +91,11 @@ def _log_sigmoid_backward(c: Context, grad: Value, x: Value, buffer: Value) -> V
     return grad * sigmoid(-x)
 
 
+def _hardshrink(c: Context, x: Value, lam: float = 0.5) -> Value:
+    """torch rounds the threshold to the tensor's type first."""
+    return where(absolute(x) <= c.constant(lam, x.dtype), 0.0, x)
+
+
 def _mish(x: Value) -> Value:
     return x * tanh(_softplus(x))
 
@@ -117,7 +122,7 @@ ACTIVATIONS: dict[str, Rule] = {
     "mish": of_floats(_mish),
     "log_sigmoid_forward": _log_sigmoid_forward,
     "threshold": lambda c, x, threshold, value: where(x <= threshold, value, x),
-    "hardshrink": of_floats(lambda x, lam=0.5: where(absolute(x) <= lam, 0.0, x)),
+    "hardshrink": _hardshrink,
     "softshrink": of_floats(
         lambda x, lam=0.5: where(x > lam, x - lam, where(x < -lam, x + lam, x * 0))
     ),

@@ -14,6 +14,7 @@ from hemstitch.frontend.values import (
     Value,
     absolute,
     apply,
+    constant,
     equal,
     exp,
     expm1,
@@ -23,6 +24,7 @@ from hemstitch.frontend.values import (
     log1p,
     maximum,
     minimum,
+    promote,
     reciprocal,
     rsqrt,
     sign,
@@ -54,8 +56,45 @@ def of_any(function: Callable[..., Any]) -> Rule:
     return lambda c, *arguments, **keywords: function(*arguments, **keywords)
 
 
+def of_rounded(function: Callable[..., Any], exact_divisor: bool = False) -> Rule:
+    """The rule that calls `function` on two operands as torch's kernels read them."""
+
+    def rule(c: Context, x: Term, y: Term, *arguments: Any, **keywords: Any) -> Any:
+        return function(*_rounded(c, x, y, exact_divisor), *arguments, **keywords)
+
+    return rule
+
+
+def _rounded(c: Context, x: Term, y: Term, exact_divisor: bool) -> tuple[Term, Term]:
+    """As values of the half type, if any, that torch promotes them to: its kernels take such and
+    then compute in f32. `exact_divisor`: but a number that comes second they take as it is, and
+    on GPUs any number."""
+    dtype = promote(x, y)
+    if dtype.compute is dtype:
+        return x, y
+    keeps_x, keeps_y = (c.for_gpu and is_number(term) for term in (x, y))
+    keeps_y |= exact_divisor and is_number(y)
+    return (
+        x if keeps_x else _as_type(c, x, dtype),
+        y if keeps_y else _as_type(c, y, dtype),
+    )
+
+
+def is_number(term: Term) -> bool:
+    """Or a tensor of rank 0, which torch treats as one."""
+    return not isinstance(term, Value) or term.rank == 0
+
+
+def _as_type(c: Context, term: Term, dtype: DType) -> Value:
+    return term.cast(dtype) if isinstance(term, Value) else c.constant(term, dtype)
+
+
 def elementwise(op: Op) -> Rule:
-    return lambda c, *operands: apply(op, *operands)
+    return of_any(lambda *operands: apply(op, *operands))
+
+
+def rounded_elementwise(op: Op, exact_divisor: bool = False) -> Rule:
+    return of_rounded(lambda x, y: apply(op, x, y), exact_divisor)
 
 
 def float_elementwise(op: Op) -> Rule:
@@ -84,14 +123,16 @@ def _scaled(x: Term, alpha: Any) -> Term:
     return x * alpha if isinstance(x, (int, float)) else apply(Op.MUL, x, alpha)
 
 
-def _div(c: Context, x: Value, y: Term, rounding_mode: str | None = None) -> Value:
+def _div(c: Context, x: Term, y: Term, rounding_mode: str | None = None) -> Value:
+    x, y = _rounded(c, x, y, exact_divisor=True)
     if rounding_mode is None:
         result: Value = of_floats(lambda a, b: a / b)(c, x, y)
         return result
     if rounding_mode == "floor":
         return apply(Op.FLOORDIV, x, y)
     if c.dtype.is_float:
-        return trunc(apply(Op.DIV, x, y).cast(c.dtype))  # torch rounds the quotient first
+        quotient = apply(Op.DIV, x, y)  # torch rounds it first where the divisor is no number
+        return trunc(quotient if is_number(y) else quotient.cast(c.dtype))
     return apply(Op.TRUNCDIV, x, y)
 
 
@@ -213,10 +254,12 @@ def _nan_to_num(
 
 
 def _hypot(x: Value, y: Value) -> Value:
-    large = maximum(absolute(x), absolute(y))
-    ratio = minimum(absolute(x), absolute(y)) / large
-    plain = equal(large, 0) | equal(large, math.inf)
-    return where(plain, large, large * sqrt(1 + ratio * ratio))
+    """Infinite where one of both is, whatever the other."""
+    x, y = absolute(x), absolute(y)
+    large = maximum(x, y)
+    ratio = minimum(x, y) / large
+    result = where(equal(large, 0), large, large * sqrt(1 + ratio * ratio))
+    return where(equal(x, math.inf) | equal(y, math.inf), math.inf, result)
 
 
 def _log_add_exp(x: Value, y: Value) -> Value:
@@ -253,7 +296,7 @@ def _asinh(x: Value) -> Value:
 def _acosh(x: Value) -> Value:
     above = x - 1
     near = log1p(above + sqrt(above * (x + 1)))
-    return where(x > LARGE, log(x) + math.log(2), near)
+    return where(x < 1, math.nan, where(x > LARGE, log(x) + math.log(2), near))
 
 
 def _atanh(x: Value) -> Value:
@@ -285,7 +328,8 @@ def _logical(op: Op) -> Rule:
 
 def _angle(x: Value) -> Value:
     """Of real numbers."""
-    return where(isnan(x), x, where(x < 0, math.pi, 0.0))
+    half_turn = constant(x.builder, math.pi, x.dtype)
+    return where(isnan(x), x, where(x < 0, half_turn, 0.0))
 
 
 def _heaviside(x: Value, at_zero: Value) -> Value:
@@ -312,20 +356,20 @@ _BITWISE = {
 }
 
 POINTWISE: dict[str, Rule] = {
-    **{name: elementwise(op) for name, op in _COMPARISONS.items()},
+    **{name: rounded_elementwise(op) for name, op in _COMPARISONS.items()},
     **{name: float_elementwise(getattr(Op, name.upper())) for name in _FLOAT_UNARY},
     **{name: elementwise(op) for name, op in _BITWISE.items()},
     **{name: _rounding(getattr(Op, name.upper())) for name in ("floor", "ceil", "trunc")},
     "special_erfc": float_elementwise(Op.ERFC),
-    "add": of_any(_add),
-    "sub": of_any(_sub),
-    "rsub": of_any(_rsub),
-    "mul": elementwise(Op.MUL),
+    "add": of_rounded(_add),
+    "sub": of_rounded(_sub),
+    "rsub": of_rounded(_rsub),
+    "mul": rounded_elementwise(Op.MUL, exact_divisor=True),
     "div": _div,
     "true_divide": _div,
-    "floor_divide": elementwise(Op.FLOORDIV),
-    "fmod": elementwise(Op.FMOD),
-    "remainder": elementwise(Op.REMAINDER),
+    "floor_divide": rounded_elementwise(Op.FLOORDIV, exact_divisor=True),
+    "fmod": rounded_elementwise(Op.FMOD),
+    "remainder": rounded_elementwise(Op.REMAINDER),
     "pow": _pow,
     "neg": of_any(lambda x: -x),
     "abs": lambda c, x: x if x.dtype is DType.BOOL else absolute(x),
