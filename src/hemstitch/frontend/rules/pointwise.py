@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from hemstitch.frontend.context import Context, Rule
+from hemstitch.frontend.context import Context, NotHandled, Rule, can_hold
 from hemstitch.frontend.values import (
     Term,
     Value,
@@ -56,15 +56,6 @@ def of_any(function: Callable[..., Any]) -> Rule:
     return lambda c, *arguments, **keywords: function(*arguments, **keywords)
 
 
-def of_rounded(function: Callable[..., Any], exact_divisor: bool = False) -> Rule:
-    """The rule that calls `function` on two operands as torch's kernels read them."""
-
-    def rule(c: Context, x: Term, y: Term, *arguments: Any, **keywords: Any) -> Any:
-        return function(*_rounded(c, x, y, exact_divisor), *arguments, **keywords)
-
-    return rule
-
-
 def _rounded(c: Context, x: Term, y: Term, exact_divisor: bool) -> tuple[Term, Term]:
     """As values of the half type, if any, that torch promotes them to: its kernels take such and
     then compute in f32. `exact_divisor`: but a number that comes second they take as it is, and
@@ -94,7 +85,7 @@ def elementwise(op: Op) -> Rule:
 
 
 def rounded_elementwise(op: Op, exact_divisor: bool = False) -> Rule:
-    return of_rounded(lambda x, y: apply(op, x, y), exact_divisor)
+    return lambda c, x, y: apply(op, *_rounded(c, x, y, exact_divisor))
 
 
 def float_elementwise(op: Op) -> Rule:
@@ -105,22 +96,35 @@ def to_bool(x: Value) -> Value:
     return x.cast(DType.BOOL)
 
 
-def _add(x: Term, y: Term, alpha: Any = 1) -> Term:
-    return apply(Op.ADD, x, _scaled(y, alpha))
+def _add(c: Context, x: Term, y: Term, alpha: Any = 1) -> Term:
+    return _sum(c, Op.ADD, x, y, alpha)
 
 
-def _sub(x: Term, y: Term, alpha: Any = 1) -> Term:
-    return apply(Op.SUB, x, _scaled(y, alpha))
+def _sub(c: Context, x: Term, y: Term, alpha: Any = 1) -> Term:
+    return _sum(c, Op.SUB, x, y, alpha)
 
 
-def _rsub(x: Term, y: Term, alpha: Any = 1) -> Term:
-    return apply(Op.SUB, y, _scaled(x, alpha))
+def _rsub(c: Context, x: Term, y: Term, alpha: Any = 1) -> Term:
+    return _sum(c, Op.SUB, y, x, alpha)
 
 
-def _scaled(x: Term, alpha: Any) -> Term:
-    if not isinstance(alpha, Value) and alpha == 1:
+def _sum(c: Context, op: Op, x: Term, y: Term, alpha: Any) -> Value:
+    x, y = _rounded(c, x, y, exact_divisor=False)
+    return apply(op, x, _scaled(c, y, alpha, c.dtype))
+
+
+def _scaled(c: Context, x: Term, factor: Any, dtype: DType) -> Term:
+    """`factor` is a number of type `dtype`, for an integer type a whole one."""
+    if isinstance(factor, Value):
+        return apply(Op.MUL, x, factor)
+    if not can_hold(dtype, factor):
+        raise NotHandled
+    if not dtype.is_float and isinstance(factor, float):
+        factor = int(factor)
+    factor = bool(factor) if dtype is DType.BOOL else factor
+    if factor == 1:
         return x
-    return x * alpha if isinstance(x, (int, float)) else apply(Op.MUL, x, alpha)
+    return x * factor if isinstance(x, (int, float)) else apply(Op.MUL, x, factor)
 
 
 def _div(c: Context, x: Term, y: Term, rounding_mode: str | None = None) -> Value:
@@ -159,7 +163,10 @@ def _pow(c: Context, x: Term, exponent: Term) -> Value:
     return apply(Op.POW, x, exponent)
 
 
-def _clamp(x: Value, low: Term | None = None, high: Term | None = None) -> Value:
+def clamp(c: Context, x: Value, low: Term | None = None, high: Term | None = None) -> Value:
+    numbers = (bound for bound in (low, high) if isinstance(bound, (int, float)))
+    if not all(can_hold(c.dtype, number) for number in numbers):
+        raise NotHandled
     if low is not None:
         x = maximum(x, low)
     return x if high is None else minimum(x, high)
@@ -179,12 +186,12 @@ def _lerp(start: Value, end: Value, weight: Term) -> Value:
     return end - (end - start) * (1 - weight)
 
 
-def _addcmul(x: Value, a: Value, b: Value, value: Any = 1) -> Value:
-    return x + _scaled(a, value) * b
+def _addcmul(c: Context, x: Value, a: Value, b: Value, value: Any = 1) -> Value:
+    return x + _scaled(c, a, value, c.dtype.compute) * b
 
 
-def _addcdiv(x: Value, a: Value, b: Value, value: Any = 1) -> Value:
-    return x + _scaled(a, value) / b
+def _addcdiv(c: Context, x: Value, a: Value, b: Value, value: Any = 1) -> Value:
+    return x + _scaled(c, a, value, c.dtype.compute) / b
 
 
 def _where(c: Context, condition: Value, x: Term, y: Term) -> Value:
@@ -194,15 +201,14 @@ def _where(c: Context, condition: Value, x: Term, y: Term) -> Value:
 
 
 def _masked_fill(c: Context, x: Value, mask: Value, value: Term) -> Value:
-    if isinstance(value, Value):
-        value = value.cast(x.dtype)
+    value = value.cast(x.dtype) if isinstance(value, Value) else c.number(value, x.dtype)
     return where(mask, value, x).cast(c.dtype)
 
 
 def _fill(c: Context, x: Value, value: Term) -> Value:
     if isinstance(value, Value):
         return value.cast(c.dtype).broadcast(c.shape)
-    return c.constant(value, c.dtype, c.shape)
+    return c.number(value, c.dtype).broadcast(c.shape)
 
 
 def _copy(c: Context, x: Value, source: Value, non_blocking: bool = False) -> Value:
@@ -305,7 +311,7 @@ def _atanh(x: Value) -> Value:
 
 def _logit(x: Value, eps: float | None = None) -> Value:
     if eps is not None:
-        x = _clamp(x, eps, 1 - eps)
+        x = minimum(maximum(x, eps), 1 - eps)
     return log(x / (1 - x))
 
 
@@ -361,9 +367,9 @@ POINTWISE: dict[str, Rule] = {
     **{name: elementwise(op) for name, op in _BITWISE.items()},
     **{name: _rounding(getattr(Op, name.upper())) for name in ("floor", "ceil", "trunc")},
     "special_erfc": float_elementwise(Op.ERFC),
-    "add": of_rounded(_add),
-    "sub": of_rounded(_sub),
-    "rsub": of_rounded(_rsub),
+    "add": _add,
+    "sub": _sub,
+    "rsub": _rsub,
     "mul": rounded_elementwise(Op.MUL, exact_divisor=True),
     "div": _div,
     "true_divide": _div,
@@ -388,9 +394,9 @@ POINTWISE: dict[str, Rule] = {
     "min.other": of_any(minimum),
     "fmax": of_any(lambda x, y: where(isnan(x), y, where(isnan(y), x, maximum(x, y)))),
     "fmin": of_any(lambda x, y: where(isnan(x), y, where(isnan(y), x, minimum(x, y)))),
-    "clamp": of_any(_clamp),
-    "clamp_min": of_any(_clamp),
-    "clamp_max": of_any(lambda x, high: _clamp(x, None, high)),
+    "clamp": clamp,
+    "clamp_min": clamp,
+    "clamp_max": lambda c, x, high: clamp(c, x, None, high),
     "atan2": float_elementwise(Op.ATAN2),
     "hypot": of_floats(_hypot),
     "logaddexp": of_floats(_log_add_exp),
@@ -403,8 +409,8 @@ POINTWISE: dict[str, Rule] = {
     "logit": of_floats(_logit),
     "sinc": of_floats(lambda x: where(equal(x, 0), 1, apply(Op.SIN, x * math.pi) / (x * math.pi))),
     "lerp": of_any(_lerp),
-    "addcmul": of_any(_addcmul),
-    "addcdiv": of_any(_addcdiv),
+    "addcmul": _addcmul,
+    "addcdiv": _addcdiv,
     "prims::fma": of_any(lambda a, b, c: a * b + c),
     "where": _where,
     "masked_fill": _masked_fill,
