@@ -161,14 +161,15 @@ class _Capture:
         if special is not None:
             special(self, node)
         elif isinstance(node.meta.get("val"), _NUMBERS):
-            self.environment[node] = self._number(node.meta["val"])
+            is_read = any(user.target not in _UNREAD for user in node.users)
+            self.environment[node] = self._number(node.meta["val"]) if is_read else None
         else:
             self.environment[node] = self._operator(node)
 
     def _number(self, traced: Any) -> Any:
         if isinstance(traced, (torch.SymInt, torch.SymFloat)):
             return self.sizes.number(traced)
-        return None if isinstance(traced, torch.SymBool) else traced
+        return self.sizes.truth(traced) if isinstance(traced, torch.SymBool) else traced
 
     def _operator(self, node: torch.fx.Node) -> Any:
         rule = RULES.get(node.target)  # type: ignore[call-overload]
@@ -434,6 +435,8 @@ _SPECIAL: dict[Any, Callable[[_Capture, torch.fx.Node], None]] = {
     aten.sym_constrain_range_for_size.default: _Capture.asserted,
     aten._assert_tensor_metadata.default: _Capture.skip,  # guards and the trace have seen to it
 }
+
+_UNREAD = frozenset(target for target, visit in _SPECIAL.items() if visit is _Capture.skip)
 
 
 def _operands(node: torch.fx.Node) -> tuple[Any, ...]:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+import torch
 
 from hemstitch.frontend.sizes import Sizes
 from hemstitch.frontend.values import Number, Value, constant
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import Dim
 from hemstitch.ir.graph import Node
+from hemstitch.ir.ops import highest, lowest
 from hemstitch.ir.types import DType, TensorType
+from hemstitch.runtime.dtypes import TORCH_DTYPES
 
 
 class NotHandled(Exception):
@@ -48,6 +53,13 @@ class Context:
     def constant(self, value: Number, dtype: DType, shape: tuple[Dim, ...] = ()) -> Value:
         return constant(self.builder, value, dtype, shape)
 
+    def number(self, value: Any, dtype: DType) -> Value:
+        """A constant that the user wrote. Declines one that the type cannot hold: the library
+        refuses it as eager does."""
+        if not isinstance(value, SymbolicDim) and not can_hold(dtype, value):
+            raise NotHandled
+        return self.constant(value, dtype)
+
     def iota(self, shape: tuple[Dim, ...], axis: int) -> Value:
         return Value(self.builder, self.builder.iota(shape, axis))
 
@@ -59,6 +71,17 @@ class Context:
 
     def value(self, node: Node) -> Value:
         return Value(self.builder, node)
+
+
+def can_hold(dtype: DType, value: bool | int | float) -> bool:
+    """Whether torch converts it: not what overflows, unless it is infinite to a float, and of what
+    is below 0 to an unsigned type only an integer."""
+    if dtype is DType.BOOL or isinstance(value, bool):
+        return True
+    if dtype.is_float:
+        return not math.isfinite(value) or abs(value) <= torch.finfo(TORCH_DTYPES[dtype]).max
+    wraps = dtype is DType.U8 and isinstance(value, int)
+    return (-highest(dtype) if wraps else lowest(dtype)) <= value <= highest(dtype)
 
 
 Rule = Callable[..., Any]  # (Context, *arguments, **keywords) -> Value, or a sequence of them

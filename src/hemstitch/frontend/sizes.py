@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial, reduce
-from operator import add, mul
+from operator import add, and_, mul
 from typing import Any
 
 import sympy
@@ -87,6 +87,10 @@ class Sizes:
             return False
         return statically_known_true(evaluate(size, self._traced) >= 0)  # type: ignore[arg-type]
 
+    def truth(self, condition: torch.SymBool) -> Value:
+        """A SymBool as a scalar computed at run time."""
+        return Value(self.builder, self._value(condition.node.expr).node, is_number=True)
+
     def _new_symbol(self, name: str, size: torch.SymInt, place: Place) -> SymbolicDim:
         self.places[name], self._traced[name] = place, size
         if size.node.hint is not None:
@@ -141,6 +145,8 @@ class Sizes:
             return self._values[expression].cast(DType.F64)
         if expression.is_Number:
             return self._scalar(float(expression))
+        if expression.is_Boolean and not expression.args:
+            return constant(self.builder, bool(expression), DType.BOOL)
         if expression.is_integer and expression.free_symbols <= self._dims.keys():
             return self._scalar(self._dim(expression))
         rule = _VALUE_RULES.get(type(expression).__name__)
@@ -218,6 +224,10 @@ def _float_power(base: Value, exponent: Value) -> Value:
     return apply(Op.POW, base, exponent)
 
 
+def _binary(op: Op) -> Callable[[Value, Value], Value]:
+    return lambda x, y: apply(op, x, y)
+
+
 _VALUE_RULES: dict[str, Callable[..., Value]] = {
     "Add": lambda *terms: reduce(add, terms),
     "Mul": lambda *factors: reduce(mul, factors),
@@ -235,4 +245,13 @@ _VALUE_RULES: dict[str, Callable[..., Value]] = {
     "OpaqueUnaryFn_cos": _unary(Op.COS),
     "OpaqueUnaryFn_sin": _unary(Op.SIN),
     "OpaqueUnaryFn_tanh": _unary(Op.TANH),
+    "Equality": _binary(Op.EQ),
+    "Unequality": _binary(Op.NE),
+    "StrictLessThan": _binary(Op.LT),
+    "LessThan": _binary(Op.LE),
+    "StrictGreaterThan": _binary(Op.GT),
+    "GreaterThan": _binary(Op.GE),
+    "And": lambda *conditions: reduce(and_, conditions),
+    "Or": lambda *conditions: ~reduce(and_, (~condition for condition in conditions)),
+    "Not": _unary(Op.NOT),
 }

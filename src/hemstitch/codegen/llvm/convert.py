@@ -117,8 +117,9 @@ def _float_to_bool(e: Emitter, x: Value, source: DType, target: DType) -> Value:
 
 def _float_to_int(e: Emitter, x: Value, source: DType, target: DType) -> Value:
     """Towards zero. What does not fit becomes the least integer, as x86 has it; types
-    narrower than 32 bits wrap."""
-    element = "i64" if target is DType.I64 else "i32"
+    narrower than 32 bits wrap, f64 to u8 by way of 64 bits, as eager has it."""
+    is_wide = target is DType.I64 or (source is DType.F64 and target is DType.U8)
+    element = "i64" if is_wide else "i32"
     least = -(1 << BITS[element] - 1)
     fits = e.compare("olt", magnitude(e, x), e.constant(float(-least), x.element))
     safe = e.select(fits, x, e.constant(0.0, x.element))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from hemstitch.frontend.context import Context, Rule
-from hemstitch.frontend.rules.pointwise import of_floats
+from hemstitch.frontend.rules.pointwise import clamp, of_floats
 from hemstitch.frontend.values import (
     Value,
     absolute,
@@ -91,6 +91,11 @@ def _log_sigmoid_backward(c: Context, grad: Value, x: Value, buffer: Value) -> V
     return grad * sigmoid(-x)
 
 
+def _hardshrink(c: Context, x: Value, lam: float = 0.5) -> Value:
+    """torch rounds the threshold to the tensor's type first."""
+    return where(absolute(x) <= c.constant(lam, x.dtype), 0.0, x)
+
+
 def _mish(x: Value) -> Value:
     return x * tanh(_softplus(x))
 
@@ -105,7 +110,7 @@ def _mish_backward(grad: Value, x: Value) -> Value:
 ACTIVATIONS: dict[str, Rule] = {
     "relu": lambda c, x: maximum(x, 0),
     "relu6": lambda c, x: _clip(x, 0, 6),
-    "hardtanh": lambda c, x, low=-1, high=1: _clip(x, low, high),
+    "hardtanh": lambda c, x, low=-1, high=1: clamp(c, x, low, high),
     "leaky_relu": of_floats(lambda x, slope=0.01: where(x > 0, x, x * slope)),
     "_prelu_kernel": of_floats(lambda x, weight: where(x > 0, x, weight * x)),
     "gelu": of_floats(_gelu),
@@ -116,8 +121,8 @@ ACTIVATIONS: dict[str, Rule] = {
     "softplus": of_floats(_softplus),
     "mish": of_floats(_mish),
     "log_sigmoid_forward": _log_sigmoid_forward,
-    "threshold": lambda c, x, threshold, value: where(x <= threshold, value, x),
-    "hardshrink": of_floats(lambda x, lam=0.5: where(absolute(x) <= lam, 0.0, x)),
+    "threshold": lambda c, x, threshold, value: where(x <= threshold, c.number(value, x.dtype), x),
+    "hardshrink": _hardshrink,
     "softshrink": of_floats(
         lambda x, lam=0.5: where(x > lam, x - lam, where(x < -lam, x + lam, x * 0))
     ),

@@ -18,7 +18,7 @@ def _filled(value: float) -> Rule:
 def _full(c: Context, _: Any, value: Any, **__: Any) -> Value:
     if isinstance(value, Value):
         return value.cast(c.dtype).broadcast(c.shape)
-    return c.constant(value, c.dtype, c.shape)
+    return c.number(value, c.dtype).broadcast(c.shape)
 
 
 def _new_full(c: Context, x: Value, size: Any, value: Any, **__: Any) -> Value:

@@ -9,13 +9,14 @@ from typing import Any
 import torch
 
 from hemstitch.frontend.checked import CHECKED
-from hemstitch.frontend.context import Context, NotHandled, Rule
+from hemstitch.frontend.context import Context, NotHandled, Rule, can_hold
 from hemstitch.frontend.values import (
     Term,
     Value,
     absolute,
     apply,
     check,
+    constant,
     equal,
     exp,
     expm1,
@@ -25,6 +26,7 @@ from hemstitch.frontend.values import (
     log1p,
     maximum,
     minimum,
+    promote,
     reciprocal,
     rsqrt,
     sign,
@@ -58,8 +60,36 @@ def of_any(function: Callable[..., Any]) -> Rule:
     return lambda c, *arguments, **keywords: function(*arguments, **keywords)
 
 
+def _rounded(c: Context, x: Term, y: Term, exact_divisor: bool) -> tuple[Term, Term]:
+    """As values of the half type, if any, that torch promotes them to: its kernels take such and
+    then compute in f32. `exact_divisor`: but a number that comes second they take as it is, and
+    on GPUs any number."""
+    dtype = promote(x, y)
+    if dtype.compute is dtype:
+        return x, y
+    keeps_x, keeps_y = (c.for_gpu and is_number(term) for term in (x, y))
+    keeps_y |= exact_divisor and is_number(y)
+    return (
+        x if keeps_x else _as_type(c, x, dtype),
+        y if keeps_y else _as_type(c, y, dtype),
+    )
+
+
+def is_number(term: Term) -> bool:
+    """Or a tensor of rank 0, which torch treats as one."""
+    return not isinstance(term, Value) or term.rank == 0
+
+
+def _as_type(c: Context, term: Term, dtype: DType) -> Value:
+    return term.cast(dtype) if isinstance(term, Value) else c.constant(term, dtype)
+
+
 def elementwise(op: Op) -> Rule:
-    return lambda c, *operands: apply(op, *operands)
+    return of_any(lambda *operands: apply(op, *operands))
+
+
+def rounded_elementwise(op: Op, exact_divisor: bool = False) -> Rule:
+    return lambda c, x, y: apply(op, *_rounded(c, x, y, exact_divisor))
 
 
 def float_elementwise(op: Op) -> Rule:
@@ -70,42 +100,57 @@ def to_bool(x: Value) -> Value:
     return x.cast(DType.BOOL)
 
 
-def _add(x: Term, y: Term, alpha: Any = 1) -> Term:
-    return apply(Op.ADD, x, _scaled(y, alpha))
+def _add(c: Context, x: Term, y: Term, alpha: Any = 1) -> Term:
+    return _sum(c, Op.ADD, x, y, alpha)
 
 
-def _sub(x: Term, y: Term, alpha: Any = 1) -> Term:
-    return apply(Op.SUB, x, _scaled(y, alpha))
+def _sub(c: Context, x: Term, y: Term, alpha: Any = 1) -> Term:
+    return _sum(c, Op.SUB, x, y, alpha)
 
 
-def _rsub(x: Term, y: Term, alpha: Any = 1) -> Term:
-    return apply(Op.SUB, y, _scaled(x, alpha))
+def _rsub(c: Context, x: Term, y: Term, alpha: Any = 1) -> Term:
+    return _sum(c, Op.SUB, y, x, alpha)
 
 
-def _scaled(x: Term, alpha: Any) -> Term:
-    if not isinstance(alpha, Value) and alpha == 1:
+def _sum(c: Context, op: Op, x: Term, y: Term, alpha: Any) -> Value:
+    x, y = _rounded(c, x, y, exact_divisor=False)
+    return apply(op, x, _scaled(c, y, alpha, c.dtype))
+
+
+def _scaled(c: Context, x: Term, factor: Any, dtype: DType) -> Term:
+    """`factor` is a number of type `dtype`, for an integer type a whole one."""
+    if isinstance(factor, Value):
+        return apply(Op.MUL, x, factor)
+    if not can_hold(dtype, factor):
+        raise NotHandled
+    if not dtype.is_float and isinstance(factor, float):
+        factor = int(factor)
+    factor = bool(factor) if dtype is DType.BOOL else factor
+    if factor == 1:
         return x
-    return x * alpha if isinstance(x, (int, float)) else apply(Op.MUL, x, alpha)
+    return x * factor if isinstance(x, (int, float)) else apply(Op.MUL, x, factor)
 
 
-def _div(c: Context, x: Value, y: Term, rounding_mode: str | None = None) -> Value:
+def _div(c: Context, x: Term, y: Term, rounding_mode: str | None = None) -> Value:
+    x, y = _rounded(c, x, y, exact_divisor=True)
     if rounding_mode is None:
         result: Value = of_floats(lambda a, b: a / b)(c, x, y)
         return result
     if rounding_mode == "floor":
-        return _divided(Op.FLOORDIV)(c, x, y)
+        return _divided(Op.FLOORDIV, exact_divisor=True)(c, x, y)
     if c.dtype.is_float:
-        return trunc(apply(Op.DIV, x, y).cast(c.dtype))  # torch rounds the quotient first
+        quotient = apply(Op.DIV, x, y)  # torch rounds it first where the divisor is no number
+        return trunc(quotient if is_number(y) else quotient.cast(c.dtype))
     return _divided(Op.TRUNCDIV)(c, x, y)
 
 
-def _divided(op: Op) -> Callable[..., Value]:
+def _divided(op: Op, exact_divisor: bool = False) -> Callable[..., Value]:
     """On processors an integer has no quotient by zero, and no remainder; on GPUs it has some."""
 
     def rule(c: Context, x: Term, y: Term) -> Value:
         is_plain = isinstance(y, int) and y != 0
         if c.dtype.is_float or c.for_gpu or is_plain:
-            return apply(op, x, y)
+            return apply(op, *_rounded(c, x, y, exact_divisor))
         divisor = y.cast(c.dtype) if isinstance(y, Value) else c.constant(y, c.dtype)
         divisor = divisor.broadcast(c.shape)
         dividend = x.cast(c.dtype) if isinstance(x, Value) else x
@@ -139,7 +184,10 @@ def _pow(c: Context, x: Term, exponent: Term) -> Value:
     return apply(Op.POW, x, exponent)
 
 
-def _clamp(x: Value, low: Term | None = None, high: Term | None = None) -> Value:
+def clamp(c: Context, x: Value, low: Term | None = None, high: Term | None = None) -> Value:
+    numbers = (bound for bound in (low, high) if isinstance(bound, (int, float)))
+    if not all(can_hold(c.dtype, number) for number in numbers):
+        raise NotHandled
     if low is not None:
         x = maximum(x, low)
     return x if high is None else minimum(x, high)
@@ -159,12 +207,12 @@ def _lerp(start: Value, end: Value, weight: Term) -> Value:
     return end - (end - start) * (1 - weight)
 
 
-def _addcmul(x: Value, a: Value, b: Value, value: Any = 1) -> Value:
-    return x + _scaled(a, value) * b
+def _addcmul(c: Context, x: Value, a: Value, b: Value, value: Any = 1) -> Value:
+    return x + _scaled(c, a, value, c.dtype.compute) * b
 
 
-def _addcdiv(x: Value, a: Value, b: Value, value: Any = 1) -> Value:
-    return x + _scaled(a, value) / b
+def _addcdiv(c: Context, x: Value, a: Value, b: Value, value: Any = 1) -> Value:
+    return x + _scaled(c, a, value, c.dtype.compute) / b
 
 
 def _where(c: Context, condition: Value, x: Term, y: Term) -> Value:
@@ -174,15 +222,14 @@ def _where(c: Context, condition: Value, x: Term, y: Term) -> Value:
 
 
 def _masked_fill(c: Context, x: Value, mask: Value, value: Term) -> Value:
-    if isinstance(value, Value):
-        value = value.cast(x.dtype)
+    value = value.cast(x.dtype) if isinstance(value, Value) else c.number(value, x.dtype)
     return where(mask, value, x).cast(c.dtype)
 
 
 def _fill(c: Context, x: Value, value: Term) -> Value:
     if isinstance(value, Value):
         return value.cast(c.dtype).broadcast(c.shape)
-    return c.constant(value, c.dtype, c.shape)
+    return c.number(value, c.dtype).broadcast(c.shape)
 
 
 def _copy(c: Context, x: Value, source: Value, non_blocking: bool = False) -> Value:
@@ -238,10 +285,12 @@ def _nan_to_num(
 
 
 def _hypot(x: Value, y: Value) -> Value:
-    large = maximum(absolute(x), absolute(y))
-    ratio = minimum(absolute(x), absolute(y)) / large
-    plain = equal(large, 0) | equal(large, math.inf)
-    return where(plain, large, large * sqrt(1 + ratio * ratio))
+    """Infinite where one of both is, whatever the other."""
+    x, y = absolute(x), absolute(y)
+    large = maximum(x, y)
+    ratio = minimum(x, y) / large
+    result = where(equal(large, 0), large, large * sqrt(1 + ratio * ratio))
+    return where(equal(x, math.inf) | equal(y, math.inf), math.inf, result)
 
 
 def _log_add_exp(x: Value, y: Value) -> Value:
@@ -278,7 +327,7 @@ def _asinh(x: Value) -> Value:
 def _acosh(x: Value) -> Value:
     above = x - 1
     near = log1p(above + sqrt(above * (x + 1)))
-    return where(x > LARGE, log(x) + math.log(2), near)
+    return where(x < 1, math.nan, where(x > LARGE, log(x) + math.log(2), near))
 
 
 def _atanh(x: Value) -> Value:
@@ -287,7 +336,7 @@ def _atanh(x: Value) -> Value:
 
 def _logit(x: Value, eps: float | None = None) -> Value:
     if eps is not None:
-        x = _clamp(x, eps, 1 - eps)
+        x = minimum(maximum(x, eps), 1 - eps)
     return log(x / (1 - x))
 
 
@@ -310,7 +359,8 @@ def _logical(op: Op) -> Rule:
 
 def _angle(x: Value) -> Value:
     """Of real numbers."""
-    return where(isnan(x), x, where(x < 0, math.pi, 0.0))
+    half_turn = constant(x.builder, math.pi, x.dtype)
+    return where(isnan(x), x, where(x < 0, half_turn, 0.0))
 
 
 def _heaviside(x: Value, at_zero: Value) -> Value:
@@ -337,18 +387,18 @@ _BITWISE = {
 }
 
 POINTWISE: dict[str, Rule] = {
-    **{name: elementwise(op) for name, op in _COMPARISONS.items()},
+    **{name: rounded_elementwise(op) for name, op in _COMPARISONS.items()},
     **{name: float_elementwise(getattr(Op, name.upper())) for name in _FLOAT_UNARY},
     **{name: elementwise(op) for name, op in _BITWISE.items()},
     **{name: _rounding(getattr(Op, name.upper())) for name in ("floor", "ceil", "trunc")},
     "special_erfc": float_elementwise(Op.ERFC),
-    "add": of_any(_add),
-    "sub": of_any(_sub),
-    "rsub": of_any(_rsub),
-    "mul": elementwise(Op.MUL),
+    "add": _add,
+    "sub": _sub,
+    "rsub": _rsub,
+    "mul": rounded_elementwise(Op.MUL, exact_divisor=True),
     "div": _div,
     "true_divide": _div,
-    "floor_divide": _divided(Op.FLOORDIV),
+    "floor_divide": _divided(Op.FLOORDIV, exact_divisor=True),
     "fmod": _divided(Op.FMOD),
     "remainder": _divided(Op.REMAINDER),
     "pow": _pow,
@@ -369,9 +419,9 @@ POINTWISE: dict[str, Rule] = {
     "min.other": of_any(minimum),
     "fmax": of_any(lambda x, y: where(isnan(x), y, where(isnan(y), x, maximum(x, y)))),
     "fmin": of_any(lambda x, y: where(isnan(x), y, where(isnan(y), x, minimum(x, y)))),
-    "clamp": of_any(_clamp),
-    "clamp_min": of_any(_clamp),
-    "clamp_max": of_any(lambda x, high: _clamp(x, None, high)),
+    "clamp": clamp,
+    "clamp_min": clamp,
+    "clamp_max": lambda c, x, high: clamp(c, x, None, high),
     "atan2": float_elementwise(Op.ATAN2),
     "hypot": of_floats(_hypot),
     "logaddexp": of_floats(_log_add_exp),
@@ -384,8 +434,8 @@ POINTWISE: dict[str, Rule] = {
     "logit": of_floats(_logit),
     "sinc": of_floats(lambda x: where(equal(x, 0), 1, apply(Op.SIN, x * math.pi) / (x * math.pi))),
     "lerp": of_any(_lerp),
-    "addcmul": of_any(_addcmul),
-    "addcdiv": of_any(_addcdiv),
+    "addcmul": _addcmul,
+    "addcdiv": _addcdiv,
     "prims::fma": of_any(lambda a, b, c: a * b + c),
     "where": _where,
     CHECKED: _checked,

@@ -137,6 +137,8 @@ def _hits(c: Context, x: Value, dim: int, index: Value) -> tuple[int, list[Value
 def _scatter(c: Context, x: Value, dim: int, index: Value, source: Any, **reduction: Any) -> Value:
     if reduction:
         raise NotHandled
+    if isinstance(source, (int, float)):
+        source = c.number(source, x.dtype)
     axis, hits = _hits(c, x, dim, index)
     for k, hit in enumerate(hits):
         x = where(hit, _line_part(source, index, axis, k), x).cast(c.dtype)

@@ -140,7 +140,7 @@ def _pad(c: Context, x: Value, pads: tuple[int, ...], value: Any = 0) -> Value:
     for axis in range(x.rank):
         cut = x.shape[axis] + min(low[axis], 0) + min(high[axis], 0)
         x = x.slice(axis, max(-low[axis], 0), cut)
-    fill = c.constant(value, x.dtype).node
+    fill = c.number(value, x.dtype).node
     return c.value(c.builder.pad(x.node, [max(pad, 0) for pad in low], c.shape, fill))
 
 

@@ -1,0 +1,104 @@
+"""Elementwise functions over the whole range of each type, and on special values, against eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.compiled import watched
+from tests.effort import IS_WHOLE, some
+from tests.frontend import elementwise
+from tests.frontend.elementwise import Function
+
+F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
+TOGETHER = 45  # functions in one graph
+# Compared with eager alone, the digits that a difference of rounded numbers cancels are lost.
+CANCELLING = ("logaddexp", "mish", "gelu_tanh", "sinc")
+UNARY_COUNT, BINARY_COUNT = (20_000, 200) if IS_WHOLE else (1_000, 30)
+
+
+def _some(functions: dict[str, Function], every: int) -> dict[str, Function]:
+    """One of so many where not everything is tried."""
+    chosen = [*functions] if IS_WHOLE else [*functions][::every]
+    return {name: functions[name] for name in chosen}
+
+
+def _check(functions: dict[str, Function], operands: Sequence[Tensor]) -> None:
+    chosen = list(functions)
+    for start in range(0, len(chosen), TOGETHER):
+        names = chosen[start : start + TOGETHER]
+        compiled, _ = watched(lambda *xs, names=names: [functions[name](*xs) for name in names])
+        for name, result in zip(names, compiled(*operands)):
+            _compare(name, functions[name], operands, result)
+
+
+def _gradients(functions: Sequence[Function], x: Tensor, call: Callable[..., Any]) -> list[Tensor]:
+    """Of each function by an operand of its own."""
+    operands = [x.detach().requires_grad_() for _ in functions]
+    results = call(*operands)
+    return list(torch.autograd.grad(results, operands, [torch.ones_like(r) for r in results]))
+
+
+def _compare(name: str, function: Function, operands: Sequence[Tensor], result: Tensor) -> None:
+    apart = [elementwise.scalar_loops(x) for x in operands]
+    references = [function(*operands), function(*apart).contiguous()]
+    assert result.dtype == references[0].dtype, name
+    exact = function(*(x.double() for x in operands)).double()
+    far = elementwise.far_from(result, references, exact)
+    if far.any():
+        at = int(far.nonzero()[0])
+        seen = [x[at].item() for x in (*operands, result, *references, exact)]
+        raise AssertionError(f"{name}: {int(far.sum())} of {len(far)}, the first {seen}")
+
+
+@pytest.mark.parametrize("dtype", some([F32, F16], [BF16, F64]), ids=str)
+def test_unary(dtype: torch.dtype) -> None:
+    functions = elementwise.UNARY if dtype is F32 else _some(elementwise.UNARY, 2)
+    if dtype is F64:
+        functions = {k: f for k, f in functions.items() if k not in CANCELLING}
+    _check(functions, [elementwise.unary_grid(dtype, UNARY_COUNT)])
+
+
+@pytest.mark.parametrize("dtype", some([F32, F16], [BF16, F64]), ids=str)
+def test_binary(dtype: torch.dtype) -> None:
+    functions = elementwise.BINARY
+    if dtype is F64:
+        functions = {k: f for k, f in functions.items() if k not in CANCELLING}
+    _check(functions, elementwise.binary_grid(dtype, BINARY_COUNT))
+
+
+@pytest.mark.parametrize("dtype", some([F32], [F16, BF16, F64]), ids=str)
+def test_gradients(dtype: torch.dtype) -> None:
+    x = elementwise.unary_grid(dtype, UNARY_COUNT)
+    functions = {
+        name: function
+        for name, function in _some(elementwise.UNARY, 3).items()
+        if name != "sinc" and _is_differentiable(function, x)
+    }
+    chosen = list(functions.values())
+
+    def program(*xs: Tensor) -> list[Tensor]:
+        return [function(x) for function, x in zip(chosen, xs)]
+
+    gradients = _gradients(chosen, x, watched(program)[0])
+    exact = _gradients(chosen, x.double(), program)
+    apart = elementwise.scalar_loops(x)
+    references = [_gradients(chosen, operand, program) for operand in (x, apart)]
+    for name, gradient, *others, truth in zip(functions, gradients, *references, exact):
+        steep = elementwise.steep(gradient, others, truth)
+        if steep.any():
+            at = int(steep.nonzero()[0])
+            seen = [y[at].item() for y in (x, gradient, *others, truth)]
+            raise AssertionError(f"{name}: {int(steep.sum())} of {len(x)}, the first {seen}")
+
+
+def _is_differentiable(function: Function, x: Tensor) -> bool:
+    try:
+        function(x[:1].detach().requires_grad_()).sum().backward()
+    except RuntimeError:
+        return False
+    return True
