@@ -14,7 +14,7 @@ from hemstitch.runtime.cuda.semaphore import Semaphores, semaphores_of
 from hemstitch.runtime.signature import signature
 from tests.cuda import steps
 
-ALIGNED = Variant(True, (), ())
+ALIGNED = Variant(True, ())
 
 
 def tensors(*shapes: tuple[int, ...], shift: int = 0) -> list[torch.Tensor]:
@@ -281,7 +281,7 @@ def test_captured_semaphores_are_cleared_by_nobody(driver, monkeypatch):
 
 def test_checked_indices_trap():
     texts = {
-        program.entry: build(program, Variant(True, (), ()), "sm_90").asm["ptx"]
+        program.entry: build(program, Variant(True, ()), "sm_90").asm["ptx"]
         for program in (steps.gathered(), steps.pointwise())
     }
     assert ["__assertfail" in text for text in texts.values()] == [True, False]
@@ -290,5 +290,5 @@ def test_checked_indices_trap():
 def test_integers_wrap_in_checked_kernels():
     """Triton's own checks for overflow would be asserts too."""
     program = steps.gathered()
-    text = build(program, Variant(True, (), ()), "sm_90").asm["ttir"]
+    text = build(program, Variant(True, ()), "sm_90").asm["ttir"]
     assert text.count("tt.assert") == program.text.count("tl.device_assert") == 1
