@@ -166,7 +166,7 @@ def test_occupancy_is_the_drivers():
     from hemstitch.runtime.cuda.kernel import MOST_MEETING, Variant, load  # noqa: PLC0415
     from tests.cuda.steps import centred as program  # noqa: PLC0415
 
-    device, loaded = device_of(0), load(program(), Variant(True, (), ()), device_of(0))
+    device, loaded = device_of(0), load(program(), Variant(True, ()), device_of(0))
     blocks = resident_blocks(loaded.function, program().warps, loaded.owner.metadata.shared)
     fit = blocks * device.processors
     assert loaded.resident == min(blocks, MOST_MEETING) * device.processors

@@ -12,7 +12,6 @@ pytest.importorskip("triton")
 from hemstitch.codegen.triton.kernel import print_kernel
 from hemstitch.ir.dims import evaluate
 from hemstitch.passes.pipeline import optimize
-from hemstitch.runtime.cuda.kernel import variant_of
 from hemstitch.runtime.cuda.launch import likely_sizes
 from hemstitch.runtime.dtypes import TORCH_DTYPES
 from hemstitch.runtime.signature import signature
@@ -42,7 +41,7 @@ def test_they_compile_and_get_their_arguments(seed, driver):
             zeros(2 * evaluate(buffer.size, values) + 4).view(TORCH_DTYPES[buffer.dtype])
             for buffer in printed.parameters
         ]
-        types = list(signature(printed, variant_of(True, sizes).wide).values())
+        types = list(signature(printed).values())
         driver.expect(types)
         driver.forget()
         steps.launcher_of(printed, driver)(*given, *sizes, 0)

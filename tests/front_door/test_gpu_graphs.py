@@ -165,3 +165,9 @@ def test_where_the_user_allows_tf32_the_library_multiplies() -> None:
         assert (exact, calls()) == (0, 1)
     finally:
         torch.set_float32_matmul_precision(before)
+    newer = torch.backends.cuda.matmul
+    kept, newer.fp32_precision = newer.fp32_precision, "tf32"
+    try:
+        assert calls() == 1
+    finally:
+        newer.fp32_precision = kept

@@ -12,7 +12,7 @@ import torch
 from hemstitch.frontend.sizes import Sizes
 from hemstitch.frontend.values import Number, Value, constant
 from hemstitch.ir.builder import Builder
-from hemstitch.ir.dims import Dim
+from hemstitch.ir.dims import Dim, SymbolicDim
 from hemstitch.ir.graph import Node
 from hemstitch.ir.ops import highest, lowest
 from hemstitch.ir.types import DType, TensorType

@@ -28,9 +28,12 @@ from hemstitch.ir.graph import (
     result_strides,
     toposort,
 )
+from hemstitch.ir.ops import is_view
 from hemstitch.ir.types import DType, contiguous_strides
 from hemstitch.stitch.group import MOST_CONCAT_PARTS, Tensor, Write, is_member
 from hemstitch.stitch.views import is_even
+
+MOST_VIEWS = 64  # between an element and where it is read
 
 
 def demands(graph: Graph, obstacles: frozenset[Node] = frozenset()) -> Demands:
@@ -42,9 +45,11 @@ def demands(graph: Graph, obstacles: frozenset[Node] = frozenset()) -> Demands:
     for result, argument in _in_place(graph, nodes):
         found.tensors[result] = found.tensors[argument]
         found.in_place.add(result)
+    below: dict[Node, int] = {}
     for node in nodes:
         if node.op is Op.RESHAPE or node.op is Op.CONCAT:
             _materialise_obstacles(found, node, node in obstacles)
+        below[node] = _looked_through(found, node, below)
     demand_outputs(found, graph)
     for node in nodes:
         if node.op is Op.LIBRARY:
@@ -103,12 +108,29 @@ def _materialise_obstacles(found: Demands, node: Node, is_obstacle: bool) -> Non
         known = found.tensors.get(source)
         contiguous = contiguous_strides(source.shape)
         if known is None:
-            tensor = found.tensors[source] = Tensor(source, contiguous)
-            if not is_member(source):
-                found.write(source, tensor)
+            _materialise(found, source)
         elif not agree(source.shape, known.strides, contiguous):
             tensor = found.tensors[node] = Tensor(node, contiguous_strides(node.shape))
             found.writes.append(Write(source, tensor, contiguous))
+
+
+def _materialise(found: Demands, node: Node) -> None:
+    tensor = found.tensors[node] = Tensor(node, contiguous_strides(node.shape))
+    if not is_member(node):
+        found.write(node, tensor)
+
+
+def _looked_through(found: Demands, node: Node, below: dict[Node, int]) -> int:
+    """How many views a reader of `node` looks through, one as often as there are paths to it. Where
+    they are too many, the operand with the most gets memory of its own."""
+    if not is_view(node.op) or node.type.dtype is DType.OPAQUE:
+        return 1
+    counts = {x: 1 if x in found.tensors else below[x] for x in node.inputs}
+    while node not in found.tensors and sum(counts[x] for x in node.inputs) >= MOST_VIEWS:
+        crowded = max(counts, key=lambda x: counts[x])
+        _materialise(found, crowded)
+        counts[crowded] = 1
+    return 1 + sum(counts[x] for x in node.inputs)
 
 
 def _operand(found: Demands, value: Node, strides: tuple[Dim, ...] | None) -> Alias:

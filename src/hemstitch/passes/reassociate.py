@@ -163,6 +163,21 @@ def _unshaped(x: Node) -> Node:
 
 def _fixed(builder: Builder, x: Node, axes: Sequence[int]) -> Node | None:
     """`x` without these axes, where it does not vary along them."""
+    return _without(builder, x, axes, {})
+
+
+def _without(
+    builder: Builder, x: Node, axes: Sequence[int], known: dict[Node, Node | None]
+) -> Node | None:
+    """As `_fixed`; `known`: of what was looked at before, since several may read it."""
+    if x not in known:
+        known[x] = _first_without(builder, x, axes, known)
+    return known[x]
+
+
+def _first_without(
+    builder: Builder, x: Node, axes: Sequence[int], known: dict[Node, Node | None]
+) -> Node | None:
     shape = [size for axis, size in enumerate(x.shape) if axis not in axes]
     if all(x.shape[axis] == 1 for axis in axes):
         return builder.reshape(x, shape)
@@ -173,11 +188,13 @@ def _fixed(builder: Builder, x: Node, axes: Sequence[int]) -> Node | None:
         return builder.broadcast(builder.reshape(x.inputs[0], small), shape)
     if not is_elementwise(x.op):
         return None
-    operands = [_fixed(builder, operand, axes) for operand in x.inputs]
-    known = [operand for operand in operands if operand is not None]
-    if len(known) < len(operands):
-        return None
-    return builder.make(x.op, *known, attr=x.attr, type=TensorType(tuple(shape), x.type.dtype))
+    operands: list[Node] = []
+    for operand in x.inputs:
+        without = _without(builder, operand, axes, known)
+        if without is None:
+            return None
+        operands.append(without)
+    return builder.make(x.op, *operands, attr=x.attr, type=TensorType(tuple(shape), x.type.dtype))
 
 
 def _axes(node: Node) -> tuple[int, ...]:

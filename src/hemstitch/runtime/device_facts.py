@@ -15,5 +15,6 @@ def multiprocessors(device: torch.device) -> int | None:
 
 
 def multiplies_exactly() -> bool:
-    """Whether products of matrices keep all bits of an f32, as PyTorch has it at first."""
-    return torch.get_float32_matmul_precision() == "highest"
+    """Whether products of matrices keep all bits of an f32, as PyTorch has it at first. Once the
+    newer of its two ways to say so was used, the older one raises."""
+    return torch.backends.cuda.matmul.fp32_precision in ("none", "ieee")

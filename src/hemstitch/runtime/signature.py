@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import zip_longest
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from hemstitch.codegen.triton.kernel import SEMAPHORE, Program
@@ -25,10 +24,10 @@ POINTERS: Mapping[DType, str] = MappingProxyType(
 )
 
 
-def signature(program: Program, wide: Sequence[bool] = ()) -> dict[str, str]:
-    """By name, in the order of the arguments. `wide`: which sizes need 64 bits; else none."""
+def signature(program: Program) -> dict[str, str]:
+    """By name, in the order of the arguments. Sizes have 64 bits, however small they are: so do
+    their products, numbers of tiles and of rows, which Triton would compute in 32 bits else."""
     found = {b.name: POINTERS[b.dtype] for b in (*program.parameters, *program.scratch)}
     if program.has_semaphore:
         found[SEMAPHORE] = POINTERS[DType.I32]
-    sizes = zip_longest(program.sizes, wide, fillvalue=False)
-    return found | {str(size): "i64" if is_wide else "i32" for size, is_wide in sizes}
+    return found | {str(size): "i64" for size in program.sizes}

@@ -191,9 +191,12 @@ class Unification:
 
     def _relate(self, node: Node, slots: Slots) -> None:
         """`node` is read at `slots`: carry that down its views to the value below."""
-        work = [(node, slots)]
+        work, seen = [(node, slots)], set[tuple[Node, Slots]]()
         while work:
             node, slots = work.pop()
+            if (node, slots) in seen:
+                continue
+            seen.add((node, slots))
             if node in self._members:
                 for own, wanted in zip(self._slots[node], slots):
                     if own is not None and wanted is not None:

@@ -10,6 +10,7 @@ from hemstitch.ir.ops import SCANNED
 from hemstitch.ir.types import DType
 from hemstitch.kernel.index import Index, linear
 from hemstitch.kernel.nodes import THREADS, Buffer, Role
+from hemstitch.stitch.evaluations import Evaluations
 from hemstitch.stitch.group import Tensor, adds_up_products
 
 NestKey = tuple[int, int]  # nest and phase
@@ -20,16 +21,18 @@ APART = 64  # elements, of a byte at least: a cache line
 
 class Buffers:
     """Makes each buffer once. `places`: the element of a tensor at which its parameter begins;
-    `row_budget`: bytes that the row buffers of a task may take."""
+    `row_budget`: bytes that the row buffers of a task may take; `evaluations`: the kernel's."""
 
     def __init__(
         self,
         written: frozenset[Tensor],
         places: Mapping[Tensor, int],
         row_budget: int,
+        evaluations: Evaluations,
         sums_in_double: bool = True,
     ) -> None:
         self.row_budget = row_budget
+        self.evaluations = evaluations
         self._places = places
         self._sums_in_double = sums_in_double
         self.tensors: dict[Tensor, Buffer] = {}

@@ -39,12 +39,11 @@ def kept_values(
     return list(kept)
 
 
-def _cost(node: Node, cost: Mapping[Node, int]) -> int:
-    if node in cost:
-        return cost[node]
-    if OPS[node.op].op_class.value == "view":
-        return sum(_cost(x, cost) for x in node.inputs)
-    return OPS[node.op].flops if node.op in INLINE else 1
+def _cost(node: Node, cost: dict[Node, int]) -> int:
+    """Of members and views it is in `cost`, once asked for: a view may have many readers."""
+    if node not in cost and OPS[node.op].op_class.value == "view":
+        cost[node] = sum(_cost(x, cost) for x in node.inputs)
+    return cost.get(node, OPS[node.op].flops if node.op in INLINE else 1)
 
 
 def _is_frontier(
@@ -61,6 +60,8 @@ def _direct(reader: Node) -> set[Node]:
     work = list(reader.inputs)
     while work:
         node = work.pop()
+        if node in found:
+            continue
         found.add(node)
         if OPS[node.op].op_class.value == "view":
             work.extend(node.inputs)

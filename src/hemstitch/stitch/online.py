@@ -10,7 +10,7 @@ That is a reassociation: see docs/decisions/0016.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import Dim
@@ -110,6 +110,10 @@ class _Factors:
 
     build: Builder
     group: Group
+    # What was looked at before: several may read it.
+    _scaled: dict[Node, _Linear] = field(default_factory=dict)
+    _splits: dict[Node, _Linear | None] = field(default_factory=dict)
+    _rows: dict[Node, Node | None] = field(default_factory=dict)
 
     @property
     def in_memory(self) -> Container[Node]:
@@ -120,6 +124,11 @@ class _Factors:
         """`node` as what is scaled by factors of rows that a reduction of the group is part of, and
         these factors: no e, as in s / sum s. What is inside may be much larger than `node`, so
         that it is not cast to a type with a smaller range."""
+        if node not in self._scaled:
+            self._scaled[node] = self._first_scaled(node)
+        return self._scaled[node]
+
+    def _first_scaled(self, node: Node) -> _Linear:
         match node.op:
             case op if op in _VIEWS and node.type.dtype is not DType.F16:
                 return self._of_view(node, self.scaled(node.inputs[0])) or _Linear(node, (), None)
@@ -137,6 +146,11 @@ class _Factors:
 
     def split(self, node: Node) -> _Linear | None:
         """`node` as what is linear in e and factors of rows; None if it is not linear in it."""
+        if node not in self._splits:
+            self._splits[node] = self._first_split(node)
+        return self._splits[node]
+
+    def _first_split(self, node: Node) -> _Linear | None:
         if node in self.in_memory:
             return None
         maximum = _maximum_of(node)
@@ -195,6 +209,11 @@ class _Factors:
 
     def _row(self, node: Node) -> Node | None:
         """`node` with a last axis of size 1, if it is the same all along that; else None."""
+        if node not in self._rows:
+            self._rows[node] = self._first_row(node)
+        return self._rows[node]
+
+    def _first_row(self, node: Node) -> Node | None:
         shape = (*node.shape[:-1], 1)
         if node.shape == shape:
             return node

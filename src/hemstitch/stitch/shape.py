@@ -12,6 +12,7 @@ from hemstitch.ir.ops import OPS, is_scan
 from hemstitch.ir.types import contiguous_strides
 from hemstitch.kernel.index import Axis, Index, Variable, expand, linear
 from hemstitch.stitch.axes import Domain, Unification
+from hemstitch.stitch.evaluations import Evaluations
 from hemstitch.stitch.fold import Folding, fold
 from hemstitch.stitch.group import (
     INLINE,
@@ -205,6 +206,7 @@ class _Walk:
         # The one object that stands for all equal indices, since theirs is most of the time.
         self._same: dict[Indices, Indices] = {}
         self._visits: dict[tuple[Node, int], _Visit] = {}
+        self._evaluations = Evaluations([group])
 
     def touched(self, root: Root) -> _Touched:
         """What one root needs."""
@@ -250,6 +252,7 @@ class _Walk:
         """`indices`: interned."""
         key = node, id(indices)
         if key not in self._visits:
+            self._evaluations.add()
             self._visits[key] = self._first_visit(node, indices)
         return self._visits[key]
 

@@ -10,6 +10,7 @@ from hemstitch.kernel.nodes import Buffer, Kernel, Nest, Role
 from hemstitch.stitch.begin import with_begins
 from hemstitch.stitch.buffers import Buffers
 from hemstitch.stitch.combine import combining_nest
+from hemstitch.stitch.evaluations import Evaluations
 from hemstitch.stitch.group import Group, Tensor
 from hemstitch.stitch.identity import Identity, identity
 from hemstitch.stitch.machine import Machine
@@ -48,7 +49,8 @@ def stitch(
     written = frozenset(write.tensor for group in groups for write in group.writes)
     found = found or identity(groups, machine.alignment)
     places = dict(zip(found.tensors, found.places))
-    buffers = Buffers(written, places, machine.l2_bytes // 2, machine.sums_in_double)
+    room = machine.l2_bytes // 2
+    buffers = Buffers(written, places, room, Evaluations(groups), machine.sums_in_double)
     phases: list[list[Nest]] = []
     for whole in groups:
         group = walked_once(whole) if machine.keeps_rows_in_registers else whole

@@ -71,6 +71,7 @@ class Values(Scopes, ABC):
         for scope in self.scopes:
             if key in scope.values:
                 return scope.values[key]
+        self.buffers.evaluations.add()
         name = self._make(node, indices, mask)
         self.scopes[self.level_of[name]].values[key] = name
         return name

@@ -19,9 +19,21 @@ from hemstitch.codegen.triton.tiling import USUAL, Shape, Tiling
 from hemstitch.codegen.triton.wide import is_wide
 from hemstitch.codegen.triton.writer import STEP
 from hemstitch.errors import KernelBuildError
-from hemstitch.ir.dims import Dim, choice, evaluate, symbol, total
+from hemstitch.ir.dims import Dim, choice, evaluate, product, symbol, symbols, total
+from hemstitch.kernel.index import Index, largest
 from hemstitch.kernel.lifetime import Life, phase_lifetimes
-from hemstitch.kernel.nodes import Begin, Buffer, Kernel, Phase, Role
+from hemstitch.kernel.nodes import (
+    THREADS,
+    Accumulate,
+    Begin,
+    Buffer,
+    Kernel,
+    Nest,
+    Phase,
+    Position,
+    Role,
+    walk,
+)
 from hemstitch.kernel.placement import Lifetime, place
 
 HEAD = '''"""{why}"""
@@ -114,9 +126,7 @@ def print_kernel(
     """`hint`: a likely value of a size; `programs`: so many run at once. Both for tiles, which have
     this `shape`."""
     kernel = dealt(gathered(apart(even(flattened(kernel))), hint, programs), programs)
-    needs_64_bits = any(
-        not isinstance(b.size, int) or b.size > MOST_32_BIT for b in kernel.parameters
-    )
+    needs_64_bits = _needs_64_bits(kernel)
     chosen = [
         tiling.choose(nest, hint, 1 if phase.is_alone else programs, shape)
         for phase in kernel.phases
@@ -154,6 +164,27 @@ def print_kernel(
         max(function.warps for function in functions),
         len(kernel.phases) == 1 and all(is_wide(n) for n in kernel.phases[0].nests),
     )
+
+
+def _needs_64_bits(kernel: Kernel) -> bool:
+    """Of addresses, of the numbers of rows, or of positions, which may be of more elements than
+    are in memory anywhere: 32 are not enough, or may not be."""
+    nests = [nest for phase in kernel.phases for nest in phase.nests]
+    most = [buffer.size for buffer in kernel.parameters]
+    most += [product(axis.extent for axis in nest.rows) for nest in nests]
+    most += [largest(index) for nest in nests for index in _positions(nest)]
+    return any(
+        bool(symbols(size) - {str(THREADS)}) or (isinstance(size, int) and size > MOST_32_BIT)
+        for size in most
+    )
+
+
+def _positions(nest: Nest) -> Iterator[Index]:
+    """Indices that are values."""
+    for statement in walk(nest.body):
+        match statement:
+            case Position(index=index) | Accumulate(position=Index() as index):
+                yield index
 
 
 def _for_all(buffer: Buffer) -> Buffer:

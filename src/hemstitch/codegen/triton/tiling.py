@@ -200,7 +200,8 @@ def _choose_products(
     long = [loop.axis for loop in tile_loops(nest) if _has_product(loop)]
     long = [axis for axis in long if not lanes[axis].whole or lanes[axis].size > LONGEST_ROW]
     lanes |= dict.fromkeys(long, block)  # long rows go by in blocks
-    widest = max(each.size for each in lanes.values())
+    # What is done once, before the first row, is no tile of rows.
+    widest = max(lanes[loop.axis].size for loop in _tile_loops(nest.body))
     extents = [hint(axis.extent) for axis in nest.rows]
     most = (ACCUMULATED if has_units else ACCUMULATED_ONE_BY_ONE) * shape.elements // TILE
     # Of long rows what is not added up is a block, and soon gone.

@@ -14,7 +14,6 @@ from hemstitch.runtime.cuda.device import Device, resident_blocks
 from hemstitch.runtime.signature import signature
 from hemstitch.runtime.source import kernel_of
 
-MOST_32_BIT = (1 << 31) - 1
 CHECK = "tl.device_assert"
 # Programs on a multiprocessor, where they meet: each leaves sums that are read again behind the
 # barrier. On an H200 more gained at most 1 %, and took up to 1.7 times as long (decision 0075).
@@ -23,12 +22,11 @@ MOST_MEETING = 4
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """What machine code may rely on. `aligned`: all tensors are to 16 bytes; `divisible`, `wide`:
-    of each size, whether it is a multiple of 16, and whether it needs 64 bits."""
+    """What machine code may rely on. `aligned`: all tensors are to 16 bytes; `divisible`: of each
+    size, whether it is a multiple of 16."""
 
     aligned: bool
     divisible: tuple[bool, ...]
-    wide: tuple[bool, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +41,7 @@ class Loaded:
 
 
 def variant_of(aligned: bool, sizes: tuple[int, ...]) -> Variant:
-    return Variant(
-        aligned,
-        tuple(size % ALIGNMENT == 0 for size in sizes),
-        tuple(size > MOST_32_BIT for size in sizes),
-    )
+    return Variant(aligned, tuple(size % ALIGNMENT == 0 for size in sizes))
 
 
 def build(
@@ -58,7 +52,7 @@ def build(
     parameters = [] if variant.aligned else [buffer.name for buffer in program.parameters]
     return build_for(
         kernel_of(program.text, program.entry),
-        signature(program, variant.wide),
+        signature(program),
         {},
         target,
         warps=program.warps,
