@@ -69,3 +69,15 @@ def test_a_graph_that_falls_back_says_why_and_where() -> None:
 def test_a_graph_that_falls_back_for_another_reason_quotes_it() -> None:
     warning = GraphWarning(KeyError("x"))
     assert "library: KeyError('x')" in str(warning) and warning.hint == GraphWarning.advice
+
+
+def test_an_error_that_has_no_place_has_that_of_its_graph() -> None:
+    begins = Location("train.py", 7, "y = model(x)")
+    assert str(GraphWarning(KeyError("x"), begins)).splitlines()[:2] == [
+        "H008: a graph could not be compiled and runs through the library: KeyError('x'), in the "
+        "graph that begins here",
+        "  at train.py:7: y = model(x)",
+    ]
+    where = Location("model.py", 3)
+    warning = GraphWarning(UnsupportedError("no target mars", where=where), begins)
+    assert "begins" not in str(warning) and "at model.py:3" in str(warning)

@@ -17,6 +17,7 @@ from torch._guards import TracingContext
 from hemstitch.compile import Begun, Compiled, begin, finish
 from hemstitch.errors import GraphWarning
 from hemstitch.frontend.as_traced import AsTraced
+from hemstitch.frontend.attended import as_many_values_as_keys
 from hemstitch.frontend.channels import by_channels
 from hemstitch.frontend.decompose import decompositions
 from hemstitch.frontend.direct import Part, direct
@@ -24,6 +25,7 @@ from hemstitch.frontend.edges import narrow
 from hemstitch.frontend.excluded import mark_excluded
 from hemstitch.frontend.frozen import frozen_arguments
 from hemstitch.frontend.loss import EveryNth, losses, without
+from hemstitch.frontend.origin import begins
 from hemstitch.frontend.partition import NUMBERS, partition
 from hemstitch.frontend.rewrites import apply
 from hemstitch.frontend.rows import only_read
@@ -64,6 +66,7 @@ def compile_with(
     `plan_only`: kernels are not built, and the callable runs what torch traced. `submit`: takes
     what the option `asynchronous` leaves for later.
     """
+    as_many_values_as_keys(gm)
     parts: dict[str, Part] = {}
     recorder = _recorder(options)
     forward, backward, inference = (
@@ -142,7 +145,7 @@ class _GraphCompiler:
         except Exception as error:
             if options.strict:
                 raise
-            warnings.warn(GraphWarning(error), stacklevel=2)
+            warnings.warn(GraphWarning(error, begins=begins(gm)), stacklevel=2)
             return AsTraced(gm, captured)
 
     def _finish(self, begun: Begun, gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Function:

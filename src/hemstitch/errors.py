@@ -100,13 +100,17 @@ class GraphWarning(HemstitchWarning):
     code = "H008"
     advice = "results are the same, only slower; the option `strict` makes this an error"
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: Exception, begins: Location | None = None) -> None:
+        """`begins`: where the graph does, for an error that has no place."""
         ours = error if isinstance(error, HemstitchError) else None
         why = repr(error) if ours is None else f"{ours.code}: {ours.what}"
+        where = None if ours is None else ours.where
+        if where is None and begins is not None:
+            why = f"{why}, in the graph that begins here"
         super().__init__(
             f"a graph could not be compiled and runs through the library: {why}",
             hint=None if ours is None else ours.hint,
-            where=None if ours is None else ours.where,
+            where=where or begins,
         )
 
 

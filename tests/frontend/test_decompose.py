@@ -48,3 +48,13 @@ def test_other_windows_are_the_librarys(
 ) -> None:
     x = torch.randn(8, 20, requires_grad=True)
     assert calls_of(lambda x: torch.as_strided(x * 1, size, stride, offset).exp(), x) > 0
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_padding_that_is_called_valid(rank: int) -> None:
+    """PyTorch then has one number for all axes."""
+    convolve = getattr(torch.nn.functional, f"conv{rank}d")
+    image = torch.randn(2, 3, *(16,) * rank, requires_grad=True)
+    weight = (torch.randn(8, 3, *(4,) * rank) / 8).requires_grad_()
+    for stride in (1, 4):
+        calls_of(lambda x, w, s=stride: convolve(x, w, stride=s, padding="valid"), image, weight)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+import math
 from random import Random
 
 import pytest
@@ -69,6 +70,27 @@ def test_the_whole_part_of_a_size_times_a_fraction(factor: float) -> None:
     assert [dims.evaluate(third, {name: n}) for n in range(30)] == [n // 3 for n in range(30)]
     with pytest.raises(UnsupportedError, match="not known before the call"):
         sizes.dim(torch.sym_int(x.shape[0] * 0.1))
+
+
+ROUNDED = {
+    "up": lambda n: math.ceil((4 + n % 2) / 2) - 1,
+    "up, a product": lambda n: math.ceil(n * 0.75),
+    "up, what is negative": lambda n: math.ceil((3 - n) / 4),
+    "down, what is negative": lambda n: math.floor((3 - n) / 4),
+    "to even, a half": lambda n: (n + 1) // 2 * 2,
+}
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_a_fraction_of_a_size_is_rounded_as_python_does(name: str) -> None:
+    x = symbolic_tensor(7)
+    sizes = Sizes(Builder())
+    sizes.bind([x])
+    dim = sizes.dim(ROUNDED[name](x.shape[0]))
+    (symbol,) = sizes.places
+    assert [dims.evaluate(dim, {symbol: n}) for n in range(30)] == [
+        ROUNDED[name](n) for n in range(30)
+    ]
 
 
 def test_what_divides_a_size_is_undone_by_itself() -> None:

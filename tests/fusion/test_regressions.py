@@ -261,3 +261,17 @@ def test_a_row_of_each_sequence_for_the_library(width):
     x = torch.randn(3, 24, width)
     torch._dynamo.mark_dynamic(x, 2)
     assert_close([compiled(first_rows)(x)], [first_rows(x.double())], 1e-5)
+
+
+def test_a_product_of_a_transposed_sum_beside_gradients_by_index():
+    """What is added up are heads and features of the sum, which no loop walks as one: XLNet's."""
+
+    def program(w, a, x, y, tokens):
+        both = (x + y).view(24, 2, 4, 16, 1).permute(0, 1, 4, 2, 3)
+        product = torch.bmm(both.reshape(1, 48, 64), w).view(24, 2, 64)
+        return torch.ops.aten.embedding_dense_backward(a + product, tokens, 256, -1, False)
+
+    heads = [torch.randn(2, 4, 24, 16).permute(2, 0, 1, 3) for _ in range(2)]
+    tokens = torch.randint(0, 256, (24, 2))
+    arguments = torch.randn(1, 64, 64).mT, torch.randn(24, 2, 64), *heads, tokens
+    torch.testing.assert_close(compiled(program)(*arguments), program(*arguments))

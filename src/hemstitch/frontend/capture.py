@@ -12,7 +12,7 @@ import torch
 import torch.fx
 from torch._ops import OpOverload
 
-from hemstitch.errors import Location, UnsupportedError
+from hemstitch.errors import InternalError, UnsupportedError
 from hemstitch.frontend.collectives import is_under_way, is_wait
 from hemstitch.frontend.context import Context, NotHandled, Rule
 from hemstitch.frontend.device import check_device, device_of, is_number_elsewhere, traced_tensors
@@ -142,9 +142,11 @@ class _Capture:
             if error.where is not None:
                 raise
             origin = self.builder.origin
-            where = Location(origin.file, origin.line, origin.source) if origin.file else None
             what = f"{origin.op}: {error.what}"
-            raise UnsupportedError(what, hint=error.hint, where=where) from error
+            raise UnsupportedError(what, hint=error.hint, where=origin.location) from error
+        except Exception as error:
+            origin = self.builder.origin
+            raise InternalError(f"{origin.op}: {error!r}", where=origin.location) from error
 
     def attribute(self, node: torch.fx.Node) -> None:
         value = operator.attrgetter(str(node.target))(self.gm)

@@ -17,12 +17,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._prims_common import (
+    is_channels_last_contiguous_or_false,
+    is_contiguous_or_false,
+)
 from torch.fx import Graph, Node
 from torch.utils._pytree import tree_leaves
 
 from hemstitch.frontend.effects import has_effects
 from hemstitch.frontend.fake import value_of_call
-from hemstitch.frontend.joint import base_of, is_library, name_of, value_of
+from hemstitch.frontend.joint import base_of, formulas, is_library, name_of, value_of
 from hemstitch.fusion.convolutions import MOST_STEPS, ROWS_LAST
 
 aten = torch.ops.aten
@@ -161,9 +165,9 @@ def _rows(node: Node) -> list[Node]:
 def _is_by_channels(image: Node) -> bool:
     value = value_of(image)
     if value.dim() < RANK:
-        return bool(value.permute(ROWS_LAST).is_contiguous())
-    return bool(value.is_contiguous(memory_format=torch.channels_last))
+        return bool(is_contiguous_or_false(value.permute(ROWS_LAST)))
+    return bool(is_channels_last_contiguous_or_false(value))
 
 
-def _strides(value: Any) -> list[tuple[Any, ...]]:
-    return [each.stride() for each in tree_leaves(value) if isinstance(each, Tensor)]
+def _strides(value: Any) -> list[tuple[object, ...]]:
+    return [formulas(each.stride()) for each in tree_leaves(value) if isinstance(each, Tensor)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from itertools import count
 from typing import Any
@@ -18,6 +18,7 @@ from torch._prims_common import (
     is_contiguous_or_false,
     suggest_memory_format,
 )
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from hemstitch.frontend import checked
 from hemstitch.frontend.rules import RULES
@@ -82,6 +83,8 @@ def _always() -> Decompositions:
         table[op] = partial(_laid_out, table[op], _memory_format)
     for op in (op for op in table if _packet_of(op) in MOVED):
         table[op] = partial(_laid_out, table[op], suggest_memory_format)
+    table[aten.convolution.default] = _convolution
+    table[aten.convolution_backward.default] = _convolution_backward
     table[aten.as_strided.default] = _as_strided
     table[aten.as_strided_scatter.default] = _as_strided_scatter
     return table
@@ -182,11 +185,33 @@ def _softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:
     in the last place, and a division as much as half an exp."""
     wide = torch.promote_types(x.dtype, torch.float32)
     numbers = x.to(wide).contiguous()  # as in eager, whatever the operand's layout
-    if x.numel():
+    if not statically_known_true(x.numel() == 0):
         numbers = numbers - numbers.amax(dim, keepdim=True)
     weights = numbers.exp()
     result = weights * weights.sum(dim, keepdim=True).reciprocal()
     return result if half_to_float else result.to(x.dtype)
+
+
+def _convolution(x: Any, weight: torch.Tensor, bias: Any, *how: Any) -> Any:
+    each = _for_each_axis(how, weight.dim() - 2)
+    return NotImplemented if each is None else aten.convolution.default(x, weight, bias, *each)
+
+
+def _convolution_backward(
+    gradient: Any, x: Any, weight: torch.Tensor, bias_sizes: Any, *how: Any
+) -> Any:
+    each = _for_each_axis(how, weight.dim() - 2)
+    if each is None:
+        return NotImplemented
+    return aten.convolution_backward.default(gradient, x, weight, bias_sizes, *each)
+
+
+def _for_each_axis(how: Sequence[Any], rank: int) -> list[Any] | None:
+    """One number stands for all axes, as where the padding is called valid; None if none does."""
+    short = [isinstance(part, (list, tuple)) and len(part) == 1 < rank for part in how]
+    if not any(short):
+        return None
+    return [[*part] * rank if is_one else part for part, is_one in zip(how, short)]
 
 
 def _as_strided(x: torch.Tensor, size: Any, stride: Any, storage_offset: Any = None) -> Any:

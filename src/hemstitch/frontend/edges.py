@@ -22,7 +22,7 @@ from torch.fx import Graph, Node
 
 from hemstitch.frontend.effects import drop_unread
 from hemstitch.frontend.fake import call_before
-from hemstitch.frontend.joint import arguments_of, is_made_again, name_of, value_of
+from hemstitch.frontend.joint import arguments_of, formulas, is_made_again, name_of, value_of
 
 aten = torch.ops.aten
 
@@ -220,7 +220,7 @@ def _unexpanded(node: Node) -> Node:
     if node.target is not aten.expand.default or not _is_read_once(node):
         return node
     source: Node = arguments_of(node)[0]
-    return source if value_of(source).shape == value_of(node).shape else node
+    return source if _shape(source) == _shape(node) else node
 
 
 def _product(dense: Node) -> _Product | None:
@@ -272,9 +272,7 @@ def _line(lines: Node) -> Node | None:
 
 
 def _shape(node: Node) -> tuple[object, ...]:
-    """No guard comes of comparing it."""
-    sizes = value_of(node).shape
-    return tuple(size.node.expr if isinstance(size, torch.SymInt) else size for size in sizes)
+    return formulas(value_of(node).shape)
 
 
 def _rows(node: Node, zeros: Node) -> Any:

@@ -24,7 +24,7 @@ from torch.fx.node import map_arg
 
 from hemstitch.frontend.axes import ATTENTION, has_known_sizes
 from hemstitch.frontend.effects import has_effects
-from hemstitch.frontend.joint import arguments_of, name_of, value_of
+from hemstitch.frontend.joint import arguments_of, formulas, name_of, value_of
 from hemstitch.frontend.library import WITHIN
 from hemstitch.ir.graph import Place, Within
 
@@ -250,8 +250,8 @@ def _of(x: object, node: Node, kind: Kind, known: Known) -> Collection[Band] | N
         return None
     if not isinstance(x, Node) or not isinstance(value_of(x), Tensor):
         return ()
-    is_aligned = value_of(x).shape[-2:] == value_of(node).shape[-2:]
-    return known.get(x, {}).get(kind, ()) if is_aligned else ()
+    mine, whole = (formulas(value_of(each).shape[-2:]) for each in (x, node))
+    return known.get(x, {}).get(kind, ()) if mine == whole else ()
 
 
 VALUES: Mapping[Kind, Callable[[float], bool]] = {

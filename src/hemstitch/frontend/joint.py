@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -125,6 +125,11 @@ def gradients_of(convolution: Node) -> list[Node]:
 
 def value_of(node: Node) -> Any:
     return node.meta.get("val")
+
+
+def formulas(sizes: Iterable[int | torch.SymInt]) -> tuple[object, ...]:
+    """Sizes as what can be compared, and hashed, without a guard: a symbolic one as its formula."""
+    return tuple(size.node.expr if isinstance(size, torch.SymInt) else size for size in sizes)
 
 
 def bytes_of(node: Node) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch.fx
 
+from hemstitch.errors import Location
 from hemstitch.ir.graph import Origin
 
 _FRAME = re.compile(
@@ -23,6 +24,12 @@ def origin_of(node: torch.fx.Node) -> Origin:
         return Origin(name, module=module)
     last = frames[-1]
     return Origin(name, last["file"], int(last["line"]), (last["source"] or "").strip(), module)
+
+
+def begins(gm: torch.fx.GraphModule) -> Location | None:
+    """The first line of the program that the graph has an operation of."""
+    places = (origin_of(node).location for node in gm.graph.nodes if node.op == "call_function")
+    return next((place for place in places if place is not None), None)
 
 
 def _module(stack: Any) -> str:

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 from hemstitch.errors import OptionError
 from hemstitch.frontend.effects import drop_unread
 from hemstitch.frontend.fake import fake_mode, value_of_call
+from hemstitch.frontend.joint import formulas
 
 Function = Callable[..., Any]
 
@@ -53,7 +54,7 @@ def _check_types(found: ReplacedPatterns, replacement: Function) -> None:
 def _types(value: object) -> Iterator[tuple[tuple[object, ...], torch.dtype]]:
     for each in tree_leaves(value):
         if isinstance(each, Tensor):
-            yield tuple(each.shape), each.dtype
+            yield formulas(each.shape), each.dtype
 
 
 def _complete(traced: torch.fx.GraphModule, found: Sequence[ReplacedPatterns]) -> None:

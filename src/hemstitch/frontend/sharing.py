@@ -16,7 +16,7 @@ from torch._functorch._aot_autograd.schemas import OutputType
 from torch._guards import TracingContext
 
 from hemstitch.errors import UnsupportedError
-from hemstitch.frontend.joint import is_view
+from hemstitch.frontend.joint import formulas, is_view
 from hemstitch.frontend.library import strides_of
 from hemstitch.frontend.sizes import Sizes
 from hemstitch.ir.dims import Dim
@@ -69,7 +69,8 @@ def _is_expanded_argument(result: object) -> bool:
     if not isinstance(result, torch.fx.Node) or not _is_tensor(result):
         return False
     traced = result.meta["val"]
-    repeats = any(step == 0 and size != 1 for step, size in zip(traced.stride(), traced.shape))
+    layout = zip(formulas(traced.stride()), formulas(traced.shape))
+    repeats = any(step == 0 and size != 1 for step, size in layout)
     return repeats and _whole(result).op == "placeholder"
 
 

@@ -32,7 +32,7 @@ from hemstitch.ir.dims import (
 from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
 
-TO_INTEGER = ("TruncToInt", "FloorToInt")
+TRUNCATED, FLOOR, CEILING = "TruncToInt", "FloorToInt", "CeilToInt"
 MOST_PARTS = 1 << 16  # of one: then a product with any size is exact in float64
 Place = tuple[int, "int | None"]  # (argument position, axis), as in Graph.symbols
 
@@ -115,30 +115,27 @@ class Sizes:
         if expression in self._dims:
             return self._dims[expression]
         name = type(expression).__name__
-        scaled = self._scaled(expression.args[0]) if name in TO_INTEGER else None
-        if scaled is not None:
-            return scaled
+        if name in (TRUNCATED, FLOOR, CEILING):
+            fraction = self._fraction(expression.args[0])
+            if fraction is not None and _is_rounded_alike(name, *fraction):
+                return _rounded(name, *fraction)
         rule = _DIM_RULES.get(name)
         if rule is None:
             raise UnsupportedError(f"the size {expression} is not known before the call")
         return rule(*map(self._dim, expression.args))
 
-    def _scaled(self, number: Any) -> Dim | None:
-        """The whole part of a size divided by another, or times a float, as `interpolate` asks for,
-        where the product is exact: the float is a fraction of few bits."""
+    def _fraction(self, number: Any) -> tuple[Dim, Dim] | None:
+        """A size divided by another, or times a float, as `interpolate` asks for, where the product
+        is exact: the float is a fraction of few bits."""
         if type(number).__name__ == "IntTrueDiv":
             size, divisor = map(self._dim, number.args)
-            is_plain = not may_be_negative(size) and not may_be_negative(divisor)
-            return quotient(size, divisor) if is_plain else None
+            return size, divisor
         factor, size = number.as_coeff_Mul()
         fraction = Fraction(float(factor))
         whole = size.args[0] if type(size).__name__ == "ToFloat" else size
         if not whole.is_integer or fraction.denominator > MOST_PARTS or fraction < 0:
             return None
-        dim = self._dim(whole)
-        if may_be_negative(dim):  # then it would be rounded up
-            return None
-        return quotient(dim * fraction.numerator, fraction.denominator)
+        return self._dim(whole) * fraction.numerator, fraction.denominator
 
     def _value(self, expression: Any) -> Value:
         if expression in self._values:
@@ -187,6 +184,15 @@ def _multiplied(exact: Mapping[Any, Any], product: Any) -> Any:
     divides = any(power.exp.is_negative for power in plain.atoms(sympy.Pow))
     is_whole = not divides and all(number.is_Integer for number in plain.atoms(sympy.Number))
     return plain if is_whole else product
+
+
+def _is_rounded_alike(name: str, size: Dim, divisor: Dim) -> bool:
+    """What is negative is truncated upwards."""
+    return not may_be_negative(divisor) and (name != TRUNCATED or not may_be_negative(size))
+
+
+def _rounded(name: str, size: Dim, divisor: Dim) -> Dim:
+    return -quotient(-size, divisor) if name == CEILING else quotient(size, divisor)
 
 
 def _remainder(size: Dim, divisor: Dim) -> Dim:

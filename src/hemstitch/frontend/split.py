@@ -6,11 +6,12 @@ The two graphs are put together by torch, whose order of saved values AOTAutogra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Set
+from collections.abc import Callable, Container, Iterable, Set
 from typing import Any
 
 import torch
 import torch.fx
+from torch import Tensor
 from torch._functorch._aot_autograd import graph_compile
 from torch._functorch.partitioners import (
     _extract_fwd_bwd_modules,
@@ -20,9 +21,11 @@ from torch._functorch.partitioners import (
     reordering_to_mimic_autograd_engine,
     thread_graphsafe_rng_from_hops,
 )
+from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
 from torch.fx import Graph, GraphModule, Node
 
 from hemstitch.frontend.effects import runs_unread
+from hemstitch.frontend.fake import fake_mode, value_of_call
 from hemstitch.frontend.joint import (
     base_of,
     elements_of,
@@ -32,6 +35,7 @@ from hemstitch.frontend.joint import (
     outputs_of,
     without_tangent,
 )
+from hemstitch.frontend.library import call_has_effects
 
 copy_ = torch.ops.aten.copy_.default
 _is_opaque: Callable[[Any], bool] = getattr(graph_compile, "is_opaque_node", lambda node: False)
@@ -52,13 +56,39 @@ def split(
     forward, backward = _extract_fwd_bwd_modules(
         joint, tensors, numbers, num_fwd_outputs=results, **others
     )
+    for node in joint.graph.nodes:
+        if node.op == "call_function" and not call_has_effects(node):
+            node.meta.pop("recompute", None)  # draws nothing, though PyTorch says that it may
     if has_recomputable_rng_ops(joint):  # a checkpoint's own
         forward, backward = functionalize_rng_ops(joint, forward, backward, len(numbers))
+        for graph in (forward.graph, backward.graph):
+            _complete(graph)
     backward = reordering_to_mimic_autograd_engine(backward)
     return (
         thread_graphsafe_rng_from_hops(forward, is_backward=False),
         thread_graphsafe_rng_from_hops(backward, is_backward=True),
     )
+
+
+def _complete(graph: Graph) -> None:
+    """What torch's calls with a state of random numbers give, which it does not note. Of the state
+    itself it takes the size for a symbol that no argument has."""
+    for node in graph.nodes:
+        if node.target is run_and_save_rng_state:
+            state, result = sorted(node.users, key=lambda user: int(user.args[1]))
+            state.meta["val"] = _of_known_size(state.meta["val"])
+            node.meta["val"] = state.meta["val"], result.meta["val"]
+        elif node.target is run_with_rng_state:
+            state = node.args[0]
+            state.meta["val"] = _of_known_size(state.meta["val"])
+            node.meta["val"] = value_of_call(node)
+
+
+def _of_known_size(state: Tensor) -> Tensor:
+    sizes: Iterable[Any] = state.shape
+    known = [n.node.hint if isinstance(n, torch.SymInt) else n for n in sizes]
+    with fake_mode(state):
+        return torch.empty(known, dtype=state.dtype)
 
 
 def _kept(joint: Graph, results: int, saved: Container[Node]) -> list[Node]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from hemstitch.frontend.effects import drop_unread
-from hemstitch.frontend.joint import value_of
+from hemstitch.frontend.joint import formulas, value_of
 from hemstitch.frontend.zeros import zero_wherever
 
 aten = torch.ops.aten
@@ -110,7 +110,7 @@ def _is_zero(node: Node, zeros: Collection[Node]) -> bool:
 
 def _type(node: Node) -> object:
     value = value_of(node)
-    return (value.shape, value.dtype) if isinstance(value, Tensor) else None
+    return (formulas(value.shape), value.dtype) if isinstance(value, Tensor) else None
 
 
 def _replace_by_zeros(node: Node, users: Sequence[Node]) -> None:

@@ -181,7 +181,7 @@ def attention_of(builder: Builder, call: LibraryCall, inputs: Sequence[Node]) ->
 def _fit(q: Node, k: Node, v: Node) -> bool:
     """Where some heads have keys and values together, products of several rows would need these in
     memory for each head, and the library does not."""
-    if k.shape[:2] != v.shape[:2] or 1 in (q.shape[3], *k.shape[2:]):
+    if k.shape[:3] != v.shape[:3] or 1 in (q.shape[3], *k.shape[2:]):
         return False
     heads, groups = q.shape[1], k.shape[1]
     is_shared = isinstance(heads, int) and isinstance(groups, int) and heads % groups == 0

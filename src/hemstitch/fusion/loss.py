@@ -42,7 +42,7 @@ def without_loss(clustering: Clustering) -> Clustering:
         for cluster in doubtful:
             pieces = list(dict.fromkeys(parts.cluster_of[vertex] for vertex in cluster.vertices))
             found = [piece.vertices for piece in pieces]
-            is_possible = all(_is_kernel(parts, piece) for piece in pieces)
+            is_possible = all(_is_piece(clustering, parts, piece) for piece in pieces)
             now = _seconds(clustering, best[cluster])
             if is_possible and _seconds(clustering, found) < LOSS * now:
                 best[cluster] = found
@@ -163,6 +163,12 @@ def _left(clustering: Clustering, doubtful: Iterable[Cluster]) -> list[list[Vert
 
 def _is_kernel(clustering: Clustering, cluster: Cluster) -> bool:
     return not cluster.is_library and cluster not in clustering.unstitchable
+
+
+def _is_piece(clustering: Clustering, parts: Clustering, piece: Cluster) -> bool:
+    """What is a kernel where no task waits for another need be none where they may."""
+    group = clustering.work.group(piece.vertices)
+    return _is_kernel(parts, piece) and clustering.trials.refusal(group) is None
 
 
 def _seconds(clustering: Clustering, pieces: Iterable[list[Vertex]]) -> float:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from hemstitch.errors import Location
 from hemstitch.ir.dims import Dim
 from hemstitch.ir.failure import OUT_OF_RANGE, Failure
 from hemstitch.ir.types import TensorType
@@ -289,6 +290,10 @@ class Origin:
     line: int = 0
     source: str = ""
     module: str = ""  # path in the model, "layers.3.mlp"
+
+    @property
+    def location(self) -> Location | None:
+        return Location(self.file, self.line, self.source) if self.file else None
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.file else "?"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from hemstitch.errors import InternalError
+from hemstitch.errors import HemstitchError, InternalError
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.graph import Graph, Node, Op, Origin, toposort
 from hemstitch.ir.printer import describe
@@ -117,7 +117,7 @@ class _Sweep:
         if any(new is not old for new, old in zip(inputs, node.inputs)):
             return self.builder.make(node.op, *inputs, attr=node.attr, type=node.type)
         for each in self.rules.get(node.op, ()):
-            replacement = each.function(self.builder, node)
+            replacement = self._applied(each, node)
             if replacement is None or replacement is node:
                 continue
             if replacement.type != node.type:
@@ -126,6 +126,17 @@ class _Sweep:
                 )
             return replacement
         return node
+
+    def _applied(self, rule: Rule, node: Node) -> Node | None:
+        try:
+            return rule.function(self.builder, node)
+        except HemstitchError:
+            raise
+        except Exception as error:
+            origin = self.builder.origin
+            where = None if origin is None else origin.location
+            what = f"{rule.name} failed at {describe(node)}: {error!r}"
+            raise InternalError(what, where=where) from error
 
     def rewritten(self, graph: Graph) -> Graph:
         if all(self.settled[root] is root for root in graph.roots):

@@ -232,7 +232,9 @@ class Values(Scopes, ABC):
     def _dot(self, node: Node, indices: Indices, mask: str | None) -> str:
         """The loop that adds a product up, where its columns are the lanes around it."""
         steps = self.schedule.unification.contracted[node].indices[0]
-        ((axis, _),) = self._final(steps).terms
+        (axis, _), *others = self._final(steps).terms
+        if others:
+            raise Refused("product", "what is added up does not lie along one axis")
         assert isinstance(axis, Axis)
         if mask is not None:
             raise Refused("product", "only a part of it is read", lasts=True)

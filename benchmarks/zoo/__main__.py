@@ -1,0 +1,71 @@
+"""Tries models of public libraries and says which are right: see docs/models.md, which it writes.
+
+python -m benchmarks.zoo --json build/zoo.json            all; goes on where it stopped
+python -m benchmarks.zoo --json build/zoo.json --only 'transformers/llama'
+python -m benchmarks.zoo --json build/zoo.json --write    the table alone
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import describe, version_of
+from benchmarks.zoo.process import Limits, preload, row
+from benchmarks.zoo.row import LIBRARIES, library
+from benchmarks.zoo.table import line, write
+
+
+def main() -> None:
+    options = _options()
+    path: Path = options.json
+    record = json.loads(path.read_text()) if path.exists() else {"rows": {}}
+    if not options.write:
+        preload()
+        for package, name, family in _chosen(options):
+            key = f"{package}/{name}"
+            if key in record["rows"] and not options.again:
+                continue
+            limits = Limits(options.seconds, options.memory)
+            tried = row(package, name, options.backend, options.threads, limits)
+            record["rows"][key] = {"family": family, **tried}
+            record["about"] = describe() | {name: version_of(name) for name in LIBRARIES}
+            record["backend"] = options.backend
+            path.write_text(json.dumps(record, indent=1) + "\n")
+            print(line(key, record["rows"][key]), flush=True)
+    if options.write:
+        write(record)
+
+
+def _chosen(options: argparse.Namespace) -> list[tuple[str, str, str]]:
+    """In an order of no meaning, so that a run that is cut short has some of every family."""
+    chosen = [
+        (package, name, family)
+        for package in options.package or LIBRARIES
+        for name, family in library(package).names().items()
+        if re.search(options.only, f"{package}/{name}")
+    ]
+    return sorted(chosen, key=lambda row: hashlib.sha256("/".join(row[:2]).encode()).digest())
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    add: Any = parser.add_argument
+    add("--json", type=Path, required=True, help="results; models that it has are not tried again")
+    add("--only", default="", help="a regular expression that package/name must match")
+    add("--package", action="append", choices=[*LIBRARIES], help="these packages alone")
+    add("--again", action="store_true", help="try models that the results have already")
+    add("--backend", default="hemstitch")
+    add("--threads", type=int, default=2)
+    add("--seconds", type=int, default=300, help="of processor time, a model")
+    add("--memory", type=int, default=24, help="GiB of addresses, a model")
+    add("--write", action="store_true", help="write docs/models.md, try nothing")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

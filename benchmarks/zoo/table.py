@@ -1,0 +1,91 @@
+"""docs/models.md from the results of `benchmarks.zoo`: a row for each family, then a line for each
+model that is not right or falls back."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "models.md"
+PHASES = ("inference", "training")
+RIGHT = ("right", "wrong as aot_eager")  # the second is PyTorch's own
+UNTRIED = ("not run", "not traced")  # by eager PyTorch, or by aot_eager
+COLUMNS = ("models", "built", "tried", "right", "wrong", "raised", "fell back", "ended")
+HEAD = """\
+# Models of public libraries
+
+Made by `python -m benchmarks.zoo --write` from what `python -m benchmarks.zoo` tried. Each model is
+tiny, has random weights, and runs in a process of its own, with limits of time and memory: for an
+answer, and for a step of training.
+
+- *tried*: answers and steps that eager PyTorch runs, with the same numbers each time, and that
+  `aot_eager` traces.
+- *right*: each element of each result and gradient is at most four times as far from float64 as
+  eager's worst one, or as rounding allows.
+- *fell back*: a warning H007 or H008.
+- *ended*: the process did not come to its end.
+"""
+
+Row = Mapping[str, Any]
+
+
+def line(key: str, row: Row) -> str:
+    return f"{key:50} {row['seconds']:7.1f} s  {outcome(row)}"
+
+
+def outcome(row: Row) -> str:
+    if not row.get("built", True):
+        return f"not built: {row['why'][:100]}"
+    words = [f"{name} {_said(row[name])}" for name in PHASES if name in row]
+    return ", ".join([*words, *([f"ended {row['ended']}"] if "ended" in row else [])])
+
+
+def write(record: Mapping[str, Any]) -> None:
+    rows: Mapping[str, Row] = record["rows"]
+    families: dict[str, list[Row]] = defaultdict(list)
+    for row in rows.values():
+        families[f"{row['package']}: {row['family']}"].append(row)
+    lines = [f"| family | {' | '.join(COLUMNS)} |", "|---" * (1 + len(COLUMNS)) + "|"]
+    lines += [_table_line(name, families[name]) for name in sorted(families)]
+    lines += [_table_line("all", [*rows.values()]), "", _conditions(record["about"])]
+    lines += ["", "## Not right, or fell back", "", *_others(rows)]
+    PAGE.write_text(f"{HEAD}\n" + "\n".join(lines) + "\n")
+
+
+def _said(phase: Row) -> str:
+    parts = [phase["state"], phase.get("why") or "", *(phase.get("fallbacks") or [])]
+    return " ".join(part.replace("\n", " ")[:200] for part in parts if part)
+
+
+def _table_line(name: str, rows: Sequence[Row]) -> str:
+    phases = [row[phase] for row in rows for phase in PHASES if phase in row]
+    tried = [phase for phase in phases if phase["state"] not in UNTRIED]
+    counts = (
+        len(rows),
+        sum(row.get("built", False) for row in rows),
+        len(tried),
+        sum(phase["state"] in RIGHT for phase in tried),
+        sum(phase["state"] == "wrong" for phase in tried),
+        sum(phase["state"] == "raised" for phase in tried),
+        sum(bool(phase.get("fallbacks")) for phase in tried),
+        sum("ended" in row for row in rows),
+    )
+    return f"| {name} | {' | '.join(map(str, counts))} |"
+
+
+def _conditions(about: Mapping[str, Any]) -> str:
+    names = ("torch", "transformers", "timm", "torchvision", "diffusers", "torch_geometric")
+    versions = ", ".join(f"{name} {about[name]}" for name in names)
+    return f"{about['date'][:10]}, {about['processor']} ({about['vectors']}): {versions}."
+
+
+def _others(rows: Mapping[str, Row]) -> Iterator[str]:
+    for key in sorted(rows):
+        row = rows[key]
+        phases = [row[phase] for phase in PHASES if phase in row]
+        tried = [phase for phase in phases if phase["state"] not in UNTRIED]
+        is_clean = all(p["state"] == "right" and not p.get("fallbacks") for p in tried)
+        if "ended" in row or not is_clean:
+            yield f"- `{key}`: {outcome(row)}"
