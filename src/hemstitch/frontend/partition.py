@@ -9,13 +9,18 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._functorch.partitioners import cleanup_recompute_tags, force_save_bw_mutation_src
+from torch._functorch.partitioners import (
+    cleanup_recompute_tags,
+    default_partition,
+    force_save_bw_mutation_src,
+)
 from torch.utils.checkpoint import CheckpointPolicy
 
 from hemstitch.frontend.again import make_again
 from hemstitch.frontend.channels import by_channels
 from hemstitch.frontend.edges import narrow
 from hemstitch.frontend.excluded import mark_excluded
+from hemstitch.frontend.fallback import attempt, copied
 from hemstitch.frontend.joint import base_of, is_copy
 from hemstitch.frontend.library import has_effects
 from hemstitch.frontend.loss import numbers
@@ -43,10 +48,21 @@ def partition(
     *,
     options: Options = DEFAULT,
     num_fwd_outputs: int,
-    **_: Any,
+    **others: Any,
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
     """(forward, backward); what backward needs of forward is returned by the one, given to the
-    other."""
+    other. Where ours fails, PyTorch's partitioner has `joint`, which is left as it is."""
+    return attempt(
+        partial(_partition, joint, num_fwd_outputs, options),
+        partial(default_partition, joint, inputs, num_fwd_outputs=num_fwd_outputs, **others),
+        options.strict,
+    )
+
+
+def _partition(
+    joint: torch.fx.GraphModule, num_fwd_outputs: int, options: Options
+) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+    joint = copied(joint)
     apply(joint, options.rewrites)
     joint.graph.eliminate_dead_code()
     _without_repetitions(joint.graph)
