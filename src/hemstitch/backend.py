@@ -20,6 +20,7 @@ from hemstitch.frontend.channels import by_channels
 from hemstitch.frontend.decompose import decompositions
 from hemstitch.frontend.direct import Part, direct
 from hemstitch.frontend.edges import narrow
+from hemstitch.frontend.entry import arguments_of_graph, check_arguments, is_guarded
 from hemstitch.frontend.excluded import mark_excluded
 from hemstitch.frontend.fallback import (
     Boxed,
@@ -88,9 +89,9 @@ def _compiled(
     submit: Callable[[Job], None],
 ) -> Function:
     parts: dict[str, Part] = {}
-    recorder = _recorder(options)
+    recorder, guarded = _recorder(options), is_guarded()
     forward, backward, inference = (
-        _GraphCompiler(kind, options, observe, plan_only, parts, recorder, submit)
+        _GraphCompiler(kind, options, observe, plan_only, parts, recorder, submit, guarded)
         for kind in ("forward", "backward", "inference")
     )
     whole: Function = aot_autograd(
@@ -110,7 +111,8 @@ def _compiled(
 @dataclass(frozen=True, slots=True)
 class _GraphCompiler:
     """What AOTAutograd calls for one of its graphs. `parts`: takes what came out of it.
-    `recorder`: makes CUDA graphs of calls. `submit`: as in `compile_with`."""
+    `recorder`: makes CUDA graphs of calls. `submit`: as in `compile_with`. `is_guarded`: Dynamo
+    looks at all arguments before a call."""
 
     kind: str
     options: Options
@@ -119,6 +121,7 @@ class _GraphCompiler:
     parts: dict[str, Part]
     recorder: Any
     submit: Callable[[Job], None]
+    is_guarded: bool
 
     def __call__(self, gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Function:
         """What cannot be compiled as a whole runs as torch traced it."""
@@ -137,7 +140,7 @@ class _GraphCompiler:
             run = Recoverable(backward, traced, holds=False, strict=self.options.strict)
         else:
             run = self._run(gm, inputs)
-        self.parts[self.kind] = Part(run, gm, tuple(inputs), is_repeatable(gm))
+        self.parts[self.kind] = Part(run, gm, tuple(inputs), is_repeatable(gm), self.is_guarded)
         return run
 
     def _sparing(
@@ -199,8 +202,11 @@ class _GraphCompiler:
             self.observe(self.kind, compiled)
         if compiled.executable is None:
             return traced
+        run = self._callable(compiled, gm, inputs)
+        if not (self.kind == "backward" or self.is_guarded):
+            run = _checked(run, arguments_of_graph(gm))
         holds = self.kind != "backward" and is_repeatable(gm)
-        return Recoverable(self._callable(compiled, gm, inputs), traced, holds, self.options.strict)
+        return Recoverable(run, traced, holds, self.options.strict)
 
     def _callable(
         self, compiled: Compiled, gm: torch.fx.GraphModule, inputs: Sequence[object]
@@ -222,6 +228,14 @@ class _GraphCompiler:
             return None
         count = getattr(context.fw_metadata, "num_forward_returns", None)
         return count if isinstance(count, int) else None
+
+
+def _checked(run: Boxed, expected: Sequence[object]) -> Boxed:
+    def checked(arguments: list[Any]) -> Sequence[Any]:
+        check_arguments(expected, arguments)
+        return run(arguments)
+
+    return checked
 
 
 def _recorder(options: Options) -> Any:

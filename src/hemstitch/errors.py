@@ -95,16 +95,16 @@ class KernelBuildWarning(HemstitchWarning):
 
 
 class GraphWarning(HemstitchWarning):
-    """A graph could not be compiled; all of it runs through the library instead."""
+    """A graph, or one call of it, runs through the library instead of kernels."""
 
     code = "H008"
     advice = "results are the same, only slower; the option `strict` makes this an error"
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: Exception, what: str = "a graph could not be compiled and") -> None:
         ours = error if isinstance(error, HemstitchError) else None
         why = repr(error) if ours is None else f"{ours.code}: {ours.what}"
         super().__init__(
-            f"a graph could not be compiled and runs through the library: {why}",
+            f"{what} runs through the library: {why}",
             hint=None if ours is None else ours.hint,
             where=None if ours is None else ours.where,
         )

@@ -27,6 +27,8 @@ from torch._functorch._aot_autograd.schemas import (
 from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import FakeTensor
 
+from hemstitch.errors import UnsupportedError
+from hemstitch.frontend.entry import check_arguments, is_in_memory
 from hemstitch.frontend.fallback import Recoverable
 from hemstitch.frontend.unused import Backward
 
@@ -38,12 +40,13 @@ PLAIN = (Tensor, torch.nn.Parameter, FakeTensor)
 @dataclass(frozen=True, slots=True)
 class Part:
     """One compiled graph, and what it was compiled from. `given`: its example arguments.
-    `is_repeatable`: as `fallback.is_repeatable` says."""
+    `is_repeatable`, `is_guarded`: as `fallback` and `entry` say."""
 
     run: Boxed
     traced: torch.fx.GraphModule
     given: tuple[object, ...]
     is_repeatable: bool
+    is_guarded: bool
 
 
 def direct(
@@ -121,6 +124,8 @@ def _graphs(record: ViewAndMutationMeta, forward: Part, backward: Part) -> _Grap
         forward.run,
         run.without_zeros,
         recoverable,
+        run.expected,
+        forward.is_guarded,
         len(record.output_info),
         _mutated(record),
         tuple(_without_gradient(record, backward)),
@@ -202,6 +207,8 @@ class _Graphs:
     forward: Boxed
     backward: Boxed
     recoverable: Recoverable  # backward
+    expected: Sequence[object]  # by it
+    is_guarded: bool  # what forward has saved is as it was when compiled, unless hooks change it
     results: int
     mutated: tuple[int, ...]  # arguments
     detached: tuple[int, ...]  # arguments that autograd must not follow
@@ -225,8 +232,8 @@ class Tangent:
         """A copy where it is laid out otherwise; zeros where there is none, but must be."""
         if gradient is None:
             return None if self.is_optional else self._empty().zero_()
-        if type(gradient) is not Tensor:
-            raise TypeError(f"a compiled backward pass needs plain tensors, not {type(gradient)}")
+        if type(gradient) is not Tensor or not is_in_memory(gradient):
+            raise UnsupportedError("a gradient that comes in is no plain tensor")
         return gradient if gradient.stride() == self.strides else self._empty().copy_(gradient)
 
     def _empty(self) -> Tensor:
@@ -282,6 +289,8 @@ class Hemstitch(torch.autograd.Function):
             if results[index]._is_view():
                 results[index] = torch.ops.aten._unsafe_view(results[index], results[index].shape)
         ctx.graphs = graphs
+        has_hooks = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+        ctx.is_checked = has_hooks or not graphs.is_guarded
         ctx.save_for_backward(
             *[x.detach() if x._is_view() else x for x in values[graphs.results :]]
         )
@@ -303,6 +312,8 @@ class Hemstitch(torch.autograd.Function):
         saved, is_recorded, has_begun = len(arguments), torch.is_grad_enabled(), False
         try:
             arguments += [tangent.of(gradients[tangent.result]) for tangent in graphs.tangents]
+            if ctx.is_checked:
+                check_arguments(graphs.expected, arguments)
             ctx.maybe_clear_saved_tensors()
             has_begun = True
             if is_recorded:

@@ -104,5 +104,6 @@ class Recoverable:
         results = self._traced([*arguments])
         if not self._is_told:
             self._is_told = True
-            warnings.warn(GraphWarning(failure), stacklevel=3)
+            what = "a call of a graph cannot run as compiled and"
+            warnings.warn(GraphWarning(failure, what), stacklevel=3)
         return results

@@ -21,7 +21,7 @@ from hemstitch.frontend.channels import by_channels
 from hemstitch.frontend.edges import narrow
 from hemstitch.frontend.excluded import mark_excluded
 from hemstitch.frontend.fallback import attempt, copied
-from hemstitch.frontend.joint import base_of, is_copy
+from hemstitch.frontend.joint import base_of, is_copy, refuse_moves
 from hemstitch.frontend.library import has_effects
 from hemstitch.frontend.loss import numbers
 from hemstitch.frontend.rewrites import apply
@@ -63,6 +63,8 @@ def _partition(
     joint: torch.fx.GraphModule, num_fwd_outputs: int, options: Options
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
     joint = copied(joint)
+    for node in joint.graph.nodes:
+        refuse_moves(node)
     apply(joint, options.rewrites)
     joint.graph.eliminate_dead_code()
     _without_repetitions(joint.graph)

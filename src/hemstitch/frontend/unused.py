@@ -16,6 +16,7 @@ import torch.fx
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from hemstitch.frontend.entry import arguments_of_graph, check_arguments
 from hemstitch.frontend.fallback import copied
 from hemstitch.frontend.joint import value_of
 from hemstitch.frontend.zeros import zero_wherever
@@ -36,9 +37,11 @@ class Backward:
         self._traced = traced
         self._runs: dict[tuple[int, ...], Boxed] = {}
         self.optional = _large_tangents(traced)
+        self.expected = arguments_of_graph(traced)
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
         """As AOTAutograd calls it, with zeros for what is not there."""
+        check_arguments(self.expected, arguments)
         for place in [place for place in self.optional if not arguments[place].any()]:
             arguments[place] = None
         return self.without_zeros(arguments)

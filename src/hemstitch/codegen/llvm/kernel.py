@@ -28,6 +28,7 @@ from hemstitch.kernel.serial import serial
 GRAIN = 1 << 14  # elements of work that pay for one more thread; docs/performance.md
 DATA_POINTER = "hemstitch_data_pointer"  # bound to torch's function when the module is loaded
 CHECK_MESSAGE = "index out of range in a gather or embedding"
+ABSENT_MESSAGE = "a kernel was given a tensor that has no memory"
 TICKETS = "tickets"  # the slot of the table that counts who has come to a ticket
 ATTRIBUTES = 'attributes #0 = { nounwind "prefer-vector-width"="512" }'
 
@@ -162,8 +163,8 @@ def _constants(table: _Table, calls: dict[Nest, _Call]) -> list[str]:
         places = ", ".join(f"i32 {table.position[slot]}" for slot in call.slots) or "i32 0"
         count = max(len(call.slots), 1)
         lines.append(f"@slots{number} = private constant [{count} x i32] [{places}]")
-    size = len(CHECK_MESSAGE) + 1
-    lines.append(f'@message = private constant [{size} x i8] c"{CHECK_MESSAGE}\\00"')
+    for name, text in (("message", CHECK_MESSAGE), ("absent", ABSENT_MESSAGE)):
+        lines.append(f'@{name} = private constant [{len(text) + 1} x i8] c"{text}\\00"')
     return lines
 
 
@@ -296,9 +297,14 @@ def _entry(table: _Table, declarations: dict[str, str]) -> str:
     e.line(f"store i64 0, {status}")
     e.line(f"%table = alloca [{len(table.position)} x i64], align 8")
     parameters = table.kernel.parameters
+    is_absent = Value("false", "i1")
     for number, buffer in enumerate(parameters):
         pointer = e.call(DATA_POINTER, "ptr", _argument(e, number))
         _put(e, table.position[buffer], pointer)
+        if isinstance(buffer.size, int) and buffer.size > 0:
+            is_null = e.define("i1", f"icmp eq {pointer}, null")
+            is_absent = e.binary("or", is_absent, is_null)
+    _refuse_absent(e, is_absent, declarations)
     for number, size in enumerate(table.sizes, start=len(parameters)):
         _put(e, table.position[size], e.call("PyLong_AsLongLong", "i64", _argument(e, number)))
     last = len(parameters) + len(table.sizes)
@@ -313,6 +319,17 @@ def _entry(table: _Table, declarations: dict[str, str]) -> str:
     _return(e, status, declarations)
     arguments = "ptr %self, ptr %arguments, i64 %count"
     return _define(table.kernel.name, arguments, "\n".join(e.lines), "ptr")
+
+
+def _refuse_absent(e: Emitter, is_absent: Value, declarations: dict[str, str]) -> None:
+    """A ValueError for elements that are nowhere, as where a storage was given back."""
+    e.line(f"br {is_absent}, label %absent, label %present")
+    e.label("absent")
+    declarations["PyExc_ValueError"] = "@PyExc_ValueError = external global ptr"
+    error = e.define("ptr", "load ptr, ptr @PyExc_ValueError")
+    e.call("PyErr_SetString", "void", error, Value("@absent", "ptr"))
+    e.line("ret ptr null")
+    e.label("present")
 
 
 def _argument(e: Emitter, number: int) -> Value:
