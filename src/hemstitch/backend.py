@@ -125,8 +125,8 @@ class _GraphCompiler:
 
     def __call__(self, gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Function:
         """What cannot be compiled as a whole runs as torch traced it."""
-        compiled = partial(self._compiled, gm, inputs)
-        return attempt(compiled, partial(AsTraced, gm), self.options.strict)
+        compiled: Callable[[], Function] = partial(self._compiled, gm, inputs)
+        return attempt(compiled, lambda: AsTraced(gm), self.options.strict)
 
     def _compiled(self, gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Function:
         draw_at_once(gm)
@@ -155,11 +155,8 @@ class _GraphCompiler:
 
     def _run(self, gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Function:
         captured: list[Captured] = []
-        return attempt(
-            partial(self._begun, gm, inputs, captured),
-            lambda: AsTraced(gm, *captured),
-            self.options.strict,
-        )
+        compiled: Callable[[], Function] = partial(self._begun, gm, inputs, captured)
+        return attempt(compiled, lambda: AsTraced(gm, *captured), self.options.strict)
 
     def _begun(
         self, gm: torch.fx.GraphModule, inputs: Sequence[object], known: list[Captured]

@@ -60,8 +60,8 @@ def with_zeros(run: Boxed, backward: GraphModule) -> Boxed:
     def materialised(arguments: list[Any]) -> Sequence[Any]:
         for place, (argument, value) in enumerate(zip(arguments, values, strict=True)):
             if argument is None and isinstance(value, Tensor):
-                shape, how = value.shape, {"dtype": value.dtype, "device": value.device}
-                arguments[place] = torch.zeros(shape, **how)
+                zeros = torch.zeros(value.shape, dtype=value.dtype, device=value.device)
+                arguments[place] = zeros
         return run(arguments)
 
     return materialised
