@@ -126,7 +126,8 @@ class _GraphCompiler:
     def __call__(self, gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Function:
         """What cannot be compiled as a whole runs as torch traced it."""
         compiled: Callable[[], Function] = partial(self._compiled, gm, inputs)
-        return attempt(compiled, lambda: AsTraced(gm), self.options.strict)
+        traced: Callable[[], Function] = partial(AsTraced, gm)
+        return attempt(compiled, traced, self.options.strict)
 
     def _compiled(self, gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Function:
         draw_at_once(gm)
@@ -156,7 +157,11 @@ class _GraphCompiler:
     def _run(self, gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Function:
         captured: list[Captured] = []
         compiled: Callable[[], Function] = partial(self._begun, gm, inputs, captured)
-        return attempt(compiled, lambda: AsTraced(gm, *captured), self.options.strict)
+
+        def traced() -> Function:
+            return AsTraced(gm, *captured)
+
+        return attempt(compiled, traced, self.options.strict)
 
     def _begun(
         self, gm: torch.fx.GraphModule, inputs: Sequence[object], known: list[Captured]
