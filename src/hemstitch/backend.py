@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,23 +14,32 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._guards import TracingContext
 
 from hemstitch.compile import Begun, Compiled, begin, finish
-from hemstitch.errors import GraphWarning
 from hemstitch.frontend.as_traced import AsTraced
 from hemstitch.frontend.attended import as_many_values_as_keys
+from hemstitch.frontend.capture import Captured
 from hemstitch.frontend.channels import by_channels
 from hemstitch.frontend.decompose import decompositions
 from hemstitch.frontend.direct import Part, direct
 from hemstitch.frontend.edges import narrow
+from hemstitch.frontend.entry import arguments_of_graph, check_arguments, is_guarded
 from hemstitch.frontend.excluded import mark_excluded
+from hemstitch.frontend.fallback import (
+    Boxed,
+    Recoverable,
+    attempt,
+    by_pytorch,
+    copied,
+    is_repeatable,
+)
 from hemstitch.frontend.frozen import frozen_arguments
 from hemstitch.frontend.loss import EveryNth, losses, without
-from hemstitch.frontend.origin import begins
 from hemstitch.frontend.partition import NUMBERS, partition
+from hemstitch.frontend.random import draw_at_once
 from hemstitch.frontend.rewrites import apply
 from hemstitch.frontend.rows import only_read
 from hemstitch.frontend.sharing import expanded_arguments, views_made_anew
 from hemstitch.frontend.strided import in_memory
-from hemstitch.frontend.unused import Backward
+from hemstitch.frontend.unused import Backward, with_zeros
 from hemstitch.frontend.windows import as_products
 from hemstitch.frontend.words import by_words
 from hemstitch.options import Options
@@ -50,7 +58,8 @@ def hemstitch(
     options: Mapping[str, object] | None = None,
 ) -> Function:
     """Compile one Dynamo graph for inference or training."""
-    return compile_with(gm, example_inputs, Options.parse(options, mode))
+    parsed = attempt(partial(Options.parse, options, mode), Options)
+    return compile_with(gm, example_inputs, parsed)
 
 
 def compile_with(
@@ -66,11 +75,26 @@ def compile_with(
     `plan_only`: kernels are not built, and the callable runs what torch traced. `submit`: takes
     what the option `asynchronous` leaves for later.
     """
+    return attempt(
+        partial(_compiled, gm, example_inputs, options, observe, plan_only, submit),
+        partial(by_pytorch, gm, example_inputs),
+        options.strict,
+    )
+
+
+def _compiled(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[object],
+    options: Options,
+    observe: Observer | None,
+    plan_only: bool,
+    submit: Callable[[Job], None],
+) -> Function:
     as_many_values_as_keys(gm)
     parts: dict[str, Part] = {}
-    recorder = _recorder(options)
+    recorder, guarded = _recorder(options), is_guarded()
     forward, backward, inference = (
-        _GraphCompiler(kind, options, observe, plan_only, parts, recorder, submit)
+        _GraphCompiler(kind, options, observe, plan_only, parts, recorder, submit, guarded)
         for kind in ("forward", "backward", "inference")
     )
     whole: Function = aot_autograd(
@@ -81,13 +105,17 @@ def compile_with(
         decompositions=decompositions(),
         keep_inference_input_mutations=True,
     )(gm, example_inputs)
-    return whole if plan_only else direct(whole, parts, example_inputs)
+    if plan_only:
+        return whole
+    shortest = partial(direct, whole, parts, example_inputs, options.strict)
+    return attempt(shortest, lambda: whole, options.strict)
 
 
 @dataclass(frozen=True, slots=True)
 class _GraphCompiler:
     """What AOTAutograd calls for one of its graphs. `parts`: takes what came out of it.
-    `recorder`: makes CUDA graphs of calls. `submit`: as in `compile_with`."""
+    `recorder`: makes CUDA graphs of calls. `submit`: as in `compile_with`. `is_guarded`: Dynamo
+    looks at all arguments before a call."""
 
     kind: str
     options: Options
@@ -96,25 +124,27 @@ class _GraphCompiler:
     parts: dict[str, Part]
     recorder: Any
     submit: Callable[[Job], None]
+    is_guarded: bool
 
     def __call__(self, gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Function:
-        if self.kind == "inference":
-            apply(gm, self.options.rewrites)
-            in_memory(gm.graph)
-            only_read(gm.graph)
-            by_words(gm.graph)
-            by_channels(gm.graph, rows=self.options.opens_products)
-            as_products(gm.graph)
-            narrow(gm.graph)
-            mark_excluded(gm.graph)
+        """What cannot be compiled as a whole runs as torch traced it."""
+        compiled: Callable[[], Function] = partial(self._compiled, gm, inputs)
+        traced: Callable[[], Function] = partial(AsTraced, gm)
+        return attempt(compiled, traced, self.options.strict, gm)
+
+    def _compiled(self, gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Function:
+        draw_at_once(gm)
         unseen = losses(gm.meta.get(NUMBERS, ()))
+        run: Boxed
         if unseen:
             run = self._sparing(gm, inputs, unseen)
         elif self.kind == "backward" and not self.plan_only:
-            run = Backward(partial(self._run, inputs=inputs), gm)
+            backward = Backward(partial(self._run, inputs=inputs), gm)
+            traced = with_zeros(AsTraced(gm), gm)
+            run = Recoverable(backward, traced, holds=False, strict=self.options.strict)
         else:
             run = self._run(gm, inputs)
-        self.parts[self.kind] = Part(run, gm, tuple(inputs))
+        self.parts[self.kind] = Part(run, gm, tuple(inputs), is_repeatable(gm), self.is_guarded)
         return run
 
     def _sparing(
@@ -128,27 +158,48 @@ class _GraphCompiler:
         return EveryNth(replace(self, observe=None)._run(gm, inputs), short, every)
 
     def _run(self, gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Function:
-        """What cannot be compiled as a whole runs as torch traced it, after one warning."""
-        options, captured = self.options, None
-        try:
-            is_backward = self.kind == "backward"
-            is_frozen = options.freeze and self.kind == "inference"
-            frozen = frozen_arguments(gm) if is_frozen else ()
-            private = self._private_results()
-            views = (expanded_arguments if is_backward else views_made_anew)(gm.graph)
-            begun = begin(gm, inputs, options, private, is_backward, frozen, views)
-            captured = begun.captured
-            make = partial(self._finish, begun, gm, inputs)
-            if not options.asynchronous:
-                return make()
-            return Deferred(AsTraced(gm, captured), make, self.submit, options.strict)
-        except Exception as error:
-            if options.strict:
-                raise
-            warnings.warn(GraphWarning(error, begins=begins(gm)), stacklevel=2)
-            return AsTraced(gm, captured)
+        captured: list[Captured] = []
+        compiled: Callable[[], Function] = partial(self._begun, gm, inputs, captured)
 
-    def _finish(self, begun: Begun, gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Function:
+        def traced() -> Function:
+            return AsTraced(gm, *captured)
+
+        return attempt(compiled, traced, self.options.strict, gm)
+
+    def _begun(
+        self, gm: torch.fx.GraphModule, inputs: Sequence[object], known: list[Captured]
+    ) -> Function:
+        """`known`: takes what is captured, whatever fails behind that."""
+        options, is_backward = self.options, self.kind == "backward"
+        is_frozen = options.freeze and self.kind == "inference"
+        graph = self._rewritten(gm) if self.kind == "inference" else gm
+        frozen = frozen_arguments(graph) if is_frozen else ()
+        private = self._private_results()
+        views = (expanded_arguments if is_backward else views_made_anew)(graph.graph)
+        begun = begin(graph, inputs, options, private, is_backward, frozen, views)
+        known.append(begun.captured)
+        traced = AsTraced(gm, begun.captured)
+        make = partial(self._finish, begun, graph, inputs, traced)
+        return (
+            Deferred(traced, make, self.submit, options.strict) if options.asynchronous else make()
+        )
+
+    def _rewritten(self, gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
+        """As `partition` does for the two others."""
+        new = copied(gm)
+        apply(new, self.options.rewrites)
+        in_memory(new.graph)
+        only_read(new.graph)
+        by_words(new.graph)
+        by_channels(new.graph, rows=self.options.opens_products)
+        as_products(new.graph)
+        narrow(new.graph)
+        mark_excluded(new.graph)
+        return new
+
+    def _finish(
+        self, begun: Begun, gm: torch.fx.GraphModule, inputs: Sequence[object], traced: AsTraced
+    ) -> Function:
         compiled = finish(begun, self.options, plan_only=self.plan_only)
         if self.options.asynchronous and compiled.target == "cuda":
             # Kernels own memory that was written in this thread's stream, not in the program's.
@@ -156,16 +207,25 @@ class _GraphCompiler:
         if self.observe is not None:
             self.observe(self.kind, compiled)
         if compiled.executable is None:
-            return AsTraced(gm)
+            return traced
+        run = self._callable(compiled, gm, inputs)
+        if not (self.kind == "backward" or self.is_guarded):
+            run = _checked(run, arguments_of_graph(gm))
+        holds = self.kind != "backward" and is_repeatable(gm)
+        return Recoverable(run, traced, holds, self.options.strict)
+
+    def _callable(
+        self, compiled: Compiled, gm: torch.fx.GraphModule, inputs: Sequence[object]
+    ) -> Function:
+        executable = compiled.executable
+        assert executable is not None
         if self.options.verify:
             return _verified(compiled)
-        if self.recorder is not None:
-            constants = compiled.captured.constants
-            recorded: Function = self.recorder.record(
-                self.kind, compiled.executable, gm, inputs, constants
-            )
-            return recorded
-        return compiled.executable
+        if self.recorder is None:
+            return executable
+        constants = compiled.captured.constants
+        recorded: Function = self.recorder.record(self.kind, executable, gm, inputs, constants)
+        return recorded
 
     def _private_results(self) -> int | None:
         """How many results of a forward graph are the user's; the others go to backward."""
@@ -174,6 +234,14 @@ class _GraphCompiler:
             return None
         count = getattr(context.fw_metadata, "num_forward_returns", None)
         return count if isinstance(count, int) else None
+
+
+def _checked(run: Boxed, expected: Sequence[object]) -> Boxed:
+    def checked(arguments: list[Any]) -> Sequence[Any]:
+        check_arguments(expected, arguments)
+        return run(arguments)
+
+    return checked
 
 
 def _recorder(options: Options) -> Any:

@@ -95,12 +95,17 @@ class KernelBuildWarning(HemstitchWarning):
 
 
 class GraphWarning(HemstitchWarning):
-    """A graph could not be compiled; all of it runs through the library instead."""
+    """A graph, or one call of it, runs through the library instead of kernels."""
 
     code = "H008"
     advice = "results are the same, only slower; the option `strict` makes this an error"
 
-    def __init__(self, error: Exception, begins: Location | None = None) -> None:
+    def __init__(
+        self,
+        error: Exception,
+        what: str = "a graph could not be compiled and",
+        begins: Location | None = None,
+    ) -> None:
         """`begins`: where the graph does, for an error that has no place."""
         ours = error if isinstance(error, HemstitchError) else None
         why = repr(error) if ours is None else f"{ours.code}: {ours.what}"
@@ -108,7 +113,7 @@ class GraphWarning(HemstitchWarning):
         if where is None and begins is not None:
             why = f"{why}, in the graph that begins here"
         super().__init__(
-            f"a graph could not be compiled and runs through the library: {why}",
+            f"{what} runs through the library: {why}",
             hint=None if ours is None else ours.hint,
             where=where or begins,
         )

@@ -17,7 +17,7 @@ from hemstitch.frontend.collectives import is_under_way, is_wait
 from hemstitch.frontend.context import Context, NotHandled, Rule
 from hemstitch.frontend.device import check_device, device_of, is_number_elsewhere, traced_tensors
 from hemstitch.frontend.effects import has_effects
-from hemstitch.frontend.joint import is_copy
+from hemstitch.frontend.joint import is_copy, refuse_moves
 from hemstitch.frontend.library import (
     call_of_numbers,
     make_library,
@@ -159,6 +159,7 @@ class _Capture:
         self.environment[node] = self._argument(node.name, position, node.meta.get("val", value))
 
     def function(self, node: torch.fx.Node) -> None:
+        refuse_moves(node)
         special = _SPECIAL.get(node.target)
         if special is not None:
             special(self, node)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,6 +27,9 @@ from torch._functorch._aot_autograd.schemas import (
 from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import FakeTensor
 
+from hemstitch.errors import UnsupportedError
+from hemstitch.frontend.entry import check_arguments, is_in_memory
+from hemstitch.frontend.fallback import Recoverable
 from hemstitch.frontend.unused import Backward
 
 Function = Callable[..., Any]
@@ -35,15 +39,18 @@ PLAIN = (Tensor, torch.nn.Parameter, FakeTensor)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One compiled graph, and what it was compiled from. `given`: its example arguments."""
+    """One compiled graph, and what it was compiled from. `given`: its example arguments.
+    `is_repeatable`, `is_guarded`: as `fallback` and `entry` say."""
 
     run: Boxed
     traced: torch.fx.GraphModule
     given: tuple[object, ...]
+    is_repeatable: bool
+    is_guarded: bool
 
 
 def direct(
-    whole: Function, parts: Mapping[str, Part], example_inputs: Sequence[object]
+    whole: Function, parts: Mapping[str, Part], example_inputs: Sequence[object], strict: bool
 ) -> Function:
     """The shortest callable with the meaning of `whole`, which is what AOTAutograd made of `parts`:
     "inference", or "forward" and "backward"."""
@@ -52,13 +59,15 @@ def direct(
     main = parts.get("inference") or parts.get("forward")
     if record is None or main is None or not _is_plain(record, main, example_inputs):
         return whole
+    # A fault in what stands in place of the wrappers leaves the wrappers.
+    wrapped = Recoverable(main.run, lambda given: whole(*given), main.is_repeatable, strict)
     if "inference" in parts:
         if context is not None and context.fakify_first_call:
             return whole  # a bucket of DDP's, which is called with fake tensors first
-        return _Inference(whole, main.run, _mutated(record))
+        return _inference(whole, main.run, _mutated(record), wrapped)
     if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
         return whole  # AOTAutograd traced them into the graphs
-    return _Training(whole, parts, record)
+    return _training(whole, parts, record, wrapped)
 
 
 def _is_plain(record: ViewAndMutationMeta, main: Part, example_inputs: Sequence[object]) -> bool:
@@ -103,16 +112,20 @@ def _graphs(record: ViewAndMutationMeta, forward: Part, backward: Part) -> _Grap
         for index, info in enumerate(record.output_info)
         if issubclass(info.raw_type, Tensor) and _has_tangent(info)
     ]
-    run, first = backward.run, len(backward.given) - len(wanted)
-    optional = run.optional if isinstance(run, Backward) else ()
+    recoverable, first = backward.run, len(backward.given) - len(wanted)
+    assert isinstance(recoverable, Recoverable) and isinstance(recoverable.run, Backward)
+    run = recoverable.run
     tangents = [
-        Tangent(index, tuple(x.shape), x.stride(), x.dtype, x.device, first + place in optional)
+        Tangent(index, tuple(x.shape), x.stride(), x.dtype, x.device, first + place in run.optional)
         for place, (index, x) in enumerate(zip(wanted, backward.given[first:]))
         if isinstance(x, Tensor)
     ]
     return _Graphs(
         forward.run,
-        run.without_zeros if isinstance(run, Backward) else run,
+        run.without_zeros,
+        recoverable,
+        run.expected,
+        forward.is_guarded,
         len(record.output_info),
         _mutated(record),
         tuple(_without_gradient(record, backward)),
@@ -156,28 +169,34 @@ def _without_autocast(run: Boxed, arguments: list[Any]) -> Sequence[Any]:
     return run(arguments)
 
 
-class _Inference:
-    """One graph that no gradient goes through."""
+def _inference(
+    whole: Function, run: Boxed, mutated: tuple[int, ...], wrapped: Recoverable
+) -> Function:
+    """One graph that no gradient goes through. A closure: to call an object takes longer."""
+    recoverable = run if isinstance(run, Recoverable) else wrapped
+    inner = recoverable.run
 
-    def __init__(self, whole: Function, run: Boxed, mutated: tuple[int, ...]) -> None:
-        self._whole = whole
-        self._run = run
-        self._mutated = mutated
-
-    def __call__(self, *arguments: Tensor) -> Sequence[Any]:
+    def inference(*arguments: Tensor) -> Sequence[Any]:
         if torch._C._are_functorch_transforms_active():
-            return self._whole(*arguments)  # type: ignore[no-any-return]
-        if self._mutated:
-            torch.autograd.graph.increment_version([arguments[i] for i in self._mutated])
-        if not torch.is_grad_enabled():
-            if torch._C._is_any_autocast_enabled():
-                return _without_autocast(self._run, [*arguments])
-            return self._run([*arguments])
-        torch._C._set_grad_enabled(False)
+            return whole(*arguments)  # type: ignore[no-any-return]
+        if mutated:
+            torch.autograd.graph.increment_version([arguments[i] for i in mutated])
+        left, is_recorded = [*arguments], torch.is_grad_enabled()
         try:
-            return _without_autocast(self._run, [*arguments])
+            if is_recorded:
+                torch._C._set_grad_enabled(False)
+            if torch._C._is_any_autocast_enabled():
+                return _without_autocast(inner, left)
+            return inner(left)
+        except Exception as error:
+            failure = error
         finally:
-            torch._C._set_grad_enabled(True)
+            if is_recorded:
+                torch._C._set_grad_enabled(True)
+        with torch.no_grad(), torch._C._DisableAutocast():
+            return recoverable.recovered(failure, arguments, has_not_begun=bool(left))
+
+    return inference
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +206,9 @@ class _Graphs:
 
     forward: Boxed
     backward: Boxed
+    recoverable: Recoverable  # backward
+    expected: Sequence[object]  # by it
+    is_guarded: bool  # what forward has saved is as it was when compiled, unless hooks change it
     results: int
     mutated: tuple[int, ...]  # arguments
     detached: tuple[int, ...]  # arguments that autograd must not follow
@@ -210,50 +232,49 @@ class Tangent:
         """A copy where it is laid out otherwise; zeros where there is none, but must be."""
         if gradient is None:
             return None if self.is_optional else self._empty().zero_()
-        if type(gradient) is not Tensor:
-            raise TypeError(f"a compiled backward pass needs plain tensors, not {type(gradient)}")
+        if type(gradient) is not Tensor or not is_in_memory(gradient):
+            raise UnsupportedError("a gradient that comes in is no plain tensor")
         return gradient if gradient.stride() == self.strides else self._empty().copy_(gradient)
 
     def _empty(self) -> Tensor:
         return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=self.device)
 
 
-class _Training:
+def _training(
+    whole: Function, parts: Mapping[str, Part], record: ViewAndMutationMeta, wrapped: Recoverable
+) -> Function:
     """A forward and a backward graph as one function of autograd. AOTAutograd compiles the
     backward graph when it is needed first; until then its own callable runs."""
+    graphs: _Graphs | None = None
+    # The method below `Function.apply`, which looks for transforms of functorch once more.
+    apply: Function = super(torch.autograd.Function, Hemstitch).apply
 
-    def __init__(
-        self, whole: Function, parts: Mapping[str, Part], record: ViewAndMutationMeta
-    ) -> None:
-        self._whole = whole
-        self._parts = parts
-        self._record = record
-        self._graphs: _Graphs | None = None
-        # The method below `Function.apply`, which looks for transforms of functorch once more.
-        self._apply: Function = super(torch.autograd.Function, Hemstitch).apply
-
-    def __call__(self, *arguments: Tensor) -> Sequence[Any]:
-        graphs = self._graphs or self._complete()
-        if graphs is None or _is_traced():
-            return self._whole(*arguments)  # type: ignore[no-any-return]
-        if graphs.mutated:
-            torch.autograd.graph.increment_version([arguments[i] for i in graphs.mutated])
-        given = [*arguments]
-        for index in graphs.detached:
-            given[index] = given[index].detach()
-        if torch.is_grad_enabled():
-            return self._apply(graphs, *given)  # type: ignore[no-any-return]
-        torch._C._set_grad_enabled(True)  # the program turned it on inside
+    def training(*arguments: Tensor) -> Sequence[Any]:
+        nonlocal graphs
+        is_recorded, has_begun, failure = torch.is_grad_enabled(), False, None
         try:
-            return self._apply(graphs, *given)  # type: ignore[no-any-return]
+            if graphs is None and "backward" in parts:
+                graphs = _graphs(record, parts["forward"], parts["backward"])
+            if graphs is not None and not _is_traced():
+                if graphs.mutated:
+                    torch.autograd.graph.increment_version([arguments[i] for i in graphs.mutated])
+                given = [*arguments]
+                for index in graphs.detached:
+                    given[index] = given[index].detach()
+                if not is_recorded:
+                    torch._C._set_grad_enabled(True)  # the program turned it on inside
+                has_begun = True
+                return apply(graphs, *given)  # type: ignore[no-any-return]
+        except Exception as error:
+            failure = error
         finally:
-            torch._C._set_grad_enabled(False)
+            if not is_recorded:
+                torch._C._set_grad_enabled(False)
+        if failure is not None:
+            return wrapped.recovered(failure, arguments, not has_begun)
+        return whole(*arguments)  # type: ignore[no-any-return]
 
-    def _complete(self) -> _Graphs | None:
-        backward = self._parts.get("backward")
-        if backward is not None:
-            self._graphs = _graphs(self._record, self._parts["forward"], backward)
-        return self._graphs
+    return training
 
 
 class Hemstitch(torch.autograd.Function):
@@ -268,6 +289,8 @@ class Hemstitch(torch.autograd.Function):
             if results[index]._is_view():
                 results[index] = torch.ops.aten._unsafe_view(results[index], results[index].shape)
         ctx.graphs = graphs
+        has_hooks = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+        ctx.is_checked = has_hooks or not graphs.is_guarded
         ctx.save_for_backward(
             *[x.detach() if x._is_view() else x for x in values[graphs.results :]]
         )
@@ -286,12 +309,27 @@ class Hemstitch(torch.autograd.Function):
             )
         graphs: _Graphs = ctx.graphs
         arguments = [*ctx.saved_tensors]
-        arguments += [tangent.of(gradients[tangent.result]) for tangent in graphs.tangents]
-        ctx.maybe_clear_saved_tensors()
-        if not torch.is_grad_enabled():
+        saved, is_recorded, has_begun = len(arguments), torch.is_grad_enabled(), False
+        try:
+            arguments += [tangent.of(gradients[tangent.result]) for tangent in graphs.tangents]
+            if ctx.is_checked:
+                check_arguments(graphs.expected, arguments)
+            ctx.maybe_clear_saved_tensors()
+            has_begun = True
+            if is_recorded:
+                return (None, *_recorded(graphs.backward, arguments))
             return (None, *_without_autocast(graphs.backward, arguments))
-        apply: Function = _Once.apply
-        return (None, *apply(graphs.backward, torch.empty(0, requires_grad=True), *arguments))
+        except Exception as error:
+            failure = error
+        has_not_begun = not has_begun or (bool(arguments) and not is_recorded)
+        plain = [*arguments[:saved], *(gradients[each.result] for each in graphs.tangents)]
+        run = partial(graphs.recoverable.recovered, failure, has_not_begun=has_not_begun)
+        return (None, *(_recorded(run, plain) if is_recorded else run(plain)))
+
+
+def _recorded(run: Boxed, arguments: Sequence[Any]) -> Sequence[Any]:
+    apply: Function = _Once.apply
+    return apply(run, torch.empty(0, requires_grad=True), *arguments)  # type: ignore[no-any-return]
 
 
 class _Once(torch.autograd.Function):

@@ -12,6 +12,7 @@ from torch._functorch.partitioners import _must_be_in_backward
 from torch.fx import Graph, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
+from hemstitch.errors import UnsupportedError
 from hemstitch.frontend.rules import RULES
 
 AGAIN = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
@@ -25,6 +26,14 @@ SHAPE_OF_SECOND = (
 IN_MEMORY = frozenset(
     ("embedding_dense_backward", "index_add", "index_put", "_unsafe_index_put", "scatter_add")
 )
+
+MOVES = ("resize_storage_bytes_", "resize_", "set_")
+
+
+def refuse_moves(node: Node) -> None:
+    """Arguments may have no memory before these, nor behind: nothing that reads them is moved."""
+    if name_of(node) in MOVES:
+        raise UnsupportedError("the memory of a tensor is taken or given back within the graph")
 
 
 def outputs_of(joint: Graph) -> list[Any]:

@@ -53,7 +53,7 @@ def tensor_type(tensor: torch.Tensor, sizes: Sizes, device: torch.device) -> Ten
     """OPAQUE for anything but plain strided tensors of a type that the IR computes with, on the
     device that kernels run on."""
     strided = tensor.layout is torch.strided and not tensor.is_quantized
-    plain = strided and tensor.device == device
+    plain = strided and tensor.device == device and not tensor.is_neg()
     dtype = from_torch(tensor.dtype) if plain else DType.OPAQUE
     return TensorType(sizes.dims(tensor.shape), dtype)
 

@@ -5,7 +5,6 @@ loss."""
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Sequence
 from itertools import count
@@ -17,6 +16,7 @@ from torch import Tensor
 from torch._guards import TracingContext
 
 from hemstitch.frontend.effects import drop_unread
+from hemstitch.frontend.fallback import copied
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
 
@@ -41,7 +41,7 @@ def losses(places: Sequence[int]) -> tuple[int, ...]:
 
 def without(forward: torch.fx.GraphModule, places: Sequence[int]) -> torch.fx.GraphModule:
     """The same graph but for these results, and for what only they need."""
-    graph = copy.deepcopy(forward.graph)
+    graph = copied(forward).graph
     output = graph.output_node()
     [results] = output.args
     assert isinstance(results, (tuple, list))

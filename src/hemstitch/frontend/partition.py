@@ -9,7 +9,11 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._functorch.partitioners import cleanup_recompute_tags, force_save_bw_mutation_src
+from torch._functorch.partitioners import (
+    cleanup_recompute_tags,
+    default_partition,
+    force_save_bw_mutation_src,
+)
 from torch._ops import OpOverload
 from torch.utils.checkpoint import CheckpointPolicy
 
@@ -18,7 +22,14 @@ from hemstitch.frontend.channels import by_channels
 from hemstitch.frontend.edges import narrow
 from hemstitch.frontend.effects import drop_unread, may_be_merged, runs_unread
 from hemstitch.frontend.excluded import mark_excluded
-from hemstitch.frontend.joint import base_of, is_copy, is_made_again, without_tangent
+from hemstitch.frontend.fallback import attempt, copied
+from hemstitch.frontend.joint import (
+    base_of,
+    is_copy,
+    is_made_again,
+    refuse_moves,
+    without_tangent,
+)
 from hemstitch.frontend.loss import numbers
 from hemstitch.frontend.rewrites import apply
 from hemstitch.frontend.rows import only_read
@@ -45,10 +56,24 @@ def partition(
     *,
     options: Options = DEFAULT,
     num_fwd_outputs: int,
-    **_: Any,
+    **others: Any,
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
     """(forward, backward); what backward needs of forward is returned by the one, given to the
-    other."""
+    other. Where ours fails, PyTorch's partitioner has `joint`, which is left as it is."""
+    return attempt(
+        partial(_partition, joint, num_fwd_outputs, options),
+        partial(default_partition, joint, inputs, num_fwd_outputs=num_fwd_outputs, **others),
+        options.strict,
+        joint,
+    )
+
+
+def _partition(
+    joint: torch.fx.GraphModule, num_fwd_outputs: int, options: Options
+) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+    joint = copied(joint)
+    for node in joint.graph.nodes:
+        refuse_moves(node)
     apply(joint, options.rewrites)
     drop_unread(joint.graph)
     in_memory(joint.graph)

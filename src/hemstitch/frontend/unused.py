@@ -8,7 +8,6 @@ there are go through.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -18,6 +17,8 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from hemstitch.frontend.effects import drop_unread
+from hemstitch.frontend.entry import arguments_of_graph, check_arguments
+from hemstitch.frontend.fallback import copied
 from hemstitch.frontend.joint import formulas, value_of
 from hemstitch.frontend.zeros import zero_wherever
 
@@ -37,12 +38,13 @@ class Backward:
         self._traced = traced
         self._runs: dict[tuple[int, ...], Boxed] = {}
         self.optional = _large_tangents(traced)
+        self.expected = arguments_of_graph(traced)
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
         """As AOTAutograd calls it, with zeros for what is not there."""
-        for place in self.optional:
-            if not arguments[place].any():
-                arguments[place] = None
+        check_arguments(self.expected, arguments)
+        for place in [place for place in self.optional if not arguments[place].any()]:
+            arguments[place] = None
         return self.without_zeros(arguments)
 
     def without_zeros(self, arguments: list[Any]) -> Sequence[Any]:
@@ -52,11 +54,25 @@ class Backward:
         return self._runs[missing](arguments)
 
 
+def with_zeros(run: Boxed, backward: GraphModule) -> Boxed:
+    """`run`, where zeros may be left out."""
+    values = [*map(value_of, _arguments(backward.graph))]
+
+    def materialised(arguments: list[Any]) -> Sequence[Any]:
+        for place, (argument, value) in enumerate(zip(arguments, values, strict=True)):
+            if argument is None and isinstance(value, Tensor):
+                zeros = torch.zeros(value.shape, dtype=value.dtype, device=value.device)
+                arguments[place] = zeros
+        return run(arguments)
+
+    return materialised
+
+
 def without(backward: GraphModule, places: Collection[int]) -> GraphModule:
     """The same graph where the arguments at these places are zeros; it does not read them."""
     if not places:
         return backward
-    graph = copy.deepcopy(backward.graph)
+    graph = copied(backward).graph
     zeros = {node for place, node in enumerate(_arguments(graph)) if place in places}
     for node in graph.nodes:
         if node.op == "call_function" and not zeros.isdisjoint(node.all_input_nodes):

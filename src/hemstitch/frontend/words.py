@@ -132,10 +132,11 @@ def _is_backward(node: Node) -> bool:
 def _convolution(node: Node) -> _Convolution | None:
     if node.target is not aten.convolution.default or is_made_again(node):
         return None
-    image, weight, bias, [stride], *how = arguments_of(node)
-    if not _turns(image) or tuple(how) != PLAIN:
-        return None
-    again = gradients_of(node)
+    match arguments_of(node):
+        case (image, weight, bias, [stride], *how) if _turns(image) and tuple(how) == PLAIN:
+            again = gradients_of(node)
+        case _:
+            return None
     if len(again) > 1:
         return None
     return _Convolution(node, weight, bias, stride, again[0] if again else None)

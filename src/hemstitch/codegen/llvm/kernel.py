@@ -28,6 +28,7 @@ from hemstitch.kernel.serial import serial
 
 GRAIN = 1 << 14  # elements of work that pay for one more thread; docs/performance.md
 DATA_POINTER = "hemstitch_data_pointer"  # bound to torch's function when the module is loaded
+ABSENT_MESSAGE = "a kernel was given a tensor that has no memory"
 TICKETS = "tickets"  # the slot of the table that counts who has come to a ticket
 ATTRIBUTES = 'attributes #0 = { nounwind "prefer-vector-width"="512" }'
 
@@ -166,10 +167,11 @@ def _constants(
         places = ", ".join(f"i32 {table.position[slot]}" for slot in call.slots) or "i32 0"
         count = max(len(call.slots), 1)
         lines.append(f"@slots{number} = private constant [{count} x i32] [{places}]")
-    for failure, number in failures.items():
-        message = failure.message.encode() + b"\0"
-        text = "".join(map(_character, message))
-        lines.append(f'@message{number} = private constant [{len(message)} x i8] c"{text}"')
+    messages = {f"message{number}": failure.message for failure, number in failures.items()}
+    for name, message in {**messages, "absent": ABSENT_MESSAGE}.items():
+        encoded = message.encode() + b"\0"
+        text = "".join(map(_character, encoded))
+        lines.append(f'@{name} = private constant [{len(encoded)} x i8] c"{text}"')
     return lines
 
 
@@ -308,9 +310,14 @@ def _entry(table: _Table, failures: Mapping[Failure, int], declarations: dict[st
     e.line(f"store i64 0, {status}")
     e.line(f"%table = alloca [{len(table.position)} x i64], align 8")
     parameters = table.kernel.parameters
+    is_absent = Value("false", "i1")
     for number, buffer in enumerate(parameters):
         pointer = e.call(DATA_POINTER, "ptr", _argument(e, number))
         _put(e, table.position[buffer], pointer)
+        if isinstance(buffer.size, int) and buffer.size > 0:
+            is_null = e.define("i1", f"icmp eq {pointer}, null")
+            is_absent = e.binary("or", is_absent, is_null)
+    _refuse_absent(e, is_absent, declarations)
     for number, size in enumerate(table.sizes, start=len(parameters)):
         _put(e, table.position[size], e.call("PyLong_AsLongLong", "i64", _argument(e, number)))
     last = len(parameters) + len(table.sizes)
@@ -325,6 +332,17 @@ def _entry(table: _Table, failures: Mapping[Failure, int], declarations: dict[st
     _return(e, status, failures, declarations)
     arguments = "ptr %self, ptr %arguments, i64 %count"
     return _define(table.kernel.name, arguments, "\n".join(e.lines), "ptr")
+
+
+def _refuse_absent(e: Emitter, is_absent: Value, declarations: dict[str, str]) -> None:
+    """A ValueError for elements that are nowhere, as where a storage was given back."""
+    e.line(f"br {is_absent}, label %absent, label %present")
+    e.label("absent")
+    declarations["PyExc_ValueError"] = "@PyExc_ValueError = external global ptr"
+    error = e.define("ptr", "load ptr, ptr @PyExc_ValueError")
+    e.call("PyErr_SetString", "void", error, Value("@absent", "ptr"))
+    e.line("ret ptr null")
+    e.label("present")
 
 
 def _argument(e: Emitter, number: int) -> Value:

@@ -72,7 +72,7 @@ def _uniform(c: Context, seed: Value, size: Any) -> Value:
 
 _EMPTY = (
     *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"),
-    *("empty_permuted", "zeros", "zeros_like", "new_zeros"),
+    *("empty_permuted", "zeros", "zeros_like", "new_zeros", "_efficientzerotensor"),
 )
 
 CREATION: dict[str, Rule] = {
