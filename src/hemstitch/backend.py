@@ -33,6 +33,7 @@ from hemstitch.frontend.windows import as_products
 from hemstitch.frontend.words import by_words
 from hemstitch.options import Options
 from hemstitch.runtime.background import Deferred, Job, later
+from hemstitch.runtime.build import expect_kernels
 from hemstitch.runtime.verified import Verified
 
 Function = Callable[..., Any]
@@ -63,6 +64,8 @@ def compile_with(
     `plan_only`: kernels are not built, and the callable runs what torch traced. `submit`: takes
     what the option `asynchronous` leaves for later.
     """
+    if not plan_only:
+        expect_kernels(example_inputs, options)
     parts: dict[str, Part] = {}
     recorder = _recorder(options)
     forward, backward, inference = (

@@ -26,7 +26,8 @@ def launches(
     """`index`: of the device, the current one if None. Threads, since Triton's compiler lets go of
     Python's lock for most of its time. None for one kernel, none while kernels are timed, nor in
     the background, where the program needs the threads."""
-    one = partial(launch_of, index=current_index() if index is None else index, tune=options.tune)
+    index = current_index() if index is None else index
+    one = partial(launch_of, index=index, tune=options.tune, cache=options.cache)
     first = {id(step.stitched.kernel.phases): step for step in reversed(kernels)}
     if len(first) < 2 or options.tune or options.asynchronous:
         yield one
