@@ -35,6 +35,7 @@ from hemstitch.options import Options
 from hemstitch.runtime.background import Deferred, Job, later
 from hemstitch.runtime.build import expect_kernels
 from hemstitch.runtime.verified import Verified
+from hemstitch.runtime.versions import tell_newer_torch
 
 Function = Callable[..., Any]
 Observer = Callable[[str, Compiled], None]
@@ -64,6 +65,7 @@ def compile_with(
     `plan_only`: kernels are not built, and the callable runs what torch traced. `submit`: takes
     what the option `asynchronous` leaves for later.
     """
+    tell_newer_torch()
     if not plan_only:
         expect_kernels(example_inputs, options)
     parts: dict[str, Part] = {}

@@ -120,6 +120,15 @@ class PlanWarning(HemstitchWarning):
         super().__init__(f"a graph is planned conservatively, since {why}")
 
 
+class VersionWarning(HemstitchWarning):
+    """PyTorch is newer than any that Hemstitch was tried with."""
+
+    code = "H010"
+    advice = (
+        "if something fails, a newer Hemstitch may know this PyTorch, or an older PyTorch will do"
+    )
+
+
 def _message(code: str, what: str, where: Location | None, hint: str) -> str:
     place = [] if where is None else [f"  at {where}"]
     return "\n".join([f"{code}: {what}", *place, f"  hint: {hint}"])

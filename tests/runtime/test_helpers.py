@@ -40,7 +40,7 @@ DEADLY = {
         '@x = global [6000000000 x i8] zeroinitializer, section ".data"\n',
         "SIGABRT.*out of memory",
     ),
-    "hangs": (chain(20_000), "more than 1 s"),
+    "hangs": (chain(80_000), "more than 1 s"),
 }
 
 
