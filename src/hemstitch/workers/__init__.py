@@ -1,2 +1,2 @@
-"""Processes of our own: what may crash, hang or run out of memory does it there. Take questions and
-give answers, in bytes."""
+"""Processes of our own, for what may crash, hang or run out of memory: takes questions and gives
+answers, in bytes."""
