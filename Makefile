@@ -16,7 +16,7 @@ MORE_3.9.0 := tests/printed
 MODELS_3.6.0 := no_less_exact and bfloat16 and bert
 MODELS_3.9.0 := no_less_exact and bfloat16 and llama
 
-.PHONY: demo test test-cpu test-gpu test-samples papers lint bench clean
+.PHONY: demo test test-cpu test-gpu test-samples test-lowest test-newest papers lint bench clean
 
 demo: .venv/installed
 	$(RUN) -m benchmarks.demo --backend $(BACKEND)
@@ -39,6 +39,11 @@ test-gpu-%: .venv/triton/%
 	PYTHONPATH=$(CURDIR)/$< HEMSTITCH_TARGET=interpret $(RUN) -m pytest tests/models/test_models.py -k "$(MODELS_$*)"
 
 # Which row of the papers' checklist is held by which test; `-m tools.papers --write` makes the page.
+# Some of the tests with the oldest and with the newest of all requirements, each in an environment
+# of its own in build/. PYTHON says with which Python.
+test-lowest test-newest: test-%:
+	PYTHON=$(PYTHON) tools/requirements $*
+
 papers: .venv/triton/3.9.0
 	HEMSTITCH_TESTS=all PYTHONPATH=$(CURDIR)/$< $(RUN) -m tools.papers
 

@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "src/hemstitch"
 FOLDERS = (PACKAGE, "benchmarks", "tests", "tools")
 LAYERS = (
-    *("errors", "options", "ir", "passes", "kernel", "stitch", "fusion", "codegen", "latency"),
-    *("runtime", "frontend", "compile", "backend", "explain"),
+    *("errors", "options", "workers", "ir", "passes", "kernel", "stitch", "fusion", "codegen"),
+    *("latency", "runtime", "frontend", "compile", "backend", "explain"),
 )
 IMPORTED_BY = {
     "torch": ("runtime", "frontend", "backend", "explain"),

@@ -1,5 +1,10 @@
 """Hemstitch: a fusing compiler backend for PyTorch, `torch.compile(model, backend="hemstitch")`."""
 
+import sys
+
+if sys.platform != "linux":
+    raise ImportError(f"Hemstitch runs on Linux, not on {sys.platform}")
+
 from hemstitch.explain import KernelInfo, Report, explain
 
 __all__ = ["KernelInfo", "Report", "explain"]

@@ -44,7 +44,9 @@ from hemstitch.frontend.windows import as_products
 from hemstitch.frontend.words import by_words
 from hemstitch.options import Options
 from hemstitch.runtime.background import Deferred, Job, later
+from hemstitch.runtime.build import expect_kernels
 from hemstitch.runtime.verified import Verified
+from hemstitch.runtime.versions import tell_newer_torch
 
 Function = Callable[..., Any]
 Observer = Callable[[str, Compiled], None]
@@ -90,6 +92,9 @@ def _compiled(
     plan_only: bool,
     submit: Callable[[Job], None],
 ) -> Function:
+    tell_newer_torch()
+    if not plan_only:
+        expect_kernels(example_inputs, options)
     as_many_values_as_keys(gm)
     parts: dict[str, Part] = {}
     recorder, guarded = _recorder(options), is_guarded()

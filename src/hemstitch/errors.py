@@ -119,6 +119,25 @@ class GraphWarning(HemstitchWarning):
         )
 
 
+class PlanWarning(HemstitchWarning):
+    """A graph took too long to plan, and has more kernels than it could have."""
+
+    code = "H009"
+    advice = "results are the same, only slower; please report the program"
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"a graph is planned conservatively, since {why}")
+
+
+class VersionWarning(HemstitchWarning):
+    """PyTorch is newer than any that Hemstitch was tried with."""
+
+    code = "H010"
+    advice = (
+        "if something fails, a newer Hemstitch may know this PyTorch, or an older PyTorch will do"
+    )
+
+
 def _message(code: str, what: str, where: Location | None, hint: str) -> str:
     place = [] if where is None else [f"  at {where}"]
     return "\n".join([f"{code}: {what}", *place, f"  hint: {hint}"])

@@ -193,7 +193,9 @@ def test_a_candidate_that_cannot_be_loaded_is_not_timed(choose, estimated, monke
     load = kernel.load
     monkeypatch.setattr(
         "hemstitch.runtime.cuda.launch.load",
-        lambda program, *more: refuse() if program is programs[1] else load(program, *more),
+        lambda program, *more, **cache: (
+            refuse() if program is programs[1] else load(program, *more, **cache)
+        ),
     )
     assert choose(programs, timed=True) is programs[0] and len(driver.seen) == 1
 

@@ -30,8 +30,9 @@ from hemstitch.errors import GraphWarning, KernelBuildError, OptionError
 from hemstitch.frontend.as_traced import AsTraced
 from hemstitch.frontend.capture import capture
 from hemstitch.options import Options
-from hemstitch.runtime import native, objects
+from hemstitch.runtime import native
 from hemstitch.runtime.background import Deferred, Worker, later
+from hemstitch.runtime.helpers import Helpers
 
 Job = Callable[[], None]
 
@@ -304,14 +305,14 @@ def test_strict_raises_at_every_later_call():
 
 
 def test_strict_raises_what_a_kernel_could_not_be_built_for(monkeypatch):
-    def refuse(text: str) -> None:
+    def refuse(helpers: Helpers, text: str) -> None:
         raise RuntimeError("no code today")
 
     held, x = Held(softmax, strict=True), torch.randn(6, 9)
     held(x)
     native.LOADED.clear()
     with monkeypatch.context() as patch:
-        patch.setattr(objects, "compiled", refuse)
+        patch.setattr(Helpers, "compiled", refuse)
         held.finish()
     with pytest.raises(KernelBuildError, match="no code today"):
         held(x)

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from hemstitch.fusion import planner
-from hemstitch.runtime import native, objects, sealed
+from hemstitch.runtime import native, sealed
+from hemstitch.runtime.helpers import Helpers
 from hemstitch.runtime.remembered import folder, forget_oldest, recall, remember
 from hemstitch.runtime.sealed import KEY, machine_code
 
@@ -47,13 +48,13 @@ def files(name):
 @pytest.fixture
 def compiled(monkeypatch):
     """The texts that LLVM was given."""
-    texts, compile_ = [], objects.compiled
+    texts, compile_ = [], Helpers.compiled
 
-    def counted(text):
+    def counted(helpers, text):
         texts.append(text)
-        return compile_(text)
+        return compile_(helpers, text)
 
-    monkeypatch.setattr(objects, "compiled", counted)
+    monkeypatch.setattr(Helpers, "compiled", counted)
     return texts
 
 

@@ -1,11 +1,10 @@
-"""Kernels compiled by helper processes: the same functions, whatever becomes of the helpers."""
+"""Kernels compiled by helper processes: the same functions, whatever becomes of the helpers, and
+none that ends one is compiled anywhere else."""
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 import sys
+import warnings
 from contextlib import closing
 from dataclasses import replace
 
@@ -14,89 +13,153 @@ import torch
 
 from hemstitch.errors import KernelBuildWarning
 from hemstitch.options import Options
-from hemstitch.runtime import helpers, native, objects
-from hemstitch.runtime.helpers import Helpers
+from hemstitch.runtime import helpers, killed, native, objects
+from hemstitch.runtime.helpers import Helpers, compilers
+from hemstitch.workers.worker import Ended, Refused, TookTooLong
 
 TEXTS = [f"define i32 @f{n}() {{\n  ret i32 {n}\n}}\n" for n in range(6)]
 BAD = "define nothing"
+MANY = 40_000
 
 
-@pytest.fixture
-def alone():
-    """The texts that this process compiles itself."""
-    texts = []
+def chain(count: int) -> str:
+    """LLVM takes time with the square of it."""
+    rows = "".join(f"  %x{n + 1} = mul i32 %x{n}, %y\n" for n in range(count))
+    return f"define i32 @f(i32 %x0, i32 %y) {{\n{rows}  ret i32 %x{count}\n}}\n"
 
-    def compiled(text):
-        texts.append(text)
-        return objects.compiled(text)
 
-    compiled.texts = texts
-    return compiled
+# Texts that end LLVM, with what it says: each a way of its own.
+DEADLY = {
+    "aborts": (
+        "declare void @llvm.amdgcn.s.barrier()\n"
+        "define void @f() {\n  call void @llvm.amdgcn.s.barrier()\n  ret void\n}\n",
+        "SIGABRT.*Cannot select",
+    ),
+    "crashes": (f"@x = external global {'[1 x ' * MANY}i8{']' * MANY}\n", "SIGSEGV"),
+    "takes memory": (
+        '@x = global [6000000000 x i8] zeroinitializer, section ".data"\n',
+        "SIGABRT.*out of memory",
+    ),
+    "hangs": (chain(80_000), "more than 1 s"),
+}
 
 
 @pytest.fixture(autouse=True)
-def _own_kernels():
+def _own_kernels(monkeypatch):
     torch._dynamo.reset()
     native.LOADED.clear()
+    monkeypatch.setattr(killed, "ENDS", {})
     yield
     native.LOADED.clear()
 
 
-def begun(most, alone, texts=TEXTS):
-    found = Helpers(most, alone)
+@pytest.fixture
+def alone(monkeypatch):
+    """The texts that this process compiles itself."""
+    texts, original = [], objects.compiled
+
+    def compiled(text):
+        texts.append(text)
+        return original(text)
+
+    monkeypatch.setattr(objects, "compiled", compiled)
+    return texts
+
+
+@pytest.fixture
+def hasty(monkeypatch):
+    """Helpers that work for a second at most, in little memory."""
+    compilers.cache_clear()
+    monkeypatch.setattr(
+        helpers, "LIMITS", replace(helpers.LIMITS, processor_seconds=1.0, memory=1 << 29)
+    )
+    yield
+    compilers.cache_clear()
+
+
+def begun(most, texts=TEXTS):
+    started = Helpers(most)
     for text in texts:
-        found.begin(text)
-    return found
+        started.begin(text)
+    return started
 
 
 @pytest.mark.parametrize("most", [1, 3])
-def test_the_same_code_as_here(most, alone):
-    with closing(begun(most, alone)) as found:
-        assert [found.compiled(text) for text in TEXTS] == [objects.compiled(t) for t in TEXTS]
-        assert len(found._processes) <= most
-    assert alone.texts == []
+def test_the_same_code_as_here(most):
+    here = [objects.compiled(text) for text in TEXTS]
+    with closing(begun(most)) as started:
+        assert [started.compiled(text) for text in TEXTS] == here
+        assert 1 <= len(started._threads._threads) <= most
+    with closing(begun(most, [])) as started:
+        assert [started.compiled(text) for text in TEXTS] == here
 
 
-def test_what_was_not_begun_is_compiled_here(alone):
-    with closing(begun(1, alone, [])) as found:
-        assert found.compiled(TEXTS[0]) == objects.compiled(TEXTS[0])
-        assert found._processes == []
-    assert alone.texts == TEXTS[:1]
-
-
-def test_what_llvm_refuses_is_told_as_here(alone):
-    with closing(begun(1, alone, [BAD, *TEXTS])) as found:
-        with pytest.raises(RuntimeError) as there:
-            found.compiled(BAD)
-        assert found.compiled(TEXTS[0]) == objects.compiled(TEXTS[0])
+def test_what_llvm_refuses_is_told_as_here():
+    with closing(begun(1, [BAD, *TEXTS])) as started:
+        with pytest.raises(Refused) as there:
+            started.compiled(BAD)
+        assert started.compiled(TEXTS[0]) == objects.compiled(TEXTS[0])
     with pytest.raises(RuntimeError) as here:
         objects.compiled(BAD)
     assert str(there.value) == str(here.value)
 
 
-def test_a_helper_that_is_gone_is_made_up_for(alone):
-    with closing(begun(1, alone, TEXTS[:1])) as found:
-        found.compiled(TEXTS[0])
-        os.kill(found._processes[0].pid, signal.SIGKILL)
-        found._processes[0].wait()
-        for text in TEXTS:
-            found.begin(text)
-        assert [found.compiled(text) for text in TEXTS] == [objects.compiled(t) for t in TEXTS]
-    assert alone.texts == TEXTS
-
-
-def test_a_helper_that_cannot_start_is_made_up_for(alone, monkeypatch):
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_a_helper_that_cannot_start_is_made_up_for(alone, monkeypatch, is_begun):
+    compilers.cache_clear()
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    with closing(begun(2, alone)) as found:
-        assert [found.compiled(text) for text in TEXTS] == [objects.compiled(t) for t in TEXTS]
-    assert alone.texts == TEXTS
+    with closing(begun(2, TEXTS if is_begun else [])) as started:
+        assert all(map(started.compiled, TEXTS))
+    assert alone == TEXTS
 
 
-def test_they_end_with_their_graph(alone):
-    found = begun(2, alone, TEXTS * 50)
-    found.compiled(TEXTS[0])
-    found.close()
-    assert all(process.returncode is not None for process in found._processes)
+@pytest.mark.parametrize("kind", DEADLY)
+def test_what_ends_llvm_ends_no_more_than_a_helper(kind, alone, hasty):
+    text, why = DEADLY[kind]
+    with closing(begun(2, [text, *TEXTS])) as started:
+        with pytest.raises(TookTooLong if kind == "hangs" else Ended, match=why):
+            started.compiled(text)
+        assert started.compiled(TEXTS[0])
+    assert alone == []
+
+
+def softmax_and_sorts(x):
+    return torch.softmax(x, -1).sort(0).values.cos()
+
+
+@pytest.mark.parametrize("kind", DEADLY)
+def test_a_kernel_that_ends_llvm_runs_through_the_library(kind, hasty, monkeypatch, tmp_path):
+    """Once; then it is not tried again, also by later processes."""
+    original, printed = native.program_of, []
+
+    def spoilt(step, *more):
+        program = original(step, *more)
+        printed.append(program)
+        return replace(program, text=DEADLY[kind][0]) if len(printed) == 1 else program
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(native, "program_of", spoilt)
+    x = torch.randn(7, 9)
+
+    def run(**more):
+        torch._dynamo.reset()
+        native.LOADED.clear()
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always", KernelBuildWarning)
+            options = {"pack": False, "cache": True, **more}
+            result = torch.compile(softmax_and_sorts, backend="hemstitch", options=options)(x)
+        torch.testing.assert_close(result, softmax_and_sorts(x))
+        return [str(warning.message) for warning in told if "H007" in str(warning.message)]
+
+    (first,) = run()
+    assert all(part in first for part in DEADLY[kind][1].split(".*"))
+    monkeypatch.setattr(Helpers, "begin", lambda *_: pytest.fail("it is tried again"))
+    monkeypatch.setattr(Helpers, "compiled", lambda *_: pytest.fail("it is tried again"))
+    assert run() == [first]
+    killed.ENDS.clear()  # as in another process
+    assert run() == [first]
+    with pytest.raises(Exception, match="H006"):
+        run(strict=True)
 
 
 def many_kernels(x):
@@ -106,54 +169,44 @@ def many_kernels(x):
     return x.sin()
 
 
-@pytest.fixture
-def started(monkeypatch):
-    found = []
-
-    class Counted(Helpers):
-        def close(self):
-            found.extend(self._processes)
-            super().close()
-
-    monkeypatch.setattr(native, "Helpers", Counted)
-    return found
-
-
 @pytest.mark.parametrize("cache", [False, True])
-def test_a_graph_of_many_kernels(started, cache, tmp_path, monkeypatch):
+def test_a_graph_of_many_kernels(cache, tmp_path, monkeypatch):
+    asked, ask = [], helpers.Asker.ask
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(helpers.Asker, "ask", lambda *more: asked.append(0) or ask(*more))
     options = {"strict": True, "pack": False, "cache": cache}
     x = torch.randn(7, 9)
-    found = torch.compile(many_kernels, backend="hemstitch", options=options)(x)
-    torch.testing.assert_close(found, many_kernels(x))
-    assert 1 <= len(started) <= torch.get_num_threads()
-    started.clear()
+    result = torch.compile(many_kernels, backend="hemstitch", options=options)(x)
+    torch.testing.assert_close(result, many_kernels(x))
+    assert len(asked) == native.FEW + 3
+    asked.clear()
     torch._dynamo.reset()
     native.LOADED.clear()
     torch.compile(many_kernels, backend="hemstitch", options=options)(x)
-    assert bool(started) != cache
+    assert bool(asked) != cache
 
 
-def test_none_in_the_background_while_kernels_are_timed_or_for_few(monkeypatch):
-    """Whoever opens a helper fails."""
-    monkeypatch.setattr(native, "Helpers", None)
+def test_nothing_is_begun_in_the_background_or_while_kernels_are_timed(monkeypatch):
+    begun, threads = [], []
+
+    class Counted(Helpers):
+        def __init__(self, most):
+            threads.append(most)
+            super().__init__(most)
+
+    monkeypatch.setattr(native, "Helpers", Counted)
+    monkeypatch.setattr(native._Known, "begin", lambda self, step, started: begun.append(step))
+    monkeypatch.setattr(native.jit, "threads_now", lambda: 4)
     many, few = [None] * native.FEW, [None] * (native.FEW - 1)
-    for options in ({"asynchronous": True}, {"tune": True}):
-        with native.native(many, Options(cache=False, **options)):
+    for kernels, options in (
+        (many, {"asynchronous": True}),
+        (many, {"tune": True}),
+        (few, {}),
+        (many, {}),
+    ):
+        with native.native(kernels, Options(cache=False, **options)):
             pass
-    with native.native(few, Options(cache=False)):
-        pass
-    with pytest.raises(TypeError), native.native(many, Options(cache=False)):
-        pass
-
-
-def test_none_where_there_is_no_python_to_start(monkeypatch):
-    assert helpers.may_start()
-    with monkeypatch.context() as patch:
-        patch.setattr(sys, "frozen", True, raising=False)
-        assert not helpers.may_start()
-    monkeypatch.setattr(sys, "executable", "")
-    assert not helpers.may_start()
+    assert threads == [1, 1, 1, 4] and begun == [*few, *many]
 
 
 def test_a_kernel_that_llvm_refuses_runs_through_the_library(monkeypatch):
@@ -167,21 +220,6 @@ def test_a_kernel_that_llvm_refuses_runs_through_the_library(monkeypatch):
     with pytest.warns(KernelBuildWarning):
         found = torch.compile(many_kernels, backend="hemstitch", options={"pack": False})(x)
     torch.testing.assert_close(found, many_kernels(x))
-
-
-def test_the_users_main_module_runs_once(tmp_path):
-    program = tmp_path / "main.py"
-    program.write_text(
-        "import torch\n"
-        "from tests.runtime.test_helpers import many_kernels\n"
-        "print('main')\n"
-        "options = {'strict': True, 'pack': False, 'cache': False}\n"
-        "torch.compile(many_kernels, backend='hemstitch', options=options)(torch.randn(7, 9))\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
-    command = [sys.executable, str(program)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout == "main\n"
 
 
 def test_text_that_uses_what_is_not_there_is_refused() -> None:

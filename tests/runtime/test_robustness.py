@@ -12,7 +12,8 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from hemstitch.errors import KernelBuildWarning
 from hemstitch.fusion import trial
-from hemstitch.runtime import native, objects
+from hemstitch.runtime import native
+from hemstitch.runtime.helpers import Helpers
 from hemstitch.stitch.refusal import Refused
 
 OPTIONS = {"strict": True, "check": True}
@@ -160,14 +161,14 @@ def test_an_index_out_of_range_is_an_error_and_no_more():
         torch.testing.assert_close(function(table, good), body(table, good))
 
 
-def refuse(text):
+def refuse(helpers, text):
     raise RuntimeError("no code today")
 
 
 @pytest.fixture
 def _no_kernels(monkeypatch):
     native.LOADED.clear()
-    monkeypatch.setattr(objects, "compiled", refuse)
+    monkeypatch.setattr(Helpers, "compiled", refuse)
     yield
     native.LOADED.clear()
 
@@ -223,14 +224,14 @@ def test_strict_refuses_what_is_no_kernel_even_alone():
 
 
 def test_an_interrupted_compile_leaves_nothing_behind(monkeypatch):
-    def interrupt(text):
+    def interrupt(helpers, text):
         raise KeyboardInterrupt
 
     function = compiled(lambda x: x.exp() * 2 + x.sum(0))
     x = torch.randn(6, 7)
     native.LOADED.clear()
     with monkeypatch.context() as patch:
-        patch.setattr(objects, "compiled", interrupt)
+        patch.setattr(Helpers, "compiled", interrupt)
         with pytest.raises(KeyboardInterrupt):
             function(x)
     torch.testing.assert_close(function(x), x.exp() * 2 + x.sum(0))

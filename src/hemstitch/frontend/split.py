@@ -24,7 +24,7 @@ from torch._functorch.partitioners import (
 from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
 from torch.fx import Graph, GraphModule, Node
 
-from hemstitch.frontend.effects import runs_unread
+from hemstitch.frontend.effects import has_effects, runs_unread
 from hemstitch.frontend.fake import fake_mode, value_of_call
 from hemstitch.frontend.joint import (
     base_of,
@@ -35,7 +35,6 @@ from hemstitch.frontend.joint import (
     outputs_of,
     without_tangent,
 )
-from hemstitch.frontend.library import call_has_effects
 
 copy_ = torch.ops.aten.copy_.default
 _is_opaque: Callable[[Any], bool] = getattr(graph_compile, "is_opaque_node", lambda node: False)
@@ -57,7 +56,7 @@ def split(
         joint, tensors, numbers, num_fwd_outputs=results, **others
     )
     for node in joint.graph.nodes:
-        if node.op == "call_function" and not call_has_effects(node):
+        if node.op == "call_function" and not has_effects(node):
             node.meta.pop("recompute", None)  # draws nothing, though PyTorch says that it may
     if has_recomputable_rng_ops(joint):  # a checkpoint's own
         forward, backward = functionalize_rng_ops(joint, forward, backward, len(numbers))

@@ -33,6 +33,10 @@ def searched(clustering: Clustering, method: Method, pack: bool) -> Clustering:
     def legal(pattern: Pattern) -> bool:
         return trials.refusal(work.group(chosen(pattern))) is None
 
+    def in_time(_: Pattern) -> float:
+        trials.deadline.check()
+        return 0.0
+
     def clusters(plan: Plan) -> Clustering:
         found = Clustering(work, trials, [chosen(pattern) for pattern in plan.patterns])
         found.settle()
@@ -42,7 +46,7 @@ def searched(clustering: Clustering, method: Method, pack: bool) -> Clustering:
     merged = [frozenset(number[v] for v in c.vertices) for c in clustering.clusters]
     found = clusters(
         search(
-            *(problem, Oracle(legal), method),
+            *(problem, Oracle(legal, in_time), method),
             more=[each for each in merged if len(each) > 1],
             final=lambda plan: seconds(clusters(plan), pack),
         )

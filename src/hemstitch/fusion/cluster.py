@@ -78,6 +78,7 @@ class Clustering:
 
     def try_merge(self, first: Cluster, second: Cluster, *, trust: bool = False) -> bool:
         """`trust`: that what no cheap check refuses can be stitched."""
+        self.trials.deadline.check()
         if first is second or (first, second) in self.refusals:
             return False
         refusal = self._refusal(first, second, trust)

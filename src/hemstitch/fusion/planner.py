@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from hemstitch.errors import InternalError
+from hemstitch.errors import InternalError, PlanWarning
 from hemstitch.fusion.alias import Demands
 from hemstitch.fusion.choose import searched
 from hemstitch.fusion.cluster import Clustering
@@ -28,6 +29,7 @@ from hemstitch.fusion.verify import verify_plan
 from hemstitch.fusion.work import Work
 from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, toposort
 from hemstitch.options import Options
+from hemstitch.stitch.deadline import PLANNING_SECONDS, Deadline, OutOfTime
 from hemstitch.stitch.group import Group, through_memory
 from hemstitch.stitch.machine import Machine
 from hemstitch.stitch.refusal import Refused
@@ -38,11 +40,26 @@ METHODS: Mapping[str, Method] = {"beam": "beam", "ilp": "exact"}
 
 
 def make_plan(
-    graph: Graph, machine: Machine, options: Options, decided: Decisions | None = None
+    graph: Graph,
+    machine: Machine,
+    options: Options,
+    decided: Decisions | None = None,
+    seconds: float = PLANNING_SECONDS,
 ) -> Plan:
     """`decided`: what was decided about the same graph before; where it turns out to be about
-    another one, this one is planned."""
-    trials = Trials(machine)
+    another one, this one is planned. `seconds`: after which the conservative plan has to do, for
+    which there is as much time again; raises OutOfTime where that is not enough either."""
+    try:
+        return _planned(graph, Trials(machine, Deadline(seconds)), options, decided)
+    except OutOfTime as error:
+        if options.strict or options.planner == "conservative":
+            raise
+        warnings.warn(PlanWarning(str(error)), stacklevel=2)
+    cautious = replace(options, planner="conservative")
+    return _planned(graph, Trials(machine, Deadline(seconds)), cautious, None)
+
+
+def _planned(graph: Graph, trials: Trials, options: Options, decided: Decisions | None) -> Plan:
     if decided is not None:
         with suppress(InternalError):
             return _as_decided(graph, trials, options, decided)

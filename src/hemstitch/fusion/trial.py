@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from hemstitch.ir.types import DType
 from hemstitch.kernel.hazard import hazard
+from hemstitch.stitch.deadline import Deadline
 from hemstitch.stitch.estimate import kernel_seconds, least_seconds
 from hemstitch.stitch.group import Group
 from hemstitch.stitch.identity import Identity, identity
@@ -21,9 +22,10 @@ from hemstitch.stitch.stitch import Stitched, stitch
 
 @dataclass(slots=True)
 class Trials:
-    """For one machine and one set of hints."""
+    """For one machine and one set of hints, until a deadline: then each method raises OutOfTime."""
 
     machine: Machine
+    deadline: Deadline = field(default_factory=Deadline)
     _kinds: dict[Hashable, int] = field(default_factory=dict)  # their numbers, by their keys
     _found: dict[tuple[Group, ...], tuple[Identity, int]] = field(default_factory=dict)
     _refusals: dict[int, Refusal | None] = field(default_factory=dict)
@@ -35,7 +37,7 @@ class Trials:
     def apart(self) -> Trials:
         """For the same machine where no task waits for another; kept, as all that is known here."""
         if self._apart is None:
-            self._apart = Trials(replace(self.machine, meets=False))
+            self._apart = Trials(replace(self.machine, meets=False), self.deadline)
         return self._apart
 
     def refusal(self, group: Group) -> Refusal | None:
@@ -65,6 +67,7 @@ class Trials:
 
     def _known(self, groups: Sequence[Group]) -> tuple[Identity, int]:
         """What they are, and the number of their kind: keys are long, and asked for once."""
+        self.deadline.check()
         key = tuple(groups)
         if key not in self._found:
             found = identity(groups, self.machine.alignment)
@@ -86,7 +89,7 @@ class Trials:
 
     def _stitched(self, groups: Sequence[Group], found: Identity, kind: int) -> Stitched:
         if kind not in self._kernels:
-            stitched = stitch(groups, self.machine, "attempt", found)
+            stitched = stitch(groups, self.machine, "attempt", found, self.deadline)
             number = {tensor: k for k, tensor in enumerate(found.tensors)}
             self._kernels[kind] = stitched, tuple(number[t] for t in stitched.tensors)
         stitched, numbers = self._kernels[kind]

@@ -21,6 +21,7 @@ from hemstitch.ir.types import DType
 from hemstitch.options import Options
 from hemstitch.runtime.assemble import Launch
 from hemstitch.runtime.background import CODE_GENERATOR
+from hemstitch.runtime.helpers import compilers
 from hemstitch.runtime.interpret import evaluate as evaluate_nodes
 from hemstitch.runtime.native import native
 from hemstitch.runtime.progress import with_bar
@@ -40,6 +41,15 @@ def build_first(
             return (plan, once), [build(each, options, device) for each in (plan, *once)]
     plan, once = last
     return last, [build(each, options, device) for each in (plan, *once)]
+
+
+def expect_kernels(arguments: Sequence[object], options: Options) -> None:
+    """A compiler's process starts while PyTorch traces the graph."""
+    if any(isinstance(argument, torch.Tensor) and argument.is_cuda for argument in arguments):
+        if importlib.util.find_spec("triton") is not None:
+            importlib.import_module("hemstitch.runtime.cuda.elsewhere").compilers().start()
+    elif options.target != "interpret":
+        compilers().start()
 
 
 def build(plan: Plan, options: Options, device: torch.device | None = None) -> list[Launch | None]:

@@ -27,6 +27,17 @@ REGISTERS, MOST_REGISTERS = 65536, 255  # of a multiprocessor, and of a thread, 
 ALIGNMENT = 16  # bytes of a pointer, or the divisor of an integer, that Triton's compiler can use
 
 
+class NotKept(Exception):
+    """Triton's cache does not have this kernel."""
+
+
+class _Kept(ASTSource):  # type: ignore[misc]
+    """What Triton finds in its cache, or does not compile."""
+
+    def make_ir(self, *_: object, **__: object) -> Any:
+        raise NotKept
+
+
 @dataclass(frozen=True, slots=True)
 class Compiled:
     """What a target runs, and what a report or a lint reads."""
@@ -89,15 +100,16 @@ def build_for(
     checked: bool = False,
     fuse_multiply_add: bool = True,
     most_registers: int | None = None,
+    if_kept: bool = False,
 ) -> Any:
     """Triton's own CompiledKernel, not yet loaded. `signature` has the type of every parameter
     that is no constant. Pointers are taken to be aligned as PyTorch's allocator aligns them, but
     for those in `unaligned`; `divisible_by_16` names the integers that are. `checked`: device
-    asserts trap.
+    asserts trap. `if_kept`: nothing is compiled.
 
-    Raises KernelBuildError with the compiler's last words.
+    Raises KernelBuildError with the compiler's last words, NotKept for what is not kept.
     """
-    source = ASTSource(
+    source = (_Kept if if_kept else ASTSource)(
         kernel,
         {name: signature.get(name, "constexpr") for name in kernel.arg_names},
         dict(constants),
@@ -117,6 +129,8 @@ def build_for(
     try:
         with LANGUAGE.together(), QUIET.here():  # a ptxas that fails prints the whole PTX
             return triton.compile(source, target=machine, options=options)
+    except NotKept:
+        raise
     except Exception as error:
         raise KernelBuildError(
             f"{kernel.__name__} does not compile for {target}: {_last_words(error)}"

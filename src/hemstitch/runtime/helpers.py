@@ -1,83 +1,60 @@
-"""Processes that compile while this one prints the next kernel: as many texts at once as there are
-threads. Texts in, object files out.
+"""LLVM in worker processes: as many texts at once as there are threads, while this process prints
+the next kernel. Texts in, object files out.
 
-Processes, since llvmlite lets one thread at a time into LLVM. Not `multiprocessing`, which runs the
-user's main module again in each.
-"""
+Processes, since LLVM may crash, hang or run out of memory, and llvmlite lets one thread at a time
+into it."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import threading
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing
+from functools import cache
+from pathlib import Path
 
 from hemstitch.runtime import objects
+from hemstitch.workers.pool import Asker, Pool
+from hemstitch.workers.worker import CannotStart, Limits
 
-# Whatever this process finds its modules by, the helper does.
-START = """
-import runpy, sys
-path, *sys.path[:] = sys.argv[1:]
-runpy.run_path(path, run_name="__main__")
-"""
+# For one kernel. The largest of a transformer or an unrolled LSTM, in training, takes 0.4 s; LLVM
+# itself has 200 MB of addresses, Triton 250.
+LIMITS = Limits(processor_seconds=60.0, seconds=600.0, memory=4 << 30)
+
+
+@cache
+def compilers() -> Pool:
+    """Of this process."""
+    return Pool(Path(objects.__file__), LIMITS)
 
 
 class Helpers:
-    """For one graph: they end with it. A helper that cannot start, or is gone, is made up for by
-    this process. `alone`: compiles here."""
+    """What compiles for one graph: nothing that was begun for it outlives it."""
 
-    def __init__(self, most: int, alone: Callable[[str], bytes]) -> None:
-        self._alone = alone
-        self._own = threading.local()
-        self._processes: list[subprocess.Popen[bytes]] = []
+    def __init__(self, most: int) -> None:
+        self._asker = Asker(compilers())
         self._threads = ThreadPoolExecutor(most, "hemstitch-helper")
         self._begun: dict[str, Future[bytes]] = {}
 
     def close(self) -> None:
-        """Whatever was begun is of no use any more."""
         self._threads.shutdown(wait=False, cancel_futures=True)
-        for process in self._processes:  # a fork may hold their pipes open: they are not waited for
-            process.kill()
+        self._asker.close()
         self._threads.shutdown()
-        for process in self._processes:
-            process.communicate()
 
     def begin(self, text: str) -> None:
         """Have it compiled; a text once."""
         if text not in self._begun:
-            self._begun[text] = self._threads.submit(self._compiled, text)
+            self._begun[text] = self._threads.submit(self._asker.ask, text.encode())
 
     def compiled(self, text: str) -> bytes:
-        """Raises RuntimeError if LLVM refuses the text."""
+        """Raises Refused if LLVM refuses the text, Ended if it does not survive it. Where no
+        process can be started this one compiles."""
         begun = self._begun.pop(text, None)
-        if begun is not None:
-            with suppress(OSError, EOFError):
-                return begun.result()
-        return self._alone(text)
-
-    def _compiled(self, text: str) -> bytes:
-        """In one of the threads, by its helper."""
-        process = self._process()
-        assert process.stdin is not None and process.stdout is not None
-        objects.send(process.stdin, text.encode())
-        is_good, content = objects.receive(process.stdout)
-        if not is_good:
-            raise RuntimeError(content.decode())
-        return content
-
-    def _process(self) -> subprocess.Popen[bytes]:
-        if not hasattr(self._own, "process"):
-            command = [sys.executable, "-c", START, objects.__file__, *sys.path]
-            self._own.process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-            )
-            self._processes.append(self._own.process)
-        process: subprocess.Popen[bytes] = self._own.process
-        return process
+        try:
+            return self._asker.ask(text.encode()) if begun is None else begun.result()
+        except CannotStart:
+            return objects.compiled(text)
 
 
-def may_start() -> bool:
-    """Whether this process knows a Python to start: one that is embedded may be told itself."""
-    return bool(sys.executable) and not getattr(sys, "frozen", False)
+def compiled(text: str) -> bytes:
+    """One text, for who has no graph."""
+    with closing(Helpers(1)) as helpers:
+        return helpers.compiled(text)

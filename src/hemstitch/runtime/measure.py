@@ -26,8 +26,8 @@ from hemstitch.kernel.blocked import USUAL, Blocking
 from hemstitch.options import Options
 from hemstitch.runtime.background import CODE_GENERATOR
 from hemstitch.runtime.dtypes import TORCH_DTYPES
+from hemstitch.runtime.helpers import compiled
 from hemstitch.runtime.jit import host_target, load
-from hemstitch.runtime.objects import compiled
 from hemstitch.stitch.group import Group, Tensor, Write, is_member
 from hemstitch.stitch.machine import generic_cpu
 from hemstitch.stitch.probe import OperationProbe, Probe, ProductProbe

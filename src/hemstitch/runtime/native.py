@@ -20,16 +20,17 @@ from hemstitch.kernel.key import digest
 from hemstitch.kernel.nodes import Buffer, Kernel
 from hemstitch.kernel.placement import LINE
 from hemstitch.options import Options
-from hemstitch.runtime import jit, objects
+from hemstitch.runtime import jit
 from hemstitch.runtime.assemble import Launch
-from hemstitch.runtime.helpers import Helpers, may_start
+from hemstitch.runtime.helpers import Helpers
+from hemstitch.runtime.killed import end_of, unless_killed
 from hemstitch.runtime.remembered import compiler, folder
 from hemstitch.runtime.sealed import is_kept, machine_code
 from hemstitch.runtime.tune import Tuner
 
 Compile = Callable[[str], bytes]
 MOST_KEPT = 512
-FEW = 8  # kernels that are compiled before a helper has started
+FEW = 8  # kernels that are compiled before a second helper has started
 MOST_HELPERS = 8  # on many cores; each takes 13 MB of its own, and 0.1 s to start
 
 
@@ -49,18 +50,17 @@ LOADED: dict[str, Loaded] = {}  # by the kernels' keys, the last used last
 def native(
     kernels: Sequence[KernelStep], options: Options
 ) -> Iterator[Callable[[KernelStep], Launch]]:
-    """While it is open, helpers compile what is printed already. There are none for few kernels,
-    none while kernels are timed, nor in the background, where the program needs the threads."""
+    """While it is open, helpers compile what is printed already: one for few kernels. Nothing is
+    begun while kernels are timed, nor in the background, where the program needs the threads."""
     known = _Known(options.cache)
-    if len(kernels) < FEW or options.tune or options.asynchronous or not may_start():
-        tuner = Tuner(folder("tuned")) if options.tune else None
-        yield partial(known.launch, objects.compiled, tuner)
-        return
-    with closing(Helpers(min(jit.threads_now(), MOST_HELPERS), objects.compiled)) as helpers:
-        for step in kernels:
+    tuner = Tuner(folder("tuned")) if options.tune else None
+    is_ahead = not (options.tune or options.asynchronous)
+    most = min(jit.threads_now(), MOST_HELPERS) if is_ahead and len(kernels) >= FEW else 1
+    with closing(Helpers(most)) as helpers:
+        for step in kernels if is_ahead else ():
             with suppress(Exception):  # it fails again when it has its turn, and is told
                 known.begin(step, helpers)
-        yield partial(known.launch, helpers.compiled, None)
+        yield partial(known.launch, helpers.compiled, tuner)
 
 
 @dataclass(slots=True)
@@ -77,7 +77,8 @@ class _Known:
 
     def begin(self, step: KernelStep, helpers: Helpers) -> None:
         key = self._key(step, USUAL)
-        if not (key in LOADED or (self.cache and is_kept(key))):
+        is_known = key in LOADED or (self.cache and is_kept(key))
+        if not (is_known or end_of(_with_processor(key), cache=self.cache)):
             helpers.begin(self._program(key, step, USUAL).text)
 
     def launch(self, compile_: Compile, tuner: Tuner | None, step: KernelStep) -> Launch:
@@ -85,7 +86,8 @@ class _Known:
         key, stitched = self._key(step, blocking), step.stitched
         loaded = LOADED.pop(key, None)
         if loaded is None:
-            make = partial(self._compiled, key, step, blocking, compile_)
+            own = partial(self._compiled, key, step, blocking, compile_)
+            make = partial(unless_killed, _with_processor(key), own, cache=self.cache)
             loaded = _load(machine_code(key, make) if self.cache else make())
         LOADED[key] = loaded
         while len(LOADED) > MOST_KEPT:
@@ -113,6 +115,10 @@ class _Known:
         program = self._program(key, step, blocking)
         head = [program.entry, str(program.scratch_bytes), *map(str, program.sizes)]
         return json.dumps(head).encode() + b"\n" + compile_(program.text)
+
+
+def _with_processor(key: str) -> str:
+    return f"{jit.processor()}\n{key}"
 
 
 def _load(content: bytes) -> Loaded:

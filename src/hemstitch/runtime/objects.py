@@ -1,16 +1,9 @@
 """LLVM's text to an object file, for the processor that this runs on. Imports nothing of ours, so
-that a helper process (`helpers.py`), which runs this file, starts in a moment."""
+that a worker process (`helpers.py`), which loads this file, starts in a moment."""
 
 from __future__ import annotations
 
-import signal
-import struct
-import sys
-from typing import IO
-
 import llvmlite.binding as llvm
-
-LENGTH = struct.Struct("<?Q")  # in front of each answer: whether it is one, and its bytes
 
 
 def initialize() -> None:
@@ -35,7 +28,7 @@ def compiled(text: str) -> bytes:
     """The module, the context that its constants live in and the machine are gone after that: an
     engine that keeps them holds 1.5 MB for each kernel.
 
-    Raises RuntimeError if LLVM refuses the text; what it could not compile would end the process.
+    Raises RuntimeError if LLVM refuses the text; what it cannot compile ends the process.
     """
     initialize()
     machine = target_machine()
@@ -45,36 +38,6 @@ def compiled(text: str) -> bytes:
         return bytes(machine.emit_object(module))
 
 
-def send(stream: IO[bytes], content: bytes, *, is_good: bool = True) -> None:
-    stream.write(LENGTH.pack(is_good, len(content)) + content)
-    stream.flush()
-
-
-def receive(stream: IO[bytes]) -> tuple[bool, bytes]:
-    """Raises EOFError where the other end is gone."""
-    head = stream.read(LENGTH.size)
-    if len(head) < LENGTH.size:
-        raise EOFError
-    is_good, size = LENGTH.unpack(head)
-    content = stream.read(size)
-    if len(content) < size:
-        raise EOFError
-    return is_good, content
-
-
-def serve(questions: IO[bytes], answers: IO[bytes]) -> None:
-    """Texts, until there are no more."""
-    while True:
-        try:
-            _, text = receive(questions)
-        except EOFError:
-            return
-        try:
-            send(answers, compiled(text.decode()))
-        except RuntimeError as error:
-            send(answers, str(error).encode(), is_good=False)
-
-
-if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that asks decides when to stop
-    serve(sys.stdin.buffer, sys.stdout.buffer)
+def answer(question: bytes) -> bytes:
+    """What a worker process does."""
+    return compiled(question.decode())

@@ -14,6 +14,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from hashlib import sha256
 from itertools import product
+from math import inf
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -29,6 +30,7 @@ from hemstitch.runtime.measure import bare_product, seconds_of
 from hemstitch.runtime.remembered import recall, remember
 from hemstitch.stitch.group import Group
 from hemstitch.stitch.probe import ProductProbe
+from hemstitch.workers.worker import Ended
 
 ALONE = tuple(Blocking(columns=c, steps=s) for c, s in product((32, 48, 64), (256, 384, 512)))
 ROWS = (32, 64, 128)
@@ -98,6 +100,8 @@ class Tuner:
             return
         try:
             times[blocking] = self.clock(step, threads_now(), blocking)
+        except Ended:  # the compiler: this candidate is none
+            times[blocking] = inf
         except KeyboardInterrupt:
             self.is_stopped = True
             raise _OutOfTime from None

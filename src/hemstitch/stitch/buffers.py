@@ -10,6 +10,7 @@ from hemstitch.ir.ops import SCANNED
 from hemstitch.ir.types import DType
 from hemstitch.kernel.index import Index, linear
 from hemstitch.kernel.nodes import THREADS, Buffer, Role
+from hemstitch.stitch.deadline import Deadline
 from hemstitch.stitch.evaluations import Evaluations
 from hemstitch.stitch.group import Tensor, adds_up_products
 
@@ -30,6 +31,7 @@ class Buffers:
         row_budget: int,
         evaluations: Evaluations,
         sums_in_double: bool = True,
+        deadline: Deadline | None = None,
     ) -> None:
         self.row_budget = row_budget
         self.evaluations = evaluations
@@ -41,8 +43,11 @@ class Buffers:
         self._written = written
         self._made: dict[object, Buffer] = {}
         self._names = 0
+        self._deadline = deadline or Deadline()
 
     def name(self, hint: str) -> str:
+        """Of a statement. Raises OutOfTime."""
+        self._deadline.check()
         self._names += 1
         return f"{hint}{self._names}"
 

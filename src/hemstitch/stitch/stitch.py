@@ -10,6 +10,7 @@ from hemstitch.kernel.nodes import Buffer, Kernel, Nest, Role
 from hemstitch.stitch.begin import with_begins
 from hemstitch.stitch.buffers import Buffers
 from hemstitch.stitch.combine import combining_nest
+from hemstitch.stitch.deadline import Deadline
 from hemstitch.stitch.evaluations import Evaluations
 from hemstitch.stitch.group import Group, Tensor
 from hemstitch.stitch.identity import Identity, identity
@@ -39,18 +40,22 @@ class Stitched:
 
 
 def stitch(
-    groups: Sequence[Group], machine: Machine, name: str, found: Identity | None = None
+    groups: Sequence[Group],
+    machine: Machine,
+    name: str,
+    found: Identity | None = None,
+    deadline: Deadline | None = None,
 ) -> Stitched:
     """One kernel for groups that need nothing of each other (AStitch's independent scheme).
     `found`: what they are, if that is known.
 
-    Raises Refused, with the reason, where a group cannot be one kernel.
+    Raises Refused, with the reason, where a group cannot be one kernel; OutOfTime after `deadline`.
     """
     written = frozenset(write.tensor for group in groups for write in group.writes)
     found = found or identity(groups, machine.alignment)
     places = dict(zip(found.tensors, found.places))
-    room = machine.l2_bytes // 2
-    buffers = Buffers(written, places, room, Evaluations(groups), machine.sums_in_double)
+    room, is_double = machine.l2_bytes // 2, machine.sums_in_double
+    buffers = Buffers(written, places, room, Evaluations(groups), is_double, deadline)
     phases: list[list[Nest]] = []
     for whole in groups:
         group = walked_once(whole) if machine.keeps_rows_in_registers else whole

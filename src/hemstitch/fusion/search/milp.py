@@ -1,12 +1,10 @@
-"""Solves 0/1 programs with HiGHS. Run as a script, in a process of its own: one line of JSON in,
-one out, until the input ends. It imports nothing of this package, so that it starts without
-PyTorch."""
+"""Solves 0/1 programs with HiGHS, in a worker process: JSON in, JSON out. Imports nothing of this
+package, so that it starts without PyTorch."""
 
 from __future__ import annotations
 
 import json
 import math
-import sys
 from typing import Any
 
 import highspy
@@ -59,10 +57,6 @@ def _model(
     return model
 
 
-def main() -> None:
-    for line in sys.stdin:
-        print(json.dumps(solve(**json.loads(line))), flush=True)  # noqa: T201
-
-
-if __name__ == "__main__":
-    main()
+def answer(question: bytes) -> bytes:
+    """What a worker process does."""
+    return json.dumps(solve(**json.loads(question))).encode()

@@ -23,10 +23,11 @@ MOST_THREADS = 16
 def launches(
     kernels: Sequence[KernelStep], options: Options, index: int | None
 ) -> Iterator[Callable[[KernelStep], Launch]]:
-    """`index`: of the device, the current one if None. Threads, since Triton's compiler lets go of
-    Python's lock for most of its time. None for one kernel, none while kernels are timed, nor in
-    the background, where the program needs the threads."""
-    one = partial(launch_of, index=current_index() if index is None else index, tune=options.tune)
+    """`index`: of the device, the current one if None. Threads, each of which waits for a worker
+    process (`elsewhere.py`). None for one kernel, none while kernels are timed, nor in the
+    background, where the program needs the threads."""
+    index = current_index() if index is None else index
+    one = partial(launch_of, index=index, tune=options.tune, cache=options.cache)
     first = {id(step.stitched.kernel.phases): step for step in reversed(kernels)}
     if len(first) < 2 or options.tune or options.asynchronous:
         yield one

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from hemstitch.codegen.triton.kernel import Program
 from hemstitch.errors import KernelBuildError
-from hemstitch.runtime.cross import ALIGNMENT, build_for, relaxed
+from hemstitch.runtime.cross import ALIGNMENT, NotKept, build_for, relaxed
 from hemstitch.runtime.cuda.device import Device, resident_blocks
+from hemstitch.runtime.cuda.elsewhere import compile_elsewhere
 from hemstitch.runtime.signature import signature
 from hemstitch.runtime.source import kernel_of
 
@@ -45,36 +47,46 @@ def variant_of(aligned: bool, sizes: tuple[int, ...]) -> Variant:
 
 
 def build(
-    program: Program, variant: Variant, target: str, most_registers: int | None = None
+    program: Program,
+    variant: Variant,
+    target: str,
+    most_registers: int | None = None,
+    *,
+    cache: bool = False,
 ) -> Any:
-    """Triton's CompiledKernel. Raises KernelBuildError."""
+    """Triton's CompiledKernel; `cache`: whether other processes learn of what does not compile.
+    Raises KernelBuildError."""
     divisible = [str(size) for size, each in zip(program.sizes, variant.divisible) if each]
     parameters = [] if variant.aligned else [buffer.name for buffer in program.parameters]
-    return build_for(
-        kernel_of(program.text, program.entry),
-        signature(program),
-        {},
-        target,
-        warps=program.warps,
-        divisible_by_16=divisible,
-        unaligned=parameters,
-        cooperative=program.barriers > 0,
-        checked=CHECK in program.text,
-        fuse_multiply_add=False,  # eager rounds after each operation
-        most_registers=most_registers,
-    )
+    text, entry, types = program.text, program.entry, signature(program)
+    choices: dict[str, Any] = {
+        "warps": program.warps,
+        "divisible_by_16": divisible,
+        "unaligned": parameters,
+        "cooperative": program.barriers > 0,
+        "checked": CHECK in program.text,
+        "fuse_multiply_add": False,  # eager rounds after each operation
+        "most_registers": most_registers,
+    }
+    make = partial(build_for, kernel_of(text, entry), types, {}, target, **choices)
+    try:
+        return make(if_kept=True)
+    except NotKept:
+        compile_elsewhere(text, entry, types, target, choices, cache=cache)
+        return make()  # it is kept now; where nothing can be, it has survived at least
 
 
-def load(program: Program, variant: Variant, device: Device) -> Loaded:
+def load(program: Program, variant: Variant, device: Device, *, cache: bool = False) -> Loaded:
     """Raises KernelBuildError, also for a kernel of which the device cannot hold one program."""
-    built = build(program, variant, device.target)
+    built = build(program, variant, device.target, cache=cache)
     # With barriers more programs than fit at a time would deadlock, else they only cost scratch.
     is_bounded = program.barriers > 0 or bool(program.scratch)
     with device.as_current():
         try:
             run = built.run  # loads it
             if built.n_spills and device.target.startswith("sm_"):
-                built = build(program, variant, device.target, relaxed(program.warps))
+                registers = relaxed(program.warps)
+                built = build(program, variant, device.target, registers, cache=cache)
                 run = built.run
         except Exception as error:
             raise KernelBuildError(f"{program.entry} cannot be loaded: {error}") from error

@@ -28,9 +28,12 @@ _NUMBER = re.compile(r"^k\d+")
 MOST_CALLS = 256  # sizes and alignments that are remembered for one kernel; the oldest goes first
 
 
-def launch_of(step: KernelStep, index: int | None = None, tune: bool = False) -> Launch:
+def launch_of(
+    step: KernelStep, index: int | None = None, tune: bool = False, cache: bool = False
+) -> Launch:
     """`index`: of the device whose tensors it will get, the current one if None. A call with
-    tensors of another device compiles for that one. `tune`: time several candidates now.
+    tensors of another device compiles for that one. `tune`: time several candidates now. `cache`:
+    later processes learn of what does not compile.
 
     Raises KernelBuildError.
     """
@@ -41,7 +44,7 @@ def launch_of(step: KernelStep, index: int | None = None, tune: bool = False) ->
     programs = candidates(
         Kernel(name, kernel.buffers, kernel.phases), step.groups[0].hint, first.processors
     )
-    make = partial(Launcher, find=device_of)
+    make = partial(Launcher, find=device_of, cache=cache)
     extents = [tensor.extent(step.groups[0].hint) for tensor in step.stitched.tensors]
     sizes_of = partial(likely_sizes, step)
     program = best(programs, sizes_of, extents, first, tune, make, folder("tuned"))
@@ -66,9 +69,12 @@ class _Call:
 class Launcher:
     """Call with the tensors, the sizes and an address of scratch that is not used."""
 
-    def __init__(self, program: Program, find: Callable[[int], Device]) -> None:
+    def __init__(
+        self, program: Program, find: Callable[[int], Device], *, cache: bool = False
+    ) -> None:
         self.program = program
         self._find = find
+        self._cache = cache
         self._by_device: dict[int, _OnDevice] = {}
 
     def __call__(self, *arguments: Any) -> None:
@@ -84,15 +90,16 @@ class Launcher:
     def _on(self, index: int) -> _OnDevice:
         found = self._by_device.get(index)
         if found is None:
-            made = _OnDevice(self.program, self._find(index))
+            made = _OnDevice(self.program, self._find(index), self._cache)
             found = self._by_device.setdefault(index, made)
         return found
 
 
 class _OnDevice:
-    def __init__(self, program: Program, device: Device) -> None:
+    def __init__(self, program: Program, device: Device, cache: bool) -> None:
         self.program = program
         self.device = device
+        self._cache = cache
         self._tensors = len(program.parameters)
         self._variants: dict[Variant, Loaded] = {}
         self._calls: dict[tuple[tuple[int, ...], bool], _Call] = {}
@@ -147,6 +154,6 @@ class _OnDevice:
     def _loaded(self, variant: Variant) -> Loaded:
         found = self._variants.get(variant)
         if found is None:
-            loaded = load(self.program, variant, self.device)
+            loaded = load(self.program, variant, self.device, cache=self._cache)
             found = self._variants.setdefault(variant, loaded)
         return found
