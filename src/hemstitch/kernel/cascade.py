@@ -14,6 +14,7 @@ from hemstitch.kernel.index import Axis, at
 from hemstitch.kernel.nodes import (
     Accumulate,
     AccumulateProduct,
+    Contract,
     Finish,
     Init,
     Kernel,
@@ -27,7 +28,7 @@ from hemstitch.kernel.nodes import (
 )
 from hemstitch.kernel.rewrite import Rewriter, defined
 
-IN_ORDER = (AccumulateProduct, Running, Scan)  # what reads sums so far, or adds more to them
+IN_ORDER = (AccumulateProduct, Contract, Running, Scan)  # what reads or adds to sums of its own
 
 
 def cascaded(kernel: Kernel, block: int) -> Kernel:
