@@ -1,6 +1,6 @@
-"""Long sums in blocks: terms are added up in several vectors at once, the sums of blocks one by one,
-with what rounding loses beside them. So the error grows neither with the length of a row nor with
-the number of blocks, as that of a plain sum does with both (PyTorch's `cascade_sum` has four levels).
+"""Long sums in blocks: terms are added up in several vectors at once, the sums of blocks one by
+one, with what rounding loses beside them. So the error grows neither with the length of a row nor
+with the number of blocks (PyTorch's `cascade_sum` has four levels).
 """
 
 from __future__ import annotations
@@ -90,11 +90,13 @@ class _Blocks:
         """Adds to sums of blocks. Of what is in a loop around others, the innermost that has terms
         for a block is cut."""
         inside = _terms(replace(loop, axis=Axis("one", 1)))
-        if not loop.lanes and not (isinstance(inside, int) and inside < self.block):
+        is_short = isinstance(inside, int) and inside < self.block
+        if not loop.lanes and not is_short:
             body = [s for each in loop.body for s in self._inside(each)]
             yield replace(loop, body=tuple(body))
         else:
-            size = self.block if loop.lanes else max(1, self.block // max(1, int(inside)))
+            terms = inside if isinstance(inside, int) and not loop.lanes else 1
+            size = max(1, self.block // max(1, terms))
             yield from self._cut(loop, size)
 
     def _inside(self, statement: Stmt) -> Iterator[Stmt]:
