@@ -56,7 +56,7 @@ def _moments_in_two_passes(x: Value, axes: tuple[int, ...]) -> tuple[Value, Valu
 
 
 def _moments_at_once(x: Value, axes: tuple[int, ...]) -> tuple[Value, Value]:
-    """In double precision, where the difference of two sums loses nothing that f32 can tell apart."""
+    """In double precision: the difference of two sums loses nothing that f32 can tell apart."""
     wide, count = x.cast(DType.F64), count_of(x, axes)
     total = wide.reduce(Op.SUM, axes, keep=True)
     # A kernel may compute it again for each row, and dividing takes long.
