@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from hemstitch.ir.types import DType
 from hemstitch.kernel.nodes import (
+    AccumulateInto,
     Buffer,
     Constant,
     Finish,
@@ -58,11 +59,17 @@ class Reach:
         runs = (run for p in parts for run in (p.statements, p.loops))
         touched = [task_buffers(run) for run in runs]
         known = task_buffers(nest.body)
-        self.buffers = [
-            buffer
-            for buffer in known
-            if buffer not in lasting and sum(buffer in found for found in touched) > 1
-        ]
+        handed_on = {b for b in known if sum(b in buffers for buffers in touched) > 1}
+        pairs = (_pair(statement) for statement in walk(nest.body))
+        for pair in pairs:  # one index serves both, so both lie alike
+            if not handed_on.isdisjoint(pair):
+                handed_on.update(pair)
+        self.buffers = [b for b in known if b in handed_on and b not in lasting]
+
+
+def _pair(statement: Stmt) -> tuple[Buffer, ...]:
+    """Values and their positions, which are compared together."""
+    return tuple(buffers_of(statement)) if isinstance(statement, AccumulateInto) else ()
 
 
 def task_buffers(body: Iterable[Stmt]) -> list[Buffer]:

@@ -130,4 +130,5 @@ def _init(init: Init) -> str:
     each = f" for each {init.columns} < {init.columns.extent}" if init.columns else ""
     across = " across lanes" if init.across else ""
     follows = f", follows {init.follows}" if init.follows else ""
-    return f"{init.name}: {init.dtype} {init.op.value}{each}{across}{follows}"
+    lost = ", with what is lost" if init.compensated else ""
+    return f"{init.name}: {init.dtype} {init.op.value}{each}{across}{follows}{lost}"

@@ -84,7 +84,9 @@ class Rewriter:
             field.name: self._field(getattr(statement, field.name)) for field in fields(statement)
         }
         if isinstance(statement, AccumulateInto) and statement.positions is not None:
-            new["positions"], _ = self.place(statement.positions, new["index"])
+            new["positions"], index = self.place(statement.positions, new["index"])
+            _, beside = self.place(statement.buffer, new["index"])
+            assert index == beside, "values and positions have one index"
         if isinstance(statement, Load | Store | AccumulateInto):
             new["buffer"], new["index"] = self.place(statement.buffer, new["index"])
         return replace(statement, **new)

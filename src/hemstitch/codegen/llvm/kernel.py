@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
+from hemstitch.codegen.llvm.copies import USUAL as USUAL_COPIES
 from hemstitch.codegen.llvm.emitter import PORTABLE, Emitter, Features, Value
 from hemstitch.codegen.llvm.layout import ScratchLayout, scratch_layout
 from hemstitch.codegen.llvm.nest import NestPrinter
@@ -20,6 +21,7 @@ from hemstitch.ir.failure import Failure
 from hemstitch.kernel.abreast import abreast
 from hemstitch.kernel.blocked import USUAL, Blocking, blocked
 from hemstitch.kernel.by_place import by_place
+from hemstitch.kernel.cascade import cascaded
 from hemstitch.kernel.cut import cut_loops, cut_rows
 from hemstitch.kernel.nodes import Buffer, Kernel, Nest, Phase
 from hemstitch.kernel.once import once
@@ -27,6 +29,7 @@ from hemstitch.kernel.one_by_one import one_by_one
 from hemstitch.kernel.serial import serial
 
 GRAIN = 1 << 14  # elements of work that pay for one more thread; docs/performance.md
+TERMS = 64  # that each lane adds up, before all of them go to a longer sum
 DATA_POINTER = "hemstitch_data_pointer"  # bound to torch's function when the module is loaded
 ABSENT_MESSAGE = "a kernel was given a tensor that has no memory"
 TICKETS = "tickets"  # the slot of the table that counts who has come to a ticket
@@ -109,6 +112,7 @@ def print_kernel(
     kernel = cut_loops(serial(kernel))
     kernel = by_place(kernel, target.threads)
     layout = scratch_layout(kernel, target.threads)
+    kernel = cascaded(kernel, TERMS * USUAL_COPIES * target.lanes)
     declarations: dict[str, str] = {}
     failures: dict[Failure, int] = {}
     texts: dict[str, str] = {}  # body -> function name: equal nests are printed once

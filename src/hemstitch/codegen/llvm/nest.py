@@ -127,8 +127,11 @@ class NestPrinter:
             case nodes.Store():
                 self._store_all(statement)
             case nodes.Init(name, op, dtype, across):
-                copies = [reduce.start(self.emitter, op, dtype) for _ in self._copies()]
-                self._accumulators[name] = reduce.Accumulator(op, dtype, across, copies)
+                start = reduce.start(self.emitter, op, dtype) * (1 + statement.compensated)
+                copies = [start for _ in self._copies()]
+                self._accumulators[name] = reduce.Accumulator(
+                    op, dtype, across, copies, compensated=statement.compensated
+                )
             case Accumulate():
                 self._accumulate(statement)
             case nodes.Scan():

@@ -40,6 +40,7 @@ class Accumulator:
     across: bool
     copies: list[tuple[Value, ...]]
     is_carried: bool = False  # all lanes have what a scan has come to
+    compensated: bool = False  # pairs of a sum and of what it has lost
 
 
 def combine(e: Emitter, op: Op, dtype: DType, a: Value, b: Value) -> Value:
@@ -86,12 +87,29 @@ def joined(
     op, dtype = accumulator.op, accumulator.dtype
     if op in ARG:
         return combine_arg(e, op, dtype, (a[0], a[1]), (b[0], b[1]))
+    if accumulator.compensated:
+        return _two_sum(e, dtype, (a[0], a[1]), b[0])
     return (combine(e, op, dtype, a[0], b[0]),)
+
+
+def _two_sum(e: Emitter, dtype: DType, total: Pair, new: Value) -> Pair:
+    """Knuth's: of a sum and a term, the rounded sum and exactly what that lacks."""
+    old, lost = total
+    rounded = apply(e, Op.ADD, dtype, old, new)
+    back = apply(e, Op.SUB, dtype, rounded, old)
+    of_old = apply(e, Op.SUB, dtype, old, apply(e, Op.SUB, dtype, rounded, back))
+    of_new = apply(e, Op.SUB, dtype, new, back)
+    lacks = apply(e, Op.ADD, dtype, of_old, of_new)
+    return rounded, apply(e, Op.ADD, dtype, lost, lacks)
 
 
 def finished(e: Emitter, accumulator: Accumulator, copy: tuple[Value, ...]) -> tuple[Value, ...]:
     """What it has come to, in every lane where it combines them."""
     op, dtype = accumulator.op, accumulator.dtype
+    if accumulator.compensated:
+        total, lost = copy
+        whole = apply(e, Op.ADD, dtype, total, lost)
+        return (e.select(is_nan(e, lost), total, whole),)  # which it is where the sum is infinite
     if not accumulator.across or accumulator.is_carried:
         return copy
     if op in ARG:

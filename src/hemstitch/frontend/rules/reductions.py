@@ -41,22 +41,30 @@ def mean_over(x: Value, axes: tuple[int, ...], keep: bool = True) -> Value:
 def moments(c: Context, x: Value, axes: tuple[int, ...]) -> tuple[Value, Value]:
     """Mean and the sum of squared distances from it, axes kept: in two passes, of which the second
     finds a row in cache; in one where what is added up lies apart."""
-    is_row = axes == tuple(range(x.rank - len(axes), x.rank))
-    if x.dtype is DType.F32 and not is_row:
-        return _moments_at_once(x, axes)
+    if x.dtype is DType.F32 and not _are_rows(x, axes):
+        mean, squares = _moments_at_once(x, axes)
+        return mean.cast(x.dtype), squares.cast(x.dtype)
+    return _moments_in_two_passes(x, axes)
+
+
+def _are_rows(x: Value, axes: tuple[int, ...]) -> bool:
+    return axes == tuple(range(x.rank - len(axes), x.rank))
+
+
+def _moments_in_two_passes(x: Value, axes: tuple[int, ...]) -> tuple[Value, Value]:
     mean = mean_over(x, axes)
     distance = x - mean
     return mean, (distance * distance).reduce(Op.SUM, axes, keep=True)
 
 
 def _moments_at_once(x: Value, axes: tuple[int, ...]) -> tuple[Value, Value]:
-    """In double precision the difference of two sums loses nothing that f32 can tell apart."""
+    """In double precision: the difference of two sums loses nothing that f32 can tell apart."""
     wide, count = x.cast(DType.F64), count_of(x, axes)
     total = wide.reduce(Op.SUM, axes, keep=True)
     # A kernel may compute it again for each row, and dividing takes long.
     mean = total * (1 / count) if isinstance(count, int) and count else total / count
     squares = (wide * wide).reduce(Op.SUM, axes, keep=True) - total * mean
-    return mean.cast(x.dtype), maximum(squares, 0.0).cast(x.dtype)
+    return mean, maximum(squares, 0.0)
 
 
 def _sum(c: Context, x: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
@@ -192,7 +200,14 @@ def _count_nonzero(c: Context, x: Value, dim: Any = None) -> Value:
 
 
 def variance(c: Context, x: Value, axes: tuple[int, ...], correction: Any) -> tuple[Value, Value]:
-    mean, squares = moments(c, x, axes)
+    """Mean and variance, in double precision on processors, as eager has them: squares of what f32
+    can hold go beyond it."""
+    if c.for_gpu:
+        mean, squares = moments(c, x.cast(x.dtype.compute), axes)
+    elif x.dtype is DType.F64 or _are_rows(x, axes):
+        mean, squares = _moments_in_two_passes(x.cast(DType.F64), axes)
+    else:
+        mean, squares = _moments_at_once(x, axes)
     return mean, squares / _degrees(count_of(x, axes), correction)
 
 
@@ -210,7 +225,7 @@ def _of_variance(finish: Variance) -> dict[str, Rule]:
 
     def rule(c: Context, x: Value, dim: Any, correction: Any, keepdim: bool) -> Any:
         axes = axes_of(dim, x.rank)
-        mean, squares = variance(c, x.cast(c.dtype.compute), axes, correction)
+        mean, squares = variance(c, x, axes, correction)
         result = finish(mean, squares)
         if isinstance(result, tuple):
             return tuple(value.reshape(c.shape) for value in result)
@@ -331,6 +346,6 @@ REDUCTIONS: dict[str, Rule] = {
     },
     "prims::sum": _sum,
     "prims::var": lambda c, x, dim, correction=1, output_dtype=None: variance(
-        c, x.cast(c.dtype.compute), axes_of(dim, x.rank), correction
+        c, x, axes_of(dim, x.rank), correction
     )[1].reshape(c.shape),
 }
