@@ -23,6 +23,7 @@ from hemstitch.frontend.direct import Part, direct
 from hemstitch.frontend.edges import narrow
 from hemstitch.frontend.excluded import mark_excluded
 from hemstitch.frontend.frozen import frozen_arguments
+from hemstitch.frontend.interpolation import interpolate_by_axes
 from hemstitch.frontend.loss import EveryNth, losses, without
 from hemstitch.frontend.partition import NUMBERS, partition
 from hemstitch.frontend.rewrites import apply
@@ -69,6 +70,7 @@ def compile_with(
         _GraphCompiler(kind, options, observe, plan_only, parts, recorder, submit)
         for kind in ("forward", "backward", "inference")
     )
+    interpolate_by_axes(gm)
     whole: Function = aot_autograd(
         fw_compiler=forward,
         bw_compiler=backward,

@@ -19,6 +19,7 @@ from torch._prims_common import (
     suggest_memory_format,
 )
 
+from hemstitch.frontend.moves import moved_by_views
 from hemstitch.frontend.rules import RULES
 
 aten = torch.ops.aten
@@ -67,6 +68,7 @@ def _always() -> Decompositions:
     inference = aten._native_batch_norm_legit_no_training.default
     table[inference] = partial(_batch_norm_no_training, table[inference])
     table[aten._softmax.default] = _softmax
+    table.update(moved_by_views(table))
     for op in (op for op in table if _packet_of(op) in NORMALISED):
         table[op] = partial(_laid_out, table[op], _memory_format)
     for op in (op for op in table if _packet_of(op) in MOVED):
