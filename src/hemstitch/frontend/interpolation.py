@@ -4,14 +4,17 @@ PyTorch's decompositions read the four (bicubic: sixteen) neighbours of each res
 gradient is as many sums by index. Which elements a result reads is known from the sizes alone.
 Therefore the transposed map is known too: each element of the gradient reads its own few results,
 and nothing is added up by index. Axes come one after the other, as in any separable filter.
-Sizes that are symbols, integer types and antialiasing are left to PyTorch.
+Sizes that are symbols, integer types and antialiasing are left to PyTorch. One thing differs from
+eager: bicubic's taps beyond the border are one tap at the border, so that an infinity there stays
+one, where eager's several taps make it no number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial, reduce
 from typing import Any
 
 import numpy as np
@@ -80,18 +83,28 @@ def _evenly(lowest: Array, highest: Array) -> Array:
     return even if is_short else lowest
 
 
-def _apply(x: Tensor, axis: int, taps: Taps) -> Tensor:
-    """The last axis tap by tap; along the others a reduction, whose result waits in a row buffer
-    for what reads it at several places of its row."""
-    if taps.weights.shape[1] > MAX_UNROLLED:
+Along = tuple[tuple[int, Taps], ...]  # an axis and its taps, the first axis first
+
+
+def _apply(x: Tensor, along: Along, in_rows: bool) -> Tensor:
+    """The last axis last. Where elements lie side by side along it (`in_rows`), all others are
+    reductions: their results wait in a row buffer for what reads each at several places. Where
+    channels lie side by side every tap is a vector, and reading it again costs less."""
+    for axis, taps in along:
+        is_unrolled = axis == x.dim() - 1 or not in_rows
+        x = _along(x, axis, taps, MAX_UNROLLED if is_unrolled else 1)
+    return x
+
+
+def _along(x: Tensor, axis: int, taps: Taps, max_unrolled: int) -> Tensor:
+    if taps.weights.shape[1] > max_unrolled:
         return _weighted(_windows(x, axis, taps), axis, taps).sum(axis + 1)
-    total: Tensor | None = None
+    parts = []
     for k, part in enumerate(_unrolled(x, axis, taps)):
         column = Taps(taps.size, taps.first + k, taps.weights[:, k], taps.present[:, k])
         if column.present.any():
-            part = _weighted(part, axis, column)
-            total = part if total is None else total + part
-    return x.new_zeros(()) if total is None else total
+            parts.append(_weighted(part, axis, column))
+    return reduce(operator.add, parts)
 
 
 def _unrolled(x: Tensor, axis: int, taps: Taps) -> list[Tensor]:
@@ -119,7 +132,8 @@ def _weighted(windows: Tensor, axis: int, taps: Taps) -> Tensor:
     is_inside = (place >= 0) & (place < taps.size)
     if not (taps.weights[taps.present] == 1).all():
         weights = np.where(taps.present, taps.weights, 0)
-        windows = windows * torch.tensor(weights, dtype=windows.dtype, device=windows.device).view(shape)
+        table = torch.tensor(weights, dtype=windows.dtype, device=windows.device)
+        windows = windows * table.view(shape)
     if not taps.present[is_inside].all():
         present = torch.tensor(taps.present.copy(), device=windows.device).view(shape)
         windows = torch.where(present, windows, 0)
@@ -133,7 +147,8 @@ def _windows(x: Tensor, axis: int, taps: Taps) -> Tensor:
     if step is None:
         places = np.clip(taps.first[:, None] + np.arange(width), 0, taps.size - 1)
         if width == 1:
-            return x.index_select(axis, torch.tensor(places[:, 0], device=x.device)).unsqueeze(axis + 1)
+            rows = torch.tensor(places[:, 0], device=x.device)
+            return x.index_select(axis, rows).unsqueeze(axis + 1)
         index = torch.tensor(places, device=x.device)
         return x[(slice(None),) * axis + (index,)]
     begin = int(taps.first[0])
@@ -143,23 +158,29 @@ def _windows(x: Tensor, axis: int, taps: Taps) -> Tensor:
     return padded.unfold(axis, width, step).movedim(-1, axis + 1)
 
 
-class _Along(torch.autograd.Function):
-    """The map along one axis; its gradient is the transposed map, which has a gradient again."""
+class _Separable(torch.autograd.Function):
+    """A map along some axes; its gradient is the transposed map, which has a gradient again."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, axis: int, taps: Taps) -> Tensor:
-        return _apply(x, axis, taps)
+    def forward(x: Tensor, along: Along, in_rows: bool) -> Tensor:
+        return _apply(x, along, in_rows).contiguous(memory_format=suggest_memory_format(x))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, ctx.axis, ctx.taps = inputs
+        _, ctx.along, ctx.in_rows = inputs
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         (gradient,) = gradients
-        return _Along.apply(gradient, ctx.axis, ctx.taps.transposed), None, None
+        along = tuple((axis, taps.transposed) for axis, taps in ctx.along)
+        return _apply_separable(gradient, along, ctx.in_rows), None, None
+
+
+def _apply_separable(x: Tensor, along: Along, in_rows: bool) -> Tensor:
+    result: Tensor = _Separable.apply(x, along, in_rows)  # type: ignore[no-untyped-call]
+    return result
 
 
 def _scale(size: int, results: int, factor: float | None, corners: bool) -> float:
@@ -218,9 +239,8 @@ def _cubic(size: int, results: int, factor: float | None, corners: bool, number:
 
 def _taps(mode: str, corners: bool, number: type[Any]) -> Callable[..., Taps]:
     if mode.startswith("nearest"):
-        return lambda *sizes: _nearest(*sizes, is_exact=mode == "nearest-exact")
-    kind = _cubic if mode == "bicubic" else _linear
-    return lambda *sizes: kind(*sizes, corners, number)
+        return partial(_nearest, is_exact=mode == "nearest-exact")
+    return partial(_cubic if mode == "bicubic" else _linear, corners=corners, number=number)
 
 
 def interpolate(
@@ -231,8 +251,11 @@ def interpolate(
     align_corners: bool | None = None,
     recompute_scale_factor: bool | None = None,
     antialias: bool = False,
+    *,
+    by_channels: bool = False,
 ) -> Tensor:
-    """As `torch.nn.functional.interpolate`, which it calls for what it does not do itself."""
+    """As `torch.nn.functional.interpolate`, which it calls for what it does not do itself.
+    `by_channels`: images will lie so, whatever the layout they are traced in."""
     sizes = _sizes(input, size, scale_factor, bool(recompute_scale_factor))
     if sizes is None or antialias or not _is_ours(input, mode, align_corners):
         return F.interpolate(
@@ -240,11 +263,16 @@ def interpolate(
         )
     number = np.float64 if input.dtype is torch.float64 else np.float32
     taps = _taps(mode, bool(align_corners), number)
-    x = input.to(torch.promote_types(input.dtype, torch.float32))
-    for axis, (results, factor) in enumerate(sizes, 2):
-        if results != x.shape[axis] or factor not in (None, 1.0):
-            x = _Along.apply(x, axis, taps(x.shape[axis], results, factor))
+    along = tuple(
+        (axis, taps(input.shape[axis], results, factor))
+        for axis, (results, factor) in enumerate(sizes, 2)
+        if results != input.shape[axis] or factor not in (None, 1.0)
+    )
     layout = suggest_memory_format(input)
+    x = input.to(torch.promote_types(input.dtype, torch.float32))
+    if along:
+        in_rows = not by_channels and layout is torch.contiguous_format
+        x = _apply_separable(x, along, in_rows)
     return x.to(input.dtype).contiguous(memory_format=layout)
 
 
@@ -286,16 +314,23 @@ def _upsample(
     scale_factor: Any = None,
     mode: str = "nearest",
     align_corners: bool | None = None,
+    *,
+    by_channels: bool = False,
 ) -> Tensor:
-    return interpolate(input, size, scale_factor, mode, align_corners)
+    sizes = input, size, scale_factor
+    return interpolate(*sizes, mode, align_corners, by_channels=by_channels)
 
 
-def _upsample_nearest(input: Tensor, size: Any = None, scale_factor: Any = None) -> Tensor:
-    return interpolate(input, size, scale_factor)
+def _upsample_nearest(
+    input: Tensor, size: Any = None, scale_factor: Any = None, *, by_channels: bool = False
+) -> Tensor:
+    return _upsample(input, size, scale_factor, by_channels=by_channels)
 
 
-def _upsample_bilinear(input: Tensor, size: Any = None, scale_factor: Any = None) -> Tensor:
-    return interpolate(input, size, scale_factor, "bilinear", align_corners=True)
+def _upsample_bilinear(
+    input: Tensor, size: Any = None, scale_factor: Any = None, *, by_channels: bool = False
+) -> Tensor:
+    return _upsample(input, size, scale_factor, "bilinear", True, by_channels=by_channels)
 
 
 _OURS: dict[Any, Callable[..., Tensor]] = {
@@ -304,16 +339,18 @@ _OURS: dict[Any, Callable[..., Tensor]] = {
     F.upsample_nearest: _upsample_nearest,
     F.upsample_bilinear: _upsample_bilinear,
 }
+_CONVOLUTIONS = (torch.conv2d, torch.conv3d, torch.conv_transpose2d, torch.conv_transpose3d)
 
 
 def interpolate_by_axes(gm: torch.fx.GraphModule) -> None:
-    """In Dynamo's graph, and in those of its checkpoints and branches."""
-    for module in gm.modules():
-        if not isinstance(module, torch.fx.GraphModule):
-            continue
-        nodes = [node for node in module.graph.nodes if node.op == "call_function"]
-        calls = [node for node in nodes if node.target in _OURS]
-        for node in calls:
-            node.target = _OURS[node.target]
-        if calls:
-            module.recompile()
+    """In Dynamo's graph, and in those of its checkpoints and branches. Images of a graph that
+    convolves lie by channels (`channels.py`)."""
+    modules = [module for module in gm.modules() if isinstance(module, torch.fx.GraphModule)]
+    nodes = [node for module in modules for node in module.graph.nodes]
+    by_channels = any(node.target in _CONVOLUTIONS for node in nodes)
+    calls = [n for n in nodes if n.op == "call_function" and n.target in _OURS]
+    for node in calls:
+        node.target = _OURS[node.target]
+        node.kwargs = {**node.kwargs, "by_channels": by_channels}
+    for module in modules if calls else ():
+        module.recompile()

@@ -82,6 +82,11 @@ class Shape:
     reads: frozenset[Tensor]
     ahead: frozenset[Node]  # scans that it reads where it is not itself
 
+    @property
+    def stored(self) -> Index | None:
+        """Of `addresses`, the one that is written."""
+        return None if self.root.write is None else self.addresses[0]
+
 
 def shapes_of(
     group: Group, roots: Sequence[Root], unification: Unification
