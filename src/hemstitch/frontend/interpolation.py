@@ -204,7 +204,8 @@ def _source(
 ) -> Array:
     scale, j = number(_scale(size, results, factor, corners)), np.arange(results).astype(number)
     half = number(0.5)
-    return scale * j if corners else scale * (j + half) - half
+    source: Array = scale * j if corners else scale * (j + half) - half
+    return source
 
 
 def _linear(
@@ -226,10 +227,12 @@ def _cubic(size: int, results: int, factor: float | None, corners: bool, number:
     a = number(-0.75)
 
     def near(x: Array) -> Array:
-        return ((a + 2) * x - (a + 3)) * x * x + 1
+        weight: Array = ((a + 2) * x - (a + 3)) * x * x + 1
+        return weight
 
     def far(x: Array) -> Array:
-        return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+        weight: Array = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+        return weight
 
     weights = np.concatenate([far(t + 1), near(t), near(1 - t), far(2 - t)])
     places = np.concatenate([low.astype(np.int64) + k for k in (-1, 0, 1, 2)])
