@@ -32,6 +32,7 @@ from hemstitch.frontend.fallback import (
     is_repeatable,
 )
 from hemstitch.frontend.frozen import frozen_arguments
+from hemstitch.frontend.interpolation import interpolate_by_axes
 from hemstitch.frontend.loss import EveryNth, losses, without
 from hemstitch.frontend.partition import NUMBERS, partition
 from hemstitch.frontend.random import draw_at_once
@@ -102,6 +103,7 @@ def _compiled(
         _GraphCompiler(kind, options, observe, plan_only, parts, recorder, submit, guarded)
         for kind in ("forward", "backward", "inference")
     )
+    interpolate_by_axes(gm)
     whole: Function = aot_autograd(
         fw_compiler=forward,
         bw_compiler=backward,

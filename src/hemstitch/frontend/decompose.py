@@ -21,6 +21,7 @@ from torch._prims_common import (
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from hemstitch.frontend import checked
+from hemstitch.frontend.moves import moved_by_views
 from hemstitch.frontend.rules import RULES
 
 aten = torch.ops.aten
@@ -79,6 +80,7 @@ def _always() -> Decompositions:
     table[aten._softmax.default] = _softmax
     for op in (op for op in table if op in CHECKING):
         table[op] = partial(CHECKING[op], table[op])
+    table.update(moved_by_views(table))
     for op in (op for op in table if _packet_of(op) in NORMALISED):
         table[op] = partial(_laid_out, table[op], _memory_format)
     for op in (op for op in table if _packet_of(op) in MOVED):

@@ -13,7 +13,7 @@ from math import ceil, prod
 
 from hemstitch.ir.dims import Dim, quotient
 from hemstitch.ir.graph import Node
-from hemstitch.kernel.index import Axis, Index, Variable, at
+from hemstitch.kernel.index import Axis, Computed, Index, Variable, at
 from hemstitch.stitch.combine import seconds as combining_seconds
 from hemstitch.stitch.group import Group, adds_up_products, is_scatter_root
 from hemstitch.stitch.machine import Machine
@@ -23,6 +23,8 @@ from hemstitch.stitch.scans import follows, is_scan_root, lane_of_scans
 from hemstitch.stitch.shape import Mapping, Shape
 
 STRIDED = 16  # most vector instructions of a strided access, one a lane; a contiguous one is 1
+FAR = 1.25  # of that, where each lane reads a cache line of its own, against a gather from a few
+SHUFFLED = {2: 3.0, -1: 2.0}  # vector instructions of a load by step: blocks and a shuffle
 HORIZONTAL = 12.0  # vector instructions to combine the lanes of one accumulator
 KEPT_SHARE = 0.5  # of the arithmetic that later loops of a row do again rather than keep
 ROW_BUFFER = 10.0  # vector instructions to pass one scalar through a row buffer
@@ -112,7 +114,10 @@ def _lane_cost(
         if axis not in shape.axes:
             total += shape.volume * (shape.flops + len(shape.addresses)) / machine.lanes
             continue
-        memory = sum(_access_cost(address, sides, machine) for address in shape.addresses)
+        memory = sum(
+            _access_cost(shape, address, sides, machine, is_store=address is shape.stored)
+            for address in shape.addresses
+        )
         total += shape.volume * steps * (shape.flops + memory)
         if axis in shape.reduced:
             total += shape.volume * _horizontal(extent, machine) / extent
@@ -137,14 +142,22 @@ def _is_side(group: Group, axis: Axis, shapes: Sequence[Shape]) -> bool:
     return is_short and not any(axis in shape.reduced for shape in shapes)
 
 
-def _access_cost(address: Index, sides: Sequence[Axis], machine: Machine) -> float:
+def _access_cost(
+    shape: Shape, address: Index, sides: Sequence[Axis], machine: Machine, *, is_store: bool
+) -> float:
     """`sides`: of a tile, the lanes first. What lies side by side along one of them comes from
     memory together."""
     step, *others = (address.coefficient(side) for side in sides)
+    computed = (v for v, _ in address.terms if isinstance(v, Computed))
+    one_by_one = float(min(machine.lanes, STRIDED))
+    if any(sides[0] in shape.computed.get(variable, ()) for variable in computed):
+        return one_by_one
     if step in (0, 1):
         return 1.0 if step else 0.2
     near = [float(step) for step in others if step in (1, 2)]
-    return min([*near, float(min(machine.lanes, STRIDED))])
+    if step in SHUFFLED and not is_store:
+        near.append(SHUFFLED[step])
+    return min([*near, one_by_one * FAR])
 
 
 def _memory_order(group: Group, dominant: Shape, shapes: Sequence[Shape], lane: Axis) -> list[Axis]:

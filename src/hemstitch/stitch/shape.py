@@ -3,14 +3,15 @@ and how such loops are laid over tasks and lanes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Mapping as MappingOf
 from dataclasses import dataclass, field
 from math import prod
 
 from hemstitch.ir.graph import Node, Op
 from hemstitch.ir.ops import OPS, is_scan
 from hemstitch.ir.types import contiguous_strides
-from hemstitch.kernel.index import Axis, Index, Variable, expand, linear
+from hemstitch.kernel.index import Axis, Computed, Index, Variable, expand, linear
 from hemstitch.stitch.axes import Domain, Unification
 from hemstitch.stitch.evaluations import Evaluations
 from hemstitch.stitch.fold import Folding, fold
@@ -74,12 +75,18 @@ class Shape:
     axes: tuple[Axis, ...]
     reduced: frozenset[Axis]  # of a scan: what it goes along
     addresses: tuple[Index, ...]
+    computed: MappingOf[Computed, frozenset[Axis]]  # in addresses: what each index depends on
     flops: int
     volume: int  # iterations, at the example sizes
     needs: frozenset[Node]  # reductions of the group whose results it reads
     products: tuple[Node, ...]  # what it computes of matrices
     reads: frozenset[Tensor]
     ahead: frozenset[Node]  # scans that it reads where it is not itself
+
+    @property
+    def stored(self) -> Index | None:
+        """Of `addresses`, the one that is written."""
+        return None if self.root.write is None else self.addresses[0]
 
 
 def shapes_of(
@@ -108,6 +115,7 @@ def shapes_of(
             folding.axes(domain.axes),
             frozenset(folding.axes(axis for axis in domain.axes if axis in gone)),
             tuple(folding.index(address) for address in touch.addresses),
+            {v: frozenset(folding.axes(axes)) for v, axes in walk.computed.items()},
             touch.flops,
             prod(group.hint(axis.extent) for axis in domain.axes),
             frozenset(reductions_below(root.values, walk.members, walk.reductions)),
@@ -207,6 +215,8 @@ class _Walk:
         self._same: dict[Indices, Indices] = {}
         self._visits: dict[tuple[Node, int], _Visit] = {}
         self._evaluations = Evaluations([group])
+        self._values: dict[tuple[Node, int], Computed] = {}
+        self.computed: dict[Computed, frozenset[Axis]] = {}
 
     def touched(self, root: Root) -> _Touched:
         """What one root needs."""
@@ -272,11 +282,50 @@ class _Walk:
         if is_reduction:
             is_elsewhere = indices != self.unification.domain[node].indices
             return _Visit(addresses, flops, is_ahead=is_scan(node.op) and is_elsewhere)
+        read = operands(node, indices, contracted)
+        if node.op is Op.GATHER:
+            read = self._gathered(node, indices)
         below = tuple(
             (operand, indices if place is indices else self._interned(place))
-            for operand, place in operands(node, indices, contracted)
+            for operand, place in read
         )
         return _Visit(addresses, flops, is_product, below=below)
+
+    def _gathered(self, node: Node, indices: Indices) -> Iterator[tuple[Node, Indices]]:
+        """What a gather reads. Its source is read somewhere else than another gather's."""
+        source, *index_nodes = node.inputs
+        for index_node in index_nodes:
+            yield index_node, indices
+        values = [Computed("", 0), *(self._value(x, indices) for x in index_nodes)]
+        yield source, addressed(node, indices, values)
+
+    def _value(self, node: Node, indices: Indices) -> Computed:
+        """Stands for the value of `node` there, used as an index."""
+        key = node, id(indices)
+        if key not in self._values:
+            value = Computed(f"?{len(self._values)}", 1)
+            self._values[key] = value
+            self.computed[value] = self._axes_below(node, indices)
+        return self._values[key]
+
+    def _axes_below(self, node: Node, indices: Indices) -> frozenset[Axis]:
+        axes: set[Axis] = set()
+        work = [(node, indices)]
+        seen: set[tuple[Node, int]] = set()
+        while work:
+            node, indices = work.pop()
+            if (node, id(indices)) in seen:
+                continue
+            seen.add((node, id(indices)))
+            visit = self._visit(node, indices)
+            for _, address in visit.addresses:
+                for variable, _ in expand(address).terms:
+                    if isinstance(variable, Axis):
+                        axes.add(variable)
+                    elif isinstance(variable, Computed):
+                        axes |= self.computed[variable]
+            work.extend(visit.below)
+        return frozenset(axes)
 
 
 def _positions(node: Node, indices: Indices) -> Indices:

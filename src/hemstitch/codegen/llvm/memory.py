@@ -41,6 +41,8 @@ def load(
         return from_storage(e, _load_block(e, dtype, pointer, mask), dtype)
     if stride == 0:
         return _load_uniform(e, dtype, pointer, mask)
+    if stride == -1:
+        return from_storage(e, _load_reversed(e, dtype, pointer, mask), dtype)
     if stride == 2:
         return from_storage(e, _load_every_second(e, dtype, pointer, mask), dtype)
     if mask is None:
@@ -176,6 +178,17 @@ def _store_block(e: Emitter, stored: Value, pointer: Value, align: int, mask: Va
 def _as_word(e: Emitter, x: Value) -> Value:
     """Two bytes, below two that are zero."""
     return e.convert("zext", e.convert("bitcast", x, "i16"), "i32")
+
+
+def _load_reversed(e: Emitter, dtype: DType, pointer: Value, mask: Value | None) -> Value:
+    """The block that ends with lane 0's element, from its end."""
+    first = _element(e, STORAGE[dtype], pointer, e.i64(1 - e.width))
+    order = ", ".join(f"i32 {lane}" for lane in reversed(range(e.width)))
+
+    def turned(x: Value) -> Value:
+        return e.define(x.type, f"shufflevector {x}, {x}, <{e.width} x i32> <{order}>")
+
+    return turned(_load_block(e, dtype, first, None if mask is None else turned(mask)))
 
 
 def _load_every_second(e: Emitter, dtype: DType, pointer: Value, mask: Value | None) -> Value:
