@@ -73,7 +73,7 @@ def test_a_graph_that_falls_back_for_another_reason_quotes_it() -> None:
 
 def test_an_error_that_has_no_place_has_that_of_its_graph() -> None:
     begins = Location("train.py", 7, "y = model(x)")
-    assert str(GraphWarning(KeyError("x"), begins)).splitlines()[:2] == [
+    assert str(GraphWarning(KeyError("x"), begins=begins)).splitlines()[:2] == [
         "H008: a graph could not be compiled and runs through the library: KeyError('x'), in the "
         "graph that begins here",
         "  at train.py:7: y = model(x)",

@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import re
 
+import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+
+pytest.importorskip("triton")
 
 from hemstitch.codegen.triton.kernel import print_kernel
 from hemstitch.fusion import planner

@@ -99,7 +99,7 @@ VIEWS: dict[str, Function] = {
     "repeat": lambda x: x.repeat(2, 1, 1, 3),
     "repeat_interleave": lambda x: x.repeat_interleave(3, 1),
     "pad": lambda x: (F.pad(x, (1, 2, 0, 3), value=0.5), F.pad(x, (-1, 2))),
-    "scatter": lambda x: (x.slice_scatter(x[:, :2] * 2, 1, 1, 3), x.select_scatter(x[:, 0], 1, -1)),
+    "scatter": lambda x: (x.slice_scatter(x[:, 1:] * 2, 1, 1), x.select_scatter(x[:, 0], 1, -1)),
     "triangle": lambda x: (x.tril(), x.triu(1), x[0].tril(-1)),
     "to": lambda x: (x.to(torch.float32), x.to(torch.int32), x.bool(), x.half()),
     "pixel_shuffle": lambda x: F.pixel_shuffle(torch.cat([x, x[:1]])[None], 2),

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import hemstitch
-from hemstitch.frontend.library import call_has_effects
+from hemstitch.frontend.effects import has_effects
 from hemstitch.fusion.attention import LEAST_ROWS, MOST_PARTS, NAME
 from hemstitch.ir.dims import known
 from hemstitch.ir.graph import Op, toposort
@@ -194,6 +194,6 @@ def test_dropout_draws_and_so_is_the_librarys() -> None:
     q = graph.placeholder("q")
     target = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
     for arguments, keywords in (((), {}), ((0.0, True), {}), ((), {"dropout_p": 0.0})):
-        assert not call_has_effects(graph.call_function(target, (q, q, q, *arguments), keywords))
+        assert not has_effects(graph.call_function(target, (q, q, q, *arguments), keywords))
     for arguments, keywords in (((0.1,), {}), ((), {"dropout_p": 0.1})):
-        assert call_has_effects(graph.call_function(target, (q, q, q, *arguments), keywords))
+        assert has_effects(graph.call_function(target, (q, q, q, *arguments), keywords))

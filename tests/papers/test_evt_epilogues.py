@@ -150,7 +150,9 @@ def test_EV_19_each_compute_node(name: str) -> None:
 
     given = matrices((M, K), (K, N))
     found = report(program, *given)
-    assert (found.kernel_count, found.library_calls) == (1, []), str(found)
+    checks = [name for name in found.library_calls if name == "aten._assert_async.msg"]
+    assert found.kernel_count == 1 and found.library_calls == checks, str(found)
+    assert bool(checks) == (name == "one-hot")  # of which PyTorch asserts what its classes are
     torch.testing.assert_close(compiled(program)(*given), program(*given), rtol=1e-4, atol=1e-5)
 
 

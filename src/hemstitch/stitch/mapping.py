@@ -23,8 +23,8 @@ from hemstitch.stitch.scans import follows, is_scan_root, lane_of_scans
 from hemstitch.stitch.shape import Mapping, Shape
 
 STRIDED = 16  # most vector instructions of a strided access, one a lane; a contiguous one is 1
-FAR = 1.25  # of that, where each lane reads a cache line of its own, against a gather from a few
-SHUFFLED = {2: 3.0, -1: 2.0}  # vector instructions of a load by step: blocks and a shuffle
+GATHERED = 0.8  # of a strided access: a gather often finds several elements in a cache line
+REVERSED = 2.0  # vector instructions of a load against the order of memory: a block and a shuffle
 HORIZONTAL = 12.0  # vector instructions to combine the lanes of one accumulator
 KEPT_SHARE = 0.5  # of the arithmetic that later loops of a row do again rather than keep
 ROW_BUFFER = 10.0  # vector instructions to pass one scalar through a row buffer
@@ -151,13 +151,13 @@ def _access_cost(
     computed = (v for v, _ in address.terms if isinstance(v, Computed))
     one_by_one = float(min(machine.lanes, STRIDED))
     if any(sides[0] in shape.computed.get(variable, ()) for variable in computed):
-        return one_by_one
+        return one_by_one * GATHERED
     if step in (0, 1):
         return 1.0 if step else 0.2
+    if step == -1 and not is_store:
+        return REVERSED
     near = [float(step) for step in others if step in (1, 2)]
-    if step in SHUFFLED and not is_store:
-        near.append(SHUFFLED[step])
-    return min([*near, one_by_one * FAR])
+    return min([*near, one_by_one])
 
 
 def _memory_order(group: Group, dominant: Shape, shapes: Sequence[Shape], lane: Axis) -> list[Axis]:

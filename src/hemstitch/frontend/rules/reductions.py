@@ -201,8 +201,10 @@ def _count_nonzero(c: Context, x: Value, dim: Any = None) -> Value:
 
 def variance(c: Context, x: Value, axes: tuple[int, ...], correction: Any) -> tuple[Value, Value]:
     """Mean and variance, in double precision on processors, as eager has them: squares of what f32
-    can hold go beyond it."""
-    if c.for_gpu:
+    can hold go beyond it. Eager's norms are in f32."""
+    origin = c.builder.origin
+    is_norm = origin is not None and "_norm" in origin.op
+    if c.for_gpu or is_norm:
         mean, squares = moments(c, x.cast(x.dtype.compute), axes)
     elif x.dtype is DType.F64 or _are_rows(x, axes):
         mean, squares = _moments_in_two_passes(x.cast(DType.F64), axes)
