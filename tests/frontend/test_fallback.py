@@ -179,3 +179,14 @@ def test_a_fault_anywhere_leaves_the_program_as_it_is(program: Program) -> None:
             silent.append((path, kind.__name__))
     assert not broken
     assert not silent
+
+
+def test_dynamo_may_trace_once_more() -> None:
+    """It says so by an exception, which is no failure: a number that was a symbol is a constant."""
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x, scale: x * scale + 1, backend="hemstitch", dynamic=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", HemstitchWarning)
+        for scale in (0.5, 0.25, 0.125):
+            x = torch.randn(5)
+            torch.testing.assert_close(compiled(x, scale), x * scale + 1)

@@ -49,20 +49,6 @@ def binary_cross_entropy(
     return usual(x, target, weight, reduction)
 
 
-def nll_loss(
-    usual: Callable[..., Any],
-    x: torch.Tensor,
-    target: torch.Tensor,
-    weight: torch.Tensor | None,
-    reduction: int,
-    ignored: int,
-) -> Any:
-    classes = x.shape[min(1, x.dim() - 1)]
-    is_class = (target >= 0) & (target < classes) | (target == ignored)
-    failure = "IndexError", "Target is out of bounds."
-    return usual(x, _call(is_class, target, *failure), weight, reduction, ignored)
-
-
 def _probability(x: torch.Tensor, message: str) -> torch.Tensor:
     return _call((x >= 0) & (x <= 1), x, "RuntimeError", message)
 

@@ -47,8 +47,6 @@ NORMALISED = (
 CHECKING: Decompositions = {
     aten.bernoulli.default: checked.bernoulli,
     aten.binary_cross_entropy.default: checked.binary_cross_entropy,
-    aten.nll_loss_forward.default: checked.nll_loss,
-    aten.nll_loss2d_forward.default: checked.nll_loss,
 }
 MOVED = ("channel_shuffle", "native_channel_shuffle", "roll")
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 import torch.fx
 from torch._dynamo.backends.registry import lookup_backend
+from torch._dynamo.exc import RestartAnalysis
 
 from hemstitch.errors import DifferenceError, GraphWarning, OptionError
 from hemstitch.frontend.effects import has_effects
@@ -18,7 +19,8 @@ from hemstitch.frontend.random import draw_seeds
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
 Result = TypeVar("Result")
-ASKED_FOR = (OptionError, DifferenceError)  # the user wants to be told
+# The user wants to be told; and Dynamo to trace once more, with what was learned.
+NO_FAILURE = (OptionError, DifferenceError, RestartAnalysis)
 
 
 def attempt(
@@ -31,7 +33,7 @@ def attempt(
     `graph`: of what is compiled, for a failure that has no place in the program."""
     try:
         return make()
-    except ASKED_FOR:
+    except NO_FAILURE:
         raise
     except Exception as error:
         if strict:
@@ -105,7 +107,7 @@ class Recoverable:
         self, failure: Exception, arguments: Sequence[Any], has_not_begun: bool
     ) -> Sequence[Any]:
         """The results all the same, or the error."""
-        if self._strict or isinstance(failure, ASKED_FOR) or not (self._holds or has_not_begun):
+        if self._strict or isinstance(failure, NO_FAILURE) or not (self._holds or has_not_begun):
             raise failure
         results = self._traced([*arguments])
         if not self._is_told:

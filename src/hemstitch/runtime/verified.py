@@ -17,6 +17,8 @@ from hemstitch.runtime.returned import Result, Returned
 # Largest relative error norms that reordered sums and unrounded intermediates explain.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 
+TAIL = 6.0  # an element may be so many times as wrong as all of them are by the mean
+
 
 class Verified:
     """Stands in for an `Executable`; calls cost a multiple of eager's time and memory."""
@@ -60,27 +62,56 @@ class Verified:
         return results[places[0]] if places else None
 
     def _compare(self, number: int, found: torch.Tensor, expected: torch.Tensor) -> None:
-        if agree(found, expected):
+        why = disagreement(found, expected)
+        if why is None:
             return
         tensor = self._plan.outputs[number].tensor
         makers = [s.stitched.kernel.name for s in self._plan.kernels if tensor in s.writes]
         origin = self._graph.origins.get(self._graph.outputs[number].value)
         raise DifferenceError(
             f"result {number} of {', '.join(makers) or 'a library call'} ({origin or '?'}) differs "
-            f"from eager by {difference(found, expected):.1e} (relative norm)"
+            f"from eager: {why}"
         )
 
 
-def agree(found: torch.Tensor, expected: torch.Tensor) -> bool:
-    """Equal up to rounding; NaN equals NaN, infinities must be the same."""
+def disagreement(found: torch.Tensor, expected: torch.Tensor) -> str | None:
+    """Where two tensors differ by more than rounding. NaN equals NaN, infinities must be the same.
+
+    An element may be off by `TOLERANCE * TAIL` of itself or of the tensor's root mean square,
+    whichever is larger, all of them together by `TOLERANCE`, as norms. Whole numbers and
+    conditions are equal.
+    """
     if found.shape != expected.shape or found.dtype != expected.dtype:
-        return False
+        ours, theirs = ((x.dtype, tuple(x.shape)) for x in (found, expected))
+        return f"{ours} in place of {theirs}"
     if not found.dtype.is_floating_point:
-        return bool(torch.equal(found, expected))
-    finite = expected.isfinite()
-    if not torch.equal(found[~finite].nan_to_num(7.0), expected[~finite].nan_to_num(7.0)):
-        return False
-    return difference(found[finite], expected[finite]) <= TOLERANCE[found.dtype]
+        return _worst(found, expected, (found != expected).double(), 0.0)
+    ours, exact = found.double(), expected.double()
+    finite = exact.isfinite()
+    same = (ours == exact) | (ours.isnan() & exact.isnan())
+    wrong = torch.where(same, 0.0, torch.inf).double()
+    error = torch.where(finite & ours.isfinite(), (ours - exact).abs(), wrong)
+    known = exact[finite]
+    scale = float(known.square().mean().sqrt()) if known.numel() else 0.0
+    bound = TOLERANCE[found.dtype] * TAIL * exact.abs().clamp_min(max(scale, 1e-6)).nan_to_num(1.0)
+    worst = _worst(found, expected, error / bound, 1.0)
+    if worst is not None:
+        return worst
+    by_norm = difference(found[finite], expected[finite])
+    return f"{by_norm:.1e} by the norm" if by_norm > TOLERANCE[found.dtype] else None
+
+
+def _worst(
+    found: torch.Tensor, expected: torch.Tensor, excess: torch.Tensor, most: float
+) -> str | None:
+    """`excess`: of each element's error over what it may be."""
+    if not excess.numel() or float(excess.max()) <= most:
+        return None
+    flat = int(excess.argmax())
+    place = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), found.shape))
+    ours, theirs = (x.reshape(-1)[flat].item() for x in (found, expected))
+    count, total = int((excess > most).sum()), excess.numel()
+    return f"{count} of {total} elements, the worst at {place}: {ours} in place of {theirs}"
 
 
 def difference(found: torch.Tensor, expected: torch.Tensor) -> float:

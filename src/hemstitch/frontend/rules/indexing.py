@@ -11,9 +11,14 @@ from hemstitch.ir.failure import OUT_OF_RANGE, Failure
 from hemstitch.ir.graph import Address
 from hemstitch.ir.types import DType, Kind
 
+NO_CLASS = Failure("IndexError", "Target is out of bounds.")
 
-def outside(error: str, axis: int, size: Dim) -> Failure:
-    """Of an index along this axis."""
+
+def outside(c: Context, error: str, axis: int, size: Dim) -> Failure:
+    """Of an index along this axis. That of a loss is a class."""
+    origin = c.builder.origin
+    if origin is not None and "nll_loss" in origin.op:
+        return NO_CLASS
     known = f" with size {size}" if isinstance(size, int) else ""
     return Failure(error, f"index is out of bounds for dimension {axis}{known}")
 
@@ -33,7 +38,7 @@ def _gather_at(
         place = places[axis]
         if isinstance(place, Value):
             operands.append(place.broadcast(shape))
-            failure = outside(error, axis, source.shape[axis]) if error else OUT_OF_RANGE
+            failure = outside(c, error, axis, source.shape[axis]) if error else OUT_OF_RANGE
             addresses.append(Address(operand=len(operands), failure=failure))
         else:
             addresses.append(Address(axis=place))

@@ -49,7 +49,7 @@ def _sums_at(
             raise NotHandled
         else:
             operands.append(place.broadcast(source.shape))
-            failure = outside(error, axis, size)
+            failure = outside(c, error, axis, size)
             addresses.append(Address(operand=len(operands), failure=failure))
     nodes = [operand.node for operand in operands]
     sums = c.builder.scatter_add(source.cast(dtype).node, nodes, addresses, c.shape)
@@ -128,10 +128,18 @@ def _hits(c: Context, x: Value, dim: int, index: Value) -> tuple[int, list[Value
         raise NotHandled
     index, places = index.cast(DType.I64), c.iota(x.shape, axis)
     parts, last = [index.slice(axis, k, 1) for k in range(count)], x.shape[axis] - 1
-    if parts:  # one check for all: of signs, as an index or its distance to the last is negative
+    if parts and not _is_gradient_of_loss(
+        c
+    ):  # one check for all: of signs, as an index or its distance to the last is negative
         signs = fold(or_, (part | apply(Op.SUB, last, part) for part in parts))
-        parts[0] = check(signs >= 0, parts[0], outside("RuntimeError", axis, x.shape[axis]))
+        parts[0] = check(signs >= 0, parts[0], outside(c, "RuntimeError", axis, x.shape[axis]))
     return axis, [equal(places, part) for part in parts]
+
+
+def _is_gradient_of_loss(c: Context) -> bool:
+    """Forward has looked at its classes."""
+    origin = c.builder.origin
+    return origin is not None and "nll_loss" in origin.op and "backward" in origin.op
 
 
 def _scatter(c: Context, x: Value, dim: int, index: Value, source: Any, **reduction: Any) -> Value:
