@@ -31,8 +31,8 @@ def _pairs(program: GraphModule) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
 
 def _traced(named: Mapping[str, object], name: str) -> torch.Tensor | None:
     node = named.get(name)
-    found = node.meta.get("example_value") if isinstance(node, Node) else None
-    return found if isinstance(found, torch.Tensor) and found.dim() > 1 else None
+    value = node.meta.get("example_value") if isinstance(node, Node) else None
+    return value if isinstance(value, torch.Tensor) and value.dim() > 1 else None
 
 
 def _unify(keys: int | torch.SymInt, values: int | torch.SymInt) -> None:

@@ -193,17 +193,17 @@ def _softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:
 
 
 def _convolution(x: Any, weight: torch.Tensor, bias: Any, *how: Any) -> Any:
-    each = _for_each_axis(how, weight.dim() - 2)
-    return NotImplemented if each is None else aten.convolution.default(x, weight, bias, *each)
+    spread = _for_each_axis(how, weight.dim() - 2)
+    return NotImplemented if spread is None else aten.convolution.default(x, weight, bias, *spread)
 
 
 def _convolution_backward(
     gradient: Any, x: Any, weight: torch.Tensor, bias_sizes: Any, *how: Any
 ) -> Any:
-    each = _for_each_axis(how, weight.dim() - 2)
-    if each is None:
+    spread = _for_each_axis(how, weight.dim() - 2)
+    if spread is None:
         return NotImplemented
-    return aten.convolution_backward.default(gradient, x, weight, bias_sizes, *each)
+    return aten.convolution_backward.default(gradient, x, weight, bias_sizes, *spread)
 
 
 def _for_each_axis(how: Sequence[Any], rank: int) -> list[Any] | None:

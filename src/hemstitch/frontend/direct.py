@@ -258,13 +258,13 @@ def _training(
             if graphs is not None and not _is_traced():
                 if graphs.mutated:
                     torch.autograd.graph.increment_version([arguments[i] for i in graphs.mutated])
-                given = [*arguments]
+                operands = [*arguments]
                 for index in graphs.detached:
-                    given[index] = given[index].detach()
+                    operands[index] = operands[index].detach()
                 if not is_recorded:
                     torch._C._set_grad_enabled(True)  # the program turned it on inside
                 has_begun = True
-                return apply(graphs, *given)  # type: ignore[no-any-return]
+                return apply(graphs, *operands)  # type: ignore[no-any-return]
         except Exception as error:
             failure = error
         finally:

@@ -147,9 +147,9 @@ class _Blocks:
     def _fresh(self, body: Sequence[Stmt]) -> Mapping[str, str]:
         """Names for what another copy of it makes."""
         self.count += 1
-        made = {name for statement in walk(body) for name in defined(statement)}
-        made |= {statement.name for statement in walk(body) if isinstance(statement, Init)}
-        return {name: f"{name}_rest{self.count}" for name in made}
+        names = {name for statement in walk(body) for name in defined(statement)}
+        names |= {statement.name for statement in walk(body) if isinstance(statement, Init)}
+        return {name: f"{name}_rest{self.count}" for name in names}
 
 
 def _added(loop: Loop) -> set[str]:

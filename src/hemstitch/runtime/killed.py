@@ -11,7 +11,7 @@ from pathlib import Path
 from hemstitch.runtime.remembered import folder, forget_oldest, recall, remember
 from hemstitch.workers.worker import Ended
 
-MOST = 1 << 20  # bytes of all files
+MAX_BYTES = 1 << 20  # bytes of all files
 ENDS: dict[str, str] = {}  # by the kernels' keys: how they ended the compiler
 
 
@@ -33,7 +33,7 @@ def unless_killed(key: str, make: Callable[[], bytes], *, cache: bool) -> bytes:
         ENDS[key] = str(error)
         if cache:
             remember(_place(key), str(error))
-            forget_oldest(_place(key).parent, MOST)
+            forget_oldest(_place(key).parent, MAX_BYTES)
         raise
 
 

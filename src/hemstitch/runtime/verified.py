@@ -82,8 +82,7 @@ def disagreement(found: torch.Tensor, expected: torch.Tensor) -> str | None:
     conditions are equal.
     """
     if found.shape != expected.shape or found.dtype != expected.dtype:
-        ours, theirs = ((x.dtype, tuple(x.shape)) for x in (found, expected))
-        return f"{ours} in place of {theirs}"
+        return f"{found.dtype} {[*found.shape]} in place of {expected.dtype} {[*expected.shape]}"
     if not found.dtype.is_floating_point:
         return _worst(found, expected, (found != expected).double(), 0.0)
     ours, exact = found.double(), expected.double()
