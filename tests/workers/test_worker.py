@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -174,6 +174,27 @@ def test_who_is_closed_waits_for_nothing(pool: Pool) -> None:
     assert isinstance(ends[0], Closed) and not pool._idle
     with pytest.raises(Closed):
         asker.ask(b"1")
+
+
+@pytest.mark.parametrize("_", range(5))
+def test_many_threads_close_it_at_once(pool: Pool, _: int) -> None:
+    """While it starts, and its own asker ends it as well: nobody closes a file of somebody else."""
+    ends: list[Exception] = []
+    with pool.worker() as worker:
+
+        def run(act: Callable[[], object]) -> None:
+            try:
+                act()
+            except Exception as error:
+                ends.append(error)
+
+        acts = (lambda: worker.ask(b"time.sleep(1000)"), *3 * [worker.close])
+        threads = [threading.Thread(target=run, args=(act,)) for act in acts]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+    assert [type(end) for end in ends] == [Closed]
 
 
 def test_a_fork_has_its_own(pool: Pool) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from io import FileIO
 from pathlib import Path
 
 from hemstitch.workers import serve
@@ -65,7 +66,8 @@ class Worker:
         self._limits = limits
         self._is_ready = self._is_closed = False
         self._socket, theirs = socket.socketpair()
-        self._words, said = os.pipe()
+        words, said = os.pipe()
+        self._words = FileIO(words)  # which any thread may close, and which is closed once
         os.set_blocking(said, False)  # what nobody reads is lost, not waited for
         try:
             self.process = _start(theirs.fileno(), said, path, limits)
@@ -79,7 +81,7 @@ class Worker:
 
     @property
     def is_alive(self) -> bool:
-        return self.process.poll() is None
+        return not self._is_closed and self.process.poll() is None
 
     def ask(self, question: bytes, seconds: float | None = None) -> bytes:
         """`seconds`: instead of the limit's. Raises Refused, Ended, Closed or CannotStart; whatever
@@ -120,10 +122,8 @@ class Worker:
             self.process.wait()
 
     def _let_go(self) -> None:
-        if self._words >= 0:
-            os.close(self._words)
-            self._socket.close()
-            self._words = -1
+        self._words.close()
+        self._socket.close()
 
     def _wait_until_ready(self) -> None:
         if not self._is_ready:
@@ -142,7 +142,10 @@ class Worker:
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(DYING_SECONDS)
         self._kill()
-        words = _last_words(os.read(self._words, MOST_WORDS))
+        try:
+            words = _last_words(self._words.read(MOST_WORDS))
+        except (OSError, ValueError):  # closed in the meantime
+            return Closed()
         self._let_go()
         status = self.process.returncode
         if status == -signal.SIGXCPU:
