@@ -267,3 +267,17 @@ def test_gradients_are_refused_too() -> None:
     for _ in range(2):
         torch.testing.assert_close(fast(*good), step(*good))
         assert type(raised(fast, bad)) is type(raised(step, bad)) is IndexError
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_what_does_not_fit_a_slice(dynamic: bool) -> None:
+    def function(x: Tensor, new: Tensor) -> Tensor:
+        return x.slice_scatter(new * 2, 1, 1, 3) + 1
+
+    fast = compiled(function, dynamic=dynamic)
+    for columns, new_columns in ((5, 2), (3, 2), (1, 0)):
+        good = torch.rand(4, columns), torch.rand(4, new_columns)
+        torch.testing.assert_close(fast(*good), function(*good))
+    for columns, new_columns in ((5, 5), (5, 0), (3, 3), (2, 2), (1, 1)):
+        bad = torch.rand(4, columns), torch.rand(4, new_columns)
+        assert type(raised(fast, bad)) is type(raised(function, bad)) is RuntimeError

@@ -16,6 +16,8 @@ from hemstitch.frontend.values import Value, where
 from hemstitch.ir.dims import Dim, choice
 from hemstitch.ir.types import DType
 
+NO_END = 2**62  # torch writes "to the end" as the greatest int64
+
 
 def _same(c: Context, x: Value, *_: Any, **__: Any) -> Value:
     return x
@@ -74,6 +76,13 @@ def _start(c: Context, start: Dim | None, size: Dim, length: Dim) -> Dim:
         return 0
     first = _from_front(c, start, size)
     return first if c.is_never_negative(first) else choice("max", (0, first))
+
+
+def _stop(c: Context, end: Dim | None, size: Dim) -> Dim:
+    if end is None or (isinstance(end, int) and end >= NO_END):
+        return size
+    last = _from_front(c, end, size)
+    return last if c.is_never_negative(size - last) else choice("min", (last, size))
 
 
 def _slice(
@@ -153,30 +162,33 @@ def _slice_scatter(
     end: Any = None,
     step: int = 1,
 ) -> Value:
+    """Declines where `source` may not be as long as the slice: then the library raises an error, as
+    eager does. The trace does not guard it."""
     axis = axis_of(dim, x.rank)
     if step != 1:
         raise NotHandled
     size, length = x.shape[axis], source.shape[axis]
-    if length == size:
-        return source.broadcast(c.shape)
-    if length == 0:
+    first, stop = _start(c, start, size, length), _stop(c, end, size)
+    if length == 0 and c.is_never_negative(first - stop):
         return x
-    return _replaced(c, x, source, axis, _start(c, start, size, length), length)
+    if length != stop - first:
+        raise NotHandled
+    return source.broadcast(c.shape) if length == size else _replaced(c, x, source, axis, first)
 
 
 def _select_scatter(c: Context, x: Value, source: Value, dim: int, index: Dim) -> Value:
+    """Declines what may leave `x`: then the library raises an error, as eager does."""
     axis = axis_of(dim, x.rank)
     shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
     first = _from_front(c, index, x.shape[axis])
-    return _replaced(c, x, source.reshape(shape), axis, first, 1)
-
-
-def _replaced(c: Context, x: Value, source: Value, axis: int, first: Dim, length: Dim) -> Value:
-    """Declines what may leave `x`: then the library raises an error, as eager does."""
-    rest = x.shape[axis] - first - length
-    if not (c.is_never_negative(first) and c.is_never_negative(rest)):
+    if not (c.is_never_negative(first) and c.is_never_negative(x.shape[axis] - first - 1)):
         raise NotHandled
-    before, after = x.slice(axis, 0, first), x.slice(axis, first + length, rest)
+    return _replaced(c, x, source.reshape(shape), axis, first)
+
+
+def _replaced(c: Context, x: Value, source: Value, axis: int, first: Dim) -> Value:
+    last = first + source.shape[axis]
+    before, after = x.slice(axis, 0, first), x.slice(axis, last, x.shape[axis] - last)
     return concat(c, [before, source, after], axis)
 
 
