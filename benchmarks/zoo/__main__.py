@@ -11,12 +11,13 @@ import argparse
 import hashlib
 import json
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import describe, version_of
 from benchmarks.zoo.process import Limits, preload, row
-from benchmarks.zoo.row import LIBRARIES, library
+from benchmarks.zoo.row import LIBRARIES, PHASES, How, library
 from benchmarks.zoo.table import line, write
 
 
@@ -28,17 +29,25 @@ def main() -> None:
         preload()
         for package, name, family in _chosen(options):
             key = f"{package}/{name}"
-            if key in record["rows"] and not options.again:
+            before = {} if options.again else record["rows"].get(key, {})
+            phases = tuple(phase for phase in options.phase or PHASES if phase not in before)
+            if not phases or "ended" in before or not before.get("built", True):
                 continue
-            limits = Limits(options.seconds, options.memory)
-            tried = row(package, name, options.backend, options.threads, limits)
-            record["rows"][key] = {"family": family, **tried}
-            record["about"] = describe() | {name: version_of(name) for name in LIBRARIES}
+            how = How(options.backend, options.threads, phases)
+            tried = row(package, name, how, Limits(options.seconds, options.memory))
+            record["rows"][key] = {"family": family, **before, **tried}
+            versions = {name: version_of(name) for name in LIBRARIES}
+            record["about"] = describe() | versions | {"commit": _commit()}
             record["backend"] = options.backend
             path.write_text(json.dumps(record, indent=1) + "\n")
             print(line(key, record["rows"][key]), flush=True)
     if options.write:
-        write(record)
+        write(record, {package: len(library(package).names()) for package in LIBRARIES})
+
+
+def _commit() -> str:
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True).stdout.strip() or "unknown"
 
 
 def _chosen(options: argparse.Namespace) -> list[tuple[str, str, str]]:
@@ -58,6 +67,7 @@ def _options() -> argparse.Namespace:
     add("--json", type=Path, required=True, help="results; models that it has are not tried again")
     add("--only", default="", help="a regular expression that package/name must match")
     add("--package", action="append", choices=[*LIBRARIES], help="these packages alone")
+    add("--phase", action="append", choices=PHASES, help="this alone, rather than both")
     add("--again", action="store_true", help="try models that the results have already")
     add("--backend", default="hemstitch")
     add("--threads", type=int, default=2)

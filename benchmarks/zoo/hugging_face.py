@@ -1,4 +1,4 @@
-"""Models of `transformers`, one of each type that has a configuration. Settings are made small by
+"""Models of `transformers`, one of each architecture. Settings are made small by
 the names that configurations have for them; where that does not build, fewer are."""
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 from transformers.models.auto import modeling_auto
+from transformers.models.auto.configuration_auto import model_type_to_module_name
 
 from benchmarks.zoo.model import Library, Model, NotBuilt, sized
 
@@ -33,6 +35,7 @@ LAYERS: Mapping[str, Any] = {
     "eos_token_id": 2,
     "pad_token_id": 0,
     "decoder_start_token_id": 1,
+    **dict.fromkeys(("image_token_id", "image_token_index"), TOKENS - 2),
 }
 HEADS: Mapping[str, Any] = {
     **dict.fromkeys(("num_attention_heads", "n_head", "num_heads", "n_heads"), 4),
@@ -59,15 +62,20 @@ WIDTHS: Mapping[str, Any] = {
     **dict.fromkeys(("decoder_ffn_dim", "hidden_dim", "dim_feedforward"), 96),
     **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size"), 32),
 }
+SECTIONS = "mrope_section"  # of half a head
 IMAGES: Mapping[str, Any] = {"image_size": 32, "patch_size": 8}
 # Of types whose configurations have constraints of their own; None takes a setting away.
 OWN: Mapping[str, Mapping[str, Any]] = {
     "big_bird": {"attention_type": "original_full"},
     "bigbird_pegasus": {"attention_type": "original_full"},
     "codegen": {"rotary_dim": 8},
+    "efficientnet": {"hidden_dim": 2560},
     "led": {"attention_window": 8},
     "longformer": {"attention_window": [8]},
+    "lfm2": {"layer_types": ["conv", "full_attention"], "num_hidden_layers": 2},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_hidden_layers": 2},
     "phi": {"partial_rotary_factor": 0.5},
+    "reformer": {"is_decoder": True},
 }
 STEPS = (  # which settings an attempt makes small, and whether lists of numbers as well
     ((LAYERS, HEADS, WIDTHS, IMAGES), True),
@@ -92,15 +100,24 @@ CLASSES = (
 )
 
 
+# What of its inputs a model gets: those that it must have, or all that are known; with images
+# each alone, or in lists.
+TEXTUAL = ("least", "all", "lists")
+VISUAL = ("all", "lists", "least")
+
+
 def names() -> dict[str, str]:
-    mapping: Mapping[str, Any] = modeling_auto.MODEL_MAPPING_NAMES
-    return {name: _family(name) for name in mapping}
+    """One of each architecture: parts of a model, as its encoder of text, are not tried again."""
+    chosen: dict[str, str] = {}
+    for name in modeling_auto.MODEL_MAPPING_NAMES:
+        chosen.setdefault(model_type_to_module_name(name), name)
+    return {name: _family(name) for name in chosen.values()}
 
 
 def attempts(name: str) -> Iterator[Callable[[], Model]]:
     for steps, lists in STEPS:
-        for rich in (False, True):
-            yield partial(_build, name, steps, lists, rich)
+        for inputs in VISUAL if _takes_images(name) else TEXTUAL:
+            yield partial(_build, name, steps, lists, inputs)
 
 
 def _family(name: str) -> str:
@@ -117,6 +134,11 @@ def _family(name: str) -> str:
     return "others"
 
 
+def _takes_images(name: str) -> bool:
+    """A model of text and images computes little where it has text alone."""
+    return hasattr(getattr(transformers, _class_name(name), None), "get_image_features")
+
+
 def _class_name(name: str) -> str:
     for kind in (*(f"{kind}_" for kind in CLASSES), ""):
         mapping = getattr(modeling_auto, f"MODEL_{kind}MAPPING_NAMES")
@@ -126,13 +148,13 @@ def _class_name(name: str) -> str:
     raise NotBuilt("no class")
 
 
-def _build(name: str, steps: tuple[Mapping[str, Any], ...], lists: bool, rich: bool) -> Model:
+def _build(name: str, steps: tuple[Mapping[str, Any], ...], lists: bool, inputs: str) -> Model:
     settings = {key: value for step in steps for key, value in step.items()}
     kind = transformers.CONFIG_MAPPING[name]
     config = _small(kind, settings, lists, OWN.get(name, {}))
     model_class = getattr(transformers, _class_name(name))
     model = sized(lambda: model_class(config))
-    return Model(model, _inputs(model, config, rich))
+    return Model(model, _inputs(model, config, inputs))
 
 
 def _small(kind: Any, settings: Mapping[str, Any], lists: bool, own: Mapping[str, Any]) -> Any:
@@ -144,6 +166,8 @@ def _small(kind: Any, settings: Mapping[str, Any], lists: bool, own: Mapping[str
         value = getattr(default, key, None)
         if isinstance(value, float) and any(part in key for part in DROPOUTS):
             chosen[key] = 0.0
+        elif key == "rope_parameters" and HEADS.items() <= settings.items() and value:
+            chosen[key] = value | ({SECTIONS: [2, 3, 3]} if "rope_type" in value else {})
         elif lists and isinstance(value, (list, tuple)) and value and _are_counts(value):
             chosen[key] = [1] * len(value) if key in DEPTHS else value
     for key, value in settings.items():
@@ -161,8 +185,7 @@ def _are_counts(value: Any) -> bool:
     return all(isinstance(element, int) for element in value)
 
 
-def _inputs(model: nn.Module, config: Any, rich: bool) -> dict[str, Any]:
-    """What forward must have; `rich`: all that is known."""
+def _inputs(model: nn.Module, config: Any, which: str) -> dict[str, Any]:
     parameters = inspect.signature(model.forward).parameters
     main = getattr(model, "main_input_name", "input_ids")
     torch.manual_seed(1)
@@ -173,12 +196,30 @@ def _inputs(model: nn.Module, config: Any, rich: bool) -> dict[str, Any]:
             inspect.Parameter.KEYWORD_ONLY,
         )
         is_pair = name == "decoder_input_ids" and getattr(config, "is_encoder_decoder", False)
-        if not (required or rich or is_pair or name == main):
+        if not (required or which != "least" or is_pair or name == main):
             continue
         maker = INPUTS.get(name)
         if maker is not None:
             chosen[name] = maker(config)
+    if which == "lists" and "pixel_values" in chosen:
+        chosen["pixel_values"] = chosen["pixel_values"][:, None]
+    if {"input_ids", "pixel_values"} <= chosen.keys():
+        chosen["input_ids"] = _with_places(model, config, chosen)
     return chosen
+
+
+def _with_places(model: Any, config: Any, inputs: Mapping[str, Any]) -> Tensor:
+    """Tokens that stand for the features of images, where a model puts them among its text."""
+    tokens: Tensor = inputs["input_ids"]
+    token = _setting(config, "image_token_id", "image_token_index", default=0)
+    if not token or not hasattr(model, "get_image_features"):
+        return tokens
+    with torch.no_grad():
+        features = model.eval().get_image_features(inputs["pixel_values"])
+    features = getattr(features, "pooler_output", features)
+    width = _setting(model.get_input_embeddings(), "embedding_dim", default=WIDTH)
+    count = sum(part.numel() for part in tree_leaves(features)) // (width * BATCH)
+    return torch.cat([torch.full((BATCH, count), token), tokens], 1)
 
 
 def _setting(config: Any, *keys: str, default: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 PARAMETERS_LIMIT = 150_000_000  # compiling, not computing, is what takes the time
+SECONDS_LIMIT = 4  # of attempts to build a model
 
 
 class NotBuilt(Exception):
@@ -34,7 +36,10 @@ class Library:
 def first_that_runs(attempts: Iterator[Callable[[], Model]]) -> Model:
     """The first attempt whose forward works in eager PyTorch."""
     reasons: list[str] = []
+    start = time.process_time()
     for attempt in attempts:
+        if time.process_time() > start + SECONDS_LIMIT:
+            break
         try:
             model = attempt()
             with torch.no_grad():

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from benchmarks.zoo.row import judged
+from benchmarks.zoo.row import How, judged
 
 GIBIBYTE = 1 << 30
 TIMES = 10
 PATIENCE = 5  # seconds
-PRELOADED = ["torch", "transformers", "torch._dynamo", "hemstitch.backend", "benchmarks.zoo.row"]
+PRELOADED = ["benchmarks.zoo.warm"]
 CONTEXT = multiprocessing.get_context("forkserver")
 
 
@@ -33,11 +33,10 @@ class Limits:
     memory: int
 
 
-def row(package: str, name: str, backend: str, threads: int, limits: Limits) -> dict[str, Any]:
+def row(package: str, name: str, how: How, limits: Limits) -> dict[str, Any]:
     """What the child said; "ended" says how, where it did not come to its end."""
     receiver, sender = CONTEXT.Pipe(duplex=False)
-    arguments = (sender, limits, package, name, backend, threads)
-    child = CONTEXT.Process(target=_child, args=arguments)
+    child = CONTEXT.Process(target=_child, args=(sender, limits, package, name, how))
     start = time.monotonic()
     child.start()
     sender.close()

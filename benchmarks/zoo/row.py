@@ -10,6 +10,7 @@ import re
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -41,8 +42,15 @@ def library(name: str) -> Library:
     return described
 
 
-def judged(package: str, name: str, backend: str, threads: int) -> Iterator[dict[str, Any]]:
-    torch.set_num_threads(threads)
+@dataclass(frozen=True, slots=True)
+class How:
+    backend: str
+    threads: int
+    phases: tuple[str, ...]
+
+
+def judged(package: str, name: str, how: How) -> Iterator[dict[str, Any]]:
+    torch.set_num_threads(how.threads)
     warnings.simplefilter("ignore")
     start = time.perf_counter()
     try:
@@ -52,8 +60,8 @@ def judged(package: str, name: str, backend: str, threads: int) -> Iterator[dict
         return
     count = sum(parameter.numel() for parameter in model.module.parameters())
     yield {"built": True, "parameters": count, "build_seconds": _since(start)}
-    for phase in PHASES:
-        yield {phase: _phase(model, phase, backend)}
+    for phase in how.phases:
+        yield {phase: _phase(model, phase, how.backend)}
 
 
 def _phase(model: Model, phase: str, backend: str) -> dict[str, Any]:

@@ -42,7 +42,8 @@ def outcome(row: Row) -> str:
     return ", ".join([*words, *([f"ended {row['ended']}"] if "ended" in row else [])])
 
 
-def write(record: Mapping[str, Any]) -> None:
+def write(record: Mapping[str, Any], known: Mapping[str, int]) -> None:
+    """`known`: how many models of each package there are to try."""
     rows: Mapping[str, Row] = record["rows"]
     families: dict[str, list[Row]] = defaultdict(list)
     for row in rows.values():
@@ -50,6 +51,7 @@ def write(record: Mapping[str, Any]) -> None:
     lines = [f"| family | {' | '.join(COLUMNS)} |", "|---" * (1 + len(COLUMNS)) + "|"]
     lines += [_table_line(name, families[name]) for name in sorted(families)]
     lines += [_table_line("all", [*rows.values()]), "", _conditions(record["about"])]
+    lines += ["", _coverage(rows, known)]
     lines += ["", "## Not right, or fell back", "", *_others(rows)]
     PAGE.write_text(f"{HEAD}\n" + "\n".join(lines) + "\n")
 
@@ -78,7 +80,17 @@ def _table_line(name: str, rows: Sequence[Row]) -> str:
 def _conditions(about: Mapping[str, Any]) -> str:
     names = ("torch", "transformers", "timm", "torchvision", "diffusers", "torch_geometric")
     versions = ", ".join(f"{name} {about[name]}" for name in names)
-    return f"{about['date'][:10]}, {about['processor']} ({about['vectors']}): {versions}."
+    when = f"{about['date'][:10]}, commit {about['commit']}"
+    return f"{when}, {about['processor']} ({about['vectors']}): {versions}."
+
+
+def _coverage(rows: Mapping[str, Row], known: Mapping[str, int]) -> str:
+    parts = []
+    for package, count in known.items():
+        of_package = [row for row in rows.values() if row["package"] == package]
+        phases = [sum(phase in row for row in of_package) for phase in PHASES]
+        parts.append(f"{package} {len(of_package)} of {count} ({phases[0]}, {phases[1]})")
+    return f"Tried, and of those for an answer and for a step: {'; '.join(parts)}."
 
 
 def _others(rows: Mapping[str, Row]) -> Iterator[str]:

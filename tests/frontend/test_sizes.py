@@ -160,6 +160,41 @@ def test_what_is_subtracted_may_be_negative_and_so_may_numbers() -> None:
     assert all(map(dims.may_be_negative, sometimes))
 
 
+def test_what_divides_a_sum_divides_its_multiples() -> None:
+    """Whichever terms cancel: 16*n*n - 8*n is a multiple of 2*n - 1."""
+    n, m = dims.symbol("n"), dims.symbol("m")
+    divisors = (n * 2 - 1, n - m, n * m * 4 + n * 6, n * n - n + 1)
+    quotients = (n * 8, n * n + n + 1, m * 3 - n, n * 2 + 1, n - 1)
+    for divisor in divisors:
+        for quotient in quotients:
+            assert dims.divides(divisor, divisor * quotient)
+            assert dims.quotient(divisor * quotient, divisor) == quotient
+            assert not dims.divides(divisor, divisor * quotient + 1)
+            assert not dims.divides(divisor, divisor * quotient + m)
+
+
+def _shifted_by_row(queries: torch.Tensor) -> torch.Tensor:
+    """Scores of relative positions, as XLNet has them: read in lines of another length."""
+    scores = queries @ torch.cat([queries, queries * 2], 2).transpose(-1, -2)
+    batch, heads, rows, places = scores.shape
+    lines = scores.reshape(batch, heads, places, rows)[:, :, 1:]
+    shifted = lines.reshape(batch, heads, rows, places - 1)
+    return torch.index_select(shifted, 3, torch.arange(rows)).softmax(-1)
+
+
+def test_lines_of_another_length() -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(_shifted_by_row, backend="hemstitch", options={"strict": True})
+    for rows in (9, 4):
+        queries = torch.randn(2, 4, rows, 16, requires_grad=True)
+        torch._dynamo.mark_dynamic(queries, 2)
+        result, expected = compiled(queries), _shifted_by_row(queries)
+        weights = torch.randn_like(expected)
+        gradients = [torch.autograd.grad((r * weights).sum(), queries) for r in (result, expected)]
+        torch.testing.assert_close(result, expected)
+        torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-4, atol=1e-5)
+
+
 def _written_and_read(x: torch.Tensor, n: int) -> list[torch.Tensor]:
     one, rest, strided = x.clone(), x.clone(), x.clone()
     one[n] = -1

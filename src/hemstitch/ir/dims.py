@@ -303,19 +303,23 @@ def _divide(size: SymbolicDim, divisor: Dim) -> tuple[Dim, Dim]:
 
 
 def _divided(size: SymbolicDim, divisor: SymbolicDim) -> Dim | None:
-    """Term by term, from what is a multiple of the longest one of `divisor`."""
-    by, count = max(divisor.terms, key=lambda term: len(term[0]))
+    """Long division, from the leading terms down."""
+    by, count = _leading(divisor)
     whole: Dim = 0
     rest: Dim = size
-    for _ in size.terms:
-        found = ((_remove(term, by), n) for term, n in _terms(rest) if n % count == 0)
-        part = next(((left, n // count) for left, n in found if left is not None), None)
-        if part is None:
+    while rest != 0:
+        term, coefficient = _leading(rest)
+        left = _remove(term, by)
+        if left is None or coefficient % count:
             return None
-        whole, rest = whole + _from_terms([part]), rest - divisor * _from_terms([part])
-        if rest == 0:
-            return whole
-    return None
+        part = _from_terms([(left, coefficient // count)])
+        whole, rest = whole + part, rest - divisor * part
+    return whole
+
+
+def _leading(size: Dim) -> tuple[Term, int]:
+    """Of the most factors; among those in the order of the alphabet, which products keep."""
+    return max(_terms(size), key=lambda term: (len(term[0]), [*map(str, term[0])]))
 
 
 def _remove(term: Term, factors: Term) -> Term | None:
