@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -42,3 +43,64 @@ def test_deviations_of_very_large_and_small_numbers(scale):
     compiled = torch.compile(program, backend="hemstitch", options={"strict": True})
     for found, eager in zip(compiled(x), program(x)):
         torch.testing.assert_close(found, eager, rtol=1e-5, atol=0)
+
+
+COLUMNS = some(
+    [((50, 2000, 6), (0, 1))],
+    [((200_000, 40), (0,)), ((3, 100_000), (-1,)), ((300, 300, 30), (0,)), ((1_000_000, 1), (0,))],
+)
+
+
+@pytest.mark.parametrize(("shape", "axes"), COLUMNS, ids=str)
+def test_sums_of_double_precision(shape, axes):
+    """Which no type is wider than that processors add up in."""
+
+    def program(x):
+        return x.sum(axes), (x * x).sum(axes), x.mean(axes)
+
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    compiled = torch.compile(program, backend="hemstitch", options={"strict": True})
+    x = torch.rand(shape, dtype=torch.float64) + 10
+    wide = x.numpy().astype(np.longdouble)
+    exact = wide.sum(axes), (wide * wide).sum(axes), wide.mean(axes)
+    for result, eager, true in zip(compiled(x), program(x), exact):
+        errors = [np.abs((y.numpy() - true) / true).max() for y in (result, eager)]
+        assert errors[0] <= 2 * errors[1] + torch.finfo(torch.float64).eps
+    x.view(-1)[5] = torch.inf
+    assert torch.equal(compiled(x)[0].isinf(), x.sum(axes).isinf())
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_sums_beside_scans(dynamic):
+    def program(x):
+        return x.sum(1), (x * x).sum(1), x.cumsum(1)[:, -1]
+
+    torch._dynamo.reset()
+    options = {"strict": True}
+    compiled = torch.compile(program, backend="hemstitch", options=options, dynamic=dynamic)
+    x = torch.rand(2, 200_000) + 1000
+    x[0, 7] = -torch.inf
+    unit = torch.finfo(torch.float32).eps
+    for result, eager, exact in zip(compiled(x), program(x), program(x.double())):
+        assert torch.equal(result.isinf(), eager.isinf())
+        error = ((result.double() - exact) / exact)[exact.isfinite()]
+        assert not error.numel() or float(error.abs().max()) <= 4 * unit
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("axes", some([(0,), (0, 2)], [(1,), (2,), (0, 1, 2)]), ids=str)
+def test_deviations_far_from_zero(dtype, axes):
+    def program(x):
+        return x.std(axes), *torch.var_mean(x, axes, correction=0)
+
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    compiled = torch.compile(program, backend="hemstitch", options={"strict": True})
+    for mean, outlier in ((0, 0), (1e3, 0), (1e6, 0), (1e7, 0), (1e7, 1e12)):
+        x = torch.randn(40, 9, 50, dtype=torch.float64) + mean
+        x[0, 0, 0] += outlier
+        x = x.to(dtype)
+        for result, eager, exact in zip(compiled(x), program(x), program(x.double())):
+            errors = [float((y.double() - exact).norm()) for y in (result, eager)]
+            assert errors[0] <= 2 * errors[1] + torch.finfo(dtype).eps * float(exact.norm())

@@ -50,6 +50,11 @@ class Context:
     def dtype(self) -> DType:
         return self.result.dtype
 
+    def is_part_of(self, *names: str) -> bool:
+        """Whether a decomposition of one of these ATen operations made it."""
+        origin = self.builder.origin
+        return origin is not None and origin.op.partition(".")[2].partition(".")[0] in names
+
     def constant(self, value: Number, dtype: DType, shape: tuple[Dim, ...] = ()) -> Value:
         return constant(self.builder, value, dtype, shape)
 

@@ -28,16 +28,17 @@ from hemstitch.kernel.nodes import (
 )
 from hemstitch.kernel.rewrite import Rewriter, defined
 
-IN_ORDER = (AccumulateProduct, Contract, Running, Scan)  # what reads or adds to sums of its own
+IN_ORDER = (AccumulateProduct, Contract, Running)  # what reads or adds to sums of its own
 
 
-def cascaded(kernel: Kernel, block: int) -> Kernel:
-    """The same kernel, where about so many terms are added up before they go to a longer sum."""
+def cascaded(kernel: Kernel, block: int, copies: int) -> Kernel:
+    """The same kernel, where about so many terms are added up before they go to a longer sum, by so
+    many vectors at once unless they wait for each other."""
     if not any(_is_sum(statement) for statement in statements(kernel)):
         return kernel
 
     def nest_of(nest: Nest) -> Nest:
-        return replace(nest, body=tuple(_Blocks(block).statements(nest.body)))
+        return replace(nest, body=tuple(_Blocks(block, copies).statements(nest.body)))
 
     phases = (replace(p, nests=tuple(map(nest_of, p.nests))) for p in kernel.phases)
     return replace(kernel, phases=tuple(phases))
@@ -59,6 +60,7 @@ class _Blocks:
     """`block`: terms; `count`: pieces so far, whose names differ."""
 
     block: int
+    copies: int
     count: int = 0
     sums: dict[str, Init] = field(default_factory=dict)
 
@@ -84,19 +86,24 @@ class _Blocks:
         if any(isinstance(s, IN_ORDER) for s in walk(loop.body)):
             return False
         size = _terms(loop)
-        return loop.between is None and not (isinstance(size, int) and size <= self.block)
+        return loop.between is None and not (isinstance(size, int) and size <= self._terms(loop))
+
+    def _terms(self, loop: Loop) -> int:
+        """Of a block."""
+        is_scan = any(isinstance(s, Scan) for s in walk(loop.body))
+        return self.block // self.copies if is_scan else self.block
 
     def _loop(self, loop: Loop) -> Iterator[Stmt]:
         """Adds to sums of blocks. Of what is in a loop around others, the innermost that has terms
         for a block is cut."""
         inside = _terms(replace(loop, axis=Axis("one", 1)))
-        is_short = isinstance(inside, int) and inside < self.block
+        is_short = isinstance(inside, int) and inside < self._terms(loop)
         if not loop.lanes and not is_short:
             body = [s for each in loop.body for s in self._inside(each)]
             yield replace(loop, body=tuple(body))
         else:
             terms = inside if isinstance(inside, int) and not loop.lanes else 1
-            size = max(1, self.block // max(1, terms))
+            size = max(1, self._terms(loop) // max(1, terms))
             yield from self._cut(loop, size)
 
     def _inside(self, statement: Stmt) -> Iterator[Stmt]:

@@ -114,7 +114,7 @@ class Init:
     is nothing if a is -inf: an exponent of -inf below -inf is a NaN that has not counted yet.
     `columns`: a sum for each index of this axis, which only `AccumulateProduct` adds to; it is
     finished in a lane loop over the axis, which gives each lane its own.
-    `compensated`: a SUM of floats outside lanes, beside which what rounding loses is added up.
+    `compensated`: a SUM of floats, not across lanes, beside which what rounding loses is added up.
     """
 
     name: str

@@ -325,8 +325,8 @@ class _NestCheck:
             is_followed = self._opened(init.follows).is_followed
             self._require(is_followed, f"{init.follows} is no maximum across lanes")
         if init.compensated:
-            is_plain = init.op is Op.SUM and init.dtype.is_float and not (init.across or lanes)
-            self._require(is_plain, "only a sum of floats outside lanes is compensated")
+            is_plain = init.op is Op.SUM and init.dtype.is_float and not init.across
+            self._require(is_plain, "only a sum of floats that combines no lanes is compensated")
         if init.columns is not None:
             self._require(is_sum, "only a sum of floats across lanes can have columns")
             self._require(init.columns not in self.axes, f"{init.columns} is looped over already")

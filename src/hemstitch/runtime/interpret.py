@@ -29,18 +29,19 @@ def run(
     *,
     precise: bool = False,
     device: torch.device | None = None,
+    rules: Mapping[Op, Rule] | None = None,
 ) -> list[Tensor]:
     """The values of `graph.outputs`; no argument is written to.
 
     With `precise`, float64 stands in for every floating-point type. `device`: of what the graph
-    makes itself; by default the arguments'.
+    makes itself; by default the arguments'. `rules`: what operations do, if not what they mean.
     """
     symbols = bind_symbols(graph, arguments)
     known = {node: arguments[_position(node)] for node in graph.inputs}
     if precise:
         known = {node: _widened(value) for node, value in known.items()}
     in_order = (*graph.effects, *graph.roots)  # of the program, whatever results need first
-    values = _evaluate(in_order, known, symbols, precise, device)
+    values = _evaluate(in_order, known, symbols, precise, device, rules or RULES)
     return [values[output.value] for output in graph.outputs]
 
 
@@ -48,7 +49,7 @@ def evaluate(
     nodes: Sequence[Node], known: Mapping[Node, Tensor], symbols: Mapping[str, int]
 ) -> dict[Node, Tensor]:
     """The values of `nodes` in their own element types, given those of `known`."""
-    values = _evaluate(nodes, known, symbols, precise=False)
+    values = _evaluate(nodes, known, symbols, False, None, RULES)
     return {node: values[node] for node in nodes}
 
 
@@ -118,12 +119,13 @@ def _evaluate(
     known: Mapping[Node, Argument],
     symbols: Mapping[str, int],
     precise: bool,
-    device: torch.device | None = None,
+    device: torch.device | None,
+    rules: Mapping[Op, Rule],
 ) -> dict[Node, Any]:
     machine = _Machine(symbols, device or _device(known.values()), precise)
     values: dict[Node, Any] = dict(known)
     for node in _missing(nodes, known):
-        values[node] = RULES[node.op](machine, node, [values[operand] for operand in node.inputs])
+        values[node] = rules[node.op](machine, node, [values[operand] for operand in node.inputs])
     return values
 
 

@@ -1,9 +1,12 @@
 """A compiled graph that checks itself: every call also runs the graph as it was captured, op by op,
-and raises at the first result that differs."""
+and raises at the first result of which an element differs by more than rounding explains."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -13,11 +16,11 @@ from hemstitch.ir.graph import Graph, Output
 from hemstitch.runtime.executable import Executable
 from hemstitch.runtime.interpret import run
 from hemstitch.runtime.returned import Result, Returned
+from hemstitch.runtime.rounding import Noise
 
-# Largest relative error norms that reordered sums and unrounded intermediates explain.
-TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 1e-2}
-
-TAIL = 6.0  # an element may be so many times as wrong as all of them are by the mean
+TIMES = 16.0  # an error may be larger than the noise of a few runs, which is at random
+NOISE = (1.0, 1.0, 1.0, TIMES)  # of each run; what is decided in the last shows how much is close
+UNITS = 16.0  # in the last place, of what noise does not move
 
 
 class Verified:
@@ -41,19 +44,25 @@ class Verified:
         self._device = device
 
     def __call__(self, arguments: list[object]) -> tuple[object, ...]:
-        copies = [_copy(argument) for argument in [*arguments, *self._constants]]
         held = list(arguments)
-        gpus = [self._device] if self._device.type == "cuda" else []
-        with torch.random.fork_rng(gpus):  # the same seeds for both
-            expected = run(self._graph, copies, device=self._device)  # type: ignore[arg-type]
+        expected = self._reference(held, None)
+        noises = (Noise.of(self._graph, seed, times) for seed, times in enumerate(NOISE))
+        moved = [self._reference(held, noise) for noise in noises]
         results = self._executable(arguments)
         for number, (output, value) in enumerate(zip(self._graph.outputs, expected)):
-            found = self._found(number, output, results, held)
-            if isinstance(found, torch.Tensor):
-                self._compare(number, found, value)
+            result = self._result(number, output, results, held)
+            if isinstance(result, torch.Tensor):
+                self._compare(number, result, value, [values[number] for values in moved])
         return results
 
-    def _found(
+    def _reference(self, arguments: Sequence[object], noise: Noise | None) -> list[torch.Tensor]:
+        copies: list[Any] = [_copy(argument) for argument in (*arguments, *self._constants)]
+        gpus = [self._device] if self._device.type == "cuda" else []
+        rules = None if noise is None else noise.rules()
+        with torch.random.fork_rng(gpus):  # the same seeds for all
+            return run(self._graph, copies, device=self._device, rules=rules)
+
+    def _result(
         self, number: int, output: Output, results: Sequence[object], held: Sequence[object]
     ) -> object:
         if output.mutates is not None:
@@ -61,8 +70,14 @@ class Verified:
         places = [k for k, r in enumerate(self._returns) if r == Result(number)]
         return results[places[0]] if places else None
 
-    def _compare(self, number: int, found: torch.Tensor, expected: torch.Tensor) -> None:
-        why = disagreement(found, expected)
+    def _compare(
+        self,
+        number: int,
+        result: torch.Tensor,
+        expected: torch.Tensor,
+        moved: Sequence[torch.Tensor],
+    ) -> None:
+        why = disagreement(result, expected, moved)
         if why is None:
             return
         tensor = self._plan.outputs[number].tensor
@@ -74,48 +89,103 @@ class Verified:
         )
 
 
-def disagreement(found: torch.Tensor, expected: torch.Tensor) -> str | None:
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """The element that is farthest beyond its bound, of `count` that are beyond theirs."""
+
+    place: tuple[int, ...]
+    result: object
+    expected: object
+    bound: float
+    count: int
+    size: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.count} of {self.size} elements, the worst at {self.place}: {self.result} in "
+            f"place of {self.expected}, and rounding explains {self.bound:.1e}"
+        )
+
+
+def agree(result: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Equal up to a few roundings of each element."""
+    return disagreement(result, expected) is None
+
+
+def disagreement(
+    result: torch.Tensor, expected: torch.Tensor, moved: Sequence[torch.Tensor] = ()
+) -> Disagreement | str | None:
     """Where two tensors differ by more than rounding. NaN equals NaN, infinities must be the same.
 
-    An element may be off by `TOLERANCE * TAIL` of itself or of the tensor's root mean square,
-    whichever is larger, all of them together by `TOLERANCE`, as norms. Whole numbers and
-    conditions are equal.
+    `moved`: what noise makes of what is expected, in the last of them `TIMES` as much.
     """
-    if found.shape != expected.shape or found.dtype != expected.dtype:
-        return f"{found.dtype} {[*found.shape]} in place of {expected.dtype} {[*expected.shape]}"
-    if not found.dtype.is_floating_point:
-        return _worst(found, expected, (found != expected).double(), 0.0)
-    ours, exact = found.double(), expected.double()
-    finite = exact.isfinite()
-    same = (ours == exact) | (ours.isnan() & exact.isnan())
-    wrong = torch.where(same, 0.0, torch.inf).double()
-    error = torch.where(finite & ours.isfinite(), (ours - exact).abs(), wrong)
-    known = exact[finite]
-    scale = float(known.square().mean().sqrt()) if known.numel() else 0.0
-    bound = TOLERANCE[found.dtype] * TAIL * exact.abs().clamp_min(max(scale, 1e-6)).nan_to_num(1.0)
-    worst = _worst(found, expected, error / bound, 1.0)
-    if worst is not None:
-        return worst
-    by_norm = difference(found[finite], expected[finite])
-    return f"{by_norm:.1e} by the norm" if by_norm > TOLERANCE[found.dtype] else None
+    if result.shape != expected.shape or result.dtype != expected.dtype:
+        return f"{result.dtype} {[*result.shape]} in place of {expected.dtype} {[*expected.shape]}"
+    if expected.is_complex():
+        parts = [torch.view_as_real(tensor.resolve_conj()) for tensor in (result, expected, *moved)]
+        return disagreement(parts[0], parts[1], parts[2:])
+    if not expected.dtype.is_floating_point:
+        return _decided_otherwise(result, expected, moved)
+    bound = bounds(expected, moved[:-1])
+    ours, theirs = result.double(), expected.double()
+    excess = ((ours - theirs).abs() / bound.clamp_min(math.ulp(0.0))).nan_to_num(math.inf)
+    is_same = (ours == theirs) | (ours.isnan() & theirs.isnan())
+    excess = torch.where(is_same | bound.isinf(), 0.0, excess)
+    return _worst(result, expected, bound, excess, excess > 1)
+
+
+def bounds(expected: torch.Tensor, moved: Sequence[torch.Tensor]) -> torch.Tensor:
+    """What rounding explains, for each element: what noise moved it by, and as much as it moves
+    others, in their own units or as a share of the element, whichever is less."""
+    value, info = expected.double(), torch.finfo(expected.dtype)
+    spread = torch.zeros_like(value)
+    for other in moved:
+        is_same = (other == expected) | (other.isnan() & expected.isnan())
+        distance = (other.double() - value).abs().nan_to_num(math.inf)
+        spread = spread.maximum(torch.where(is_same, 0.0, distance))
+    is_usual, size = spread.isfinite(), value.abs().nan_to_num(0.0, 0.0, 0.0)
+    absolute = float(spread[is_usual].square().mean().sqrt()) if bool(is_usual.any()) else 0.0
+    shares = (spread / size)[is_usual & (size > 0)]
+    share = float(shares.max()) if shares.numel() else 0.0
+    others = (share * size).clamp_max(absolute)
+    return TIMES * (spread + others) + UNITS * info.eps * size + info.smallest_normal * info.eps
+
+
+def _decided_otherwise(
+    result: torch.Tensor, expected: torch.Tensor, moved: Sequence[torch.Tensor]
+) -> Disagreement | None:
+    """Whole numbers and conditions are equal, but as many as noise decides otherwise, which is at
+    random."""
+    flips = [other != expected for other in moved]
+    differs = result != expected
+    may_differ = max((int(flip.sum()) for flip in flips), default=0)
+    if int(differs.sum()) <= may_differ:
+        return None
+    for flip in flips:
+        differs = differs & ~flip
+    bound = torch.zeros(expected.shape, dtype=torch.float64)
+    return _worst(result, expected, bound, differs.double(), differs)
 
 
 def _worst(
-    found: torch.Tensor, expected: torch.Tensor, excess: torch.Tensor, most: float
-) -> str | None:
-    """`excess`: of each element's error over what it may be."""
-    if not excess.numel() or float(excess.max()) <= most:
+    result: torch.Tensor,
+    expected: torch.Tensor,
+    bound: torch.Tensor,
+    excess: torch.Tensor,
+    differs: torch.Tensor,
+) -> Disagreement | None:
+    count = int(differs.sum())
+    if not count:
         return None
     flat = int(excess.argmax())
-    place = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), found.shape))
-    ours, theirs = (x.reshape(-1)[flat].item() for x in (found, expected))
-    count, total = int((excess > most).sum()), excess.numel()
-    return f"{count} of {total} elements, the worst at {place}: {ours} in place of {theirs}"
+    place = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), expected.shape))
+    ours, theirs, explained = (t.reshape(-1)[flat].item() for t in (result, expected, bound))
+    return Disagreement(place, ours, theirs, float(explained), count, expected.numel())
 
 
-def difference(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """|found - expected| / |expected|, as norms, in float64."""
-    error = (found.double() - expected.double()).norm()
+def difference(result: torch.Tensor, expected: torch.Tensor) -> float:
+    """|result - expected| / |expected|, as norms, in float64."""
+    error = (result.double() - expected.double()).norm()
     return float(error / expected.double().norm().clamp_min(1e-6))
 
 

@@ -59,6 +59,11 @@ class Buffers:
         is_wide = self._sums_in_double and node.op in _SUMS and dtype is DType.F32
         return DType.F64 if is_wide else dtype
 
+    def is_compensated(self, node: Node) -> bool:
+        """Whether what rounding loses is added up beside partial sums: no type is wider."""
+        dtype = node.inputs[0].type.dtype
+        return self._sums_in_double and node.op is Op.SUM and dtype is DType.F64
+
     def row_accumulator_dtype(self, node: Node) -> DType:
         """Of one that a task fills for each row: as the library adds up products of matrices."""
         is_product = adds_up_products(node)
@@ -97,7 +102,7 @@ class Buffers:
         return self._pair(node, found, (nest, node, "values"))
 
     def recent(self, nest: NestKey, node: Node) -> Buffer:
-        """Sums of the last few rows of a task, in single precision."""
+        """Sums of the last few rows of a task, in the result's precision."""
         dtype, size = node.type.dtype.compute, node.type.size
         return self._make((nest, node, "recent"), "recent", dtype, Role.TASK, size, "last rows")
 
@@ -131,6 +136,11 @@ class Buffers:
         why = "one partial result a task"
         found = self._make((node, "partial"), "partial", dtype, Role.SHARED, size, why)
         return self._pair(node, found, (node, "partial values"))
+
+    def lost(self, node: Node) -> Buffer:
+        """What rounding has lost of the partial results."""
+        size = partial_step(node) * THREADS
+        return self._make((node, "lost"), "lost", DType.F64, Role.SHARED, size, "lost by rounding")
 
     def _pair(self, node: Node, found: Buffer, key: object) -> Pair:
         if node.op not in (Op.ARGMAX, Op.ARGMIN):

@@ -76,10 +76,15 @@ def combine(buffers: Buffers, node: Node, address: Index) -> tuple[str, list[Stm
     if positions is not None:
         order, position = new("at"), new("at")
         loads.append(Load(order, positions, place))
+    added: list[Stmt] = [Accumulate(accumulator, value, order=order)]
+    is_compensated = buffers.is_compensated(node)
+    if is_compensated:
+        lost = new("lost")
+        added += [Load(lost, buffers.lost(node), place), Accumulate(accumulator, lost)]
     dtype, result = buffer.dtype, node.type.dtype.compute
     statements: list[Stmt] = [
-        Init(accumulator, node.op, dtype, across=False),
-        Loop(part, (*loads, Accumulate(accumulator, value, order=order)), lanes=False),
+        Init(accumulator, node.op, dtype, across=False, compensated=is_compensated),
+        Loop(part, (*loads, *added), lanes=False),
         Finish(name, accumulator, position),
     ]
     if position is None and dtype is not result:

@@ -19,7 +19,6 @@ from hemstitch.kernel.nodes import (
     Finish,
     Init,
     Let,
-    Load,
     Loop,
     Nest,
     Position,
@@ -31,6 +30,7 @@ from hemstitch.kernel.nodes import (
 from hemstitch.stitch.axes import Domain
 from hemstitch.stitch.buffers import Buffers, partial_step
 from hemstitch.stitch.combine import combine
+from hemstitch.stitch.flush import flush
 from hemstitch.stitch.group import (
     Group,
     Root,
@@ -441,10 +441,12 @@ class NestBuilder(Values):
                 return (*found, self._row_address(node, indices))
 
     def _is_flushed(self, order: tuple[Axis, ...], root: Root) -> bool:
-        """A whole vector is added in every step: wide sums would cost, so they are made now and
-        then from narrow ones."""
+        """A whole vector is added in every step: wide or compensated sums would cost, so they are
+        made now and then from plain ones."""
         node = root.reduction
         assert node is not None
+        if self.buffers.is_compensated(node):
+            return True
         is_wide = self.buffers.accumulator_dtype(node) is not node.type.dtype.compute
         is_arg = node.op in ARG
         return bool(order) and is_wide and not is_arg and self._depth(order, root) == len(order)
@@ -464,9 +466,11 @@ class NestBuilder(Values):
                 self._fill(1, self._row_axes(node), buffer, positions, node, address)
                 continue
             self._fill_all(node, *self.buffers.partial(node), is_shared=True)
+            if self.buffers.is_compensated(node):
+                self._fill_all(node, self.buffers.lost(node), None, is_shared=True)
             if self._is_flushed(order, root):
                 self._fill_all(node, buffer, None, is_shared=False)
-                self.flushed[node] = self._flush(node, buffer)
+                self.flushed[node] = flush(self.buffers, node, buffer)
 
     def _fill_all(
         self, node: Node, buffer: Buffer, positions: Buffer | None, *, is_shared: bool
@@ -475,21 +479,6 @@ class NestBuilder(Values):
         axis = Axis(self.buffers.name("k"), node.type.size)
         start = at(TASK).scaled(partial_step(node)) if is_shared else Index()
         self._fill(0, (axis,), buffer, positions, node, at(axis) + start)
-
-    def _flush(self, node: Node, recent: Buffer) -> tuple[Stmt, ...]:
-        """Add the sums of the last rows to the task's, and start them anew."""
-        new = self.buffers.name
-        axis, value, wide, zero = Axis(new("k"), node.type.size), new("v"), new("w"), new("zero")
-        partial, _ = self.buffers.partial(node)
-        place = at(axis) + at(TASK).scaled(partial_step(node))
-        body: tuple[Stmt, ...] = (
-            Load(value, recent, at(axis)),
-            Let(wide, Op.CAST, (value,), recent.dtype, partial.dtype),
-            AccumulateInto(partial, place, node.op, partial.dtype, wide),
-            Constant(zero, 0, recent.dtype),
-            Store(recent, at(axis), zero),
-        )
-        return (Loop(axis, body, lanes=True),)
 
     def _fill(
         self,

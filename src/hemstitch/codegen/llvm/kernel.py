@@ -112,7 +112,7 @@ def print_kernel(
     kernel = cut_loops(serial(kernel))
     kernel = by_place(kernel, target.threads)
     layout = scratch_layout(kernel, target.threads)
-    kernel = cascaded(kernel, TERMS * USUAL_COPIES * target.lanes)
+    kernel = cascaded(kernel, TERMS * USUAL_COPIES * target.lanes, USUAL_COPIES)
     declarations: dict[str, str] = {}
     failures: dict[Failure, int] = {}
     texts: dict[str, str] = {}  # body -> function name: equal nests are printed once

@@ -12,12 +12,13 @@ from hemstitch.ir.graph import Address
 from hemstitch.ir.types import DType, Kind
 
 NO_CLASS = Failure("IndexError", "Target is out of bounds.")
+LOSS = ("nll_loss_forward", "nll_loss2d_forward")
+LOSS_BACKWARD = ("nll_loss_backward", "nll_loss2d_backward")
 
 
 def outside(c: Context, error: str, axis: int, size: Dim) -> Failure:
     """Of an index along this axis. That of a loss is a class."""
-    origin = c.builder.origin
-    if origin is not None and "nll_loss" in origin.op:
+    if c.is_part_of(*LOSS, *LOSS_BACKWARD):
         return NO_CLASS
     known = f" with size {size}" if isinstance(size, int) else ""
     return Failure(error, f"index is out of bounds for dimension {axis}{known}")

@@ -60,13 +60,39 @@ def _moments_in_two_passes(x: Value, axes: tuple[int, ...]) -> tuple[Value, Valu
 
 
 def _moments_at_once(x: Value, axes: tuple[int, ...]) -> tuple[Value, Value]:
-    """In double precision: the difference of two sums loses nothing that f32 can tell apart."""
+    """In double precision: the difference of two sums loses less than rounding to f32 has lost of
+    what was computed."""
     wide, count = x.cast(DType.F64), count_of(x, axes)
     total = wide.reduce(Op.SUM, axes, keep=True)
     # A kernel may compute it again for each row, and dividing takes long.
     mean = total * (1 / count) if isinstance(count, int) and count else total / count
     squares = (wide * wide).reduce(Op.SUM, axes, keep=True) - total * mean
     return mean, maximum(squares, 0.0)
+
+
+def _moments_from_the_first(x: Value, axes: tuple[int, ...]) -> tuple[Value, Value]:
+    """At once too, of distances to the first row: nothing is lost where the mean is far from 0. Of
+    what is computed the first row would be computed again for each."""
+    sizes = (x.shape[axis] for axis in axes)
+    if not _is_read(x) or any(map(may_be_empty, sizes)):
+        return _moments_at_once(x, axes)
+    first, wide = x, x.cast(DType.F64)
+    for axis in axes:
+        first = first.slice(axis, 0, 1)
+    first = first.cast(DType.F64)
+    mean, squares = _moments_at_once(wide - first, axes)
+    return first + mean, squares
+
+
+def _is_read(x: Value) -> bool:
+    """Whether it is in memory before a kernel begins, seen in some way."""
+    node = x.node
+    while node.op in _SEEN:
+        (node,) = node.inputs
+    return node.op in (Op.INPUT, Op.RESULT)
+
+
+_SEEN = frozenset({Op.CAST, Op.BROADCAST, Op.RESHAPE, Op.PERMUTE, Op.SLICE, Op.UNFOLD})
 
 
 def _sum(c: Context, x: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
@@ -203,17 +229,26 @@ def _count_nonzero(c: Context, x: Value, dim: Any = None) -> Value:
     return _sum(c, x.cast(DType.BOOL), dim)
 
 
+_NORMALISATIONS = (
+    "native_layer_norm",
+    "native_group_norm",
+    "native_batch_norm",
+    "_native_batch_norm_legit",
+    "_native_batch_norm_legit_functional",
+    "_batch_norm_with_update",
+    "_batch_norm_with_update_functional",
+)
+
+
 def variance(c: Context, x: Value, axes: tuple[int, ...], correction: Any) -> tuple[Value, Value]:
     """Mean and variance, in double precision on processors, as eager has them: squares of what f32
     can hold go beyond it. Eager's norms are in f32."""
-    origin = c.builder.origin
-    is_norm = origin is not None and "_norm" in origin.op
-    if c.for_gpu or is_norm:
+    if c.for_gpu or c.is_part_of(*_NORMALISATIONS):
         mean, squares = moments(c, x.cast(x.dtype.compute), axes)
     elif x.dtype is DType.F64 or _are_rows(x, axes):
         mean, squares = _moments_in_two_passes(x.cast(DType.F64), axes)
     else:
-        mean, squares = _moments_at_once(x, axes)
+        mean, squares = _moments_from_the_first(x, axes)
     return mean, squares / _degrees(count_of(x, axes), correction)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from hemstitch.frontend.context import Context, NotHandled, Rule, axis_of
-from hemstitch.frontend.rules.indexing import outside, places_of
+from hemstitch.frontend.rules.indexing import LOSS_BACKWARD, outside, places_of
 from hemstitch.frontend.values import Value, apply, check, equal, where
 from hemstitch.ir.dims import Dim
 from hemstitch.ir.graph import Address, Op
@@ -134,18 +134,11 @@ def _hits(c: Context, x: Value, dim: int, index: Value) -> tuple[int, list[Value
         raise NotHandled
     index, places = index.cast(DType.I64), c.iota(x.shape, axis)
     parts, last = [index.slice(axis, k, 1) for k in range(count)], x.shape[axis] - 1
-    if parts and not _is_gradient_of_loss(
-        c
-    ):  # one check for all: of signs, as an index or its distance to the last is negative
+    if parts and not c.is_part_of(*LOSS_BACKWARD):  # forward has looked at its classes
+        # One check for all: of signs, as an index or its distance to the last is negative.
         signs = fold(or_, (part | apply(Op.SUB, last, part) for part in parts))
         parts[0] = check(signs >= 0, parts[0], outside(c, "RuntimeError", axis, x.shape[axis]))
     return axis, [equal(places, part) for part in parts]
-
-
-def _is_gradient_of_loss(c: Context) -> bool:
-    """Forward has looked at its classes."""
-    origin = c.builder.origin
-    return origin is not None and "nll_loss" in origin.op and "backward" in origin.op
 
 
 def _scatter(c: Context, x: Value, dim: int, index: Value, source: Any, **reduction: Any) -> Value:
