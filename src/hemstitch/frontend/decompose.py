@@ -87,6 +87,8 @@ def _always() -> Decompositions:
     table[aten.convolution_backward.default] = _convolution_backward
     table[aten.as_strided.default] = _as_strided
     table[aten.as_strided_scatter.default] = _as_strided_scatter
+    # `torch.tensor` in a decomposition ends with it; below autograd it does nothing.
+    table[aten.detach_.default] = lambda x: x
     return table
 
 
