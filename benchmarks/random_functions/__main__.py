@@ -1,8 +1,8 @@
 """Runs random programs of PyTorch's functions, compiled and in eager, and says where they differ.
 
-python -m benchmarks.random_functions --seeds 0:20000 --json build/random.jsonl    goes on where it stopped
-python -m benchmarks.random_functions --seeds 17:18 --print                         the program of a seed
-python -m benchmarks.random_functions --json build/random.jsonl --show              what differed
+python -m benchmarks.random_functions --seeds 0:20000    goes on where it stopped
+python -m benchmarks.random_functions --seeds 17 --print  the program of a seed
+python -m benchmarks.random_functions --show              what differed
 
 A row of the file is a seed. `kind` is "same"; "left out", where eager does not run the program or
 gives other numbers each time; "PyTorch's: ...", where `aot_eager` differs as well; or what differs.

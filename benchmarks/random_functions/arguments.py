@@ -18,8 +18,34 @@ STYLES = ("ordinary", "ordinary", "ties", "special")
 EMPTY_SHARE = 0.04
 GAP = 7  # elements behind an argument
 NUMBERS = (
-    *(0.0, -0.0, float("inf"), float("-inf"), float("nan"), 1.0, -1.0, 0.5, 2.0, -2.5, 1e-45, -1e-40),
-    *(2.0**-126, 2.0**-24, 6e-8, 1e4, -65504.0, 65520.0, 2.0**24 + 2, 1e19, -3e38, 1e-30, 88.8, 0.1),
+    *(
+        0.0,
+        -0.0,
+        float("inf"),
+        float("-inf"),
+        float("nan"),
+        1.0,
+        -1.0,
+        0.5,
+        2.0,
+        -2.5,
+        1e-45,
+        -1e-40,
+    ),
+    *(
+        2.0**-126,
+        2.0**-24,
+        6e-8,
+        1e4,
+        -65504.0,
+        65520.0,
+        2.0**24 + 2,
+        1e19,
+        -3e38,
+        1e-30,
+        88.8,
+        0.1,
+    ),
 )
 
 
@@ -153,9 +179,7 @@ def _dense(
 
 
 def _same(argument: Argument, place: int) -> Argument:
-    return Argument(
-        argument.memory, argument.shape, argument.strides, argument.offset, place
-    )
+    return Argument(argument.memory, argument.shape, argument.strides, argument.offset, place)
 
 
 def _overlapping(random: Random, argument: Argument, memories: list[Memory]) -> Argument:

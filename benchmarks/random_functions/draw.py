@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.random_functions import arguments as random_arguments
-from benchmarks.random_functions.functions import FAMILIES, Family
+from benchmarks.random_functions.functions import FAMILIES
 from benchmarks.random_functions.program import Line, Program, namespace
 
 MAX_LINES, MAX_ELEMENTS, MAX_AXES = 8, 2_000, 5
@@ -132,9 +132,7 @@ class Choice:
         fits = (value for value in self.values.values() if not value.is_floating_point())
         if any(_meet(value.shape, self.value.shape) for value in fits):
             return self._one_of(
-                lambda value: (
-                    not value.is_floating_point() and _meet(value.shape, self.value.shape)
-                )
+                lambda value: not value.is_floating_point() and _meet(value.shape, self.value.shape)
             )
         return self.k()
 
@@ -265,7 +263,9 @@ class Choice:
         size = self._size()
         order = self.random.sample(range(size), size)
         rest = self.value.dim() - 1 - self.axis
-        return f"torch.tensor({order}).view({(size,) + (1,) * rest}).expand({tuple(self.value.shape)})"
+        return (
+            f"torch.tensor({order}).view({(size,) + (1,) * rest}).expand({tuple(self.value.shape)})"
+        )
 
     def flat(self) -> str:
         return f"torch.tensor({[self.random.randrange(self.value.numel()) for _ in range(4)]})"

@@ -1,5 +1,5 @@
-"""Which lines a random program may have. A line is a template: `{x}` is a value, `{y}` and `{z}` are
-values or numbers that broadcast with it; `draw.py` says what the other names stand for."""
+"""Which lines a random program may have. A line is a template: `{x}` is a value, `{y}` and `{z}`
+are values or numbers that broadcast with it; `draw.py` says what the other names stand for."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Family:
     """`operand`: the kind of `{x}`. `rounds`: whether results are rounded, so that they may differ
-    in their last digits, and `adds`, whether the sign of a zero depends on how sums begin; what only
-    moves, compares or chooses values gives eager's."""
+    in their last digits, and `adds`, whether the sign of a zero depends on how sums begin; what
+    only moves, compares or chooses values gives eager's."""
 
     name: str
     operand: str  # any, float, int, axes, square, sequence, image
@@ -34,7 +34,8 @@ UNARY = _named(
 ACTIVATIONS = [
     *_named(
         "F.NAME({x})",
-        "celu elu gelu hardsigmoid hardswish logsigmoid mish selu silu softplus softsign tanhshrink",
+        "celu elu gelu hardsigmoid hardswish logsigmoid mish selu silu softplus softsign "
+        "tanhshrink",
     ),
     'F.gelu({x}, approximate="tanh")',
     "F.leaky_relu({x}, 0.1)",
@@ -44,8 +45,8 @@ ACTIVATIONS = [
 EXACT_UNARY = [
     *_named(
         "torch.NAME({x})",
-        "abs neg ceil floor round trunc frac sign sgn signbit isnan isinf isfinite isposinf isneginf "
-        "logical_not positive nan_to_num",
+        "abs neg ceil floor round trunc frac sign sgn signbit isnan isinf isfinite isposinf "
+        "isneginf logical_not positive nan_to_num",
     ),
     *_named("F.NAME({x})", "relu relu6 hardtanh hardshrink softshrink"),
     "F.threshold({x}, 0.1, 20.0)",
@@ -62,7 +63,8 @@ EXACT_UNARY = [
 ]
 BINARY = [
     *_named(
-        "torch.NAME({x}, {y})", "add sub mul div atan2 hypot logaddexp logaddexp2 xlogy pow true_divide"
+        "torch.NAME({x}, {y})",
+        "add sub mul div atan2 hypot logaddexp logaddexp2 xlogy pow true_divide",
     ),
     "{x} + {y}",
     "{y} - {x}",
@@ -111,8 +113,8 @@ INTEGERS = [
     "{x} | {k}",
     "{x} ^ {k}",
     "~{x}",
-    "{x} << {k}",
-    "{x} >> {k}",
+    "{x}.int() << {k}",
+    "{x}.int() >> {k}",
     "{x} // {k1}",
     "{x} % {k1}",
     "torch.fmod({x}, {k1})",
@@ -138,7 +140,8 @@ CASTS = [
 REDUCTIONS = [
     *_named(
         "{x}.NAME({d})",
-        "sum mean var std logsumexp prod norm softmax log_softmax cumsum cumprod logcumsumexp nansum",
+        "sum mean var std logsumexp prod norm softmax log_softmax cumsum cumprod logcumsumexp "
+        "nansum",
     ),
     *_named("{x}.NAME({d}, keepdim=True)", "sum mean var std logsumexp prod"),
     *_named("{x}.NAME()", "sum mean var std norm prod nanmean"),

@@ -1,6 +1,6 @@
-"""Compares a compiled program with eager: what has no rounding is equal, NaN, infinities and signs of
-zeros included; the rest is as near as eager is to float64, and to itself where each line's result
-is off by a rounding."""
+"""Compares a compiled program with eager: what has no rounding is equal, NaN, infinities and signs
+of zeros included; the rest is as near as eager is to float64, and to itself where each line's
+operands and results are off by a rounding."""
 
 from __future__ import annotations
 
@@ -170,7 +170,9 @@ def _disturbed(program: Program, seed: int) -> Outcome | Raised:
 def _noisy(x: Tensor, signs: bool) -> Tensor:
     steps = torch.randint(-ULPS, ULPS + 1, x.shape).double()
     disturbed = x * (1 + steps * torch.finfo(x.dtype).eps).to(x.dtype)
-    return torch.where(x == 0, steps.sign() * x.abs(), disturbed).to(x.dtype) if signs else disturbed
+    return (
+        torch.where(x == 0, steps.sign() * x.abs(), disturbed).to(x.dtype) if signs else disturbed
+    )
 
 
 def _double(x: Tensor) -> Tensor:

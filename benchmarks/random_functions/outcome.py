@@ -17,9 +17,10 @@ Function = Callable[..., Sequence[Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`layout`: of each result its type, shape and whether it has gradients; `places`: with which arguments and results it shares memory. `values` are named by what they are."""
+    """`layout`: of each result its type, shape and whether it has gradients; `places`: with which
+    arguments and results it shares memory. `values` are named by what they are."""
 
-    layout: list[tuple[object, ...]]
+    layout: list[tuple[torch.dtype, tuple[int, ...], bool]]
     strides: list[tuple[int, ...]]
     places: list[tuple[object, ...]]
     values: dict[str, Tensor]
@@ -53,11 +54,10 @@ def _outcome(program: Program, function: Function, change: Any) -> Outcome:
         results = list(function(*arguments))
     gradients = _gradients(results, leaves) if program.gradients else []
     values = {f"result {place}": x.detach() for place, x in enumerate(results)}
-    values |= {f"gradient {place}": x for place, x in enumerate(gradients) if x is not None}
+    values |= {f"gradient {place}": x for place, x in enumerate(gradients)}
     held = _memories(program, arguments)
     values |= {f"argument memory {place}": x for place, x in enumerate(held)}
-    missing = tuple(x is None for x in gradients)
-    layout = [(x.dtype, tuple(x.shape), x.requires_grad) for x in results] + [missing]
+    layout = [(x.dtype, tuple(x.shape), x.requires_grad) for x in results]
     return Outcome(layout, [*map(_strides, results)], _places(arguments, results), values, [])
 
 
@@ -81,12 +81,15 @@ def _leaves(program: Program, memories: list[Tensor]) -> tuple[list[Tensor], lis
     return list(dict.fromkeys(leaves)), arguments
 
 
-def _gradients(results: Sequence[Tensor], leaves: Sequence[Tensor]) -> list[Tensor | None]:
+def _gradients(results: Sequence[Tensor], leaves: Sequence[Tensor]) -> list[Tensor]:
+    """Zeros where there is none, as AOTAutograd may give."""
     trained = [x for x in results if x.requires_grad]
     if not trained or not leaves:
         return []
     directions = [_waves(x) for x in trained]
-    return list(torch.autograd.grad(trained, leaves, directions, allow_unused=True))
+    return list(
+        torch.autograd.grad(trained, leaves, directions, allow_unused=True, materialize_grads=True)
+    )
 
 
 def _waves(x: Tensor) -> Tensor:

@@ -163,8 +163,8 @@ def _renamed(first: Mapping[str, int], text: str) -> str:
 def arguments_in(arguments: Sequence[Argument], memories: Sequence[Tensor]) -> list[Tensor]:
     tensors: list[Tensor] = []
     for argument in arguments:
-        is_same = argument.same is not None
-        tensors.append(tensors[argument.same] if is_same else argument.of(memories))
+        same = argument.same
+        tensors.append(argument.of(memories) if same is None else tensors[same])
     return tensors
 
 

@@ -12,9 +12,7 @@ from benchmarks.random_functions.judge import Difference, difference, is_runnabl
 from benchmarks.random_functions.program import NAME, Line, Program
 
 
-def shrunk(
-    program: Program, seen: Difference, seconds: float
-) -> tuple[Program, Difference]:
+def shrunk(program: Program, seen: Difference, seconds: float) -> tuple[Program, Difference]:
     deadline = time.monotonic() + seconds
     is_shorter = True
     while is_shorter and time.monotonic() < deadline:
@@ -60,7 +58,7 @@ def _used(program: Program) -> tuple[Line, ...]:
     for line in reversed(program.lines):
         if line.target in wanted or line.writes:
             kept.append(line)
-            wanted |= set((name[0] for name in NAME.finditer(line.text)))
+            wanted |= {name[0] for name in NAME.finditer(line.text)}
     return tuple(reversed(kept))
 
 

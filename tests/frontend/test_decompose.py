@@ -74,3 +74,14 @@ def test_constants_that_a_decomposition_makes() -> None:
     values = [compiled(x, theta), program(x, theta)]
     torch.testing.assert_close(*values)
     torch.testing.assert_close(*(torch.autograd.grad(y.square().sum(), x) for y in values))
+
+
+def test_what_moves_nothing_is_no_view() -> None:
+    torch._dynamo.reset()
+
+    def program(x: Tensor) -> list[Tensor]:
+        y = x * 2
+        return [y, F.channel_shuffle(y, 2), y.roll(0, 1), y.roll(2, 1)]
+
+    results = torch.compile(program, backend="hemstitch")(torch.randn(2, 2, 3, 4))
+    assert len({result.data_ptr() for result in results}) == len(results)

@@ -29,9 +29,9 @@ LEAST_BYTES = 1 << 17  # of a gradient that is worth a graph without it
 
 
 class Backward:
-    """A backward pass on a list of arguments. Gradients of results may be None instead of zeros, and
-    `optional` are those that better are. For each choice of them there is a graph, compiled when it
-    is needed first."""
+    """A backward pass on a list of arguments. Gradients of results may be None instead of zeros;
+    it pays for those of `optional`. For each choice of them there is a graph, compiled when it is
+    needed first."""
 
     def __init__(self, compiled: Callable[[GraphModule], Boxed], traced: GraphModule) -> None:
         self._boxed_call = True
