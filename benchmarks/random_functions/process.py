@@ -89,7 +89,7 @@ def _child(sender: Connection, seeds: Sequence[int], together: int, shrink: floa
     # As in tests/conftest.py: a fifth of the time.
     gc.set_threshold(100_000, 20, 20)
     torch._dynamo.config.run_gc_after_compile = False
-    torch._dynamo.guards.profile_guard_manager = lambda *_: 0.0  # type: ignore[assignment]
+    torch._dynamo.guards.profile_guard_manager = lambda *_: 0.0  # type: ignore[attr-defined]
     groups: dict[tuple[bool, ...], list[int]] = {}
     for seed in seeds:
         program = drawn(seed)
