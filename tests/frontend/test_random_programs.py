@@ -1,5 +1,6 @@
 """A sample of random programs of functions: with special values, shared and strided arguments and
-writes, results and gradients are eager's. `python -m benchmarks.random_functions` runs as many as wanted."""
+writes, results and gradients are eager's. `python -m benchmarks.random_functions` runs as many
+as are wanted."""
 
 from __future__ import annotations
 
