@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from hemstitch.backend import compile_with
@@ -58,3 +59,29 @@ def test_padding_that_is_called_valid(rank: int) -> None:
     weight = (torch.randn(8, 3, *(4,) * rank) / 8).requires_grad_()
     for stride in (1, 4):
         calls_of(lambda x, w, s=stride: convolve(x, w, stride=s, padding="valid"), image, weight)
+
+
+def test_constants_that_a_decomposition_makes() -> None:
+    """As the grid of one row, which torch.tensor makes: with gradients that fell back."""
+    options = {"strict": True, "cache": False}
+    torch._dynamo.reset()
+
+    def program(x: Tensor, theta: Tensor) -> Tensor:
+        return F.grid_sample(x, F.affine_grid(theta, list(x.shape), align_corners=False) * x.mean())
+
+    x, theta = torch.randn(2, 3, 1, 4, requires_grad=True), torch.randn(2, 2, 3)
+    compiled = torch.compile(program, backend="hemstitch", options=options)
+    values = [compiled(x, theta), program(x, theta)]
+    torch.testing.assert_close(*values)
+    torch.testing.assert_close(*(torch.autograd.grad(y.square().sum(), x) for y in values))
+
+
+def test_what_moves_nothing_is_no_view() -> None:
+    torch._dynamo.reset()
+
+    def program(x: Tensor) -> list[Tensor]:
+        y = x * 2
+        return [y, F.channel_shuffle(y, 2), y.roll(0, 1), y.roll(2, 1)]
+
+    results = torch.compile(program, backend="hemstitch")(torch.randn(2, 2, 3, 4))
+    assert len({result.data_ptr() for result in results}) == len(results)

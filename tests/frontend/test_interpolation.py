@@ -132,6 +132,20 @@ def test_infinities_stay_within_their_windows() -> None:
         torch.testing.assert_close(value, reference, equal_nan=True)
 
 
+def test_a_zero_keeps_its_sign_where_nothing_is_added_to_it() -> None:
+    x = torch.tensor([-0.0, 1.0, 0.0, -0.0, -2.0, -0.0]).repeat(1, 2, 3, 1)
+
+    def program(x: torch.Tensor) -> list[torch.Tensor]:
+        modes = ("nearest", "nearest-exact")
+        sizes = ((3, 5), (5, 4), (7, 9))
+        return [F.interpolate(x, size=size, mode=mode) for size in sizes for mode in modes]
+
+    compiled, _ = watched(program)
+    for value, reference in zip(compiled(x), program(x), strict=True):
+        assert torch.equal(value, reference)
+        assert torch.equal(value.signbit(), reference.signbit())
+
+
 def test_a_gradient_of_the_gradient() -> None:
     def program(x: torch.Tensor, seed: torch.Tensor) -> torch.Tensor:
         y = F.interpolate(x, scale_factor=2, mode="bilinear") ** 3

@@ -118,6 +118,21 @@ def test_infinities_and_wrapped_numbers_are_held() -> None:
     _equal(program, HALF, torch.tensor([1, 2, 200], dtype=torch.uint8))
 
 
+def test_numbers_that_are_copied_are_converted() -> None:
+    """They may wrap, unlike those that fill."""
+
+    def program(*tensors: Tensor) -> list[Tensor]:
+        numbers = (3.7, -1, 300, True, math.nan)
+        return [x.clone().copy_(n) for x in tensors for n in numbers if not _is_undefined(x, n)]
+
+    types = (torch.uint8, torch.int64, torch.bool, torch.float16, torch.float32)
+    _equal(program, *(torch.zeros(3).to(dtype) for dtype in types))
+
+
+def _is_undefined(x: Tensor, number: float) -> bool:
+    return number != number and not x.is_floating_point()
+
+
 INTEGER_TYPES = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 
 

@@ -221,3 +221,22 @@ def test_places_that_count_from_the_end(program: Callable[..., list[torch.Tensor
     for n in (30, -30):
         with pytest.raises((IndexError, RuntimeError)):
             compiled(x, n)
+
+
+def _small_parts(x: torch.Tensor) -> list[torch.Tensor]:
+    """Their sizes are formulas that guards say to be 1, 0 and 2."""
+    last, none, two = x.chunk(2, 0)[-1], x[3:], x[: x.shape[0] - 1]
+    return [
+        *(torch.fmax(last, x), x.masked_fill(last > 0, 2.0), last.expand_as(x) * 2),
+        *(torch.cat([none, x]), last - two, torch.where(two > last, two, last), last.squeeze(0)),
+        torch.lerp(x, last, 0.25).sum(0),
+    ]
+
+
+def test_what_a_guard_says_a_formula_is_broadcasts() -> None:
+    """A size of 1 that looked like another one was read as if it had all elements."""
+    torch._dynamo.reset()
+    compiled = torch.compile(_small_parts, backend="hemstitch", dynamic=True)
+    for shape in ((3, 1), (3, 4), (3, 1, 2)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(compiled(x), _small_parts(x))

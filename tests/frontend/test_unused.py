@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from hemstitch.compile import Compiled, finish
-from hemstitch.frontend.unused import LEAST_BYTES
+from hemstitch.errors import UnsupportedError
+from hemstitch.frontend.unused import LEAST_BYTES, Backward
 from hemstitch.fusion.plan import KernelStep
 
 ROWS, WORDS = 64, 1000
@@ -100,3 +103,24 @@ def test_small_gradients_are_read_as_zeros(compiles: list[Compiled]) -> None:
         expected = torch.autograd.grad((x.sin(), x.cos())[number].sum(), x)
         torch.testing.assert_close(found, expected)
     assert len(compiles) == 2
+
+
+def test_gradients_that_are_none() -> None:
+    """As AOTAutograd gives them beside arguments that were written to: their memory was read, which
+    ended the process. What was saved is never None."""
+
+    def traced(saved: Tensor, tangents_1: Tensor, tangents_2: Tensor) -> list[Tensor]:
+        return [tangents_1 * saved + tangents_2.sum(), tangents_2 * 2]
+
+    def run(graph: GraphModule) -> Callable[[list[Any]], Any]:
+        return lambda arguments: graph(*arguments)
+
+    x, y, z = torch.randn(5), torch.randn(5), torch.randn(3)
+    backward = Backward(run, make_fx(traced, tracing_mode="fake")(x, y, z))
+    for arguments in ([x, y, z], [x, y, None], [x, None, z], [x, None, None]):
+        _, first, second = arguments
+        first = torch.zeros(5) if first is None else first
+        second = torch.zeros(3) if second is None else second
+        torch.testing.assert_close([*backward(arguments)], traced(x, first, second))
+    with pytest.raises(UnsupportedError):
+        backward([None, y, z])

@@ -82,11 +82,13 @@ def _always() -> Decompositions:
     for op in (op for op in table if _packet_of(op) in NORMALISED):
         table[op] = partial(_laid_out, table[op], _memory_format)
     for op in (op for op in table if _packet_of(op) in MOVED):
-        table[op] = partial(_laid_out, table[op], suggest_memory_format)
+        table[op] = partial(_moved, table[op])
     table[aten.convolution.default] = _convolution
     table[aten.convolution_backward.default] = _convolution_backward
     table[aten.as_strided.default] = _as_strided
     table[aten.as_strided_scatter.default] = _as_strided_scatter
+    # `torch.tensor` in a decomposition ends with it; below autograd it does nothing.
+    table[aten.detach_.default] = lambda x: x
     return table
 
 
@@ -115,6 +117,11 @@ def _laid_out(
         return found.contiguous(memory_format=layout)
     first, *others = found
     return first.contiguous(memory_format=layout), *others
+
+
+def _moved(usual: Callable[..., Any], x: torch.Tensor, *arguments: Any, **keywords: Any) -> Any:
+    """Never a view of `x`, also where nothing moves."""
+    return usual(x, *arguments, **keywords).clone(memory_format=suggest_memory_format(x))
 
 
 def _memory_format(x: torch.Tensor) -> torch.memory_format:

@@ -313,7 +313,8 @@ class Hemstitch(torch.autograd.Function):
         try:
             arguments += [tangent.of(gradients[tangent.result]) for tangent in graphs.tangents]
             if ctx.is_checked:
-                check_arguments(graphs.expected, arguments)
+                optional = {saved + n for n, each in enumerate(graphs.tangents) if each.is_optional}
+                check_arguments(graphs.expected, arguments, optional)
             ctx.maybe_clear_saved_tensors()
             has_begun = True
             if is_recorded:

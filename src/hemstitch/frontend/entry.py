@@ -5,7 +5,7 @@ put in place of what was saved for backward."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -35,12 +35,16 @@ def arguments_of_graph(traced: GraphModule) -> Sequence[object]:
     return [value_of(node) for node in traced.graph.nodes if node.op == "placeholder"]
 
 
-def check_arguments(expected: Sequence[object], arguments: Sequence[Any]) -> None:
-    """Raises UnsupportedError for a tensor of another kind, type, size or layout. None is one that
-    is left out."""
+def check_arguments(
+    expected: Sequence[object], arguments: Sequence[Any], optional: Collection[int] = ()
+) -> None:
+    """Raises UnsupportedError for a tensor of another kind, type, size or layout. Those at the
+    places `optional` may be None."""
     sizes: dict[object, int] = {}
     for place, (value, argument) in enumerate(zip(expected, arguments, strict=True)):
-        if argument is None or not isinstance(value, Tensor) or value.layout is not torch.strided:
+        if not isinstance(value, Tensor) or value.layout is not torch.strided:
+            continue
+        if argument is None and place in optional:
             continue
         if not _is_like(value, argument, sizes):
             raise UnsupportedError(

@@ -26,6 +26,7 @@ from torch._prims_common import suggest_memory_format
 
 MAX_UNROLLED = 8  # taps; more are a reduction over an axis of their own
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+NOTHING = -0.0  # added to anything, also to -0.0, it changes nothing
 MODES = ("nearest", "nearest-exact", "linear", "bilinear", "trilinear", "bicubic")
 Array = np.ndarray[Any, Any]
 
@@ -117,7 +118,7 @@ def _unrolled(x: Tensor, axis: int, taps: Taps) -> list[Tensor]:
     begin, end = int(taps.first[0]), step * (results - 1) + 1
     behind = begin + end - 1 + width - taps.size
     padding = [0, 0] * (x.dim() - 1 - axis) + [-begin, behind]
-    padded = F.pad(x, padding) if begin or behind else x
+    padded = F.pad(x, padding, value=NOTHING) if begin or behind else x
     every = (slice(None),) * axis
     return [padded[(*every, slice(k, k + end, step))] for k in range(width)]
 
@@ -136,7 +137,7 @@ def _weighted(windows: Tensor, axis: int, taps: Taps) -> Tensor:
         windows = windows * table.view(shape)
     if not taps.present[is_inside].all():
         present = torch.tensor(taps.present.copy(), device=windows.device).view(shape)
-        windows = torch.where(present, windows, 0)
+        windows = torch.where(present, windows, NOTHING)
     return windows
 
 

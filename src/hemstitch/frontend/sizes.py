@@ -64,7 +64,10 @@ class Sizes:
         self._values[number.node.expr] = value
 
     def dim(self, size: int | torch.SymInt) -> Dim:
-        return size if isinstance(size, int) else self._dim(_divided(size.node))
+        if isinstance(size, int):
+            return size
+        number = _number_by_guards(size)
+        return self._dim(_divided(size.node)) if number is None else number
 
     def dims(self, sizes: Sequence[int | torch.SymInt]) -> tuple[Dim, ...]:
         return tuple(self.dim(size) for size in sizes)
@@ -167,6 +170,12 @@ def _sources(arguments: Sequence[object]) -> list[tuple[torch.SymInt, Place]]:
                 if isinstance(size, torch.SymInt):
                     sizes.append((size, (position, axis)))
     return numbers + sizes
+
+
+def _number_by_guards(size: torch.SymInt) -> int | None:
+    """The number that a formula is known to be: `n - 2` is 1 where it was broadcast."""
+    hint = None if size.node.expr.is_Symbol else size.node.hint
+    return hint if hint is not None and statically_known_true(size == hint) else None
 
 
 def _divided(size: SymNode) -> Any:

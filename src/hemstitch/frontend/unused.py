@@ -29,26 +29,30 @@ LEAST_BYTES = 1 << 17  # of a gradient that is worth a graph without it
 
 
 class Backward:
-    """A backward pass on a list of arguments. `optional`: those that may be None instead of zeros.
-    For each choice of them there is a graph, compiled when it is needed first."""
+    """A backward pass on a list of arguments. Gradients of results may be None instead of zeros;
+    it pays for those of `optional`. For each choice of them there is a graph, compiled when it is
+    needed first."""
 
     def __init__(self, compiled: Callable[[GraphModule], Boxed], traced: GraphModule) -> None:
         self._boxed_call = True
         self._compiled = compiled
         self._traced = traced
         self._runs: dict[tuple[int, ...], Boxed] = {}
-        self.optional = _large_tangents(traced)
+        self._tangents = _tangents(traced)
+        self.optional = tuple(place for place, value in self._tangents.items() if _is_large(value))
         self.expected = arguments_of_graph(traced)
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
-        """As AOTAutograd calls it, with zeros for what is not there."""
-        check_arguments(self.expected, arguments)
-        for place in [place for place in self.optional if not arguments[place].any()]:
-            arguments[place] = None
+        """As AOTAutograd calls it, with zeros for what is not there, or None beside arguments that
+        the program has written to."""
+        check_arguments(self.expected, arguments, self._tangents)
+        for place in self.optional:
+            if arguments[place] is not None and not arguments[place].any():
+                arguments[place] = None
         return self.without_zeros(arguments)
 
     def without_zeros(self, arguments: list[Any]) -> Sequence[Any]:
-        missing = tuple(place for place in self.optional if arguments[place] is None)
+        missing = tuple(place for place in self._tangents if arguments[place] is None)
         if missing not in self._runs:
             self._runs[missing] = self._compiled(without(self._traced, missing))
         return self._runs[missing](arguments)
@@ -87,15 +91,14 @@ def without(backward: GraphModule, places: Collection[int]) -> GraphModule:
     return GraphModule(backward, graph)
 
 
-def _large_tangents(traced: GraphModule) -> tuple[int, ...]:
-    """Places of gradients of results that are large, of known size, and in the processor's
-    memory."""
-    arguments = _arguments(traced.graph)
-    tangents = [(n, a) for n, a in enumerate(arguments) if str(a.target).startswith("tangents")]
-    return tuple(place for place, node in tangents if _is_large(value_of(node)))
+def _tangents(traced: GraphModule) -> dict[int, object]:
+    """Gradients of results, by place."""
+    arguments = enumerate(_arguments(traced.graph))
+    return {n: value_of(a) for n, a in arguments if str(a.target).startswith("tangents")}
 
 
 def _is_large(value: object) -> bool:
+    """And of known size, in the processor's memory."""
     if not isinstance(value, Tensor) or value.device.type != "cpu":
         return False
     is_known = all(isinstance(size, int) for size in value.shape)

@@ -232,7 +232,10 @@ def _fill(c: Context, x: Value, value: Term) -> Value:
     return c.number(value, c.dtype).broadcast(c.shape)
 
 
-def _copy(c: Context, x: Value, source: Value, non_blocking: bool = False) -> Value:
+def _copy(c: Context, x: Value, source: Term, non_blocking: bool = False) -> Value:
+    """A number is a tensor first, and so may be one that the type cannot hold."""
+    if not isinstance(source, Value):
+        source = c.constant(source, DType.F64 if isinstance(source, float) else DType.I64)
     return source.cast(c.dtype).broadcast(c.shape)
 
 

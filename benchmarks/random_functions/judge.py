@@ -1,0 +1,179 @@
+"""Compares a compiled program with eager: what has no rounding is equal, NaN, infinities and signs
+of zeros included; the rest is as near as eager is to float64, and to itself where each line's
+operands and results are off by a rounding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.random_functions.outcome import Outcome, Raised, outcome
+from benchmarks.random_functions.program import Program
+
+FALLBACKS = ("H007", "H008")
+CALLS = 2  # of what is compiled: the second one finds what the first one left
+STRICT_ULPS, LOOSE_ULPS = 4.0, 16.0
+OF_EAGER = 4.0  # times the distance of float64, or of a disturbed run, from eager
+RUNS = 6  # disturbed
+ULPS = 2  # by which operands and results of lines are disturbed
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """`is_pytorch`: `aot_eager` differs in the same way."""
+
+    kind: str
+    text: str
+    is_pytorch: bool
+
+
+def is_runnable(program: Program) -> bool:
+    """Whether eager runs it, and gives the same when it is run again."""
+    first, again = (outcome(program, program.function()) for _ in range(2))
+    if isinstance(first, Raised) or isinstance(again, Raised):
+        return False
+    pairs = zip(first.values.values(), again.values.values())
+    return all(not _apart(x, y, 0.0).any() for x, y in pairs)
+
+
+def difference(program: Program, options: Any = None) -> Difference | None:
+    reference = Reference(program)
+    ours = _compiled(program, "hemstitch", options)
+    apart = reference.compared(ours)
+    if apart is None:
+        return None
+    theirs = reference.compared(_compiled(program, "aot_eager", None))
+    return Difference(*apart, is_pytorch=theirs is not None and theirs[0] == apart[0])
+
+
+def _compiled(program: Program, backend: str, options: Any) -> Outcome | Raised:
+    torch._dynamo.reset()
+    compiled = torch.compile(
+        program.function(), backend=backend, dynamic=program.dynamic, options=options
+    )
+    first = outcome(program, compiled)
+    if isinstance(first, Raised):
+        return first
+    second = outcome(program, compiled)
+    if isinstance(second, Outcome):
+        second.warned.extend(first.warned)
+    return second
+
+
+class Reference:
+    """Eager's outcome, and how far it is from others that are as right."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        eager = outcome(program, program.function())
+        assert isinstance(eager, Outcome), f"eager does not run it: {eager}"
+        self.eager = eager
+        self.others: list[Outcome] | None = None
+        self.exact: Outcome | None = None
+
+    def compared(self, ours: Outcome | Raised) -> tuple[str, str] | None:
+        if isinstance(ours, Raised):
+            return "raises", f"{ours.kind.__name__}: {ours.message}"
+        fallbacks = [text for text in ours.warned if text.startswith(FALLBACKS)]
+        if fallbacks:
+            return "falls back", fallbacks[0][:1500]
+        for name in ("layout", "strides", "places"):
+            mine, wanted = getattr(ours, name), getattr(self.eager, name)
+            if mine != wanted:
+                return name, f"{mine}, eager {wanted}"
+        for name, wanted in self.eager.values.items():
+            text = self._compared(name, ours.values[name], wanted)
+            if text is not None:
+                return name.rpartition(" ")[0], f"{name}: {text}"
+        return None
+
+    def _compared(self, name: str, mine: Tensor, wanted: Tensor) -> str | None:
+        if not _apart(mine, wanted, STRICT_ULPS).any():
+            return None
+        apart = _apart(mine, wanted, LOOSE_ULPS, self._distance(name, wanted))
+        apart &= ~self._is_unstable(name, wanted)
+        if not apart.any():
+            return None
+        place = tuple(apart.nonzero()[0].tolist())
+        others = [x.values[name][place].item() for x in self._references()]
+        exact = self.exact.values[name][place].item() if self.exact is not None else None
+        return (
+            f"{int(apart.sum())} of {apart.numel()}, at {place} {mine[place].item()}, eager "
+            f"{wanted[place].item()}, float64 {exact}, disturbed {others}"
+        )
+
+    def _references(self) -> list[Outcome]:
+        if self.others is None:
+            with torch.random.fork_rng():
+                runs = [_disturbed(self.program, seed) for seed in range(RUNS)]
+            self.others = [x for x in runs if isinstance(x, Outcome)]
+            double = outcome(self.program, self.program.function(), _double)
+            self.exact = double if isinstance(double, Outcome) else None
+        return self.others
+
+    def _distance(self, name: str, wanted: Tensor) -> Tensor:
+        """Of finite numbers."""
+        others = [x.values[name] for x in self._references()]
+        others += [self.exact.values[name]] if self.exact is not None else []
+        distance = torch.zeros(wanted.shape, dtype=torch.float64)
+        for other in others:
+            if other.shape == wanted.shape:
+                between = (other.double() - wanted.double()).abs()
+                distance = torch.maximum(distance, between.nan_to_num(0.0, 0.0, 0.0))
+        return distance
+
+    def _is_unstable(self, name: str, wanted: Tensor) -> Tensor:
+        """Where a rounding decides whether there is a number, its sign where it is zero, or what it
+        is where it is whole."""
+        unstable = torch.zeros(wanted.shape, dtype=torch.bool)
+        for run in self._references():
+            other = run.values[name]
+            if wanted.is_floating_point():
+                unstable |= other.isfinite() != wanted.isfinite()
+                unstable |= other.isnan() != wanted.isnan()
+                unstable |= _other_sign(other, wanted)
+            else:
+                unstable |= other != wanted
+        if self.exact is not None and wanted.is_floating_point():
+            unstable |= _other_sign(self.exact.values[name], wanted)
+        return unstable
+
+
+def _other_sign(x: Tensor, y: Tensor) -> Tensor:
+    """Where both are zero."""
+    return (x == 0) & (y == 0) & (x.signbit() != y.signbit())
+
+
+def _apart(mine: Tensor, wanted: Tensor, ulps: float, distance: Tensor | None = None) -> Tensor:
+    """Where they are not the same, or further from each other than roundings."""
+    if not wanted.is_floating_point():
+        return mine != wanted
+    same = (mine == wanted) & (mine.signbit() == wanted.signbit()) | mine.isnan() & wanted.isnan()
+    limits = torch.finfo(wanted.dtype)
+    x, y = mine.double(), wanted.double()
+    allowed = ulps * (limits.eps * y.abs() + limits.smallest_normal * limits.eps)
+    if distance is not None:
+        allowed = allowed + OF_EAGER * distance
+    near = mine.isfinite() & wanted.isfinite() & ((x - y).abs() <= allowed)
+    near &= ~((mine == 0) & (wanted == 0))
+    return ~(same | near) if ulps else ~same
+
+
+def _disturbed(program: Program, seed: int) -> Outcome | Raised:
+    torch.manual_seed(seed)
+    return outcome(program, program.by_lines(_noisy))
+
+
+def _noisy(x: Tensor, signs: bool) -> Tensor:
+    steps = torch.randint(-ULPS, ULPS + 1, x.shape).double()
+    disturbed = x * (1 + steps * torch.finfo(x.dtype).eps).to(x.dtype)
+    return (
+        torch.where(x == 0, steps.sign() * x.abs(), disturbed).to(x.dtype) if signs else disturbed
+    )
+
+
+def _double(x: Tensor) -> Tensor:
+    return x.double() if x.is_floating_point() else x

@@ -1,0 +1,39 @@
+"""A sample of random programs of functions: with special values, shared and strided arguments and
+writes, results and gradients are eager's. `python -m benchmarks.random_functions` runs as many
+as are wanted."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.random_functions.draw import drawn
+from benchmarks.random_functions.judge import difference, is_runnable
+from benchmarks.random_functions.program import Program, combined, described
+from tests.effort import IS_WHOLE
+
+TOGETHER = 4
+SEEDS = range(400 if IS_WHOLE else 16)
+
+
+def _programs(gradients: bool) -> list[Program]:
+    programs = [drawn(seed) for seed in SEEDS]
+    plain = (gradients, False, False)
+    return [x for x in programs if x.settings == plain and x.lines and is_runnable(x)]
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_whole_programs(gradients: bool) -> None:
+    programs = _programs(gradients)
+    for start in range(0, len(programs), TOGETHER):
+        batch = programs[start : start + TOGETHER]
+        if difference(combined(batch)) is not None:
+            for program in batch:
+                seen = difference(program)
+                assert seen is None or seen.is_pytorch, f"{seen}\n{described(program)}"
+
+
+def test_programs_of_symbolic_sizes_and_of_two_types() -> None:
+    for program in map(drawn, range(200 if IS_WHOLE else 30)):
+        if (program.dynamic or program.autocast) and program.lines and is_runnable(program):
+            seen = difference(program)
+            assert seen is None or seen.is_pytorch, f"{seen}\n{described(program)}"
