@@ -54,6 +54,7 @@ EAGER: dict[Op, Callable[..., torch.Tensor]] = {
     Op.FMOD: truncated_rest,
     Op.REMAINDER: remainder,
     Op.SQRT: lambda x: torch.from_numpy(np.sqrt(x.numpy())),  # eager's may be MKL's: inexact
+    Op.FMA: lambda a, b, c: torch.addcmul(c, a, b),
     Op.AND: torch.bitwise_and,
     Op.OR: torch.bitwise_or,
     Op.XOR: torch.bitwise_xor,
@@ -97,7 +98,7 @@ def operands(dtype: DType, op: Op) -> list[np.ndarray]:
     if op in DIVISIONS and not dtype.is_float:  # eager raises, or crashes
         overflow = (b == 0) | (b == -1) & (a == np.iinfo(a.dtype).min)
         a, b = a[~overflow], b[~overflow]
-    return [a, b]
+    return [a, b, np.random.default_rng(3).permutation(a)][: OPS[op].arity]
 
 
 def eager(op: Op, *arrays: np.ndarray) -> np.ndarray:
@@ -206,8 +207,8 @@ def test_other_hosts_can_select_everything(triple: str, cpu: str) -> None:
         def everything(e: Emitter, v: list[Value], dtype: DType = dtype) -> list[Value]:
             for op in TABLES[dtype]:
                 condition = [e.compare("eq", v[2], v[2])] if op is Op.WHERE else []
-                pair = v[:2] if op is Op.WHERE else v[: OPS[op].arity]
-                apply(e, op, dtype, *condition, *pair)
+                numbers = [v[0], v[1], v[0]][: OPS[op].arity - len(condition)]
+                apply(e, op, dtype, *condition, *numbers)
             for target in TORCH:
                 cast(e, v[0], dtype, target)
             return []

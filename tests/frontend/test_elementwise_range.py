@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tests.compiled import watched
@@ -69,6 +70,29 @@ def test_binary(dtype: torch.dtype) -> None:
     if dtype is F64:
         functions = {k: f for k, f in functions.items() if k not in CANCELLING}
     _check(functions, elementwise.binary_grid(dtype, BINARY_COUNT))
+
+
+def test_gradients_at_nan() -> None:
+    """Of what is linear in pieces, as eager's kernels compare."""
+    functions: list[Function] = [
+        *(F.elu, F.celu, F.selu, F.hardswish, F.hardtanh, F.relu6, F.relu, F.hardsigmoid),
+        lambda x: F.threshold(x, 0.1, 20.0),
+        lambda x: F.smooth_l1_loss(x, torch.zeros_like(x), reduction="none"),
+        lambda x: F.hardtanh(x, -0.7, 0.7),
+    ]
+
+    def program(*xs: Tensor) -> list[Tensor]:
+        return [function(x) for function, x in zip(functions, xs)]
+
+    compiled = watched(program)[0]
+    for dtype in some([F32, BF16], [F16]):
+        bounds = torch.tensor([0.1, 0.7], dtype=dtype)
+        edges = [torch.nextafter(bounds, 0 * bounds + end) for end in (-9, 9)]
+        x = torch.cat([elementwise.special(dtype), bounds, -bounds, *edges])
+        new, old = (_gradients(functions, x, call) for call in (compiled, program))
+        for number, (gradient, expected) in enumerate(zip(new, old, strict=True)):
+            differ = elementwise.far_from(gradient, [expected], None)
+            assert not differ.any(), (number, x[differ], gradient[differ], expected[differ])
 
 
 @pytest.mark.parametrize("dtype", some([F32], [F16, BF16, F64]), ids=str)

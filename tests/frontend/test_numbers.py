@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tests.compiled import watched
+from tests.frontend import elementwise
 
 Function = Callable[..., Any]
 HALF = torch.tensor([0.1, 0.3, 0.7, 1.1, -2.0, 100.0, math.inf, math.nan], dtype=torch.float16)
@@ -92,6 +93,7 @@ REFUSED: dict[str, Function] = {
     "scatter": lambda x, value: x.scatter(0, torch.tensor([0]), value),
     "threshold": lambda x, value: F.threshold(x, 1, value),
     "add": lambda x, value: torch.add(x, x, alpha=value),
+    "pow": lambda x, value: x**value,
 }
 
 
@@ -168,3 +170,53 @@ def test_bools_and_conversions() -> None:
         ]
 
     _equal(program, x, y, numbers)
+
+
+NOT_DEFINED: dict[str, Function] = {
+    "sub": lambda x, y: x - 1,
+    "rsub": lambda x, y: 3 - x,
+    "sub of a bool": lambda x, y: y - True,
+    "alpha of bools": lambda x, y: torch.add(x, x, alpha=0.5),
+    "alpha, a bool": lambda x, y: torch.add(x, 1, alpha=True),
+    "addcmul": lambda x, y: torch.addcmul(x, x, x),
+    "lerp": lambda x, y: torch.lerp(y, y, 0.5),
+    "threshold": lambda x, y: F.threshold(x, 0, 1),
+    "relu": lambda x, y: F.relu(x),
+    "clamp": lambda x, y: x.clamp(False, True),
+    "abs": lambda x, y: x.abs(),
+    "fmod": lambda x, y: torch.fmod(x, True),
+    "frac": lambda x, y: y.frac(),
+    "logaddexp": lambda x, y: torch.logaddexp(y, y),
+    "softmax": lambda x, y: y.softmax(0),
+    "divisor that wraps to 0": lambda x, y: y // 2**31,
+    "remainder by it": lambda x, y: y % 2**40,
+}
+
+
+def test_what_eager_does_not_define_for_a_type_is_refused() -> None:
+    x, y = torch.tensor([True, False]), torch.tensor([1, 2], dtype=torch.int8)
+    for name, function in NOT_DEFINED.items():
+        with pytest.raises(RuntimeError) as expected:
+            function(x, y)
+        torch._dynamo.reset()
+        with pytest.raises(expected.type) as raised:
+            torch.compile(function, backend="hemstitch")(x, y)
+        assert str(expected.value) in str(raised.value), name
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_powers_by_numbers(dtype: torch.dtype) -> None:
+    """Of a half type the numbers are rounded to it. With f16 eager's root is a power."""
+    numbers = (0.0, 1.0, 2.0, 0.5, 0.25, 3.0, 40.0, 250.0, 6e4, 1e-3, 6e-8, math.inf)
+    x = torch.tensor([*numbers, *(-number for number in numbers), math.nan, -0.7]).to(dtype)
+    exponents = (0.5, -0.5, 1 / 3, 2.7, -1.3, 0.0, -0.0, 2, -1, -2.0, 101, 1e4, math.inf, -math.inf)
+
+    def program(x: Tensor) -> list[Tensor]:
+        powers = [x**exponent for exponent in exponents]
+        zero = torch.tensor(2.7)
+        return [*powers, *(base**x for base in exponents), x**zero, zero**x]
+
+    results = watched(program)[0](x)
+    vectors, alone = program(x), program(elementwise.scalar_loops(x))
+    for number, (result, *eager) in enumerate(zip(results, vectors, alone, strict=True)):
+        assert not elementwise.far_from(result, eager, None).any(), number

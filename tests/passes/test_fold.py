@@ -76,7 +76,7 @@ EXACT = [Op.ADD, Op.SUB, Op.MUL, Op.DIV, Op.SQRT, Op.RECIPROCAL, Op.FMOD, Op.REM
 
 
 @pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if dtype.is_float])
-@pytest.mark.parametrize("op", [*EXACT, Op.CEIL, Op.TRUNC, Op.ROUND, Op.FLOORDIV])
+@pytest.mark.parametrize("op", [*EXACT, Op.FMA, Op.CEIL, Op.TRUNC, Op.ROUND, Op.FLOORDIV])
 def test_exact_ops_give_the_very_bits(op, dtype):
     builder = Builder()
     nodes = [builder.make(op, *operands) for operands in operands_of(builder, op, dtype)]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from itertools import count
+from itertools import count, repeat
 from typing import Any
 
 import torch
@@ -76,6 +77,9 @@ def _always() -> Decompositions:
     inference = aten._native_batch_norm_legit_no_training.default
     table[inference] = partial(_batch_norm_no_training, table[inference])
     table[aten._softmax.default] = _softmax
+    table[aten.hardtanh_backward.default] = _hardtanh_backward
+    table[aten.threshold_backward.default] = _threshold_backward
+    table[aten.smooth_l1_loss_backward.default] = _smooth_l1_loss_backward
     for op in (op for op in table if op in CHECKING):
         table[op] = partial(CHECKING[op], table[op])
     table.update(moved_by_views(table))
@@ -187,9 +191,11 @@ def _batch_norm_no_training(
     return result.to(x.dtype), x.new_zeros((0,)), x.new_zeros((0,))
 
 
-def _softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:
+def _softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> Any:
     """torch's own divides each element. The sum is at least 1, so its reciprocal costs half a unit
     in the last place, and a division as much as half an exp."""
+    if not x.is_floating_point():
+        return NotImplemented  # eager refuses it
     wide = torch.promote_types(x.dtype, torch.float32)
     numbers = x.to(wide).contiguous()  # as in eager, whatever the operand's layout
     if not statically_known_true(x.numel() == 0):
@@ -197,6 +203,35 @@ def _softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:
     weights = numbers.exp()
     result = weights * weights.sum(dim, keepdim=True).reciprocal()
     return result if half_to_float else result.to(x.dtype)
+
+
+def _hardtanh_backward(gradient: torch.Tensor, x: torch.Tensor, low: Any, high: Any) -> Any:
+    """torch's own lets NaN through."""
+    compared = _compared(x, low, high)
+    return torch.where((compared > low) & (compared < high), gradient, 0.0)
+
+
+def _threshold_backward(gradient: torch.Tensor, x: torch.Tensor, threshold: Any) -> torch.Tensor:
+    return torch.where(_compared(x, threshold) <= threshold, 0, gradient)
+
+
+def _smooth_l1_loss_backward(
+    gradient: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int, beta: float
+) -> torch.Tensor:
+    """torch's own is 0 for NaN."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    gradient = gradient.to(wide)
+    if reduction == 1:
+        gradient = gradient * (1.0 / x.numel())
+    difference = x.to(wide) - target.to(wide)
+    slope = torch.where(difference.abs() >= beta, difference.sign(), difference / beta)
+    return (slope * gradient).to(x.dtype)
+
+
+def _compared(x: torch.Tensor, *bounds: Any) -> torch.Tensor:
+    """Eager's gradients compare half types with bounds that are not rounded to them."""
+    is_half = x.dtype in (torch.float16, torch.bfloat16)
+    return x.float() if is_half and any(map(math.fmod, bounds, repeat(1.0))) else x
 
 
 def _convolution(x: Any, weight: torch.Tensor, bias: Any, *how: Any) -> Any:

@@ -266,5 +266,12 @@ def minimum(x: Term, y: Term) -> Value:
     return apply(Op.MINIMUM, x, y)
 
 
+def multiply_add(x: Term, y: Term, z: Term) -> Value:
+    """x * y + z; of floats rounded once."""
+    if promote(x, y, z).is_float:
+        return apply(Op.FMA, x, y, z)
+    return apply(Op.ADD, apply(Op.MUL, x, y), z)
+
+
 def equal(x: Term, y: Term) -> Value:
     return ~apply(Op.NE, x, y) if promote(x, y) is DType.BOOL else apply(Op.EQ, x, y)

@@ -92,6 +92,7 @@ class Op(Enum):
     GE = "ge"
     # elementwise, three operands
     WHERE = "where"  # (bool, x, y)
+    FMA = "fma"  # floats; x * y + z, rounded once
     # elementwise, (bool, x): x; the call fails where the bool does not hold
     CHECK = "check"  # Failure
     # shape

@@ -90,7 +90,7 @@ OPS: dict[Op, OpRow] = {
     **dict.fromkeys(
         (Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE), _elementwise(2, 1, ResultType.BOOL)
     ),
-    Op.WHERE: _elementwise(3, 1),
+    **dict.fromkeys((Op.WHERE, Op.FMA), _elementwise(3, 1)),
     Op.CHECK: _elementwise(2, 1),
     Op.BROADCAST: _view(1),
     Op.RESHAPE: _view(1),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hemstitch.ir.functions import FLOAT_FUNCTIONS
+from hemstitch.ir.functions import FLOAT_FUNCTIONS, fused_multiply_add
 from hemstitch.ir.graph import Op
 from hemstitch.ir.ops import highest, identity
 from hemstitch.ir.types import DType
@@ -128,6 +128,7 @@ ARITHMETIC: Mapping[Op, Callable[..., Any]] = MappingProxyType(
         Op.GT: np.greater,
         Op.GE: np.greater_equal,
         Op.WHERE: np.where,
+        Op.FMA: fused_multiply_add,
     }
 )
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import product
-from hemstitch.ir.functions import FLOAT_FUNCTIONS
+from hemstitch.ir.functions import FLOAT_FUNCTIONS, fused_multiply_add
 from hemstitch.ir.graph import Node, Op
 from hemstitch.ir.ops import OPS, OpClass, highest, identity, is_elementwise, is_view, lowest
 from hemstitch.ir.types import DType, Kind
@@ -150,6 +150,7 @@ _FLOATS: dict[Op, Function] = {
     Op.ATAN2: np.arctan2,
     Op.MAXIMUM: np.maximum,
     Op.MINIMUM: np.minimum,
+    Op.FMA: fused_multiply_add,
 }
 
 

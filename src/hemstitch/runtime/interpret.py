@@ -522,6 +522,7 @@ RULES: dict[Op, Rule] = {
     Op.GT: _elementwise(torch.gt),
     Op.GE: _elementwise(torch.ge),
     Op.WHERE: _elementwise(torch.where),
+    Op.FMA: _elementwise(lambda x, y, z: torch.addcmul(z, x, y)),
     Op.CHECK: _check,
     Op.BROADCAST: _broadcast,
     Op.RESHAPE: _reshape,

@@ -250,6 +250,7 @@ _FLOAT: dict[Op, Function] = _ANY | {
     Op.ADD: _binary("fadd"),
     Op.SUB: _binary("fsub"),
     Op.MUL: _binary("fmul"),
+    Op.FMA: lambda e, x, y, z: e.fma(x, y, z),
     Op.DIV: _binary("fdiv"),
     Op.FLOORDIV: _float_floordiv,
     Op.TRUNCDIV: _float_truncdiv,

@@ -46,6 +46,7 @@ _FLOAT = {
     Op.ADD: "{} + {}",
     Op.SUB: "{} - {}",
     Op.MUL: "{} * {}",
+    Op.FMA: "tl.fma({}, {}, {})",
     Op.DIV: "tl.div_rn({}, {})",
     Op.MAXIMUM: "device.maximum({}, {})",
     Op.MINIMUM: "device.minimum({}, {})",

@@ -4,10 +4,11 @@ arguments as `Value`s, gives its results."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 
-from hemstitch.frontend.context import Rule
+from hemstitch.frontend.context import Context, NotHandled, Rule
 from hemstitch.frontend.rules.activations import ACTIVATIONS
 from hemstitch.frontend.rules.creation import CREATION
 from hemstitch.frontend.rules.foreach import foreach_rules
@@ -19,6 +20,27 @@ from hemstitch.frontend.rules.pooling_gradients import POOLING_GRADIENTS
 from hemstitch.frontend.rules.reductions import REDUCTIONS
 from hemstitch.frontend.rules.scattering import SCATTERING
 from hemstitch.frontend.rules.views import VIEWS
+from hemstitch.ir.types import Kind
+
+# Eager has no kernels of other types for these: they are left to the library, which says so.
+LIMITED: dict[str, tuple[Kind, ...]] = {
+    **dict.fromkeys(("abs", "ceil", "floor", "trunc", "round"), (Kind.INT, Kind.FLOAT)),
+    **dict.fromkeys(("clamp", "clamp_min", "clamp_max"), (Kind.INT, Kind.FLOAT)),
+    **dict.fromkeys(("addcmul", "fmod", "remainder"), (Kind.INT, Kind.FLOAT)),
+    **dict.fromkeys(("relu", "threshold"), (Kind.INT, Kind.FLOAT)),
+    **dict.fromkeys(("frac", "leaky_relu", "lerp"), (Kind.FLOAT,)),
+    **dict.fromkeys(("logaddexp", "logaddexp2", "_softmax"), (Kind.FLOAT,)),
+}
+
+
+def _limited(rule: Rule, kinds: tuple[Kind, ...]) -> Rule:
+    def limited(c: Context, *arguments: Any, **keywords: Any) -> Any:
+        if c.dtype.kind not in kinds:
+            raise NotHandled
+        return rule(c, *arguments, **keywords)
+
+    return limited
+
 
 NAMED: dict[str, Rule] = {
     **POINTWISE,
@@ -32,6 +54,7 @@ NAMED: dict[str, Rule] = {
     **SCATTERING,
     **CREATION,
 }
+NAMED.update({name: _limited(NAMED[name], kinds) for name, kinds in LIMITED.items()})
 
 
 def _overloads(name: str) -> Iterator[torch._ops.OpOverload]:

@@ -15,6 +15,7 @@ from hemstitch.frontend.values import (
     log1p,
     maximum,
     minimum,
+    multiply_add,
     sigmoid,
     tanh,
     where,
@@ -38,19 +39,24 @@ def _gelu_backward(grad: Value, x: Value, approximate: str = "none") -> Value:
     if approximate == "tanh":
         inner = tanh(_TANH_SCALE * (x + _CUBE * x * x * x))
         slope = _TANH_SCALE * (1 + 3 * _CUBE * x * x)
-        return grad * (0.5 * (1 + inner) + 0.5 * x * (1 - inner * inner) * slope)
+        return grad * (0.5 * (1 + inner) + 0.5 * x * _one_less_square(inner) * slope)
     distribution = 0.5 * (1 + erf(x * math.sqrt(0.5)))
     density = exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
-    return grad * (distribution + x * density)
+    return grad * multiply_add(x, density, distribution)
+
+
+def _one_less_square(x: Value) -> Value:
+    """Rounded once: for what is near to 1 there are no digits to lose."""
+    return multiply_add(-x, x, 1)
 
 
 def _silu_backward(grad: Value, x: Value) -> Value:
     gate = sigmoid(x)
-    return grad * gate * (1 + x * (1 - gate))
+    return grad * gate * multiply_add(x, 1 - gate, 1)
 
 
 def _hardswish_backward(grad: Value, x: Value) -> Value:
-    middle = where(x < 3, grad * (x / 3 + 0.5), grad)
+    middle = where(x >= 3, grad, grad * (x / 3 + 0.5))
     return where(x <= -3, 0.0, middle)
 
 
@@ -65,7 +71,7 @@ def _elu_backward(
         negative = grad * input_scale * (x + alpha * scale)
     else:
         negative = grad * (input_scale * alpha * scale) * exp(x * input_scale)
-    return where(x <= 0, negative, grad * scale)
+    return where(x > 0, grad * scale, negative)
 
 
 def _softplus(x: Value, beta: float = 1, threshold: float = 20) -> Value:
@@ -91,6 +97,12 @@ def _log_sigmoid_backward(c: Context, grad: Value, x: Value, buffer: Value) -> V
     return grad * sigmoid(-x)
 
 
+def _threshold(c: Context, x: Value, threshold: float, value: float) -> Value:
+    """The threshold is not rounded to a half type, but to an integer."""
+    bound = c.number(threshold, x.dtype.compute)
+    return where(x.cast(x.dtype.compute) <= bound, c.number(value, x.dtype), x)
+
+
 def _hardshrink(c: Context, x: Value, lam: float = 0.5) -> Value:
     """torch rounds the threshold to the tensor's type first."""
     return where(absolute(x) <= c.constant(lam, x.dtype), 0.0, x)
@@ -102,7 +114,7 @@ def _mish(x: Value) -> Value:
 
 def _mish_backward(grad: Value, x: Value) -> Value:
     gate = tanh(_softplus(x))
-    return grad * (gate + x * sigmoid(x) * (1 - gate * gate))
+    return grad * multiply_add(x * sigmoid(x), _one_less_square(gate), gate)
 
 
 # Gradients of piecewise linear functions have no rules: torch takes them apart, and so a mask may
@@ -121,13 +133,13 @@ ACTIVATIONS: dict[str, Rule] = {
     "softplus": of_floats(_softplus),
     "mish": of_floats(_mish),
     "log_sigmoid_forward": _log_sigmoid_forward,
-    "threshold": lambda c, x, threshold, value: where(x <= threshold, c.number(value, x.dtype), x),
+    "threshold": _threshold,
     "hardshrink": _hardshrink,
     "softshrink": of_floats(
         lambda x, lam=0.5: where(x > lam, x - lam, where(x < -lam, x + lam, x * 0))
     ),
     "sigmoid_backward": of_floats(lambda grad, y: grad * (1 - y) * y),
-    "tanh_backward": of_floats(lambda grad, y: grad * (1 - y * y)),
+    "tanh_backward": of_floats(lambda grad, y: grad * _one_less_square(y)),
     "gelu_backward": of_floats(_gelu_backward),
     "silu_backward": of_floats(_silu_backward),
     "hardswish_backward": of_floats(_hardswish_backward),

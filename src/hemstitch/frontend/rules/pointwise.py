@@ -26,6 +26,7 @@ from hemstitch.frontend.values import (
     log1p,
     maximum,
     minimum,
+    multiply_add,
     promote,
     reciprocal,
     rsqrt,
@@ -113,22 +114,39 @@ def _rsub(c: Context, x: Term, y: Term, alpha: Any = 1) -> Term:
 
 
 def _sum(c: Context, op: Op, x: Term, y: Term, alpha: Any) -> Value:
+    if op is Op.SUB and any(_is_bool(term) for term in (x, y)):
+        raise NotHandled  # eager refuses these three
+    if isinstance(alpha, float) and not c.dtype.is_float:
+        raise NotHandled
+    if isinstance(alpha, bool) and c.dtype is not DType.BOOL:
+        raise NotHandled
     x, y = _rounded(c, x, y, exact_divisor=False)
-    return apply(op, x, _scaled(c, y, alpha, c.dtype))
+    if not c.dtype.is_float or is_one(alpha):
+        return apply(op, x, _scaled(c, y, alpha, c.dtype))
+    factor = _factor(c, alpha, c.dtype)
+    if not c.for_gpu:  # there it is of the type that is computed with
+        factor = factor.cast(c.dtype).cast(c.dtype.compute)
+    return multiply_add(y, -factor if op is Op.SUB else factor, x)
+
+
+def _is_bool(term: Term) -> bool:
+    return isinstance(term, bool) or (isinstance(term, Value) and term.dtype is DType.BOOL)
+
+
+def is_one(factor: Any) -> bool:
+    return isinstance(factor, (int, float)) and factor == 1
 
 
 def _scaled(c: Context, x: Term, factor: Any, dtype: DType) -> Term:
     """`factor` is a number of type `dtype`, for an integer type a whole one."""
+    return x if is_one(factor) else apply(Op.MUL, x, _factor(c, factor, dtype))
+
+
+def _factor(c: Context, factor: Any, dtype: DType) -> Value:
     if isinstance(factor, Value):
-        return apply(Op.MUL, x, factor)
-    if not can_hold(dtype, factor):
-        raise NotHandled
-    if not dtype.is_float and isinstance(factor, float):
-        factor = int(factor)
-    factor = bool(factor) if dtype is DType.BOOL else factor
-    if factor == 1:
-        return x
-    return x * factor if isinstance(x, (int, float)) else apply(Op.MUL, x, factor)
+        return factor.cast(dtype.compute)
+    number = c.number(factor, dtype)
+    return number.cast(dtype.compute)
 
 
 def _div(c: Context, x: Term, y: Term, rounding_mode: str | None = None) -> Value:
@@ -148,7 +166,7 @@ def _divided(op: Op, exact_divisor: bool = False) -> Callable[..., Value]:
     """On processors an integer has no quotient by zero, and no remainder; on GPUs it has some."""
 
     def rule(c: Context, x: Term, y: Term) -> Value:
-        is_plain = isinstance(y, int) and y != 0
+        is_plain = isinstance(y, int) and c.constant(y, c.dtype).node.attr != 0
         if c.dtype.is_float or c.for_gpu or is_plain:
             return apply(op, *_rounded(c, x, y, exact_divisor))
         divisor = y.cast(c.dtype) if isinstance(y, Value) else c.constant(y, c.dtype)
@@ -171,17 +189,23 @@ _POWERS: dict[float, Callable[[Value], Value]] = {
 
 
 def _pow(c: Context, x: Term, exponent: Term) -> Value:
+    """Of values of the result's type: a half type's even if they are numbers."""
+    base = _computed(c, x)
     if not isinstance(x, Value) or not isinstance(exponent, (int, float)):
-        return apply(
-            Op.POW, *(v.cast(c.dtype.compute) if isinstance(v, Value) else v for v in (x, exponent))
-        )
-    x = x.cast(c.dtype.compute)
+        return apply(Op.POW, base, _computed(c, exponent))
     if exponent < 0 and not c.dtype.is_float:
         raise NotHandled  # eager refuses it
+    if c.dtype is DType.F16 and abs(exponent) == 0.5 and not c.for_gpu:
+        base = where(equal(base, -math.inf), math.inf, base + 0.0)  # eager's is pow, not sqrt
     short = _POWERS.get(exponent)
     if short is not None and (c.dtype.is_float or exponent > 0):
-        return short(x)
-    return apply(Op.POW, x, exponent)
+        return short(base)
+    return apply(Op.POW, base, _computed(c, exponent))
+
+
+def _computed(c: Context, x: Term) -> Value:
+    rounded = x.cast(c.dtype) if isinstance(x, Value) else c.number(x, c.dtype)
+    return rounded.cast(c.dtype.compute)
 
 
 def clamp(c: Context, x: Value, low: Term | None = None, high: Term | None = None) -> Value:
@@ -195,23 +219,28 @@ def clamp(c: Context, x: Value, low: Term | None = None, high: Term | None = Non
 
 def _lerp(start: Value, end: Value, weight: Term) -> Value:
     """Exact at both ends: from whichever is nearer."""
-    if isinstance(weight, Value):
-        near_start = absolute(weight) < 0.5
-        return where(
-            near_start,
-            start + weight * (end - start),
-            end - (end - start) * (1 - weight),
-        )
-    if isinstance(weight, (int, float)) and abs(weight) < 0.5:
-        return start + weight * (end - start)
-    return end - (end - start) * (1 - weight)
+    difference = end - start
+    if isinstance(weight, (int, float)):
+        if abs(weight) < 0.5:
+            return multiply_add(difference, weight, start)
+        return multiply_add(difference, weight - 1, end)
+    weight = weight if isinstance(weight, Value) else constant(start.builder, weight, start.dtype)
+    return where(
+        absolute(weight) < 0.5,
+        multiply_add(difference, weight, start),
+        multiply_add(difference, weight - 1, end),
+    )
 
 
 def _addcmul(c: Context, x: Value, a: Value, b: Value, value: Any = 1) -> Value:
-    return x + _scaled(c, a, value, c.dtype.compute) * b
+    if c.for_gpu and c.dtype.is_float and not is_one(value):
+        return multiply_add(_factor(c, value, c.dtype.compute), a * b, x)
+    return multiply_add(_scaled(c, a, value, c.dtype.compute), b, x)
 
 
 def _addcdiv(c: Context, x: Value, a: Value, b: Value, value: Any = 1) -> Value:
+    if c.for_gpu and not is_one(value):
+        return multiply_add(_factor(c, value, c.dtype.compute), a / b, x)
     return x + _scaled(c, a, value, c.dtype.compute) / b
 
 
@@ -311,11 +340,7 @@ def _log_add_exp2(x: Value, y: Value) -> Value:
 
 def _x_log(logarithm: Callable[[Value], Value]) -> Rule:
     def rule(c: Context, x: Term, y: Term) -> Value:
-        dtype = c.dtype.compute
-        x, y = (
-            term.cast(dtype) if isinstance(term, Value) else c.constant(term, dtype)
-            for term in (x, y)
-        )
+        x, y = (_as_type(c, term, c.dtype).cast(c.dtype.compute) for term in (x, y))
         return where(isnan(y), math.nan, where(equal(x, 0), 0.0, x * logarithm(y)))
 
     return rule
@@ -439,7 +464,7 @@ POINTWISE: dict[str, Rule] = {
     "lerp": of_any(_lerp),
     "addcmul": _addcmul,
     "addcdiv": _addcdiv,
-    "prims::fma": of_any(lambda a, b, c: a * b + c),
+    "prims::fma": of_any(multiply_add),
     "where": _where,
     CHECKED: _checked,
     "masked_fill": _masked_fill,

@@ -16,6 +16,7 @@ from triton._C.libtriton import ir
 from triton.runtime.interpreter import InterpreterBuilder, InterpreterOptions
 
 from hemstitch.errors import UnsupportedError
+from hemstitch.ir.functions import fused_multiply_add
 from hemstitch.runtime.emulator import numerics
 from hemstitch.runtime.emulator.errors import DeadlockError
 from hemstitch.runtime.emulator.history import Access
@@ -173,10 +174,7 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]
 
     def create_fma(self, x: Any, y: Any, z: Any) -> Any:
         """Both: bf16 computes on bits; 3.6: rounds twice."""
-        if z.data.dtype == np.float64:
-            return super().create_fma(x, y, z)
-        dtype = np.float32 if is_bf16(z) else z.data.dtype
-        fused = numerics.fused_multiply_add(widened(x), widened(y), widened(z), dtype)
+        fused = fused_multiply_add(widened(x), widened(y), widened(z))
         return narrowed(fused, z.dtype.scalar)
 
     def create_minnumf(self, lhs: Any, rhs: Any) -> Any:

@@ -16,6 +16,7 @@ import triton.language as tl
 from triton.language.extra import libdevice
 
 from hemstitch.errors import UnsupportedError
+from hemstitch.ir.functions import fused_multiply_add
 from hemstitch.runtime.emulator import numerics
 from hemstitch.runtime.emulator.numerics import Array
 from hemstitch.runtime.emulator.tensors import like
@@ -126,7 +127,7 @@ def _meaning(name: str) -> Function | None:
     if name in IN_OWN_TYPE or name in PREDICATES:
         return IN_OWN_TYPE.get(name) or PREDICATES[name]
     if name in FUSED:
-        return _fused
+        return fused_multiply_add
     if name in FUNCTIONS:
         return lambda *arrays: _rounded(FUNCTIONS[name], arrays)
     return None
@@ -134,9 +135,3 @@ def _meaning(name: str) -> Function | None:
 
 def _rounded(function: Function, arrays: tuple[Array, ...]) -> Array:
     return numerics.through_f64(function, *arrays).astype(arrays[0].dtype)
-
-
-def _fused(a: Array, b: Array, c: Array) -> Array:
-    if a.dtype == np.float64:
-        raise UnsupportedError("libdevice.fma of f64 in the emulator", hint="use f32")
-    return numerics.fused_multiply_add(a, b, c)

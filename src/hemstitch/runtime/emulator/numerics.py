@@ -66,19 +66,6 @@ def dot(left: Array, right: Array, start: Array) -> Array:
     return total.astype(start.dtype)
 
 
-def fused_multiply_add(a: Array, b: Array, c: Array, dtype: npt.DTypeLike = np.float32) -> Array:
-    """f32 or f16, rounded once: the f64 sum is rounded to odd, so that rounding it again does no
-    harm."""
-    product, addend = a.astype(np.float64) * b, c.astype(np.float64)
-    total = np.asarray(product + addend)
-    kept = total - product
-    error = (product - (total - kept)) + (addend - kept)
-    even = total.view(np.int64) & 1 == 0
-    inexact = even & (error != 0) & np.isfinite(total)
-    odd = np.nextafter(total, np.where(error > 0, np.inf, -np.inf))
-    return np.where(inexact, odd, total).astype(dtype)
-
-
 def through_f64(function: Callable[..., Array], *arguments: Array) -> Array:
     """A function of f32 values, computed in f64 and rounded once."""
     return np.asarray(function(*(each.astype(np.float64) for each in arguments)))
