@@ -69,7 +69,8 @@ INTRODUCTION = """\
 # Operators beside eager
 
 Made by `python -m benchmarks.operators --json build/operators.json --write`,
-{date}: {processor}, {vectors}, one thread, PyTorch {torch}, llvmlite {llvmlite}.
+{date}: {processor}, {vectors}, one thread, PyTorch {torch}, llvmlite {llvmlite}, {cores} cores with
+a load of {load}.
 
 Each operator of OpInfo that takes f32 is called alone. Its largest sample is repeated until its
 tensors have about the stated number of elements together. Times are the processor time of the
@@ -80,8 +81,8 @@ takes that much longer than eager, 20 to 60 us. Our call around one element take
 by {calls}. "Beside a call" is (`called` + that) / ours.
 Listed is what is below 0.9x in both ratios: all else below 0.9x is the call.
 
-{timed} of {names} operators were timed, {sizes}. Samples of the others could not be
-enlarged, or eager takes too long. Failed: {failed}."""
+{timed} of {names} operators were timed: {sizes}.
+Samples of the others could not be enlarged, or eager takes too long. Failed: {failed}."""
 
 
 def _introduction(known: dict[str, Any]) -> str:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import re
 import resource
 import time
@@ -48,7 +49,8 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    known: dict[str, Any] = {"machine": describe(), "rows": {}}
+    known: dict[str, Any] = {"rows": {}}
+    known["machine"] = {**describe(), "load": round(os.getloadavg()[0], 1)}
     if options.json.exists():
         known = json.loads(options.json.read_text())
     if not (options.show or options.write):
