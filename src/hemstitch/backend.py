@@ -18,6 +18,7 @@ from hemstitch.frontend.as_traced import AsTraced
 from hemstitch.frontend.attended import as_many_values_as_keys
 from hemstitch.frontend.capture import Captured
 from hemstitch.frontend.channels import by_channels
+from hemstitch.frontend.cumulative import multiply_along
 from hemstitch.frontend.decompose import decompositions
 from hemstitch.frontend.direct import Part, direct
 from hemstitch.frontend.edges import narrow
@@ -39,6 +40,7 @@ from hemstitch.frontend.random import draw_at_once
 from hemstitch.frontend.rewrites import apply
 from hemstitch.frontend.rows import only_read
 from hemstitch.frontend.sharing import expanded_arguments, views_made_anew
+from hemstitch.frontend.spectra import values_alone
 from hemstitch.frontend.strided import in_memory
 from hemstitch.frontend.unused import Backward, with_zeros
 from hemstitch.frontend.windows import as_products
@@ -104,6 +106,7 @@ def _compiled(
         for kind in ("forward", "backward", "inference")
     )
     interpolate_by_axes(gm)
+    multiply_along(gm)
     whole: Function = aot_autograd(
         fw_compiler=forward,
         bw_compiler=backward,
@@ -197,6 +200,7 @@ class _GraphCompiler:
         apply(new, self.options.rewrites)
         in_memory(new.graph)
         only_read(new.graph)
+        values_alone(new.graph)
         by_words(new.graph)
         by_channels(new.graph, rows=self.options.opens_products)
         as_products(new.graph)

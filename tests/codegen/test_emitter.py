@@ -62,3 +62,13 @@ def test_memory_is_read_each_time() -> None:
     e = Emitter(4)
     first, again = (e.define("float", "load float, ptr %p") for _ in range(2))
     assert first != again
+
+
+def test_a_function_of_few_lanes_is_called_for_each_part() -> None:
+    e = Emitter(8)
+    x, y = Value("%x", "<8 x double>"), Value("%y", "<8 x double>")
+    assert e.per_part("pow4", 4, x, y).type == "<8 x double>"
+    assert instructions(e) == [*["shufflevector", "shufflevector", "call"] * 2, "shufflevector"]
+    lines = [line.partition("= ")[2] for line in e.lines]
+    assert lines[3].endswith("<4 x i32> <i32 4, i32 5, i32 6, i32 7>")
+    assert lines[-1].endswith("<i32 0, i32 1, i32 2, i32 3, i32 4, i32 5, i32 6, i32 7>")

@@ -71,3 +71,10 @@ def test_lines_of_channels_are_asked_for(images: int, is_large: bool) -> None:
     (step,) = plan.kernels
     asked = ASK.findall(program_of(step).text)
     assert asked == (["2"] * 4 * 16 if is_large else [])
+
+
+def test_blocks_of_a_long_sum_are_no_pieces() -> None:
+    """They lie one behind the other: the processor fetches ahead by itself."""
+    ((_, plan),) = plans_of(rows, (torch.empty(1320, 2640),), generic_cpu(2, 16))
+    (step,) = plan.kernels
+    assert not ASK.findall(program_of(step).text)

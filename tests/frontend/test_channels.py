@@ -262,3 +262,22 @@ def test_rows_stay_for_a_planner_that_multiplies_nothing() -> None:
             plain, torch.randn(2, 6, 31), options={"planner": "conservative"}
         )
     assert report.library_calls == ["aten.convolution.default"] and not report.kernels
+
+
+@pytest.mark.parametrize("is_training", [False, True])
+@pytest.mark.parametrize(
+    ("convolve", "shape"),
+    [
+        (partial(F.conv2d, groups=4), (4, 1, 3, 3)),
+        (F.conv2d, (6, 4, 1, 1)),
+        (partial(F.conv_transpose2d, stride=2), (4, 2, 2, 2)),
+    ],
+)
+def test_what_multiplies_little_is_not_copied_for_itself(
+    convolve: Callable[[Tensor, Tensor], Tensor], shape: tuple[int, ...], is_training: bool
+) -> None:
+    given = [arguments()[0], torch.randn(shape, requires_grad=True)]
+    plans = plans_of(convolve, given, MACHINE, is_training)
+    assert not any(plan.kernels for _, plan in plans)
+    more = plans_of(lambda x, w: convolve(x, w).exp(), given, MACHINE, is_training)
+    assert all(plan.kernels for _, plan in more)

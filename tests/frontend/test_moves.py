@@ -88,3 +88,30 @@ def test_sizes_that_only_the_call_knows() -> None:
         torch._dynamo.mark_dynamic(x, 1)
         for value, reference in zip(compiled(x), program(x), strict=True):
             assert torch.equal(value, reference)
+
+
+@pytest.mark.parametrize(
+    ("shape", "where"),
+    [
+        ((5, 5), {}),
+        ((4, 5, 6), {"offset": -3}),
+        ((5, 4, 6), {"offset": 3, "dim1": 2, "dim2": 0}),
+        ((2, 7, 3), {"offset": 1, "dim1": -1, "dim2": 1}),
+        ((3, 1), {"offset": -2}),
+    ],
+)
+def test_diagonals(shape: tuple[int, ...], where: dict[str, int]) -> None:
+    """Written, and as the gradient of one that is read: by comparing places, without a call."""
+    x = torch.randn(shape, requires_grad=True)
+    source = torch.randn_like(x.diagonal(**where)).requires_grad_()
+
+    def program(x: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+        written = torch.diagonal_scatter(x * 2, source, **where)
+        return written * torch.diagonal_copy(x, **where).sum()
+
+    compiled, report = watched(program)
+    results = compiled(x, source), program(x, source)
+    torch.testing.assert_close(*results)
+    ours, eager = (torch.autograd.grad(v.square().sum(), (x, source)) for v in results)
+    torch.testing.assert_close(ours, eager)
+    assert {*report.library_calls} == {"aten.diagonal.default"}  # a view

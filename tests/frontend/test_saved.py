@@ -181,3 +181,21 @@ def test_a_size_is_no_part_of_what_is_as_long() -> None:
             for each in (compiled, function)
         )
         torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.max(0)[0],
+        lambda x: x.min(1)[0],
+        lambda x: x.topk(2, 1)[0],
+        lambda x: x.topk(3, 0)[0],  # whose gradient is the library's
+    ],
+)
+def test_places_are_kept_and_not_computed_again(function: Callable[[Tensor], Tensor]) -> None:
+    """They are results of what forward does anyway; backward would read all of `x` for them."""
+    x = trained(ROWS, COLUMNS)
+    shapes, gradients = kept_and_gradients(function, x)
+    places = tuple(n for n in function(x).shape if n > 1)
+    assert [tuple(n for n in shape if n > 1) for shape in shapes] == [places]
+    torch.testing.assert_close(gradients, torch.autograd.grad(function(x).sum(), [x]))

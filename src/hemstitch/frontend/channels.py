@@ -5,6 +5,9 @@ packs, in most calls anew, which takes longer than the products.
 Rows, what a convolution along one axis reads, lie so in inference where it may become a product of
 matrices (`fusion/convolutions.py`); the library would lay them back.
 
+One that reads nothing but arguments, whose results are nothing but returned, and that multiplies
+little, is left as the program has it: the copies would be for it alone, and take longer.
+
 What is changed is how values of the traced graph are said to lie. What the program gets, and what
 shares memory with it, lies as it did.
 """
@@ -26,7 +29,16 @@ from torch.utils._pytree import tree_leaves
 
 from hemstitch.frontend.effects import has_effects
 from hemstitch.frontend.fake import value_of_call
-from hemstitch.frontend.joint import base_of, formulas, is_library, name_of, value_of
+from hemstitch.frontend.joint import (
+    arguments_of,
+    base_of,
+    elements_of,
+    formulas,
+    is_given,
+    is_library,
+    name_of,
+    value_of,
+)
 from hemstitch.fusion.convolutions import MOST_STEPS, ROWS_LAST
 
 aten = torch.ops.aten
@@ -54,6 +66,9 @@ OF_ANY_STRIDES = frozenset(
     )
 )
 RANK = 4  # of images
+# With 43 (1 x 1, 64 to 128 channels) and 72 (3 x 3, 16 channels) copies take longer than they gain,
+# with 124 (7 x 7, 3 to 64 channels, every other line) and 288 they gain (Zen 3, one thread).
+PRODUCTS_OF_AN_ELEMENT = 100
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -141,9 +156,29 @@ class _Rearranged:
 
 def _images(node: Node) -> list[Node]:
     """What a convolution reads that may lie by channels."""
+    if node.target in CONVOLUTIONS and _is_alone(node) and _multiplies_little(node):
+        return []
     images = [node.args[place] for place in CONVOLUTIONS.get(node.target, ())]
     nodes = [image for image in images if isinstance(image, Node)]
     return nodes if all(map(_may_lie_by_channels, nodes)) else []
+
+
+def _is_alone(node: Node) -> bool:
+    users = [*node.users]
+    parts = [part for user in users if user.target is operator.getitem for part in user.users]
+    readers = [user for user in (*users, *parts) if user.target is not operator.getitem]
+    return all(map(is_given, node.all_input_nodes)) and all(r.op == "output" for r in readers)
+
+
+def _multiplies_little(node: Node) -> bool:
+    """For the elements that it reads and writes."""
+    first, second, *others = arguments_of(node)
+    is_backward = node.target is aten.convolution_backward.default
+    result, image, weight = (first, second, others[0]) if is_backward else (node, first, second)
+    is_transposed = others[5 if is_backward else 4]
+    rows = elements_of(weight) // (value_of(weight).shape[0] or 1)
+    products = elements_of(image if is_transposed else result) * rows
+    return products < PRODUCTS_OF_AN_ELEMENT * (elements_of(image) + elements_of(result))
 
 
 def _may_lie_by_channels(image: Node, rank: int = RANK) -> bool:

@@ -34,6 +34,7 @@ from hemstitch.frontend.loss import numbers
 from hemstitch.frontend.rewrites import apply
 from hemstitch.frontend.rows import only_read
 from hemstitch.frontend.saved import question
+from hemstitch.frontend.spectra import values_alone
 from hemstitch.frontend.split import split
 from hemstitch.frontend.strided import in_memory
 from hemstitch.frontend.windows import as_products
@@ -79,6 +80,7 @@ def _partition(
     in_memory(joint.graph)
     _without_repetitions(joint.graph)
     only_read(joint.graph)
+    values_alone(joint.graph)
     by_words(joint.graph)
     by_channels(joint.graph)
     as_products(joint.graph)

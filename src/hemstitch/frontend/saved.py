@@ -62,7 +62,7 @@ def question(joint: Graph, results: int, unseen: Collection[int] = ()) -> Questi
     outputs = outputs_of(joint)
     given = {n: x for n, x in enumerate(outputs[:results]) if isinstance(x, Node)}
     forward = _forward(joint, _needed(given.values()))
-    seen = _needed(node for n, node in given.items() if n not in unseen)
+    seen = _with_others(_needed(node for n, node in given.items() if n not in unseen))
     kernel_of = _kernels(joint, forward)
     nodes = tuple(node for node in joint.nodes if node in forward and is_tensor(node))
     numbers = {node: number for number, node in enumerate(nodes)}
@@ -97,6 +97,12 @@ def _needed(results: Iterable[Node]) -> set[Node]:
             found.add(node)
             stack.extend(node.all_input_nodes)
     return found
+
+
+def _with_others(nodes: set[Node]) -> set[Node]:
+    """And the other results of the same operations, as the places of maxima: these cost nothing."""
+    users = (user for node in nodes if not is_tensor(node) for user in node.users)
+    return nodes.union(user for user in users if user.target is operator.getitem)
 
 
 def _forward(joint: Graph, needed: set[Node]) -> set[Node]:

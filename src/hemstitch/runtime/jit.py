@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 
 from hemstitch.codegen.llvm.emitter import Features
 from hemstitch.codegen.llvm.kernel import DATA_POINTER, Target
+from hemstitch.codegen.llvm.math64 import SLEEF
 from hemstitch.runtime import objects
 
 Entry = Callable[..., None]
@@ -43,7 +45,9 @@ def host_target() -> Target:
     features = llvm.get_host_cpu_features()
     lanes = 16 if features.get("avx512f") else 8 if features.get("avx2") else 4
     threads = max(torch.get_num_threads(), os.cpu_count() or 1)
-    return Target(lanes, threads, _bind_symbols(), features_of(llvm.get_host_cpu_name(), features))
+    usual = features_of(llvm.get_host_cpu_name(), features)
+    own = replace(usual, sleef=bool(features.get("avx2")) and _bind(SLEEF.values()))
+    return Target(lanes, threads, _bind_symbols(), own)
 
 
 def processor() -> str:
@@ -93,10 +97,15 @@ def _bind_symbols() -> bool:
     objects.initialize()
     guards: Any = torch._C._dynamo.guards
     llvm.add_symbol(DATA_POINTER, guards._torchinductor_pyobject_tensor_data_ptr)
-    # A handle on torch's library also finds the OpenMP that torch itself uses, never a second one.
+    return _bind((*OPENMP, "omp_get_max_threads"))
+
+
+def _bind(names: Iterable[str]) -> bool:
+    """Whether torch's library has all of them. It also finds the OpenMP that torch itself uses,
+    never a second one."""
     library = ctypes.CDLL(_torch_library())
     try:
-        for name in (*OPENMP, "omp_get_max_threads"):
+        for name in names:
             function = getattr(library, name)
             llvm.add_symbol(name, ctypes.cast(function, ctypes.c_void_p).value)
     except AttributeError:

@@ -40,11 +40,13 @@ class Value:
 class Features:
     """What a processor has beyond what all have. `avx512`: AVX-512's instructions for vectors of 4,
     8 and 16 lanes; `bf16`: and those that multiply bf16; `zen4`: and divides 16 lanes within 6
-    cycles, beside multiplications, where others take 16, and underflows in no time."""
+    cycles, beside multiplications, where others take 16, and underflows in no time. `sleef`: there
+    is a library of functions of four doubles."""
 
     avx512: bool = False
     bf16: bool = False
     zen4: bool = False
+    sleef: bool = False
 
 
 PORTABLE = Features()
@@ -244,6 +246,26 @@ class Emitter:
             one = self.call(symbol, element, *scalars)
             result = self.define(type_, f"insertelement {result}, {one}, i32 {index}")
         return result
+
+    def per_part(self, symbol: str, lanes: int, *vectors: Value) -> Value:
+        """Call a C function of vectors of `lanes` lanes once for each that `vectors` have."""
+        element = vectors[0].element
+        type_ = f"<{lanes} x {element}>"
+        parts = []
+        for first in range(0, self.width, lanes):
+            places = range(first, first + lanes)
+            operands = [self._picked(vector, vector, places) for vector in vectors]
+            parts.append(self.call(symbol, type_, *operands))
+        while len(parts) > 1:
+            pairs = zip(parts[::2], parts[1::2])
+            parts = [self._picked(a, b, range(2 * lanes)) for a, b in pairs]
+            lanes *= 2
+        return parts[0]
+
+    def _picked(self, a: Value, b: Value, places: range) -> Value:
+        order = ", ".join(f"i32 {place}" for place in places)
+        instruction = f"shufflevector {a}, {b}, <{len(places)} x i32> <{order}>"
+        return self.define(f"<{len(places)} x {a.element}>", instruction)
 
     # --- control flow
 

@@ -1,4 +1,5 @@
-"""f64 functions on vectors: libm's, one lane at a time. Doubles are rare in what this compiles."""
+"""f64 functions on vectors: Sleef's, which torch brings along and eager calls, four lanes a call;
+where there is no Sleef, libm's, one lane a call."""
 
 from __future__ import annotations
 
@@ -16,9 +17,15 @@ _LIBM = (
 )
 
 
-def _libm(symbol: str) -> Callable[..., Value]:
+LANES = 4  # of a call
+SLEEF = {op: f"Sleef_{op.value}d{LANES}_u{15 if op is Op.ERFC else 10}" for op in _LIBM}
+
+
+def _library(op: Op) -> Callable[..., Value]:
     def function(e: Emitter, *operands: Value) -> Value:
-        return e.per_lane(symbol, "double", *operands)
+        if e.features.sleef and e.width % LANES == 0:
+            return e.per_part(SLEEF[op], LANES, *operands)
+        return e.per_lane(op.value, "double", *operands)
 
     return function
 
@@ -29,7 +36,7 @@ def rsqrt(e: Emitter, x: Value) -> Value:
 
 def sigmoid(e: Emitter, x: Value) -> Value:
     """exp(min(x, 0)) / (1 + exp(-|x|)): neither tail loses its small values."""
-    small, one = e.per_lane("exp", "double", e.fneg(magnitude(e, x))), f64(e, 1.0)
+    small, one = _library(Op.EXP)(e, e.fneg(magnitude(e, x))), f64(e, 1.0)
     numerator = e.select(e.compare("olt", x, f64(e, 0.0)), small, one)
     return divide(e, numerator, add(e, one, small))
 
@@ -39,5 +46,5 @@ def fmod(e: Emitter, a: Value, b: Value) -> Value:
 
 
 FUNCTIONS: Mapping[Op, Callable[..., Value]] = MappingProxyType(
-    {op: _libm(op.value) for op in _LIBM} | {Op.RSQRT: rsqrt, Op.SIGMOID: sigmoid, Op.FMOD: fmod}
+    {op: _library(op) for op in _LIBM} | {Op.RSQRT: rsqrt, Op.SIGMOID: sigmoid, Op.FMOD: fmod}
 )

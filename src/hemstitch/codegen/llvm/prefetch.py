@@ -106,7 +106,8 @@ def _asks_for_lines(nest: Nest) -> Iterator[tuple[str, Ask]]:
 
 
 def _step_within_pieces(walk: _Walk, row: Axis) -> int | None:
-    """How many elements a row goes on in pieces that are far apart and of a large tensor."""
+    """How many elements a row goes on in pieces that are far apart and of a large tensor. Blocks
+    of one row, whose next is a row further, are none."""
     index, bytes_ = walk.load.index, walk.load.buffer.dtype.bytes
     if walk.around is None or not all(isinstance(axis, Axis) for axis, _ in index.terms):
         return None
@@ -117,7 +118,7 @@ def _step_within_pieces(walk: _Walk, row: Axis) -> int | None:
     if not isinstance(pieces, int) or not isinstance(size, int):
         return None
     is_far = apart * bytes_ >= FAR and whole * bytes_ >= LARGE
-    goes_on = walk.stride * (size - 1) < step and pieces * step * bytes_ <= LARGEST_ROW
+    goes_on = walk.stride * (size - 1) < step < apart and pieces * step * bytes_ <= LARGEST_ROW
     return step if is_far and goes_on else None
 
 

@@ -12,7 +12,7 @@ from hemstitch.frontend.context import (
     axes_of,
     axis_of,
 )
-from hemstitch.frontend.values import Value, where
+from hemstitch.frontend.values import Value, equal, where
 from hemstitch.ir.dims import Dim, choice
 from hemstitch.ir.types import DType
 
@@ -205,6 +205,25 @@ def _triu(c: Context, x: Value, diagonal: int = 0) -> Value:
     return where(_diagonal_distance(c, x.shape) >= diagonal, x, 0).cast(c.dtype)
 
 
+def _diagonal_scatter(
+    c: Context, x: Value, source: Value, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> Value:
+    """Each row of the matrices compares its columns with one place."""
+    rows, columns = axis_of(dim1, x.rank), axis_of(dim2, x.rank)
+    shape = list(x.shape)
+    shape[rows], shape[columns] = source.shape[-1], 1
+    rest = [axis for axis in range(x.rank) if axis not in (rows, columns)]
+    order = [rest.index(axis) if axis in rest else len(rest) for axis in range(x.rank)]
+    order[columns] = len(rest) + 1
+    part = source.reshape((*source.shape, 1)).permute(order)
+    before = max(-offset, 0)
+    low = [before if axis == rows else 0 for axis in range(x.rank)]
+    shape[rows] = x.shape[rows]
+    padded = c.builder.pad(part.node, low, shape, c.number(0, source.dtype).node)
+    is_there = equal(c.iota(x.shape, columns) - c.iota(x.shape, rows), offset)
+    return where(is_there, c.value(padded), x).cast(c.dtype)
+
+
 def _declined(c: Context, *_: Any, **__: Any) -> Value:
     raise NotHandled
 
@@ -250,6 +269,7 @@ _PLAIN: dict[str, Rule] = {
     "constant_pad_nd": _pad,
     "slice_scatter": _slice_scatter,
     "select_scatter": _select_scatter,
+    "diagonal_scatter": _diagonal_scatter,
     "unfold": _unfold,
     "tril": _tril,
     "triu": _triu,

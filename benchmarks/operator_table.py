@@ -1,0 +1,137 @@
+"""The table of operators beside eager. Takes what `benchmarks/operators.py` measured; prints it, or
+writes `docs/operators.md`."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from benchmarks.timing import geometric_mean
+
+ENOUGH = 0.9  # of eager's speed
+PASSES = {"forward": "forward", "step": "forward and backward"}
+DOCUMENT = Path(__file__).parents[1] / "docs" / "operators.md"
+MICROSECOND = 1e-6
+Rows = dict[str, dict[str, Any]]
+
+
+def show(known: dict[str, Any]) -> None:
+    print(text(known))
+
+
+def write(known: dict[str, Any]) -> None:
+    DOCUMENT.write_text(text(known) + "\n", encoding="utf-8")
+
+
+def is_slow(row: dict[str, Any]) -> bool:
+    passes = [row[key] for key in PASSES if key in row]
+    return any(one["called"] < ENOUGH * one["ours"] for one in passes)
+
+
+def text(known: dict[str, Any]) -> str:
+    rows, calls = known["rows"], known["calls"]
+    sizes = sorted({int(name.split()[1]) for name in rows})
+    pairs = [(key, size) for key in PASSES for size in sizes if _of(rows, key, size)]
+    summary = [_summary(rows, key, size, calls[key]) for key, size in pairs]
+    slow = [line for key, size in pairs for line in _slow(rows, key, size, calls[key])]
+    return "\n".join((_introduction(known), "", *HEAD, *summary, "", *SLOW_HEAD, *slow))
+
+
+HEAD = (
+    "| pass | elements | operators | geometric mean | beside a call | below 0.9x | beside a call |",
+    "|---|---|---|---|---|---|---|",
+)
+SLOW_HEAD = (
+    "| operator | pass | shapes | eager, us | called | ours | ratio | beside a call | why |",
+    "|---|---|---|---|---|---|---|---|---|",
+)
+VIEWS = (
+    *("t", "ravel", "flatten", "reshape", "view", "view_as", "select", "squeeze", "unsqueeze"),
+    *("transpose", "permute", "movedim", "unfold", "narrow", "diagonal", "expand_as", "unbind"),
+    *("as_strided", "linalg_diagonal", "unflatten", "view_as_complex", "swapaxes", "squeeze_m"),
+    *("split", "unsafe_split", "chunk", "unsafe_chunk", "hsplit", "vsplit", "dsplit", "tensor_s"),
+    *("positive", "conj", "real", "resolve_", "contiguous", "mT", "mH", "T", "H", "adjoint"),
+)
+# The first expression that the name matches.
+REASONS = {
+    rf"^({'|'.join(VIEWS)})": "a view: AOTAutograd makes each result anew, in Python",
+    "fft|complex|cfloat|cdouble|polar": "complex numbers and their copies are the library's",
+    "^(h|v|d|column_)?(stack|cat)": "gradients are views in eager, and memory of their own here",
+    "cumprod|cummax|cummin|logcumsumexp": "scans of columns go one column at a time",
+    "diag_embed|unpool|masked_index": "lanes run along rows of a few elements",
+    "pool": "kernels of the library that are made for this operator alone",
+}
+
+
+INTRODUCTION = """\
+# Operators beside eager
+
+Made by `python -m benchmarks.operators --json build/operators.json --write`,
+{date}: {processor}, {vectors}, one thread, PyTorch {torch}, llvmlite {llvmlite}, {cores} cores with
+a load of {load}.
+
+Each operator of OpInfo that takes f32 is called alone. Its largest sample is repeated until its
+tensors have about the stated number of elements together. Times are the processor time of the
+thread, the least of several samples that take turns in one process.
+
+`called` is `torch.compile(backend="eager")`: Dynamo's guards, and eager's operations. Every backend
+takes that much longer than eager, 20 to 60 us. Our call around one element takes longer than that
+by {calls}. "Beside a call" is (`called` + that) / ours.
+Listed is what is below 0.9x in both ratios: all else below 0.9x is the call.
+
+{timed} of {names} operators were timed: {sizes}.
+Samples of the others could not be enlarged, or eager takes too long. Failed: {failed}."""
+
+
+def _introduction(known: dict[str, Any]) -> str:
+    rows = known["rows"]
+    timed = [name for name, row in rows.items() if "forward" in row]
+    sizes = Counter(int(name.split()[1]) for name in timed)
+    failed = sorted(name for name, row in rows.items() if "failed" in row)
+    calls = (f"{known['calls'][key] / MICROSECOND:.0f} us ({PASSES[key]})" for key in PASSES)
+    return INTRODUCTION.format(
+        **{**known["machine"], "date": known["machine"]["date"][:10]},
+        calls=" and ".join(calls),
+        timed=len({name.split()[0] for name in timed}),
+        names=len({name.split()[0] for name in rows}),
+        sizes=", ".join(f"{sizes[size]} with {size:,} elements" for size in sorted(sizes)),
+        failed=", ".join(failed) or "none",
+    )
+
+
+def _of(rows: Rows, key: str, size: int) -> Rows:
+    return {n: r for n, r in rows.items() if key in r and n.endswith(f" {size}")}
+
+
+def _ratios(row: dict[str, float], call: float) -> tuple[float, float]:
+    return row["eager"] / row["ours"], (row["called"] + call) / row["ours"]
+
+
+def _summary(rows: Rows, key: str, size: int, call: float) -> str:
+    ratios = [_ratios(row[key], call) for row in _of(rows, key, size).values()]
+    sides = [*zip(*ratios)]
+    slow = [sum(ratio < ENOUGH for ratio in side) for side in sides]
+    means = [f"{geometric_mean(side):.2f}x" for side in sides]
+    cells = (PASSES[key], f"{size:,}", len(ratios), *means, *slow)
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def _slow(rows: Rows, key: str, size: int, call: float) -> list[str]:
+    lines = []
+    for name, row in _of(rows, key, size).items():
+        ratio, beside = _ratios(row[key], call)
+        if max(ratio, beside) < ENOUGH:
+            operator = name.split()[0]
+            shapes = ", ".join("x".join(map(str, shape)) or "1" for shape in row["shapes"])
+            times = (f"{time / MICROSECOND:.0f}" for time in row[key].values())
+            numbers = f"{ratio:.2f}", f"{beside:.2f}"
+            cells = (operator, PASSES[key], shapes, *times, *numbers, _reason(operator))
+            lines.append((beside, f"| {' | '.join(cells)} |"))
+    return [line for _, line in sorted(lines)]
+
+
+def _reason(operator: str) -> str:
+    reasons = (reason for pattern, reason in REASONS.items() if re.search(pattern, operator))
+    return next(reasons, "not known yet")
