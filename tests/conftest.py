@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch._dynamo.guards
 
+from hemstitch.ir.types import DType
 from hemstitch.stitch.machine import MatrixUnits, generic_cpu
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -39,9 +40,9 @@ def _library_multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
 def kernels_multiply(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever matrices there are, wherever that is possible."""
 
-    def units(threads: int, lanes: int) -> Mapping[int, MatrixUnits]:
+    def units(threads: int, lanes: int) -> Mapping[DType, MatrixUnits]:
         nominal = generic_cpu(threads, lanes).products
-        return {bytes_: replace(each, share=100.0) for bytes_, each in nominal.items()}
+        return {dtype: replace(each, share=100.0) for dtype, each in nominal.items()}
 
     monkeypatch.setattr("hemstitch.compile.measured_units", units)
 

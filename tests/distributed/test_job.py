@@ -20,10 +20,11 @@ from hemstitch.runtime.performance import measurements
 from hemstitch.runtime.tune import Tuner
 from hemstitch.stitch.machine import generic_cpu
 from hemstitch.stitch.probe import OperationProbe, Probe, ProductProbe
+from hemstitch.stitch.rates import Measured
 from tests.runtime.test_tune_products import linear, step_of
 
 PROBE = OperationProbe(Op.EXP, DType.F32, DType.F32, rows=2, length=1024, lanes=8)
-PRODUCT = ProductProbe("kernel", DType.F32, *multiplying.SIZE, threads=2, lanes=8)
+PRODUCT = ProductProbe("kernel", DType.F32, 64, 64, 64, threads=2, lanes=8)
 
 
 def never() -> Any:
@@ -87,17 +88,21 @@ def test_a_compile_asks_once(store):
 @pytest.mark.parametrize("first_is_fast", [True, False])
 def test_whoever_multiplies_faster_is_one(store, monkeypatch, first_is_fast):
     def clock(kernel_is_fast: bool) -> Callable[[], dict[Probe, float]]:
-        times = {"kernel": 1e-3, "library": 2e-3 if kernel_is_fast else 5e-4}
-        given = (DType.F32, *multiplying.SIZE, 2, 8)
-        return {ProductProbe(by, *given): seconds for by, seconds in times.items()}
+        """Of a host where one takes twice as long for each multiplication."""
+        library = 2e-9 if kernel_is_fast else 5e-10
+        near, far = Measured(DType.F32, 2, 8, {}).probes
+        return {
+            probe: probe.operations * (library if probe.by == "library" else 1e-9)
+            for probe in (*near, *far)
+        }
 
     shares = []
     for is_fast in (first_is_fast, not first_is_fast):
         own = measurements(clock(is_fast))
         monkeypatch.setattr(multiplying, "measurements", lambda own=own: own)
-        shares.append(multiplying.measured_units(2, 8)[4].share)
-    assert shares == [2.0 if first_is_fast else 0.5] * 2
-    assert generic_cpu(2, 8).products[4].share not in shares
+        shares.append(multiplying.measured_units(2, 8)[DType.F32].share)
+    assert shares == pytest.approx([2.0 if first_is_fast else 0.5] * 2)
+    assert generic_cpu(2, 8).products[DType.F32].share not in shares
 
 
 def test_ranks_cut_products_alike(store, tmp_path):

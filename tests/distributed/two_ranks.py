@@ -30,12 +30,13 @@ from torch.profiler import profile
 from hemstitch.backend import compile_with
 from hemstitch.compile import Compiled
 from hemstitch.ir.printer import show
+from hemstitch.ir.types import DType
 from hemstitch.kernel.printer import show as show_kernel
 from hemstitch.options import Options
 from hemstitch.runtime import multiplying, performance
 from hemstitch.runtime.jit import host_target, threads_now
 from hemstitch.stitch.machine import generic_cpu
-from hemstitch.stitch.probe import Probe, ProductProbe
+from hemstitch.stitch.probe import Probe, RateProbe
 
 WIDTH, SEQUENCE, BATCH = 32, 8, 8
 BUCKET_BYTES = 30_000  # of gradients, so that Dynamo cuts the model in two
@@ -104,17 +105,17 @@ class Rank:
 
     def measure(self, probe: Probe) -> dict[Probe, float]:
         """A clock as on another host for each rank: on rank 0 kernels multiply in no time."""
-        assert isinstance(probe, ProductProbe)
-        return {probe: 1e-6 if (probe.by == "kernel") == (self.number == 0) else 1.0}
+        assert isinstance(probe, RateProbe)
+        return {probe: 1.0 if (probe.by == "library") == (self.number == 0) else 1e-6}
 
     def multiplying(self) -> dict[str, float]:
         """Rank 1 looks at its clock first. By how much kernels are faster."""
         performance.measure = self.measure
         used = threads_now(), host_target().lanes
         nominal = generic_cpu(*used).products
-        own = multiplying.Measured(nominal, *used, performance.library())[4].share
+        own = multiplying.MeasuredUnits(nominal, *used, performance.library())[DType.F32].share
         with in_turn(self.number, first=1):
-            return {"own": own, "taken": multiplying.measured_units(*used)[4].share}
+            return {"own": own, "taken": multiplying.measured_units(*used)[DType.F32].share}
 
     # --- training
 

@@ -22,7 +22,7 @@ from hemstitch.stitch.machine import generic_cpu
 from tests.compiled import plans_of
 
 CPU = generic_cpu(2, 16)
-FAST = {bytes_: replace(units, share=100.0) for bytes_, units in CPU.products.items()}
+FAST = {dtype: replace(units, share=100.0) for dtype, units in CPU.products.items()}
 ALWAYS = replace(CPU, products=FAST)  # products are opened whatever it costs
 
 

@@ -134,7 +134,7 @@ def test_sums_of_frozen_windows_are_made_once(stride, share, monkeypatch):
 
     def units(threads, lanes):
         nominal = generic_cpu(threads, lanes).products
-        return {bytes_: replace(each, share=share) for bytes_, each in nominal.items()}
+        return {dtype: replace(each, share=share) for dtype, each in nominal.items()}
 
     monkeypatch.setattr("hemstitch.compile.measured_units", units)
     layer = Layer(stride).eval()

@@ -55,7 +55,7 @@ def _is_short(clustering: Clustering, cluster: Cluster) -> bool:
     products = [v for v in cluster.vertices if isinstance(v, Node) and v.op is Op.DOT]
     seconds = 0.0
     for product in products:
-        units = machine.products[product.inputs[0].type.dtype.bytes]
+        units = machine.products[product.inputs[0].type.dtype]
         if units.tile:
             return True
         work = evaluate(product.type.size * product.inputs[0].shape[-1], hints)

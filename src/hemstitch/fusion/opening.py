@@ -10,10 +10,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from hemstitch.fusion.attention import NAME as ATTENTION
 from hemstitch.fusion.attention import attention_of
 from hemstitch.fusion.convolutions import Convolution, named
 from hemstitch.fusion.opened import opened_convolution
-from hemstitch.fusion.products import Opened, below, may_gain
+from hemstitch.fusion.products import Opened, below, refusal_of
 from hemstitch.fusion.tiled import Behind, nodes_behind
 from hemstitch.fusion.vectors import VectorProduct, is_vector
 from hemstitch.ir.builder import Builder
@@ -62,6 +63,20 @@ def open_products(graph: Graph, machine: Machine, closed: Collection[LibraryCall
     return opened
 
 
+def multiplied(graph: Graph) -> set[DType]:
+    """Element types of what may be opened: how fast these are multiplied decides about a plan."""
+    calls = ((n.inputs[0], n.type.dtype) for n in toposort(graph.roots) if n.op is Op.RESULT)
+    return {dtype for call, dtype in calls if _may_be_opened(call)}
+
+
+def _may_be_opened(node: Node) -> bool:
+    call = node.attr
+    assert isinstance(call, LibraryCall)
+    if call.name in _OPERANDS:
+        return not is_vector(*node.inputs[-2:])
+    return call.name == ATTENTION or _convolves(call)
+
+
 @dataclass(frozen=True, slots=True)
 class _Opening:
     machine: Machine
@@ -99,7 +114,9 @@ class _Opening:
             vector = VectorProduct.of(builder, left, _cut(builder, right, whole, columns))
             self._store((vector.vector,))
             return _result(builder, vector.sums, addend, whole, columns)
-        if not may_gain(whole, (left, right), opened.graph.hints, self.machine):
+        refusal = refusal_of(whole, (left, right), opened.graph.hints, self.machine)
+        if refusal is not None:
+            opened.refused[call] = refusal
             return None
         if columns is whole and self._is_better_turned(left, right):
             within = call.within and call.within.turned
@@ -120,9 +137,9 @@ class _Opening:
         packed, and all of it read by every task. As the left one it is read once, as it lies. So
         few rows that they are columns of less than a vector, where steps lie side by side: also one
         that could be packed before any call."""
-        units = self.machine.products[left.type.dtype.bytes]
         sizes = (*left.shape, *right.shape[1:])
-        if units.tile or len(sizes) > 3 or right in self.shared:
+        is_gpu = self.machine.keeps_rows_in_registers
+        if is_gpu or len(sizes) > 3 or right in self.shared:
             return False
         rows, steps, columns = (size if isinstance(size, int) else 0 for size in sizes)
         if not 0 < LEAST_TIMES * rows <= min(steps, columns):
@@ -133,10 +150,10 @@ class _Opening:
 
     def _is_open(self, result: Node) -> bool:
         """On processors; whether its products gain is seen when they are fused."""
-        units, dtype = self.machine.products.get(result.type.dtype.bytes), result.type.dtype
-        if result.inputs[0].attr in self.closed or units is None:
+        dtype = result.type.dtype
+        if result.inputs[0].attr in self.closed or self.machine.keeps_rows_in_registers:
             return False
-        return not units.tile and dtype in MULTIPLIED
+        return dtype in MULTIPLIED and dtype in self.machine.products
 
     def _attention(self, builder: Builder, node: Node) -> Node | None:
         call, number, opened = node.inputs[0].attr, node.attr, self.opened

@@ -32,7 +32,7 @@ from hemstitch.options import Options
 from hemstitch.stitch.deadline import PLANNING_SECONDS, Deadline, OutOfTime
 from hemstitch.stitch.group import Group, through_memory
 from hemstitch.stitch.machine import Machine
-from hemstitch.stitch.refusal import Refused
+from hemstitch.stitch.refusal import Refusal, Refused
 
 Units = Sequence[Sequence[Node]]
 
@@ -63,8 +63,9 @@ def _planned(graph: Graph, trials: Trials, options: Options, decided: Decisions 
     if decided is not None:
         with suppress(InternalError):
             return _as_decided(graph, trials, options, decided)
-    clustering = _with_products(graph, trials, options)
-    return _plan(graph, clustering, _refusals(clustering), options)
+    clustering, closed = _with_products(graph, trials, options)
+    refusals = (*_closed(graph, closed), *_refusals(clustering))
+    return _plan(graph, clustering, refusals, options)
 
 
 def _as_decided(graph: Graph, trials: Trials, options: Options, decided: Decisions) -> Plan:
@@ -87,19 +88,22 @@ def _plan(graph: Graph, clustering: Clustering, refusals: Labelled, options: Opt
     )
 
 
-def _with_products(graph: Graph, trials: Trials, options: Options) -> Clustering:
+def _with_products(
+    graph: Graph, trials: Trials, options: Options
+) -> tuple[Clustering, dict[LibraryCall, Refusal]]:
     """Again without those products of matrices that gained nothing, until all that are left do."""
-    closed: set[LibraryCall] = set()
+    closed: dict[LibraryCall, Refusal] = {}
     while trials.machine.products and options.opens_products:
         opened = open_products(graph, trials.machine, closed)
+        closed |= opened.refused
         if opened.graph.roots == graph.roots:
             break
         clustering = _clustered(opened.graph, trials, options, opened.obstacles, opened.units)
         more = without_gain(opened, clustering)
         if not more:
-            return clustering
+            return clustering, closed
         closed |= more
-    return _clustered(graph, trials, options)
+    return _clustered(graph, trials, options), closed
 
 
 def _clustered(
@@ -196,6 +200,17 @@ def _library_step(cluster: Cluster, needs: Demands, results: dict[Node, Node]) -
     found = {r.attr: needs.tensors[r] for r in results if r.inputs[0] is node}
     count = len(node.attr.results)
     return LibraryStep(node, needs.operands[node], tuple(found.get(i) for i in range(count)))
+
+
+def _closed(graph: Graph, closed: Mapping[LibraryCall, Refusal]) -> Labelled:
+    """Why products are the library's, in their order."""
+    refused = ((n, n.attr) for n in toposort(graph.roots) if isinstance(n.attr, LibraryCall))
+    return tuple((_product_label(n, call), closed[call]) for n, call in refused if call in closed)
+
+
+def _product_label(node: Node, call: LibraryCall) -> str:
+    shapes = ", ".join(str(list(operand.shape)) for operand in node.inputs)
+    return f"{call.name} of {shapes}"
 
 
 def _refusals(clustering: Clustering) -> Labelled:

@@ -21,7 +21,7 @@ from hemstitch.ir.dims import Dim, evaluate
 from hemstitch.ir.graph import Graph, LibraryCall, Node, Op
 from hemstitch.ir.ops import is_view
 from hemstitch.ir.types import DType
-from hemstitch.kernel.blocked import in_blocks
+from hemstitch.kernel.blocked import FEW_COLUMNS, in_blocks
 from hemstitch.kernel.nodes import (
     AccumulateInto,
     AccumulateProduct,
@@ -37,11 +37,18 @@ from hemstitch.stitch.machine import Machine, MatrixUnits
 from hemstitch.stitch.online import is_long
 from hemstitch.stitch.probe import ProductProbe
 from hemstitch.stitch.products import COLUMNS, LEAST_TILE, MOST_ROWS, rows_of_a_tile
+from hemstitch.stitch.rates import Rates
+from hemstitch.stitch.refusal import Refusal
 from hemstitch.stitch.views import broken_at
 
 # On a GPU:
 BESIDE_SUMS = 2.0  # times longer operands take where columns are added up as well
 LEAST_SECONDS = 4e-6  # that the library takes, however little there is to multiply
+# On a processor:
+TILE_VECTORS = 2  # how wide a tile in registers is
+# Of the library's time: by so much rates were wrong about the difference, for layers of other
+# shapes than those they were measured with (docs/performance.md).
+DOUBT = 0.1
 
 
 @dataclass(slots=True)
@@ -52,8 +59,9 @@ class Opened:
     of its products. `together`: products that gain in one kernel only; `units`:
     nodes that planning begins with as one; `stored`: reshapes of what is to be in memory. `uses`:
     how many products multiply with a right operand, which is packed once for all; `frozen`: such
-    operands that are packed before any call. `obstacles`: reshapes that no loop over what a product
-    adds up looks through."""
+    operands that are packed before any call. `turned`: transposed products, whose left operand is
+    the right one of their call. `obstacles`: reshapes that no loop over what a product adds up
+    looks through. `refused`: calls that are left to the library from the beginning."""
 
     graph: Graph
     calls: dict[Node, list[LibraryCall]] = field(default_factory=dict)
@@ -67,6 +75,7 @@ class Opened:
     uses: Counter[Node] = field(default_factory=Counter)
     frozen: set[Node] = field(default_factory=set)
     turned: set[Node] = field(default_factory=set)
+    refused: dict[LibraryCall, Refusal] = field(default_factory=dict)
 
     def right_of_call(self, product: Node) -> Node:
         return product.inputs[0 if product in self.turned else 1]
@@ -80,85 +89,118 @@ class Opened:
         return frozenset(reshape for reshape in found if reshape is not None) | self.stored
 
 
-def may_gain(
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """Seconds of a library call, of what a kernel does in its place, and of what that saves; and by
+    how many the first two may be wrong."""
+
+    library: float = 0.0
+    kernel: float = 0.0
+    saved: float = 0.0
+    doubt: float = 0.0
+
+    def __add__(self, other: Weighed) -> Weighed:
+        return Weighed(
+            self.library + other.library,
+            self.kernel + other.kernel,
+            self.saved + other.saved,
+            self.doubt + other.doubt,
+        )
+
+    @property
+    def gain(self) -> float:
+        return self.saved + self.library - self.kernel - self.doubt
+
+    @property
+    def refusal(self) -> Refusal:
+        if self.kernel == inf:
+            return Refusal("product", "no kernel multiplies so")
+        library, kernel, saved = (
+            f"{1e6 * s:.4g} us" for s in (self.library, self.kernel, self.saved)
+        )
+        return Refusal("product", f"{library} by the library, {kernel} in a kernel, {saved} saved")
+
+
+IMPOSSIBLE = Weighed(kernel=inf)
+
+
+def refusal_of(
     result: Node, factors: Sequence[Node], hints: Mapping[str, int], machine: Machine
-) -> bool:
+) -> Refusal | None:
     """Whatever is fused: products that cannot gain are not worth planning with."""
-    units = machine.products.get(result.type.dtype.bytes)
+    dtype = result.type.dtype
     left, right = factors
-    if units is None or is_vector(left, right):
-        return False
+    if dtype not in machine.products or is_vector(left, right):
+        return Refusal("product", "no kernel multiplies so")
+    units = machine.products[dtype]
     if units.tile:
-        return True
+        return None
     values = [result, *(node for node in map(below, factors) if node.op is not Op.INPUT)]
     moved = 2 * sum(evaluate(value.type.bytes, hints) for value in values)
     work = evaluate(result.type.size * left.shape[-1], hints)
     saved = moved / machine.memory_bytes_per_second + machine.launch_seconds
-    by_library = _by_library(work, right, units, machine.threads, hints)
-    return saved > _multiplied(work, units) - by_library
+    rates = units.rates(dtype)
+    fastest = min(rates.turned, rates.few.row, rates.packed.at(_elements(right, hints)).row)
+    weighed = Weighed(_by_library(work, right, rates, hints), work * fastest, saved)
+    return None if weighed.gain > 0 else weighed.refusal
 
 
-def without_gain(opened: Opened, clustering: Clustering) -> set[LibraryCall]:
+def without_gain(opened: Opened, clustering: Clustering) -> dict[LibraryCall, Refusal]:
     """The calls that the library had better do."""
     machine, hints = clustering.trials.machine, clustering.work.hints
-    gains: dict[LibraryCall, float] = {
-        call: evaluate(bytes_, hints) / machine.memory_bytes_per_second
+    weighed: dict[LibraryCall, Weighed] = {
+        call: Weighed(saved=evaluate(bytes_, hints) / machine.memory_bytes_per_second)
         for call, bytes_ in opened.spared.items()
     }
     for call, multiplications in opened.fewer.items():
-        units = machine.products[DType.F32.bytes]
-        gains[call] += 2 * multiplications / units.operations_per_second
+        units = machine.products[DType.F32]
+        saved = 2 * multiplications / units.operations_per_second
+        weighed[call] += Weighed(saved=saved)
     kernels: dict[Cluster, _Kernel] = {}
     for product, calls in opened.calls.items():
         cluster = clustering.cluster_of.get(product)
-        gain = -inf
+        one = IMPOSSIBLE
         if cluster is not None and cluster not in clustering.unstitchable:
             kernel = kernels.get(cluster)
             if kernel is None:
                 kernel = kernels[cluster] = _Kernel.of(cluster, clustering)
-            gain = _gain(product, opened, clustering, kernel)
+            one = _weighed(product, opened, clustering, kernel)
         for call in calls:
-            gains[call] = gains.get(call, 0.0) + gain
+            weighed[call] = weighed.get(call, Weighed()) + one
     for call, lists in opened.together.items():
         if any(len({clustering.cluster_of.get(each) for each in some}) > 1 for some in lists):
-            gains[call] = -inf
-    return {call for call, gain in gains.items() if gain <= 0}
+            weighed[call] = IMPOSSIBLE
+    return {call: each.refusal for call, each in weighed.items() if not each.gain > 0}
 
 
 @dataclass(frozen=True, slots=True)
 class _Kernel:
-    """What a cluster with products becomes. `inside`: what it makes. `packing`: seconds until the
-    right operand of one lies as vectors want it, where there are no matrix units."""
+    """What a cluster with products becomes. `inside`: what it makes. `packed`: elements of the
+    right operand of one that are laid as vectors want them, where there are no matrix units."""
 
     kernel: Kernel
     inside: frozenset[Vertex]
-    packing: float
+    packed: float
 
     @staticmethod
     def of(cluster: Cluster, clustering: Clustering) -> _Kernel:
         machine, hints = clustering.trials.machine, clustering.work.hints
         kernel = clustering.trials.stitched([clustering.group_of(cluster)], "attempt").kernel
-        dtypes = {
-            v.inputs[0].type.dtype
-            for v in cluster.vertices
-            if isinstance(v, Node) and v.op is Op.DOT
-        }
-        units = [machine.products[dtype.bytes] for dtype in dtypes]
-        packing = max(0.0 if u.tile else _packed(kernel, u, hints, machine.threads) for u in units)
-        return _Kernel(kernel, frozenset(cluster.vertices), packing)
+        has_units = machine.keeps_rows_in_registers
+        packed = 0.0 if has_units else _packed(kernel, hints, machine.threads)
+        return _Kernel(kernel, frozenset(cluster.vertices), packed)
 
 
-def _gain(product: Node, opened: Opened, clustering: Clustering, kernel: _Kernel) -> float:
-    """Seconds that a kernel saves: traffic that stays on chip and a launch, less what it takes
-    longer to multiply than the library. What several products are added up to is counted with the
-    first of them."""
+def _weighed(product: Node, opened: Opened, clustering: Clustering, kernel: _Kernel) -> Weighed:
+    """A kernel saves traffic that stays on chip and a launch. What several products are added up to
+    is counted with the first of them."""
     result, inside = opened.results[product], kernel.inside
     machine, hints = clustering.trials.machine, clustering.work.hints
-    units = machine.products[product.inputs[0].type.dtype.bytes]
-    longer = _longer(product, opened, clustering, kernel)
+    units = machine.products[product.inputs[0].type.dtype]
+    library, ours, doubt = _seconds(product, opened, clustering, kernel)
     added = [other for other, total in opened.results.items() if total is result]
     if not inside - _made_for(added, result):
-        return -max(0.0, longer) if units.tile else -longer
+        return Weighed(min(library, ours) if units.tile else library, ours, doubt=doubt)
     saved = _saved(result, inside, clustering) if product is added[0] else 0
     saved += sum(_saved(operand, inside, clustering) for operand in map(below, product.inputs))
     share = _share(product, opened.widths[product], hints)
@@ -166,7 +208,7 @@ def _gain(product: Node, opened: Opened, clustering: Clustering, kernel: _Kernel
     if units.tile:  # a call takes the host longer, which nobody sees while the GPU multiplies
         work = evaluate(product.type.size * product.inputs[0].shape[-1], hints)
         launch += max(0.0, share * units.call_seconds - 2 * work / units.operations_per_second)
-    return saved / machine.memory_bytes_per_second + launch - longer
+    return Weighed(library, ours, saved / machine.memory_bytes_per_second + launch, doubt)
 
 
 def _share(product: Node, width: Dim, hints: Mapping[str, int]) -> float:
@@ -174,25 +216,49 @@ def _share(product: Node, width: Dim, hints: Mapping[str, int]) -> float:
     return evaluate(product.shape[-1], hints) / max(1, evaluate(width, hints))
 
 
-def _longer(product: Node, opened: Opened, clustering: Clustering, kernel: _Kernel) -> float:
-    """Seconds that a kernel of ours multiplies longer than the library, of whose time for all its
-    columns the product has its share."""
+def _seconds(
+    product: Node, opened: Opened, clustering: Clustering, kernel: _Kernel
+) -> tuple[float, float, float]:
+    """Of the library, of whose time for all its columns the product has its share; of a kernel of
+    ours; and the doubt, where rates come from other shapes."""
     machine, hints, width = clustering.trials.machine, clustering.work.hints, opened.widths[product]
     share = _share(product, width, hints)
     measured = _measured(product, width, machine)
     if measured is not None:
         by_library, ours = measured
-        return ours - share * by_library
-    units = machine.products[product.inputs[0].type.dtype.bytes]
+        return share * by_library, ours, 0.0
+    dtype = product.inputs[0].type.dtype
+    units = machine.products[dtype]
     work = evaluate(product.type.size * product.inputs[0].shape[-1], hints)
-    right, theirs = product.inputs[1], opened.right_of_call(product)
     if units.tile:
-        ours = _in_tiles(product, work, kernel.kernel, units, clustering)
-    else:
-        is_packed = kernel.packing < inf and right in opened.frozen
-        packing = 0 if is_packed else kernel.packing / opened.uses[right]
-        ours = packing + _multiplied(work, units)
-    return ours - _by_library(work, theirs, units, machine.threads, hints, share)
+        library = max(2 * work / units.operations_per_second, share * LEAST_SECONDS)
+        return library, _in_tiles(product, work, kernel.kernel, units, clustering), 0.0
+    rates, theirs = units.rates(dtype), opened.right_of_call(product)
+    library = _by_library(work, theirs, rates, hints, share)
+    doubt = 0.0 if units.measured is None else DOUBT * library
+    return library, _in_blocks(product, opened, kernel, machine, hints), doubt
+
+
+def _in_blocks(
+    product: Node, opened: Opened, kernel: _Kernel, machine: Machine, hints: Mapping[str, int]
+) -> float:
+    """Without matrix units. The last tile of columns takes as long as any other."""
+    (left, right), columns = product.inputs, evaluate(product.shape[-1], hints)
+    dtype = left.type.dtype
+    rates, tile = machine.products[dtype].rates(dtype), TILE_VECTORS * machine.lanes
+    pace, elements = rates.packed.at(_elements(right, hints)), evaluate(left.type.size, hints)
+    is_packed = kernel.packed < inf and right in opened.frozen
+    packing = 0.0 if is_packed else kernel.packed / opened.uses[right] * pace.operand
+    if columns <= FEW_COLUMNS:
+        return packing + elements * (rates.few.operand + columns * rates.few.row)
+    row = rates.turned if product in opened.turned else pace.row
+    return packing + elements * ceil(columns / tile) * tile * row
+
+
+def _elements(matrices: Node, hints: Mapping[str, int]) -> int:
+    """Of one of them."""
+    steps, columns = matrices.shape[-2:]
+    return evaluate(steps, hints) * evaluate(columns, hints)
 
 
 def _measured(product: Node, width: Dim, machine: Machine) -> tuple[float, float] | None:
@@ -212,19 +278,13 @@ def _measured(product: Node, width: Dim, machine: Machine) -> tuple[float, float
 
 
 def _by_library(
-    work: int,
-    right: Node,
-    units: MatrixUnits,
-    threads: int,
-    hints: Mapping[str, int],
-    share: float = 1.0,
+    work: int, right: Node, rates: Rates, hints: Mapping[str, int], share: float = 1.0
 ) -> float:
-    """On a processor it packs the right operand as well. `share`: of a call, that this is."""
-    multiplied = 2 * work / units.operations_per_second
-    if units.tile:
-        return max(multiplied, share * LEAST_SECONDS)
-    packed = evaluate(right.type.bytes, hints) / threads
-    return share * units.call_seconds + packed / units.operand_bytes_per_second + multiplied
+    """On a processor. `share`: of a call, that this is."""
+    elements = max(1, _elements(right, hints))
+    matrices = evaluate(right.type.size, hints) // elements
+    rows = work / max(1, matrices * elements)
+    return share * rates.call + rates.by_library(matrices, elements, rows)
 
 
 def _multiplied(work: int, units: MatrixUnits) -> float:
@@ -254,26 +314,28 @@ def _in_tiles(
     return max(_multiplied(work, units) * machine.threads / at_once, loaded)
 
 
-def _packed(kernel: Kernel, units: MatrixUnits, hints: Mapping[str, int], threads: int) -> float:
-    """Until the right operand of a product lies as vectors want it, in the mean of the kernel's:
-    once for all tasks; or once for each matrix, and in each of them."""
-    bytes_ = products = 0
+def _packed(kernel: Kernel, hints: Mapping[str, int], threads: int) -> float:
+    """How many elements of the right operand of a product are laid as vectors want them, by all
+    tasks together, in the mean of the kernel's: once for all tasks; or once for each matrix, and in
+    each of them."""
+    elements = products = 0
     for nest in (nest for phase in kernel.phases for nest in phase.nests):
         inside = sum(isinstance(statement, Contract) for statement in walk(nest.body))
         if not inside:
             continue
-        found = in_blocks(nest, threads)
-        if found is None:
+        blocks = in_blocks(nest, threads)
+        if blocks is None:
             return inf
         products += inside
         batches = prod(evaluate(axis.extent, hints) for axis in nest.rows[:-1])
-        for buffer in found.buffers:
-            size = evaluate(buffer.size, hints) * buffer.dtype.bytes
+        stored = {s.buffer for s in walk(blocks.nest.panels) if isinstance(s, Store)}
+        for buffer in blocks.buffers:
+            size = evaluate(buffer.size, hints)
             if buffer.role is Role.SHARED:
-                bytes_ += ceil(size / threads)
-            elif any(isinstance(s, Store) and s.buffer is buffer for s in walk(found.nest.panels)):
-                bytes_ += ceil(batches / threads) * size
-    return bytes_ / products / units.operand_bytes_per_second
+                elements += size
+            elif buffer in stored:
+                elements += ceil(batches / threads) * threads * size
+    return elements / products
 
 
 def _columns(kernel: Kernel, hints: Mapping[str, int]) -> int:

@@ -7,9 +7,10 @@ from dataclasses import replace
 from hashlib import sha256
 
 from hemstitch.fusion.decisions import Decisions
+from hemstitch.fusion.opening import multiplied
 from hemstitch.fusion.plan import Plan
 from hemstitch.fusion.planner import make_plan
-from hemstitch.ir.graph import Graph, Op, toposort
+from hemstitch.ir.graph import Graph
 from hemstitch.ir.printer import show
 from hemstitch.options import Options
 from hemstitch.runtime.remembered import compiler, folder, forget_oldest, recall, remember
@@ -33,9 +34,9 @@ def planned(graph: Graph, machine: Machine, options: Options) -> Plan:
 
 def _key(graph: Graph, machine: Machine, options: Options) -> str:
     """Of all that a plan depends on."""
-    multiplied = {n.type.dtype.bytes for n in toposort(graph.roots) if n.op is Op.RESULT}
-    rates = [(size, machine.products[size]) for size in machine.products if size in multiplied]
+    dtypes = multiplied(graph) if options.opens_products else set()
+    rates = [(dtype, machine.products[dtype]) for dtype in machine.products if dtype in dtypes]
     rest = replace(machine, products={}, measured=None)
     decides = options.planner, options.pack, options.opens_products, options.tune
-    facts = (compiler(), show(graph), repr(rest), repr(sorted(rates)), repr(decides))
+    facts = (compiler(), show(graph), repr(rest), repr(rates), repr(decides))
     return sha256("\n".join(facts).encode()).hexdigest()

@@ -3,18 +3,18 @@ of a plan, gives seconds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from math import inf
-from time import sleep
+from time import perf_counter, sleep, thread_time
 from timeit import Timer
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from hemstitch.codegen.llvm.kernel import print_kernel
+from hemstitch.codegen.llvm.kernel import Program, print_kernel
 from hemstitch.fusion.plan import KernelStep
 from hemstitch.fusion.planner import make_plan
 from hemstitch.ir.builder import Builder
@@ -26,15 +26,19 @@ from hemstitch.kernel.blocked import USUAL, Blocking
 from hemstitch.options import Options
 from hemstitch.runtime.background import CODE_GENERATOR
 from hemstitch.runtime.dtypes import TORCH_DTYPES
-from hemstitch.runtime.helpers import compiled
-from hemstitch.runtime.jit import host_target, load
+from hemstitch.runtime.helpers import Helpers
+from hemstitch.runtime.jit import Entry, host_target, load
 from hemstitch.stitch.group import Group, Tensor, Write, is_member
 from hemstitch.stitch.machine import generic_cpu
-from hemstitch.stitch.probe import OperationProbe, Probe, ProductProbe
+from hemstitch.stitch.probe import OperationProbe, Probe, ProductProbe, RateProbe
+from hemstitch.stitch.rates import Measured
 from hemstitch.stitch.stitch import stitch
 
 BLOCKS, BLOCK_SECONDS = 40, 3e-4  # short beside the time that a thread runs undisturbed
 PAUSE_SECONDS, MOST_SECONDS = 2e-3, 0.5
+# Of each product that rates come from: the first turn fills caches.
+LEAST_TURNS, MOST_TURNS, RATE_SECONDS = 4, 20, 2e-3
+AWAKE = 0.9  # of the time
 APART = 16  # elements between an operand's rows: else they would be walked as one
 
 
@@ -43,33 +47,81 @@ def measure(probe: Probe) -> Mapping[Probe, float]:
     in a kernel are measured together: what is decided is which is faster."""
     if isinstance(probe, ProductProbe):
         return _products(replace(probe, by="library"), replace(probe, by="kernel"))
+    if isinstance(probe, RateProbe):
+        return _rates(Measured(probe.dtype, probe.threads, probe.lanes, {}).beside(probe))
     plan = make_plan(graph_of(probe), generic_cpu(threads=1, lanes=probe.lanes), Options())
     (step,) = plan.kernels
     return {probe: seconds_of(step, threads=1)}
 
 
-def _products(by_library: ProductProbe, by_kernel: ProductProbe) -> Mapping[Probe, float]:
-    dtype, threads = TORCH_DTYPES[by_library.dtype], by_library.threads
-    rows, steps, columns = by_library.rows, by_library.steps, by_library.columns
-    with _disable_current_modes(), _threads(threads):
-        left = torch.ones(rows, steps, dtype=dtype)
-        right = torch.ones(columns, steps, dtype=dtype).t()
-        result = torch.empty(rows, columns, dtype=dtype)
-        runs: dict[Probe, Callable[[], object]] = {
-            by_library: partial(torch.mm, left, right, out=result),
-            by_kernel: _run(bare_product(by_kernel), threads),
-        }
-        return dict(zip(runs, _fastest(*runs.values())))
+def _products(*probes: ProductProbe) -> Mapping[Probe, float]:
+    with _disable_current_modes(), _threads(probes[0].threads):
+        return dict(zip(probes, _fastest(*_multiplying(probes))))
 
 
-def bare_product(probe: ProductProbe) -> KernelStep:
-    """A kernel that does nothing else."""
+def _rates(probes: Sequence[RateProbe]) -> Mapping[Probe, float]:
+    """By turns as well, but for a few milliseconds. Raises _Disturbed where other programs had the
+    processor in every turn of one."""
+    with _disable_current_modes(), _threads(probes[0].threads):
+        runs = _multiplying(probes)
+        clock = _own_seconds if probes[0].threads == 1 else _undisturbed_seconds
+        best, left = [inf] * len(runs), [RATE_SECONDS] * len(runs)
+        for turn in range(MOST_TURNS):
+            for number, run in enumerate(runs):
+                if turn < LEAST_TURNS or left[number] > 0 or best[number] == inf:
+                    seconds = clock(run)
+                    best[number] = min(best[number], seconds)
+                    left[number] -= seconds
+    if inf in best:
+        raise _Disturbed
+    return dict(zip(probes, best))
+
+
+class _Disturbed(Exception):
+    """The processor does too much else."""
+
+
+def _own_seconds(run: Callable[[], object]) -> float:
+    """Of one thread, which has a clock that other programs do not move."""
+    start = thread_time()
+    run()
+    return thread_time() - start
+
+
+def _undisturbed_seconds(run: Callable[[], object]) -> float:
+    """Of several threads; infinitely many if this one, which works and waits awake, did not run all
+    the while."""
+    own, start = thread_time(), perf_counter()
+    run()
+    seconds, own = perf_counter() - start, thread_time() - own
+    return seconds if own > AWAKE * seconds else inf
+
+
+def _multiplying(probes: Sequence[ProductProbe | RateProbe]) -> list[Callable[[], object]]:
+    """One function for each probe; all kernels are compiled at once."""
+    steps = {probe: bare_product(probe) for probe in probes if probe.by != "library"}
+    kernels = dict(zip(steps, _runs(list(steps.values()), probes[0].threads)))
+    return [kernels.get(probe) or _by_library(probe) for probe in probes]
+
+
+def _by_library(probe: ProductProbe | RateProbe) -> Callable[[], object]:
+    dtype = TORCH_DTYPES[probe.dtype]
+    left = torch.ones(probe.rows, probe.steps, dtype=dtype)
+    right = torch.ones(probe.columns, probe.steps, dtype=dtype).t()
+    return partial(torch.mm, left, right, out=torch.empty(probe.rows, probe.columns, dtype=dtype))
+
+
+def bare_product(probe: ProductProbe | RateProbe) -> KernelStep:
+    """A kernel that does nothing else; turned, one that multiplies the transposes."""
     builder, shapes = Builder(), ((probe.rows, probe.steps), (probe.columns, probe.steps))
     left, right = (
         builder.input(name, place, shape, probe.dtype, contiguous_strides(shape))
         for place, (name, shape) in enumerate(zip("xy", shapes))
     )
-    product = builder.dot(left, builder.permute(right, (1, 0)))
+    if probe.by == "turned":
+        product = builder.permute(builder.dot(right, builder.permute(left, (1, 0))), (1, 0))
+    else:
+        product = builder.dot(left, builder.permute(right, (1, 0)))
     result = builder.cast(product, probe.dtype)
     strides = contiguous_strides(result.shape)
     group = Group(
@@ -100,11 +152,25 @@ def seconds_of(step: KernelStep, threads: int, blocking: Blocking = USUAL) -> fl
 
 
 def _run(step: KernelStep, threads: int, blocking: Blocking = USUAL) -> Callable[[], object]:
+    (run,) = _runs([step], threads, blocking)
+    return run
+
+
+def _runs(
+    steps: Sequence[KernelStep], threads: int, blocking: Blocking = USUAL
+) -> list[Callable[[], object]]:
+    target = replace(host_target(), threads=threads)
+    with CODE_GENERATOR, closing(Helpers(max(1, len(steps)))) as helpers:
+        programs = [print_kernel(step.stitched.kernel, target, blocking) for step in steps]
+        for program in programs:
+            helpers.begin(program.text)
+        entries = [load(helpers.compiled(program.text), program.entry) for program in programs]
+    return [_call(*each) for each in zip(steps, programs, entries)]
+
+
+def _call(step: KernelStep, program: Program, entry: Entry) -> Callable[[], object]:
     """All its tensors are ones, which every operation takes."""
-    kernel, hint = step.stitched.kernel, step.groups[0].hint
-    with CODE_GENERATOR:
-        program = print_kernel(kernel, replace(host_target(), threads=threads), blocking)
-        entry = load(compiled(program.text), program.entry)
+    hint = step.groups[0].hint
     with _disable_current_modes():  # PyTorch compiles among fake tensors
         tensors = [_ones(tensor, hint) for tensor in step.stitched.tensors]
         scratch = torch.empty(max(1, hint(program.scratch_bytes)), dtype=torch.uint8)

@@ -8,23 +8,22 @@ it was written for, and less than half of it on others.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from hemstitch.ir.types import DType
 from hemstitch.runtime.performance import measurements
 from hemstitch.stitch.machine import MatrixUnits, generic_cpu
-from hemstitch.stitch.probe import Probe, ProductProbe
-
-SIZE = (768, 768, 768)  # rows, steps, columns: one of a transformer's, in 10 ms or less
-DTYPES = {4: DType.F32, 2: DType.BF16}  # by bytes of an element
+from hemstitch.stitch.probe import Probe
+from hemstitch.stitch.rates import Measured
 
 
-class Measured(Mapping[int, MatrixUnits]):
+class MeasuredUnits(Mapping[DType, MatrixUnits]):
     """Has what `nominal` has, and measures only what it is asked for."""
 
     def __init__(
         self,
-        nominal: Mapping[int, MatrixUnits],
+        nominal: Mapping[DType, MatrixUnits],
         threads: int,
         lanes: int,
         seconds: Mapping[Probe, float],
@@ -33,24 +32,37 @@ class Measured(Mapping[int, MatrixUnits]):
         self._threads = threads
         self._lanes = lanes
         self._seconds = seconds
+        self._known: dict[DType, MatrixUnits] = {}
 
-    def __getitem__(self, bytes_: int) -> MatrixUnits:
-        nominal, given = self._nominal[bytes_], (*SIZE, self._threads, self._lanes)
-        by_library = ProductProbe("library", DTYPES[bytes_], *given)
-        ours = self._seconds.get(ProductProbe("kernel", DTYPES[bytes_], *given))
-        theirs = self._seconds.get(by_library)
-        if ours is None or theirs is None:
-            return nominal
-        operations = by_library.operations / theirs
-        return replace(nominal, operations_per_second=operations, share=theirs / ours)
+    def __getitem__(self, dtype: DType) -> MatrixUnits:
+        if dtype not in self._known:
+            self._known[dtype] = self._units(dtype)
+        return self._known[dtype]
 
-    def __iter__(self) -> Iterator[int]:
+    def _units(self, dtype: DType) -> MatrixUnits:
+        """On a processor that does much else only one thread has a clock of its own: then each of
+        them is as fast as one alone."""
+        nominal = self._nominal[dtype]
+        for threads in dict.fromkeys((self._threads, 1)):
+            measured = Measured(dtype, threads, self._lanes, self._seconds)
+            times = self._threads / threads
+            with suppress(KeyError):
+                rates = measured.rates.times_as_fast(times)
+                library, kernel = measured.at_once("library"), measured.at_once("kernel")
+                rate, share = times * library, kernel / library
+                return replace(nominal, operations_per_second=rate, share=share, measured=rates)
+        return nominal
+
+    def __contains__(self, dtype: object) -> bool:
+        return dtype in self._nominal
+
+    def __iter__(self) -> Iterator[DType]:
         return iter(self._nominal)
 
     def __len__(self) -> int:
         return len(self._nominal)
 
 
-def measured_units(threads: int, lanes: int) -> Measured:
+def measured_units(threads: int, lanes: int) -> MeasuredUnits:
     """Of this process's processor, or of its job's."""
-    return Measured(generic_cpu(threads, lanes).products, threads, lanes, measurements())
+    return MeasuredUnits(generic_cpu(threads, lanes).products, threads, lanes, measurements())

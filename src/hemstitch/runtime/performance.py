@@ -12,6 +12,8 @@ from importlib.metadata import version
 from math import inf
 from pathlib import Path
 
+import torch
+
 from hemstitch.runtime.jit import processor
 from hemstitch.runtime.job import agreed
 from hemstitch.runtime.measure import measure
@@ -86,7 +88,8 @@ def measurements(own: Mapping[Probe, float] | None = None) -> Answers:
 
 def key_of(probe: Probe) -> str:
     """All that the time depends on."""
-    return f"{probe} on {processor()}, hemstitch {version('hemstitch')}"
+    library = f"torch {torch.__version__} for {torch.backends.cpu.get_cpu_capability()}"
+    return f"{probe} on {processor()}, {library}, hemstitch {version('hemstitch')}"
 
 
 def _is_time(seconds: object) -> bool:

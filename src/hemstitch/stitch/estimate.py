@@ -104,7 +104,7 @@ def _multiplications(
     product: Contract | AccumulateProduct, machine: Machine, sizes: Mapping[str, int]
 ) -> float:
     """What a vector of products takes on a task's share of the matrix units."""
-    units = machine.products[product.source.bytes]
+    units = machine.products[product.source]
     work = 2 * evaluate(product.axis.extent, sizes) * machine.lanes
     seconds = work * machine.threads / (units.operations_per_second * units.share)
     return seconds * machine.operations_per_second

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hemstitch.ir.types import DType
 from hemstitch.stitch.probe import Probe
+from hemstitch.stitch.rates import Pace, Rates
 
 CROWD = 8  # threads of a processor that together use all of memory's bandwidth
 
@@ -22,9 +24,19 @@ class MatrixUnits:
 
     operations_per_second: float  # that the library reaches
     share: float  # of that, what a kernel of ours reaches with large tiles
-    operand_bytes_per_second: float  # into on-chip memory, of all programs; or packed by one
+    operand_bytes_per_second: float  # into on-chip memory, or packed, of all programs
     tile: int
     call_seconds: float = 0.0  # of the library, beyond a launch
+    measured: Rates | None = None  # on processors
+
+    def rates(self, dtype: DType) -> Rates:
+        """On processors; where nothing is measured, nominal ones, whatever an operand's size."""
+        if self.measured is not None:
+            return self.measured
+        operand = dtype.bytes / self.operand_bytes_per_second
+        by_library, own = (2 / self.operations_per_second / share for share in (1.0, self.share))
+        library, kernel = (Pace(operand, row) for row in (by_library, own))
+        return Rates.alike(self.call_seconds, library, kernel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +59,7 @@ class Machine:
     memory_bytes_per_second: float  # of all threads together, beyond the caches
     cache_bytes_per_second: float  # of one thread, out of L2
     most_packed: int  # groups of one launch: bounds code size, argument count and registers
-    products: Mapping[int, MatrixUnits]  # by bytes of an element; empty: no kernel multiplies any
+    products: Mapping[DType, MatrixUnits]  # of these; empty: no kernel multiplies any
     launch_seconds: float
     barrier_seconds: float
     meets: bool = True  # tasks of a launch may wait for each other
@@ -60,9 +72,10 @@ def generic_cpu(threads: int, lanes: int) -> Machine:
     kernels are as fast as the library. Half types the library multiplies three times as fast, but
     takes 35 us longer to begin. How fast operands are packed is an EPYC's (docs/performance.md)."""
     each = threads * lanes / 16
+    half = MatrixUnits(2.5e11 * each, 0.3, 1e10 * threads, 0, call_seconds=35e-6)
     products = {
-        4: MatrixUnits(1e11 * each, 0.95, 8e9, 0, call_seconds=3e-6),
-        2: MatrixUnits(2.5e11 * each, 0.3, 1e10, 0, call_seconds=35e-6),
+        DType.F32: MatrixUnits(1e11 * each, 0.95, 8e9 * threads, 0, call_seconds=3e-6),
+        **dict.fromkeys((DType.F16, DType.BF16), half),
     }
     return Machine(
         threads=threads,
@@ -93,9 +106,10 @@ def generic_gpu(processors: int = 132, *, exact_products: bool = True) -> Machin
     enough for them. Without `exact_products` the library rounds f32 to TF32, and then multiplies
     faster than kernels, which do not. How fast operands of half types come, and how much longer
     than a launch the host takes for a call, are an H200's (docs/decisions/0069)."""
-    units = {2: MatrixUnits(7e14, 0.75, 6e12, 16384, call_seconds=1e-5)}
+    half = MatrixUnits(7e14, 0.75, 6e12, 16384, call_seconds=1e-5)
+    units = dict.fromkeys((DType.F16, DType.BF16), half)
     if exact_products:
-        units[4] = MatrixUnits(5e13, 0.75, 6e12, 8192)
+        units[DType.F32] = MatrixUnits(5e13, 0.75, 6e12, 8192)
     lanes, operations, bandwidth = 128, 1.7e9, 4e12
     return Machine(
         threads=processors,

@@ -13,6 +13,9 @@ from typing import Literal, Union
 from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
 
+# By a call of the library, by a kernel, or by one that multiplies the matrices' transposes.
+Way = Literal["library", "kernel", "turned"]
+
 
 @dataclass(frozen=True, slots=True)
 class OperationProbe:
@@ -30,12 +33,12 @@ class OperationProbe:
 
 
 @dataclass(frozen=True, slots=True)
-class ProductProbe:
+class _Multiplies:
     """[rows, steps] times the transpose of [columns, steps], which is how layers have weights: by a
     call of the library, or by a kernel that does nothing else. Both write to memory that is there.
     """
 
-    by: Literal["library", "kernel"]
+    by: Way
     dtype: DType
     rows: int
     steps: int
@@ -49,4 +52,14 @@ class ProductProbe:
         return 2 * self.rows * self.steps * self.columns
 
 
-Probe = Union[OperationProbe, ProductProbe]
+@dataclass(frozen=True, slots=True)
+class ProductProbe(_Multiplies):
+    """The very product that a plan is about, measured for half a second (option `tune`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RateProbe(_Multiplies):
+    """One of a few, timed for milliseconds, from which any other follows (`stitch/rates.py`)."""
+
+
+Probe = Union[OperationProbe, ProductProbe, RateProbe]
