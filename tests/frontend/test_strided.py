@@ -60,6 +60,7 @@ def _compiled(program: Program, dynamic: bool) -> Program:
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("program", [_slices, _beside_others, _scattered, _of_an_argument])
+@pytest.mark.filterwarnings("default::hemstitch.errors.GraphWarning")  # of symbolic sizes
 def test_the_elements_that_eager_sees(program: Program, dynamic: bool) -> None:
     compiled = _compiled(program, dynamic)
     for start in (0, 5):

@@ -41,6 +41,10 @@ RANDOM_FLOPS = OPS[Op.PHILOX].flops
 SCAN_FLOPS = OPS[Op.CUMSUM].flops
 
 
+class _NotMeasured(Exception):
+    """The time of an operation is not known."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lanes:
     """What a statement is in. `length`: of the loop, at the example sizes."""
@@ -75,7 +79,7 @@ class Costs:
         rows = size // (2 * DType.F32.bytes * MOST_LENGTH)
         try:
             seconds = self._without_launch(self._plain(DType.F32, MOST_LENGTH, rows))
-        except KeyError:
+        except _NotMeasured:
             return moved / machine.memory_bytes_per_second
         return moved / tasks / size * seconds
 
@@ -85,12 +89,12 @@ class Costs:
             return _nominal(statement)
         try:
             seconds = self._seconds(statement, lanes)
-        except KeyError:
+        except _NotMeasured:
             return _nominal(statement)
         return max(0.0, seconds) * self.machine.operations_per_second  # noise may leave less
 
     def _seconds(self, statement: Stmt, lanes: Lanes) -> float:
-        """Raises KeyError for what was not measured, or has no kernel of its own."""
+        """Raises _NotMeasured, also for what has no kernel of its own."""
         length = min(_power_of_two(max(1, lanes.length)), MOST_LENGTH)
         plain = self._plain(DType.F32, length)
         match statement:
@@ -112,7 +116,7 @@ class Costs:
                 narrow = min(length, MOST_COLUMNS)
                 columns = replace(self._plain(dtype, narrow), op=op, across=False)
                 return self._reduction(columns, dtype)
-        raise KeyError(statement)
+        raise _NotMeasured
 
     def _reduction(self, probe: OperationProbe, dtype: DType) -> float:
         result = DType.I64 if OPS[probe.op].result is ResultType.INDEX else dtype
@@ -128,7 +132,10 @@ class Costs:
         return self._without_launch(probe) / (probe.rows * ceil(probe.length / probe.lanes))
 
     def _without_launch(self, probe: OperationProbe) -> float:
-        return max(0.0, self.measured[probe] - self.measured[self._launch])
+        launch = self._launch
+        if probe not in self.measured or launch not in self.measured:
+            raise _NotMeasured
+        return max(0.0, self.measured[probe] - self.measured[launch])
 
     @property
     def _launch(self) -> OperationProbe:
