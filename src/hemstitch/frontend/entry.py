@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._dynamo.hooks import Hooks
-from torch.fx import GraphModule
+from torch._higher_order_ops.effects import with_effects
+from torch.fx import GraphModule, Node
 
 from hemstitch.errors import UnsupportedError
 from hemstitch.frontend.joint import value_of
@@ -31,8 +32,13 @@ def is_guarded() -> bool:
 
 
 def arguments_of_graph(traced: GraphModule) -> Sequence[object]:
-    """As they were traced."""
-    return [value_of(node) for node in traced.graph.nodes if node.op == "placeholder"]
+    """As they were traced. None: a token, which only orders effects, and which no call brings."""
+    nodes = traced.graph.find_nodes(op="placeholder")
+    return [None if _is_token(node) else value_of(node) for node in nodes]
+
+
+def _is_token(node: Node) -> bool:
+    return any(user.target is with_effects and user.args[0] is node for user in node.users)
 
 
 def check_arguments(
