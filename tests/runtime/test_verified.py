@@ -72,6 +72,8 @@ def test_a_few_roundings_pass(dtype):
     exact[0, :3] = torch.tensor([float("inf"), float("-inf"), float("nan")])
     expected = exact.to(dtype)
     assert agree((expected * 1.5) / 1.5, expected)
+    sums = (part.cumsum(1).to(dtype) for part in (exact[1:], exact[1:].flip(1)))
+    assert not agree(*sums)
 
 
 def test_empty_and_other_shapes():
@@ -142,7 +144,7 @@ def test_no_false_alarm(program, dtype):
         torch.autograd.backward(floats, [torch.randn_like(y) for y in floats])
 
 
-@pytest.mark.parametrize("dtype", some([torch.float32], [torch.bfloat16]), ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_a_block_of_a_transformer_has_no_false_alarm(dtype):
     block = torch.nn.TransformerEncoderLayer(32, 4, 64, dropout=0.1, batch_first=True).to(dtype)
     function = compiled(block)
