@@ -88,6 +88,7 @@ def _child(sender: Connection, seeds: Sequence[int], together: int, shrink: floa
     torch.set_num_threads(1)
     # As in tests/conftest.py: a fifth of the time.
     gc.set_threshold(100_000, 20, 20)
+    gc.freeze()
     torch._dynamo.config.run_gc_after_compile = False
     torch._dynamo.guards.profile_guard_manager = lambda *_: 0.0  # type: ignore[attr-defined]
     groups: dict[tuple[bool, ...], list[int]] = {}
@@ -112,7 +113,7 @@ def _rows(seeds: Sequence[int], shrink: float) -> Iterator[Row]:
     is_same = len(seeds) > 1 and _is_same(combined(programs))
     for seed, program in zip(seeds, programs):
         yield {"seed": seed, **({"kind": "same"} if is_same else _row(program, shrink))}
-        gc.collect()
+    gc.collect()
 
 
 def _is_same(program: Program) -> bool:
