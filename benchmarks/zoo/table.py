@@ -23,7 +23,9 @@ answer, and for a step of training.
 - *tried*: answers and steps that eager PyTorch runs, with the same numbers each time, and that
   `aot_eager` traces.
 - *right*: each element of each result and gradient is at most four times as far from float64 as
-  eager's worst one, or as rounding allows.
+  eager's worst one, or as rounding allows. Where a model makes much of rounding (a ReLU near zero,
+  a batch norm of two values), that holds in one of five runs, whose parameters and inputs are off
+  by at most a unit in the last place, against eager's worst run.
 - *fell back*: a warning H007 or H008.
 - *ended*: the process did not come to its end.
 """
