@@ -281,3 +281,37 @@ def test_what_multiplies_little_is_not_copied_for_itself(
     assert not any(plan.kernels for _, plan in plans)
     more = plans_of(lambda x, w: convolve(x, w).exp(), given, MACHINE, is_training)
     assert all(plan.kernels for _, plan in more)
+
+
+@pytest.mark.parametrize(
+    "channels, step, rank, threads", [(3, 2, 2, 1), (6, 3, 2, 2), (4, 2, 1, 2), (5, 2, 3, 2)]
+)
+def test_gradients_of_weights_that_skip_pixels(
+    channels: int, step: int, rank: int, threads: int
+) -> None:
+    """oneDNN 3.12 writes past its memory where they are 1 x 1 and the image lies by channels: an
+    eager step would end the process, or be wrong, so that eager's image is not by channels."""
+    side = {1: 4096, 2: 64, 3: 16}[rank]
+    convolve = (F.conv1d, F.conv2d, F.conv3d)[rank - 1]
+
+    def program(x: Tensor, narrow: Tensor, wide: Tensor) -> Tensor:
+        return convolve(convolve(x.exp(), narrow, stride=step).tanh(), wide).sin()
+
+    shapes = (
+        (2, channels, *[side] * rank),
+        (48, channels, *[1] * rank),
+        (8, 48, *[1] * rank),
+    )
+    inputs = [torch.randn(shape).requires_grad_() for shape in shapes]
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        result = torch.compile(program, backend="hemstitch", fullgraph=True)(*inputs)
+        gradients = torch.autograd.grad(result.sum(), inputs)
+    finally:
+        torch.set_num_threads(before)
+    wide = [x.detach().double().requires_grad_() for x in inputs]
+    for ours, true in zip(gradients, torch.autograd.grad(program(*wide).sum(), wide)):
+        torch.testing.assert_close(
+            ours.double(), true, rtol=1e-4, atol=1e-4 * float(true.abs().max())
+        )

@@ -19,13 +19,14 @@ from torch._prims_common import (
     is_contiguous_or_false,
     suggest_memory_format,
 )
-from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.fx.experimental.symbolic_shapes import guard_or_true, statically_known_true
 
 from hemstitch.frontend import checked
 from hemstitch.frontend.moves import moved_by_views
 from hemstitch.frontend.rules import RULES
 
 aten = torch.ops.aten
+CHANNELS_OF_A_BLOCK = 16  # of oneDNN, with AVX-512; 8 with AVX2
 Decompositions = dict[Any, Callable[..., Any]]
 
 # Expanded already in the trace, so that the partitioner sees what is cheap to compute again.
@@ -243,9 +244,47 @@ def _convolution_backward(
     gradient: Any, x: Any, weight: torch.Tensor, bias_sizes: Any, *how: Any
 ) -> Any:
     spread = _for_each_axis(how, weight.dim() - 2)
-    if spread is None:
-        return NotImplemented
-    return aten.convolution_backward.default(gradient, x, weight, bias_sizes, *spread)
+    if spread is not None:
+        return aten.convolution_backward.default(gradient, x, weight, bias_sizes, *spread)
+    if _overruns(weight, *how):
+        return _of_pixels_read(gradient, x, weight, bias_sizes, *how)
+    return NotImplemented
+
+
+def _overruns(
+    weight: torch.Tensor,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+    mask: Sequence[bool],
+) -> bool:
+    """If oneDNN may write past its memory (its issue 6035): for the gradient of weights of 1 x 1,
+    of an image by channels, fewer than a block of them, some pixels of which are not read."""
+    is_pointwise = all(size == 1 for size in weight.shape[2:]) and not any(padding)
+    is_thin = guard_or_true(weight.shape[1] < CHANNELS_OF_A_BLOCK)
+    return mask[1] and not transposed and max(stride) > 1 and is_pointwise and is_thin
+
+
+def _of_pixels_read(
+    gradient: torch.Tensor, x: torch.Tensor, weight: Any, bias_sizes: Any, *how: Any
+) -> tuple[torch.Tensor | None, ...]:
+    """The gradients of weights and bias, of an image that has no other pixels."""
+    (stride, *rest), mask = how[:-1], how[-1]
+    of_image = None
+    if mask[0]:
+        alone = [True, False, False]
+        of_image = aten.convolution_backward.default(
+            gradient, x, weight, bias_sizes, stride, *rest, alone
+        )[0]
+    for axis, step in enumerate(stride, 2):
+        x = aten.slice.Tensor(x, axis, None, None, step)
+    of_others = aten.convolution_backward.default(
+        gradient, x, weight, bias_sizes, [1] * len(stride), *rest, [False, *mask[1:]]
+    )
+    return of_image, *of_others[1:]
 
 
 def _for_each_axis(how: Sequence[Any], rank: int) -> list[Any] | None:
