@@ -36,7 +36,9 @@ def machine_code(name: str, make: Callable[[], bytes]) -> bytes:
     if code is None:
         code = make()
         write(path, _seal(key, path.name, code) + code)
-        forget_oldest(path.parent, MOST)
+        if path.name.startswith("0"):
+            # One digest in sixteen: looking at thousands of files takes longer than some kernels.
+            forget_oldest(path.parent, MOST)
     return code
 
 
