@@ -1,4 +1,4 @@
-"""What is left of a lane loop that no whole turns fill: whole vectors, and the first lanes of one."""
+"""What is left of a lane loop after its whole turns: whole vectors, and the first lanes of one."""
 
 from __future__ import annotations
 

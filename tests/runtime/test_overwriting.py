@@ -1,5 +1,5 @@
-"""Library calls that copy an operand to replace elements of the copy replace the operand's own, where
-a kernel has made it and nobody reads it afterwards."""
+"""Library calls that copy an operand to replace elements of the copy replace the operand's own,
+where a kernel has made it and nobody reads it afterwards."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 AVX2 masks elements of 32 bits and more; of smaller ones LLVM makes a branch for each lane, and that
 took most of a kernel's time to build. Those are in a function of their own, compiled once a module,
-where whole blocks pass by the branches. A masked store of larger ones takes a Zen 3 as long as eight
-others: the first lanes, if it is known how many, are stored in parts of a power of two.
+where whole blocks pass by the branches. A masked store of larger ones takes a Zen 3 as long as
+several others: the first lanes, if it is known how many, are stored in parts of a power of two.
 """
 
 from __future__ import annotations

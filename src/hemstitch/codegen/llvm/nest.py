@@ -26,7 +26,7 @@ from hemstitch.codegen.llvm.convert import cast
 from hemstitch.codegen.llvm.copies import copies_for, copies_of_rest
 from hemstitch.codegen.llvm.elementwise import apply
 from hemstitch.codegen.llvm.emitter import Emitter, Value
-from hemstitch.codegen.llvm.lanes import Crossed, Lanes, draws_by_four, fills_lines
+from hemstitch.codegen.llvm.lanes import Crossed, Lanes, draws_by_four, fills_lines, lanes_left
 from hemstitch.codegen.llvm.matrices import Matrix, Product, Strips, Wanted
 from hemstitch.codegen.llvm.next_block import Region, asked_for
 from hemstitch.codegen.llvm.slots import STATUS, Slots
@@ -325,19 +325,10 @@ class NestPrinter:
             firsts.append(e.binary("add", first, e.i64(copy * e.width)))
         mask, is_single = None, False
         if extent is not None:
-            mask, is_single = self._up_to(first, extent)
+            mask, is_single = lanes_left(e, first, extent)
         self._lanes = Lanes(axis, tuple(firsts), mask, is_single)
         self._statements(body)
         self._lanes = None
-
-    def _up_to(self, first: Value, extent: Value) -> tuple[Value, bool]:
-        """The lanes from `first` on that are left, and whether that is known to be one."""
-        e = self.emitter
-        if first.text.isdigit() and extent.text.isdigit():
-            left = int(extent.text) - int(first.text)
-            return e.mask(lane < left for lane in range(e.width)), left == 1
-        rest = e.splat(e.binary("sub", extent, first))
-        return e.compare("slt", e.lane_numbers(), rest), False
 
     def _widen(self, body: tuple[Stmt, ...], copies: int) -> None:
         """Accumulators from outside get a partner for each further copy of the body."""
@@ -350,7 +341,10 @@ class NestPrinter:
         for name in self._changed(body):
             held = self._accumulators[name]
             while (half := len(held.copies) // 2) > 0:
-                pairs, single = zip(held.copies, held.copies[half : 2 * half]), held.copies[2 * half :]
+                pairs, single = (
+                    zip(held.copies, held.copies[half : 2 * half]),
+                    held.copies[2 * half :],
+                )
                 joined = [reduce.joined(self.emitter, held, a, b) for a, b in pairs]
                 held.copies = [*joined, *single]
 
