@@ -30,6 +30,10 @@ def _folded(x: torch.Tensor, **windows: Any) -> torch.Tensor:
     return F.fold(F.unfold(x, **windows) * 2, x.shape[2:], **windows)
 
 
+def _windows(x: torch.Tensor, dimension: int, size: int, step: int) -> torch.Tensor:
+    return x.unfold(dimension, size, step) * 2
+
+
 PROGRAMS: dict[str, list[Program]] = {
     "roll": [
         partial(_rolled, shifts=shifts, dims=dims)
@@ -43,6 +47,10 @@ PROGRAMS: dict[str, list[Program]] = {
         for mode in ("reflect", "replicate", "circular")
     },
     "wide": [partial(F.pad, pad=(15, 5, 6, 16), mode="replicate")],
+    "windows": [
+        partial(_windows, dimension=dimension, size=size, step=step)
+        for dimension, size, step in [(2, 3, 1), (-1, 5, 2), (3, 2, 5), (0, 1, 1), (1, 3, 4)]
+    ],
     "unfold": [partial(F.unfold, **windows) for windows in WINDOWS],
     "fold": [partial(_folded, **windows) for windows in WINDOWS],
 }

@@ -24,7 +24,12 @@ from hemstitch.ir.types import DType, TensorType
 from hemstitch.runtime.dtypes import from_torch
 
 aten = torch.ops.aten
-REPLACING = frozenset({aten.index_put, aten.index_copy, aten.masked_scatter, aten.scatter})
+REPLACING = frozenset(
+    {
+        *(aten.index_put, aten.index_copy, aten.index_add, aten.index_fill, aten.index_reduce),
+        *(aten.put, aten.scatter, aten.scatter_add, aten.scatter_reduce, aten.masked_scatter),
+    }
+)
 KNOWN = ("aten", "prims", "hemstitch")  # namespaces of operations
 Environment = Mapping[torch.fx.Node, Any]
 WITHIN = "hemstitch within"  # in a node's meta: what is wanted of it, see `Within`
@@ -84,7 +89,8 @@ def may_keep_operands(target: object) -> bool:
 
 def in_place_form(target: object) -> OpOverload | None:
     """What replaces elements of its first argument where `target` gives a copy of it with these
-    elements replaced, as for the caches of keys and values that models generate with."""
+    elements replaced, or added to: caches of keys and values that models generate with, sums by
+    index."""
     if not isinstance(target, OpOverload) or target.overloadpacket not in REPLACING:
         return None
     twin = getattr(torch.ops.aten, f"{target.overloadpacket.__name__}_")

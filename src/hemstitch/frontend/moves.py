@@ -181,6 +181,27 @@ def _col2im(
     return total
 
 
+def _unfold_backward(
+    usual: Decomposition, gradient: Tensor, shape: Any, dimension: int, size: int, step: int
+) -> Any:
+    """Windows in pieces as long as a step: those at one place in their windows lie side by side."""
+    axis = dimension % max(len(shape), 1)
+    if not _all_known(*shape, *gradient.shape, size, step) or -(-size // step) > MAX_ADDED:
+        return usual(gradient, shape, dimension, size, step)
+    windows = [*shape, size]
+    windows[axis] = (shape[axis] - size) // step + 1 if shape else 0
+    if not gradient.numel() or [*gradient.shape] != windows:
+        return usual(gradient, shape, dimension, size, step)
+    parts = gradient.movedim(-1, axis + 1)
+    total: Tensor | None = None
+    for before in reversed(range(0, size, step)):  # eager adds windows in their order
+        part = parts.narrow(axis + 1, before, min(step, size - before))
+        part = _pad(part, axis + 1, 0, step - part.shape[axis + 1]).flatten(axis, axis + 1)
+        part = _pad(part, axis, before, shape[axis] - before - part.shape[axis])
+        total = part if total is None else total + part
+    return total
+
+
 def _spread(x: Tensor, axis: int, step: int) -> Tensor:
     """With `step` - 1 zeros between neighbours."""
     if step == 1:
@@ -197,6 +218,7 @@ def moved_by_views(table: dict[Any, Decomposition]) -> dict[Any, Decomposition]:
     """Decompositions to take the place of those in `table`, which they call for what they do not
     do: symbolic sizes above all."""
     ours: dict[str, Decomposition] = {"roll": _roll, "im2col": _im2col, "col2im": _col2im}
+    ours["unfold_backward"] = _unfold_backward
     for rank in (1, 2, 3):
         for name, forward, backward in (
             ("reflection", _mirrored, _mirrored_gradient),

@@ -7,7 +7,7 @@ other values for those names (see `executable`).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -111,12 +111,14 @@ class _Assembler:
     scratch: list[Slot] = field(default_factory=list)
     shared: set[Tensor] = field(default_factory=set)
     replaced: set[Tensor] = field(default_factory=set)
+    overwriting: set[int] = field(default_factory=set)  # steps
 
     def assemble(self) -> Assembly:
         empty = empty_strided_on(self.device)
         self.fixed |= {"empty": empty, "reinterpret": _reinterpret, "lay": with_strides}
         self.fixed["copy"] = _copy
         self._find_shared()
+        self._find_overwriting()
         if self.device == CPU:
             self._find_slots()
         steps: list[list[str]] = []
@@ -158,6 +160,18 @@ class _Assembler:
             if isinstance(step, LibraryStep) and (_holds_operands(step) or _may_keep(step)):
                 kept.extend(operand.tensor for operand in step.operands)
         self.shared = {tensor for tensor in kept if not tensor.is_argument}
+
+    def _find_overwriting(self) -> None:
+        """Library calls that would copy an operand to replace elements of the copy, and may as well
+        replace its own: a kernel made it, and nobody reads it afterwards. It is no part of the
+        arena then, since the result is in its memory."""
+        steps = enumerate(self.plan.steps)
+        last = {tensor: n for n, step in steps for tensor in self._touched(step, n)}
+        for number, step in enumerate(self.plan.steps):
+            tensor = _replaceable(step) if isinstance(step, LibraryStep) else None
+            if tensor is not None and tensor not in self.shared and last[tensor] == number:
+                self.overwriting.add(number)
+                self.shared.add(tensor)
 
     def _find_slots(self) -> None:
         """Intermediates that kernels or told library calls write live in the arena."""
@@ -267,7 +281,8 @@ class _Assembler:
             name = self._fix(OUT_FORMS[call.target], "f")
             self.lines.append(f"{name}({', '.join([*arguments, f'out={self._name(told[0])}'])})")
             return
-        text = f"{self._fix(call.target, 'f')}({', '.join(arguments)})"
+        function = call.in_place if number in self.overwriting else call.target
+        text = f"{self._fix(function, 'f')}({', '.join(arguments)})"
         if all(tensor is None for tensor in step.results):
             self.lines.append(text)
         elif call.is_tuple:
@@ -403,6 +418,30 @@ def _with_frees(lines: list[str]) -> list[str]:
 def _words(line: str) -> list[str]:
     """Names of arguments and tensors in a line: a0, t3."""
     return [w for w in _NAME.findall(line) if not line.lstrip().startswith("del ")]
+
+
+def _replaceable(step: LibraryStep) -> Tensor | None:
+    """The operand of which the call gives a copy with some elements replaced, if a kernel made it,
+    and the copy is laid out as it is."""
+    call = step.node.attr
+    assert isinstance(call, LibraryCall)
+    if call.in_place is None or call.arguments[0] != Operand(0):
+        return None
+    (result,), operand = step.results, step.operands[0]
+    tensor = operand.tensor
+    uses = [n for n in _operands(call.arguments) if step.operands[n].tensor is tensor]
+    if result is None or tensor.is_argument or tensor.is_result or len(uses) > 1:
+        return None
+    same = operand.is_whole and result.node.type == tensor.node.type
+    return tensor if same and agree(operand.shape, result.strides, tensor.strides) else None
+
+
+def _operands(argument: object) -> Iterator[int]:
+    if isinstance(argument, Operand):
+        yield argument.index
+    elif isinstance(argument, tuple):
+        for part in argument:
+            yield from _operands(part)
 
 
 def _holds_operands(step: LibraryStep) -> bool:

@@ -26,6 +26,11 @@ def copies_for(axis: Axis, body: tuple[Stmt, ...], width: int) -> int:
     return copies
 
 
+def copies_of_rest(body: tuple[Stmt, ...], vectors: int) -> int:
+    """All the vectors that are left at once, or one by one where that is much to print."""
+    return vectors if vectors * sum(1 for _ in walk(body)) <= LONG_BODY else 1
+
+
 def _is_one_long_chain(body: tuple[Stmt, ...]) -> bool:
     work = 0
     depth: dict[str, int] = {}  # flops of the longest way to a value

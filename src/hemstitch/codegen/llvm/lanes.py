@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hemstitch.codegen.llvm.emitter import Value
+from hemstitch.codegen.llvm.emitter import Emitter, Value
 from hemstitch.ir.dims import divides
 from hemstitch.ir.types import DType
 from hemstitch.kernel.index import Axis, Computed, Index
@@ -51,6 +51,15 @@ class Lanes:
             elif isinstance(variable, Computed) or not divides(of, coefficient):
                 return False
         return index.coefficient(self.axis) == 1 and divides(of, index.constant)
+
+
+def lanes_left(e: Emitter, first: Value, extent: Value) -> tuple[Value, bool]:
+    """Those of a vector that begins at `first`, and whether that is known to be one."""
+    if first.text.isdigit() and extent.text.isdigit():
+        left = int(extent.text) - int(first.text)
+        return e.mask(lane < left for lane in range(e.width)), left == 1
+    left_of_all = e.splat(e.binary("sub", extent, first))
+    return e.compare("slt", e.lane_numbers(), left_of_all), False
 
 
 def draws_by_four(lanes: Lanes | None, index: Index) -> bool:

@@ -23,10 +23,10 @@ from hemstitch.codegen.llvm import (
     rows,
 )
 from hemstitch.codegen.llvm.convert import cast
-from hemstitch.codegen.llvm.copies import copies_for
+from hemstitch.codegen.llvm.copies import copies_for, copies_of_rest
 from hemstitch.codegen.llvm.elementwise import apply
 from hemstitch.codegen.llvm.emitter import Emitter, Value
-from hemstitch.codegen.llvm.lanes import Crossed, Lanes, draws_by_four, fills_lines
+from hemstitch.codegen.llvm.lanes import Crossed, Lanes, draws_by_four, fills_lines, lanes_left
 from hemstitch.codegen.llvm.matrices import Matrix, Product, Strips, Wanted
 from hemstitch.codegen.llvm.next_block import Region, asked_for
 from hemstitch.codegen.llvm.slots import STATUS, Slots
@@ -287,26 +287,29 @@ class NestPrinter:
     # --- lanes
 
     def _lane_loop(self, axis: Axis, body: tuple[Stmt, ...]) -> None:
-        """Whole vectors several at a time, then what is left one masked vector at a time."""
-        e = self.emitter
+        """Whole vectors several at a time, then those that are left, then a masked one."""
+        e, extent = self.emitter, self._extent(axis)
         copies = copies_for(axis, body, e.width)
-        extent = self._extent(axis)
-        known = int(extent.text) if not extent.text.startswith("%") else None
-        step = e.width * copies
-        whole = self._whole(extent, step)
-        if known is None or known >= step:
+        low, whole = e.i64(0), self._whole(extent, e.width * copies)
+        self._whole_vectors(axis, body, low, whole, copies)
+        if extent.text.isdigit() or not e.features.avx512:  # whose masks cost nothing
+            low, whole = whole, self._whole(extent, e.width)
+            together = 1
+            if whole.text.isdigit():
+                together = copies_of_rest(body, (int(whole.text) - int(low.text)) // e.width)
+            self._whole_vectors(axis, body, low, whole, together)
+        if whole != extent:
+            masked = partial(self._vectors, axis, body, copies=1, extent=extent)
+            self._loop(whole, extent, e.width, body, masked)
+
+    def _whole_vectors(
+        self, axis: Axis, body: tuple[Stmt, ...], low: Value, high: Value, copies: int
+    ) -> None:
+        if low != high:
             self._widen(body, copies)
-            self._loop(e.i64(0), whole, step, body, lambda i: self._vectors(axis, body, i, copies))
+            vectors = partial(self._vectors, axis, body, copies=copies)
+            self._loop(low, high, self.emitter.width * copies, body, vectors)
             self._narrow(body)
-        if known is None or known % step:
-            is_even = known is not None and known % e.width == 0
-            self._loop(
-                whole,
-                extent,
-                e.width,
-                body,
-                lambda i: self._vectors(axis, body, i, 1, None if is_even else extent),
-            )
 
     def _vectors(
         self,
@@ -322,10 +325,7 @@ class NestPrinter:
             firsts.append(e.binary("add", first, e.i64(copy * e.width)))
         mask, is_single = None, False
         if extent is not None:
-            is_known = first.text.isdigit() and extent.text.isdigit()
-            is_single = is_known and int(extent.text) - int(first.text) == 1
-            left = e.splat(e.binary("sub", extent, first))
-            mask = e.compare("slt", e.lane_numbers(), left)
+            mask, is_single = lanes_left(e, first, extent)
         self._lanes = Lanes(axis, tuple(firsts), mask, is_single)
         self._statements(body)
         self._lanes = None
@@ -341,8 +341,12 @@ class NestPrinter:
         for name in self._changed(body):
             held = self._accumulators[name]
             while (half := len(held.copies) // 2) > 0:
-                pairs = zip(held.copies[:half], held.copies[half:])
-                held.copies = [reduce.joined(self.emitter, held, a, b) for a, b in pairs]
+                pairs, single = (
+                    zip(held.copies, held.copies[half : 2 * half]),
+                    held.copies[2 * half :],
+                )
+                joined = [reduce.joined(self.emitter, held, a, b) for a, b in pairs]
+                held.copies = [*joined, *single]
 
     def _copies(self) -> range:
         return range(len(self._lanes.firsts)) if self._lanes is not None else range(1)

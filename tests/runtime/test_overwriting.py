@@ -1,0 +1,109 @@
+"""Library calls that copy an operand to replace elements of the copy replace the operand's own,
+where a kernel has made it and nobody reads it afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+import hemstitch.compile
+from hemstitch.runtime.assemble import Assembly, assemble
+
+ROWS = torch.tensor([3, 0, 3, 6])
+PLACES = torch.randint(0, 7, (4, 5), generator=torch.Generator().manual_seed(0))
+SOURCE = torch.randn(4, 5)
+ALONE: dict[str, Callable[[Tensor], Tensor]] = {
+    "scatter_reduce": lambda x: x.exp().scatter_reduce(0, PLACES, SOURCE, "prod").sin(),
+    "put": lambda x: x.exp().put(ROWS, SOURCE[:, 0]).sin(),
+    "masked_scatter": lambda x: x.exp().masked_scatter(x > 0, x[0].expand(7, 5)),
+    "index_reduce": lambda x: x.exp().index_reduce(0, ROWS, SOURCE, "amax"),
+}
+
+
+def twice(x: Tensor) -> tuple[Tensor, ...]:
+    """The second of two may have it."""
+    y = x.exp()
+    return tuple(y.index_reduce(0, ROWS, SOURCE, kind) for kind in ("amax", "amin"))
+
+
+def read_afterwards(x: Tensor) -> Tensor:
+    y = x.exp()
+    z = y.index_reduce(0, ROWS, SOURCE, "prod")
+    return y * z
+
+
+def returned(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x.exp()
+    return y, y.index_reduce(0, ROWS, SOURCE, "prod")
+
+
+def source_as_well(x: Tensor) -> Tensor:
+    y = x.exp()
+    return y.index_reduce(0, torch.arange(7), y, "prod")
+
+
+def argument(x: Tensor) -> Tensor:
+    return x.index_reduce(0, ROWS, SOURCE, "prod")
+
+
+def expanded(x: Tensor) -> Tensor:
+    return x[0].exp().expand(7, 5).index_reduce(0, ROWS, SOURCE, "prod")
+
+
+def replacing(
+    function: Callable[..., object], x: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> list[str]:
+    """The calls in its graphs that write where they read; its results are eager's."""
+    assemblies: list[Assembly] = []
+
+    def assembled(*arguments: object) -> Assembly:
+        assemblies.append(assemble(*arguments))  # type: ignore[arg-type]
+        return assemblies[-1]
+
+    monkeypatch.setattr(hemstitch.compile, "assemble", assembled)
+    torch._dynamo.reset()
+    options = {"strict": True, "check": True, "cache": False}
+    compiled = torch.compile(function, backend="hemstitch", options=options)
+    before = x.clone()
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x), function(x))
+    assert torch.equal(x, before)
+    fixed = [value for assembly in assemblies for value in assembly.fixed.values()]
+    overloads = [value for value in fixed if isinstance(value, torch._ops.OpOverload)]
+    names = [overload.overloadpacket.__name__ for overload in overloads]
+    return [name for name in names if name.endswith("_")]
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_nobody_else_reads_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert replacing(ALONE[name], torch.randn(7, 5), monkeypatch) == [f"{name}_"]
+
+
+@pytest.mark.parametrize(
+    ("function", "count"),
+    [(twice, 1), (read_afterwards, 0), (returned, 0), (source_as_well, 0), (argument, 0)],
+)
+def test_who_else_reads_it(
+    function: Callable[..., object], count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(replacing(function, torch.randn(7, 5), monkeypatch)) == count
+
+
+def test_one_whose_elements_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    replacing(expanded, torch.randn(7, 5), monkeypatch)
+
+
+def test_gradients() -> None:
+    """Zeros, and sums by index on them."""
+    x = torch.randn(30, 40, requires_grad=True)
+    places = torch.randint(0, 40, (30, 20))
+
+    def program(x: Tensor) -> Tensor:
+        return x.gather(1, places).square().sum() + x.take(places).sin().sum()
+
+    compiled = torch.compile(program, backend="hemstitch", options={"strict": True})
+    ours, eager = (torch.autograd.grad(f(x), x) for f in (compiled, program))
+    torch.testing.assert_close(ours, eager)
