@@ -306,14 +306,12 @@ class Output:
     """A value the caller gets: as a fresh tensor with these strides, or written into an input.
 
     `may_share`: nobody will write to it (it is kept for backward), so it may share memory.
-    `has_gaps`: the program asked for strides with gaps; others say only in which order axes lie.
     """
 
     value: Node
     strides: tuple[Dim, ...]
     mutates: Node | None = None  # an INPUT: the value replaces its contents
     may_share: bool = False
-    has_gaps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
