@@ -36,8 +36,7 @@ PAIRED = (
 )
 CONTIGUOUS = (
     *(aten.pow.Scalar, aten.isin.Tensor_Tensor, aten.isin.Tensor_Scalar),
-    *(aten.upsample_nearest1d.default, aten.upsample_nearest1d.vec),
-    *(aten._upsample_nearest_exact1d.default, aten._upsample_nearest_exact1d.vec),
+    aten._transformer_encoder_layer_fwd.default,
 )
 
 

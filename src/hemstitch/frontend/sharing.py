@@ -113,13 +113,12 @@ def shared_memory(
     nodes = [each for each in results if isinstance(each, torch.fx.Node)]
     bases = {node: _whole(node) for node in nodes if _is_tensor(node)}
     count = Counter(bases.values())
-    shared = {}
-    for node, base in bases.items():
-        whole: torch.fx.Node | None = base if count[base] > 1 else None
-        if whole is None and not known.are_gradients and _overlaps(node, sizes):
-            whole = next((x for x in views_of(node) if not _overlaps(x, sizes)), None)
-        if whole is not None and base.op == "call_function" and not _overlaps(whole, sizes):
-            shared[node] = Shared(whole, node.meta["val"])
+    shared = dict[torch.fx.Node, Shared]()
+    for result, base in bases.items():
+        whole = base if count[base] > 1 else _distinct(result, known, sizes)
+        is_part = base.op == "call_function" and (whole is not result or count[base] > 1)
+        if is_part and _is_memory(whole, known, sizes):
+            shared[result] = Shared(whole, result.meta["val"])
     for place, node in enumerate(results):
         if place not in known.views or not isinstance(node, torch.fx.Node) or node not in bases:
             continue
@@ -130,6 +129,19 @@ def shared_memory(
             what = "a view, made anew by AOTAutograd, that is laid out as only the call knows"
             raise UnsupportedError(what, hint="make that view outside of the compiled function")
     return shared
+
+
+def _distinct(node: torch.fx.Node, known: Results, sizes: Sizes) -> torch.fx.Node:
+    """The nearest that it is a view of, if there are elements under several indices."""
+    if known.are_gradients:
+        return node
+    return next((x for x in views_of(node) if not _overlaps(x, sizes)), node)
+
+
+def _is_memory(node: torch.fx.Node, known: Results, sizes: Sizes) -> bool:
+    """Whether it will lie as it was traced, each of its elements under one index."""
+    is_apart = not known.are_gradients and _overlaps(node, sizes) is False
+    return is_apart or is_dense(node, sizes)
 
 
 def _is_fixed(traced: torch.Tensor) -> bool:

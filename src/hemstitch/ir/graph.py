@@ -303,7 +303,8 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A value the caller gets: as a fresh tensor with these strides, or written into an input.
+    """A value the caller gets: as a fresh tensor with these strides, or written into an input. What
+    lies in gaps between its elements is neither written nor read.
 
     `may_share`: nobody will write to it (it is kept for backward), so it may share memory.
     """
