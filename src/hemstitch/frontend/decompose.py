@@ -18,7 +18,7 @@ from torch._prims_common import suggest_memory_format
 from torch.fx.experimental.symbolic_shapes import guard_or_true, statically_known_true
 
 from hemstitch.frontend import checked
-from hemstitch.frontend.laid_out import as_in_eager
+from hemstitch.frontend.laid_out import as_in_eager, packet_of
 from hemstitch.frontend.moves import moved_by_views
 from hemstitch.frontend.rules import RULES
 
@@ -76,7 +76,7 @@ def _always() -> Decompositions:
         table[op] = partial(CHECKING[op], table[op])
     table.update(moved_by_views(table))
     table.update(as_in_eager(table))
-    for op in (op for op in table if _packet_of(op) in MOVED):
+    for op in (op for op in table if packet_of(op) in MOVED):
         table[op] = partial(_moved, table[op])
     table[aten.convolution.default] = _convolution
     table[aten.convolution_backward.default] = _convolution_backward
@@ -96,17 +96,13 @@ def _packet(name: str) -> str:
     return name.partition(".")[0]
 
 
-def _packet_of(op: Any) -> str:
-    return op._schema.name.rpartition("::")[2] if hasattr(op, "_schema") else ""
-
-
 def _moved(usual: Callable[..., Any], x: torch.Tensor, *arguments: Any, **keywords: Any) -> Any:
     """Never a view of `x`, also where nothing moves."""
     return usual(x, *arguments, **keywords).clone(memory_format=suggest_memory_format(x))
 
 
 def _is_kept(op: Any) -> bool:
-    name = _packet_of(op)
+    name = packet_of(op)
     return name in KEPT or name.startswith(KEPT_PREFIXES)
 
 

@@ -42,13 +42,13 @@ CONTIGUOUS = (
 
 def as_in_eager(table: Decompositions) -> Decompositions:
     """For some operations of `table`, and some others, what to break them up into instead."""
-    ways: Decompositions = {op: _by_channels for op in table if _packet_of(op) in NORMALISED}
+    ways: Decompositions = {op: _by_channels for op in table if packet_of(op) in NORMALISED}
     ways |= dict.fromkeys(PAIRED, _paired) | dict.fromkeys(CONTIGUOUS, _contiguous)
     ways |= {aten.ldexp.Tensor: _ldexp, aten.log_sigmoid_forward.default: _log_sigmoid}
     return {op: partial(_laid_out, table.get(op) or partial(_itself, op), ways[op]) for op in ways}
 
 
-def _packet_of(op: Any) -> str:
+def packet_of(op: Any) -> str:
     return op._schema.name.rpartition("::")[2] if hasattr(op, "_schema") else ""
 
 
