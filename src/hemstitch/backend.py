@@ -39,7 +39,7 @@ from hemstitch.frontend.partition import NUMBERS, partition
 from hemstitch.frontend.random import draw_at_once
 from hemstitch.frontend.rewrites import apply
 from hemstitch.frontend.rows import only_read
-from hemstitch.frontend.sharing import expanded_arguments, views_made_anew
+from hemstitch.frontend.sharing import results_of_backward, results_of_forward
 from hemstitch.frontend.spectra import values_alone
 from hemstitch.frontend.strided import in_memory
 from hemstitch.frontend.unused import Backward, with_zeros
@@ -185,8 +185,8 @@ class _GraphCompiler:
         graph = self._rewritten(gm) if self.kind == "inference" else gm
         frozen = frozen_arguments(graph) if is_frozen else ()
         private = self._private_results()
-        views = (expanded_arguments if is_backward else views_made_anew)(graph.graph)
-        begun = begin(graph, inputs, options, private, is_backward, frozen, views)
+        results = (results_of_backward if is_backward else results_of_forward)(graph.graph)
+        begun = begin(graph, inputs, options, private, is_backward, frozen, results)
         known.append(begun.captured)
         traced = AsTraced(gm, begun.captured)
         make = partial(self._finish, begun, graph, inputs, traced)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from hemstitch.frontend.capture import Captured, TracedGraph, capture
 from hemstitch.frontend.convolved import with_laid_weights
 from hemstitch.frontend.device import target_of
+from hemstitch.frontend.sharing import TRACED, Results
 from hemstitch.fusion.packed import packed_once
 from hemstitch.fusion.plan import Plan
 from hemstitch.fusion.verify import verify_plan
@@ -72,15 +73,14 @@ def begin(
     private: int | None = None,
     is_backward: bool = False,
     frozen: Collection[int] = (),
-    views: Collection[int] = (),
+    results: Results = TRACED,
 ) -> Begun:
     """One functional ATen graph, as AOTAutograd gives it, in the compiler's own terms.
 
     `private`: how many of its results the user gets; the others are kept for backward. `frozen`:
-    which arguments are weights that stay as they are. `views`: which results are views of
-    arguments.
+    which arguments are weights that stay as they are.
     """
-    captured = capture(traced, example_inputs, private, frozen, views)
+    captured = capture(traced, example_inputs, private, frozen, results)
     target = target_of(captured.device, options)
     machine = machine_for(target, multiprocessors(captured.device))
     machine = replace(machine, meets=options.global_stitching)

@@ -12,7 +12,7 @@ from torch._dynamo.backends.common import aot_autograd
 from hemstitch.frontend.capture import Captured, capture
 from hemstitch.frontend.decompose import decompositions
 from hemstitch.frontend.partition import partition
-from hemstitch.frontend.sharing import expanded_arguments, views_made_anew
+from hemstitch.frontend.sharing import results_of_backward, results_of_forward
 from hemstitch.ir import dims
 from hemstitch.ir.graph import Graph, LibraryCall, Op, toposort
 from hemstitch.ir.verify import verify
@@ -42,8 +42,8 @@ class InterpretBackend:
     def compile(
         self, gm: torch.fx.GraphModule, example_inputs: Any, is_backward: bool = False
     ) -> Callable[[list[Any]], Any]:
-        views = (expanded_arguments if is_backward else views_made_anew)(gm.graph)
-        captured = capture(gm, example_inputs, views=views)
+        results = (results_of_backward if is_backward else results_of_forward)(gm.graph)
+        captured = capture(gm, example_inputs, results=results)
         verify(captured.graph)
         self.captured.append(captured)
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from hemstitch.errors import GraphWarning, HemstitchWarning
 from tests.effort import examples
+from tests.frontend.test_random_views import strides_of
 
 SIZES = (1, 2, 3, 4, 5, 8, 16, 17)
 MORE = (6, 7, 9)  # of later calls
@@ -374,7 +375,7 @@ def assert_as_eager(
         found = run(compiled, arguments, gradients)
     for ours, theirs in zip(found.results, eager.results, strict=True):
         assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
-        assert _order(ours) == _order(theirs), (ours.stride(), theirs.stride())
+        assert strides_of(ours) == strides_of(theirs)
     seen = [*eager.results, *exact.results, *arguments]
     factor, floor = EXACT if _is_exact(program, seen) else ROUNDED
     pairs = zip(
@@ -396,12 +397,6 @@ def _is_exact(program: Program, seen: Sequence[Tensor]) -> bool:
     narrow = any(x.dtype in (torch.bfloat16, torch.float16) for x in seen)
     rounds = any(step.name in ("bfloat16", "float16") for step in program.steps)
     return not (narrow or rounds or program.autocast)
-
-
-def _order(x: Tensor) -> list[int]:
-    """Its axes, as they lie in memory."""
-    axes = [axis for axis in range(x.dim()) if x.shape[axis] > 1 and x.stride(axis)]
-    return sorted(axes, key=x.stride) if x.numel() else []
 
 
 def _error(x: Tensor, wanted: Tensor) -> float:

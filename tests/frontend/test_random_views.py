@@ -40,6 +40,7 @@ VIEWS: Mapping[str, Step] = {
     "moved": lambda x, axis, first: [x.movedim(0, -1)],
     "squeezed": lambda x, axis, first: [x.squeeze()],
     "flat": lambda x, axis, first: [x.reshape(-1)],
+    "even": lambda x, axis, first: [x[..., ::2]],
     "last": lambda x, axis, first: [x.select(axis, x.shape[axis] - 1)],
     "halves": lambda x, axis, first: x.split((x.shape[axis] + 1) // 2, axis),
     "rows": lambda x, axis, first: x.unbind(axis),
@@ -49,7 +50,7 @@ VIEWS: Mapping[str, Step] = {
 LARGER: Mapping[str, Step] = {
     "axis": lambda x, axis, first: [x.unsqueeze(axis)],
     "repeated": lambda x, axis, first: [x.expand(2, *x.shape)],
-    "windows": lambda x, axis, first: [x.unfold(axis, 1, 1)],
+    "windows": lambda x, axis, first: [x.unfold(axis, min(2, x.shape[axis]), 1)],
     "twice": lambda x, axis, first: [torch.cat([x, x], axis)],
 }
 VALUES: Mapping[str, Step] = {
@@ -129,9 +130,11 @@ def _copies(arguments: Sequence[Tensor], with_gradients: bool) -> list[Tensor]:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`together`: which results and arguments are in the same memory, and where in it."""
+    """`strides`: of results. `together`: which results and arguments are in the same memory, and
+    where in it."""
 
     results: list[Tensor]
+    strides: list[list[int]]
     arguments: list[Tensor]
     gradients: list[Tensor]
     together: list[tuple[object, ...]]
@@ -153,7 +156,12 @@ def run(program: Any, arguments: Sequence[Tensor], writes: bool, gradients: bool
     if losses:
         torch.stack(losses).sum().backward()
     found = [torch.zeros_like(x) if x.grad is None else x.grad for x in leaves]
-    return Outcome(results, given, found, together)
+    return Outcome(results, [*map(strides_of, results)], given, found, together)
+
+
+def strides_of(x: Tensor) -> list[int]:
+    """Those that say where elements are."""
+    return [step for size, step in zip(x.shape, x.stride()) if size > 1] if x.numel() else []
 
 
 @settings(max_examples=examples(24), deadline=None)
@@ -176,5 +184,6 @@ def test_results_and_where_they_are(seed: int) -> None:
     torch.testing.assert_close(found.results, expected.results, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(found.arguments, expected.arguments, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(found.gradients, expected.gradients, rtol=1e-3, atol=1e-3)
+    assert found.strides == expected.strides
     if not (writes and gradients):  # AOTAutograd itself gives views of what was written
         assert found.together == expected.together

@@ -28,13 +28,14 @@ from hemstitch.frontend.origin import origin_of
 from hemstitch.frontend.promised import assertion
 from hemstitch.frontend.random import draw_at_once, draw_seeds
 from hemstitch.frontend.rules import RULES
-from hemstitch.frontend.sharing import Shared, has_gaps_of_its_own, shared_memory
+from hemstitch.frontend.sharing import TRACED, Results, Shared, shared_memory
 from hemstitch.frontend.sizes import Sizes
 from hemstitch.frontend.strided import FROM, is_in_memory
 from hemstitch.frontend.values import Value, constant
 from hemstitch.ir.builder import NOTHING, Builder
 from hemstitch.ir.dims import Dim, SymbolicDim
 from hemstitch.ir.graph import Graph, InputAttr, LibraryCall, Node, Op, Operand, Output
+from hemstitch.ir.layout import repeats, without_gaps
 from hemstitch.ir.types import DType, TensorType
 from hemstitch.runtime.dtypes import from_torch
 from hemstitch.runtime.returned import Argument, Fixed, Item, Number, Result, Returned, View
@@ -60,17 +61,16 @@ def capture(
     example_inputs: Sequence[object],
     private: int | None = None,
     frozen: Collection[int] = (),
-    views: Collection[int] = (),
+    results: Results = TRACED,
 ) -> Captured:
     """The graph IR of `gm`. Sizes stay symbolic where the trace's are, without new guards.
 
     `private`: how many of the results, from the first, the user gets; others are only kept for
     backward. None: all of them. `frozen`: positions of arguments that are weights, which stay as
-    they are. `views`: places of results that AOTAutograd makes anew as views. `gm` itself is
-    changed in one point: see `draw_at_once`.
+    they are. `gm` itself is changed in one point: see `draw_at_once`.
     """
     draw_at_once(gm)
-    state = _Capture(gm, private, frozen, views)
+    state = _Capture(gm, private, frozen, results)
     state.bind_arguments(example_inputs)
     for node in gm.graph.nodes:
         state.visit(node)
@@ -82,7 +82,7 @@ class _Capture:
     gm: torch.fx.GraphModule
     private: int | None
     frozen: Collection[int]
-    views: Collection[int]
+    results: Results
     builder: Builder = field(default_factory=Builder)
     environment: dict[torch.fx.Node, Any] = field(default_factory=dict)
     positions: dict[torch.fx.Node, int] = field(default_factory=dict)
@@ -363,7 +363,7 @@ class _Capture:
         results: _Known = {}
         listed: Any = returned if isinstance(returned, (list, tuple)) else (returned,)
         private = listed[: self.private]
-        parts = shared_memory(private, self.views, self.sizes)
+        parts = shared_memory(private, self.results, self.sizes)
         self.returns = tuple(
             self._part(each, parts[each], results)
             if isinstance(each, torch.fx.Node) and each in parts
@@ -397,11 +397,16 @@ class _Capture:
             shares = may_share and not is_copy(result)
             if (result, shares) not in known:
                 known[result, shares] = Result(len(self.outputs))
-                strides = strides_of(result.meta["val"], self.sizes)
-                has_gaps = not shares and has_gaps_of_its_own(result, self.sizes)
-                self.outputs.append(Output(value.node, strides, None, shares, has_gaps))
+                strides = self._strides(result.meta["val"])
+                self.outputs.append(Output(value.node, strides, None, shares))
             return known[result, shares]
         return Number(value) if isinstance(value, SymbolicDim) else Fixed(value)
+
+    def _strides(self, result: torch.Tensor) -> tuple[Dim, ...]:
+        shape, strides = self.sizes.dims(result.shape), strides_of(result, self.sizes)
+        if not self.results.are_gradients or not strides or repeats(shape, strides):
+            return strides
+        return without_gaps(shape, strides, self.sizes.hints)
 
     def finish(self) -> Captured:
         graph = Graph(

@@ -14,14 +14,11 @@ from torch._decomp import (
     decomposition_table,
     get_decompositions,
 )
-from torch._prims_common import (
-    is_channels_last_contiguous_or_false,
-    is_contiguous_or_false,
-    suggest_memory_format,
-)
+from torch._prims_common import suggest_memory_format
 from torch.fx.experimental.symbolic_shapes import guard_or_true, statically_known_true
 
 from hemstitch.frontend import checked
+from hemstitch.frontend.laid_out import as_in_eager, packet_of
 from hemstitch.frontend.moves import moved_by_views
 from hemstitch.frontend.rules import RULES
 
@@ -39,12 +36,6 @@ EXPANDED = (
     *("nll_loss2d_backward", "linalg_vector_norm", "upsample_bilinear2d.vec"),
 )
 
-# In eager by channels where their operand is, contiguous otherwise.
-NORMALISED = (
-    *("_native_batch_norm_legit", "_native_batch_norm_legit_functional", "native_batch_norm"),
-    *("_native_batch_norm_legit_no_training", "_batch_norm_no_update"),
-    *("_batch_norm_with_update", "_batch_norm_with_update_functional"),
-)
 # Eager looks at their operands, torch's decompositions do not.
 CHECKING: Decompositions = {
     aten.bernoulli.default: checked.bernoulli,
@@ -84,9 +75,8 @@ def _always() -> Decompositions:
     for op in (op for op in table if op in CHECKING):
         table[op] = partial(CHECKING[op], table[op])
     table.update(moved_by_views(table))
-    for op in (op for op in table if _packet_of(op) in NORMALISED):
-        table[op] = partial(_laid_out, table[op], _memory_format)
-    for op in (op for op in table if _packet_of(op) in MOVED):
+    table.update(as_in_eager(table))
+    for op in (op for op in table if packet_of(op) in MOVED):
         table[op] = partial(_moved, table[op])
     table[aten.convolution.default] = _convolution
     table[aten.convolution_backward.default] = _convolution_backward
@@ -106,40 +96,13 @@ def _packet(name: str) -> str:
     return name.partition(".")[0]
 
 
-def _packet_of(op: Any) -> str:
-    return op._schema.name.rpartition("::")[2] if hasattr(op, "_schema") else ""
-
-
-def _laid_out(
-    usual: Callable[..., Any],
-    layout_of: Callable[[torch.Tensor], torch.memory_format],
-    x: torch.Tensor,
-    *arguments: Any,
-    **keywords: Any,
-) -> Any:
-    found, layout = usual(x, *arguments, **keywords), layout_of(x)
-    if isinstance(found, torch.Tensor):
-        return found.contiguous(memory_format=layout)
-    first, *others = found
-    return first.contiguous(memory_format=layout), *others
-
-
 def _moved(usual: Callable[..., Any], x: torch.Tensor, *arguments: Any, **keywords: Any) -> Any:
     """Never a view of `x`, also where nothing moves."""
     return usual(x, *arguments, **keywords).clone(memory_format=suggest_memory_format(x))
 
 
-def _memory_format(x: torch.Tensor) -> torch.memory_format:
-    """By channels too where only axes of size 1 have other strides."""
-    if not is_contiguous_or_false(x):
-        for layout, rank in ((torch.channels_last, 4), (torch.channels_last_3d, 5)):
-            if x.dim() == rank and is_channels_last_contiguous_or_false(x):
-                return layout
-    return suggest_memory_format(x)
-
-
 def _is_kept(op: Any) -> bool:
-    name = _packet_of(op)
+    name = packet_of(op)
     return name in KEPT or name.startswith(KEPT_PREFIXES)
 
 

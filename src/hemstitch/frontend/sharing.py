@@ -1,11 +1,14 @@
-"""Which results of a traced graph look into the same memory, as torch's views do: who writes to one
-of them must see it in the others."""
+"""How the results of a traced graph lie in memory. Programs read strides, so a result has eager's.
+Results that look into the same memory, as torch's views do, look into the same: who writes to one
+of them must see it in the others. A view that is alone is in memory of its own, where nothing is in
+front of its elements, between and behind them. Of gradients only the order of axes is eager's:
+autograd closes the gaps in those of weights."""
 
 from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +22,7 @@ from hemstitch.errors import UnsupportedError
 from hemstitch.frontend.joint import formulas, is_view
 from hemstitch.frontend.library import strides_of
 from hemstitch.frontend.sizes import Sizes
+from hemstitch.ir import layout
 from hemstitch.ir.dims import Dim
 
 MADE_ANEW = (
@@ -31,6 +35,18 @@ MADE_ANEW = (
 
 
 @dataclass(frozen=True, slots=True)
+class Results:
+    """What there is to know of results besides the trace. `views`: places of those that are made
+    anew, as views of arguments or of other results."""
+
+    views: frozenset[int] = frozenset()
+    are_gradients: bool = False
+
+
+TRACED = Results()  # nothing
+
+
+@dataclass(frozen=True, slots=True)
 class Shared:
     """A result in the memory of `whole`, another one or an argument. `seen`: its traced layout."""
 
@@ -38,31 +54,33 @@ class Shared:
     seen: torch.Tensor
 
 
-def views_made_anew(forward: torch.fx.Graph) -> frozenset[int]:
-    """Which results of the graph being compiled are views of arguments or, in training, of other
-    results, as AOTAutograd's record has it: it makes them anew, and takes no elements from the
-    graph, but strides and, where sizes are symbolic, the place in memory. In training one of
-    several views of an argument (`split`) is a result like others in that record. That the trace
-    has a view alone says nothing: a sum over one element becomes one."""
+def results_of_forward(forward: torch.fx.Graph) -> Results:
+    """Of the graph being compiled. Its views of arguments or, in training, of other results are
+    those of AOTAutograd's record: it makes them anew, and takes no elements from the graph, but
+    strides and, where sizes are symbolic, the place in memory. In training one of several views of
+    an argument (`split`) is a result like others in that record. That the trace has a view alone
+    says nothing: a sum over one element becomes one."""
     context = TracingContext.try_get()
     record = context.fw_metadata if context is not None else None
     if record is None:
-        return frozenset()
+        return TRACED
     [results] = forward.output_node().args
     assert isinstance(results, (list, tuple))
     first = record.num_mutated_inp_runtime_indices  # the graph's first outputs are new arguments
     infos = enumerate(record.output_info)
     made_anew = {first + n for n, info in infos if info.output_type in MADE_ANEW}
-    return frozenset(made_anew | {n for n, node in enumerate(results) if _is_one_of_several(node)})
+    parts = {place for place, node in enumerate(results) if _is_one_of_several(node)}
+    return Results(frozenset(made_anew | parts))
 
 
-def expanded_arguments(backward: torch.fx.Graph) -> frozenset[int]:
-    """Which gradients are one that comes in, under more indices than it has elements. Autograd
-    copies such a gradient before it adds to it; one without repetitions it would add to as it is,
-    so that others are tensors of their own."""
+def results_of_backward(backward: torch.fx.Graph) -> Results:
+    """Views of arguments are those gradients that are one that comes in, under more indices than it
+    has elements. Autograd copies such a gradient before it adds to it; one without repetitions it
+    would add to as it is, so that others are tensors of their own."""
     [results] = backward.output_node().args
     assert isinstance(results, (list, tuple))
-    return frozenset(place for place, node in enumerate(results) if _is_expanded_argument(node))
+    views = (place for place, node in enumerate(results) if _is_expanded_argument(node))
+    return Results(frozenset(views), are_gradients=True)
 
 
 def _is_expanded_argument(result: object) -> bool:
@@ -84,24 +102,25 @@ def _is_one_of_several(result: object) -> bool:
 
 
 def shared_memory(
-    results: Sequence[object], views: Collection[int], sizes: Sizes
+    results: Sequence[object], known: Results, sizes: Sizes
 ) -> dict[torch.fx.Node, Shared]:
-    """For each result that shares memory with another, or is among the `views` that are made anew:
-    whose memory it is.
+    """For each result that shares memory with another, has elements under several indices, or is a
+    view that is made anew: whose memory it is.
 
     Raises UnsupportedError where only the call knows how such a view is laid out, in an argument of
-    another element type, or written to through other views, or in a result with gaps.
+    another element type, or written to through other views.
     """
     nodes = [each for each in results if isinstance(each, torch.fx.Node)]
     bases = {node: _whole(node) for node in nodes if _is_tensor(node)}
     count = Counter(bases.values())
-    shared = {
-        node: Shared(base, node.meta["val"])
-        for node, base in bases.items()
-        if count[base] > 1 and base.op == "call_function" and is_dense(base, sizes)
-    }
+    shared = dict[torch.fx.Node, Shared]()
+    for result, base in bases.items():
+        whole = base if count[base] > 1 else _distinct(result, known, sizes)
+        is_part = base.op == "call_function" and (whole is not result or count[base] > 1)
+        if is_part and _is_memory(whole, known, sizes):
+            shared[result] = Shared(whole, result.meta["val"])
     for place, node in enumerate(results):
-        if place not in views or not isinstance(node, torch.fx.Node) or node not in bases:
+        if place not in known.views or not isinstance(node, torch.fx.Node) or node not in bases:
             continue
         part = _of_argument(node, bases[node])
         if part is not None:
@@ -110,6 +129,19 @@ def shared_memory(
             what = "a view, made anew by AOTAutograd, that is laid out as only the call knows"
             raise UnsupportedError(what, hint="make that view outside of the compiled function")
     return shared
+
+
+def _distinct(node: torch.fx.Node, known: Results, sizes: Sizes) -> torch.fx.Node:
+    """The nearest that it is a view of, if there are elements under several indices."""
+    if known.are_gradients:
+        return node
+    return next((x for x in views_of(node) if not _overlaps(x, sizes)), node)
+
+
+def _is_memory(node: torch.fx.Node, known: Results, sizes: Sizes) -> bool:
+    """Whether it will lie as it was traced, each of its elements under one index."""
+    is_apart = not known.are_gradients and _overlaps(node, sizes) is False
+    return is_apart or is_dense(node, sizes)
 
 
 def _is_fixed(traced: torch.Tensor) -> bool:
@@ -179,24 +211,15 @@ def _writes(node: torch.fx.Node) -> bool:
     return node.target is torch.ops.aten.copy_.default
 
 
-def has_gaps_of_its_own(node: torch.fx.Node, sizes: Sizes) -> bool:
-    """Because the program asked for them, not since it is a part of something larger."""
-    if not _is_tensor(node) or _whole(node) is not node or is_dense(node, sizes):
-        return False
-    traced = node.meta["val"]
-    return all(step != 0 or size == 1 for size, step in zip(traced.shape, traced.stride()))
-
-
 def is_dense(node: torch.fx.Node, sizes: Sizes) -> bool:
     """Without gaps and repetitions: in memory as it is traced, whoever computes it."""
+    return layout.is_dense(*_layout(node, sizes))
+
+
+def _overlaps(node: torch.fx.Node, sizes: Sizes) -> bool | None:
+    return layout.overlaps(*_layout(node, sizes), sizes.hints)
+
+
+def _layout(node: torch.fx.Node, sizes: Sizes) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
     traced = node.meta["val"]
-    pairs = list(zip(sizes.dims(traced.shape), strides_of(traced, sizes)))
-    left = [(size, step) for size, step in pairs if size != 1]
-    extent: Dim = 1
-    while left:
-        found = next((pair for pair in left if pair[1] == extent), None)
-        if found is None:
-            return False
-        left.remove(found)
-        extent = extent * found[0]
-    return True
+    return sizes.dims(traced.shape), strides_of(traced, sizes)

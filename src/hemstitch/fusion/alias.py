@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
-from hemstitch.ir.dims import Dim, evaluate, product, symbols
+from hemstitch.ir.dims import Dim, product
 from hemstitch.ir.graph import Node, Op
 from hemstitch.ir.ops import is_view
 from hemstitch.ir.types import contiguous_strides
@@ -97,37 +97,6 @@ class Demands:
 def agree(shape: tuple[Dim, ...], a: tuple[Dim, ...], b: tuple[Dim, ...]) -> bool:
     """Equal strides wherever they matter."""
     return product(shape) == 0 or all(size == 1 or x == y for size, x, y in zip(shape, a, b))
-
-
-def storable(found: Demands, shape: tuple[Dim, ...], strides: tuple[Dim, ...]) -> tuple[Dim, ...]:
-    """`strides` if elements lie side by side in some order, else without what is between them, in
-    the order that they are in."""
-    left = [(size, step) for size, step in zip(shape, strides) if size != 1]
-    extent: Dim = 1
-    while left:
-        inner = next((axis for axis in left if axis[1] == extent), None)
-        if inner is None:
-            return _closed(shape, strides, found.hints)
-        left.remove(inner)
-        extent = extent * inner[0]
-    return strides
-
-
-def _closed(
-    shape: tuple[Dim, ...], strides: tuple[Dim, ...], hints: Mapping[str, int]
-) -> tuple[Dim, ...]:
-    """In the order that they have at the example sizes; contiguous where one element is under many
-    indices."""
-    is_known = all(symbols(step) <= hints.keys() for step in strides)
-    steps = [evaluate(step, hints) for step in strides] if is_known else []
-    if product(shape) == 0 or not steps or min(steps) == 0:
-        return contiguous_strides(shape)
-    found: dict[int, Dim] = {}
-    extent: Dim = 1
-    for axis in sorted(range(len(shape)), key=lambda axis: (steps[axis], -axis)):
-        found[axis] = extent
-        extent = extent * shape[axis]
-    return tuple(found[axis] for axis in range(len(shape)))
 
 
 def alias_of(tensors: Mapping[Node, Tensor], value: Node) -> Alias | None:

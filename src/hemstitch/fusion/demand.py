@@ -13,7 +13,6 @@ from hemstitch.fusion.alias import (
     alias_of,
     another,
     copy_of,
-    storable,
     uncopied,
 )
 from hemstitch.fusion.results import demand_outputs, demand_shared
@@ -28,6 +27,7 @@ from hemstitch.ir.graph import (
     result_strides,
     toposort,
 )
+from hemstitch.ir.layout import without_gaps
 from hemstitch.ir.ops import is_view
 from hemstitch.ir.types import DType, contiguous_strides
 from hemstitch.stitch.group import MOST_CONCAT_PARTS, Tensor, Write, is_member
@@ -142,7 +142,7 @@ def _operand(found: Demands, value: Node, strides: tuple[Dim, ...] | None) -> Al
     if alias is not None and (strides is None or agree(value.shape, alias.strides, wanted)):
         found.keep(alias)
         return alias
-    wanted = storable(found, value.shape, wanted)
+    wanted = without_gaps(value.shape, wanted, found.hints)
     if is_member(value) and value not in found.tensors:
         tensor = found.tensors[value] = Tensor(value, wanted)
     else:

@@ -12,12 +12,12 @@ from hemstitch.fusion.alias import (
     alias_of,
     another,
     copy_of,
-    storable,
     uncopied,
 )
 from hemstitch.ir.dims import Dim, product
 from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, Output
-from hemstitch.ir.types import DType
+from hemstitch.ir.layout import repeats
+from hemstitch.ir.types import DType, contiguous_strides
 from hemstitch.stitch.group import Tensor, Write, is_member
 from hemstitch.stitch.views import INVERTIBLE, strides_below
 
@@ -35,9 +35,7 @@ def demand_outputs(found: Demands, graph: Graph) -> None:
             found.outputs[number] = Alias(tensor, tensor.node.shape, tensor.strides, 0)
         elif not output.may_share:
             expanded = _expanded(found, output, changed, taken)
-            found.outputs[number] = expanded or _output(
-                *(found, output.value, output.strides, taken, output.has_gaps)
-            )
+            found.outputs[number] = expanded or _output(found, output.value, output.strides, taken)
 
 
 def _expanded(
@@ -45,7 +43,7 @@ def _expanded(
 ) -> Alias | None:
     """Where eager gives one element under many indices (an expanded gradient), so do we: of a copy
     if those elements are an argument or a result already, with which it shares nothing in eager."""
-    if not _repeats(output.value.shape, output.strides):
+    if not repeats(output.value.shape, output.strides):
         return None
     alias = alias_of(found.tensors, output.value)
     if alias is None or not agree(output.value.shape, alias.strides, output.strides):
@@ -59,10 +57,6 @@ def _expanded(
         found.keep(alias)
     taken.add(tensor)
     return replace(alias, tensor=tensor)
-
-
-def _repeats(shape: tuple[Dim, ...], strides: tuple[Dim, ...]) -> bool:
-    return any(size != 1 and step == 0 for size, step in zip(shape, strides))
 
 
 def _repeated(found: Demands, output: Output, taken: set[Tensor]) -> Alias | None:
@@ -82,7 +76,7 @@ def _repeated(found: Demands, output: Output, taken: set[Tensor]) -> Alias | Non
     if any((step == 0) != again for size, step, again in axes if size != 1):
         return None
     once = tuple(1 if again else step for step, again in zip(strides, is_again))
-    alias = _output(found, source, once, taken, output.may_share)
+    alias = _output(found, source, once, taken)
     steps = tuple(0 if again else step for step, again in zip(alias.strides, is_again))
     for order in reversed(orders):
         steps = tuple(steps[axis] for axis in order)
@@ -116,22 +110,16 @@ def demand_shared(found: Demands, graph: Graph) -> None:
 def _kept(found: Demands, output: Output, taken: set[Tensor]) -> Alias:
     """Raises UnsupportedError where it would not be laid out as backward reads it."""
     value, strides = output.value, output.strides
-    alias = _expanded(found, output, set(), taken) or _output(found, value, strides, taken, True)
+    alias = _expanded(found, output, set(), taken) or _output(found, value, strides, taken)
     if value.type.dtype is not DType.OPAQUE and not agree(value.shape, alias.strides, strides):
         raise UnsupportedError(f"{value.type}, kept for backward with the strides {strides}")
     return alias
 
 
-def _output(
-    found: Demands,
-    value: Node,
-    strides: tuple[Dim, ...],
-    taken: set[Tensor],
-    is_exact: bool = False,
-) -> Alias:
-    """A tensor of its own for every result: the caller may write to one and keep the others.
-    `is_exact`: with these strides, which a compiled backward relies on, though elements be far
-    apart, as those of one row in each sequence are; eager keeps all that lies between."""
+def _output(found: Demands, value: Node, strides: tuple[Dim, ...], taken: set[Tensor]) -> Alias:
+    """A tensor of its own for every result: the caller may write to one and keep the others. The
+    program, and a compiled backward, rely on its strides, though elements be far apart, as those of
+    one row in each sequence are. Eager keeps all that lies between them; here nothing is there."""
     if value.type.dtype is DType.OPAQUE:
         return uncopied(found, value)
     alias = alias_of(found.tensors, value)
@@ -139,8 +127,8 @@ def _output(
     if alias is not None and is_free and agree(value.shape, alias.strides, strides):
         taken.add(alias.tensor)
         return alias
-    if not is_exact or _repeats(value.shape, strides):
-        strides = storable(found, value.shape, strides)
+    if repeats(value.shape, strides):
+        strides = contiguous_strides(value.shape)
     seen, below = _seen(found, value, strides)
     if is_member(seen) and seen not in found.tensors:
         tensor = found.tensors[seen] = Tensor(seen, below)

@@ -303,17 +303,16 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A value the caller gets: as a fresh tensor with these strides, or written into an input.
+    """A value the caller gets: as a fresh tensor with these strides, or written into an input. What
+    lies in gaps between its elements is neither written nor read.
 
     `may_share`: nobody will write to it (it is kept for backward), so it may share memory.
-    `has_gaps`: the program asked for strides with gaps; others say only in which order axes lie.
     """
 
     value: Node
     strides: tuple[Dim, ...]
     mutates: Node | None = None  # an INPUT: the value replaces its contents
     may_share: bool = False
-    has_gaps: bool = False
 
 
 @dataclass(frozen=True, slots=True)

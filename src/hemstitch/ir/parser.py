@@ -361,8 +361,7 @@ def _output(reader: _Reader, parts: _Parts) -> None:
     may_share = reader.accept("may")
     if may_share:
         reader.expect("share")
-    has_gaps = reader.accept("gaps")
-    parts.outputs.append(Output(value, strides, mutates, may_share, has_gaps))
+    parts.outputs.append(Output(value, strides, mutates, may_share))
 
 
 def _effect(reader: _Reader, parts: _Parts) -> None:

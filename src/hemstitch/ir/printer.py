@@ -73,8 +73,7 @@ def _node_text(node: Node, names: Mapping[Node, str]) -> str:
 def _output_line(output: Output, names: Mapping[Node, str]) -> str:
     into = "" if output.mutates is None else f" into {names[output.mutates]}"
     share = " may share" if output.may_share else ""
-    gaps = " gaps" if output.has_gaps else ""
-    return f"output {names[output.value]} strides {_tuple(output.strides)}{into}{share}{gaps}"
+    return f"output {names[output.value]} strides {_tuple(output.strides)}{into}{share}"
 
 
 def _call_text(call: LibraryCall) -> str:

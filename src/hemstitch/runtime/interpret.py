@@ -15,6 +15,7 @@ from hemstitch.ir import dims
 from hemstitch.ir.dims import SymbolicDim
 from hemstitch.ir.failure import Failure
 from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, Operand
+from hemstitch.ir.layout import overlaps
 from hemstitch.ir.philox import philox_reference
 from hemstitch.ir.types import DType
 from hemstitch.runtime.dtypes import TORCH_DTYPES
@@ -85,7 +86,7 @@ def with_strides(tensor: Tensor, strides: Sequence[int]) -> Tensor:
         return tensor
     repeated = [size > 1 and step == 0 for size, step in zip(tensor.shape, strides)]
     distinct = tensor[tuple(slice(0, 1) if same else slice(None) for same in repeated)]
-    if not _is_dense_enough(distinct.shape, strides):
+    if overlaps(tuple(distinct.shape), tuple(strides), {}):
         return tensor.contiguous()
     fresh = torch.empty_strided(
         distinct.shape, tuple(strides), dtype=tensor.dtype, device=tensor.device
@@ -170,18 +171,6 @@ def _widened(value: Any) -> Any:
     if isinstance(value, Tensor) and value.dtype in _FLOATS:
         return value.to(torch.float64)
     return value
-
-
-def _is_dense_enough(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether no two elements share a place (sufficient: each axis steps over the inner ones)."""
-    reach = 0
-    for step, size in sorted(zip(strides, shape)):
-        if size <= 1:
-            continue
-        if step <= reach:
-            return False
-        reach += step * (size - 1)
-    return True
 
 
 # --- sources

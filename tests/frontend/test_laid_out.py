@@ -1,0 +1,48 @@
+"""Operations whose results eager lays out otherwise than PyTorch's fake tensors say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+PAIRED = (
+    *(torch.floor_divide, torch.copysign, torch.xlogy, torch.special.xlog1py, torch.logaddexp),
+    *(torch.logaddexp2, torch.logical_and, torch.logical_or, torch.logical_xor, torch.heaviside),
+    *(torch.ldexp, torch.maximum),
+)
+
+
+def _pairs(x: Tensor, permuted: Tensor, column: Tensor, number: Tensor) -> list[Tensor]:
+    pairs = (x, permuted), (permuted, x), (number, permuted), (permuted, column)
+    return [operation(*pairs[n % 4]) for n, operation in enumerate(PAIRED)] + [
+        operation(*pairs[(n + 2) % 4]) for n, operation in enumerate(PAIRED)
+    ]
+
+
+def _alone(x: Tensor, permuted: Tensor, column: Tensor, number: Tensor) -> list[Tensor]:
+    return [
+        0.5**permuted,
+        F.logsigmoid(permuted),
+        torch.isin(permuted, 1.0),
+        torch.isin(permuted, x),
+        torch.div(permuted, number, rounding_mode="floor"),
+        F.batch_norm(permuted, column[:, 0, 0], x[0, :, 0].abs()),
+        (0.5**permuted)[:, 1:],
+    ]
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["known sizes", "symbolic sizes"])
+@pytest.mark.parametrize("program", [_pairs, _alone], ids=lambda each: each.__name__)
+def test_strides_are_eagers(program: Any, dynamic: bool) -> None:
+    torch._dynamo.reset()
+    x = torch.linspace(0.5, 2, 4 * 4 * 5).view(4, 4, 5)
+    permuted = x.flip(0).permute(2, 1, 0).contiguous().permute(2, 1, 0)
+    arguments = x, permuted, x.permute(0, 2, 1)[:, :1].contiguous().permute(0, 2, 1), x[0, 0, 1]
+    compiled = torch.compile(program, backend="hemstitch", dynamic=dynamic)
+    expected, found = program(*arguments), compiled(*arguments)
+    torch.testing.assert_close(found, expected)
+    assert [y.stride() for y in found] == [y.stride() for y in expected]
