@@ -104,3 +104,16 @@ def test_deviations_far_from_zero(dtype, axes):
         for result, eager, exact in zip(compiled(x), program(x), program(x.double())):
             errors = [float((y.double() - exact).norm()) for y in (result, eager)]
             assert errors[0] <= 2 * errors[1] + torch.finfo(dtype).eps * float(exact.norm())
+
+
+@pytest.mark.parametrize("dtype", some([torch.float32], [torch.float64, torch.bfloat16]), ids=str)
+def test_means_beside_variances_of_infinities(dtype):
+    def program(x):
+        return *torch.var_mean(x, 1), *torch.std_mean(x, 0), *torch.var_mean(x)
+
+    torch._dynamo.reset()
+    x = torch.randn(6, 8).to(dtype)
+    x[2, 3], x[3, 1], x[4, 2] = torch.inf, -torch.inf, torch.nan
+    compiled = torch.compile(program, backend="hemstitch", options={"strict": True})
+    for result, eager in zip(compiled(x), program(x)):
+        torch.testing.assert_close(result, eager, equal_nan=True)

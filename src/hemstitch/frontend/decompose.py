@@ -49,6 +49,15 @@ NORMALISED = (
 CHECKING: Decompositions = {
     aten.bernoulli.default: checked.bernoulli,
     aten.binary_cross_entropy.default: checked.binary_cross_entropy,
+    aten.binary_cross_entropy_with_logits.default: checked.with_logits,
+    **dict.fromkeys((aten.mse_loss.default, aten.smooth_l1_loss.default), checked.of_floats),
+    **dict.fromkeys(
+        (aten.huber_loss.default, aten.soft_margin_loss.default), checked.of_first_type
+    ),
+    aten.huber_loss_backward.default: checked.of_one_type,
+    # The incoming gradient has the type of the first operand, and so has theirs.
+    aten.soft_margin_loss_backward.default: checked.of_first_type,
+    aten.binary_cross_entropy_backward.default: checked.of_first_type,
 }
 MOVED = ("channel_shuffle", "native_channel_shuffle", "roll")
 
