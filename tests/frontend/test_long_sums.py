@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -69,6 +71,31 @@ def test_sums_of_double_precision(shape, axes):
         assert errors[0] <= 2 * errors[1] + torch.finfo(torch.float64).eps
     x.view(-1)[5] = torch.inf
     assert torch.equal(compiled(x)[0].isinf(), x.sum(axes).isinf())
+
+
+IN_MEMORY = some(
+    [((1000, 5), (0,)), ((40, 1001, 7), (1,)), ((100, 3, 500, 5), (0, 2))],
+    [((64, 33), (0,)), ((50, 40, 9, 30), (0, 2)), ((200, 1000, 8), (0, 1)), ((1, 5000, 3), (1,))],
+)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_sums_in_memory(dynamic):
+    """Of columns, whose rows are added to memory one by one."""
+    torch.manual_seed(0)
+    for shape, axes in IN_MEMORY:
+        torch._dynamo.reset()
+        options = {"strict": True}
+        program = partial(torch.sum, dim=axes)
+        compiled = torch.compile(program, backend="hemstitch", options=options, dynamic=dynamic)
+        for dtype in (torch.float32, torch.float64):
+            x = torch.rand(shape).to(dtype)
+            exact = x.numpy().astype(np.longdouble).sum(axes)
+            results = [call(x).numpy() for call in (compiled, program)]
+            errors = [float((np.abs(y - exact) / exact).max()) for y in results]
+            assert errors[0] <= 2 * errors[1] + torch.finfo(dtype).eps, (shape, dtype, errors)
+            x.view(-1)[5] = torch.inf
+            torch.testing.assert_close(compiled(x), program(x))
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
