@@ -347,9 +347,8 @@ def _log_softmax(c: Context, x: Value, dim: int, half_to_float: bool = False) ->
 
 
 def _softmax_backward(c: Context, grad: Value, y: Value, dim: int, dtype: Any = None) -> Value:
-    product_ = grad * y
-    axes = axes_of(dim, y.rank)
-    return product_ - y * product_.reduce(Op.SUM, axes, keep=True)
+    grad, axes = grad.cast(grad.dtype.compute), axes_of(dim, y.rank)
+    return (grad - (grad * y).reduce(Op.SUM, axes, keep=True)) * y
 
 
 def _log_softmax_backward(c: Context, grad: Value, y: Value, dim: int, dtype: Any = None) -> Value:
