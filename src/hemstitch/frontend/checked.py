@@ -69,11 +69,6 @@ def of_first_type(usual: Callable[..., Any], x: torch.Tensor, *how: Any) -> Any:
     return usual(x, *how).to(x.dtype) if x.is_floating_point() else NotImplemented
 
 
-def of_one_type(usual: Callable[..., Any], *operands: Any) -> Any:
-    types = {operand.dtype for operand in operands if isinstance(operand, torch.Tensor)}
-    return usual(*operands) if len(types) == 1 else NotImplemented
-
-
 def _probability(x: torch.Tensor, message: str) -> torch.Tensor:
     return _call((x >= 0) & (x <= 1), x, "RuntimeError", message)
 

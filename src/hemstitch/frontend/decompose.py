@@ -54,8 +54,8 @@ CHECKING: Decompositions = {
     **dict.fromkeys(
         (aten.huber_loss.default, aten.soft_margin_loss.default), checked.of_first_type
     ),
-    aten.huber_loss_backward.default: checked.of_one_type,
-    # The incoming gradient has the type of the first operand, and so has theirs.
+    # The incoming gradient has the type of the loss, and what is given back too.
+    aten.huber_loss_backward.default: checked.of_first_type,
     aten.soft_margin_loss_backward.default: checked.of_first_type,
     aten.binary_cross_entropy_backward.default: checked.of_first_type,
 }
