@@ -133,17 +133,17 @@ def scalar_loops(x: Tensor) -> Tensor:
 
 def far_from(result: Tensor, references: Sequence[Tensor], exact: Tensor | None) -> Tensor:
     """Where it is neither as one of eager's, up to two units in the last place, nor as close to the
-    exact value as eager is nearby."""
+    exact value as eager is nearby. In f64 nothing says that value: both may be off by two."""
     if not result.dtype.is_floating_point:
         return torch.stack([result != reference for reference in references]).all(0)
     distance = torch.stack([_distance(result, reference) for reference in references]).amin(0)
-    far = distance > 2
+    far = distance > (4 if result.dtype is torch.float64 else 2)
     if exact is None or result.dtype is torch.float64:
         return far
     far &= _distance(result, exact.to(result.dtype)) > 1
-    errors = [_error(reference, exact) for reference in references]
+    errors = [error(reference, exact) for reference in references]
     nearby = F.max_pool1d(torch.stack(errors).amin(0)[None], 41, 1, 20)[0]
-    return far & ~(_error(result, exact) <= 2 * nearby + 1)
+    return far & ~(error(result, exact) <= 2 * nearby + 1)
 
 
 def steep(gradient: Tensor, references: Sequence[Tensor], exact: Tensor) -> Tensor:
@@ -176,7 +176,7 @@ def _ordered(x: Tensor) -> Tensor:
     return torch.where(bits >= 0, bits, -(bits & torch.iinfo(_BITS[x.dtype]).max))
 
 
-def _error(result: Tensor, exact: Tensor) -> Tensor:
+def error(result: Tensor, exact: Tensor) -> Tensor:
     """In units in the last place of the exact value."""
     limits = torch.finfo(result.dtype)
     unit = (torch.exp2(exact.abs().log2().floor()) * limits.eps).clamp(limits.tiny * limits.eps)

@@ -19,6 +19,9 @@ F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float6
 TOGETHER = 45  # functions in one graph
 # Compared with eager alone, the digits that a difference of rounded numbers cancels are lost.
 CANCELLING = ("logaddexp", "mish", "gelu_tanh", "sinc")
+# One unit of 1 + tanh or 1 + erf, where these are near to -1, is many of the result.
+NEAR_MINUS_ONE = ("gelu", "gelu_tanh")
+THREE_UNITS = ("erfc",)  # where eager's is within one and a half
 UNARY_COUNT, BINARY_COUNT = (20_000, 200) if IS_WHOLE else (1_000, 30)
 
 
@@ -50,6 +53,11 @@ def _compare(name: str, function: Function, operands: Sequence[Tensor], result: 
     assert result.dtype == references[0].dtype, name
     exact = function(*(x.double() for x in operands)).double()
     far = elementwise.far_from(result, references, exact)
+    if name in NEAR_MINUS_ONE:
+        unit = operands[0].double().abs() * (torch.finfo(result.dtype).eps / 2)
+        far &= ~((result.double() - exact).abs() <= unit)
+    if name in THREE_UNITS:
+        far &= ~(elementwise.error(result, exact) <= 3)
     if far.any():
         at = int(far.nonzero()[0])
         seen = [x[at].item() for x in (*operands, result, *references, exact)]
@@ -102,6 +110,8 @@ def test_gradients(dtype: torch.dtype) -> None:
         name: function
         for name, function in _some(elementwise.UNARY, 3).items()
         if name != "sinc" and _is_differentiable(function, x)
+        # Eager's has sixths of f32, and squares that are infinite.
+        if dtype is not F64 or name not in ("hardsigmoid", "gelu_tanh")
     }
     chosen = list(functions.values())
 
@@ -114,6 +124,9 @@ def test_gradients(dtype: torch.dtype) -> None:
     references = [_gradients(chosen, operand, program) for operand in (x, apart)]
     for name, gradient, *others, truth in zip(functions, gradients, *references, exact):
         steep = elementwise.steep(gradient, others, truth)
+        if name == "silu":  # a unit of a sigmoid that is near to 1
+            unit = x.double().abs() * torch.finfo(dtype).eps
+            steep &= ~((gradient.double() - truth).abs() <= unit)
         if steep.any():
             at = int(steep.nonzero()[0])
             seen = [y[at].item() for y in (x, gradient, *others, truth)]

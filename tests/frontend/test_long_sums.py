@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -71,6 +73,31 @@ def test_sums_of_double_precision(shape, axes):
     assert torch.equal(compiled(x)[0].isinf(), x.sum(axes).isinf())
 
 
+IN_MEMORY = some(
+    [((1000, 5), (0,)), ((40, 1001, 7), (1,)), ((100, 3, 500, 5), (0, 2))],
+    [((64, 33), (0,)), ((50, 40, 9, 30), (0, 2)), ((200, 1000, 8), (0, 1)), ((1, 5000, 3), (1,))],
+)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_sums_in_memory(dynamic):
+    """Of columns, whose rows are added to memory one by one."""
+    torch.manual_seed(0)
+    for shape, axes in IN_MEMORY:
+        torch._dynamo.reset()
+        options = {"strict": True}
+        program = partial(torch.sum, dim=axes)
+        compiled = torch.compile(program, backend="hemstitch", options=options, dynamic=dynamic)
+        for dtype in (torch.float32, torch.float64):
+            x = torch.rand(shape).to(dtype)
+            exact = x.numpy().astype(np.longdouble).sum(axes)
+            results = [call(x).numpy() for call in (compiled, program)]
+            errors = [float((np.abs(y - exact) / exact).max()) for y in results]
+            assert errors[0] <= 2 * errors[1] + torch.finfo(dtype).eps, (shape, dtype, errors)
+            x.view(-1)[5] = torch.inf
+            torch.testing.assert_close(compiled(x), program(x))
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_sums_beside_scans(dynamic):
     def program(x):
@@ -104,3 +131,16 @@ def test_deviations_far_from_zero(dtype, axes):
         for result, eager, exact in zip(compiled(x), program(x), program(x.double())):
             errors = [float((y.double() - exact).norm()) for y in (result, eager)]
             assert errors[0] <= 2 * errors[1] + torch.finfo(dtype).eps * float(exact.norm())
+
+
+@pytest.mark.parametrize("dtype", some([torch.float32], [torch.float64, torch.bfloat16]), ids=str)
+def test_means_beside_variances_of_infinities(dtype):
+    def program(x):
+        return *torch.var_mean(x, 1), *torch.std_mean(x, 0), *torch.var_mean(x)
+
+    torch._dynamo.reset()
+    x = torch.randn(6, 8).to(dtype)
+    x[2, 3], x[3, 1], x[4, 2] = torch.inf, -torch.inf, torch.nan
+    compiled = torch.compile(program, backend="hemstitch", options={"strict": True})
+    for result, eager in zip(compiled(x), program(x)):
+        torch.testing.assert_close(result, eager, equal_nan=True)

@@ -157,3 +157,18 @@ def test_sizes_known_only_to_the_call() -> None:
     for side in (8, 11, 14):
         x = torch.randn(2, 3, side, side + 1)
         torch.testing.assert_close(compiled(x), program(x))
+
+
+def test_means_of_negative_zeros() -> None:
+    """Eager begins at 0, whatever it adds."""
+
+    def program(x: Tensor) -> list[Tensor]:
+        return [F.avg_pool2d(x, 2), F.avg_pool2d(x, 3, 2, 1), F.adaptive_avg_pool2d(x, 2)]
+
+    torch._dynamo.reset()
+    x = torch.full((2, 3, 8, 8), -0.0)
+    x[0, 0, :3] = torch.randn(3, 8)
+    compiled = torch.compile(program, backend="hemstitch", options={"strict": True})
+    for result, eager in zip(compiled(x), program(x)):
+        torch.testing.assert_close(result, eager)
+        assert torch.equal(result.signbit(), eager.signbit())

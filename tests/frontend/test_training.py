@@ -189,3 +189,23 @@ def test_both_passes_write_to_an_argument() -> None:
             function(x, count).sum().backward()
         outcomes.append((count, x.grad))
     torch.testing.assert_close(outcomes[1], outcomes[0])
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_signs_of_small_gradients_of_softmax(axis: int) -> None:
+    """Too small for the type, they are zeros with the signs that eager's have."""
+
+    def program(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return x.softmax(axis), F.softmin(y, axis)
+
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    x = torch.randn(6, 7).bfloat16()
+    x[1, :3] = 100
+    operands = [x.clone().requires_grad_() for _ in range(2)]
+    directions = [torch.arange(42).cos().view(6, 7).bfloat16()] * 2
+    compiled = torch.compile(program, backend="hemstitch", options={"strict": True})
+    results = (torch.autograd.grad(f(*operands), operands, directions) for f in (compiled, program))
+    for gradient, eager in zip(*results, strict=True):
+        torch.testing.assert_close(gradient, eager)
+        assert torch.equal(gradient.signbit(), eager.signbit())

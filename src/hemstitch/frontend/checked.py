@@ -1,5 +1,6 @@
-"""Checks of what a decomposition works on, as eager makes them in operations that come apart: the
-op `hemstitch::checked`, which is its second operand where the first holds everywhere."""
+"""Checks of what a decomposition works on, as eager makes them in operations that come apart. Of
+values: the op `hemstitch::checked`, which is its second operand where the first holds everywhere.
+Of types: what eager refuses stays the library's, which says so."""
 
 from __future__ import annotations
 
@@ -43,10 +44,29 @@ def binary_cross_entropy(
     weight: torch.Tensor | None = None,
     reduction: int = 1,
 ) -> Any:
+    if x.dtype is not target.dtype or not x.is_floating_point():
+        return NotImplemented
     x = _probability(x, "all elements of input should be between 0 and 1")
     if x.device.type == "cpu":  # elsewhere eager does not look at them
         target = _probability(target, "all elements of target should be between 0 and 1")
-    return usual(x, target, weight, reduction)
+    return usual(x, target, weight, reduction).to(x.dtype)
+
+
+def of_floats(usual: Callable[..., Any], x: torch.Tensor, y: torch.Tensor, *how: Any) -> Any:
+    is_float = torch.promote_types(x.dtype, y.dtype).is_floating_point
+    return usual(x, y, *how) if is_float else NotImplemented
+
+
+def with_logits(
+    usual: Callable[..., Any], x: torch.Tensor, target: torch.Tensor, *how: Any, **keywords: Any
+) -> Any:
+    """Eager writes to a tensor of the target's type."""
+    is_float = x.is_floating_point() and target.is_floating_point()
+    return usual(x, target, *how, **keywords) if is_float else NotImplemented
+
+
+def of_first_type(usual: Callable[..., Any], x: torch.Tensor, *how: Any) -> Any:
+    return usual(x, *how).to(x.dtype) if x.is_floating_point() else NotImplemented
 
 
 def _probability(x: torch.Tensor, message: str) -> torch.Tensor:

@@ -40,6 +40,15 @@ EXPANDED = (
 CHECKING: Decompositions = {
     aten.bernoulli.default: checked.bernoulli,
     aten.binary_cross_entropy.default: checked.binary_cross_entropy,
+    aten.binary_cross_entropy_with_logits.default: checked.with_logits,
+    **dict.fromkeys((aten.mse_loss.default, aten.smooth_l1_loss.default), checked.of_floats),
+    **dict.fromkeys(
+        (aten.huber_loss.default, aten.soft_margin_loss.default), checked.of_first_type
+    ),
+    # The incoming gradient has the type of the loss, and what is given back too.
+    aten.huber_loss_backward.default: checked.of_first_type,
+    aten.soft_margin_loss_backward.default: checked.of_first_type,
+    aten.binary_cross_entropy_backward.default: checked.of_first_type,
 }
 MOVED = ("channel_shuffle", "native_channel_shuffle", "roll")
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from hemstitch.ir.graph import Node, Op
 from hemstitch.ir.types import DType
+from hemstitch.kernel.cascade_rows import added_with_lost
 from hemstitch.kernel.index import Axis, Index, at
 from hemstitch.kernel.nodes import (
     TASK,
@@ -50,22 +51,5 @@ def _widened(
 def _compensated(
     buffers: Buffers, node: Node, place: Index, value: str, dtype: DType
 ) -> Iterator[Stmt]:
-    """Knuth's two-sum gives what rounding loses; of an infinite sum that is not a number."""
     (partial, _), lost = buffers.partial(node), buffers.lost(node)
-    names = [buffers.name("v") for _ in range(12)]
-    total, before, whole, added, kept, of_total, of_value, lacks, *rest = names
-    none, zero, known, after = rest
-    yield Load(total, partial, place)
-    yield Load(before, lost, place)
-    yield Let(whole, Op.ADD, (total, value), dtype, dtype)
-    yield Let(added, Op.SUB, (whole, total), dtype, dtype)
-    yield Let(kept, Op.SUB, (whole, added), dtype, dtype)
-    yield Let(of_total, Op.SUB, (total, kept), dtype, dtype)
-    yield Let(of_value, Op.SUB, (value, added), dtype, dtype)
-    yield Let(lacks, Op.ADD, (of_total, of_value), dtype, dtype)
-    yield Let(none, Op.ISNAN, (lacks,), dtype, DType.BOOL)
-    yield Constant(zero, 0.0, dtype)
-    yield Let(known, Op.WHERE, (none, zero, lacks), dtype, dtype)
-    yield Let(after, Op.ADD, (before, known), dtype, dtype)
-    yield Store(partial, place, whole)
-    yield Store(lost, place, after)
+    return added_with_lost(buffers.name, partial, lost, place, value)

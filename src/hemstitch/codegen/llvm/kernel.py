@@ -22,6 +22,7 @@ from hemstitch.kernel.abreast import abreast
 from hemstitch.kernel.blocked import USUAL, Blocking, blocked
 from hemstitch.kernel.by_place import by_place
 from hemstitch.kernel.cascade import cascaded
+from hemstitch.kernel.cascade_rows import cascaded_rows
 from hemstitch.kernel.cut import cut_loops, cut_rows
 from hemstitch.kernel.nodes import Buffer, Kernel, Nest, Phase
 from hemstitch.kernel.once import once
@@ -110,7 +111,7 @@ def print_kernel(
     kernel = blocked(kernel, target.threads, blocking)
     kernel = once(abreast(kernel, target.lanes))
     kernel = cut_loops(serial(kernel))
-    kernel = by_place(kernel, target.threads)
+    kernel = cascaded_rows(by_place(kernel, target.threads))
     layout = scratch_layout(kernel, target.threads)
     kernel = cascaded(kernel, TERMS * USUAL_COPIES * target.lanes, USUAL_COPIES)
     declarations: dict[str, str] = {}

@@ -78,7 +78,8 @@ def _avg_pool2d(
     x = x.cast(x.dtype.compute)
     windows = Windows((height, width), steps, pads)
     parts = [part for _, part in windows.parts(x, c.shape, 0)]
-    return sum(parts[1:], start=parts[0]) * (1 / (divisor or height * width))
+    # 0 and more, as eager adds: of -0 alone it is no -0.
+    return sum(parts[1:], start=parts[0] + 0.0) * (1 / (divisor or height * width))
 
 
 def whole_window(plane: Value, rows: Dim, columns: Dim) -> tuple[int, int]:

@@ -243,13 +243,17 @@ _NORMALISATIONS = (
 def variance(c: Context, x: Value, axes: tuple[int, ...], correction: Any) -> tuple[Value, Value]:
     """Mean and variance, in double precision on processors, as eager has them: squares of what f32
     can hold go beyond it. Eager's norms are in f32."""
-    if c.for_gpu or c.is_part_of(*_NORMALISATIONS):
+    is_norm, count = c.is_part_of(*_NORMALISATIONS), count_of(x, axes)
+    if c.for_gpu or is_norm:
         mean, squares = moments(c, x.cast(x.dtype.compute), axes)
     elif x.dtype is DType.F64 or _are_rows(x, axes):
         mean, squares = _moments_in_two_passes(x.cast(DType.F64), axes)
     else:
         mean, squares = _moments_from_the_first(x, axes)
-    return mean, squares / _degrees(count_of(x, axes), correction)
+    if not is_norm and count != 1:
+        # Eager's comes of steps from one mean to the next: there is none behind an infinity.
+        mean = where(isnan(squares), math.nan, mean)
+    return mean, squares / _degrees(count, correction)
 
 
 def _degrees(count: Dim, correction: Any) -> Any:
@@ -343,9 +347,8 @@ def _log_softmax(c: Context, x: Value, dim: int, half_to_float: bool = False) ->
 
 
 def _softmax_backward(c: Context, grad: Value, y: Value, dim: int, dtype: Any = None) -> Value:
-    product_ = grad * y
-    axes = axes_of(dim, y.rank)
-    return product_ - y * product_.reduce(Op.SUM, axes, keep=True)
+    grad, axes = grad.cast(grad.dtype.compute), axes_of(dim, y.rank)
+    return (grad - (grad * y).reduce(Op.SUM, axes, keep=True)) * y
 
 
 def _log_softmax_backward(c: Context, grad: Value, y: Value, dim: int, dtype: Any = None) -> Value:
