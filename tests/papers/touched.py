@@ -48,5 +48,11 @@ def is_read_exactly(
     if len(found.kernel.phases) > 1:  # partial results: together all, and nothing twice
         every = [element for elements in loaded.values() for element in elements]
         return sorted(every) == list(range(x.numel()))
-    needed = {t: set(np.nonzero(depends[sorted(e)].any(0))[0].tolist()) for t, e in stored.items()}
+    result = function(x)
+    axes = (np.arange(size) * step for size, step in zip(result.shape, result.stride()))
+    places = sum(np.ix_(*axes)).ravel()  # of its elements in memory
+    needed = {
+        task: set(np.nonzero(depends[np.isin(places, sorted(kept))].any(0))[0].tolist())
+        for task, kept in stored.items()
+    }
     return needed == {t: elements for t, elements in loaded.items() if elements}

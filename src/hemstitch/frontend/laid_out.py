@@ -65,7 +65,7 @@ def _laid_out(
     if isinstance(results, tuple):
         first, *others = results
         return way(first, *arguments), *others
-    return results if results is NotImplemented else way(results, *arguments)
+    return way(results, *arguments) if isinstance(results, Tensor) else results
 
 
 def _by_channels(result: Tensor, x: Tensor, *_: Any) -> Tensor:

@@ -10,7 +10,7 @@ from typing import Any
 
 from hemstitch.frontend.context import Context, NotHandled, Rule
 from hemstitch.frontend.rules.reductions import mean_over
-from hemstitch.frontend.values import Value, apply, isnan, maximum, where
+from hemstitch.frontend.values import Value, apply, isnan, maximum, multiply_add, where
 from hemstitch.ir.dims import Dim
 from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
@@ -78,8 +78,8 @@ def _avg_pool2d(
     x = x.cast(x.dtype.compute)
     windows = Windows((height, width), steps, pads)
     parts = [part for _, part in windows.parts(x, c.shape, 0)]
-    # 0 and more, as eager adds: of -0 alone it is no -0.
-    return sum(parts[1:], start=parts[0] + 0.0) * (1 / (divisor or height * width))
+    # Eager adds to 0: of -0 alone it is no -0.
+    return multiply_add(sum(parts[1:], start=parts[0]), 1 / (divisor or height * width), 0.0)
 
 
 def whole_window(plane: Value, rows: Dim, columns: Dim) -> tuple[int, int]:
