@@ -91,6 +91,8 @@ class Reference:
         return None
 
     def _compared(self, name: str, mine: Tensor, wanted: Tensor) -> str | None:
+        if name in self.eager.absent:
+            mine = mine + 0.0  # AOTAutograd gives zeros, whose sign is nobody's
         if not _apart(mine, wanted, STRICT_ULPS).any():
             return None
         apart = _apart(mine, wanted, LOOSE_ULPS, self._distance(name, wanted))

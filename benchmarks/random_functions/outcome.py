@@ -18,12 +18,14 @@ Function = Callable[..., Sequence[Tensor]]
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """`layout`: of each result its type, shape and whether it has gradients; `places`: with which
-    arguments and results it shares memory. `values` are named by what they are."""
+    arguments and results it shares memory. `values` are named by what they are; `absent` names
+    gradients that there are none of, for which they have zeros."""
 
     layout: list[tuple[torch.dtype, tuple[int, ...], bool]]
     strides: list[tuple[int, ...]]
     places: list[tuple[object, ...]]
     values: dict[str, Tensor]
+    absent: frozenset[str]
     warned: list[str]
 
 
@@ -54,11 +56,16 @@ def _outcome(program: Program, function: Function, change: Any) -> Outcome:
         results = list(function(*arguments))
     gradients = _gradients(results, leaves) if program.gradients else []
     values = {f"result {place}": x.detach() for place, x in enumerate(results)}
-    values |= {f"gradient {place}": x for place, x in enumerate(gradients)}
+    absent = frozenset(f"gradient {place}" for place, x in enumerate(gradients) if x is None)
+    for place, (leaf, gradient) in enumerate(zip(leaves, gradients)):
+        zeros = torch.zeros_like(leaf)
+        values[f"gradient {place}"] = zeros if gradient is None else gradient
     held = _memories(program, arguments)
     values |= {f"argument memory {place}": x for place, x in enumerate(held)}
     layout = [(x.dtype, tuple(x.shape), x.requires_grad) for x in results]
-    return Outcome(layout, [*map(_strides, results)], _places(arguments, results), values, [])
+    return Outcome(
+        layout, [*map(_strides, results)], _places(arguments, results), values, absent, []
+    )
 
 
 def _leaves(program: Program, memories: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
@@ -81,15 +88,12 @@ def _leaves(program: Program, memories: list[Tensor]) -> tuple[list[Tensor], lis
     return list(dict.fromkeys(leaves)), arguments
 
 
-def _gradients(results: Sequence[Tensor], leaves: Sequence[Tensor]) -> list[Tensor]:
-    """Zeros where there is none, as AOTAutograd may give."""
+def _gradients(results: Sequence[Tensor], leaves: Sequence[Tensor]) -> Sequence[Tensor | None]:
     trained = [x for x in results if x.requires_grad]
     if not trained or not leaves:
         return []
     directions = [_waves(x) for x in trained]
-    return list(
-        torch.autograd.grad(trained, leaves, directions, allow_unused=True, materialize_grads=True)
-    )
+    return torch.autograd.grad(trained, leaves, directions, allow_unused=True)
 
 
 def _waves(x: Tensor) -> Tensor:
