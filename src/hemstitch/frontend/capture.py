@@ -112,10 +112,11 @@ class _Capture:
         self.sizes.bind(traced)
         self.argument_count = len(placeholders)
         for position, (node, value) in enumerate(zip(placeholders, traced)):
-            self.environment[node] = self._argument(node, position, value)
+            is_written = self.private is not None and copy_of_written(node) is not None
+            self.environment[node] = self._argument(node.name, position, value, is_written)
             self.positions[node] = position
 
-    def _argument(self, placeholder: torch.fx.Node, position: int, traced: Any) -> Any:
+    def _argument(self, name: str, position: int, traced: Any, is_written: bool = False) -> Any:
         if isinstance(traced, (torch.SymInt, torch.SymFloat)):
             return self.sizes.number(traced)
         if traced is None or isinstance(traced, (bool, int, float, str)):
@@ -125,11 +126,8 @@ class _Capture:
         if isinstance(traced, torch.Tensor):
             type_, strides = self._type(traced), strides_of(traced, self.sizes)
         is_frozen = position in self.frozen and type_.dtype is not DType.OPAQUE
-        is_written = self.private is not None and copy_of_written(placeholder) is not None
         node = self.builder.input(
-            *(placeholder.name, position, type_.shape, type_.dtype, strides),
-            frozen=is_frozen,
-            is_written=is_written,
+            *(name, position, type_.shape, type_.dtype, strides), is_frozen, is_written
         )
         self.inputs[position] = node
         return Value(self.builder, node)
