@@ -98,6 +98,53 @@ def test_the_elements_that_eager_sees(program: Program, dynamic: bool) -> None:
         torch.testing.assert_close(x, same)
 
 
+def _windows_filled(x: Tensor) -> Tensor:
+    y = x * 2
+    y.unfold(1, 2, 1)[:, ::2].fill_(5)
+    return y
+
+
+def _argument_windows_multiplied(x: Tensor) -> Tensor:
+    x.unfold(1, 3, 2).mul_(2)
+    return x.sin()
+
+
+def _view_of_a_view(x: Tensor) -> Tensor:
+    y = x * 2
+    y[1:].as_strided((3, 2), (2, 1))[1].mul_(3)
+    return y
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize(
+    "program", [_windows_filled, _argument_windows_multiplied, _view_of_a_view]
+)
+def test_writes_that_aotautograd_refuses_run_in_eager(
+    program: Program, gradients: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEMSTITCH_STRICT", "0")
+    outcomes = []
+    for function in (program, _compiled(program, dynamic=False)):
+        leaf = torch.linspace(-1, 1, 15).requires_grad_(gradients)
+        x = (leaf * 1).view(3, 5)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", GraphWarning)
+            y = function(x)
+        if gradients:
+            y.square().sum().backward()
+        outcomes.append((y, x, leaf.grad))
+    assert [warning.category for warning in caught] == [GraphWarning]
+    torch.testing.assert_close(outcomes[1], outcomes[0])
+
+
+def test_a_write_that_eager_refuses_raises_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEMSTITCH_STRICT", "0")
+    program = _compiled(lambda x: (x * 2).expand(2, 3, 5).add_(1), dynamic=False)
+    x = torch.randn(3, 5, requires_grad=True)
+    with pytest.warns(GraphWarning), pytest.raises(RuntimeError, match="single memory location"):
+        program(x)
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.filterwarnings("default::hemstitch.errors.GraphWarning")  # of symbolic sizes
 def test_gradients_of_writes_where_elements_overlap(dynamic: bool) -> None:

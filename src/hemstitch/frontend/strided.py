@@ -65,7 +65,7 @@ def _written(x: Tensor, source: Tensor, size: Numbers, stride: Numbers, distance
     return fresh
 
 
-@torch.library.register_fake(WRITTEN)
+@torch.library.impl(WRITTEN, "Meta")
 def _written_as_traced(x: Tensor, *_: Any) -> Tensor:
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
 
