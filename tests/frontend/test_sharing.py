@@ -300,6 +300,53 @@ def test_backward_reads_what_was_there_before_the_argument_changed() -> None:
     torch.testing.assert_close(gradients[1], gradients[0])
 
 
+def _part_read_after_a_write(x: Tensor) -> Tensor:
+    y = x[0]
+    y[0] *= True
+    return torch.nn.functional.mse_loss(y, y * 2, reduction="none")
+
+
+def _copy_read_through_a_view(x: Tensor) -> Tensor:
+    x[..., :1] += 1e-3
+    return torch.nn.functional.pad(x, (-1, 0)).sign_().cummin(-2)[0]
+
+
+def _written_as_it_is(x: Tensor) -> Tensor:
+    x.t().mul_(1)
+    return x.sin() * x.view(-1)[1:].cos().sum()
+
+
+def _written_in_part(x: Tensor) -> Tensor:
+    y = x.tanh()
+    x[:, 0].clamp_(0.25)
+    return y * x[0].exp()
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["known sizes", "symbolic sizes"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_nothing_is_kept_in_an_argument_that_the_call_writes_to(
+    dtype: torch.dtype, dynamic: bool
+) -> None:
+    """Autograd would say that it was written to."""
+    programs = (
+        (_part_read_after_a_write, 3),
+        (_copy_read_through_a_view, 1),
+        (_written_as_it_is, 3),
+        (_written_in_part, 3),
+    )
+    for program, columns in programs:
+        torch._dynamo.reset()
+        outcomes = []
+        for run in (program, torch.compile(program, backend="hemstitch", dynamic=dynamic)):
+            values = torch.linspace(-2, 2, 4 * columns, dtype=dtype)
+            weight = values.view(4, columns).requires_grad_()
+            x = weight * 1
+            y = run(x)
+            (y.sum() + x.square().sum()).backward()
+            outcomes.append((y, x, weight.grad))
+        torch.testing.assert_close(outcomes[1], outcomes[0])
+
+
 @pytest.mark.parametrize("program", VIEWS, ids=lambda each: each.__name__)
 def test_nothing_is_copied(program: Program) -> None:
     with torch.no_grad():

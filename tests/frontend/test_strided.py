@@ -53,13 +53,37 @@ def _of_an_argument(x: Tensor) -> list[Tensor]:
     return [x[1:].as_strided((2, 2), (1, 4)), x.as_strided((2, 2), (1, 4)), x * 2]
 
 
+def _written_where_it_overlaps(x: Tensor) -> list[Tensor]:
+    a, b, c, d = x * 2, x * 3, x * 4, x.bfloat16()
+    repeated = a.as_strided((4, 2), (1, 1))
+    repeated.chunk(2, 1)[-1].index_fill_(1, torch.zeros(1, dtype=torch.int64), 1e4)
+    rows = b.as_strided((3, 3), (2, 1), 1)
+    rows[0, -1].fill_(torch.nan)
+    rows[1, 1:].mul_(-2)
+    rows[2, :2].copy_(x[0, :2])
+    c.as_strided((4, 2), (1, 1), 2)[:, :1].mul_(0.5)
+    d.as_strided((4, 2), (1, 1)).t()[1:].zero_()
+    return [a, repeated * 1, b, c, d]
+
+
+def _argument_written_where_it_overlaps(x: Tensor) -> list[Tensor]:
+    x.as_strided((4, 2), (1, 1))[:, :1].fill_(5)
+    return [x * 2]
+
+
+PROGRAMS = (
+    *(_slices, _beside_others, _scattered, _of_an_argument),
+    *(_written_where_it_overlaps, _argument_written_where_it_overlaps),
+)
+
+
 def _compiled(program: Program, dynamic: bool) -> Program:
     torch._dynamo.reset()
     return torch.compile(program, backend="hemstitch", dynamic=dynamic)
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("program", [_slices, _beside_others, _scattered, _of_an_argument])
+@pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.filterwarnings("default::hemstitch.errors.GraphWarning")  # of symbolic sizes
 def test_the_elements_that_eager_sees(program: Program, dynamic: bool) -> None:
     compiled = _compiled(program, dynamic)
@@ -70,8 +94,77 @@ def test_the_elements_that_eager_sees(program: Program, dynamic: bool) -> None:
             if not dynamic:
                 warnings.simplefilter("error", GraphWarning)
             found = compiled(x)
-        torch.testing.assert_close(found, program(same))
+        torch.testing.assert_close(found, program(same), equal_nan=True)
         torch.testing.assert_close(x, same)
+
+
+def _windows_filled(x: Tensor) -> Tensor:
+    y = x * 2
+    y.unfold(1, 2, 1)[:, ::2].fill_(5)
+    return y
+
+
+def _argument_windows_multiplied(x: Tensor) -> Tensor:
+    x.unfold(1, 3, 2).mul_(2)
+    return x.sin()
+
+
+def _view_of_a_view(x: Tensor) -> Tensor:
+    y = x * 2
+    y[1:].as_strided((3, 2), (2, 1))[1].mul_(3)
+    return y
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize(
+    "program", [_windows_filled, _argument_windows_multiplied, _view_of_a_view]
+)
+def test_writes_that_aotautograd_refuses_run_in_eager(
+    program: Program, gradients: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEMSTITCH_STRICT", "0")
+    outcomes = []
+    for function in (program, _compiled(program, dynamic=False)):
+        leaf = torch.linspace(-1, 1, 15).requires_grad_(gradients)
+        x = (leaf * 1).view(3, 5)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", GraphWarning)
+            y = function(x)
+        if gradients:
+            y.square().sum().backward()
+        outcomes.append((y, x, leaf.grad))
+    assert [warning.category for warning in caught] == [GraphWarning]
+    torch.testing.assert_close(outcomes[1], outcomes[0])
+
+
+def test_a_write_that_eager_refuses_raises_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEMSTITCH_STRICT", "0")
+    program = _compiled(lambda x: (x * 2).expand(2, 3, 5).add_(1), dynamic=False)
+    x = torch.randn(3, 5, requires_grad=True)
+    with pytest.warns(GraphWarning), pytest.raises(RuntimeError, match="single memory location"):
+        program(x)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.filterwarnings("default::hemstitch.errors.GraphWarning")  # of symbolic sizes
+def test_gradients_of_writes_where_elements_overlap(dynamic: bool) -> None:
+    def program(x: Tensor) -> list[Tensor]:
+        y = x * 2
+        view = y.as_strided((4, 2), (1, 1))
+        view[1].copy_(x[0, :2])
+        view[:, :1] *= 7.0
+        x.as_strided((3, 3), (2, 1), 1)[1, 1:].mul_(-2)
+        return [y, view * 1, x.sin()]
+
+    outcomes = []
+    for function in (program, _compiled(program, dynamic)):
+        leaf = torch.linspace(-1, 1, 15, requires_grad=True)
+        x = (leaf * 1).view(3, 5)
+        results = function(x)
+        weights = [torch.arange(1.0, y.numel() + 1).view(y.shape) for y in results]
+        torch.stack([(y * weight).sum() for y, weight in zip(results, weights)]).sum().backward()
+        outcomes.append([*results, x, leaf.grad])
+    torch.testing.assert_close(outcomes[1], outcomes[0])
 
 
 def _write_to_the_first(a: Tensor, b: Tensor) -> Any:

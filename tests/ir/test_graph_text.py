@@ -35,7 +35,7 @@ def everything() -> Graph:
     builder = Builder()
     s0, s1 = symbol("s0"), symbol("s1")
     x = builder.input('a "b" # c', 1, (s0, 4), DType.F32, (4, 1))
-    seed = builder.input("seed", 2, (), DType.I64, ())
+    seed = builder.input("seed", 2, (), DType.I64, (), is_written=True)
     builder.origin = Origin("aten.add.Tensor", "model.py", 12, "y = x + 1")
     y = builder.make(Op.ADD, x, builder.constant(1e-5, DType.F32, x.shape))
     builder.origin = None

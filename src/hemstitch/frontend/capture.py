@@ -17,7 +17,7 @@ from hemstitch.frontend.collectives import is_under_way, is_wait
 from hemstitch.frontend.context import Context, NotHandled, Rule
 from hemstitch.frontend.device import check_device, device_of, is_number_elsewhere, traced_tensors
 from hemstitch.frontend.effects import has_effects
-from hemstitch.frontend.joint import is_copy, refuse_moves
+from hemstitch.frontend.joint import copy_of_written, is_copy, refuse_moves
 from hemstitch.frontend.library import (
     call_of_numbers,
     make_library,
@@ -112,10 +112,11 @@ class _Capture:
         self.sizes.bind(traced)
         self.argument_count = len(placeholders)
         for position, (node, value) in enumerate(zip(placeholders, traced)):
-            self.environment[node] = self._argument(node.name, position, value)
+            is_written = self.private is not None and copy_of_written(node) is not None
+            self.environment[node] = self._argument(node.name, position, value, is_written)
             self.positions[node] = position
 
-    def _argument(self, name: str, position: int, traced: Any) -> Any:
+    def _argument(self, name: str, position: int, traced: Any, is_written: bool = False) -> Any:
         if isinstance(traced, (torch.SymInt, torch.SymFloat)):
             return self.sizes.number(traced)
         if traced is None or isinstance(traced, (bool, int, float, str)):
@@ -125,7 +126,9 @@ class _Capture:
         if isinstance(traced, torch.Tensor):
             type_, strides = self._type(traced), strides_of(traced, self.sizes)
         is_frozen = position in self.frozen and type_.dtype is not DType.OPAQUE
-        node = self.builder.input(name, position, type_.shape, type_.dtype, strides, is_frozen)
+        node = self.builder.input(
+            *(name, position, type_.shape, type_.dtype, strides), is_frozen, is_written
+        )
         self.inputs[position] = node
         return Value(self.builder, node)
 

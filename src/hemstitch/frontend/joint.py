@@ -68,6 +68,14 @@ def is_copy(node: Node) -> bool:
     return is_clone and node.all_input_nodes[0].op == "placeholder"
 
 
+def copy_of_written(argument: Node) -> Node | None:
+    """Of an argument that the caller writes to when forward is over: AOTAutograd traces all that
+    reads it with a copy. (A program's own copy, if all of it reads that, looks no different.)"""
+    readers = [*argument.users]
+    is_one = len(readers) == 1 and is_copy(readers[0]) and not readers[0].kwargs
+    return readers[0] if is_one else None
+
+
 def is_tensor(node: Node) -> bool:
     return isinstance(value_of(node), Tensor)
 

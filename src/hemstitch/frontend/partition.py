@@ -25,7 +25,7 @@ from hemstitch.frontend.excluded import mark_excluded
 from hemstitch.frontend.fallback import attempt, copied
 from hemstitch.frontend.joint import (
     base_of,
-    is_copy,
+    copy_of_written,
     is_made_again,
     refuse_moves,
     without_tangent,
@@ -114,13 +114,12 @@ def _once(joint: torch.fx.Graph) -> Iterator[torch.fx.Node]:
 
 
 def _copies_of_written(joint: torch.fx.Graph) -> Iterator[torch.fx.Node]:
-    """Arguments as they were before the call writes to them: AOTAutograd traces all that reads them
-    with a copy, and writes when forward is over. Then they cannot be had from the arguments any
-    more. (A program's own copy, if all of it reads that, looks no different.)"""
+    """Arguments as they were before the caller writes to them: when forward is over, they cannot be
+    had from the arguments any more."""
     for argument in joint.find_nodes(op="placeholder"):
-        readers = [*argument.users]
-        if len(readers) == 1 and is_copy(readers[0]) and not readers[0].kwargs:
-            yield readers[0]
+        copy = copy_of_written(argument)
+        if copy is not None:
+            yield copy
 
 
 def decide(problem: Problem, options: Options) -> Decision:

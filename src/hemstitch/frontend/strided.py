@@ -17,19 +17,22 @@ from hemstitch.frontend.fake import call_before
 from hemstitch.frontend.joint import is_given, value_of
 from hemstitch.frontend.sharing import is_dense, views_of
 from hemstitch.frontend.sizes import Sizes
+from hemstitch.ir import layout
 
 aten = torch.ops.aten
 SEEN = "hemstitch::as_strided_from"
 SCATTERED = "hemstitch::as_strided_scatter_from"
+WRITTEN = "hemstitch::as_strided_written_from"
 Numbers = Sequence[int]
 
 torch.library.define(
     SEEN, "(Tensor(a) x, SymInt[] size, SymInt[] stride, SymInt distance) -> Tensor(a)"
 )
-torch.library.define(
-    SCATTERED,
-    "(Tensor x, Tensor source, SymInt[] size, SymInt[] stride, SymInt distance) -> Tensor",
-)
+for name in (SCATTERED, WRITTEN):
+    torch.library.define(
+        name,
+        "(Tensor x, Tensor source, SymInt[] size, SymInt[] stride, SymInt distance) -> Tensor",
+    )
 
 
 @torch.library.impl(SEEN, "CompositeExplicitAutograd")
@@ -45,10 +48,39 @@ def _scattered(x: Tensor, source: Tensor, size: Numbers, stride: Numbers, distan
     return fresh
 
 
+@torch.library.impl(WRITTEN, "CompositeExplicitAutograd")
+def _written(x: Tensor, source: Tensor, size: Numbers, stride: Numbers, distance: int) -> Tensor:
+    """`source`: all of that view, with what a program has written to a part of it. Where several of
+    its elements lie in one place, that holds one that was written."""
+    fresh = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(x)
+    view = fresh.as_strided(size, stride, distance)
+    is_new = _differs(source, view)
+    view.copy_(source)
+    memory = fresh.as_strided((fresh.untyped_storage().nbytes() // fresh.itemsize,), (1,))
+    holds_new = torch.zeros_like(memory, dtype=torch.bool)
+    holds_new.as_strided(size, stride, distance).copy_(is_new)
+    is_lost = is_new & ~holds_new.as_strided(size, stride, distance)
+    places = torch.arange(len(memory), device=x.device).as_strided(size, stride, distance)
+    memory[places[is_lost]] = source[is_lost]
+    return fresh
+
+
+@torch.library.impl(WRITTEN, "Meta")
+def _written_as_traced(x: Tensor, *_: Any) -> Tensor:
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
+
+
+def _differs(x: Tensor, y: Tensor) -> Tensor:
+    """In any bit: NaN is like NaN, but 0.0 not like -0.0."""
+    first, second = (z.contiguous().unsqueeze(-1).view(torch.uint8) for z in (x, y))
+    return (first != second).any(-1)
+
+
 FROM = {
     aten.as_strided.default: torch.ops.hemstitch.as_strided_from.default,
     aten.as_strided_scatter.default: torch.ops.hemstitch.as_strided_scatter_from.default,
 }
+VIEWS = (aten.as_strided.default, FROM[aten.as_strided.default])
 
 
 def in_memory(graph: Graph) -> None:
@@ -76,12 +108,15 @@ def is_in_memory(node: Node, sizes: Sizes) -> bool:
 def _from_base(node: Node) -> None:
     source, size, stride, offset = _arguments(node)
     *views, base = views_of(source)
-    if is_given(base) and offset is None and source is base:
+    is_partly = _is_written_in_part(node, base)
+    if is_given(base) and offset is None and source is base and not is_partly:
         return  # wherever a call finds it
     target: Any = node.target
     start: Any = value_of(source).storage_offset() if offset is None else offset
     if not is_given(base) or offset is None:
         target, first = FROM[target], value_of(base).storage_offset()
+        if is_partly:
+            target = torch.ops.hemstitch.as_strided_written_from.default
         if not isinstance(first, int) or not isinstance(start, int if first else (int, Node)):
             return  # declined when it is captured
         start = start - first if first else start  # type: ignore[operator]
@@ -94,6 +129,29 @@ def _from_base(node: Node) -> None:
     call.meta["val"] = node.meta["val"]
     node.replace_all_uses_with(call)
     node.graph.erase_node(node)
+
+
+def _is_written_in_part(node: Node, base: Node) -> bool:
+    """Whether `node` is what AOTAutograd makes of a write to a part of a view of `base`, whose
+    elements may lie in one place: it reads all of the view, replaces the part, writes all of it."""
+    if node.target is not aten.as_strided_scatter.default or not _may_overlap(node):
+        return False
+    stack, known = [node.args[1]], set[Any]()
+    while stack:
+        source = stack.pop()
+        if not isinstance(source, Node) or source in known or source is base:
+            continue
+        known.add(source)
+        if source.target in VIEWS and [*views_of(source)][-1] is base:
+            return True
+        stack.extend(source.all_input_nodes)
+    return False
+
+
+def _may_overlap(node: Node) -> bool:
+    _, size, stride, _ = _arguments(node)
+    is_known = all(isinstance(number, int) for number in (*size, *stride))
+    return not is_known or layout.overlaps(tuple(size), tuple(stride), {}) is not False
 
 
 def _is_inside(base: Node, size: Numbers, stride: Numbers, distance: int) -> bool:

@@ -15,7 +15,7 @@ from hemstitch.fusion.alias import (
     uncopied,
 )
 from hemstitch.ir.dims import Dim, product
-from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, Output
+from hemstitch.ir.graph import Graph, InputAttr, LibraryCall, Node, Op, Output
 from hemstitch.ir.layout import repeats
 from hemstitch.ir.types import DType, contiguous_strides
 from hemstitch.stitch.group import Tensor, Write, is_member
@@ -89,6 +89,7 @@ def demand_shared(found: Demands, graph: Graph) -> None:
     own = {alias.tensor: alias for alias in found.outputs.values()}
     taken = set(own)
     changed = {output.mutates for output in graph.outputs}
+    changed |= {node for node in graph.inputs if _is_written(node)}
     for number, output in enumerate(graph.outputs):
         if number in found.outputs:
             continue
@@ -105,6 +106,10 @@ def demand_shared(found: Demands, graph: Graph) -> None:
             found.outputs[number] = Alias(made, output.value.shape, output.strides, 0)
         else:
             found.outputs[number] = _kept(found, output, taken)
+
+
+def _is_written(argument: Node) -> bool:
+    return isinstance(argument.attr, InputAttr) and argument.attr.is_written
 
 
 def _kept(found: Demands, output: Output, taken: set[Tensor]) -> Alias:

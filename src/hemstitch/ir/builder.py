@@ -88,8 +88,9 @@ class Builder:
         dtype: DType,
         strides: Sequence[Dim],
         frozen: bool = False,
+        is_written: bool = False,
     ) -> Node:
-        attr = InputAttr(name, position, tuple(strides), frozen)
+        attr = InputAttr(name, position, tuple(strides), frozen, is_written)
         return self.make(Op.INPUT, attr=attr, type=TensorType(tuple(shape), dtype))
 
     def constant(self, value: bool | int | float, dtype: DType, shape: Sequence[Dim] = ()) -> Node:

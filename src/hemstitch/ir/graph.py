@@ -172,12 +172,14 @@ class Address:
 @dataclass(frozen=True, slots=True)
 class InputAttr:
     """A graph input: its position among the call's arguments and where its elements lie.
-    `frozen`: a weight, which calls find as it was, unless a program says so (`runtime/once.py`)."""
+    `frozen`: a weight, which calls find as it was, unless a program says so (`runtime/once.py`).
+    `is_written`: to by the caller, when the call is over."""
 
     name: str
     position: int
     strides: tuple[Dim, ...]  # in elements; the data pointer already includes the offset
     frozen: bool = False
+    is_written: bool = False
 
     def __str__(self) -> str:
         return f"{self.name}, strides ({', '.join(map(str, self.strides))})"

@@ -248,7 +248,11 @@ class _Reader:
         name = self.string()
         self.expect("position")
         position = self.integer()
-        return InputAttr(name, position, self.strides(), self.accept("frozen"))
+        return InputAttr(
+            *(name, position, self.strides()),
+            frozen=self.accept("frozen"),
+            is_written=self.accept("written"),
+        )
 
     def call(self) -> LibraryCall:
         name = self.string()

@@ -49,8 +49,9 @@ def attr_text(attr: Attr) -> str:
         case tuple():
             return _tuple(attr)
         case InputAttr():
-            text = f"{json.dumps(attr.name)} position {attr.position}"
-            return f"{text} strides {_tuple(attr.strides)}{' frozen' if attr.frozen else ''}"
+            place = f"{json.dumps(attr.name)} position {attr.position}"
+            text = f"{place} strides {_tuple(attr.strides)}"
+            return text + " frozen" * attr.frozen + " written" * attr.is_written
         case LibraryCall():
             return _call_text(attr)
         case int() | float() | SymbolicDim() | Windows() | Within() | Failure():
