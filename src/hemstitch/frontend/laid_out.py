@@ -89,10 +89,10 @@ def _log_sigmoid(result: Tensor, x: Tensor) -> Tensor:
     return result.contiguous() if x.device.type == "cpu" else result
 
 
-def _paired(result: Tensor, x: Tensor, other: Tensor) -> Tensor:
+def _paired(result: Tensor, x: Any, other: Any) -> Tensor:
     with disable_proxy_modes_tracing():
         model = x + other
-    return _in_order_of(result, model)
+    return _in_order_of(result, model) if isinstance(model, Tensor) else result  # sizes
 
 
 def _ldexp(result: Tensor, x: Tensor, exponent: Tensor) -> Tensor:
