@@ -347,6 +347,21 @@ def test_nothing_is_kept_in_an_argument_that_the_call_writes_to(
         torch.testing.assert_close(outcomes[1], outcomes[0])
 
 
+def test_nothing_is_kept_in_a_part_of_memory_that_the_call_writes_to() -> None:
+    """Of symbolic sizes; its strides are read as well."""
+
+    def program(x: Tensor) -> Tensor:
+        x[None][0].add_(1)
+        return x.acosh().exp()
+
+    gradients = []
+    for run in (program, torch.compile(program, backend="hemstitch", dynamic=True)):
+        memory = torch.linspace(1, 2, 127).requires_grad_()
+        part = memory.clone().as_strided((4, 5, 3, 2), (30, 6, 2, 1), 0)
+        gradients += torch.autograd.grad(run(part).sum(), memory)
+    torch.testing.assert_close(gradients[1], gradients[0])
+
+
 @pytest.mark.parametrize("program", VIEWS, ids=lambda each: each.__name__)
 def test_nothing_is_copied(program: Program) -> None:
     with torch.no_grad():

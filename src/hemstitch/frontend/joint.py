@@ -71,7 +71,7 @@ def is_copy(node: Node) -> bool:
 def copy_of_written(argument: Node) -> Node | None:
     """Of an argument that the caller writes to when forward is over: AOTAutograd traces all that
     reads it with a copy. (A program's own copy, if all of it reads that, looks no different.)"""
-    readers = [*argument.users]
+    readers = [user for user in argument.users if isinstance(user.meta.get("val"), torch.Tensor)]
     is_one = len(readers) == 1 and is_copy(readers[0]) and not readers[0].kwargs
     return readers[0] if is_one else None
 
