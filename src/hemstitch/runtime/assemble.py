@@ -167,9 +167,10 @@ class _Assembler:
         arena then, since the result is in its memory."""
         steps = enumerate(self.plan.steps)
         last = {tensor: n for n, step in steps for tensor in self._touched(step, n)}
+        made = {x for step in self.plan.kernels for x in step.writes} - self.shared
         for number, step in enumerate(self.plan.steps):
             tensor = _replaceable(step) if isinstance(step, LibraryStep) else None
-            if tensor is not None and tensor not in self.shared and last[tensor] == number:
+            if tensor is not None and tensor in made and last[tensor] == number:
                 self.overwriting.add(number)
                 self.shared.add(tensor)
 
@@ -421,8 +422,8 @@ def _words(line: str) -> list[str]:
 
 
 def _replaceable(step: LibraryStep) -> Tensor | None:
-    """The operand of which the call gives a copy with some elements replaced, if a kernel made it,
-    and the copy is laid out as it is."""
+    """The operand of which the call gives a copy with some elements replaced, if the copy is laid
+    out as it is."""
     call = step.node.attr
     assert isinstance(call, LibraryCall)
     if call.in_place is None or call.arguments[0] != Operand(0):
@@ -430,7 +431,7 @@ def _replaceable(step: LibraryStep) -> Tensor | None:
     (result,), operand = step.results, step.operands[0]
     tensor = operand.tensor
     uses = [n for n in _operands(call.arguments) if step.operands[n].tensor is tensor]
-    if result is None or tensor.is_argument or tensor.is_result or len(uses) > 1:
+    if result is None or len(uses) > 1:
         return None
     same = operand.is_whole and result.node.type == tensor.node.type
     return tensor if same and agree(operand.shape, result.strides, tensor.strides) else None

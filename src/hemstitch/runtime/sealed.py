@@ -21,7 +21,7 @@ from hemstitch.runtime.remembered import folder, forget_oldest, read, write
 
 SEAL = 32  # bytes, in front
 KEY = 32
-MOST = 256 << 20  # bytes of all files: some 5,000 kernels
+MAX_BYTES = 256 << 20  # bytes of all files: some 5,000 kernels
 OTHERS = 0o077  # of a file's mode
 
 
@@ -38,7 +38,7 @@ def machine_code(name: str, make: Callable[[], bytes]) -> bytes:
         write(path, _seal(key, path.name, code) + code)
         if path.name.startswith("0"):
             # One digest in sixteen: looking at thousands of files takes longer than some kernels.
-            forget_oldest(path.parent, MOST)
+            forget_oldest(path.parent, MAX_BYTES)
     return code
 
 
