@@ -19,6 +19,7 @@ from hemstitch.frontend.attended import as_many_values_as_keys
 from hemstitch.frontend.capture import Captured
 from hemstitch.frontend.channels import by_channels
 from hemstitch.frontend.cumulative import multiply_along
+from hemstitch.frontend.data_dependent import has_sizes_from_data, in_parts
 from hemstitch.frontend.decompose import decompositions
 from hemstitch.frontend.direct import Part, direct
 from hemstitch.frontend.edges import narrow
@@ -39,7 +40,7 @@ from hemstitch.frontend.partition import NUMBERS, partition
 from hemstitch.frontend.random import draw_at_once
 from hemstitch.frontend.rewrites import apply
 from hemstitch.frontend.rows import only_read
-from hemstitch.frontend.sharing import results_of_backward, results_of_forward
+from hemstitch.frontend.sharing import TRACED, Results, results_of_backward, results_of_forward
 from hemstitch.frontend.spectra import values_alone
 from hemstitch.frontend.strided import in_memory
 from hemstitch.frontend.unused import Backward, with_zeros
@@ -125,7 +126,8 @@ def _compiled(
 class _GraphCompiler:
     """What AOTAutograd calls for one of its graphs. `parts`: takes what came out of it.
     `recorder`: makes CUDA graphs of calls. `submit`: as in `compile_with`. `is_guarded`: Dynamo
-    looks at all arguments before a call."""
+    looks at all arguments before a call. `is_part`: the graphs are parts of what AOTAutograd gave,
+    so that what it has noted is not about their arguments and results."""
 
     kind: str
     options: Options
@@ -135,6 +137,7 @@ class _GraphCompiler:
     recorder: Any
     submit: Callable[[Job], None]
     is_guarded: bool
+    is_part: bool = False
 
     def __call__(self, gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Function:
         """What cannot be compiled as a whole runs as torch traced it."""
@@ -169,23 +172,31 @@ class _GraphCompiler:
 
     def _run(self, gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Function:
         captured: list[Captured] = []
-        compiled: Callable[[], Function] = partial(self._begun, gm, inputs, captured)
+        compiled: Callable[[], Function]
+        if has_sizes_from_data(gm):
+            compiled = partial(self._in_parts, gm)
+        else:
+            compiled = partial(self._begun, gm, inputs, captured)
 
         def traced() -> Function:
             return AsTraced(gm, *captured)
 
         return attempt(compiled, traced, self.options.strict, gm)
 
+    def _in_parts(self, gm: torch.fx.GraphModule) -> Function:
+        part = replace(self, is_part=True)
+        return AsTraced(in_parts(gm, part._run))
+
     def _begun(
         self, gm: torch.fx.GraphModule, inputs: Sequence[object], known: list[Captured]
     ) -> Function:
         """`known`: takes what is captured, whatever fails behind that."""
         options, is_backward = self.options, self.kind == "backward"
-        is_frozen = options.freeze and self.kind == "inference"
+        is_frozen = options.freeze and self.kind == "inference" and not self.is_part
         graph = self._rewritten(gm) if self.kind == "inference" else gm
         frozen = frozen_arguments(graph) if is_frozen else ()
         private = self._private_results()
-        results = (results_of_backward if is_backward else results_of_forward)(graph.graph)
+        results = TRACED if self.is_part else self._results(graph.graph)
         begun = begin(graph, inputs, options, private, is_backward, frozen, results)
         known.append(begun.captured)
         traced = AsTraced(gm, begun.captured)
@@ -193,6 +204,9 @@ class _GraphCompiler:
         return (
             Deferred(traced, make, self.submit, options.strict) if options.asynchronous else make()
         )
+
+    def _results(self, graph: torch.fx.Graph) -> Results:
+        return (results_of_backward if self.kind == "backward" else results_of_forward)(graph)
 
     def _rewritten(self, gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
         """As `partition` does for the two others."""
@@ -241,7 +255,8 @@ class _GraphCompiler:
     def _private_results(self) -> int | None:
         """How many results of a forward graph are the user's; the others go to backward."""
         context = TracingContext.try_get()
-        if self.kind != "forward" or context is None or context.fw_metadata is None:
+        is_whole = self.kind == "forward" and not self.is_part
+        if not is_whole or context is None or context.fw_metadata is None:
             return None
         count = getattr(context.fw_metadata, "num_forward_returns", None)
         return count if isinstance(count, int) else None

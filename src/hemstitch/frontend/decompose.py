@@ -15,7 +15,11 @@ from torch._decomp import (
     get_decompositions,
 )
 from torch._prims_common import suggest_memory_format
-from torch.fx.experimental.symbolic_shapes import guard_or_true, statically_known_true
+from torch.fx.experimental.symbolic_shapes import (
+    free_unbacked_symbols,
+    guard_or_true,
+    statically_known_true,
+)
 
 from hemstitch.frontend import checked
 from hemstitch.frontend.laid_out import as_in_eager, packet_of
@@ -77,7 +81,9 @@ def _always() -> Decompositions:
     table[aten.native_group_norm.default] = _group_norm
     inference = aten._native_batch_norm_legit_no_training.default
     table[inference] = partial(_batch_norm_no_training, table[inference])
-    table[aten._softmax.default] = _softmax
+    table[aten._softmax.default] = _of_something(_softmax)
+    logarithm = aten._log_softmax.default
+    table[logarithm] = _of_something(table[logarithm])
     table[aten.hardtanh_backward.default] = _hardtanh_backward
     table[aten.threshold_backward.default] = _threshold_backward
     table[aten.smooth_l1_loss_backward.default] = _smooth_l1_loss_backward
@@ -162,6 +168,18 @@ def _batch_norm_no_training(
     per_channel = (x.shape[1], *(1,) * (x.dim() - 2))
     result = x.to(wide) * factor.reshape(per_channel) + addend.reshape(per_channel)
     return result.to(x.dtype), x.new_zeros((0,)), x.new_zeros((0,))
+
+
+def _of_something(usual: Callable[..., Any]) -> Callable[..., Any]:
+    """`usual` takes the greatest of each row, where a row whose length is read from data may have
+    none: this is left to a rule."""
+
+    def decomposed(x: torch.Tensor, dim: int, half_to_float: bool) -> Any:
+        if x.dim() and free_unbacked_symbols(x.shape[dim]):
+            return NotImplemented
+        return usual(x, dim, half_to_float)
+
+    return decomposed
 
 
 def _softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> Any:

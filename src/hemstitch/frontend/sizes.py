@@ -34,6 +34,7 @@ from hemstitch.ir.types import DType
 
 TRUNCATED, FLOOR, CEILING = "TruncToInt", "FloorToInt", "CeilToInt"
 MOST_PARTS = 1 << 16  # of one: then a product with any size is exact in float64
+LIKELY = 1024  # size, of those that a program reads from data: plans are made for it
 Place = tuple[int, "int | None"]  # (argument position, axis), as in Graph.symbols
 
 
@@ -96,8 +97,8 @@ class Sizes:
 
     def _new_symbol(self, name: str, size: torch.SymInt, place: Place) -> SymbolicDim:
         self.places[name], self._traced[name] = place, size
-        if size.node.hint is not None:
-            self.hints[name] = int(size.node.hint)
+        hint = size.node.hint
+        self.hints[name] = LIKELY if hint is None else int(hint)
         is_number = place[1] is None
         return symbol(name, signed=is_number and not statically_known_true(size >= 0))
 
