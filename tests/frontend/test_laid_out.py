@@ -32,6 +32,8 @@ def _alone(x: Tensor, permuted: Tensor, column: Tensor, number: Tensor) -> list[
         torch.div(permuted, number, rounding_mode="floor"),
         F.batch_norm(permuted, column[:, 0, 0], x[0, :, 0].abs()),
         (0.5**permuted)[:, 1:],
+        permuted.index_fill(1, torch.tensor([2, 0]), -1.0),
+        permuted[:, ::2].index_fill(0, torch.tensor([1, 1]), number),
     ]
 
 

@@ -66,6 +66,17 @@ def _written_where_it_overlaps(x: Tensor) -> list[Tensor]:
     return [a, repeated * 1, b, c, d]
 
 
+def _replaced_where_it_overlaps(x: Tensor) -> list[Tensor]:
+    """These copy memory as it lies: one element stands for several."""
+    windows, rows = (x * 2).unfold(1, 3, 1), x[:1].expand(3, -1)
+    return [
+        windows.select_scatter(windows.select(2, 1), 2, 0),
+        x.unfold(1, 3, 1).slice_scatter(windows[..., 1:2], 2, 0, 1),
+        windows.diagonal_scatter(windows.diagonal(0, 0, 2) + 1, 0, 0, 2),
+        rows.select_scatter(x[1], 0, 1),
+    ]
+
+
 def _argument_written_where_it_overlaps(x: Tensor) -> list[Tensor]:
     x.as_strided((4, 2), (1, 1))[:, :1].fill_(5)
     return [x * 2]
@@ -73,7 +84,7 @@ def _argument_written_where_it_overlaps(x: Tensor) -> list[Tensor]:
 
 PROGRAMS = (
     *(_slices, _beside_others, _scattered, _of_an_argument),
-    *(_written_where_it_overlaps, _argument_written_where_it_overlaps),
+    *(_written_where_it_overlaps, _replaced_where_it_overlaps, _argument_written_where_it_overlaps),
 )
 
 

@@ -35,13 +35,18 @@ from hemstitch.frontend.values import Value, constant
 from hemstitch.ir.builder import NOTHING, Builder
 from hemstitch.ir.dims import Dim, SymbolicDim
 from hemstitch.ir.graph import Graph, InputAttr, LibraryCall, Node, Op, Operand, Output
-from hemstitch.ir.layout import repeats, without_gaps
+from hemstitch.ir.layout import overlaps, repeats, without_gaps
 from hemstitch.ir.types import DType, TensorType
 from hemstitch.runtime.dtypes import from_torch
 from hemstitch.runtime.returned import Argument, Fixed, Item, Number, Result, Returned, View
 
 TracedGraph = torch.fx.GraphModule
 aten = torch.ops.aten
+COPYING_MEMORY = (
+    aten.slice_scatter.default,
+    aten.select_scatter.default,
+    aten.diagonal_scatter.default,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +205,7 @@ class _Capture:
 
     def _is_translatable(self, node: torch.fx.Node) -> bool:
         """Everything there, in types that the IR computes with, on one device, all of it real."""
-        if any(map(is_under_way, node.all_input_nodes)):
+        if any(map(is_under_way, node.all_input_nodes)) or self._copies_memory(node):
             return False
         operands = [x for each in node.all_input_nodes for x in traced_tensors(each)]
         tensors = [x for x in operands if not is_number_elsewhere(x, self.device)]
@@ -209,6 +214,15 @@ class _Capture:
             self._type(tensor).dtype is not DType.OPAQUE
             for tensor in (*tensors, *traced_tensors(node))
         )
+
+    def _copies_memory(self, node: torch.fx.Node) -> bool:
+        """It replaces elements in a copy of its operand as that lies in memory, where others are
+        elements under several indices too."""
+        if node.target not in COPYING_MEMORY:
+            return False
+        traced = _operands(node)[0].meta["val"]
+        shape, strides = self.sizes.dims(traced.shape), strides_of(traced, self.sizes)
+        return overlaps(shape, strides, self.sizes.hints) is not False
 
     def _type(self, tensor: torch.Tensor) -> TensorType:
         return tensor_type(tensor, self.sizes, self.device)

@@ -85,6 +85,7 @@ def _always() -> Decompositions:
     logarithm = aten._log_softmax.default
     table[logarithm] = _of_something(table[logarithm])
     table[aten.hardtanh_backward.default] = _hardtanh_backward
+    table[aten.hardsigmoid_backward.default] = _hardsigmoid_backward
     table[aten.threshold_backward.default] = _threshold_backward
     table[aten.smooth_l1_loss_backward.default] = _smooth_l1_loss_backward
     for op in (op for op in table if op in CHECKING):
@@ -200,6 +201,12 @@ def _hardtanh_backward(gradient: torch.Tensor, x: torch.Tensor, low: Any, high: 
     """torch's own lets NaN through."""
     compared = _compared(x, low, high)
     return torch.where((compared > low) & (compared < high), gradient, 0.0)
+
+
+def _hardsigmoid_backward(gradient: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Eager's sixth is one of f32, for f64 too."""
+    sixth = torch.tensor(1 / 6, dtype=torch.float32).item()
+    return torch.where((x > -3) & (x < 3), gradient * sixth, 0.0)
 
 
 def _threshold_backward(gradient: torch.Tensor, x: torch.Tensor, threshold: Any) -> torch.Tensor:

@@ -38,12 +38,14 @@ CONTIGUOUS = (
     *(aten.pow.Scalar, aten.isin.Tensor_Tensor, aten.isin.Tensor_Scalar),
     aten._transformer_encoder_layer_fwd.default,
 )
+FILLED = (aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
 
 
 def as_in_eager(table: Decompositions) -> Decompositions:
     """For some operations of `table`, and some others, what to break them up into instead."""
     ways: Decompositions = {op: _by_channels for op in table if packet_of(op) in NORMALISED}
     ways |= dict.fromkeys(PAIRED, _paired) | dict.fromkeys(CONTIGUOUS, _contiguous)
+    ways |= dict.fromkeys(FILLED, _as_first)
     ways |= {aten.ldexp.Tensor: _ldexp, aten.log_sigmoid_forward.default: _log_sigmoid}
     return {op: partial(_laid_out, table.get(op) or partial(_itself, op), ways[op]) for op in ways}
 
@@ -93,6 +95,12 @@ def _paired(result: Tensor, x: Any, other: Any) -> Tensor:
     with disable_proxy_modes_tracing():
         model = x + other
     return _in_order_of(result, model) if isinstance(model, Tensor) else result  # sizes
+
+
+def _as_first(result: Tensor, x: Tensor, *_: Any) -> Tensor:
+    with disable_proxy_modes_tracing():
+        model = torch.empty_like(x)
+    return _in_order_of(result, model)
 
 
 def _ldexp(result: Tensor, x: Tensor, exponent: Tensor) -> Tensor:

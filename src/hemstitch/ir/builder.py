@@ -170,8 +170,10 @@ class Builder:
         return self.make(Op.PERMUTE, x, attr=order, type=TensorType(shape, x.type.dtype))
 
     def slice(self, x: Node, ranges: Sequence[Range], shape: Sequence[Dim]) -> Node:
-        """One Range an axis; `shape` gives the lengths."""
+        """One Range an axis; `shape` gives the lengths. What has one element has no step."""
         shape = tuple(shape)
+        parts = zip(ranges, shape)
+        ranges = [Range(part.start) if length == 1 else part for part, length in parts]
         if shape == x.shape and all(part == Range(0) for part in ranges):
             return x
         return self.make(Op.SLICE, x, attr=tuple(ranges), type=TensorType(shape, x.type.dtype))

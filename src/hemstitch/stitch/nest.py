@@ -505,20 +505,23 @@ class NestBuilder(Values):
         """The result of a reduction, from wherever its scheme left it."""
         scheme = self.schedule.schemes[node]
         made = self.schedule.places[self.schedule.root_of[node]]
-        address = self._final(linear(indices, contiguous_strides(node.shape)))
         if scheme is Scheme.PARTIAL and node not in self.schedule.combined:
             return self._combined(node, indices, mask)
         if (made.nest, made.phase) != self.place:
-            return self._narrowed(node, self.buffers.shared(node), address, mask)
+            return self._shared(node, indices, mask)
         if indices == self._domain(node).indices and mask is not None:
             return self.value(node, indices)
         if not self._row_axes(node):
             raise Refused("row", "a row's result is read from another row")
         inside = self._row_address(node, indices)
         if scheme is Scheme.SHARED:
-            return self._narrowed(node, self.buffers.shared(node), address, mask)
+            return self._shared(node, indices, mask)
         buffer = self.buffers.row(self.place, node, self._row_extent(node))
         return self._narrowed(node, buffer, inside, mask)
+
+    def _shared(self, node: Node, indices: Indices, mask: str | None) -> str:
+        address = self._final(linear(indices, contiguous_strides(node.shape)))
+        return self._narrowed(node, self.buffers.shared(node), address, mask)
 
     def _narrowed(self, node: Node, buffer: Buffer, address: Index, mask: str | None) -> str:
         """A result in the precision that its readers expect."""
