@@ -97,6 +97,8 @@ def _always() -> Decompositions:
     table[aten.convolution_backward.default] = _convolution_backward
     table[aten.as_strided.default] = _as_strided
     table[aten.as_strided_scatter.default] = _as_strided_scatter
+    for op in (aten.index_fill.int_Scalar, aten.index_fill.int_Tensor):
+        table[op] = partial(_index_fill, op)
     # `torch.tensor` in a decomposition ends with it; below autograd it does nothing.
     table[aten.detach_.default] = lambda x: x
     return table
@@ -114,6 +116,14 @@ def _packet(name: str) -> str:
 def _moved(usual: Callable[..., Any], x: torch.Tensor, *arguments: Any, **keywords: Any) -> Any:
     """Never a view of `x`, also where nothing moves."""
     return usual(x, *arguments, **keywords).clone(memory_format=suggest_memory_format(x))
+
+
+def _index_fill(usual: Callable[..., Any], x: torch.Tensor, *how: Any) -> Any:
+    """Eager fills a clone, which has no gaps. What the trace is told of `x` with gaps is another
+    layout than the clone's."""
+    copy = x.clone()
+    is_known = all(type(n) is int for n in (*x.shape, *x.stride()))
+    return usual(copy, *how) if is_known and copy.stride() != x.stride() else NotImplemented
 
 
 def _is_kept(op: Any) -> bool:

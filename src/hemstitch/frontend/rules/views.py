@@ -129,7 +129,8 @@ def _stack(c: Context, tensors: Sequence[Value], dim: int = 0) -> Value:
 
 def _flip(c: Context, x: Value, dims: tuple[int, ...]) -> Value:
     for axis in axes_of(dims, x.rank) if dims else ():
-        x = x.slice(axis, x.shape[axis] - 1, x.shape[axis], -1)
+        if x.shape[axis] != 1:
+            x = x.slice(axis, x.shape[axis] - 1, x.shape[axis], -1)
     return x
 
 
