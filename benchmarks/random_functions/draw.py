@@ -278,8 +278,10 @@ class Choice:
         last = self._size(self.value.dim() - 1)
         sizes = {"L": last, "C": self._size(1), "N": self._size(0)}
         shape = tuple(sizes[word] if word in sizes else int(word) for word in words)
-        count, dtype = torch.Size(shape).numel(), self.value.dtype
-        return f"((torch.arange({count}) * 3 % 7 - 3) / 4).view({shape}).to({dtype})"
+        count = torch.Size(shape).numel()
+        return (
+            f"((torch.arange({count}) * 3 % 7 - 3) / 4).view({shape}).to({self.known['x']}.dtype)"
+        )
 
 
 def _meet(x: torch.Size, y: torch.Size) -> bool:

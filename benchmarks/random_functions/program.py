@@ -103,6 +103,11 @@ class Program:
             is_rounded = isinstance(value, Tensor) and value.is_floating_point()
             return disturb(value, signs) if is_rounded else value
 
+        def disturb_memory(value: Any) -> None:
+            # An element that has several places, eager would not have written to.
+            if isinstance(value, Tensor) and torch._debug_has_internal_overlap(value) != 1:
+                value.data.copy_(disturbed(value.data))
+
         def function(*arguments: Tensor) -> list[Tensor]:
             values: dict[str, Any] = namespace() | dict(zip(self.parameters, arguments))
             for line in self.lines:
@@ -114,7 +119,11 @@ class Program:
                     exec(line.statement, scope)
                     values[line.target] = disturbed(scope[line.target], line.adds)
                 else:
+                    if line.rounds:
+                        disturb_memory(values[line.operand])
                     exec(line.statement, values)
+                    if line.rounds:
+                        disturb_memory(values[line.target])
             return [values[name] for name in self.returned]
 
         return function

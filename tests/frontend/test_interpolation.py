@@ -132,6 +132,14 @@ def test_infinities_stay_within_their_windows() -> None:
         torch.testing.assert_close(value, reference, equal_nan=True)
 
 
+def test_an_infinity_at_the_border_stays() -> None:
+    """Where windows are gathered, what lies beyond the border is not read."""
+    x = torch.arange(4.0).view(1, 1, 4)
+    x[..., -1] = float("inf")
+    compiled, _ = watched(lambda x: F.interpolate(x, size=8, mode="linear"))
+    torch.testing.assert_close(compiled(x), F.interpolate(x, size=8, mode="linear"))
+
+
 def test_a_zero_keeps_its_sign_where_nothing_is_added_to_it() -> None:
     x = torch.tensor([-0.0, 1.0, 0.0, -0.0, -2.0, -0.0]).repeat(1, 2, 3, 1)
 

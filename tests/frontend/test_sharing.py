@@ -362,6 +362,42 @@ def test_nothing_is_kept_in_a_part_of_memory_that_the_call_writes_to() -> None:
     torch.testing.assert_close(gradients[1], gradients[0])
 
 
+@pytest.mark.parametrize("dynamic", [False, True], ids=["known sizes", "symbolic sizes"])
+def test_nothing_is_kept_beside_an_argument_that_the_call_writes_to(dynamic: bool) -> None:
+    """Autograd counts writes to all of the memory, in which other arguments lie."""
+
+    def program(x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, ...]:
+        y.mul_(2)
+        return (x.exp() * x).sin(), y.sin(), z.view(3, 2), z[1:].exp().tanh()
+
+    gradients = []
+    for run in (program, torch.compile(program, backend="hemstitch", dynamic=dynamic)):
+        weight = torch.linspace(-2, 2, 40).requires_grad_()
+        memory = weight * 1
+        results = run(memory[:5], memory[6:11], memory[20:26])
+        gradients += torch.autograd.grad([y.square().sum() for y in results], weight)
+    torch.testing.assert_close(gradients[1], gradients[0])
+
+
+def test_nothing_is_kept_in_a_library_calls_view_of_an_argument_that_the_call_writes_to() -> None:
+    """Arguments that overlap are views of one, by `as_strided`."""
+
+    def program(x: Tensor, y: Tensor) -> Tensor:
+        x.median()
+        return y.square_()
+
+    compiled = torch.compile(program, backend="hemstitch")
+    gradients = []
+    for run in (program, compiled, compiled):
+        weight = torch.arange(1.0, 32.0).requires_grad_()
+        memory = weight.clone()
+        parts = ((2, 1, 4), (4, 1, 1), 16), ((4, 1, 2), (1, 1, 4), 16)
+        y = run(*(memory.as_strided(*part) for part in parts))
+        gradients += torch.autograd.grad(y.sum(), weight)
+    torch.testing.assert_close(gradients[1], gradients[0])
+    torch.testing.assert_close(gradients[2], gradients[0])
+
+
 @pytest.mark.parametrize("program", VIEWS, ids=lambda each: each.__name__)
 def test_nothing_is_copied(program: Program) -> None:
     with torch.no_grad():

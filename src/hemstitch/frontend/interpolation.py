@@ -5,8 +5,8 @@ gradient is as many sums by index. Which elements a result reads is known from t
 Therefore the transposed map is known too: each element of the gradient reads its own few results,
 and nothing is added up by index. Axes come one after the other, as in any separable filter.
 Sizes that are symbols, integer types and antialiasing are left to PyTorch. One thing differs from
-eager: bicubic's taps beyond the border are one tap at the border, so that an infinity there stays
-one, where eager's several taps make it no number.
+eager: taps beyond the border are one tap at the border, and along an axis that keeps its size there
+is one, so that an infinity there stays one, where eager's several taps make it no number.
 """
 
 from __future__ import annotations
@@ -130,7 +130,8 @@ def _weighted(windows: Tensor, axis: int, taps: Taps) -> Tensor:
     shape[axis : axis + taps.weights.ndim] = taps.weights.shape
     offsets = np.arange(taps.weights.shape[1]) if taps.weights.ndim == 2 else None
     place = taps.first if offsets is None else taps.first[:, None] + offsets
-    is_inside = (place >= 0) & (place < taps.size)
+    # Where windows are gathered, the border stands for what lies beyond it.
+    is_inside = (place >= 0) & (place < taps.size) | (taps.step is None)
     if not (taps.weights[taps.present] == 1).all():
         weights = np.where(taps.present, taps.weights, 0)
         table = torch.tensor(weights, dtype=windows.dtype, device=windows.device)
@@ -176,7 +177,8 @@ class _Separable(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> Any:
         (gradient,) = gradients
         along = tuple((axis, taps.transposed) for axis, taps in ctx.along)
-        return _apply_separable(gradient, along, ctx.in_rows), None, None
+        # Eager adds it to zeros.
+        return _apply_separable(gradient, along, ctx.in_rows) + 0.0, None, None
 
 
 def _apply_separable(x: Tensor, along: Along, in_rows: bool) -> Tensor:

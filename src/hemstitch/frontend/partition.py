@@ -15,6 +15,7 @@ from torch._functorch.partitioners import (
     force_save_bw_mutation_src,
 )
 from torch._ops import OpOverload
+from torch._subclasses import FakeTensor
 from torch.utils.checkpoint import CheckpointPolicy
 
 from hemstitch.frontend.again import make_again
@@ -75,6 +76,7 @@ def _partition(
     joint = copied(joint)
     for node in joint.graph.nodes:
         refuse_moves(node)
+    _copy_beside_written(joint.graph)
     apply(joint, options.rewrites)
     drop_unread(joint.graph)
     in_memory(joint.graph)
@@ -111,6 +113,33 @@ def _once(joint: torch.fx.Graph) -> Iterator[torch.fx.Node]:
         is_call = node.op == "call_function" and runs_unread(node) and not is_made_again(node)
         if is_call and not (isinstance(node.target, OpOverload) and node.target._schema.is_mutable):
             yield node
+
+
+def _copy_beside_written(joint: torch.fx.Graph) -> None:
+    """Arguments that share memory with one that the caller writes to: autograd counts writes by
+    memory, so that what is saved of them counts as written to as well."""
+    arguments = [
+        node
+        for node in joint.find_nodes(op="placeholder")
+        if isinstance(node.meta.get("val"), FakeTensor)
+    ]
+    written = {_memory(node) for node in arguments if copy_of_written(node) is not None}
+    for argument in arguments:
+        if _memory(argument) in written and copy_of_written(argument) is None:
+            _read_by_copy(joint, argument, arguments[-1])
+
+
+def _memory(argument: torch.fx.Node) -> int:
+    storage: int = argument.meta["val"].untyped_storage()._cdata
+    return storage
+
+
+def _read_by_copy(joint: torch.fx.Graph, argument: torch.fx.Node, behind: torch.fx.Node) -> None:
+    value = argument.meta["val"]
+    with joint.inserting_after(behind), value.fake_mode:
+        copy = joint.call_function(torch.ops.aten.clone.default, (argument,))
+        copy.meta["val"] = value.detach().clone()
+    argument.replace_all_uses_with(copy, delete_user_cb=lambda user: user is not copy)
 
 
 def _copies_of_written(joint: torch.fx.Graph) -> Iterator[torch.fx.Node]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from hemstitch.errors import UnsupportedError
@@ -97,7 +98,7 @@ def demand_shared(found: Demands, graph: Graph) -> None:
         if (
             alias is not None
             and (alias.tensor not in own or alias.shows_as(own[alias.tensor]))
-            and alias.tensor.node not in changed
+            and not changed.intersection(_shown(found, alias.tensor))
             and agree(output.value.shape, alias.strides, output.strides)
         ):
             found.keep(alias)
@@ -152,12 +153,18 @@ def _is_ours(found: Demands, alias: Alias) -> bool:
 
 
 def _shows_argument(found: Demands, result: Tensor) -> bool:
-    """Whether a library call made it as a view of an argument."""
-    [call] = result.node.inputs
-    if not isinstance(call.attr, LibraryCall) or not call.attr.holds_operands:
-        return False
-    seen = [alias.tensor for value in call.inputs if (alias := alias_of(found.tensors, value))]
-    return any(x.is_argument or (x.is_result and _shows_argument(found, x)) for x in seen)
+    return any(node.op is Op.INPUT for node in _shown(found, result))
+
+
+def _shown(found: Demands, tensor: Tensor) -> Iterator[Node]:
+    """It, and what it is a view of, if a library call made it so."""
+    yield tensor.node
+    [call] = tensor.node.inputs if tensor.is_result else [None]
+    if call is None or not isinstance(call.attr, LibraryCall) or not call.attr.holds_operands:
+        return
+    for value in call.inputs:
+        if alias := alias_of(found.tensors, value):
+            yield from _shown(found, alias.tensor)
 
 
 def _seen(found: Demands, value: Node, strides: tuple[Dim, ...]) -> tuple[Node, tuple[Dim, ...]]:

@@ -330,7 +330,8 @@ def _is_cast_from(dtype: DType, node: Node) -> bool:
 
 @rule(*REDUCTIONS)
 def reduces_nothing(builder: Builder, node: Node) -> Node | None:
-    """sum(x, axes of size 1) -> reshape(x)    argmax gives 0; other axes stay"""
+    """sum(x, axes of size 1) -> reshape(x) + 0.0    others add nothing; argmax gives 0; other axes
+    stay"""
     (x,) = node.inputs
     assert isinstance(node.attr, tuple)
     axes = [axis for axis in node.attr if isinstance(axis, int) and x.shape[axis] != 1]
@@ -343,7 +344,23 @@ def reduces_nothing(builder: Builder, node: Node) -> Node | None:
         return builder.reduce(node.op, small, [kept.index(axis) for axis in axes])
     if node.op in (Op.ARGMAX, Op.ARGMIN):
         return builder.constant(0, node.type.dtype, node.shape)
-    return builder.reshape(x, node.shape)
+    alone = builder.reshape(x, node.shape)
+    return added_to_nothing(builder, alone) if node.op is Op.SUM else alone
+
+
+def added_to_nothing(builder: Builder, x: Node) -> Node:
+    """x + 0.0, which makes 0.0 of -0.0, as a sum does, which begins with 0.0."""
+    if _kind(x) is not Kind.FLOAT or _is_no_negative_zero(x):
+        return x
+    return builder.make(Op.ADD, x, builder.constant(0.0, x.type.dtype, x.shape))
+
+
+def _is_no_negative_zero(x: Node) -> bool:
+    while x.op in (Op.RESHAPE, Op.PERMUTE, Op.BROADCAST, Op.SLICE):
+        (x,) = x.inputs
+    if x.op is Op.CAST:
+        return _kind(x.inputs[0]) is not Kind.FLOAT or _is_no_negative_zero(x.inputs[0])
+    return x.op in (Op.SUM, Op.ABS, Op.EXP) or (x.op is Op.ADD and is_constant(x.inputs[1], 0.0))
 
 
 @rule(Op.MAX, Op.MIN, Op.ANY, Op.ALL, Op.SUM, Op.PROD)

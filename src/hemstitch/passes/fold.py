@@ -148,8 +148,8 @@ _FLOATS: dict[Op, Function] = {
     Op.REMAINDER: _remainder,
     Op.POW: np.power,
     Op.ATAN2: np.arctan2,
-    Op.MAXIMUM: np.maximum,
-    Op.MINIMUM: np.minimum,
+    Op.MAXIMUM: lambda a, b: np.where((a < b) | np.isnan(b), b, a),  # of two zeros the first
+    Op.MINIMUM: lambda a, b: np.where((a > b) | np.isnan(b), b, a),
     Op.FMA: fused_multiply_add,
 }
 

@@ -90,9 +90,9 @@ def _of_its_window(
     c: Context, grad: Value, greatest: Value, own: Value, window: tuple[int, int]
 ) -> Value:
     """What each element gets of the window that it lies in, if it is the `greatest` there. `own`:
-    where the element is."""
+    where the element is. Eager adds it to 0.0."""
     is_greatest = equal(_spread(greatest, window, c.shape), own)
-    return where(is_greatest, _spread(grad, window, c.shape), 0)
+    return where(is_greatest, _spread(grad + 0.0, window, c.shape), 0)
 
 
 def _places(c: Context) -> Value:

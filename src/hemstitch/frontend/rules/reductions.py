@@ -126,6 +126,8 @@ def _scan(op: Op) -> Rule:
         is_long = isinstance(length, int) and length > LONG_SCAN
         if c.for_gpu and is_long and isinstance(rows, int) and rows < FEW_SCANS:
             raise NotHandled  # one program walks a row, where the library has many walk it
+        if length == 1 and op is Op.CUMSUM:
+            return x.reduce(Op.SUM, (axis,), keep=True)
         return x.scan(op, axis)
 
     return rule

@@ -104,8 +104,9 @@ def _scatter_add(c: Context, x: Value, dim: int, index: Value, source: Value) ->
         axis, hits = _hits(c, x, dim, index)
     except NotHandled:
         return _lines_added(c, x, dim, index, source)
+    nothing = -0.0 if x.dtype.is_float else 0  # added to -0.0 too
     for k, hit in enumerate(hits):
-        x = x + where(hit, _line_part(source, index, axis, k), 0)
+        x = x + where(hit, _line_part(source, index, axis, k), nothing)
     return x
 
 
