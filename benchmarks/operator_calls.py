@@ -51,8 +51,13 @@ def _joined(tensors: list[torch.Tensor], saves: bool) -> torch.Tensor:
 
 def _saves(operator: Operator) -> bool:
     saved: list[torch.Tensor] = []
+
+    def kept(tensor: torch.Tensor) -> torch.Tensor:
+        saved.append(tensor)
+        return tensor
+
     leaves = [t.detach().requires_grad_(g) for t, g in zip(operator.tensors, operator.trained)]
-    with torch.autograd.graph.saved_tensors_hooks(saved.append, lambda _: None):
+    with torch.autograd.graph.saved_tensors_hooks(kept, kept):
         operator.program(*leaves)
     return bool(saved)
 

@@ -67,7 +67,8 @@ VIEWS = (
     *("expand_as", "linalg_diagonal", "as_strided", "unbind", "split", "split_list_args"),
     *("split_with_sizes", "unsafe_split", "chunk", "unsafe_chunk", "hsplit", "vsplit", "dsplit"),
     *("tensor_split", "positive", "conj", "conj_physical", "real", "resolve_conj"),
-    *("resolve_neg", "contiguous"),
+    *("resolve_neg", "contiguous", "as_strided_partial_views"),
+    *("meshgrid_list_of_tensors", "meshgrid_variadic_tensors"),
 )
 # The first expression that the name matches.
 REASONS = {
@@ -77,6 +78,7 @@ REASONS = {
     "^(new_)?empty": "eager leaves in it what was there, here are zeros",
     "cumprod|cummax|cummin|logcumsumexp": "scans of columns go one column at a time",
     "diag_embed|unpool|vander": "lanes run along rows of a few elements",
+    "as_strided_scatter|trace|diag$": "views along diagonals are calls of the library",
     "^sgn$": "eager's gradient is a tensor of zeros without memory",
     "pool": "kernels of the library that are made for this operator alone",
 }
