@@ -16,17 +16,19 @@ VIEW, OWN = "view", "own"
 
 
 def signature(operator: Operator) -> str:
-    """`3 f32, 2 trained: 1 own`: results are views of arguments, or have memory of their own."""
+    """`3 f32, 2 trained: 1 own, 1 saved`: results are views of arguments, or have memory of their
+    own; backward reads some of what forward had."""
     kinds = Counter(_kind(tensor) for tensor in operator.tensors)
     results = Counter(_results(operator))
     arguments = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
     made = ", ".join(f"{count} {kind}" for kind, count in sorted(results.items()))
-    return f"{arguments}, {sum(operator.trained)} trained: {made}"
+    saved = ", some saved" if _saves(operator) else ""
+    return f"{arguments}, {sum(operator.trained)} trained: {made}{saved}"
 
 
 def calls_alone(operator: Operator) -> Operator:
     results = _results(operator)
-    views, own = results.count(VIEW), results.count(OWN)
+    views, own, saves = results.count(VIEW), results.count(OWN), _saves(operator)
 
     def program(*tensors: torch.Tensor) -> list[torch.Tensor]:
         """As few of eager's operations as can be: they take time of their own."""
@@ -34,10 +36,30 @@ def calls_alone(operator: Operator) -> Operator:
         turns = [tensors[place % len(tensors)] for place in places]
         first = [tensor.view(1, 1) for tensor in turns[:views]]
         middle = [tensor + tensor for tensor in turns[views : len(results) - 1]]
-        return [*first, *middle, *([torch.cat(turns[len(results) - 1 :])] if own else [])]
+        return [*first, *middle, *([_joined(turns[len(results) - 1 :], saves)] if own else [])]
 
     tensors = [torch.ones(1, dtype=tensor.dtype) for tensor in operator.tensors]
     return Operator(program, tensors, operator.trained)
+
+
+def _joined(tensors: list[torch.Tensor], saves: bool) -> torch.Tensor:
+    *others, last = tensors
+    if not saves:
+        return torch.cat(tensors)
+    return torch.cat([*others, last * last]) if len(others) > 1 else last * [last, *others][-1]
+
+
+def _saves(operator: Operator) -> bool:
+    saved: list[torch.Tensor] = []
+
+    def kept(tensor: torch.Tensor) -> torch.Tensor:
+        saved.append(tensor)
+        return tensor
+
+    leaves = [t.detach().requires_grad_(g) for t, g in zip(operator.tensors, operator.trained)]
+    with torch.autograd.graph.saved_tensors_hooks(kept, kept):
+        operator.program(*leaves)
+    return bool(saved)
 
 
 def _results(operator: Operator) -> list[str]:

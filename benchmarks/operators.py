@@ -10,7 +10,8 @@ run can be stopped. One thread works, its own processor time counts, and the lea
 samples that take turns: what else the machine does then comes to neither way.
 
 A call of any compiled function takes a while, longer with more arguments and results
-(`benchmarks/operator_calls.py`). Each row says how long its own call takes.
+(`benchmarks/operator_calls.py`), and with caches that are full of something else. Each row says how
+long its own call takes, beside as many elements as the row has.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ ELEMENTS = (262_144, 4_194_304, 4_096)  # about L2, beyond the caches, in L1
 ROUNDS, ATTEMPTS = 5, 3
 SAMPLE_SECONDS = 1e-3
 LONG_SECONDS, FEW_ROUNDS = 20e-3, 3  # calls of which each is a sample, and how many
+MOST_SWEPT = 262_144  # elements, so that sweeping takes no longer than a call
 MEMORY_BYTES = 10 << 30  # beyond it an operator fails, and not the machine
 
 
@@ -96,14 +98,16 @@ def _row(info: Any, size: int, calls: dict[str, Any]) -> dict[str, Any]:
         times = _times(operator)
     except Exception as error:
         return {"failed": f"{type(error).__name__}: {error}"[:200], "shapes": shapes}
-    call = signature(operator)
+    swept = min(sum(tensor.numel() for tensor in operator.tensors), MOST_SWEPT)
+    call = f"{signature(operator)}; {swept:.0e} elements"
     if call not in calls:
-        calls[call] = _times(calls_alone(operator))
+        calls[call] = _times(calls_alone(operator), torch.zeros(swept))
     took = round(time.perf_counter() - start, 2)
     return {**times, "call": call, "shapes": shapes, "took": took}
 
 
-def _times(operator: Operator) -> dict[str, Any]:
+def _times(operator: Operator, swept: torch.Tensor | None = None) -> dict[str, Any]:
+    """`swept`: what else is written to before each pass."""
     program, tensors = operator.program, operator.tensors
     torch._dynamo.reset()
     ways: dict[str, Program] = {
@@ -111,18 +115,30 @@ def _times(operator: Operator) -> dict[str, Any]:
         "called": torch.compile(program, backend="eager", dynamic=False),
         "ours": torch.compile(program, backend="hemstitch", dynamic=False),
     }
+    if swept is not None:
+        ways = {name: _sweeping(way, swept) for name, way in ways.items()}
     times: dict[str, Any] = {"forward": _least(ways, tensors)}
     leaves = [t.requires_grad_(trains) for t, trains in zip(tensors, operator.trained)]
     if any(result.requires_grad for result in tensors_of(program(*leaves))):
-        times["step"] = _least({name: _step(way) for name, way in ways.items()}, leaves)
+        times["step"] = _least({name: _step(way, swept) for name, way in ways.items()}, leaves)
     return times
 
 
-def _step(program: Program) -> Program:
+def _sweeping(program: Program, swept: torch.Tensor) -> Program:
+    def call(*tensors: torch.Tensor) -> Any:
+        swept.add_(1)
+        return program(*tensors)
+
+    return call
+
+
+def _step(program: Program, swept: torch.Tensor | None = None) -> Program:
     def step(*tensors: torch.Tensor) -> list[torch.Tensor]:
         results = [r for r in tensors_of(program(*tensors)) if r.requires_grad]
         leaves = [t for t in tensors if t.requires_grad]
         seeds = [torch.ones_like(result) for result in results]
+        if swept is not None:
+            swept.add_(1)
         gradients = torch.autograd.grad(results, leaves, seeds, allow_unused=True)
         return [gradient for gradient in gradients if gradient is not None]
 

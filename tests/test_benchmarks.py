@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ import torch
 from benchmarks import cpu, demo, machine, predictions, start, table
 from benchmarks.calls import WRAPPERS, bytes_moved, prepared
 from benchmarks.cases import CASES, Case, bytes_of, tensors
+from benchmarks.enlarged import Operator
+from benchmarks.operator_calls import calls_alone, signature
 from benchmarks.timing import Timing, geometric_mean, paired
 
 
@@ -130,3 +133,14 @@ def test_predictions_are_ranked_and_weighed() -> None:
     assert predictions.rank_correlation(measured, (10.0, 20.0, 21.0)) == pytest.approx(1)
     assert predictions.rank_correlation(measured, (3.0, 2.0, 1.0)) == pytest.approx(-1)
     assert predictions.error(measured, (2.0, 1.0, 8.0)) == pytest.approx(2)
+
+
+def test_calls_alone_have_an_operators_signature() -> None:
+    operator = Operator(torch.mul, [torch.rand(3, 3), torch.rand(3, 3)], (True, True))
+    adding = replace(operator, program=torch.add)
+    viewing = replace(operator, program=lambda x, y: (x.t(), x + y), trained=(True, False))
+    assert signature(operator) == "2 float32, 2 trained: 1 own, some saved"
+    assert signature(adding) == "2 float32, 2 trained: 1 own"
+    assert signature(viewing) == "2 float32, 1 trained: 1 own, 1 view"
+    for alike in (operator, adding, viewing):
+        assert signature(calls_alone(alike)) == signature(alike)

@@ -1,4 +1,4 @@
-"""Gradients of cumulative products, zeros among the factors or none."""
+"""Gradients of products, cumulative or of whole axes, zeros among the factors or none."""
 
 from __future__ import annotations
 
@@ -41,3 +41,38 @@ def test_what_has_no_gradient() -> None:
     for ours, eager in zip(compiled(x), (x.cumprod(0), x.long().cumprod(0)), strict=True):
         torch.testing.assert_close(ours, eager)
     assert not report.library_calls
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_products_of_whole_axes(dtype: torch.dtype) -> None:
+    def products(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.prod(1), torch.prod(x, 0, keepdim=True), x.prod(dim=-1), (x * 1.1).prod(), x.prod()
+
+    compiled, report = watched(products)
+    close = {"rtol": 0.05, "atol": 1e-2} if dtype is torch.bfloat16 else {}
+    for zeros in (0, 1, 2, 7):
+        x = torch.rand(5, 4, 3, dtype=dtype).add(0.5).transpose(0, 2)
+        x.reshape(-1)[:zeros] = 0
+        x[0, :zeros, 1] = -0.0
+        x.requires_grad_()
+        expected = products(x)
+        for ours, eager in zip(compiled(x), expected, strict=True):
+            torch.testing.assert_close(ours, eager, **close)
+            seed = torch.rand_like(eager)
+            mine, theirs = (
+                torch.autograd.grad(y, x, seed, retain_graph=True)[0] for y in (ours, eager)
+            )
+            torch.testing.assert_close(mine, theirs, **close)
+    assert "cumprod" not in "".join(kernel.name for kernel in report.kernels)
+    assert not report.library_calls
+
+
+def test_gradients_of_gradients_of_whole_products() -> None:
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        one = torch.func.grad(lambda x: x.prod() + x.view(2, -1).prod(1).sum())
+        return torch.func.vmap(torch.func.grad(lambda x: one(x).square().sum()))(x)
+
+    x = torch.rand(3, 6)
+    x[0, 1] = x[1, 2] = x[1, 3] = 0
+    torch._dynamo.reset()
+    torch.testing.assert_close(torch.compile(twice, backend="hemstitch")(x), twice(x))

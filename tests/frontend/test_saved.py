@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from hemstitch.backend import compile_with
 from hemstitch.explain import explain
 from hemstitch.options import Options
+from tests.compiled import watched
 
 ROWS, COLUMNS = 64, 128
 
@@ -199,3 +200,16 @@ def test_places_are_kept_and_not_computed_again(function: Callable[[Tensor], Ten
     places = tuple(n for n in function(x).shape if n > 1)
     assert [tuple(n for n in shape if n > 1) for shape in shapes] == [places]
     torch.testing.assert_close(gradients, torch.autograd.grad(function(x).sum(), [x]))
+
+
+def test_functions_of_doubles_are_not_computed_again() -> None:
+    """Which takes longer than to read what forward has written anyway."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x, -1, dtype=torch.float64)
+
+    compiled, report = watched(program)
+    x = torch.randn(64, 50, requires_grad=True)
+    compiled(x).backward(torch.rand(64, 50, dtype=torch.float64))
+    (backward,) = (kernel for kernel in report.kernels if kernel.graph == "backward")
+    assert "exp" not in backward.ir

@@ -11,6 +11,7 @@ from torch import Tensor
 
 import hemstitch.compile
 from hemstitch.runtime.assemble import Assembly, assemble
+from tests.compiled import watched
 
 ROWS = torch.tensor([3, 0, 3, 6])
 PLACES = torch.randint(0, 7, (4, 5), generator=torch.Generator().manual_seed(0))
@@ -115,3 +116,18 @@ def test_gradients() -> None:
     compiled = torch.compile(program, backend="hemstitch", options={"strict": True})
     ours, eager = (torch.autograd.grad(f(x), x) for f in (compiled, program))
     torch.testing.assert_close(ours, eager)
+
+
+def test_results_of_unsafe_indices_are_not_copied() -> None:
+    """They are no views, unlike those of other operations that are called unsafe."""
+
+    def program(x: Tensor, mask: Tensor, values: Tensor) -> Tensor:
+        return torch.ops.aten._unsafe_masked_index_put_accumulate(x, mask, [ROWS], values)
+
+    x, mask, values = torch.randn(7, 5), torch.tensor([1, 0, 1, 1]).bool(), torch.randn(4, 5)
+    mask = mask[:, None].expand(4, 5)
+    compiled, report = watched(program)
+    kept = x.clone()
+    torch.testing.assert_close(compiled(x, mask, values), program(x, mask, values))
+    assert torch.equal(x, kept)
+    assert not report.kernels

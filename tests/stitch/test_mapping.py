@@ -7,7 +7,7 @@ from math import prod
 import pytest
 import torch
 
-from hemstitch.kernel.nodes import Loop, walk
+from hemstitch.kernel.nodes import Loop, statements, walk
 from hemstitch.stitch.machine import generic_cpu, generic_gpu
 from tests.compiled import plans_of
 
@@ -70,3 +70,25 @@ def test_partial_results_that_fill_memory_are_not_left_by_every_program():
 
     rows, _ = first_nest(backward, torch.zeros(32, 512, 768), torch.zeros(768))
     assert rows == [512]
+
+
+def test_lanes_lie_side_by_side_where_sums_wait_for_other_rows():
+    """Images of four by four: along the batch, each lane of each sum would be a line of its own."""
+
+    def shrunk(x):
+        windows = torch.nn.functional.pad(x, (0, 0, 0, 0, 1, 1)).unfold(1, 3, 2).sum(-1)
+        return torch.nn.functional.pad(windows, (0, 0, 1, 1)).unfold(2, 3, 2).sum(-1)
+
+    plans = plans_of(shrunk, (torch.zeros(1364, 4, 4, 4),), generic_cpu(1, 8))
+    kernels = [step.stitched.kernel for _, plan in plans for step in plan.kernels]
+    loops = [s for k in kernels for s in statements(k) if isinstance(s, Loop) and s.lanes]
+    assert {loop.axis.extent for loop in loops} <= {4, 16}
+    assert all(len(kernel.phases) == 1 for kernel in kernels)
+
+
+def test_axes_that_are_not_padded_are_walked_as_one():
+    def padded(x):
+        return torch.nn.functional.pad(x, (1, 2)).exp()
+
+    rows, lanes = first_nest(padded, torch.zeros(8, 16, 4, 64), machine=generic_cpu(1, 8))
+    assert (rows, lanes) == ([8 * 16 * 4], [67])

@@ -1,7 +1,8 @@
-"""The gradient of a cumulative product as one library call, on processors.
+"""Gradients of products, cumulative ones and such of a whole axis, on processors.
 
-PyTorch computes it in one of two ways, by whether an element is zero. A trace cannot ask, takes the
-one that is always right, and needs four scans instead of one. The library asks during the call.
+PyTorch computes them in one of two ways, by whether an element is zero. A trace cannot ask, takes
+the one that is always right, and needs four scans instead of one, or two instead of none. The
+library asks during the call. Of a product of a whole axis, zeros are counted.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from torch import Tensor
 
 GRADIENT = "hemstitch::cumprod_gradient"
 CALLS = (torch.cumprod, torch.Tensor.cumprod, "cumprod")
+WHOLE = (torch.prod, torch.Tensor.prod, "prod")
 
 torch.library.define(GRADIENT, "(Tensor gradient, Tensor x, int dim, Tensor result) -> Tensor")
 
@@ -57,12 +59,75 @@ def _product(x: Tensor, dim: int) -> Tensor:
     return result
 
 
+class _WholeProduct(torch.autograd.Function):
+    """Along one axis or all, which stay."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, axes: tuple[int, ...]) -> Tensor:
+        return _multiplied(x, axes)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, ctx.axes = inputs
+        ctx.save_for_backward(x, output)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        x, result = ctx.saved_tensors
+        others = _others(x, ctx.axes) if torch.is_grad_enabled() else _rest(x, ctx.axes, result)
+        return gradients[0] * others, None
+
+
+def _multiplied(x: Tensor, axes: tuple[int, ...]) -> Tensor:
+    if len(axes) == 1:
+        return x.prod(*axes, keepdim=True)
+    return x.prod().view((1,) * x.dim())
+
+
+def _rest(x: Tensor, axes: tuple[int, ...], result: Tensor) -> Tensor:
+    """For each element the product of all others. Beside one zero that is nothing but for the zero
+    itself."""
+    is_zero = x == 0
+    is_alone = is_zero.sum(axes, keepdim=True) == 1
+    of_all_others = _multiplied(torch.where(is_zero, 1, x), axes)
+    return torch.where(is_zero, torch.where(is_alone, of_all_others, 0), result / x)
+
+
+def _others(x: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """The same, so that it has a gradient where elements are zero."""
+    if len(axes) > 1:
+        return _others(x.flatten(), (0,)).view(x.shape)
+    (axis,) = axes
+    ones, count = torch.ones_like(x.narrow(axis, 0, 1)), x.shape[axis] - 1
+    before = torch.cat([ones, x.narrow(axis, 0, count)], axis).cumprod(axis)
+    behind = torch.cat([ones, x.narrow(axis, 1, count).flip(axis)], axis).cumprod(axis).flip(axis)
+    return before * behind
+
+
+def _whole_product(
+    input: Tensor,  # names as torch.prod has them
+    dim: int | None = None,
+    keepdim: bool = False,
+) -> Tensor:
+    if input.dim() == 0 or input.numel() == 0:
+        return input.prod() if dim is None else input.prod(dim, keepdim)
+    axes = tuple(range(input.dim())) if dim is None else (dim,)
+    result: Tensor = _WholeProduct.apply(input, axes)  # type: ignore[no-untyped-call]
+    if dim is None:
+        return result.view(())
+    return result if keepdim else result.squeeze(dim)
+
+
 def multiply_along(gm: torch.fx.GraphModule) -> None:
     """In Dynamo's graph, and in those of its checkpoints and branches."""
     modules = [module for module in gm.modules() if isinstance(module, torch.fx.GraphModule)]
-    calls = [n for module in modules for n in module.graph.nodes if _is_ours(n)]
-    for node in calls:
-        node.op, node.target = "call_function", _product
+    nodes = [node for module in modules for node in module.graph.nodes]
+    calls = {node: _product for node in nodes if _is_ours(node)}
+    calls |= {node: _whole_product for node in nodes if _is_whole(node)}
+    for node, function in calls.items():
+        node.op, node.target = "call_function", function
     for module in modules if calls else ():
         module.recompile()
 
@@ -70,8 +135,21 @@ def multiply_along(gm: torch.fx.GraphModule) -> None:
 def _is_ours(node: torch.fx.Node) -> bool:
     if node.target not in CALLS or len(node.args) + len(node.kwargs) != 2:
         return False
-    x, dim = node.args[0] if node.args else None, (*node.args[1:], node.kwargs.get("dim"))[0]
+    dim = (*node.args[1:], node.kwargs.get("dim"))[0]
+    return _multiplies(node) is not None and isinstance(dim, int)
+
+
+def _is_whole(node: torch.fx.Node) -> bool:
+    if node.target not in WHOLE or not {"dim", "keepdim"} >= {*node.kwargs}:
+        return False
+    value = _multiplies(node)
+    return value is not None and value.requires_grad
+
+
+def _multiplies(node: torch.fx.Node) -> Tensor | None:
+    """Floats on a processor."""
+    x = node.args[0] if node.args else None
     value = x.meta.get("example_value") if isinstance(x, torch.fx.Node) else None
     if not isinstance(value, Tensor) or value.device.type != "cpu":
-        return False
-    return value.dtype.is_floating_point and isinstance(dim, int)
+        return None
+    return value if value.dtype.is_floating_point else None

@@ -75,9 +75,10 @@ def strides_of(tensor: torch.Tensor, sizes: Sizes) -> tuple[Dim, ...]:
 def holds_operands(target: object) -> bool:
     """Whether somebody may look into the operands' memory after the call: its results, or a
     collective that is under way. A schema says so of views, except of the ops called unsafe, which
-    are views that promise not to be written to."""
+    are views that promise not to be written to, unless it is their indices that are unsafe."""
     if isinstance(target, OpOverload):
-        is_view = target.is_view or "unsafe" in target._schema.name
+        name = target._schema.name
+        is_view = target.is_view or ("unsafe" in name and "index" not in name)
         return is_view or is_collective(target)
     return isinstance(target, HigherOrderOperator)
 

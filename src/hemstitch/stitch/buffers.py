@@ -12,7 +12,7 @@ from hemstitch.kernel.index import Index, linear
 from hemstitch.kernel.nodes import THREADS, Buffer, Role
 from hemstitch.stitch.deadline import Deadline
 from hemstitch.stitch.evaluations import Evaluations
-from hemstitch.stitch.group import Tensor, adds_up_products
+from hemstitch.stitch.group import Tensor, adds_up_products, has_few_terms
 
 NestKey = tuple[int, int]  # nest and phase
 Pair = tuple[Buffer, Buffer | None]  # accumulated values, and positions of ARGMAX and ARGMIN
@@ -57,7 +57,7 @@ class Buffers:
         if node.op in (Op.ARGMAX, Op.ARGMIN):
             return DType.I64
         is_wide = self._sums_in_double and node.op in _SUMS and dtype is DType.F32
-        return DType.F64 if is_wide else dtype
+        return DType.F64 if is_wide and not has_few_terms(node) else dtype
 
     def is_compensated(self, node: Node) -> bool:
         """Whether what rounding loses is added up beside partial sums: no type is wider."""

@@ -17,6 +17,7 @@ from hemstitch.stitch.views import BENDING, Indices, strided, through
 # Made anew in every kernel that reads them: they cost less than the traffic.
 INLINE = frozenset({Op.CONSTANT, Op.SIZE, Op.IOTA, Op.PHILOX})
 MOST_CONCAT_PARTS = 4  # a concatenation read inside a kernel tests every part for each element
+FEW_TERMS = 16  # of a sum in single precision
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -148,6 +149,15 @@ def is_member(node: Node) -> bool:
 
 
 MOST_SINGLE = 1 << 12  # products that are added up one by one in single precision
+
+
+def has_few_terms(node: Node) -> bool:
+    """As many as eager adds up in the sum's own type, too."""
+    [source], axes = node.inputs[:1], node.attr
+    if node.op is not Op.SUM or not isinstance(axes, tuple):
+        return False
+    terms = product(source.shape[axis] for axis in axes if isinstance(axis, int))
+    return isinstance(terms, int) and terms <= FEW_TERMS
 
 
 def adds_up_products(node: Node) -> bool:

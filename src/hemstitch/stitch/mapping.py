@@ -15,7 +15,7 @@ from hemstitch.ir.dims import Dim, quotient
 from hemstitch.ir.graph import Node
 from hemstitch.kernel.index import Axis, Computed, Index, Variable, at
 from hemstitch.stitch.combine import seconds as combining_seconds
-from hemstitch.stitch.group import Group, adds_up_products, is_scatter_root
+from hemstitch.stitch.group import Group, adds_up_products, has_few_terms, is_scatter_root
 from hemstitch.stitch.machine import Machine
 from hemstitch.stitch.products import Product, product_mapping
 from hemstitch.stitch.refusal import Refused
@@ -118,6 +118,7 @@ def _lane_cost(
             _access_cost(shape, address, sides, machine, is_store=address is shape.stored)
             for address in shape.addresses
         )
+        memory += _accumulator_cost(shape, axis, shapes, machine)
         total += shape.volume * steps * (shape.flops + memory)
         if axis in shape.reduced:
             total += shape.volume * _horizontal(extent, machine) / extent
@@ -158,6 +159,18 @@ def _access_cost(
         return REVERSED
     near = [float(step) for step in others if step in (1, 2)]
     return min([*near, one_by_one])
+
+
+def _accumulator_cost(shape: Shape, axis: Axis, shapes: Sequence[Shape], machine: Machine) -> float:
+    """Beyond that of one whose lanes lie side by side: what is read where another row made it is
+    added up in scratch, which lies as the result does."""
+    if machine.tiles_in_registers or not shape.reduced or axis in shape.reduced:
+        return 0.0
+    kept = [a for a in shape.axes if a not in shape.reduced]
+    readers = (s for s in shapes if shape.root.reduction in s.needs)
+    if axis is kept[-1] or all(set(kept) - {axis} <= set(s.axes) for s in readers):
+        return 0.0
+    return 2 * (min(machine.lanes, STRIDED) - 1.0)
 
 
 def _memory_order(group: Group, dominant: Shape, shapes: Sequence[Shape], lane: Axis) -> list[Axis]:
@@ -292,7 +305,9 @@ def _reduction_work(group: Group, mapping: Mapping, shape: Shape, machine: Machi
     if not inner:
         return 0.0
     if inner[-1] not in reduced:  # an accumulator in memory; see buffers.accumulator_dtype
-        is_narrow = reduced & set(mapping.rows) or (node is not None and adds_up_products(node))
+        is_narrow = reduced & set(mapping.rows) or (
+            node is not None and (adds_up_products(node) or has_few_terms(node))
+        )
         return (NARROW_ACCUMULATE if is_narrow else WIDE_ACCUMULATE) * volume / machine.lanes
     extent = max(1, group.hint(inner[-1].extent))
     cost = _horizontal(extent, machine)

@@ -101,11 +101,16 @@ class Scopes:
         axes = self._row_axes(node)
         steps = dict(zip(axes, contiguous_strides(tuple(axis.extent for axis in axes))))
         own = self._domain(node).indices
-        if own == indices:
-            return linear((at(axis) for axis in axes), steps.values())
-        total = Index()
+        # Several axes that are one loop are so together only.
+        same = [expand(ours) for ours, wanted in zip(own, indices) if ours == wanted]
+        variables = dict.fromkeys(v for index in same for v, _ in index.terms)
+        shared = self._inner(
+            self.schedule.folding.axes(v for v in variables if isinstance(v, Axis))
+        )
+        total = linear((at(axis) for axis in shared), (steps[axis] for axis in shared))
         for ours, wanted in zip(own, indices):
-            total += self._row_offset(self._final(ours), self._final(wanted), steps)
+            if ours != wanted:
+                total += self._row_offset(self._final(ours), self._final(wanted), steps)
         if any(variable in self.mapping.rows for variable, _ in total.terms):
             raise Refused("row buffer", "a value of one row is read in another")
         return total

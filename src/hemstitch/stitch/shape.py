@@ -335,7 +335,9 @@ def _positions(node: Node, indices: Indices) -> Indices:
             assert isinstance(node.attr, int)
             return (indices[node.attr],)
         case Op.PAD:
-            return indices
+            assert isinstance(node.attr, tuple)
+            axes = zip(indices, node.attr, node.inputs[0].shape, node.shape)
+            return tuple(index for index, low, size, wide in axes if low != 0 or size != wide)
         case Op.PHILOX:
             return (linear(indices, contiguous_strides(node.shape)),)
         case _:

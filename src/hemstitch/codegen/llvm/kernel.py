@@ -28,6 +28,7 @@ from hemstitch.kernel.nodes import Buffer, Kernel, Nest, Phase
 from hemstitch.kernel.once import once
 from hemstitch.kernel.one_by_one import one_by_one
 from hemstitch.kernel.serial import serial
+from hemstitch.kernel.unrolled import unrolled
 
 GRAIN = 1 << 14  # elements of work that pay for one more thread; docs/performance.md
 TERMS = 64  # that each lane adds up, before all of them go to a longer sum
@@ -109,7 +110,7 @@ def print_kernel(
     """`blocking`: of products of matrices. `streams`: what is stored past the caches."""
     kernel = cut_rows(one_by_one(kernel))
     kernel = blocked(kernel, target.threads, blocking)
-    kernel = once(abreast(kernel, target.lanes))
+    kernel = once(abreast(unrolled(kernel), target.lanes))
     kernel = cut_loops(serial(kernel))
     kernel = cascaded_rows(by_place(kernel, target.threads))
     layout = scratch_layout(kernel, target.threads)
