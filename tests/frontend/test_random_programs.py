@@ -7,7 +7,8 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.random_functions.draw import drawn
-from benchmarks.random_functions.judge import difference, is_runnable
+from benchmarks.random_functions.judge import Reference, difference, is_runnable
+from benchmarks.random_functions.outcome import Outcome, outcome
 from benchmarks.random_functions.program import Program, combined, described
 from tests.effort import IS_WHOLE
 
@@ -37,3 +38,20 @@ def test_programs_of_symbolic_sizes_and_of_two_types() -> None:
         if (program.dynamic or program.autocast) and program.lines and is_runnable(program):
             seen = difference(program)
             assert seen is None or seen.is_pytorch, f"{seen}\n{described(program)}"
+
+
+def test_one_wrong_element_is_told() -> None:
+    """Where a rounding earlier in the program does not change as much."""
+    told = []
+    for program in map(drawn, range(400 if IS_WHOLE else 40)):
+        if not program.lines or not is_runnable(program):
+            continue
+        ours = outcome(program, program.function())
+        assert isinstance(ours, Outcome)
+        numbers = ours.values["result 0"].clone()
+        if numbers.is_floating_point() and numbers.isfinite().any():
+            place = tuple(numbers.isfinite().nonzero()[0].tolist())
+            numbers[place] = numbers[place] * 1.05 + 0.05
+            ours.values["result 0"] = numbers
+            told.append(Reference(program).compared(ours) is not None)
+    assert len(told) > 15 and sum(told) >= 0.9 * len(told)

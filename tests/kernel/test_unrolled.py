@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from hemstitch.fusion.plan import KernelStep
 from hemstitch.kernel.nodes import AccumulateInto, Role, statements
-from hemstitch.kernel.unrolled import MOST_TERMS, unrolled
+from hemstitch.kernel.unrolled import MAX_TERMS, unrolled
 from hemstitch.kernel.verify import verify
 from hemstitch.stitch.machine import generic_cpu
 from tests.compiled import Simulation, plans_of, watched
@@ -35,8 +35,8 @@ def added(kernel):
 
 CASES = {  # and how many statements add to memory, as it is stitched and unrolled
     "sum": (lambda x: x.sum(1), (5, 3, 40), 1, 0),
-    "most": (lambda x: x.sum(1), (5, MOST_TERMS, 40), 1, 0),
-    "more": (lambda x: x.sum(1), (5, MOST_TERMS + 1, 40), 1, 1),
+    "most": (lambda x: x.sum(1), (5, MAX_TERMS, 40), 1, 0),
+    "more": (lambda x: x.sum(1), (5, MAX_TERMS + 1, 40), 1, 1),
     "one": (lambda x: x.sum(1), (5, 1, 40), 0, 0),
     "extremes": (lambda x: x.amax(1) - x.amin(1), (5, 3, 40), 2, 0),
     "product": (lambda x: x.prod(1), (5, 3, 40), 1, 0),

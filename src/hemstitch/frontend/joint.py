@@ -68,6 +68,9 @@ def is_copy(node: Node) -> bool:
     return is_clone and node.all_input_nodes[0].op == "placeholder"
 
 
+COPIED = "hemstitch_copied"  # of a copy that stands for an argument: it was not the program's
+
+
 def copy_of_written(argument: Node) -> Node | None:
     """Of an argument that the caller writes to when forward is over: AOTAutograd traces all that
     reads it with a copy. (A program's own copy, if all of it reads that, looks no different.)"""

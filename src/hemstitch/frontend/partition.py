@@ -25,6 +25,7 @@ from hemstitch.frontend.effects import drop_unread, may_be_merged, runs_unread
 from hemstitch.frontend.excluded import mark_excluded
 from hemstitch.frontend.fallback import attempt, copied
 from hemstitch.frontend.joint import (
+    COPIED,
     base_of,
     copy_of_written,
     is_made_again,
@@ -138,7 +139,7 @@ def _read_by_copy(joint: torch.fx.Graph, argument: torch.fx.Node, behind: torch.
     value = argument.meta["val"]
     with joint.inserting_after(behind), value.fake_mode:
         copy = joint.call_function(torch.ops.aten.clone.default, (argument,))
-        copy.meta["val"] = value.detach().clone()
+        copy.meta |= {"val": value.detach().clone(), COPIED: True}
     argument.replace_all_uses_with(copy, delete_user_cb=lambda user: user is not copy)
 
 

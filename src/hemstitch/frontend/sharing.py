@@ -19,7 +19,7 @@ from torch._functorch._aot_autograd.schemas import OutputType
 from torch._guards import TracingContext
 
 from hemstitch.errors import UnsupportedError
-from hemstitch.frontend.joint import formulas, is_view
+from hemstitch.frontend.joint import COPIED, formulas, is_view
 from hemstitch.frontend.library import strides_of
 from hemstitch.frontend.sizes import Sizes
 from hemstitch.ir import layout
@@ -176,8 +176,10 @@ def _viewed(node: torch.fx.Node) -> torch.fx.Node | None:
 
 
 def _of_argument(node: torch.fx.Node, base: torch.fx.Node) -> Shared | None:
-    """`base`: an argument, or what is written to one, which may be laid out otherwise."""
-    argument = _written_to(base) or base
+    """`base`: an argument, a copy that stands for one, or what is written to one. These two may be
+    laid out otherwise."""
+    copied = base.all_input_nodes[0] if COPIED in base.meta else None
+    argument = _written_to(base) or copied or base
     if argument.op != "placeholder":
         return None
     if argument is base:
