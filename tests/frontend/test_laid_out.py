@@ -31,6 +31,8 @@ def _alone(x: Tensor, permuted: Tensor, column: Tensor, number: Tensor) -> list[
         torch.isin(permuted, x),
         torch.div(permuted, number, rounding_mode="floor"),
         F.batch_norm(permuted, column[:, 0, 0], x[0, :, 0].abs()),
+        torch.lcm(number.long(), permuted > 1),
+        torch.gcd((permuted * 9).long(), x.long()),
         (0.5**permuted)[:, 1:],
         permuted.index_fill(1, torch.tensor([2, 0]), -1.0),
         permuted[:, ::2].index_fill(0, torch.tensor([1, 1]), number),

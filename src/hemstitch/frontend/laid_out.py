@@ -32,7 +32,7 @@ PAIRED = (
     *(aten.floor_divide.default, aten.div.Tensor_mode, aten.copysign.Tensor, aten.xlogy.Tensor),
     *(aten.special_xlog1py.default, aten.logaddexp.default, aten.logaddexp2.default),
     *(aten.logical_and.default, aten.logical_or.default, aten.logical_xor.default),
-    aten.heaviside.default,
+    *(aten.heaviside.default, aten.gcd.default, aten.lcm.default),
 )
 CONTIGUOUS = (
     *(aten.pow.Scalar, aten.isin.Tensor_Tensor, aten.isin.Tensor_Scalar),
