@@ -128,9 +128,9 @@ def _is_number(node: Node) -> bool:
 
 
 def _is_number_or_view(node: Node) -> bool:
-    made = node.args[0] if node.target is operator.getitem else node
-    assert isinstance(made, Node)
-    return _is_number(node) or is_view(made)
+    source = node.args[0] if node.target is operator.getitem else node
+    assert isinstance(source, Node)
+    return _is_number(node) or is_view(source)
 
 
 def _needed(
