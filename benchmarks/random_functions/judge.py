@@ -5,6 +5,8 @@ operands and results are off by a rounding, or its loops and orders are others."
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import torch
@@ -105,7 +107,7 @@ class Reference:
         if not _apart(mine, wanted, STRICT_ULPS).any():
             return None
         apart = _apart(mine, wanted, LOOSE_ULPS, self._distance(name, wanted))
-        apart &= ~self._is_unstable(name, wanted) & ~self._is_overflow(name, mine, wanted)
+        apart &= ~self._is_unstable(name, mine, wanted) & ~self._is_overflow(name, mine, wanted)
         if not apart.any():
             return None
         place = tuple(apart.nonzero()[0].tolist())
@@ -137,19 +139,18 @@ class Reference:
                 distance = torch.maximum(distance, between.nan_to_num(0.0, 0.0, 0.0))
         return distance
 
-    def _is_unstable(self, name: str, wanted: Tensor) -> Tensor:
-        """Where a rounding, or an order, decides whether there is a number, its sign where it is
-        zero, or what it is where it is whole."""
+    def _is_unstable(self, name: str, mine: Tensor, wanted: Tensor) -> Tensor:
+        """Where a rounding, or an order, decides whether there is a number, and ours is of the
+        other kind; the sign of a zero, and ours is one; or what a whole number is."""
         unstable = torch.zeros(wanted.shape, dtype=torch.bool)
-        for run in self._references():
-            other = run.values[name]
-            if wanted.is_floating_point():
-                unstable |= _is_of_other_kind(other, wanted)
-                unstable |= _other_sign(other, wanted)
-            else:
-                unstable |= other != wanted
-        if self.exact is not None and wanted.is_floating_point():
-            unstable |= _other_sign(self.exact.values[name], wanted)
+        others = [run.values[name] for run in self._references()]
+        if not wanted.is_floating_point():
+            return reduce(or_, (other != wanted for other in others), unstable)
+        for other in others:
+            unstable |= _is_of_other_kind(other, wanted) & ~_is_of_other_kind(other, mine)
+            unstable |= _other_sign(other, wanted) & (mine == 0)
+        if self.exact is not None:
+            unstable |= _other_sign(self.exact.values[name], wanted) & (mine == 0)
         return unstable
 
     def _is_overflow(self, name: str, mine: Tensor, wanted: Tensor) -> Tensor:

@@ -67,6 +67,22 @@ def test_products_of_whole_axes(dtype: torch.dtype) -> None:
     assert not report.library_calls
 
 
+def test_products_of_what_is_no_number() -> None:
+    """Beside a zero anywhere eager multiplies all others for each element."""
+    inf, nan = float("inf"), float("nan")
+    factors = [
+        *([0.0, 2.0, 3.0], [0.0, 0.0, 3.0], [nan, 0.0, 2.0], [inf, 0.0, 2.0], [nan, 2.0, 3.0]),
+        *([-inf, 2.0, 3.0], [nan, inf, 0.0], [0.0, 0.0, nan], [-0.0, -2.0, inf], [-0.0, -2.0, 3.0]),
+        *([inf, -inf, 2.0], [inf, inf, 0.0], [-0.0, 0.0, -1.0], [nan, nan, 1.0]),
+    ]
+    compiled, _ = watched(lambda x: x.prod(1))
+    gradients = []
+    for function in (compiled, lambda x: x.prod(1)):
+        x = torch.tensor(factors, requires_grad=True)
+        gradients += torch.autograd.grad(function(x), x, torch.linspace(-1, 2, len(factors)))
+    torch.testing.assert_close(*gradients, rtol=0, atol=0, equal_nan=True)
+
+
 def test_gradients_of_gradients_of_whole_products() -> None:
     def twice(x: torch.Tensor) -> torch.Tensor:
         one = torch.func.grad(lambda x: x.prod() + x.view(2, -1).prod(1).sum())

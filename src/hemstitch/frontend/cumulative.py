@@ -7,6 +7,7 @@ library asks during the call. Of a product of a whole axis, zeros are counted.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -87,12 +88,17 @@ def _multiplied(x: Tensor, axes: tuple[int, ...]) -> Tensor:
 
 
 def _rest(x: Tensor, axes: tuple[int, ...], result: Tensor) -> Tensor:
-    """For each element the product of all others. Beside one zero that is nothing but for the zero
-    itself."""
-    is_zero = x == 0
-    is_alone = is_zero.sum(axes, keepdim=True) == 1
-    of_all_others = _multiplied(torch.where(is_zero, 1, x), axes)
-    return torch.where(is_zero, torch.where(is_alone, of_all_others, 0), result / x)
+    """For each element the product of all others. Of a plain one it is the whole divided by it. Of
+    zeros, infinities and NaN it is the product of plain ones and of signs, times what the others
+    of these make of it."""
+    kinds = {0.0: x == 0, math.inf: x.isinf(), math.nan: x.isnan()}
+    is_plain = ~(kinds[0.0] | kinds[math.inf] | kinds[math.nan])
+    sign = torch.copysign(torch.ones_like(x), x)
+    rest = _multiplied(torch.where(is_plain, x, sign), axes) * sign
+    for factor, is_kind in kinds.items():
+        count = is_kind.sum(axes, keepdim=True, dtype=torch.int32) - is_kind.int()
+        rest = torch.where(count > 0, rest * factor, rest)
+    return torch.where(is_plain, result / x, rest)
 
 
 def _others(x: Tensor, axes: tuple[int, ...]) -> Tensor:

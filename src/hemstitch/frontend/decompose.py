@@ -27,6 +27,7 @@ from hemstitch.frontend.moves import moved_by_views
 from hemstitch.frontend.rules import RULES
 
 aten = torch.ops.aten
+SIXTH = 11184811 / 2**26  # rounded to f32
 CHANNELS_OF_A_BLOCK = 16  # of oneDNN, with AVX-512; 8 with AVX2
 Decompositions = dict[Any, Callable[..., Any]]
 
@@ -205,8 +206,7 @@ def _hardtanh_backward(gradient: torch.Tensor, x: torch.Tensor, low: Any, high: 
 
 def _hardsigmoid_backward(gradient: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """Eager's sixth is one of f32, for f64 too."""
-    sixth = torch.tensor(1 / 6, dtype=torch.float32).item()
-    return torch.where((x > -3) & (x < 3), gradient * sixth, 0.0)
+    return torch.where((x > -3) & (x < 3), gradient * SIXTH, 0.0)
 
 
 def _threshold_backward(gradient: torch.Tensor, x: torch.Tensor, threshold: Any) -> torch.Tensor:
