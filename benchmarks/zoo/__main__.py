@@ -10,8 +10,10 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import re
 import subprocess
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -25,24 +27,36 @@ def main() -> None:
     options = _options()
     path: Path = options.json
     record = json.loads(path.read_text()) if path.exists() else {"rows": {}}
-    if not options.write:
+    if options.write:
+        write(record, {package: len(library(package).names()) for package in LIBRARIES})
+    else:
         preload()
+        _try_all(options, record)
+
+
+def _try_all(options: argparse.Namespace, record: dict[str, Any]) -> None:
+    """Several models at once. What an earlier run knows is not tried again."""
+    record["about"] = describe() | {name: version_of(name) for name in LIBRARIES}
+    record["about"]["commit"], record["backend"] = _commit(), options.backend
+    rows, limits = record["rows"], Limits(options.seconds, options.memory)
+    with ThreadPoolExecutor(options.jobs) as pool:
+        trials: dict[Future[dict[str, Any]], tuple[str, dict[str, Any]]] = {}
         for package, name, family in _chosen(options):
             key = f"{package}/{name}"
-            before = {} if options.again else record["rows"].get(key, {})
+            before = {} if options.again else rows.get(key, {})
             phases = tuple(phase for phase in options.phase or PHASES if phase not in before)
             if not phases or "ended" in before or not before.get("built", True):
                 continue
             how = How(options.backend, options.threads, phases)
-            tried = row(package, name, how, Limits(options.seconds, options.memory))
-            record["rows"][key] = {"family": family, **before, **tried}
-            versions = {name: version_of(name) for name in LIBRARIES}
-            record["about"] = describe() | versions | {"commit": _commit()}
-            record["backend"] = options.backend
-            path.write_text(json.dumps(record, indent=1) + "\n")
-            print(line(key, record["rows"][key]), flush=True)
-    if options.write:
-        write(record, {package: len(library(package).names()) for package in LIBRARIES})
+            trials[pool.submit(row, package, name, how, limits)] = key, {"family": family, **before}
+        try:
+            for trial in as_completed(trials):
+                key, before = trials[trial]
+                rows[key] = before | trial.result()
+                options.json.write_text(json.dumps(record, indent=1) + "\n")
+                print(line(key, rows[key]), flush=True)
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def _commit() -> str:
@@ -70,7 +84,8 @@ def _options() -> argparse.Namespace:
     add("--phase", action="append", choices=PHASES, help="this alone, rather than both")
     add("--again", action="store_true", help="try models that the results have already")
     add("--backend", default="hemstitch")
-    add("--threads", type=int, default=2)
+    add("--threads", type=int, default=1)
+    add("--jobs", type=int, default=os.cpu_count() or 1, help="models at once")
     add("--seconds", type=int, default=300, help="of processor time, a model")
     add("--memory", type=int, default=24, help="GiB of addresses, a model")
     add("--write", action="store_true", help="write docs/models.md, try nothing")

@@ -3,6 +3,7 @@ strides and an offset over a tensor."""
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
@@ -11,7 +12,7 @@ from hemstitch.ir.graph import Node, Op
 from hemstitch.ir.ops import is_view
 from hemstitch.ir.types import contiguous_strides
 from hemstitch.stitch.group import Tensor, Write, is_member
-from hemstitch.stitch.views import INVERTIBLE, strided, strides_below
+from hemstitch.stitch.views import INVERTIBLE, below_views, strided, strides_below
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,6 +54,11 @@ class Demands:
     outputs: dict[int, Alias] = field(default_factory=dict)
     obstacles: frozenset[Node] = frozenset()
     hints: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def in_memory(self) -> Mapping[Node, Tensor]:
+        """`tensors`, and `views`."""
+        return ChainMap(self.tensors, self.views)
 
     def keep(self, alias: Alias) -> None:
         """What `alias` looks at will be in memory."""
@@ -101,11 +107,11 @@ def agree(shape: tuple[Dim, ...], a: tuple[Dim, ...], b: tuple[Dim, ...]) -> boo
 
 def alias_of(tensors: Mapping[Node, Tensor], value: Node) -> Alias | None:
     """`value` as strides over something that is in memory, or will be for its sake."""
-    known = {node: tensor.strides for node, tensor in tensors.items()}
-    found = strided(value, known)
+    base = below_views(value, tensors)
+    found = strided(value, {base: tensors[base].strides} if base in tensors else {})
     if found is None:
         return None
-    base, strides, offset = found
+    _, strides, offset = found
     if base in tensors:
         return Alias(tensors[base], value.shape, strides, offset)
     if not is_member(base) or base is value:

@@ -138,7 +138,7 @@ def _operand(found: Demands, value: Node, strides: tuple[Dim, ...] | None) -> Al
     if value.type.dtype is DType.OPAQUE:
         return uncopied(found, value)
     wanted = contiguous_strides(value.shape) if strides is None else strides
-    alias = alias_of({**found.views, **found.tensors}, value)
+    alias = alias_of(found.in_memory, value)
     if alias is not None and (strides is None or agree(value.shape, alias.strides, wanted)):
         found.keep(alias)
         return alias

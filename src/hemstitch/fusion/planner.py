@@ -91,57 +91,57 @@ def _plan(graph: Graph, clustering: Clustering, refusals: Labelled, options: Opt
 def _with_products(
     graph: Graph, trials: Trials, options: Options
 ) -> tuple[Clustering, dict[LibraryCall, Refusal]]:
-    """Again without those products of matrices that gained nothing, until all that are left do."""
+    """Again without those products of matrices that gained nothing, until all that are left do.
+    What gains nothing as it was merged is not finished first."""
     closed: dict[LibraryCall, Refusal] = {}
     while trials.machine.products and options.opens_products:
         opened = open_products(graph, trials.machine, closed)
         closed |= opened.refused
         if opened.graph.roots == graph.roots:
             break
-        clustering = _clustered(opened.graph, trials, options, opened.obstacles, opened.units)
-        more = without_gain(opened, clustering)
+        work = _work(opened.graph, opened.obstacles)
+        merged = _merged(work, trials, options, opened.units)
+        more = without_gain(opened, merged)
         if not more:
-            return clustering, closed
+            clustering = _best(merged, options)
+            more = without_gain(opened, clustering)
+            if not more:
+                return clustering, closed
         closed |= more
-    return _clustered(graph, trials, options), closed
+    return _best(_merged(_work(graph), trials, options), options), closed
 
 
-def _clustered(
-    graph: Graph,
-    trials: Trials,
-    options: Options,
-    obstacles: frozenset[Node] = frozenset(),
-    units: Units = (),
-) -> Clustering:
-    merged, obstacles = _merged(graph, trials, options, obstacles, units)
-    found = _finished(merged)
+def _best(merged: Clustering, options: Options) -> Clustering:
+    finished = _finished(merged)
     if options.planner == "conservative":
-        return found
+        return finished
     cautious = replace(options, planner="conservative")
-    other, _ = _merged(graph, trials, cautious, obstacles, units)
-    return no_worse(found, other, options.pack, _finished)
+    other = _merged(merged.work, merged.trials, cautious, merged.units)
+    return no_worse(finished, other, options.pack, _finished)
 
 
 def _finished(merged: Clustering) -> Clustering:
     return without_loss(_with_remade(merged))
 
 
-def _merged(
-    graph: Graph, trials: Trials, options: Options, obstacles: frozenset[Node], units: Units
-) -> tuple[Clustering, frozenset[Node]]:
+def _work(graph: Graph, obstacles: frozenset[Node] = frozenset()) -> Work:
+    return Work(graph, demands(graph, obstacles))
+
+
+def _merged(work: Work, trials: Trials, options: Options, units: Units = ()) -> Clustering:
     """Once more where a node alone cannot look through a reshape that then gets memory."""
+    is_conservative = options.planner == "conservative"
     while True:
-        work = Work(graph, demands(graph, obstacles))
-        is_conservative = options.planner == "conservative"
         clustering = Clustering(work, trials, units, conservative=is_conservative, units=units)
         merge_all(clustering)
         clustering.settle()
         if options.planner in METHODS:
             clustering = searched(clustering, METHODS[options.planner], options.pack)
+        obstacles = work.demands.obstacles
         more = clustering.obstacles() - obstacles
         if not more:
-            return clustering, obstacles
-        obstacles |= more
+            return clustering
+        work = _work(work.graph, obstacles | more)
 
 
 def _with_remade(clustering: Clustering) -> Clustering:

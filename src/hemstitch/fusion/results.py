@@ -94,7 +94,7 @@ def demand_shared(found: Demands, graph: Graph) -> None:
     for number, output in enumerate(graph.outputs):
         if number in found.outputs:
             continue
-        alias = alias_of({**found.views, **found.tensors}, output.value)
+        alias = alias_of(found.in_memory, output.value)
         if (
             alias is not None
             and (alias.tensor not in own or alias.shows_as(own[alias.tensor]))

@@ -12,7 +12,7 @@ from hemstitch.ir.types import contiguous_strides
 from hemstitch.kernel.index import Computed, Index, Window, at
 from hemstitch.stitch.axes import Domain
 from hemstitch.stitch.refusal import Refused
-from hemstitch.stitch.views import BENDING, Indices, strided, through
+from hemstitch.stitch.views import BENDING, Indices, below_views, strided, through
 
 # Made anew in every kernel that reads them: they cost less than the traffic.
 INLINE = frozenset({Op.CONSTANT, Op.SIZE, Op.IOTA, Op.PHILOX})
@@ -266,15 +266,12 @@ def factors(indices: Indices, step: Index) -> tuple[Indices, Indices]:
 
 def leaf_below(group: Group, node: Node) -> tuple[Tensor, tuple[Dim, ...], Dim] | None:
     """`node` as strides and offset over a tensor in memory, where it is no more than that."""
-    if node in group.reads:
-        tensor = group.reads[node]
-        return tensor, tensor.strides, 0
-    base = node
-    while base.op in BENDING and base not in group.reads:
-        base = base.inputs[0]
+    base = below_views(node, group.reads)
     if base not in group.reads:
         return None
     tensor = group.reads[base]
+    if base is node:
+        return tensor, tensor.strides, 0
     alias = strided(node, {base: tensor.strides})
     return None if alias is None else (tensor, alias[1], alias[2])
 

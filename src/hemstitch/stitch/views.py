@@ -5,7 +5,7 @@ Views do no work in a kernel; they only bend the index at which the value below 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from itertools import pairwise
 
 from hemstitch.ir.dims import Dim, product, total
@@ -79,6 +79,13 @@ def reshaped(shape: tuple[Dim, ...], source: tuple[Dim, ...], indices: Indices) 
 
 def _text(shape: tuple[Dim, ...]) -> str:
     return f"[{', '.join(map(str, shape))}]"
+
+
+def below_views(node: Node, memory: Container[Node]) -> Node:
+    """What `node` is a view of, down to the first that is in `memory`."""
+    while node.op in BENDING and node not in memory:
+        (node,) = node.inputs
+    return node
 
 
 def strided(
