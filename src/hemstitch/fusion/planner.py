@@ -26,7 +26,7 @@ from hemstitch.fusion.remake import worth_remaking
 from hemstitch.fusion.search.search import Method
 from hemstitch.fusion.trial import Trials
 from hemstitch.fusion.verify import verify_plan
-from hemstitch.fusion.work import Work
+from hemstitch.fusion.work import Vertex, Work
 from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, toposort
 from hemstitch.options import Options
 from hemstitch.stitch.deadline import PLANNING_SECONDS, Deadline, OutOfTime
@@ -34,7 +34,7 @@ from hemstitch.stitch.group import Group, through_memory
 from hemstitch.stitch.machine import Machine
 from hemstitch.stitch.refusal import Refusal, Refused
 
-Units = Sequence[Sequence[Node]]
+Units = Sequence[Sequence[Vertex]]
 
 METHODS: Mapping[str, Method] = {"beam": "beam", "ilp": "exact"}
 
