@@ -3,6 +3,7 @@ the names that configurations have for them; where that does not build, fewer ar
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -136,7 +137,9 @@ def _family(name: str) -> str:
 
 def _takes_images(name: str) -> bool:
     """A model of text and images computes little where it has text alone."""
-    return hasattr(getattr(transformers, _class_name(name), None), "get_image_features")
+    with contextlib.suppress(ImportError):  # that of a library that the class asks for
+        return hasattr(getattr(transformers, _class_name(name), None), "get_image_features")
+    return False
 
 
 def _class_name(name: str) -> str:

@@ -36,6 +36,7 @@ from hemstitch.frontend.fallback import (
 from hemstitch.frontend.frozen import frozen_arguments
 from hemstitch.frontend.interpolation import interpolate_by_axes
 from hemstitch.frontend.loss import EveryNth, losses, without
+from hemstitch.frontend.masked import choose_by_masks
 from hemstitch.frontend.partition import NUMBERS, partition
 from hemstitch.frontend.random import draw_at_once
 from hemstitch.frontend.rewrites import apply
@@ -108,6 +109,7 @@ def _compiled(
     )
     interpolate_by_axes(gm)
     multiply_along(gm)
+    choose_by_masks(gm)
     whole: Function = aot_autograd(
         fw_compiler=forward,
         bw_compiler=backward,
