@@ -86,6 +86,7 @@ def compile_with(
         partial(_compiled, gm, example_inputs, options, observe, plan_only, submit),
         partial(by_pytorch, gm, example_inputs),
         options.strict,
+        gm,
     )
 
 
