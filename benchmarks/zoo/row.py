@@ -9,12 +9,14 @@ import importlib
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
 
 from benchmarks.zoo import operators
 from benchmarks.zoo.model import Library, Model, NotBuilt, first_that_runs, tensors
@@ -196,10 +198,32 @@ def _wide(model: Model) -> Results | None:
         key: value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
         for key, value in model.inputs.items()
     }
-    with contextlib.suppress(Exception):
-        wide = Model(copy.deepcopy(model.module).double(), inputs)
-        return _results(wide, wide.module)
+    before = torch.get_default_dtype()
+    with contextlib.suppress(Exception), _Widened():
+        torch.set_default_dtype(torch.float64)
+        try:
+            wide = Model(copy.deepcopy(model.module).double(), inputs)
+            return _results(wide, wide.module)
+        finally:
+            torch.set_default_dtype(before)
     return None
+
+
+class _Widened(TorchFunctionMode):
+    """What a model computes in float32 whatever its parameters are, as angles of positions, is in
+    float64 as well."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        wider = {torch.float32: torch.float64}
+        leaves = tree_map_only(torch.dtype, lambda dtype: wider.get(dtype, dtype), (args, kwargs))
+        double = torch.Tensor.double if func is torch.Tensor.float else func
+        return double(*leaves[0], **(leaves[1] or {}))
 
 
 def _worst(runs: Sequence[Run]) -> str | None:

@@ -25,7 +25,8 @@ answer, and for a step of training.
 - *right*: each element of each result and gradient is at most four times as far from float64 as
   eager's worst one, or as rounding allows. Where a model makes much of rounding (a ReLU near zero,
   a batch norm of two values), that holds in one of five runs, whose parameters and inputs are off
-  by at most a unit in the last place, against eager's worst run.
+  by at most a unit in the last place, against eager's worst run. What `aot_eager` gets wrong too is
+  PyTorch's own: it counts as right, and is listed below.
 - *fell back*: a warning H007 or H008.
 - *ended*: the process did not come to its end.
 """
