@@ -73,6 +73,12 @@ class _Found:
             for operand, region in self._operands(node, wanted.get(node)).items():
                 if wanted.setdefault(operand, region) != region:
                     wanted[operand] = None
+        self.parts = {n: part for n, part in self.parts.items() if self._is_made(n, part)}
+
+    def _is_made(self, node: Node, region: Region) -> bool:
+        """One of several results is made in part where all of them are."""
+        is_whole = node.target is not operator.getitem or _is_gradient_of_queries(node)
+        return is_whole or self.parts.get(arguments_of(node)[0]) == region
 
     def _operands(self, node: Node, wanted: Region | None) -> Parts:
         """What of its operands it takes to give of `node` what is wanted."""
