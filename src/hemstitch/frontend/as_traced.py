@@ -31,7 +31,7 @@ class AsTraced:
         if self._captured is not None:
             symbols = bind_symbols(self._captured.graph, given)
             for place, strides in _strided(self._captured):
-                steps = [evaluate(step, symbols) for step in strides]
+                steps = [s if isinstance(s, int) else evaluate(s, symbols) for s in strides]
                 results[place] = with_strides(results[place], steps)
         return results
 

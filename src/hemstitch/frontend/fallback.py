@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import torch
@@ -40,7 +41,9 @@ def attempt(
             raise
         failure = error
     result = otherwise()
-    place = None if graph is None else begins(graph)
+    place = None
+    with suppress(Exception):  # also where that is what fails
+        place = None if graph is None else begins(graph)
     warnings.warn(GraphWarning(failure, begins=place), stacklevel=2)
     return result
 
