@@ -168,6 +168,13 @@ def views_of(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
         yield from views_of(source)
 
 
+def is_view_of(result: object, argument: torch.fx.Node) -> bool:
+    """Given back as a view of `argument`, or as that itself, whose elements are as they lie."""
+    if not isinstance(result, torch.fx.Node) or not _is_tensor(result):
+        return False
+    return _whole(result) is argument and not argument.meta["val"].is_complex()
+
+
 def _viewed(node: torch.fx.Node) -> torch.fx.Node | None:
     """What `node` is a view of, alone or as one of several: of an argument written to, that."""
     made = node.args[0] if node.target is operator.getitem else node
