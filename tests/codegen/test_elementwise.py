@@ -217,7 +217,9 @@ def test_other_hosts_can_select_everything(triple: str, cpu: str) -> None:
         assert "ret" in assembly(8, [element, element, "i64"], everything, triple, cpu)
 
 
-@pytest.mark.parametrize("source, instruction", [(DType.F32, "vcvttps2dq"), (DType.F64, "vcvttpd2dq")])
+@pytest.mark.parametrize(
+    "source, instruction", [(DType.F32, "vcvttps2dq"), (DType.F64, "vcvttpd2dq")]
+)
 def test_floats_become_i64_by_vectors(source: DType, instruction: str) -> None:
     def whole(e: Emitter, v: list[Value]) -> list[Value]:
         return [cast(e, v[0], source, DType.I64)]

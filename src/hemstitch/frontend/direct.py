@@ -106,16 +106,17 @@ def _is_plain(record: ViewAndMutationMeta, main: Part, example_inputs: Sequence[
 def _gives_views(record: ViewAndMutationMeta, main: Part) -> bool:
     """Of arguments without gradient that the graph does not write to, as it was captured, all of
     known layout and type."""
-    arguments = [node for node in main.traced.graph.nodes if node.op == "placeholder"]
+    arguments = main.traced.graph.find_nodes(op="placeholder")
     [results] = main.traced.graph.output_node().args
     assert isinstance(results, (tuple, list))
     pairs = zip(record.output_info, results)
     views = [(info.base_idx, node) for info, node in pairs if info.output_type in VIEWS]
-    return not (
-        _mutated(record)
-        or any(isinstance(each, Tensor) and each.requires_grad for each in main.given)
-        or any(info.requires_grad for info in (*record.input_info, *record.output_info))
-        or any(not is_view_of(node, arguments[base]) for base, node in views)
+    infos = (*record.input_info, *record.output_info)
+    return (
+        not _mutated(record)
+        and not any(isinstance(given, Tensor) and given.requires_grad for given in main.given)
+        and not any(info.requires_grad for info in infos)
+        and all(base is not None and is_view_of(node, arguments[base]) for base, node in views)
     )
 
 

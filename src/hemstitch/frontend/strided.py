@@ -31,8 +31,7 @@ torch.library.define(
 )
 torch.library.define(
     REPLACED,
-    "(Tensor(a!) x, Tensor source, SymInt[] size, SymInt[] stride, SymInt distance)"
-    " -> Tensor(a!)",
+    "(Tensor(a!) x, Tensor source, SymInt[] size, SymInt[] stride, SymInt distance) -> Tensor(a!)",
 )
 for name in (SCATTERED, WRITTEN):
     torch.library.define(
