@@ -114,7 +114,6 @@ def _gives_views(record: ViewAndMutationMeta, main: Part) -> bool:
     infos = (*record.input_info, *record.output_info)
     return (
         not _mutated(record)
-        and not any(isinstance(given, Tensor) and given.requires_grad for given in main.given)
         and not any(info.requires_grad for info in infos)
         and all(base is not None and is_view_of(node, arguments[base]) for base, node in views)
     )
