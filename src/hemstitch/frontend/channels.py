@@ -69,10 +69,10 @@ OF_ANY_STRIDES = frozenset(
     )
 )
 RANK = 4  # of images
-# What the library takes longer, of a product's time, where it packs an image that lies by rows: with
-# 43 products for each element (1 x 1, 64 to 128 channels) and 72 (3 x 3, 16 channels) copies take
-# longer than they gain, with 124 (7 x 7, 3 to 64 channels, every other line) and 288 they gain
-# (Zen 3, one thread).
+# What the library takes longer, as a share of a convolution, where it packs an image that lies by
+# rows. With 43 products for each element (1 x 1, 64 to 128 channels) and 72 (3 x 3, 16 channels)
+# copies take longer than they gain, with 124 (7 x 7, 3 to 64 channels, every other line) and 288
+# they gain (Zen 3, one thread).
 PACKED = 1 / 8
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
