@@ -111,10 +111,10 @@ def _gives_views(record: ViewAndMutationMeta, main: Part) -> bool:
     assert isinstance(results, (tuple, list))
     pairs = zip(record.output_info, results)
     views = [(info.base_idx, node) for info, node in pairs if info.output_type in VIEWS]
-    infos = (*record.input_info, *record.output_info)
     return (
         not _mutated(record)
-        and not any(info.requires_grad for info in infos)
+        and not any(info.requires_grad for info in record.input_info)
+        and not any(info.requires_grad for info in record.output_info)
         and all(base is not None and is_view_of(node, arguments[base]) for base, node in views)
     )
 
