@@ -65,7 +65,7 @@ VIEWS = (
     *("view", "view_as", "view_as_complex", "select", "squeeze", "squeeze_multiple"),
     *("unsqueeze", "transpose", "swapaxes", "permute", "movedim", "unfold", "narrow", "diagonal"),
     *("expand_as", "linalg_diagonal", "as_strided", "unbind", "split", "split_list_args"),
-    *("split_with_sizes", "unsafe_split", "chunk", "unsafe_chunk", "hsplit", "vsplit", "dsplit"),
+    *("split_with_sizes", "chunk", "hsplit", "vsplit", "dsplit"),
     *("tensor_split", "positive", "conj", "conj_physical", "real", "resolve_conj"),
     *("resolve_neg", "contiguous", "as_strided_partial_views"),
     *("meshgrid_list_of_tensors", "meshgrid_variadic_tensors"),
@@ -73,6 +73,7 @@ VIEWS = (
 # The first expression that the name matches.
 REASONS = {
     rf"^({'|'.join(VIEWS)})$": "views: each is made in Python, with gradients by AOTAutograd",
+    "^unsafe_(split|chunk)$": "eager's parts are in one memory, of which autograd is not told",
     "fft|complex|cfloat|cdouble|polar|stft": "complex numbers and their copies are the library's",
     "^(new_)?empty": "eager leaves in it what was there, here are zeros",
     "index|put$|segment_reduce|embedding_bag": "calls of the library by their schema, 3 us each",
