@@ -215,3 +215,19 @@ def test_other_hosts_can_select_everything(triple: str, cpu: str) -> None:
 
         element = COMPUTE[dtype]
         assert "ret" in assembly(8, [element, element, "i64"], everything, triple, cpu)
+
+
+@pytest.mark.parametrize(
+    "source, instruction", [(DType.F32, "vcvttps2dq"), (DType.F64, "vcvttpd2dq")]
+)
+def test_floats_become_i64_by_vectors(source: DType, instruction: str) -> None:
+    def whole(e: Emitter, v: list[Value]) -> list[Value]:
+        return [cast(e, v[0], source, DType.I64)]
+
+    x = torch.linspace(-(2.0**31) - 9, 2.0**31 + 9, 8 * 64, dtype=TORCH[source])
+    x[8] = float("nan")
+    x[24:32] = torch.tensor([-(2.0**31), 2.0**31, 2.0**62, -(2.0**63), 2.0**63, 0.9, -0.9, -0.0])
+    (result,) = compile_host(8, [COMPUTE[source]], whole)(x.numpy())
+    assert_same(result, x.long().numpy())
+    listing = assembly(8, [COMPUTE[source]], whole, "x86_64-linux-gnu", "haswell")
+    assert instruction in listing

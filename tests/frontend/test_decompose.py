@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hemstitch.backend import compile_with
+from hemstitch.explain import explain
 from hemstitch.ir.graph import Op, toposort
 from hemstitch.options import Options
 
@@ -85,3 +86,21 @@ def test_what_moves_nothing_is_no_view() -> None:
 
     results = torch.compile(program, backend="hemstitch")(torch.randn(2, 2, 3, 4))
     assert len({result.data_ptr() for result in results}) == len(results)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: torch.fft.fft2(x, s=(3, 5)).abs(),
+        lambda x: x.to(torch.complex64)[2:, 1].abs(),
+        lambda x: x.to(torch.complex64).unfold(1, 3, 2).abs(),
+        lambda x: x.to(torch.complex64).diagonal(1).abs(),
+    ],
+)
+def test_gradients_of_parts_of_complex_tensors_copy_nothing(program: Any) -> None:
+    x = torch.randn(6, 8, requires_grad=True)
+    report = explain(program, x)
+    assert not [name for name in report.library_calls if "_scatter" in name or "zeros" in name]
+    compiled = torch.compile(program, backend="hemstitch", options={"strict": True})
+    ours, eager = (torch.autograd.grad(f(x).sum(), x) for f in (compiled, program))
+    torch.testing.assert_close(ours, eager)

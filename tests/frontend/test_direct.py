@@ -259,6 +259,56 @@ def test_inference_is_direct_where_gradients_are_on() -> None:
         assert torch.is_grad_enabled()
 
 
+def parts(x: Tensor) -> list[Tensor]:
+    return [x, x + 1, *x.split(2), x[1:, ::2], x.mT, x[0].expand(3, 6)]
+
+
+def of_other_types(x: Tensor) -> list[Tensor]:
+    return [torch.view_as_complex(x.view(4, 3, 2)), x.view(torch.int32), x[0]]
+
+
+@pytest.mark.parametrize("function", [parts, of_other_types])
+@pytest.mark.parametrize("begin", [0, 2])
+def test_views_without_gradients_are_eagers(function: Any, begin: int) -> None:
+    compiled = torch.compile(function, backend="hemstitch")
+    x = torch.randn(4 + begin, 6)[begin:]
+    for _ in range(2):
+        for view, expected in zip(compiled(x), function(x), strict=True):
+            assert torch.equal(view, expected) and view.stride() == expected.stride()
+            assert view._is_view() == expected._is_view() and view._base is expected._base
+            assert view.data_ptr() == expected.data_ptr() or not view._is_view()
+    assert compiled(x)[0]._version == x._version
+
+
+def test_views_without_gradients_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    again = []
+    module = torch._functorch._aot_autograd.runtime_wrappers
+    monkeypatch.setattr(module, "gen_alias_from_base", lambda *a, **k: again.append(a))
+    torch.compile(parts, backend="hemstitch")(torch.randn(4, 6))
+    assert not again
+
+
+def test_autograd_sees_writes_to_views() -> None:
+    compiled = torch.compile(lambda x: (x[1], x * 2), backend="hemstitch")
+    weight = torch.randn(6, requires_grad=True)
+    for _ in range(2):
+        x = torch.randn(4, 6)
+        before = x[1].clone()
+        compiled(x)[0].mul_(weight)
+        assert torch.equal(torch.autograd.grad(x.sum(), weight)[0], before)
+
+
+def test_views_of_what_is_written_to() -> None:
+    def written(x: Tensor) -> tuple[Tensor, Tensor]:
+        x.add_(1)
+        return x[1:], x.mT
+
+    x = torch.zeros(4, 6)
+    first, second = torch.compile(written, backend="hemstitch")(x)
+    x.add_(1)
+    assert torch.equal(first, torch.full((3, 6), 2.0)) and second._base is x
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("part", ["step", "backward"])
 def test_compiled_autograd(part: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from hemstitch.errors import GraphWarning
 from hemstitch.explain import explain
@@ -259,16 +260,54 @@ def test_gaps_take_no_time_and_no_fusion_away() -> None:
     assert kernel.bytes_written == 4 * program(x).numel()
 
 
-def test_gradients_have_no_gaps() -> None:
-    """Autograd would copy those of weights."""
+GRADIENTS: dict[str, tuple[Callable[..., Any], tuple[bool, ...]]] = {  # and which are views
+    "parts": (lambda x, y: torch.cat([x, y], 1), (True, True)),
+    "stacked": (lambda x, y: torch.stack([x, y.mT]), (True, True)),
+    "seen otherwise": (lambda x, y: (x.mT.reshape(-1) * 1, y.sin()), (False, False)),
+    "one of them": (lambda x, y: x.view(-1) + y.sin().view(-1), (True, False)),
+    "the very gradient": (lambda x, y: x + y.view(4, 3), (True, False)),
+    "both all of it": (lambda x, y: x.view(-1) + y.view(-1), (False, False)),
+    "overlapping": (lambda x, y: F.pad(x, (0, 0, 0, 2)) + F.pad(y, (0, 0, 2, 0)), (False, False)),
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients_are_views_where_no_two_share_an_element(name: str) -> None:
+    """Autograd adds to views as they are; where two gradients share elements, it adds twice."""
+    program, views = GRADIENTS[name]
+    x, y = torch.randn(4, 3, requires_grad=True), torch.randn(4, 3, requires_grad=True)
+    if name == "stacked":
+        y = torch.randn(3, 4, requires_grad=True)
+    if name == "the very gradient":
+        y = torch.randn(12, requires_grad=True)
+    results = program(x, y)
+    results = results if isinstance(results, tuple) else (results,)
+    compiled = torch.compile(program, backend="hemstitch", options={"strict": True})
+    seeds = [torch.randn(z.shape) for z in results]
+    expected = torch.autograd.grad(results, (x, y), seeds)
+    for _ in range(2):
+        again = compiled(x, y)
+        again = again if isinstance(again, tuple) else (again,)
+        gradients = torch.autograd.grad(again, (x, y), seeds)
+        torch.testing.assert_close(gradients, expected)
+        memory = seeds[0].untyped_storage().data_ptr()
+        shown = tuple(g.untyped_storage().data_ptr() == memory for g in gradients)
+        assert shown == views
+        for gradient, eager, is_view in zip(gradients, expected, views):
+            assert not is_view or gradient.stride() == eager.stride()
+
+
+def test_gradients_are_added_up_where_autograd_keeps_them() -> None:
+    """In eager each is added to the other, too."""
 
     def program(x: Tensor, y: Tensor) -> Tensor:
-        return torch.cat([x, y], 1)
+        return torch.cat([x, y]).view(-1) + torch.cat([y, x]).view(-1)
 
-    arguments = [torch.randn(4, width, requires_grad=True) for width in (3, 5)]
+    x, y = (torch.randn(2, 3, requires_grad=True) for _ in range(2))
     compiled = torch.compile(program, backend="hemstitch")
-    gradients = torch.autograd.grad(compiled(*arguments), arguments, torch.randn(4, 8))
-    assert all(gradient.is_contiguous() for gradient in gradients)
+    for _ in range(3):
+        compiled(x, y).backward(torch.ones(12))
+    assert torch.equal(x.grad, torch.full((2, 3), 6.0)) and torch.equal(x.grad, y.grad)
 
 
 def _with_gaps(x: Tensor) -> tuple[Tensor, ...]:

@@ -21,6 +21,7 @@ ALONE: dict[str, Callable[[Tensor], Tensor]] = {
     "put": lambda x: x.exp().put(ROWS, SOURCE[:, 0]).sin(),
     "masked_scatter": lambda x: x.exp().masked_scatter(x > 0, x[0].expand(7, 5)),
     "index_reduce": lambda x: x.exp().index_reduce(0, ROWS, SOURCE, "amax"),
+    "as_strided_scatter_from": lambda x: x.exp().as_strided_scatter(SOURCE, (4, 5), (6, 1), 2),
 }
 
 

@@ -40,6 +40,9 @@ from hemstitch.frontend.joint import (
     value_of,
 )
 from hemstitch.fusion.convolutions import MOST_STEPS, ROWS_LAST
+from hemstitch.runtime.dtypes import from_torch
+from hemstitch.runtime.jit import host_target
+from hemstitch.stitch.machine import generic_cpu
 
 aten = torch.ops.aten
 # Which arguments are images.
@@ -66,9 +69,11 @@ OF_ANY_STRIDES = frozenset(
     )
 )
 RANK = 4  # of images
-# With 43 (1 x 1, 64 to 128 channels) and 72 (3 x 3, 16 channels) copies take longer than they gain,
-# with 124 (7 x 7, 3 to 64 channels, every other line) and 288 they gain (Zen 3, one thread).
-PRODUCTS_OF_AN_ELEMENT = 100
+# What the library takes longer, as a share of a convolution, where it packs an image that lies by
+# rows. With 43 products for each element (1 x 1, 64 to 128 channels) and 72 (3 x 3, 16 channels)
+# copies take longer than they gain, with 124 (7 x 7, 3 to 64 channels, every other line) and 288
+# they gain (Zen 3, one thread).
+PACKED = 1 / 8
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -171,14 +176,21 @@ def _is_alone(node: Node) -> bool:
 
 
 def _multiplies_little(node: Node) -> bool:
-    """For the elements that it reads and writes."""
+    """So that copies of what it reads and writes take longer than they gain, by the units of a
+    processor with such vectors."""
     first, second, *others = arguments_of(node)
     is_backward = node.target is aten.convolution_backward.default
     result, image, weight = (first, second, others[0]) if is_backward else (node, first, second)
     is_transposed = others[5 if is_backward else 4]
     rows = elements_of(weight) // (value_of(weight).shape[0] or 1)
     products = elements_of(image if is_transposed else result) * rows
-    return products < PRODUCTS_OF_AN_ELEMENT * (elements_of(image) + elements_of(result))
+    dtype = from_torch(value_of(image).dtype)
+    units = generic_cpu(1, host_target().lanes).products.get(dtype)
+    if units is None:
+        return False
+    bytes_ = dtype.bytes * (elements_of(image) + elements_of(result))
+    gained = PACKED * 2 * products / units.operations_per_second
+    return gained < bytes_ / units.operand_bytes_per_second
 
 
 def _may_lie_by_channels(image: Node, rank: int = RANK) -> bool:

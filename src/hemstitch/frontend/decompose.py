@@ -55,6 +55,8 @@ CHECKING: Decompositions = {
     aten.soft_margin_loss_backward.default: checked.of_first_type,
     aten.binary_cross_entropy_backward.default: checked.of_first_type,
 }
+# Gradients of a part: zeros, of which the library would make a copy with the part in it.
+PARTS = ("slice_backward", "select_backward", "diagonal_backward", "unfold_backward")
 MOVED = ("channel_shuffle", "native_channel_shuffle", "roll")
 
 # One library call is better than what they would become.
@@ -93,6 +95,9 @@ def _always() -> Decompositions:
         table[op] = partial(CHECKING[op], table[op])
     table.update(moved_by_views(table))
     table.update(as_in_eager(table))
+    for name in PARTS:
+        op = getattr(aten, name).default
+        table[op] = partial(_of_reals, table[op])
     for op in (op for op in table if packet_of(op) in MOVED):
         table[op] = partial(_moved, table[op])
     table[aten.convolution.default] = _convolution
@@ -170,6 +175,11 @@ def _batch_norm_no_training(
     per_channel = (x.shape[1], *(1,) * (x.dim() - 2))
     result = x.to(wide) * factor.reshape(per_channel) + addend.reshape(per_channel)
     return result.to(x.dtype), x.new_zeros((0,)), x.new_zeros((0,))
+
+
+def _of_reals(usual: Callable[..., Any], gradient: torch.Tensor, *arguments: Any) -> Any:
+    """What no kernel computes with stays one call."""
+    return NotImplemented if gradient.is_complex() else usual(gradient, *arguments)
 
 
 def _of_something(usual: Callable[..., Any]) -> Callable[..., Any]:

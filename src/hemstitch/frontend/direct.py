@@ -4,7 +4,8 @@ Around the graphs that it gives a compiler, AOTAutograd puts code that copies mu
 back, makes aliases of results anew and rebuilds tensor subclasses. Most graphs need none of that,
 and then it costs more than a small kernel. What a graph needs is in AOTAutograd's own record
 (`ViewAndMutationMeta`); `direct` calls the graphs themselves where that record has no such entry,
-and gives back AOTAutograd's callable everywhere else.
+and gives back AOTAutograd's callable everywhere else. Where no argument has a gradient, views of
+arguments that the graph gives are the ones that AOTAutograd would make.
 """
 
 from __future__ import annotations
@@ -30,10 +31,12 @@ from torch._subclasses.fake_tensor import FakeTensor
 from hemstitch.errors import UnsupportedError
 from hemstitch.frontend.entry import check_arguments, is_in_memory
 from hemstitch.frontend.fallback import Recoverable
+from hemstitch.frontend.sharing import is_view_of
 from hemstitch.frontend.unused import Backward
 
 Function = Callable[..., Any]
 Boxed = Callable[[list[Any]], Sequence[Any]]
+VIEWS = (OutputType.alias_of_input, OutputType.is_input)
 PLAIN = (Tensor, torch.nn.Parameter, FakeTensor)
 
 
@@ -59,12 +62,15 @@ def direct(
     main = parts.get("inference") or parts.get("forward")
     if record is None or main is None or not _is_plain(record, main, example_inputs):
         return whole
+    has_views = any(info.output_type in VIEWS for info in record.output_info)
+    if has_views and ("inference" not in parts or not _gives_views(record, main)):
+        return whole
     # A fault in what stands in place of the wrappers leaves the wrappers.
     wrapped = Recoverable(main.run, lambda given: whole(*given), main.is_repeatable, strict)
     if "inference" in parts:
         if context is not None and context.fakify_first_call:
             return whole  # a bucket of DDP's, which is called with fake tensors first
-        return _inference(whole, main.run, _mutated(record), wrapped)
+        return _inference(whole, main.run, _mutated(record), wrapped, has_views)
     if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
         return whole  # AOTAutograd traced them into the graphs
     return _training(whole, parts, record, wrapped)
@@ -75,7 +81,6 @@ def _is_plain(record: ViewAndMutationMeta, main: Part, example_inputs: Sequence[
     nothing = (
         record.num_mutated_inp_runtime_indices,
         record.num_intermediate_bases,
-        record.num_outputs_aliased,
         record.dynamic_outputs,
         record.grad_enabled_mutation is not None,
         record.tokens,
@@ -87,7 +92,7 @@ def _is_plain(record: ViewAndMutationMeta, main: Part, example_inputs: Sequence[
         getattr(record, "num_tensors_saved_with_no_vc_check", None),  # not in torch 2.11
         getattr(record, "num_opaque_objects_saved_for_bw", None),
     )
-    kinds = (OutputType.non_alias, OutputType.unsafe_view_alias)
+    kinds = (OutputType.non_alias, OutputType.unsafe_view_alias, *VIEWS)
     tensors = [*record.subclass_fw_graph_out_meta, *record.subclass_tangent_meta]
     return (
         not any(nothing)
@@ -95,6 +100,22 @@ def _is_plain(record: ViewAndMutationMeta, main: Part, example_inputs: Sequence[
         and all(map(_is_plain_tensor, (*example_inputs, *main.given)))
         and all(info.output_type in kinds for info in record.output_info)
         and all(isinstance(meta, PlainTensorMeta) for meta in tensors)
+    )
+
+
+def _gives_views(record: ViewAndMutationMeta, main: Part) -> bool:
+    """Of arguments without gradient that the graph does not write to, as it was captured, all of
+    known layout and type."""
+    arguments = main.traced.graph.find_nodes(op="placeholder")
+    [results] = main.traced.graph.output_node().args
+    assert isinstance(results, (tuple, list))
+    pairs = zip(record.output_info, results)
+    views = [(info.base_idx, node) for info, node in pairs if info.output_type in VIEWS]
+    return (
+        not _mutated(record)
+        and not any(info.requires_grad for info in record.input_info)
+        and not any(info.requires_grad for info in record.output_info)
+        and all(base is not None and is_view_of(node, arguments[base]) for base, node in views)
     )
 
 
@@ -170,9 +191,14 @@ def _without_autocast(run: Boxed, arguments: list[Any]) -> Sequence[Any]:
 
 
 def _inference(
-    whole: Function, run: Boxed, mutated: tuple[int, ...], wrapped: Recoverable
+    whole: Function,
+    run: Boxed,
+    mutated: tuple[int, ...],
+    wrapped: Recoverable,
+    has_views: bool,
 ) -> Function:
-    """One graph that no gradient goes through. A closure: to call an object takes longer."""
+    """One graph that no gradient goes through. A closure: to call an object takes longer.
+    `has_views`: views of arguments, to which autograd must see writes."""
     recoverable = run if isinstance(run, Recoverable) else wrapped
     inner = recoverable.run
 
@@ -181,7 +207,7 @@ def _inference(
             return whole(*arguments)  # type: ignore[no-any-return]
         if mutated:
             torch.autograd.graph.increment_version([arguments[i] for i in mutated])
-        left, is_recorded = [*arguments], torch.is_grad_enabled()
+        left, is_recorded = [*arguments], torch.is_grad_enabled() and not has_views
         try:
             if is_recorded:
                 torch._C._set_grad_enabled(False)

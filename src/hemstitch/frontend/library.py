@@ -25,10 +25,10 @@ from hemstitch.runtime.dtypes import from_torch
 
 aten = torch.ops.aten
 REPLACING = frozenset(
-    {
-        *(aten.index_put, aten.index_copy, aten.index_add, aten.index_fill, aten.index_reduce),
-        *(aten.put, aten.scatter, aten.scatter_add, aten.scatter_reduce, aten.masked_scatter),
-    }
+    (
+        *("index_put", "index_copy", "index_add", "index_fill", "index_reduce", "put"),
+        *("scatter", "scatter_add", "scatter_reduce", "masked_scatter", "as_strided_scatter_from"),
+    )
 )
 KNOWN = ("aten", "prims", "hemstitch")  # namespaces of operations
 Environment = Mapping[torch.fx.Node, Any]
@@ -92,9 +92,12 @@ def in_place_form(target: object) -> OpOverload | None:
     """What replaces elements of its first argument where `target` gives a copy of it with these
     elements replaced, or added to: caches of keys and values that models generate with, sums by
     index."""
-    if not isinstance(target, OpOverload) or target.overloadpacket not in REPLACING:
+    if not isinstance(target, OpOverload) or target.namespace not in KNOWN:
         return None
-    twin = getattr(torch.ops.aten, f"{target.overloadpacket.__name__}_")
+    name = target.overloadpacket.__name__
+    if name not in REPLACING:
+        return None
+    twin = getattr(getattr(torch.ops, target.namespace), f"{name}_")
     return getattr(twin, target._overloadname, None)
 
 

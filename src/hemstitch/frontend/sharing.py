@@ -7,11 +7,12 @@ autograd closes the gaps in those of weights."""
 from __future__ import annotations
 
 import operator
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from itertools import combinations
+from typing import Any, TypeGuard
 
 import torch
 import torch.fx
@@ -74,22 +75,69 @@ def results_of_forward(forward: torch.fx.Graph) -> Results:
 
 
 def results_of_backward(backward: torch.fx.Graph) -> Results:
-    """Views of arguments are those gradients that are one that comes in, under more indices than it
-    has elements. Autograd copies such a gradient before it adds to it; one without repetitions it
-    would add to as it is, so that others are tensors of their own."""
+    """Views of arguments are those gradients that are one that comes in, or a part of it, as they
+    are in eager: of `cat`, `split`, `view`. Autograd copies one that somebody else holds, or that
+    has repetitions, before it adds to it; what another gradient shows as well it would add to as it
+    is, so that such ones are tensors of their own."""
     [results] = backward.output_node().args
     assert isinstance(results, (list, tuple))
-    views = (place for place, node in enumerate(results) if _is_expanded_argument(node))
+    parts = defaultdict[torch.fx.Node, list[torch.fx.Node]](list)
+    for node in results:
+        if isinstance(node, torch.fx.Node) and _is_part_of_gradient(node):
+            parts[_whole(node)].append(node)
+    apart = {node for whole, nodes in parts.items() if _are_apart(whole, nodes) for node in nodes}
+    views = (n for n, node in enumerate(results) if node in apart or _is_expanded_argument(node))
     return Results(frozenset(views), are_gradients=True)
 
 
 def _is_expanded_argument(result: object) -> bool:
+    return _repeats(result) and _whole(result).op == "placeholder"
+
+
+def _repeats(result: object) -> TypeGuard[torch.fx.Node]:
     if not isinstance(result, torch.fx.Node) or not _is_tensor(result):
         return False
     traced = result.meta["val"]
     layout = zip(formulas(traced.stride()), formulas(traced.shape))
-    repeats = any(step == 0 and size != 1 for step, size in layout)
-    return repeats and _whole(result).op == "placeholder"
+    return any(step == 0 and size != 1 for step, size in layout)
+
+
+def _is_part_of_gradient(node: torch.fx.Node) -> bool:
+    """Of one that comes in, of known layout."""
+    if not _is_tensor(node) or _repeats(node):
+        return False
+    whole = _whole(node)
+    is_known = _is_fixed(node.meta["val"]) and not node.meta["val"].is_complex()
+    return is_known and str(whole.target).startswith("tangents")
+
+
+def _are_apart(whole: torch.fx.Node, parts: Sequence[torch.fx.Node]) -> bool:
+    """Whether no element is in two of the gradients, but for those that are the very argument: then
+    autograd sees that several hold it."""
+    if all(part is whole for part in parts) or len(parts) == 1:
+        return True
+    boxes = [_box(whole.meta["val"], part.meta["val"]) for part in parts]
+    return all(
+        first is not None
+        and second is not None
+        and any(a.stop <= b.start or b.stop <= a.start for a, b in zip(first, second))
+        for first, second in combinations(boxes, 2)
+    )
+
+
+def _box(whole: torch.Tensor, part: torch.Tensor) -> tuple[range, ...] | None:
+    """Which indices of `whole` it has along each axis; None if it is no box of elements."""
+    rest = part.storage_offset() - whole.storage_offset()
+    sizes = {step: size for step, size in zip(part.stride(), part.shape) if size > 1}
+    box = []
+    for step, extent in sorted(zip(whole.stride(), whole.shape), reverse=True):
+        if extent > 1:
+            start, size = rest // step, sizes.pop(step, 1)
+            rest -= start * step
+            if start + size > extent:
+                return None
+            box.append(range(start, start + size))
+    return None if sizes or rest else tuple(box)
 
 
 def _is_one_of_several(result: object) -> bool:
@@ -166,6 +214,13 @@ def views_of(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
     source = _viewed(node)
     if source is not None and source.meta["val"].dtype == node.meta["val"].dtype:
         yield from views_of(source)
+
+
+def is_view_of(result: object, argument: torch.fx.Node) -> bool:
+    """Given back as a view of `argument`, or as that itself, whose elements are as they lie."""
+    if not isinstance(result, torch.fx.Node) or not _is_tensor(result):
+        return False
+    return _whole(result) is argument and not argument.meta["val"].is_complex()
 
 
 def _viewed(node: torch.fx.Node) -> torch.fx.Node | None:

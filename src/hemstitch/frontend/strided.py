@@ -22,11 +22,16 @@ from hemstitch.ir import layout
 aten = torch.ops.aten
 SEEN = "hemstitch::as_strided_from"
 SCATTERED = "hemstitch::as_strided_scatter_from"
+REPLACED = "hemstitch::as_strided_scatter_from_"
 WRITTEN = "hemstitch::as_strided_written_from"
 Numbers = Sequence[int]
 
 torch.library.define(
     SEEN, "(Tensor(a) x, SymInt[] size, SymInt[] stride, SymInt distance) -> Tensor(a)"
+)
+torch.library.define(
+    REPLACED,
+    "(Tensor(a!) x, Tensor source, SymInt[] size, SymInt[] stride, SymInt distance) -> Tensor(a!)",
 )
 for name in (SCATTERED, WRITTEN):
     torch.library.define(
@@ -46,6 +51,12 @@ def _scattered(x: Tensor, source: Tensor, size: Numbers, stride: Numbers, distan
     fresh = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(x)
     fresh.as_strided(size, stride, distance).copy_(source)
     return fresh
+
+
+@torch.library.impl(REPLACED, "CompositeExplicitAutograd")
+def _replaced(x: Tensor, source: Tensor, size: Numbers, stride: Numbers, distance: int) -> Tensor:
+    x.as_strided(size, stride, x.storage_offset() + distance).copy_(source)
+    return x
 
 
 @torch.library.impl(WRITTEN, "CompositeExplicitAutograd")

@@ -160,9 +160,8 @@ class _Pieces:
                 yield from _simplified(statement, known)
 
     def _loop(self, loop: Loop, known: _Known) -> Iterator[Stmt]:
-        is_free = loop.axis not in self.outer and not any(
-            isinstance(statement, IN_ORDER) for statement in walk(loop.body)
-        )
+        is_free = loop.axis not in self.outer and loop.between is None
+        is_free &= not any(isinstance(statement, IN_ORDER) for statement in walk(loop.body))
         ends = self._ends(loop.axis, WHOLE if loop.lanes else 1) if is_free else ()
         if len(ends) <= 2:
             yield self._whole(loop, known)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from hemstitch.codegen.llvm.arithmetic import bits, from_bits, i32, is_nan, magnitude
+from hemstitch.codegen.llvm.arithmetic import bits, from_bits, i32, is_nan, magnitude, where_rare
 from hemstitch.codegen.llvm.emitter import BITS, Emitter, Value
 from hemstitch.ir.types import DType, Kind
 
@@ -119,12 +119,25 @@ def _float_to_int(e: Emitter, x: Value, source: DType, target: DType) -> Value:
     """Towards zero. What does not fit becomes the least integer, as x86 has it; types
     narrower than 32 bits wrap, f64 to u8 by way of 64 bits, as eager has it."""
     is_wide = target is DType.I64 or (source is DType.F64 and target is DType.U8)
-    element = "i64" if is_wide else "i32"
-    least = -(1 << BITS[element] - 1)
-    fits = e.compare("olt", magnitude(e, x), e.constant(float(-least), x.element))
-    safe = e.select(fits, x, e.constant(0.0, x.element))
-    result = e.select(fits, e.convert("fptosi", safe, element), e.constant(least, element))
+    if not is_wide:
+        return e.convert("trunc", _truncated(e, x, "i32"), COMPUTE[target])
+    if e.features.avx512:
+        return e.convert("trunc", _truncated(e, x, "i64"), COMPUTE[target])
+    # AVX2 makes no i64 of a vector: what 32 bits do not hold is rare.
+    large = e.compare("uge", magnitude(e, x), e.constant(2.0**31, x.element))
+    small = e.convert("sext", _fitting(e, x, large, "i32"), "i64")
+    (result,) = where_rare(e, large, (small,), lambda: (_truncated(e, x, "i64"),))
     return e.convert("trunc", result, COMPUTE[target])
+
+
+def _truncated(e: Emitter, x: Value, element: str) -> Value:
+    least = -(1 << BITS[element] - 1)
+    large = e.compare("uge", magnitude(e, x), e.constant(float(-least), x.element))
+    return e.select(large, e.constant(least, element), _fitting(e, x, large, element))
+
+
+def _fitting(e: Emitter, x: Value, but: Value, element: str) -> Value:
+    return e.convert("fptosi", e.select(but, e.constant(0.0, x.element), x), element)
 
 
 def _float_to_float(e: Emitter, x: Value, source: DType, target: DType) -> Value:

@@ -24,6 +24,7 @@ from hemstitch.kernel.by_place import by_place
 from hemstitch.kernel.cascade import cascaded
 from hemstitch.kernel.cascade_rows import cascaded_rows
 from hemstitch.kernel.cut import cut_loops, cut_rows
+from hemstitch.kernel.diagonals import diagonals
 from hemstitch.kernel.nodes import Buffer, Kernel, Nest, Phase
 from hemstitch.kernel.once import once
 from hemstitch.kernel.one_by_one import one_by_one
@@ -111,7 +112,11 @@ def print_kernel(
     kernel = cut_rows(one_by_one(kernel))
     kernel = blocked(kernel, target.threads, blocking)
     kernel = once(abreast(unrolled(kernel), target.lanes))
-    kernel = cut_loops(serial(kernel))
+    kernel = serial(kernel)
+    filled = diagonals(kernel)
+    if filled is not kernel:  # what is written twice stays in the caches
+        kernel, streams = filled, frozenset()
+    kernel = cut_loops(kernel)
     kernel = cascaded_rows(by_place(kernel, target.threads))
     layout = scratch_layout(kernel, target.threads)
     kernel = cascaded(kernel, TERMS * USUAL_COPIES * target.lanes, USUAL_COPIES)
