@@ -195,9 +195,11 @@ PAIRS: dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
 }
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("program", [_write_to_the_first, _write_to_the_second])
-def test_arguments_that_share_memory(program: Program) -> None:
-    compiled = torch.compile(program, backend="hemstitch")
+@pytest.mark.filterwarnings("error::hemstitch.errors.GraphWarning")
+def test_arguments_that_share_memory(program: Program, dynamic: bool) -> None:
+    compiled = torch.compile(program, backend="hemstitch", dynamic=dynamic)
     for pair in PAIRS.values():
         torch._dynamo.reset()
         outcomes = []

@@ -122,7 +122,7 @@ def _from_base(node: Node) -> None:
         start = start - first if first else start  # type: ignore[operator]
     written = node.args[1:2] if node.target is aten.as_strided_scatter.default else ()
     if written and target is not node.target and not _is_inside(base, size, stride, start):
-        return
+        return  # declined
     call = call_before(node, target, base, *written, size, stride, start)
     if written:
         call = _seen_through(call, views, base)
@@ -155,12 +155,19 @@ def _may_overlap(node: Node) -> bool:
 
 
 def _is_inside(base: Node, size: Numbers, stride: Numbers, distance: int) -> bool:
-    """Whether all places are among the elements of `base`, if these lie side by side."""
-    elements = value_of(base).numel()
-    if not all(isinstance(number, int) for number in (*size, *stride, distance, elements)):
+    """Whether all places are among the elements of `base`, if these lie side by side: with the
+    sizes that were traced. With others the call itself raises an error where one is not."""
+    numbers = [_hint(number) for number in (*size, *stride, distance, value_of(base).numel())]
+    if any(number is None for number in numbers):
         return False
-    last = distance + sum((count - 1) * step for count, step in zip(size, stride))
-    return distance >= 0 and last < int(elements)
+    *steps, first, elements = numbers
+    last = first + sum((n - 1) * step for n, step in zip(steps, steps[len(size) :]))
+    return bool(first >= 0 and last < elements)
+
+
+def _hint(number: Any) -> Any:
+    traced = value_of(number) if isinstance(number, Node) else number
+    return traced.node.hint if isinstance(traced, torch.SymInt) else traced
 
 
 def _arguments(node: Node) -> tuple[Node, Any, Any, Any]:
