@@ -63,7 +63,10 @@ def _written_where_it_overlaps(x: Tensor) -> list[Tensor]:
     rows[2, :2].copy_(x[0, :2])
     c.as_strided((4, 2), (1, 1), 2)[:, :1].mul_(0.5)
     d.as_strided((4, 2), (1, 1)).t()[1:].zero_()
-    return [a, repeated * 1, b, c, d]
+    e = x * 2
+    rows = e.as_strided((4, 2), (1, 1))
+    rows.copy_(rows.flip(0))
+    return [a, repeated * 1, b, c, d, e]
 
 
 def _replaced_where_it_overlaps(x: Tensor) -> list[Tensor]:

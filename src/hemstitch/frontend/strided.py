@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.fx import Graph, Node
 
 from hemstitch.frontend.fake import call_before
-from hemstitch.frontend.joint import is_given, value_of
+from hemstitch.frontend.joint import is_given, is_view, name_of, value_of
 from hemstitch.frontend.sharing import is_dense, views_of
 from hemstitch.frontend.sizes import Sizes
 from hemstitch.ir import layout
@@ -80,6 +80,14 @@ FROM = {
     aten.as_strided.default: torch.ops.hemstitch.as_strided_from.default,
     aten.as_strided_scatter.default: torch.ops.hemstitch.as_strided_scatter_from.default,
 }
+# Operations that keep some elements of what they write to.
+PARTLY_WRITTEN = frozenset(
+    (
+        *("select_scatter", "slice_scatter", "diagonal_scatter", "as_strided_scatter"),
+        *("index_put", "_unsafe_index_put", "index_fill", "index_copy", "index_add"),
+        *("scatter", "scatter_add", "scatter_reduce", "masked_fill", "masked_scatter", "where"),
+    )
+)
 VIEWS = (aten.as_strided.default, FROM[aten.as_strided.default])
 
 
@@ -144,7 +152,8 @@ def _is_written_in_part(node: Node, base: Node) -> bool:
         known.add(source)
         if source.target in VIEWS and [*views_of(source)][-1] is base:
             return True
-        stack.extend(source.all_input_nodes)
+        if is_view(source) or name_of(source) in PARTLY_WRITTEN:
+            stack.extend(source.all_input_nodes)
     return False
 
 
