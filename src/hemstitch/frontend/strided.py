@@ -120,14 +120,10 @@ def _from_base(node: Node) -> None:
     if is_given(base) and offset is None and source is base and not is_partly:
         return  # wherever a call finds it
     target: Any = node.target
-    start: Any = value_of(source).storage_offset() if offset is None else offset
+    start: Any = _offset(node, source) if offset is None else offset
     if not is_given(base) or offset is None:
-        target, first = FROM[target], value_of(base).storage_offset()
-        if is_partly:
-            target = torch.ops.hemstitch.as_strided_written_from.default
-        if not isinstance(first, int) or not isinstance(start, int if first else (int, Node)):
-            return  # declined when it is captured
-        start = start - first if first else start  # type: ignore[operator]
+        target = torch.ops.hemstitch.as_strided_written_from.default if is_partly else FROM[target]
+        start = _difference(node, start, _offset(node, base))
     written = node.args[1:2] if node.target is aten.as_strided_scatter.default else ()
     if written and target is not node.target and not _is_inside(base, size, stride, start):
         return  # declined
@@ -137,6 +133,19 @@ def _from_base(node: Node) -> None:
     call.meta["val"] = node.meta["val"]
     node.replace_all_uses_with(call)
     node.graph.erase_node(node)
+
+
+def _offset(at: Node, source: Node) -> int | Node:
+    """Where `source` begins; a call before `at` asks for it where only the call knows."""
+    offset = value_of(source).storage_offset()
+    is_known = isinstance(offset, int)
+    return int(offset) if is_known else call_before(at, aten.sym_storage_offset.default, source)
+
+
+def _difference(at: Node, x: int | Node, y: int | Node) -> int | Node:
+    if isinstance(x, int) and isinstance(y, int):
+        return x - y
+    return x if y == 0 else call_before(at, operator.sub, x, y)
 
 
 def _is_written_in_part(node: Node, base: Node) -> bool:
