@@ -54,7 +54,17 @@ def difference(program: Program, options: Any = None) -> Difference | None:
     # What AOTAutograd refuses runs in eager, with a warning.
     as_bad = {apart[0], "raises"} if apart[0] == "falls back" else {apart[0]}
     theirs = (reference.compared(_compiled(program, backend, None)) for backend in PYTORCHS)
-    return Difference(*apart, is_pytorch=any(x is not None and x[0] in as_bad for x in theirs))
+    is_pytorch = any(x is not None and x[0] in as_bad for x in theirs)
+    return Difference(*apart, is_pytorch=is_pytorch or _is_of_zeros(program, apart[0], ours))
+
+
+def _is_of_zeros(program: Program, kind: str, ours: Outcome | Raised) -> bool:
+    """To AOTAutograd arguments that are written to are results, of which backward has gradients of
+    zeros where nobody asks for any; and zero times infinity is NaN. `aot_eager` cannot tell: it
+    raises where backward reads what was written to."""
+    if kind != "gradient" or not program.writes:
+        return False
+    return Reference(program.replaced(asks_for_written=True)).compared(ours) is None
 
 
 def _compiled(program: Program, backend: str, options: Any) -> Outcome | Raised:
@@ -85,9 +95,14 @@ class Reference:
     def compared(self, ours: Outcome | Raised) -> tuple[str, str] | None:
         if isinstance(ours, Raised):
             return "raises", f"{ours.kind.__name__}: {ours.message}"
+        apart = self._apart(ours)
         fallbacks = [text for text in ours.warned if text.startswith(FALLBACKS)]
-        if fallbacks:
-            return "falls back", fallbacks[0][:1500]
+        if not fallbacks:
+            return apart
+        text = fallbacks[0][:1500]
+        return ("falls back", text) if apart is None else (apart[0], f"{apart[1]}; {text}")
+
+    def _apart(self, ours: Outcome) -> tuple[str, str] | None:
         for name in ("layout", "strides", "places"):
             mine, wanted = getattr(ours, name), getattr(self.eager, name)
             if mine != wanted:

@@ -1,11 +1,13 @@
 """Eager in ways that are as right as its own. What a reduction adds up or compares comes in another
 order, off by a rounding or in double precision; elementwise functions run in the loop for vectors,
-or in the one for single elements. What changes by it is nobody's: PyTorch promises neither."""
+or in the one for single elements, and are as far from double precision as for operands near by.
+What changes by it is nobody's: PyTorch promises neither."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -13,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+NEAR_BY = 128  # ulps between operands of which eager has errors alike
 LANES = 128  # elements behind which no loop for vectors leaves any
 # Elementwise, though PyTorch has no tag that says so.
 ELEMENTWISE = frozenset(
@@ -42,6 +45,7 @@ FUNCTIONS = frozenset(
         *("xlogy", "special_xlog1py", "special_log_ndtr", "logaddexp", "logaddexp2"),
     )
 )
+SAMPLED = frozenset(("grid_sampler_2d", "grid_sampler_3d"))
 MATMULS = {"mm": 0, "bmm": 0, "mv": 0, "dot": 0, "addmm": 1, "baddbmm": 1, "addmv": 1}
 Call = Callable[..., Any]
 
@@ -102,10 +106,10 @@ class Otherwise(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = call.overloadpacket.__name__
         if name in OTHER and self.is_odd:
             return OTHER[name](call, *args)
+        if name in SAMPLED and not self.is_odd:
+            return self._with_an_error_near_by(call, args, kwargs, call(*args, **kwargs))
         if torch.Tag.pointwise in call.tags or name in ELEMENTWISE:
-            result = (_of_single_elements if self.is_odd else _of_vectors)(call, args, kwargs)
-            is_rounded = not self.is_odd and name.removesuffix("_backward") in FUNCTIONS
-            return _changed(self._off_by_a_rounding, result) if is_rounded else result
+            return self._by_elements(name.removesuffix("_backward"), call, args, kwargs)
         if self.is_odd and "dtype" not in kwargs:
             args, kwargs = (
                 _changed(torch.Tensor.double, args),
@@ -118,13 +122,37 @@ class Otherwise(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name in ("mm", "bmm") and args[0].shape[-1] == 1:
             return torch.mul(*args)  # of one step: added to nothing, or not
         if name in MATMULS:
-            return call(*self._permuted_factors(args, MATMULS[name]), **kwargs)
+            args = self._permuted_factors(args, MATMULS[name])
         return call(*args, **kwargs)
 
-    def _off_by_a_rounding(self, x: Tensor) -> Tensor:
+    def _by_elements(
+        self, name: str, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        if self.is_odd:
+            return _of_single_elements(call, args, kwargs)
+        result = _of_vectors(call, args, kwargs)
+        if name not in FUNCTIONS:
+            return result
+        if isinstance(result, Tensor) and result.dtype is torch.float32:
+            return self._with_an_error_near_by(call, args, kwargs, result)
+        return _changed(self._off_by_a_rounding, result)
+
+    def _off_by_a_rounding(self, x: Tensor, ulps: int = 1) -> Tensor:
         generator = torch.Generator().manual_seed(self.random.getrandbits(30))
-        steps = torch.randint(-1, 2, x.shape, generator=generator).to(x.dtype)
+        steps = torch.randint(-ulps, ulps + 1, x.shape, generator=generator).to(x.dtype)
         return x * (1 + steps * torch.finfo(x.dtype).eps)
+
+    def _with_an_error_near_by(
+        self, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any], result: Tensor
+    ) -> Tensor:
+        """What double precision gives, as far from it as eager is for operands near by: a
+        difference of numbers that cancel, say, which is rounded to few values. Zeros, infinities
+        and NaN are those of `result`."""
+        near = partial(self._off_by_a_rounding, ulps=NEAR_BY)
+        others = _changed(near, args), _changed(near, kwargs)
+        error = call(*others[0], **others[1]).double() - _in_double(call, *others)
+        is_number = error.isfinite() & result.isfinite() & (result != 0)
+        return torch.where(is_number, _in_double(call, args, kwargs) + error, result.double())
 
     def _order(self, count: int) -> Tensor:
         return torch.tensor(self.random.sample(range(count), count), dtype=torch.int64)
@@ -168,6 +196,12 @@ def _changed(change: Callable[[Tensor], Tensor], value: Any) -> Any:
         return [_changed(change, item) for item in value]
     is_many = isinstance(value, dict)
     return {k: _changed(change, item) for k, item in value.items()} if is_many else value
+
+
+def _in_double(call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
+    double = torch.Tensor.double
+    result: Tensor = call(*_changed(double, args), **_changed(double, kwargs))
+    return result.double()
 
 
 def _of_vectors(call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:

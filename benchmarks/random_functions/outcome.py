@@ -54,7 +54,8 @@ def _outcome(program: Program, function: Function, change: Any) -> Outcome:
     leaves, arguments = _leaves(program, memories)
     with torch.set_grad_enabled(program.gradients), program.context():
         results = list(function(*arguments))
-    gradients = _gradients(results, leaves) if program.gradients else []
+    written = arguments if program.asks_for_written else []
+    gradients = _gradients(results, written, leaves) if program.gradients else []
     values = {f"result {place}": x.detach() for place, x in enumerate(results)}
     absent = frozenset(f"gradient {place}" for place, x in enumerate(gradients) if x is None)
     for place, (leaf, gradient) in enumerate(zip(leaves, gradients)):
@@ -88,12 +89,15 @@ def _leaves(program: Program, memories: list[Tensor]) -> tuple[list[Tensor], lis
     return list(dict.fromkeys(leaves)), arguments
 
 
-def _gradients(results: Sequence[Tensor], leaves: Sequence[Tensor]) -> Sequence[Tensor | None]:
+def _gradients(
+    results: Sequence[Tensor], written: Sequence[Tensor], leaves: Sequence[Tensor]
+) -> Sequence[Tensor | None]:
     trained = [x for x in results if x.requires_grad]
     if not trained or not leaves:
         return []
-    directions = [_waves(x) for x in trained]
-    return torch.autograd.grad(trained, leaves, directions, allow_unused=True)
+    unasked = [x for x in written if x.requires_grad]
+    directions = [*map(_waves, trained), *map(torch.zeros_like, unasked)]
+    return torch.autograd.grad(trained + unasked, leaves, directions, allow_unused=True)
 
 
 def _waves(x: Tensor) -> Tensor:

@@ -49,6 +49,8 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Program:
+    """`asks_for_written`: gradients of zeros come in for the arguments, too."""
+
     memories: tuple[Memory, ...]
     arguments: tuple[Argument, ...]
     lines: tuple[Line, ...]
@@ -56,6 +58,7 @@ class Program:
     gradients: bool
     dynamic: bool
     autocast: bool
+    asks_for_written: bool = False
 
     @property
     def parameters(self) -> list[str]:

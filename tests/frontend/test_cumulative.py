@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from tests.compiled import watched
 
@@ -23,6 +24,24 @@ def test_gradients(dim: int, dtype: torch.dtype) -> None:
         torch.testing.assert_close(ours, eager, equal_nan=True)
         assert ours.stride() == eager.stride()
     assert report.library_calls.count("hemstitch.cumprod_gradient.default") == 2
+
+
+def test_along_an_axis_of_one_element() -> None:
+    """PyTorch gives the gradient that came in, whose memory is used again."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(x, x.shape[-1:])[:, 1:2].cumprod(1) * 2
+
+    compiled, report = watched(program)
+    memory = torch.randn(60)
+    for strides in ((60, 20, 5, 1), (60, 4, 1, 12)):
+        gradients = []
+        for function in (compiled, program):
+            x = memory.as_strided((1, 3, 4, 5), strides).detach().requires_grad_()
+            y = function(x)
+            gradients.append(torch.autograd.grad(y, x, torch.ones_like(y).cumsum(3).cos())[0])
+        torch.testing.assert_close(*gradients)
+    assert "hemstitch.cumprod_gradient.default" in report.library_calls
 
 
 def test_gradients_of_gradients() -> None:

@@ -136,7 +136,8 @@ def test_deviations_far_from_zero(dtype, axes):
 @pytest.mark.parametrize("dtype", some([torch.float32], [torch.float64, torch.bfloat16]), ids=str)
 def test_means_beside_variances_of_infinities(dtype):
     def program(x):
-        return *torch.var_mean(x, 1), *torch.std_mean(x, 0), *torch.var_mean(x)
+        alone = torch.var_mean(x[:, None], 1)
+        return *torch.var_mean(x, 1), *torch.std_mean(x, 0), *torch.var_mean(x), *alone
 
     torch._dynamo.reset()
     x = torch.randn(6, 8).to(dtype)

@@ -5,9 +5,12 @@ as are wanted."""
 from __future__ import annotations
 
 import pytest
+import torch
+import torch.nn.functional as F
 
 from benchmarks.random_functions.draw import drawn
 from benchmarks.random_functions.judge import Reference, difference, is_runnable
+from benchmarks.random_functions.otherwise import Otherwise
 from benchmarks.random_functions.outcome import Outcome, outcome
 from benchmarks.random_functions.program import Program, combined, described
 from tests.effort import IS_WHOLE
@@ -55,3 +58,37 @@ def test_one_wrong_element_is_told() -> None:
             ours.values["result 0"] = numbers
             told.append(Reference(program).compared(ours) is not None)
     assert len(told) > 15 and sum(told) >= 0.9 * len(told)
+
+
+def test_what_runs_as_traced_is_compared_too() -> None:
+    program = next(x for x in map(drawn, range(40)) if x.lines and is_runnable(x))
+    ours = outcome(program, program.function())
+    assert isinstance(ours, Outcome)
+    ours.warned.append("H008: a graph could not be compiled")
+    reference = Reference(program)
+    kind, text = reference.compared(ours) or ("", "")
+    assert (kind, text) == ("falls back", ours.warned[-1])
+    ours.values["result 0"] = torch.full_like(ours.values["result 0"], 77)
+    kind, text = reference.compared(ours) or ("", "")
+    assert kind == "result" and ours.warned[-1] in text
+
+
+def test_gradients_of_zeros_for_what_is_written() -> None:
+    """An argument with NaN is raised to a power in place, and nobody asks for it."""
+    program = drawn(14_001)
+    asked = outcome(program.replaced(asks_for_written=True), program.function())
+    alone = outcome(program, program.function())
+    assert isinstance(asked, Outcome) and isinstance(alone, Outcome)
+    assert asked.values["gradient 0"].isnan().any()
+    assert not alone.values["gradient 0"].isnan().any()
+
+
+def test_errors_for_operands_near_by() -> None:
+    x = torch.linspace(-4, -3, 1000)
+    special = torch.tensor([-0.0, 0.0, torch.inf, torch.nan, 1e30])
+    with Otherwise(0):
+        y, of_special = F.gelu(x), special.sinh()
+    off = ((y.double() - F.gelu(x.double())) / y).abs().max()
+    assert 1e-5 < off < 3e-3  # eager's is 9e-4, a rounding 6e-8
+    torch.testing.assert_close(of_special, special.sinh(), equal_nan=True)
+    assert of_special[:2].signbit().tolist() == [True, False]

@@ -68,6 +68,22 @@ def _copied_into(x: Tensor, first: int) -> Any:
     return y[first:], y
 
 
+def _written_and_given_back(x: Tensor, first: int) -> Any:
+    return x.sigmoid_(), x.cos()
+
+
+def _view_of_what_is_written(x: Tensor, first: int) -> Any:
+    x.mul_(2)
+    return x[first:], x.sin()
+
+
+def _written_by_a_view(x: Tensor, first: int) -> Any:
+    rows = x.flatten(0)
+    rows[first] = 1
+    return rows, x.cos()
+
+
+WRITTEN = (_written_and_given_back, _view_of_what_is_written, _written_by_a_view)
 VIEWS = (_halves, _columns, _last_column, _repeated, _windows)
 OTHERS = (_rest, _halves_of_a_result, _parts_of_a_result, _repeated_result)
 LAYOUTS: dict[str, tuple[tuple[int, int], int]] = {  # strides, offset
@@ -137,6 +153,24 @@ def test_arguments_that_are_written_to(program: Program, dynamic: bool) -> None:
     torch.testing.assert_close(results[1], results[0])
     torch.testing.assert_close(found, expected)
     assert _places(results[1], found) == _places(results[0], expected)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("program", WRITTEN, ids=lambda each: each.__name__)
+def test_arguments_that_training_writes_to(program: Program, dynamic: bool) -> None:
+    """In one of these the call writes to a copy, where an argument has gaps."""
+    compiled = torch.compile(program, backend="hemstitch", dynamic=dynamic)
+    for layout in ("dense", "within", "transposed"):
+        outcomes = []
+        for function in (program, compiled):
+            leaf = torch.linspace(-1, 1, 256, requires_grad=True)
+            x = (leaf * 1).as_strided((8, 8), *LAYOUTS[layout])
+            results = _tensors(function(x, FIRST))
+            total = sum((y.square().sum() for y in (*results, x)), torch.zeros(()))
+            gradients = torch.autograd.grad(total, leaf)
+            outcomes.append(([*results, x, *gradients], _places(results, x)))
+        torch.testing.assert_close(outcomes[1][0], outcomes[0][0])
+        assert outcomes[1][1] == outcomes[0][1]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

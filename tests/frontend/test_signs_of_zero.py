@@ -65,6 +65,15 @@ GRADIENTS: tuple[Callable[[Tensor], Tensor], ...] = (
     lambda x: F.interpolate(x, size=(3, 5)),
     lambda x: x[:1].expand(3, -1, -1, -1),
     lambda x: x[:, :1] + torch.ones(1, 1, 4, 4),
+    lambda x: F.pad(x, (1, 2, 1, 1), mode="reflect"),
+    lambda x: F.pad(x[0], (1, 2), mode="replicate"),
+    lambda x: x.unfold(2, 2, 1),
+    lambda x: x.unfold(3, 2, 2),
+    lambda x: F.unfold(x, 2),
+    lambda x: F.avg_pool2d(x, 2),
+    lambda x: F.adaptive_avg_pool2d(x, 2),
+    lambda x: x.diff(dim=1),
+    lambda x: x[:, :, 1:].bfloat16() - x[:, :, :3].bfloat16(),
 )
 
 
@@ -78,8 +87,11 @@ def test_gradients_are_added_to_zeros() -> None:
         x = torch.arange(32.0).view(1, 2, 4, 4).sin()
         operands = [x.clone().requires_grad_() for _ in GRADIENTS]
         results = run(*operands)
-        directions = [torch.full(y.shape, ZERO) for y in results]
-        gradients.append(torch.autograd.grad(results, operands, directions))
+        gradients.append([])
+        for zero in (ZERO, 0.0):
+            directions = [torch.full_like(y, zero) for y in results]
+            of_zeros = torch.autograd.grad(results, operands, directions, retain_graph=True)
+            gradients[-1].extend(of_zeros)
     for ours, theirs in zip(*gradients, strict=True):
         _same(ours, theirs)
 

@@ -63,7 +63,10 @@ def _written_where_it_overlaps(x: Tensor) -> list[Tensor]:
     rows[2, :2].copy_(x[0, :2])
     c.as_strided((4, 2), (1, 1), 2)[:, :1].mul_(0.5)
     d.as_strided((4, 2), (1, 1)).t()[1:].zero_()
-    return [a, repeated * 1, b, c, d]
+    e = x * 2
+    rows = e.as_strided((4, 2), (1, 1))
+    rows.copy_(rows.flip(0))
+    return [a, repeated * 1, b, c, d, e]
 
 
 def _replaced_where_it_overlaps(x: Tensor) -> list[Tensor]:
@@ -82,7 +85,20 @@ def _argument_written_where_it_overlaps(x: Tensor) -> list[Tensor]:
     return [x * 2]
 
 
+def _as_other_arguments_say(x: Tensor) -> list[Tensor]:
+    rows, columns = x.shape
+    y = x.t() * 2
+    y.as_strided((rows - 1, 2), (columns - rows, 1), rows - 1)[1:].fill_(3)
+    return [
+        x[:, 1:].as_strided((rows, 2), (1, rows)),
+        y[rows - 1 :].as_strided((2, columns - 3), (1, rows)),
+        torch.as_strided_scatter(y[1:], x[:2, :2], (2, 2), (rows, 1), rows),
+        y,
+    ]
+
+
 PROGRAMS = (
+    _as_other_arguments_say,
     *(_slices, _beside_others, _scattered, _of_an_argument),
     *(_written_where_it_overlaps, _replaced_where_it_overlaps, _argument_written_where_it_overlaps),
 )
@@ -95,15 +111,13 @@ def _compiled(program: Program, dynamic: bool) -> Program:
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("program", PROGRAMS)
-@pytest.mark.filterwarnings("default::hemstitch.errors.GraphWarning")  # of symbolic sizes
 def test_the_elements_that_eager_sees(program: Program, dynamic: bool) -> None:
     compiled = _compiled(program, dynamic)
-    for start in (0, 5):
+    for start, rows in ((0, 3), (5, 3), *(((2, 4),) if dynamic else ())):
         memory = torch.randn(40)
-        x, same = (m[start:][:12].view(3, 4) for m in (memory, memory.clone()))
+        x, same = (m[start:][: rows * (rows + 1)].view(rows, -1) for m in (memory, memory.clone()))
         with warnings.catch_warnings():
-            if not dynamic:
-                warnings.simplefilter("error", GraphWarning)
+            warnings.simplefilter("error", GraphWarning)
             found = compiled(x)
         torch.testing.assert_close(found, program(same), equal_nan=True)
         torch.testing.assert_close(x, same)
@@ -157,7 +171,6 @@ def test_a_write_that_eager_refuses_raises_its_error(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.filterwarnings("default::hemstitch.errors.GraphWarning")  # of symbolic sizes
 def test_gradients_of_writes_where_elements_overlap(dynamic: bool) -> None:
     def program(x: Tensor) -> list[Tensor]:
         y = x * 2
@@ -195,9 +208,11 @@ PAIRS: dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
 }
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("program", [_write_to_the_first, _write_to_the_second])
-def test_arguments_that_share_memory(program: Program) -> None:
-    compiled = torch.compile(program, backend="hemstitch")
+@pytest.mark.filterwarnings("error::hemstitch.errors.GraphWarning")
+def test_arguments_that_share_memory(program: Program, dynamic: bool) -> None:
+    compiled = torch.compile(program, backend="hemstitch", dynamic=dynamic)
     for pair in PAIRS.values():
         torch._dynamo.reset()
         outcomes = []

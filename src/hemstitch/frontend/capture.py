@@ -381,14 +381,16 @@ class _Capture:
         listed: Any = returned if isinstance(returned, (list, tuple)) else (returned,)
         private = listed[: self.private]
         parts = shared_memory(private, self.results, self.sizes)
+        kept = {private[place]: part for place, part in parts.items() if not part.is_replaced}
+        parts |= {n: kept[x] for n, x in enumerate(listed) if n >= len(private) and x in kept}
         self.returns = tuple(
-            self._part(each, parts[each], results)
-            if isinstance(each, torch.fx.Node) and each in parts
+            self._part(each, parts[place], results)
+            if place in parts
             else self._returned(each, results, may_share=place >= len(private))
             for place, each in enumerate(listed)
         )
 
-    def _part(self, result: torch.fx.Node, part: Shared, known: _Known) -> Returned:
+    def _part(self, result: object, part: Shared, known: _Known) -> Returned:
         """A result that shares memory with others, or with an argument."""
         whole = self._returned(part.whole, known, may_share=False)
         if result is part.whole:

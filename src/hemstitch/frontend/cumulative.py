@@ -24,7 +24,8 @@ torch.library.define(GRADIENT, "(Tensor gradient, Tensor x, int dim, Tensor resu
 @torch.library.impl(GRADIENT, "default")
 def _gradient(gradient: Tensor, x: Tensor, dim: int, result: Tensor) -> Tensor:
     whole: Tensor = torch.ops.aten.cumprod_backward.default(gradient, x, dim, result)
-    return whole.contiguous()
+    # Along an axis of one element PyTorch gives the operand itself, whose memory is used again.
+    return whole.clone() if whole is gradient else whole.contiguous()
 
 
 def _fake_gradient(gradient: Tensor, x: Tensor, dim: int, result: Tensor) -> Tensor:

@@ -125,7 +125,8 @@ def _padded_gradient(
 ) -> Any:
     if not _all_known(*padding) or not _all_known(*x.shape):
         return usual(gradient, x, padding)
-    return _by_axes(gradient, padding, of_axis).contiguous(memory_format=_format(x))
+    # Eager adds it to zeros.
+    return (_by_axes(gradient, padding, of_axis) + 0.0).contiguous(memory_format=_format(x))
 
 
 def _format(x: Tensor) -> torch.memory_format:
@@ -178,7 +179,7 @@ def _col2im(
             part = _pad(part, 2 + a, before, image[a] - before - part.shape[2 + a])
         total = part if total is None else total + part
     assert total is not None
-    return total
+    return total + 0.0  # eager adds it to zeros
 
 
 def _unfold_backward(
@@ -199,7 +200,7 @@ def _unfold_backward(
         part = _pad(part, axis + 1, 0, step - part.shape[axis + 1]).flatten(axis, axis + 1)
         part = _pad(part, axis, before, shape[axis] - before - part.shape[axis])
         total = part if total is None else total + part
-    return total
+    return total if total is None or size <= step else total + 0.0  # eager adds it to zeros
 
 
 def _spread(x: Tensor, axis: int, step: int) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations
@@ -38,9 +38,12 @@ MADE_ANEW = (
 @dataclass(frozen=True, slots=True)
 class Results:
     """What there is to know of results besides the trace. `views`: places of those that are made
-    anew, as views of arguments or of other results."""
+    anew, as views of arguments or of other results. `arguments`, `viewed`: places of results, each
+    with that of the argument that it is, or that the caller writes it to; or is a view of."""
 
     views: frozenset[int] = frozenset()
+    arguments: frozenset[tuple[int, int]] = frozenset()
+    viewed: frozenset[tuple[int, int]] = frozenset()
     are_gradients: bool = False
 
 
@@ -49,10 +52,12 @@ TRACED = Results()  # nothing
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """A result in the memory of `whole`, another one or an argument. `seen`: its traced layout."""
+    """A result in the memory of `whole`, another one or an argument. `seen`: its traced layout.
+    `is_replaced`: what is in that argument when the call is over is something else."""
 
     whole: torch.fx.Node
     seen: torch.Tensor
+    is_replaced: bool = False
 
 
 def results_of_forward(forward: torch.fx.Graph) -> Results:
@@ -69,9 +74,19 @@ def results_of_forward(forward: torch.fx.Graph) -> Results:
     assert isinstance(results, (list, tuple))
     first = record.num_mutated_inp_runtime_indices  # the graph's first outputs are new arguments
     infos = enumerate(record.output_info)
-    made_anew = {first + n for n, info in infos if info.output_type in MADE_ANEW}
+    made_anew = {first + n: info for n, info in infos if info.output_type in MADE_ANEW}
     parts = {place for place, node in enumerate(results) if _is_one_of_several(node)}
-    return Results(frozenset(made_anew | parts))
+    of_arguments = {
+        (place, int(info.base_idx or 0)): info.output_type
+        for place, info in made_anew.items()
+        if info.output_type in (OutputType.is_input, OutputType.alias_of_input)
+    }
+    arguments = {pair for pair, kind in of_arguments.items() if kind is OutputType.is_input}
+    return Results(
+        views=frozenset(made_anew.keys() | parts),
+        arguments=frozenset(arguments.union(enumerate(record.mutated_inp_runtime_indices))),
+        viewed=frozenset(of_arguments),
+    )
 
 
 def results_of_backward(backward: torch.fx.Graph) -> Results:
@@ -149,31 +164,32 @@ def _is_one_of_several(result: object) -> bool:
     return is_one and argument.op == "placeholder" and not any(map(_writes, argument.users))
 
 
-def shared_memory(
-    results: Sequence[object], known: Results, sizes: Sizes
-) -> dict[torch.fx.Node, Shared]:
-    """For each result that shares memory with another, has elements under several indices, or is a
-    view that is made anew: whose memory it is.
+def shared_memory(results: Sequence[object], known: Results, sizes: Sizes) -> dict[int, Shared]:
+    """For the place of each result that shares memory with another, has elements under several
+    indices, or is a view that is made anew: whose memory it is.
 
     Raises UnsupportedError where only the call knows how such a view is laid out, in an argument of
     another element type, or written to through other views.
     """
-    nodes = [each for each in results if isinstance(each, torch.fx.Node)]
-    bases = {node: _whole(node) for node in nodes if _is_tensor(node)}
+    nodes = {n: node for n, node in enumerate(results) if isinstance(node, torch.fx.Node)}
+    bases = {node: _whole(node) for node in nodes.values() if _is_tensor(node)}
     count = Counter(bases.values())
-    shared = dict[torch.fx.Node, Shared]()
-    for result, base in bases.items():
+    viewed = dict(_placed(results, known.viewed))
+    arguments = {(results[place], x) for place, x in _placed(results, known.arguments)}
+    shared = dict[int, Shared]()
+    for place, result in nodes.items():
+        if result not in bases:
+            continue
+        base = bases[result]
         whole = base if count[base] > 1 else _distinct(result, known, sizes)
         is_part = base.op == "call_function" and (whole is not result or count[base] > 1)
-        if is_part and _is_memory(whole, known, sizes):
-            shared[result] = Shared(whole, result.meta["val"])
-    for place, node in enumerate(results):
-        if place not in known.views or not isinstance(node, torch.fx.Node) or node not in bases:
-            continue
-        part = _of_argument(node, bases[node])
+        is_anew = place in known.views
+        part = _of_argument(result, viewed.get(place), arguments) if is_anew else None
         if part is not None:
-            shared[node] = part
-        elif node not in shared and not _is_fixed(node.meta["val"]):
+            shared[place] = part
+        elif is_part and _is_memory(whole, known, sizes):
+            shared[place] = Shared(whole, result.meta["val"])
+        elif is_anew and not _is_fixed(result.meta["val"]):
             what = "a view, made anew by AOTAutograd, that is laid out as only the call knows"
             raise UnsupportedError(what, hint="make that view outside of the compiled function")
     return shared
@@ -230,17 +246,40 @@ def _viewed(node: torch.fx.Node) -> torch.fx.Node | None:
     return made.all_input_nodes[0] if is_view(made) or _writes(made) else None
 
 
-def _of_argument(node: torch.fx.Node, base: torch.fx.Node) -> Shared | None:
-    """`base`: an argument, a copy that stands for one, or what is written to one. These two may be
-    laid out otherwise."""
-    copied = base.all_input_nodes[0] if COPIED in base.meta else None
-    argument = _written_to(base) or copied or base
-    if argument.op != "placeholder":
-        return None
-    if argument is base:
-        return Shared(base, node.meta["val"])
-    with suppress(RuntimeError):  # no view of that layout
-        return Shared(argument, _replayed(node, base, argument.meta["val"]))
+def _placed(
+    results: Sequence[object], pairs: frozenset[tuple[int, int]]
+) -> Iterator[tuple[int, torch.fx.Node]]:
+    """Places of results, with the arguments at the places that they are paired with."""
+    nodes = [node for node in results if isinstance(node, torch.fx.Node)]
+    arguments = nodes[0].graph.find_nodes(op="placeholder") if nodes else []
+    return ((place, arguments[number]) for place, number in pairs if number < len(arguments))
+
+
+def _is_alike(node: torch.fx.Node, other: torch.fx.Node) -> bool:
+    if not _is_tensor(node) or not _is_tensor(other):
+        return False
+    mine, its = node.meta["val"], other.meta["val"]
+    return mine.dtype == its.dtype and formulas(mine.shape) == formulas(its.shape)
+
+
+def _of_argument(
+    node: torch.fx.Node,
+    viewed: torch.fx.Node | None,
+    arguments: Collection[tuple[object, torch.fx.Node]],
+) -> Shared | None:
+    """A view of an argument, of a copy that stands for one, or of what is written to one. These two
+    may be laid out otherwise. `arguments`: results that are an argument when the call is over."""
+    for base in views_of(node):
+        copied = base.all_input_nodes[0] if COPIED in base.meta else None
+        is_written = viewed is not None and (base, viewed) in arguments and _is_alike(base, viewed)
+        argument = _written_to(base) or (viewed if is_written else copied) or base
+        if argument.op != "placeholder":
+            continue
+        if argument is base:
+            return Shared(base, node.meta["val"])
+        with suppress(RuntimeError):  # no view of that layout
+            seen = _replayed(node, base, argument.meta["val"])
+            return Shared(argument, seen, is_replaced=True)
     return None
 
 

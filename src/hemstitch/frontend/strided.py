@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.fx import Graph, Node
 
 from hemstitch.frontend.fake import call_before
-from hemstitch.frontend.joint import is_given, value_of
+from hemstitch.frontend.joint import is_given, is_view, name_of, value_of
 from hemstitch.frontend.sharing import is_dense, views_of
 from hemstitch.frontend.sizes import Sizes
 from hemstitch.ir import layout
@@ -91,6 +91,14 @@ FROM = {
     aten.as_strided.default: torch.ops.hemstitch.as_strided_from.default,
     aten.as_strided_scatter.default: torch.ops.hemstitch.as_strided_scatter_from.default,
 }
+# Operations that keep some elements of what they write to.
+PARTLY_WRITTEN = frozenset(
+    (
+        *("select_scatter", "slice_scatter", "diagonal_scatter", "as_strided_scatter"),
+        *("index_put", "_unsafe_index_put", "index_fill", "index_copy", "index_add"),
+        *("scatter", "scatter_add", "scatter_reduce", "masked_fill", "masked_scatter", "where"),
+    )
+)
 VIEWS = (aten.as_strided.default, FROM[aten.as_strided.default])
 
 
@@ -123,23 +131,32 @@ def _from_base(node: Node) -> None:
     if is_given(base) and offset is None and source is base and not is_partly:
         return  # wherever a call finds it
     target: Any = node.target
-    start: Any = value_of(source).storage_offset() if offset is None else offset
+    start: Any = _offset(node, source) if offset is None else offset
     if not is_given(base) or offset is None:
-        target, first = FROM[target], value_of(base).storage_offset()
-        if is_partly:
-            target = torch.ops.hemstitch.as_strided_written_from.default
-        if not isinstance(first, int) or not isinstance(start, int if first else (int, Node)):
-            return  # declined when it is captured
-        start = start - first if first else start  # type: ignore[operator]
+        target = torch.ops.hemstitch.as_strided_written_from.default if is_partly else FROM[target]
+        start = _difference(node, start, _offset(node, base))
     written = node.args[1:2] if node.target is aten.as_strided_scatter.default else ()
     if written and target is not node.target and not _is_inside(base, size, stride, start):
-        return
+        return  # declined
     call = call_before(node, target, base, *written, size, stride, start)
     if written:
         call = _seen_through(call, views, base)
     call.meta["val"] = node.meta["val"]
     node.replace_all_uses_with(call)
     node.graph.erase_node(node)
+
+
+def _offset(at: Node, source: Node) -> int | Node:
+    """Where `source` begins; a call before `at` asks for it where only the call knows."""
+    offset = value_of(source).storage_offset()
+    is_known = isinstance(offset, int)
+    return int(offset) if is_known else call_before(at, aten.sym_storage_offset.default, source)
+
+
+def _difference(at: Node, x: int | Node, y: int | Node) -> int | Node:
+    if isinstance(x, int) and isinstance(y, int):
+        return x - y
+    return x if y == 0 else call_before(at, operator.sub, x, y)
 
 
 def _is_written_in_part(node: Node, base: Node) -> bool:
@@ -155,7 +172,8 @@ def _is_written_in_part(node: Node, base: Node) -> bool:
         known.add(source)
         if source.target in VIEWS and [*views_of(source)][-1] is base:
             return True
-        stack.extend(source.all_input_nodes)
+        if is_view(source) or name_of(source) in PARTLY_WRITTEN:
+            stack.extend(source.all_input_nodes)
     return False
 
 
@@ -166,12 +184,19 @@ def _may_overlap(node: Node) -> bool:
 
 
 def _is_inside(base: Node, size: Numbers, stride: Numbers, distance: int) -> bool:
-    """Whether all places are among the elements of `base`, if these lie side by side."""
-    elements = value_of(base).numel()
-    if not all(isinstance(number, int) for number in (*size, *stride, distance, elements)):
+    """Whether all places are among the elements of `base`, if these lie side by side: with the
+    sizes that were traced. With others the call itself raises an error where one is not."""
+    numbers = [_hint(number) for number in (*size, *stride, distance, value_of(base).numel())]
+    if any(number is None for number in numbers):
         return False
-    last = distance + sum((count - 1) * step for count, step in zip(size, stride))
-    return distance >= 0 and last < int(elements)
+    *steps, first, elements = numbers
+    last = first + sum((n - 1) * step for n, step in zip(steps, steps[len(size) :]))
+    return bool(first >= 0 and last < elements)
+
+
+def _hint(number: Any) -> Any:
+    traced = value_of(number) if isinstance(number, Node) else number
+    return traced.node.hint if isinstance(traced, torch.SymInt) else traced
 
 
 def _arguments(node: Node) -> tuple[Node, Any, Any, Any]:

@@ -358,6 +358,8 @@ def added_to_nothing(builder: Builder, x: Node) -> Node:
 def _is_no_negative_zero(x: Node) -> bool:
     while x.op in (Op.RESHAPE, Op.PERMUTE, Op.BROADCAST, Op.SLICE):
         (x,) = x.inputs
+    if x.op is Op.CONCAT:
+        return all(map(_is_no_negative_zero, x.inputs))
     if x.op is Op.CAST:
         return _kind(x.inputs[0]) is not Kind.FLOAT or _is_no_negative_zero(x.inputs[0])
     return x.op in (Op.SUM, Op.ABS, Op.EXP) or (x.op is Op.ADD and is_constant(x.inputs[1], 0.0))

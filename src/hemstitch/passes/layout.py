@@ -16,7 +16,12 @@ from hemstitch.ir.dims import Dim
 from hemstitch.ir.graph import Graph, Node, Op, Range, toposort, users
 from hemstitch.ir.ops import OPS, is_elementwise, is_view
 from hemstitch.ir.types import TensorType
-from hemstitch.passes.algebra import REDUCTIONS, constant_value, is_constant
+from hemstitch.passes.algebra import (
+    REDUCTIONS,
+    added_to_nothing,
+    constant_value,
+    is_constant,
+)
 from hemstitch.passes.engine import Rule, rule
 
 ELEMENTWISE = tuple(op for op in Op if is_elementwise(op))
@@ -256,8 +261,8 @@ def sum_of_neighbours(builder: Builder, node: Node) -> Node | None:
     """pad(x) + pad(y) -> pad(concat(x, y))    of zeros, where y begins where x ends
 
     (z + pad(x)) + pad(y) -> z + pad(concat(x, y)) likewise. The gradient of what was read step by
-    step is such a sum. A zero may lose its sign. Of half types, whose sums are rounded, likewise:
-    each element is rounded once either way, since nothing is added to it but zeros.
+    step is such a sum. 0.0 is added to each element, as before. Of half types, whose sums are
+    rounded, likewise: each is rounded once either way, since nothing is added but zeros.
     """
     addends = _addends(node)
     for rest, last in (addends, addends[::-1]) if addends else ():
@@ -468,7 +473,13 @@ def _joined(builder: Builder, x: Node, y: Node) -> Node | None:
     is_flush = _replaced(first.shape, axis) == _replaced(second.shape, axis)
     if not is_flush or low[axis] + first.shape[axis] != then[axis]:
         return None
-    return builder.pad(builder.concat((first, second), axis), low, x.shape, x.inputs[1])
+    parts = [_beside_zeros(builder, part) for part in (first, second)]
+    return builder.pad(builder.concat(parts, axis), low, x.shape, x.inputs[1])
+
+
+def _beside_zeros(builder: Builder, x: Node) -> Node:
+    dtype = x.type.dtype
+    return builder.cast(added_to_nothing(builder, builder.cast(x, dtype.compute)), dtype)
 
 
 def _pads_zeros(node: Node) -> bool:

@@ -33,7 +33,8 @@ def _avg_pool2d_backward(
 ) -> Value:
     """Each window gives its share to every element."""
     window = _tile(x, grad, kernel, stride, padding)
-    return _spread(grad, window, c.shape) * (1 / (divisor or window[0] * window[1]))
+    # Eager adds it to zeros.
+    return _spread(grad, window, c.shape) * (1 / (divisor or window[0] * window[1])) + 0.0
 
 
 def _tile(x: Value, grad: Value, kernel: Any, stride: Any, padding: Any) -> tuple[int, int]:
@@ -56,7 +57,7 @@ def _spread(x: Value, window: tuple[Dim, Dim], shape: tuple[Dim, ...]) -> Value:
 
 def _adaptive_avg_pool2d_backward(c: Context, grad: Value, x: Value) -> Value:
     window = whole_window(x, *grad.shape[-2:])
-    return _spread(grad, window, c.shape) * (1 / (window[0] * window[1]))
+    return _spread(grad, window, c.shape) * (1 / (window[0] * window[1])) + 0.0
 
 
 def _max_pool2d_backward(

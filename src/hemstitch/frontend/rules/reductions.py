@@ -248,7 +248,7 @@ def variance(c: Context, x: Value, axes: tuple[int, ...], correction: Any) -> tu
     is_norm, count = c.is_part_of(*_NORMALISATIONS), count_of(x, axes)
     if c.for_gpu or is_norm:
         mean, squares = moments(c, x.cast(x.dtype.compute), axes)
-    elif x.dtype is DType.F64 or _are_rows(x, axes):
+    elif x.dtype is DType.F64 or _are_rows(x, axes) or count == 1:
         mean, squares = _moments_in_two_passes(x.cast(DType.F64), axes)
     else:
         mean, squares = _moments_from_the_first(x, axes)
