@@ -18,8 +18,9 @@ VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("shape", [(), (5,), (1, 5)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(
+    "dtype, shape", [(torch.float32, (1, 5)), (torch.float64, ()), (torch.bfloat16, (5,))]
+)
 @pytest.mark.parametrize("view", VIEWS)
 def test_as_eager(view: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     def program(x: Tensor, mask: Tensor, value: Tensor) -> Tensor:

@@ -320,7 +320,7 @@ def _waves(x: Tensor) -> Tensor:
     return torch.arange(x.numel(), dtype=torch.float64).cos().view(x.shape)
 
 
-@settings(max_examples=examples(24), deadline=None)
+@settings(max_examples=examples(14), deadline=None)
 @given(st.integers(0, 1 << 40))
 def test_results_and_gradients(seed: int) -> None:
     check(seed)

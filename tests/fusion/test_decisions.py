@@ -58,7 +58,7 @@ def test_what_is_no_record(record):
     assert Decisions.parse(record) is None
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(160), deadline=None)
 @given(st.integers(0, 1 << 40))
 def test_wrong_decisions_make_right_plans(seed):
     random = Random(seed)

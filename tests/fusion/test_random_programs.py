@@ -39,7 +39,7 @@ def kinds_of(random):
     }
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @example(6482288)  # halves change places: sums of one block of rows are read in another
 @given(SEEDS)
 def test_kernels_mean_what_the_graph_means(seed):
@@ -72,7 +72,7 @@ def check_kernels(seed, **kinds):
     assert_close(found, interpret.run(graph, arguments, precise=True), EXACT)
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(28), deadline=None)
 @example(6285)  # a row is gathered from what the same nest has filled for all tasks
 @given(SEEDS)
 def test_so_do_sums_by_index_with_the_tasks_of_a_gpu(seed):
@@ -88,7 +88,7 @@ def test_so_do_sums_by_index_with_the_tasks_of_a_gpu(seed):
 
 
 def test_machine_code_does_what_the_graph_means(target):
-    @settings(max_examples=examples(40), deadline=None, database=None)
+    @settings(max_examples=examples(28), deadline=None, database=None)
     @example(146_944_524_948)  # argmax against the order of memory
     @example(8755)  # one element for all lanes is there for those that do not exist only
     @example(8031)  # the result of all tasks, read beside itself in a padding
@@ -111,7 +111,7 @@ def test_machine_code_does_what_the_graph_means(target):
 
 
 @pytest.mark.parametrize("loops", COMBINING)
-@settings(max_examples=examples(40), deadline=None, database=None)
+@settings(max_examples=examples(28), deadline=None, database=None)
 @given(seed=SEEDS)
 def test_so_does_that_of_scans_and_sums_by_index(loops, seed):
     random = Random(seed)
