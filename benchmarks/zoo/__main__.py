@@ -37,7 +37,7 @@ def main() -> None:
 def _try_all(options: argparse.Namespace, record: dict[str, Any]) -> None:
     """Several models at once. What an earlier run knows is not tried again."""
     record["about"] = describe() | {name: version_of(name) for name in LIBRARIES}
-    record["about"]["commit"], record["backend"] = _commit(), options.backend
+    record["backend"], commit = options.backend, {"commit": _commit()}
     rows, limits = record["rows"], Limits(options.seconds, options.memory)
     with ThreadPoolExecutor(options.jobs) as pool:
         trials: dict[Future[dict[str, Any]], tuple[str, dict[str, Any]]] = {}
@@ -52,7 +52,7 @@ def _try_all(options: argparse.Namespace, record: dict[str, Any]) -> None:
         try:
             for trial in as_completed(trials):
                 key, before = trials[trial]
-                rows[key] = before | trial.result()
+                rows[key] = before | trial.result() | commit
                 options.json.write_text(json.dumps(record, indent=1) + "\n")
                 print(line(key, rows[key]), flush=True)
         finally:

@@ -53,7 +53,7 @@ def write(record: Mapping[str, Any], known: Mapping[str, int]) -> None:
         families[f"{row['package']}: {row['family']}"].append(row)
     lines = [f"| family | {' | '.join(COLUMNS)} |", "|---" * (1 + len(COLUMNS)) + "|"]
     lines += [_table_line(name, families[name]) for name in sorted(families)]
-    lines += [_table_line("all", [*rows.values()]), "", _conditions(record["about"])]
+    lines += [_table_line("all", [*rows.values()]), "", _conditions(record)]
     lines += ["", _coverage(rows, known)]
     lines += ["", "## Not right, or fell back", "", *_others(rows)]
     PAGE.write_text(f"{HEAD}\n" + "\n".join(lines) + "\n")
@@ -80,10 +80,12 @@ def _table_line(name: str, rows: Sequence[Row]) -> str:
     return f"| {name} | {' | '.join(map(str, counts))} |"
 
 
-def _conditions(about: Mapping[str, Any]) -> str:
+def _conditions(record: Mapping[str, Any]) -> str:
+    about = record["about"]
+    commits = ", ".join(sorted({row["commit"] for row in record["rows"].values()}))
     names = ("torch", "transformers", "timm", "torchvision", "diffusers", "torch_geometric")
     versions = ", ".join(f"{name} {about[name]}" for name in names)
-    when = f"{about['date'][:10]}, commit {about['commit']}"
+    when = f"{about['date'][:10]}, commits {commits}"
     return f"{when}, {about['processor']} ({about['vectors']}): {versions}."
 
 
