@@ -47,10 +47,17 @@ def test_as_eager(view: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None
     assert set(report.library_calls) <= {"aten.slice_scatter.default"}
 
 
-def test_an_argument_is_written() -> None:
-    def program(x: Tensor, mask: Tensor, value: Tensor) -> Tensor:
-        x[(mask,)] = value
-        return x.sum()
+def _by_index(x: Tensor, mask: Tensor, value: Tensor) -> Tensor:
+    x[(mask,)] = value
+    return x.sum()
+
+
+def _by_call(x: Tensor, mask: Tensor, value: Tensor) -> Tensor:
+    return x.index_put_((mask,), value).sum()
+
+
+@pytest.mark.parametrize("program", [_by_index, _by_call])
+def test_an_argument_is_written(program: Callable[..., Tensor]) -> None:
 
     compiled, _ = watched(program)
     x, value = torch.randn(7, 3), torch.randn(3, requires_grad=True)

@@ -12,29 +12,30 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+WRITES = (operator.setitem, Tensor.index_put_, "index_put_")
 
-def _written(x: Tensor, mask: Tensor, value: Tensor) -> None:
+
+def _written(x: Tensor, mask: Tensor, value: Tensor) -> Tensor:
     rank = x.dim() - mask.dim()
     chosen = mask[(..., *(None,) * rank)]
     row = value.reshape(value.shape[max(0, value.dim() - rank) :])
-    x.copy_(torch.where(chosen, row, x))
+    return x.copy_(torch.where(chosen, row, x))
 
 
 def choose_by_masks(gm: GraphModule) -> None:
     """In Dynamo's graph, and in those of its checkpoints and branches."""
-    for module in gm.modules():
-        nodes = module.graph.nodes if isinstance(module, GraphModule) else ()
-        chosen = {node: mask for node in nodes if (mask := _mask(node)) is not None}
-        for node, mask in chosen.items():
-            node.target = _written
+    for module in (x for x in gm.modules() if isinstance(x, GraphModule)):
+        masks = {node: mask for node in module.graph.nodes if (mask := _mask(node)) is not None}
+        for node, mask in masks.items():
+            node.op, node.target = "call_function", _written
             node.args = (node.args[0], mask, node.args[2])
-        if chosen and isinstance(module, GraphModule):
+        if masks:
             module.recompile()
 
 
 def _mask(node: Node) -> Node | None:
     """Where the node is such a write: the only index."""
-    if node.target is not operator.setitem:
+    if node.target not in WRITES or len(node.args) != 3 or node.kwargs:
         return None
     x, index, value = node.args
     if isinstance(index, tuple) and len(index) == 1:

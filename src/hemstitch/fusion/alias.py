@@ -108,10 +108,10 @@ def agree(shape: tuple[Dim, ...], a: tuple[Dim, ...], b: tuple[Dim, ...]) -> boo
 def alias_of(tensors: Mapping[Node, Tensor], value: Node) -> Alias | None:
     """`value` as strides over something that is in memory, or will be for its sake."""
     base = below_views(value, tensors)
-    found = strided(value, {base: tensors[base].strides} if base in tensors else {})
-    if found is None:
+    layout = strided(value, {base: tensors[base].strides} if base in tensors else {})
+    if layout is None:
         return None
-    _, strides, offset = found
+    _, strides, offset = layout
     if base in tensors:
         return Alias(tensors[base], value.shape, strides, offset)
     if not is_member(base) or base is value:

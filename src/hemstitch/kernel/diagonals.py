@@ -63,7 +63,9 @@ class _Nest:
         self.nest = nest
         self.inside = [*walk(nest.body)]
         self.loops = [s.axis for s in self.inside if isinstance(s, Loop)]
-        self.made = {name: s for s in (*walk(nest.prologue), *self.inside) for name in defined(s)}
+        self.definitions = {
+            name: s for s in (*walk(nest.prologue), *self.inside) for name in defined(s)
+        }
 
     def result(self) -> Nest:
         diagonal = self._diagonal() if self._is_plain() else None
@@ -90,9 +92,9 @@ class _Nest:
 
     def _diagonal(self) -> _Diagonal | None:
         (store,) = (s for s in self.inside if isinstance(s, Store))
-        match self.made.get(store.value):
+        match self.definitions.get(store.value):
             case Let(op=Op.WHERE, operands=(condition, value, other)):
-                compared, constant = self.made.get(condition), self.made.get(other)
+                compared, constant = self.definitions.get(condition), self.definitions.get(other)
             case _:
                 return None
         if not isinstance(compared, Let) or not isinstance(constant, Constant):
@@ -115,7 +117,7 @@ class _Nest:
         return _Diagonal(first, second, -distance, store, value, constant)
 
     def _index(self, name: str) -> Index | None:
-        match self.made.get(name):
+        match self.definitions.get(name):
             case Constant(value=int(value), dtype=DType.I64):
                 return Index((), value)
             case Position(index=index):
