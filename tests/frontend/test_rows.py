@@ -161,7 +161,8 @@ def test_products_of_lines_that_nobody_reads_vanish(program: Program) -> None:
     graph.recompile()
     found, after = run(graph, given)
     torch.testing.assert_close(found, expected)
-    assert after == before if program in UNLIKE else after < 0.9 * before
+    share = 0.9 if program is read_as_a_whole else 0.8  # there only backward has less to do
+    assert after == before if program in UNLIKE else after < share * before
 
 
 @pytest.mark.parametrize("program", [*PROGRAMS, *UNLIKE])
