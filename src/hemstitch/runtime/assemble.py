@@ -115,7 +115,7 @@ class _Assembler:
 
     def assemble(self) -> Assembly:
         empty = empty_strided_on(self.device)
-        self.fixed |= {"empty": empty, "reinterpret": _reinterpret, "lay": with_strides}
+        self.fixed |= {"empty": empty, "as_strided": torch.as_strided, "lay": with_strides}
         self.fixed["copy"] = _copy
         self._find_shared()
         self._find_overwriting()
@@ -240,7 +240,7 @@ class _Assembler:
             return self._window(alias.tensor, alias.shape, alias.strides, alias.offset)
         shape, strides = self._sizes(alias.shape), self._sizes(alias.strides)
         base = self._name(alias.tensor)
-        return f"reinterpret({base}, {shape}, {strides}, {self._size(alias.offset)})"
+        return _as_strided(base, shape, strides, self._size(alias.offset))
 
     def _from(self, tensor: Tensor, place: int) -> str:
         """All of a tensor's memory from an element on."""
@@ -331,8 +331,8 @@ class _Assembler:
                 return self._own_result(index)
             case View(base, shape, strides, offset):
                 whole = self._returned(base)
-                layout = f"{self._sizes(shape)}, {self._sizes(strides)}, {self._size(offset)}"
-                return f"reinterpret({whole}, {layout})"
+                layout = self._sizes(shape), self._sizes(strides), self._size(offset)
+                return _as_strided(whole, *layout)
             case Argument(position):
                 return f"a{position}"
             case Item(index):
@@ -463,7 +463,8 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
     return memory.set_(copied, *layout)
 
 
-def _reinterpret(
-    tensor: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...], offset: int
-) -> torch.Tensor:
-    return torch.as_strided(tensor, shape, strides, tensor.storage_offset() + offset)
+def _as_strided(tensor: str, shape: str, strides: str, offset: str) -> str:
+    """From the tensor's own place on, with nothing of ours that may fail: backward cannot begin
+    again. `x` would keep memory alive, so that only what is returned has that name."""
+    given, name = (tensor, tensor) if tensor.isidentifier() else (f"x := {tensor}", "x")
+    return f"as_strided({given}, {shape}, {strides}, {name}.storage_offset() + {offset})"
