@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 IS_WHOLE = os.environ.get("HEMSTITCH_TESTS") == "all"
-DRAWN = 1000 if IS_WHOLE else 250  # random graphs
+DRAWN = 1000 if IS_WHOLE else 150  # random graphs
 
 Case = TypeVar("Case")
 
@@ -20,4 +20,4 @@ def some(chosen: Sequence[Case], others: Sequence[Case]) -> list[Case]:
 
 def examples(most: int) -> int:
     """Of a property."""
-    return most if IS_WHOLE else most // 2
+    return most if IS_WHOLE else most // 3

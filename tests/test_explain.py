@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib
+from contextlib import nullcontext
 from html.parser import HTMLParser
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
-from hemstitch.errors import KernelBuildError, UnsupportedError
+from hemstitch.errors import KernelBuildError, KernelBuildWarning, UnsupportedError
 from hemstitch.explain import explain
+from hemstitch.runtime import native
 
 
 class Page(HTMLParser):
@@ -75,12 +78,20 @@ def test_without_jinja_it_says_what_to_install(report, tmp_path, monkeypatch):
     assert not (tmp_path / "page.html").exists()
 
 
-def test_a_kernel_that_cannot_be_printed_is_a_library_form(monkeypatch):
-    def refuse(step):
+@pytest.mark.parametrize("where", ["runtime.native", "explain"])
+def test_a_kernel_that_cannot_be_printed_is_a_library_form(monkeypatch, where):
+    """Where it is built, and where there is only a plan."""
+
+    def refuse(*_):
         raise KernelBuildError("no room")
 
-    monkeypatch.setattr(importlib.import_module("hemstitch.explain"), "program_of", refuse)
-    report = explain(lambda x: x.exp() + 1, torch.randn(8))
+    monkeypatch.setattr(importlib.import_module(f"hemstitch.{where}"), "program_of", refuse)
+    native.LOADED.clear()
+    is_built = where != "explain"
+    with nullcontext() if is_built else FakeTensorMode():
+        x = torch.randn(8)
+    with pytest.warns(KernelBuildWarning) if is_built else nullcontext():
+        report = explain(lambda x: x.exp() + 1, x, options={"strict": False, "cache": False})
     assert report.kernels == [] and report.library_calls == ["exp", "add"]
     (refusal,) = report.refusals
     assert refusal.startswith("not a kernel: H006: no room")

@@ -36,7 +36,8 @@ class Compiled:
 
     `once`: plans that run before the first call, each on the arguments and what those before it
     gave. `target`: what its kernels are made for, "cpu", "cuda" or "interpret"; `machine`: what it
-    was planned for. `executable`: None where only a plan was asked for.
+    was planned for. `launches`: of the plan's steps; none, and `executable` None, where only a plan
+    was asked for.
     """
 
     captured: Captured
@@ -45,6 +46,7 @@ class Compiled:
     once: tuple[Plan, ...]
     target: str
     machine: Machine
+    launches: tuple[Launch | None, ...]
     executable: Executable | None
 
 
@@ -103,11 +105,12 @@ def finish(begun: Begun, options: Options, *, plan_only: bool = False) -> Compil
     if options.check:
         _verify(choices)
     if plan_only:
-        return Compiled(captured, graph, *choices[0], begun.target, begun.machine, None)
+        return Compiled(captured, graph, *choices[0], begun.target, begun.machine, (), None)
     options = replace(options, target=begun.target)
     (plan, once), launches = build_first(choices, options, captured.device)
     executable = _executable(plan, once, launches, begun, options)
-    return Compiled(captured, graph, plan, once, begun.target, begun.machine, executable)
+    own = begun.target, begun.machine, tuple(launches[0])
+    return Compiled(captured, graph, plan, once, *own, executable)
 
 
 def _plans(graph: Graph, begun: Begun, options: Options) -> list[Plans]:

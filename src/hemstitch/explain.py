@@ -9,8 +9,8 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +22,18 @@ from hemstitch.codegen.triton.kernel import print_kernel
 from hemstitch.compile import Compiled
 from hemstitch.errors import KernelBuildError, UnsupportedError
 from hemstitch.fusion.plan import KernelStep, LibraryFormStep, LibraryStep, Step
-from hemstitch.ir.dims import Dim, evaluate
+from hemstitch.ir.dims import evaluate
 from hemstitch.ir.graph import LibraryCall
 from hemstitch.kernel.blocked import blocked
 from hemstitch.kernel.by_place import by_place
 from hemstitch.kernel.cut import cut_rows
-from hemstitch.kernel.nodes import Buffer, Role
+from hemstitch.kernel.nodes import Kernel, Role
 from hemstitch.kernel.once import once
 from hemstitch.kernel.printer import show
 from hemstitch.kernel.traffic import read_again, traffic
 from hemstitch.options import Options
 from hemstitch.runtime.device_facts import EMULATED
-from hemstitch.runtime.jit import host_target
+from hemstitch.runtime.jit import host_target, threads_now
 from hemstitch.runtime.native import program_of
 from hemstitch.stitch.group import Group
 from hemstitch.stitch.machine import Machine
@@ -41,35 +41,90 @@ from hemstitch.stitch.online import walked_once
 from hemstitch.stitch.schedule import schedule
 
 PAGE = Path(__file__).with_name("explain.html.jinja")
+FIELDS = (
+    *("name", "graph", "ops", "schemes", "reads", "writes", "bytes_again", "scratch_bytes"),
+    *("shared_bytes", "barriers", "tickets", "launches", "source", "ir", "target", "origin"),
+)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class KernelInfo:
-    """One launch. `reads` and `writes`: bytes of each buffer in memory, counted anew after each
-    barrier or ticket, those among them that tasks exchange too (`kernel/traffic.py`);
-    `bytes_again`: those among the reads that an earlier phase had read, so that a cache may still
-    hold them;
-    `scratch_bytes`: of all tasks together; `shared_bytes`: what tasks exchange there, which may be
-    more, since phases share memory.
-    `schemes`: of its reductions, as in `stitch/schedule.py`;
-    `source`: what the target compiles, LLVM or Triton; `ir`: the kernel IR it was printed from."""
+    """One launch. `graph`: "forward", "backward" or "inference"; `target`: "cpu", "cuda" or
+    "interpret"; `origin`: lines of the program. The rest is found when it is first asked for."""
 
-    name: str
-    graph: str  # "forward", "backward" or "inference"
-    ops: tuple[str, ...]
-    schemes: tuple[str, ...]
-    reads: dict[str, int]
-    writes: dict[str, int]
-    bytes_again: int
-    scratch_bytes: int
-    shared_bytes: int
-    barriers: int  # at which all tasks wait for all
-    tickets: int  # one if the last task to come does the rest alone
-    launches: int
-    source: str
-    ir: str
-    target: str  # "cpu", "cuda" or "interpret"
+    graph: str
+    target: str
     origin: tuple[str, ...]
+    _step: KernelStep = field(repr=False)
+    _machine: Machine = field(repr=False)
+    _known: Mapping[str, int] = field(repr=False)  # sizes, and `threads`: that share its work
+    _threads: int = field(repr=False)  # of the process
+
+    @property
+    def name(self) -> str:
+        return self._step.stitched.kernel.name
+
+    @cached_property
+    def ops(self) -> tuple[str, ...]:
+        return tuple(node.op.value for group in self._step.groups for node in group.members)
+
+    @cached_property
+    def schemes(self) -> tuple[str, ...]:
+        """Those of AStitch that its reductions came to (`stitch/schedule.py`), each once."""
+        scheduled = [schedule(walked_once(group), self._machine) for group in self._step.groups]
+        schemes = [scheme for each in scheduled for scheme in each.schemes.values()]
+        return tuple(sorted({scheme.value for scheme in schemes}))
+
+    @property
+    def reads(self) -> dict[str, int]:
+        """Bytes of each buffer in memory, counted anew after each barrier or ticket, those among
+        them that tasks exchange too (`kernel/traffic.py`)."""
+        return self._traffic[0]
+
+    @property
+    def writes(self) -> dict[str, int]:
+        """Bytes of each buffer, as in `reads`."""
+        return self._traffic[1]
+
+    @cached_property
+    def bytes_again(self) -> int:
+        """Of the reads, what an earlier phase had read, so that a cache may still hold it."""
+        return read_again(self._kernel, self._known)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Of all tasks together."""
+        return self._printed[1]
+
+    @cached_property
+    def shared_bytes(self) -> int:
+        """What tasks exchange. It may be more than the scratch, since phases share memory."""
+        shared = [buffer for buffer in self._kernel.buffers if buffer.role is Role.SHARED]
+        return sum(evaluate(b.size * b.dtype.bytes, self._known) for b in shared)
+
+    @property
+    def barriers(self) -> int:
+        """At which all tasks wait for all."""
+        return self._kernel.barriers
+
+    @property
+    def tickets(self) -> int:
+        """One if the last task to come does the rest alone."""
+        return int(self._kernel.has_ticket)
+
+    @property
+    def launches(self) -> int:
+        return 1
+
+    @property
+    def source(self) -> str:
+        """What the target compiles, LLVM or Triton."""
+        return self._printed[0]
+
+    @property
+    def ir(self) -> str:
+        """The kernel IR that it is printed from."""
+        return show(self._kernel)
 
     @property
     def bytes_read(self) -> int:
@@ -78,6 +133,32 @@ class KernelInfo:
     @property
     def bytes_written(self) -> int:
         return sum(self.writes.values())
+
+    def to_dict(self) -> dict[str, object]:
+        return {name: getattr(self, name) for name in FIELDS}
+
+    @cached_property
+    def _kernel(self) -> Kernel:
+        kernel = self._step.stitched.kernel
+        if self.target != "cpu":
+            return kernel
+        threads = self._known["threads"]
+        return by_place(once(blocked(cut_rows(kernel), threads)), threads)
+
+    @cached_property
+    def _traffic(self) -> tuple[dict[str, int], dict[str, int]]:
+        read, written = traffic(self._kernel, self._known)
+        return {b.name: size for b, size in read.items()}, {b.name: n for b, n in written.items()}
+
+    @cached_property
+    def _printed(self) -> tuple[str, int]:
+        """The text that the target compiles, and the bytes of scratch that it uses."""
+        step, known = self._step, self._known
+        if self.target == "cpu":
+            native = program_of(step, self._threads)
+            return native.text, evaluate(native.scratch_bytes, known)
+        program = print_kernel(step.stitched.kernel, step.groups[0].hint, known["threads"])
+        return program.text, program.scratch_layout(known)[1]
 
 
 @dataclass(slots=True)
@@ -115,7 +196,8 @@ class Report:
             "bytes_read": self.bytes_read,
             "bytes_written": self.bytes_written,
         }
-        return json.dumps({**totals, **asdict(self)}, indent=2)
+        rest = {each.name: getattr(self, each.name) for each in fields(self)}
+        return json.dumps({**totals, **rest}, indent=2, default=KernelInfo.to_dict)
 
     def to_html(self, path: str | Path) -> None:
         """All of it on one page, the sources folded away. The page needs no other file."""
@@ -232,21 +314,31 @@ def _differentiate(results: Any) -> None:
 
 
 def _record(report: Report, kind: str, compiled: Compiled) -> None:
-    hints = compiled.graph.hints
-    for step in compiled.plan.steps:
+    for number, step in enumerate(compiled.plan.steps):
         if isinstance(step, LibraryStep):
             assert isinstance(step.node.attr, LibraryCall)
             report.library_calls.append(step.node.attr.name)
-            report.library_bytes += _library_bytes(step, hints)
+            report.library_bytes += _library_bytes(step, compiled.graph.hints)
         elif isinstance(step, LibraryFormStep):
             _record_library_form(report, (step.group,), str(step.why))
         else:
-            try:
-                report.kernels.append(_kernel_info(kind, step, compiled, hints))
-            except KernelBuildError as error:  # then it runs in its library form as well
-                _record_library_form(report, step.groups, str(error))
+            info = _kernel_info(kind, step, compiled)
+            launch = compiled.launches[number] if compiled.launches else None
+            failure = _failure(info) if launch is None else launch.failure
+            if failure:  # then it runs in its library form as well
+                _record_library_form(report, step.groups, failure)
+            else:
+                report.kernels.append(info)
     report.once.extend(_name(step) for plan in compiled.once for step in plan.steps)
     report.refusals.extend(f"{pair}: {refusal}" for pair, refusal in compiled.plan.refusals)
+
+
+def _failure(info: KernelInfo) -> str:
+    """Why what was only planned could not be built."""
+    try:
+        return info.source and ""
+    except KernelBuildError as error:
+        return str(error)
 
 
 def _name(step: Step) -> str:
@@ -278,37 +370,13 @@ def _form_bytes(group: Group) -> int:
     return sum(group.hint(value.type.bytes) for value in values)
 
 
-def _kernel_info(
-    kind: str, step: KernelStep, compiled: Compiled, hints: Mapping[str, int]
-) -> KernelInfo:
-    kernel = step.stitched.kernel
-    if compiled.target == "cpu":  # as it is printed
-        threads = host_target().threads
-        kernel = by_place(once(blocked(cut_rows(kernel), threads)), threads)
+def _kernel_info(kind: str, step: KernelStep, compiled: Compiled) -> KernelInfo:
     members = [node for group in step.groups for node in group.members]
     origins = [compiled.graph.origins[n] for n in members if n in compiled.graph.origins]
-    known = {**hints, "threads": _tasks(compiled)}
     places = dict.fromkeys(f"{o.file}:{o.line} {o.source}".strip() for o in origins if o.file)
-    source, scratch = _printed(step, compiled.target, known)
-    read, written = traffic(kernel, known)
-    return KernelInfo(
-        name=kernel.name,
-        graph=kind,
-        ops=tuple(node.op.value for node in members),
-        schemes=_schemes(step.groups, compiled.machine),
-        reads={buffer.name: size for buffer, size in read.items()},
-        writes={buffer.name: size for buffer, size in written.items()},
-        bytes_again=read_again(kernel, known),
-        scratch_bytes=scratch,
-        shared_bytes=sum(_size(b, known) for b in kernel.buffers if b.role is Role.SHARED),
-        barriers=kernel.barriers,
-        tickets=int(kernel.has_ticket),
-        launches=1,
-        source=source,
-        ir=show(kernel),
-        target=compiled.target,
-        origin=tuple(places),
-    )
+    known = {**compiled.graph.hints, "threads": _tasks(compiled)}
+    own = step, compiled.machine, known, threads_now()
+    return KernelInfo(kind, compiled.target, tuple(places), *own)
 
 
 def _tasks(compiled: Compiled) -> int:
@@ -318,27 +386,6 @@ def _tasks(compiled: Compiled) -> int:
     if compiled.target == "cpu":
         return host_target().threads
     return compiled.machine.threads
-
-
-def _printed(step: KernelStep, target: str, known: Mapping[str, int]) -> tuple[str, int]:
-    """The text that the target compiles, and the bytes of scratch that it uses."""
-    if target == "cpu":
-        native = program_of(step)
-        return native.text, evaluate(native.scratch_bytes, known)
-    program = print_kernel(step.stitched.kernel, step.groups[0].hint, known["threads"])
-    return program.text, program.scratch_layout(known)[1]
-
-
-def _schemes(groups: Sequence[Group], machine: Machine) -> tuple[str, ...]:
-    """Those of AStitch that the reductions of a kernel came to, each once."""
-    scheduled = [schedule(walked_once(group), machine) for group in groups]
-    found = [scheme for each in scheduled for scheme in each.schemes.values()]
-    return tuple(sorted({scheme.value for scheme in found}))
-
-
-def _size(buffer: Buffer, values: Mapping[str, int]) -> int:
-    size: Dim = buffer.size * buffer.dtype.bytes
-    return evaluate(size, values)
 
 
 def _bytes(count: float) -> str:

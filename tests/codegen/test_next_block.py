@@ -11,6 +11,7 @@ from torch import Tensor
 from hemstitch.codegen.llvm.next_block import Region, asked_for
 from hemstitch.kernel.blocked import blocked
 from hemstitch.kernel.nodes import Kernel
+from hemstitch.runtime.jit import threads_now
 from hemstitch.runtime.native import program_of
 from hemstitch.runtime.verified import difference
 from hemstitch.stitch.machine import generic_cpu
@@ -46,7 +47,7 @@ def test_all_that_a_block_of_rows_moves_is_asked_for_once() -> None:
     assert sizes == [rows * 32, rows * 64, rows * 128, rows * 128], "x, beside and both results"
     assert len({region.buffer for region in regions}) == len(regions)
     assert len(found) == 2, "each product asks for some"
-    assert ASK.search(program_of(step).text)
+    assert ASK.search(program_of(step, threads_now()).text)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from hemstitch.runtime.jit import threads_now
 from hemstitch.runtime.native import program_of
 from hemstitch.stitch.machine import generic_cpu
 from tests.compiled import plans_of
@@ -42,7 +43,7 @@ def tanh(x: Tensor) -> Tensor:
 def test_rows_ask_for_the_next_ones(function, width: int, localities: set[str]) -> None:
     ((_, plan),) = plans_of(function, (torch.empty(512, width),), generic_cpu(2, 16))
     (step,) = plan.kernels
-    assert set(ASK.findall(program_of(step).text)) == localities
+    assert set(ASK.findall(program_of(step, threads_now()).text)) == localities
 
 
 def weights(grad: Tensor, x: Tensor) -> Tensor:
@@ -55,7 +56,7 @@ def test_pieces_of_lines_are_asked_for(steps: int, is_long: bool) -> None:
     given = torch.empty(steps, 256), torch.empty(steps, 128)
     ((_, plan),) = plans_of(weights, given, generic_cpu(2, 16))
     (step,) = plan.kernels
-    assert ("3" in ASK.findall(program_of(step).text)) == is_long
+    assert ("3" in ASK.findall(program_of(step, threads_now()).text)) == is_long
 
 
 def pool_norm(x: Tensor) -> Tensor:
@@ -69,7 +70,7 @@ def test_lines_of_channels_are_asked_for(images: int, is_large: bool) -> None:
     each of the rows that are printed side by side."""
     ((_, plan),) = plans_of(pool_norm, (torch.empty(images, 96, 28, 28),), generic_cpu(2, 16))
     (step,) = plan.kernels
-    asked = ASK.findall(program_of(step).text)
+    asked = ASK.findall(program_of(step, threads_now()).text)
     assert asked == (["2"] * 4 * 16 if is_large else [])
 
 
@@ -77,4 +78,4 @@ def test_blocks_of_a_long_sum_are_no_pieces() -> None:
     """They lie one behind the other: the processor fetches ahead by itself."""
     ((_, plan),) = plans_of(rows, (torch.empty(1320, 2640),), generic_cpu(2, 16))
     (step,) = plan.kernels
-    assert not ASK.findall(program_of(step).text)
+    assert not ASK.findall(program_of(step, threads_now()).text)

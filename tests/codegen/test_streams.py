@@ -10,6 +10,7 @@ from hemstitch.codegen.llvm.lanes import Lanes, fills_lines
 from hemstitch.codegen.llvm.streams import LEAST
 from hemstitch.ir.types import DType
 from hemstitch.kernel.index import Axis, Index, at
+from hemstitch.runtime.jit import threads_now
 from hemstitch.runtime.native import program_of
 from hemstitch.stitch.machine import generic_cpu
 from tests.compiled import plans_of
@@ -19,7 +20,7 @@ ROWS = LEAST // 8 // 1024  # of 1024 f32 that are read and written
 
 def texts(function, *arguments: Tensor) -> list[str]:
     ((_, plan),) = plans_of(function, arguments, generic_cpu(2, 16))
-    return [program_of(step).text for step in plan.kernels]
+    return [program_of(step, threads_now()).text for step in plan.kernels]
 
 
 def compiled(function):

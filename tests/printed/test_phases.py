@@ -34,7 +34,7 @@ def norm_of_columns(x):
     return x.exp().sum(0).square().sum().sqrt()
 
 
-CASES = {rows_columns_elementwise: 40, loss: 400, norm_of_columns: 40}  # rows of 300 elements
+CASES = {rows_columns_elementwise: 20, loss: 200, norm_of_columns: 40}  # rows of 300 elements
 
 
 def run(program, text, x, order, semaphore, programs=PROGRAMS):

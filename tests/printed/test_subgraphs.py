@@ -79,7 +79,7 @@ def norms(count):
 PROGRAMS = {
     "softmax": (softmax, (learned(4, 3, 9, 33), random(4, 1, 1, 33)), True),
     "layer norm": (layer_norm, (learned(37, 100), *norms(100)), True),
-    "layer norm of long rows": (layer_norm, (learned(2, 9000), *norms(9000)), True),
+    "layer norm of long rows": (layer_norm, (learned(2, 5000), *norms(5000)), True),
     "end of a block": (
         lambda *given: block_end(*given, p=0.0),
         (learned(9, 1024), learned(1024), learned(9, 1024, seed=1), *norms(1024)),
@@ -98,7 +98,7 @@ PROGRAMS = {
     "pooling": (pool_permute_norm, (learned(2, 12, 8, 8), *norms(12)), True),
     "embedding": (embedding_norm, (learned(20, 24), torch.arange(7) % 20, learned(24)), False),
     "rows, columns": (rows_then_columns, (learned(33, 65),), True),
-    "few long rows": (lambda x: torch.softmax(x, -1), (learned(2, 9000),), True),
+    "few long rows": (lambda x: torch.softmax(x, -1), (learned(2, 5000),), True),
     "many short rows": (lambda x: torch.softmax(x, -1), (learned(300, 5),), True),
     "transposed": (lambda x: torch.softmax(x.t() * 2, -1), (learned(20, 30),), True),
     "sums": (sums, (random(60, 50),), False),

@@ -38,13 +38,14 @@ _NAME = re.compile(r"\b[at]\d+\b")
 @dataclass(frozen=True, slots=True)
 class Launch:
     """What runs a step of the plan: called with (*tensors, *sizes, scratch address), each tensor
-    from the element in `places` on."""
+    from the element in `places` on. `failure`: why it is no kernel that was to be one."""
 
     function: Callable[..., object]
     tensors: tuple[Tensor, ...]
     sizes: tuple[Dim, ...]
     scratch_bytes: Dim
     places: tuple[int, ...] = ()
+    failure: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -107,7 +108,7 @@ def _build_step(step: Step, make: Callable[[KernelStep], Launch], strict: bool) 
     except Exception as error:
         is_needed = strict or bool(step.panels)
         _report(step.stitched.kernel.name, str(error), is_needed, error)
-        return library_form(step.groups, step.stitched.tensors)
+        return replace(library_form(step.groups, step.stitched.tensors), failure=str(error))
 
 
 def _report(name: str, why: str, strict: bool, cause: Exception | None = None) -> None:

@@ -97,7 +97,7 @@ class _Known:
 
     def _key(self, step: KernelStep, blocking: Blocking) -> str:
         """Of all that its program depends on, not the processor."""
-        kernel, streams = step.stitched.kernel, _streams(step)
+        kernel, streams = step.stitched.kernel, _streams(step, jit.threads_now())
         kind = kernel.kind, streams, blocking
         if kind not in self._keys:
             past = tuple(buffer in streams for buffer in kernel.buffers)
@@ -107,7 +107,7 @@ class _Known:
 
     def _program(self, key: str, step: KernelStep, blocking: Blocking) -> Program:
         if key not in self._programs:
-            self._programs[key] = program_of(step, blocking)
+            self._programs[key] = program_of(step, jit.threads_now(), blocking)
         return self._programs[key]
 
     def _compiled(self, key: str, step: KernelStep, blocking: Blocking, compile_: Compile) -> bytes:
@@ -127,14 +127,15 @@ def _load(content: bytes) -> Loaded:
     return Loaded(jit.load(code, entry), tuple(map(parse_dim, sizes)), parse_dim(scratch_bytes))
 
 
-def program_of(step: KernelStep, blocking: Blocking = USUAL) -> Program:
-    """Independent of the kernel's name, so that equal kernels are compiled once."""
+def program_of(step: KernelStep, threads: int, blocking: Blocking = USUAL) -> Program:
+    """Independent of the kernel's name, so that equal kernels are compiled once. `threads`: as many
+    as torch would use."""
     kernel = step.stitched.kernel
     nameless = Kernel("kernel", kernel.buffers, kernel.phases)
-    return print_kernel(nameless, jit.host_target(), blocking, _streams(step))
+    return print_kernel(nameless, jit.host_target(), blocking, _streams(step, threads))
 
 
-def _streams(step: KernelStep) -> frozenset[Buffer]:
+def _streams(step: KernelStep, threads: int) -> frozenset[Buffer]:
     """Of the tensors that are allocated for this graph: where others begin, only a call knows."""
     stitched = step.stitched
     places = stitched.places or (0,) * len(stitched.tensors)
@@ -143,5 +144,5 @@ def _streams(step: KernelStep) -> frozenset[Buffer]:
         for buffer, tensor, place in zip(stitched.kernel.parameters, stitched.tensors, places)
         if not (tensor.is_argument or tensor.is_result) and place * buffer.dtype.bytes % LINE == 0
     ]
-    sizes = {**step.groups[0].hints, "threads": jit.threads_now()}
+    sizes = {**step.groups[0].hints, "threads": threads}
     return streamed(stitched.kernel, aligned, sizes)
