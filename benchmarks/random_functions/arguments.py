@@ -4,13 +4,14 @@ gaps, repeated, or from any place. Memory holds ordinary numbers, ties, or speci
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 import torch
 from torch import Tensor
 
 SIZES = (1, 2, 2, 3, 4, 4, 5, 8, 16, 17)
+OTHER_SIZES = (2, 3, 6, 7, 9, 16)
 MAX_ELEMENTS = 600
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 INTEGERS = (torch.int64, torch.int32, torch.uint8, torch.int16, torch.int8)
@@ -125,6 +126,34 @@ def drawn(random: Random) -> tuple[list[Memory], list[Argument]]:
             memories.append(Memory(_dtype(random), count, style, random.getrandbits(30)))
             arguments.append(argument)
     return memories, arguments
+
+
+def resized(
+    random: Random, memories: Sequence[Memory], arguments: Sequence[Argument]
+) -> tuple[list[Memory], list[Argument]] | None:
+    """Of other sizes, equal ones still equal, in the same orders of axes. None where two arguments
+    are parts of one memory."""
+    alone = [argument.memory for argument in arguments if argument.same is None]
+    if len({*alone}) < len(alone):
+        return None
+    other = {n: n if n < 2 else random.choice(OTHER_SIZES) for n in (*SIZES, 0)}
+    memories, changed = [*memories], []
+    for argument in arguments:
+        shape = tuple(other[n] for n in argument.shape)
+        strides = _like(argument.strides, shape)
+        changed.append(replace(argument, shape=shape, strides=strides))
+        old = memories[argument.memory]
+        memories[argument.memory] = replace(old, count=changed[-1].end + GAP)
+    return memories, changed
+
+
+def _like(strides: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
+    """Without gaps; what was repeated is again."""
+    order = sorted(range(len(shape)), key=lambda axis: -strides[axis])
+    own = [axis for axis in order if strides[axis]]
+    step = min((strides[axis] for axis in own), default=1)
+    dense = _dense(shape, own, step)
+    return tuple(dense[axis] if strides[axis] else 0 for axis in range(len(shape)))
 
 
 def _dtype(random: Random) -> torch.dtype:

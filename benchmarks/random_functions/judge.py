@@ -4,9 +4,11 @@ operands and results are off by a rounding, or its loops and orders are others."
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
+from random import Random
 from typing import Any
 
 import torch
@@ -46,14 +48,26 @@ def is_runnable(program: Program) -> bool:
 
 
 def difference(program: Program, options: Any = None) -> Difference | None:
+    """Of what is compiled, called twice; where sizes are symbols, and of other sizes then."""
+    seen = _difference((program,) * CALLS, options)
+    if seen is None and program.dynamic:
+        later = program.with_other_sizes(Random(program.source))
+        if later is not None and is_runnable(later):
+            seen = _difference((program, later), options)
+    return seen
+
+
+def _difference(calls: Sequence[Program], options: Any) -> Difference | None:
+    """Of the last call of them, all of which have one source."""
+    program = calls[-1]
     reference = Reference(program)
-    ours = _compiled(program, "hemstitch", options)
+    ours = _compiled(calls, "hemstitch", options)
     apart = reference.compared(ours)
     if apart is None:
         return None
     # What AOTAutograd refuses runs in eager, with a warning.
     as_bad = {apart[0], "raises"} if apart[0] == "falls back" else {apart[0]}
-    theirs = (reference.compared(_compiled(program, backend, None)) for backend in PYTORCHS)
+    theirs = (reference.compared(_compiled(calls, backend, None)) for backend in PYTORCHS)
     is_pytorch = any(x is not None and x[0] in as_bad for x in theirs)
     return Difference(*apart, is_pytorch=is_pytorch or _is_of_zeros(program, apart[0], ours))
 
@@ -67,18 +81,16 @@ def _is_of_zeros(program: Program, kind: str, ours: Outcome | Raised) -> bool:
     return Reference(program.replaced(asks_for_written=True)).compared(ours) is None
 
 
-def _compiled(program: Program, backend: str, options: Any) -> Outcome | Raised:
+def _compiled(calls: Sequence[Program], backend: str, options: Any) -> Outcome | Raised:
+    """The last one's outcome, with the warnings of all."""
     torch._dynamo.reset()
-    compiled = torch.compile(
-        program.function(), backend=backend, dynamic=program.dynamic, options=options
-    )
-    first = outcome(program, compiled)
-    if isinstance(first, Raised):
-        return first
-    second = outcome(program, compiled)
-    if isinstance(second, Outcome):
-        second.warned.extend(first.warned)
-    return second
+    function, dynamic = calls[0].function(), calls[0].dynamic
+    compiled = torch.compile(function, backend=backend, dynamic=dynamic, options=options)
+    seen = [outcome(program, compiled) for program in calls]
+    outcomes = [x for x in seen if isinstance(x, Outcome)]
+    if len(outcomes) < len(seen):
+        return next(x for x in seen if isinstance(x, Raised))
+    return replace(outcomes[-1], warned=[text for x in outcomes for text in x.warned])
 
 
 class Reference:

@@ -8,13 +8,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from random import Random
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.random_functions.arguments import Argument, Memory
+from benchmarks.random_functions.arguments import Argument, Memory, resized
 
 NAME = re.compile(r"\b([av])(\d+)\b")
 
@@ -72,6 +73,13 @@ class Program:
 
     def tensors(self) -> list[Tensor]:
         return arguments_in(self.arguments, [memory.tensor() for memory in self.memories])
+
+    def with_other_sizes(self, random: Random) -> Program | None:
+        """None where arguments share memory."""
+        other = resized(random, self.memories, self.arguments)
+        if other is None:
+            return None
+        return self.replaced(memories=tuple(other[0]), arguments=tuple(other[1]))
 
     @property
     def settings(self) -> tuple[bool, ...]:

@@ -82,9 +82,10 @@ def compile_with(
     `plan_only`: kernels are not built, and the callable runs what torch traced. `submit`: takes
     what the option `asynchronous` leaves for later.
     """
+    asis = copied(gm)  # what is compiled is rewritten before it is traced
     return attempt(
         partial(_compiled, gm, example_inputs, options, observe, plan_only, submit),
-        partial(by_pytorch, gm, example_inputs),
+        partial(by_pytorch, asis, example_inputs),
         options.strict,
         gm,
     )

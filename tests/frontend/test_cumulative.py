@@ -111,3 +111,27 @@ def test_gradients_of_gradients_of_whole_products() -> None:
     x[0, 1] = x[1, 2] = x[1, 3] = 0
     torch._dynamo.reset()
     torch.testing.assert_close(torch.compile(twice, backend="hemstitch")(x), twice(x))
+
+
+def test_a_product_may_be_written_to() -> None:
+    """Where nobody differentiates it; what was read before keeps its value."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        result = x * 1
+        for product in (x.prod(), x.prod(1), x.prod(0, keepdim=True), x.cumprod(1)):
+            is_less = product < x.mean()
+            result = torch.where(is_less, result, result * 2)
+            product.neg_()
+            result = torch.where(product < -1, result + 1, result)
+        return result
+
+    x = torch.rand(4, 4).add(0.5).requires_grad_()
+    expected = program(x)
+    (gradient,) = torch.autograd.grad(expected.sum(), x)
+    for dynamic in (False, True):
+        torch._dynamo.reset()
+        options = {"strict": True}
+        compiled = torch.compile(program, backend="hemstitch", dynamic=dynamic, options=options)
+        result = compiled(x)
+        torch.testing.assert_close(result, expected)
+        torch.testing.assert_close(torch.autograd.grad(result.sum(), x)[0], gradient)

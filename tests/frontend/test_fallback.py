@@ -190,3 +190,27 @@ def test_dynamo_may_trace_once_more() -> None:
         for scale in (0.5, 0.25, 0.125):
             x = torch.randn(5)
             torch.testing.assert_close(compiled(x, scale), x * scale + 1)
+
+
+def test_what_fails_runs_as_dynamo_gave_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not as it was rewritten before PyTorch traced it."""
+
+    def refuse(**_: object) -> None:
+        raise RuntimeError("refused")
+
+    def program(x: Tensor) -> Tensor:
+        y = F.interpolate(x.cumprod(1), scale_factor=2) * x.prod(1, keepdim=True).prod()
+        y[y > 1] = 0.5
+        return y
+
+    backend = sys.modules["hemstitch.backend"]
+    graphs: list[torch.fx.GraphModule] = []
+    monkeypatch.setattr(backend, "aot_autograd", refuse)
+    monkeypatch.setattr(backend, "by_pytorch", lambda gm, _: graphs.append(gm) or gm.forward)
+    x = torch.rand(2, 3, 4).requires_grad_()
+    torch._dynamo.reset()
+    with pytest.warns(HemstitchWarning, match="refused"):
+        result = torch.compile(program, backend="hemstitch", options={"strict": False})(x)
+    torch.testing.assert_close(result, program(x))
+    targets = [node.target for gm in graphs for node in gm.graph.nodes if callable(node.target)]
+    assert targets and not any("hemstitch" in target.__module__ for target in targets)

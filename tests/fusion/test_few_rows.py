@@ -17,6 +17,7 @@ from hemstitch.kernel.tile_product import TileProduct
 from hemstitch.kernel.verify import verify
 from hemstitch.runtime import interpret
 from tests.compiled import assert_close, execute, plans_of
+from tests.effort import IS_WHOLE
 from tests.fusion.test_cpu_products import ALWAYS, CPU, steps_of, zeros
 from tests.fusion.test_paired_products import assert_blocks_mean_the_same, without_bf16
 
@@ -195,7 +196,7 @@ def test_in_the_interpreter(sizes):
 
 @pytest.mark.usefixtures("kernels_multiply")
 @pytest.mark.parametrize("is_native", [True, False], ids=["as the host", "in f32"])
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("sizes", SIZES if IS_WHOLE else SIZES[::3], ids=str)
 def test_bf16(monkeypatch, sizes, is_native):
     if not is_native:
         without_bf16(monkeypatch)

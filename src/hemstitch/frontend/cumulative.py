@@ -62,24 +62,32 @@ def _product(x: Tensor, dim: int) -> Tensor:
 
 
 class _WholeProduct(torch.autograd.Function):
-    """Along one axis or all, which stay."""
+    """As `torch.prod`, of at least one element. No view of what it gives stands behind it: nobody
+    could write to that."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, axes: tuple[int, ...]) -> Tensor:
-        return _multiplied(x, axes)
+    def forward(x: Tensor, dim: int | None, keepdim: bool) -> Tensor:
+        return x.prod() if dim is None else x.prod(dim, keepdim)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, ctx.axes = inputs
+        x, ctx.dim, ctx.keepdim = inputs
         ctx.save_for_backward(x, output)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         x, result = ctx.saved_tensors
-        others = _others(x, ctx.axes) if torch.is_grad_enabled() else _rest(x, ctx.axes, result)
-        return gradients[0] * others, None
+        axes = tuple(range(x.dim())) if ctx.dim is None else (ctx.dim,)
+        if ctx.dim is None:
+            gradient, result = (y.view((1,) * x.dim()) for y in (gradients[0], result))
+        elif ctx.keepdim:
+            (gradient,) = gradients
+        else:
+            gradient, result = gradients[0].unsqueeze(ctx.dim), result.unsqueeze(ctx.dim)
+        others = _others(x, axes) if torch.is_grad_enabled() else _rest(x, axes, result)
+        return gradient * others, None, None
 
 
 def _multiplied(x: Tensor, axes: tuple[int, ...]) -> Tensor:
@@ -120,11 +128,8 @@ def _whole_product(
 ) -> Tensor:
     if input.dim() == 0 or input.numel() == 0:
         return input.prod() if dim is None else input.prod(dim, keepdim)
-    axes = tuple(range(input.dim())) if dim is None else (dim,)
-    result: Tensor = _WholeProduct.apply(input, axes)  # type: ignore[no-untyped-call]
-    if dim is None:
-        return result.view(())
-    return result if keepdim else result.squeeze(dim)
+    result: Tensor = _WholeProduct.apply(input, dim, keepdim)  # type: ignore[no-untyped-call]
+    return result
 
 
 def multiply_along(gm: torch.fx.GraphModule) -> None:
