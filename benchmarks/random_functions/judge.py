@@ -51,10 +51,10 @@ def difference(program: Program, options: Any = None) -> Difference | None:
     apart = reference.compared(ours)
     if apart is None:
         return None
-    # What AOTAutograd refuses runs in eager, with a warning.
-    as_bad = {apart[0], "raises"} if apart[0] == "falls back" else {apart[0]}
-    theirs = (reference.compared(_compiled(program, backend, None)) for backend in PYTORCHS)
-    is_pytorch = any(x is not None and x[0] in as_bad for x in theirs)
+    theirs = [reference.compared(_compiled(program, backend, None)) for backend in PYTORCHS]
+    # What AOTAutograd refuses, or gets wrong, runs in eager, with a warning.
+    kinds = {x[0] for x in theirs if x is not None}
+    is_pytorch = bool(kinds) if apart[0] == "falls back" else apart[0] in kinds
     return Difference(*apart, is_pytorch=is_pytorch or _is_of_zeros(program, apart[0], ours))
 
 
