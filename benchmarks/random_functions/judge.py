@@ -51,11 +51,20 @@ def difference(program: Program, options: Any = None) -> Difference | None:
     apart = reference.compared(ours)
     if apart is None:
         return None
-    theirs = [reference.compared(_compiled(program, backend, None)) for backend in PYTORCHS]
+    kinds = {kind for backend in PYTORCHS for kind in _kinds(program, backend)}
     # What AOTAutograd refuses, or gets wrong, runs in eager, with a warning.
-    kinds = {x[0] for x in theirs if x is not None}
     is_pytorch = bool(kinds) if apart[0] == "falls back" else apart[0] in kinds
     return Difference(*apart, is_pytorch=is_pytorch or _is_of_zeros(program, apart[0], ours))
+
+
+def _kinds(program: Program, backend: str) -> list[str]:
+    """How it differs with a backend of PyTorch's, and how before its backward, if that raises."""
+    seen = Reference(program).compared(_compiled(program, backend, None))
+    if seen is None:
+        return []
+    is_whole = seen[0] != "raises" or not (program.gradients and program.has_backward)
+    before = [] if is_whole else _kinds(program.replaced(has_backward=False), backend)
+    return [seen[0], *before]
 
 
 def _is_of_zeros(program: Program, kind: str, ours: Outcome | Raised) -> bool:
