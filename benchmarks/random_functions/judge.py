@@ -65,11 +65,21 @@ def _difference(calls: Sequence[Program], options: Any) -> Difference | None:
     apart = reference.compared(ours)
     if apart is None:
         return None
-    # What AOTAutograd refuses runs in eager, with a warning.
-    as_bad = {apart[0], "raises"} if apart[0] == "falls back" else {apart[0]}
-    theirs = (reference.compared(_compiled(calls, backend, None)) for backend in PYTORCHS)
-    is_pytorch = any(x is not None and x[0] in as_bad for x in theirs)
+    kinds = {kind for backend in PYTORCHS for kind in _kinds(calls, backend)}
+    # What AOTAutograd refuses, or gets wrong, runs in eager, with a warning.
+    is_pytorch = bool(kinds) if apart[0] == "falls back" else apart[0] in kinds
     return Difference(*apart, is_pytorch=is_pytorch or _is_of_zeros(program, apart[0], ours))
+
+
+def _kinds(calls: Sequence[Program], backend: str) -> list[str]:
+    """How the last call differs with a backend of PyTorch's, and how before its backward, if that
+    raises."""
+    seen = Reference(calls[-1]).compared(_compiled(calls, backend, None))
+    if seen is None:
+        return []
+    is_whole = seen[0] != "raises" or not (calls[-1].gradients and calls[-1].has_backward)
+    forward = [program.replaced(has_backward=False) for program in calls]
+    return [seen[0], *([] if is_whole else _kinds(forward, backend))]
 
 
 def _is_of_zeros(program: Program, kind: str, ours: Outcome | Raised) -> bool:

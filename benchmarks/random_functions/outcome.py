@@ -55,7 +55,8 @@ def _outcome(program: Program, function: Function, change: Any) -> Outcome:
     with torch.set_grad_enabled(program.gradients), program.context():
         results = list(function(*arguments))
     written = arguments if program.asks_for_written else []
-    gradients = _gradients(results, written, leaves) if program.gradients else []
+    is_asked = program.gradients and program.has_backward
+    gradients = _gradients(results, written, leaves) if is_asked else []
     values = {f"result {place}": x.detach() for place, x in enumerate(results)}
     absent = frozenset(f"gradient {place}" for place, x in enumerate(gradients) if x is None)
     for place, (leaf, gradient) in enumerate(zip(leaves, gradients)):

@@ -50,7 +50,8 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """`asks_for_written`: gradients of zeros come in for the arguments, too."""
+    """`asks_for_written`: gradients of zeros come in for the arguments, too. `has_backward`: it is
+    asked for gradients, where it has any."""
 
     memories: tuple[Memory, ...]
     arguments: tuple[Argument, ...]
@@ -60,6 +61,7 @@ class Program:
     dynamic: bool
     autocast: bool
     asks_for_written: bool = False
+    has_backward: bool = True
 
     @property
     def parameters(self) -> list[str]:

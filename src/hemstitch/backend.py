@@ -37,6 +37,7 @@ from hemstitch.frontend.frozen import frozen_arguments
 from hemstitch.frontend.interpolation import interpolate_by_axes
 from hemstitch.frontend.loss import EveryNth, losses, without
 from hemstitch.frontend.masked import choose_by_masks
+from hemstitch.frontend.overlapping import write_copies
 from hemstitch.frontend.partition import NUMBERS, partition
 from hemstitch.frontend.random import draw_at_once
 from hemstitch.frontend.rewrites import apply
@@ -102,6 +103,7 @@ def _compiled(
     tell_newer_torch()
     if not plan_only:
         expect_kernels(example_inputs, options)
+    write_copies(gm)
     as_many_values_as_keys(gm)
     parts: dict[str, Part] = {}
     recorder, guarded = _recorder(options), is_guarded()

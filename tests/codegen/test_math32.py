@@ -107,6 +107,17 @@ def test_accuracy(op: Op, features: Features) -> None:
     assert error[worst] <= limit, f"{[x[worst] for x in arrays]} gives {result[worst]}"
 
 
+def test_tanh_close_to_zero_is_right_to_a_rounding() -> None:
+    """So that x - tanh(x) is what eager gives."""
+    x = np.concatenate([np.linspace(1e-6, 0.17, COUNT), np.logspace(-40, -4, 1 << 14)])
+    x = pad(np.concatenate([x, -x]).astype(np.float32), 16)
+    tanh = compile_host(16, ["float"], lambda e, v: [FUNCTIONS[Op.TANH](e, *v)], features=PORTABLE)
+    (result,) = tanh(x)
+    assert errors(result, reference(Op.TANH, x)).max() <= 0.75
+    tiny = np.abs(x) < 1e-4
+    np.testing.assert_array_equal(result[tiny], x[tiny])
+
+
 WIDTHS = [(32, PORTABLE), *((width, each) for width in (4, 8) for each in FEATURES)]
 
 

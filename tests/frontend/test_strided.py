@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -81,7 +82,14 @@ def _replaced_where_it_overlaps(x: Tensor) -> list[Tensor]:
 
 
 def _argument_written_where_it_overlaps(x: Tensor) -> list[Tensor]:
+    rows = x.as_strided((4, 2), (1, 1), 6)  # of memory, wherever x begins
+    rows.masked_fill_(x[0, :2] > 0, -3)
     x.as_strided((4, 2), (1, 1))[:, :1].fill_(5)
+    windows = x.as_strided((3, 3), (2, 1))
+    windows[1].copy_(x[0, 2:].sum() * 0 + windows[1].clone())  # equal to what is there
+    windows[torch.tensor([2, 0])] = 7
+    windows.copy_(torch.where(windows > 5, x[2:3, :1], windows))
+    windows[1:].abs_()
     return [x * 2]
 
 
@@ -140,9 +148,30 @@ def _view_of_a_view(x: Tensor) -> Tensor:
     return y
 
 
-@pytest.mark.parametrize("gradients", [False, True])
+def _multiplied_in_turn(x: Tensor) -> Tensor:
+    y = x * 2
+    rows = y.as_strided((3, 2), (1, 1))
+    rows *= 3
+    rows[torch.tensor([2, 1])] = x[:2, :2]
+    torch.nn.functional.silu(rows[1:], True)
+    rows.masked_scatter_(x[:, :2] > 0, x[:, 1:3].clone())
+    rows.copy_(rows.flip(0)).index_fill_(0, torch.tensor([1]), rows[2, 1].detach())
+    return y
+
+
+def _repetitions_written(x: Tensor) -> Tensor:
+    y = x * 2
+    y[:1].expand(3, -1)[:, :2].zero_()
+    return y
+
+
+REFUSED = (_windows_filled, _argument_windows_multiplied, _view_of_a_view, _multiplied_in_turn)
+
+
 @pytest.mark.parametrize(
-    "program", [_windows_filled, _argument_windows_multiplied, _view_of_a_view]
+    ("program", "gradients"),
+    # Eager gives repetitions that are written to no gradient.
+    [*product(REFUSED, (False, True)), (_repetitions_written, False)],
 )
 def test_writes_that_aotautograd_refuses_run_in_eager(
     program: Program, gradients: bool, monkeypatch: pytest.MonkeyPatch
@@ -168,6 +197,26 @@ def test_a_write_that_eager_refuses_raises_its_error(monkeypatch: pytest.MonkeyP
     x = torch.randn(3, 5, requires_grad=True)
     with pytest.warns(GraphWarning), pytest.raises(RuntimeError, match="single memory location"):
         program(x)
+
+
+def test_training_writes_to_an_argument_that_overlaps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEMSTITCH_STRICT", "0")
+
+    def program(x: Tensor) -> Tensor:
+        x[0].mul_(3)
+        return x.square()
+
+    outcomes = []
+    for function in (program, _compiled(program, dynamic=False)):
+        leaf = torch.linspace(-1, 1, 15, requires_grad=True)
+        memory = leaf * 1
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", GraphWarning)
+            y = function(memory.as_strided((3, 4), (2, 1), 1))
+        y.sum().backward()
+        outcomes.append((y, memory, leaf.grad))
+    assert [warning.category for warning in caught] == [GraphWarning]
+    torch.testing.assert_close(outcomes[1], outcomes[0])
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

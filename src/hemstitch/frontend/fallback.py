@@ -16,6 +16,7 @@ from torch._dynamo.exc import RestartAnalysis
 from hemstitch.errors import DifferenceError, GraphWarning, OptionError
 from hemstitch.frontend.effects import has_effects
 from hemstitch.frontend.origin import begins
+from hemstitch.frontend.overlapping import has_writes_in_turn
 from hemstitch.frontend.random import draw_seeds
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
@@ -50,7 +51,10 @@ def attempt(
 
 def by_pytorch(gm: torch.fx.GraphModule, example_inputs: Sequence[object]) -> Callable[..., Any]:
     """A Dynamo graph with nothing of ours in it: AOTAutograd, and PyTorch's operations. These alone
-    where AOTAutograd refuses what they do, as to write through `unfold`."""
+    where AOTAutograd refuses what they do, as to write through `unfold`, or is known to get it
+    wrong."""
+    if has_writes_in_turn(gm):
+        return gm.forward
     backend: Any = lookup_backend("aot_eager")
     try:
         return backend(gm, example_inputs)  # type: ignore[no-any-return]

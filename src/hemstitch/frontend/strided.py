@@ -33,11 +33,15 @@ torch.library.define(
     REPLACED,
     "(Tensor(a!) x, Tensor source, SymInt[] size, SymInt[] stride, SymInt distance) -> Tensor(a!)",
 )
-for name in (SCATTERED, WRITTEN):
-    torch.library.define(
-        name,
-        "(Tensor x, Tensor source, SymInt[] size, SymInt[] stride, SymInt distance) -> Tensor",
-    )
+torch.library.define(
+    SCATTERED,
+    "(Tensor x, Tensor source, SymInt[] size, SymInt[] stride, SymInt distance) -> Tensor",
+)
+torch.library.define(
+    WRITTEN,
+    "(Tensor x, Tensor source, Tensor is_new, SymInt[] size, SymInt[] stride, SymInt distance, *,"
+    " bool is_place=False) -> Tensor",
+)
 
 
 @torch.library.impl(SEEN, "CompositeExplicitAutograd")
@@ -60,13 +64,22 @@ def _replaced(x: Tensor, source: Tensor, size: Numbers, stride: Numbers, distanc
 
 
 @torch.library.impl(WRITTEN, "CompositeExplicitAutograd")
-def _written(x: Tensor, source: Tensor, size: Numbers, stride: Numbers, distance: int) -> Tensor:
-    """`source`: all of that view, with what a program has written to a part of it. Where several of
-    its elements lie in one place, that holds one that was written."""
+def _written(
+    x: Tensor,
+    source: Tensor,
+    is_new: Tensor,
+    size: Numbers,
+    stride: Numbers,
+    distance: int,
+    *,
+    is_place: bool = False,
+) -> Tensor:
+    """`source`: all of that view, with what a program has written to a part of it, `is_new`. Where
+    several of its elements lie in one place, that holds one that was written. `is_place`: what
+    is no distance but a place in memory."""
+    distance -= x.storage_offset() if is_place else 0
     fresh = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(x)
-    view = fresh.as_strided(size, stride, distance)
-    is_new = _differs(source, view)
-    view.copy_(source)
+    fresh.as_strided(size, stride, distance).copy_(source)
     memory = fresh.as_strided((fresh.untyped_storage().nbytes() // fresh.itemsize,), (1,))
     holds_new = torch.zeros_like(memory, dtype=torch.bool)
     holds_new.as_strided(size, stride, distance).copy_(is_new)
@@ -77,28 +90,19 @@ def _written(x: Tensor, source: Tensor, size: Numbers, stride: Numbers, distance
 
 
 @torch.library.impl(WRITTEN, "Meta")
-def _written_as_traced(x: Tensor, *_: Any) -> Tensor:
+def _written_as_traced(x: Tensor, *_: Any, **__: Any) -> Tensor:
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
-
-
-def _differs(x: Tensor, y: Tensor) -> Tensor:
-    """In any bit: NaN is like NaN, but 0.0 not like -0.0."""
-    first, second = (z.contiguous().unsqueeze(-1).view(torch.uint8) for z in (x, y))
-    return (first != second).any(-1)
 
 
 FROM = {
     aten.as_strided.default: torch.ops.hemstitch.as_strided_from.default,
     aten.as_strided_scatter.default: torch.ops.hemstitch.as_strided_scatter_from.default,
 }
-# Operations that keep some elements of what they write to.
-PARTLY_WRITTEN = frozenset(
-    (
-        *("select_scatter", "slice_scatter", "diagonal_scatter", "as_strided_scatter"),
-        *("index_put", "_unsafe_index_put", "index_fill", "index_copy", "index_add"),
-        *("scatter", "scatter_add", "scatter_reduce", "masked_fill", "masked_scatter", "where"),
-    )
-)
+# Of two tensors, the first of which they replace by the second in part.
+REPLACING = frozenset(("select_scatter", "slice_scatter", "diagonal_scatter", "as_strided_scatter"))
+# By one value, which is the argument of that number, where an index or a mask says so.
+FILLING = {"index_put": 2, "_unsafe_index_put": 2, "index_fill": 3, "masked_fill": 2}
+WRITTEN_FROM = torch.ops.hemstitch.as_strided_written_from.default
 VIEWS = (aten.as_strided.default, FROM[aten.as_strided.default])
 
 
@@ -127,18 +131,22 @@ def is_in_memory(node: Node, sizes: Sizes) -> bool:
 def _from_base(node: Node) -> None:
     source, size, stride, offset = _arguments(node)
     *views, base = views_of(source)
-    is_partly = _is_written_in_part(node, base)
-    if is_given(base) and offset is None and source is base and not is_partly:
+    is_new = _what_is_new(node, base)
+    if is_given(base) and offset is None and source is base and is_new is None:
         return  # wherever a call finds it
     target: Any = node.target
     start: Any = _offset(node, source) if offset is None else offset
-    if not is_given(base) or offset is None:
-        target = torch.ops.hemstitch.as_strided_written_from.default if is_partly else FROM[target]
-        start = _difference(node, start, _offset(node, base))
+    is_place = is_given(base) and offset is not None  # wherever a call finds the argument
+    if not is_place or is_new is not None:
+        target = FROM[target] if is_new is None else WRITTEN_FROM
+    distance = start if target is node.target else _difference(node, start, _offset(node, base))
     written = node.args[1:2] if node.target is aten.as_strided_scatter.default else ()
-    if written and target is not node.target and not _is_inside(base, size, stride, start):
+    written += () if is_new is None else (is_new,)
+    if written and target is not node.target and not _is_inside(base, size, stride, distance):
         return  # declined
-    call = call_before(node, target, base, *written, size, stride, start)
+    keywords = {"is_place": True} if is_place and is_new is not None else {}
+    where = start if is_place else distance
+    call = call_before(node, target, base, *written, size, stride, where, **keywords)
     if written:
         call = _seen_through(call, views, base)
     call.meta["val"] = node.meta["val"]
@@ -159,22 +167,53 @@ def _difference(at: Node, x: int | Node, y: int | Node) -> int | Node:
     return x if y == 0 else call_before(at, operator.sub, x, y)
 
 
-def _is_written_in_part(node: Node, base: Node) -> bool:
-    """Whether `node` is what AOTAutograd makes of a write to a part of a view of `base`, whose
-    elements may lie in one place: it reads all of the view, replaces the part, writes all of it."""
+def _what_is_new(node: Node, base: Node) -> Node | None:
+    """Which elements of its source `node` writes, if it is what AOTAutograd makes of a write to a
+    part of a view of `base`, whose elements may lie in one place: it reads all of the view,
+    replaces the part, writes all of it."""
     if node.target is not aten.as_strided_scatter.default or not _may_overlap(node):
-        return False
+        return None
     stack, known = [node.args[1]], set[Any]()
     while stack:
         source = stack.pop()
         if not isinstance(source, Node) or source in known or source is base:
             continue
         known.add(source)
-        if source.target in VIEWS and [*views_of(source)][-1] is base:
-            return True
-        if is_view(source) or name_of(source) in PARTLY_WRITTEN:
+        if _is_seen(source, base):
+            return _new_elements(node.args[1], base, node)
+        if is_view(source) or name_of(source) in (*REPLACING, *FILLING, "where"):
             stack.extend(source.all_input_nodes)
-    return False
+    return None
+
+
+def _is_seen(node: Node, base: Node) -> bool:
+    return node.target in VIEWS and [*views_of(node)][-1] is base
+
+
+def _new_elements(node: Any, base: Node, at: Node) -> Node:
+    """Of `node`: those that are not of the view of `base`, nor of a view of that."""
+    name = name_of(node)
+    first, *others = node.args or (None,)
+    arguments: list[Any] | None = None
+    if is_view(node) and not _is_seen(node, base):
+        arguments = [_new_elements(first, base, at), *others]
+    elif name in REPLACING:
+        arguments = [_new_elements(first, base, at), _new_elements(others[0], base, at)]
+        arguments += others[1:]
+    elif name == "where" and all(isinstance(source, Node) for source in others):
+        arguments = [first, *(_new_elements(source, base, at) for source in others)]
+    elif name in FILLING and node.args[3:] != (True,):
+        arguments = [_new_elements(first, base, at), *others]
+        value = arguments[FILLING[name]]
+        is_tensor = isinstance(value, Node) and isinstance(value_of(value), Tensor)
+        arguments[FILLING[name]] = _filled(value, True, at) if is_tensor else True
+    if arguments is None:
+        return _filled(node, not _is_seen(node, base), at)
+    return call_before(at, node.target, *arguments, **node.kwargs)
+
+
+def _filled(like: Node, value: bool, at: Node) -> Node:
+    return call_before(at, aten.full_like.default, like, value, dtype=torch.bool)
 
 
 def _may_overlap(node: Node) -> bool:

@@ -190,10 +190,14 @@ def tanh(e: Emitter, x: Value) -> Value:
     a = at_most(e, magnitude(e, x), f32(e, 9.25))
     rounded, r = _reduce(e, add(e, a, a), _BIAS)
     scale = _power_of_two(e, rounded)
-    t = e.fma(_expm1_reduced(e, r), scale, subtract(e, scale, f32(e, 1.0)))
+    square, rest = multiply(e, r, r), polynomial(e, r, _EXPM1)
+    reduced = e.fma(square, rest, r)
+    t = e.fma(reduced, scale, subtract(e, scale, f32(e, 1.0)))
     inverse = divide(e, f32(e, 1.0), add(e, t, f32(e, 2.0)))
     ratio = multiply(e, t, inverse)
     residue = e.fma(e.fneg(ratio), t, e.fma(ratio, f32(e, -2.0), t))  # of t + 2's rounding too
+    # What rounding `reduced` has lost, which counts where that is t.
+    residue = add(e, residue, e.fma(square, rest, subtract(e, r, reduced)))
     return copy_sign(e, e.fma(residue, inverse, ratio), x)
 
 
