@@ -1,32 +1,21 @@
 """What a call alone takes: next to nothing is computed, with an operator's arguments and results.
 
 Guards, wrappers and autograd ask each argument and make each result, whatever is computed. Takes an
-operator; gives its signature, and an operator of the same signature on tensors of one element.
+operator; gives one with as many arguments and results, of one element each.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-
 import torch
 
-from benchmarks.enlarged import Operator, tensors_of
+from benchmarks.enlarged import Operator, Program, tensors_of
 
 VIEW, OWN = "view", "own"
 
 
-def signature(operator: Operator) -> str:
-    """`3 f32, 2 trained: 1 own, 1 saved`: results are views of arguments, or have memory of their
-    own; backward reads some of what forward had."""
-    kinds = Counter(_kind(tensor) for tensor in operator.tensors)
-    results = Counter(_results(operator))
-    arguments = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
-    made = ", ".join(f"{count} {kind}" for kind, count in sorted(results.items()))
-    saved = ", some saved" if _saves(operator) else ""
-    return f"{arguments}, {sum(operator.trained)} trained: {made}{saved}"
-
-
 def calls_alone(operator: Operator) -> Operator:
+    """Results are views of arguments, or have memory of their own; backward reads some of what
+    forward had, if it does so in `operator`."""
     results = _results(operator)
     views, own, saves = results.count(VIEW), results.count(OWN), _saves(operator)
 
@@ -40,6 +29,12 @@ def calls_alone(operator: Operator) -> Operator:
 
     tensors = [torch.ones(1, dtype=tensor.dtype) for tensor in operator.tensors]
     return Operator(program, tensors, operator.trained)
+
+
+def one_operation(operator: Operator) -> Program:
+    """What eager cannot do with less."""
+    place = [*operator.trained, True].index(True) % len(operator.trained)
+    return lambda *tensors: tensors[place] * tensors[place]
 
 
 def _joined(tensors: list[torch.Tensor], saves: bool) -> torch.Tensor:
@@ -71,7 +66,3 @@ def _results(operator: Operator) -> list[str]:
 
 def _memory(tensor: torch.Tensor) -> int | None:
     return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else None
-
-
-def _kind(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")

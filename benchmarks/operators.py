@@ -10,8 +10,8 @@ run can be stopped. One thread works, its own processor time counts, and the lea
 samples that take turns: what else the machine does then comes to neither way.
 
 A call of any compiled function takes a while, longer with more arguments and results
-(`benchmarks/operator_calls.py`), and with caches that are full of something else. Each row says how
-long its own call takes, beside as many elements as the row has.
+(`benchmarks/operator_calls.py`), and with caches that are full of something else. Each row's own
+call takes turns with it, beside as many elements as the row has.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from torch.testing._internal.common_methods_invocations import op_db
 
 from benchmarks.enlarged import Operator, Program, enlarged, tensors_of
 from benchmarks.machine import describe
-from benchmarks.operator_calls import calls_alone, signature
-from benchmarks.operator_table import ENOUGH, is_slow, show, write
+from benchmarks.operator_calls import calls_alone, one_operation
+from benchmarks.operator_table import ENOUGH, ONE, is_slow, ratios, show, write
 from benchmarks.timing import paired
 
 ELEMENTS = (262_144, 4_194_304, 4_096)  # about L2, beyond the caches, in L1
-ROUNDS, ATTEMPTS = 5, 3
+ROUNDS, ATTEMPTS = 5, 6
 SAMPLE_SECONDS = 1e-3
 LONG_SECONDS, FEW_ROUNDS = 20e-3, 3  # calls of which each is a sample, and how many
 MOST_SWEPT = 262_144  # elements, so that sweeping takes no longer than a call
@@ -71,9 +71,9 @@ def main() -> None:
 
 
 def _measured(only: str, sizes: list[int], known: dict[str, Any], again: bool) -> Iterator[None]:
-    """Fills rows and calls. A row that ends the process says so in the next run."""
-    rows, calls = known["rows"], known.setdefault("calls", {})
-    known_rows = {name for name, row in rows.items() if not (again and is_slow(row, calls))}
+    """Fills rows. A row that ends the process says so in the next run."""
+    rows = known["rows"]
+    known_rows = {name for name, row in rows.items() if not (again and is_slow(row))}
     for size in sizes:
         for info in op_db:
             name = f"{info.formatted_name} {size}"
@@ -82,11 +82,11 @@ def _measured(only: str, sizes: list[int], known: dict[str, Any], again: bool) -
                 if name not in rows:
                     rows[name] = {"left out": "the process ended"}
                     yield
-                rows[name] = _row(info, size, calls)
+                rows[name] = _row(info, size)
                 yield
 
 
-def _row(info: Any, size: int, calls: dict[str, Any]) -> dict[str, Any]:
+def _row(info: Any, size: int) -> dict[str, Any]:
     """Seconds by pass, or why there are none."""
     try:
         operator = enlarged(info, size)
@@ -98,30 +98,36 @@ def _row(info: Any, size: int, calls: dict[str, Any]) -> dict[str, Any]:
         times = _times(operator)
     except Exception as error:
         return {"failed": f"{type(error).__name__}: {error}"[:200], "shapes": shapes}
-    swept = min(sum(tensor.numel() for tensor in operator.tensors), MOST_SWEPT)
-    call = f"{signature(operator)}; {swept:.0e} elements"
-    if call not in calls:
-        calls[call] = _times(calls_alone(operator), torch.zeros(swept))
-    took = round(time.perf_counter() - start, 2)
-    return {**times, "call": call, "shapes": shapes, "took": took}
+    return {**times, "shapes": shapes, "took": round(time.perf_counter() - start, 2)}
 
 
-def _times(operator: Operator, swept: torch.Tensor | None = None) -> dict[str, Any]:
-    """`swept`: what else is written to before each pass."""
-    program, tensors = operator.program, operator.tensors
+def _times(operator: Operator) -> dict[str, Any]:
+    swept = torch.zeros(min(sum(tensor.numel() for tensor in operator.tensors), MOST_SWEPT))
+    alone = calls_alone(operator)
     torch._dynamo.reset()
-    ways: dict[str, Program] = {
-        "eager": program,
-        "called": torch.compile(program, backend="eager", dynamic=False),
-        "ours": torch.compile(program, backend="hemstitch", dynamic=False),
-    }
-    if swept is not None:
-        ways = {name: _sweeping(way, swept) for name, way in ways.items()}
-    times: dict[str, Any] = {"forward": _least(ways, tensors)}
-    leaves = [t.requires_grad_(trains) for t, trains in zip(tensors, operator.trained)]
-    if any(result.requires_grad for result in tensors_of(program(*leaves))):
-        times["step"] = _least({name: _step(way, swept) for name, way in ways.items()}, leaves)
+    ways, calls = _ways(operator.program), _ways(alone.program)
+    calls = {f"{name} alone": _sweeping(way, swept) for name, way in calls.items()}
+    calls[ONE] = _sweeping(one_operation(alone), swept)
+    runs = {name: partial(way, *operator.tensors) for name, way in ways.items()}
+    runs |= {name: partial(way, *alone.tensors) for name, way in calls.items()}
+    times: dict[str, Any] = {"forward": _least(runs)}
+    leaves, others = _leaves(operator), _leaves(alone)
+    if any(result.requires_grad for result in tensors_of(operator.program(*leaves))):
+        runs = {name: partial(_step(way), *leaves) for name, way in ways.items()}
+        runs |= {name: partial(_step(way, swept), *others) for name, way in calls.items()}
+        times["step"] = _least(runs)
     return times
+
+
+def _ways(program: Program) -> dict[str, Program]:
+    called, ours = (
+        torch.compile(program, backend=backend, dynamic=False) for backend in ("eager", "hemstitch")
+    )
+    return {"eager": program, "called": called, "ours": ours}
+
+
+def _leaves(operator: Operator) -> list[torch.Tensor]:
+    return [t.requires_grad_(trains) for t, trains in zip(operator.tensors, operator.trained)]
 
 
 def _sweeping(program: Program, swept: torch.Tensor) -> Program:
@@ -145,20 +151,27 @@ def _step(program: Program, swept: torch.Tensor | None = None) -> Program:
     return step
 
 
-def _least(ways: Mapping[str, Program], tensors: list[torch.Tensor]) -> dict[str, float]:
+def _least(runs: Mapping[str, Callable[[], object]]) -> dict[str, float]:
     """Again where ours seems slow: the least of more samples is nearer to the truth. What takes
     long is no better known for calls that find the caches warm."""
-    calls = {name: partial(way, *tensors) for name, way in ways.items()}
-    least = {name: _thread_clock(call) for name, call in calls.items()}  # compiles
-    if _thread_clock(calls["eager"]) > LONG_SECONDS:
-        rounds = [{n: _thread_clock(call) for n, call in calls.items()} for _ in range(FEW_ROUNDS)]
-        return {name: min(samples[name] for samples in rounds) for name in ways}
+    least = {name: _thread_clock(run) for name, run in runs.items()}  # compiles
+    is_long = _thread_clock(runs["eager"]) > LONG_SECONDS
     for _ in range(ATTEMPTS):
-        timings = paired(ways, [tuple(tensors)], ROUNDS, _thread_clock, SAMPLE_SECONDS)
-        least = {way: min(least[way], *timing.samples) for way, timing in timings.items()}
-        if least["ours"] * ENOUGH < least["eager"]:
+        samples = _single(runs) if is_long else _repeated(runs)
+        least = {name: min(least[name], *times) for name, times in samples.items()}
+        if max(ratios(least)) > ENOUGH:
             break
     return least
+
+
+def _single(runs: Mapping[str, Callable[[], object]]) -> dict[str, list[float]]:
+    rounds = [{name: _thread_clock(run) for name, run in runs.items()} for _ in range(FEW_ROUNDS)]
+    return {name: [samples[name] for samples in rounds] for name in runs}
+
+
+def _repeated(runs: Mapping[str, Callable[[], object]]) -> dict[str, tuple[float, ...]]:
+    timings = paired(runs, [()], ROUNDS, _thread_clock, SAMPLE_SECONDS)
+    return {name: timing.samples for name, timing in timings.items()}
 
 
 def _thread_clock(run: Callable[[], object]) -> float:

@@ -45,6 +45,7 @@ from hemstitch.frontend.rows import only_read
 from hemstitch.frontend.sharing import TRACED, Results, results_of_backward, results_of_forward
 from hemstitch.frontend.spectra import values_alone
 from hemstitch.frontend.strided import in_memory
+from hemstitch.frontend.tokens import without_tokens
 from hemstitch.frontend.unused import Backward, with_zeros
 from hemstitch.frontend.windows import as_products
 from hemstitch.frontend.words import by_words
@@ -114,14 +115,15 @@ def _compiled(
     interpolate_by_axes(gm)
     multiply_along(gm)
     choose_by_masks(gm)
-    whole: Function = aot_autograd(
-        fw_compiler=forward,
-        bw_compiler=backward,
-        inference_compiler=inference,
-        partition_fn=partial(partition, options=options),
-        decompositions=decompositions(),
-        keep_inference_input_mutations=True,
-    )(gm, example_inputs)
+    with torch._functorch.config.patch(unlift_effect_tokens=True):
+        whole: Function = aot_autograd(
+            fw_compiler=forward,
+            bw_compiler=backward,
+            inference_compiler=inference,
+            partition_fn=partial(partition, options=options),
+            decompositions=decompositions(),
+            keep_inference_input_mutations=True,
+        )(gm, example_inputs)
     if plan_only:
         return whole
     shortest = partial(direct, whole, parts, example_inputs, options.strict)
@@ -152,6 +154,8 @@ class _GraphCompiler:
         return attempt(compiled, traced, self.options.strict, gm)
 
     def _compiled(self, gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Function:
+        without_tokens(gm.graph)
+        gm.recompile()
         draw_at_once(gm)
         unseen = losses(gm.meta.get(NUMBERS, ()))
         run: Boxed
@@ -253,7 +257,7 @@ class _GraphCompiler:
         if self.options.verify:
             return _verified(compiled)
         if self.recorder is None:
-            return executable
+            return executable.shortest()
         constants = compiled.captured.constants
         recorded: Function = self.recorder.record(self.kind, executable, gm, inputs, constants)
         return recorded

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._dynamo.hooks import Hooks
-from torch._higher_order_ops.effects import with_effects
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 
 from hemstitch.errors import UnsupportedError
 from hemstitch.frontend.joint import value_of
@@ -32,13 +31,8 @@ def is_guarded() -> bool:
 
 
 def arguments_of_graph(traced: GraphModule) -> Sequence[object]:
-    """As they were traced. None: a token, which only orders effects, and which no call brings."""
-    nodes = traced.graph.find_nodes(op="placeholder")
-    return [None if _is_token(node) else value_of(node) for node in nodes]
-
-
-def _is_token(node: Node) -> bool:
-    return any(user.target is with_effects and user.args[0] is node for user in node.users)
+    """As they were traced."""
+    return [value_of(node) for node in traced.graph.find_nodes(op="placeholder")]
 
 
 def check_arguments(

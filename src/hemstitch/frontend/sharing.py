@@ -20,7 +20,7 @@ from torch._functorch._aot_autograd.schemas import OutputType
 from torch._guards import TracingContext
 
 from hemstitch.errors import UnsupportedError
-from hemstitch.frontend.joint import COPIED, formulas, is_view
+from hemstitch.frontend.joint import COPIED, formulas, is_library, is_view
 from hemstitch.frontend.library import strides_of
 from hemstitch.frontend.sizes import Sizes
 from hemstitch.ir import layout
@@ -196,9 +196,13 @@ def shared_memory(results: Sequence[object], known: Results, sizes: Sizes) -> di
 
 
 def _distinct(node: torch.fx.Node, known: Results, sizes: Sizes) -> torch.fx.Node:
-    """The nearest that it is a view of, if there are elements under several indices."""
+    """The nearest that it is a view of, if there are elements under several indices. Of a gradient,
+    what the library gives, if there are gaps: only a copy would close them, which autograd makes
+    where it wants one."""
     if known.are_gradients:
-        return node
+        base = _whole(node)
+        has_gaps = is_library(base) and _is_fixed(node.meta["val"]) and not is_dense(node, sizes)
+        return base if has_gaps and not _repeats(node) else node
     return next((x for x in views_of(node) if not _overlaps(x, sizes)), node)
 
 

@@ -107,13 +107,15 @@ def _kept(joint: Graph, results: int, saved: Container[Node]) -> list[Node]:
         found.update(new)
         stack.extend(new)
     made = found - kept  # in backward
-    last = {node if node in gradients else _last_view(node, made) for node in kept}
+    stays = {*gradients, *outputs_of(joint)[:results]}
+    last = {_last_view(node, made, stays) for node in kept}
     return [node for node in joint.nodes if node in last]
 
 
-def _last_view(node: Node, made: Set[Node]) -> Node:
-    """Where backward reads nothing but one view of it, that: forward may have no more in memory."""
-    while node.op == "call_function":
+def _last_view(node: Node, made: Set[Node], stays: Set[object]) -> Node:
+    """Where backward reads nothing but one view of it, that: forward may have no more in memory.
+    `stays`: what it has."""
+    while node.op == "call_function" and node not in stays:
         readers = [user for user in node.users if user in made]
         # A view of another tensor may read its size.
         if len(readers) != 1 or not _is_part(readers[0]) or readers[0].args[:1] != (node,):

@@ -316,7 +316,7 @@ def _result(builder: Builder, total: Node, addend: Node | None, whole: Node, col
 
 
 def _is_product(call: LibraryCall, result: Node) -> bool:
-    """All operands are tensors of one type, and the result lies as a kernel would lay it."""
+    """All operands have elements, and one type; the result lies as a kernel would lay it."""
     wanted = _OPERANDS.get(call.name)
     plain = all(isinstance(argument, Operand) for argument in call.arguments)
     if wanted is None or not plain or len(call.arguments) != wanted or call.keywords:
@@ -326,6 +326,7 @@ def _is_product(call: LibraryCall, result: Node) -> bool:
     same = all(operand.type.dtype is result.type.dtype for operand in operands)
     return (
         same
+        and not any(0 in operand.shape for operand in operands)
         and result.type.dtype in MULTIPLIED
         and first is not None
         and first[1] == contiguous_strides(result.shape)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import product
 from hemstitch.ir.graph import Node, Op
+from hemstitch.passes.algebra import reduces_nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,8 @@ class VectorProduct:
         columns = builder.reshape(turned, (*shape[:-3], 1, *shape[-2:]))
         factors = (builder.broadcast(builder.cast(x, dtype), shape) for x in (rows, columns))
         sums = builder.reduce(Op.SUM, builder.make(Op.MUL, *factors), (rank,))
-        return VectorProduct(sums, rows if is_row else columns)
+        alone = reduces_nothing.function(builder, sums)  # of one row and one column
+        return VectorProduct(alone or sums, rows if is_row else columns)
 
 
 def apart(builder: Builder, value: Node) -> Node:

@@ -7,7 +7,7 @@ other values for those names (see `executable`).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -17,20 +17,13 @@ from hemstitch.fusion.plan import LibraryStep, Plan
 from hemstitch.ir.dims import Dim, SymbolicDim, known
 from hemstitch.ir.graph import InputAttr, LibraryCall, Operand
 from hemstitch.ir.types import DType, contiguous_strides
+from hemstitch.runtime.bindings import OUT_FORMS, binding
 from hemstitch.runtime.dtypes import TORCH_DTYPES
 from hemstitch.runtime.interpret import with_strides
 from hemstitch.runtime.recycle import LEAST_BYTES, Layout, empty_strided_on
 from hemstitch.runtime.returned import Argument, Fixed, Item, Number, Result, Returned, View
 from hemstitch.stitch.group import Tensor
 
-aten = torch.ops.aten
-# Library calls that write their result where they are told; torch's own bindings are the fastest.
-OUT_FORMS: Mapping[object, object] = {
-    aten.mm.default: torch.mm,
-    aten.bmm.default: torch.bmm,
-    aten.addmm.default: torch.addmm,
-    aten.baddbmm.default: torch.baddbmm,
-}
 CPU = torch.device("cpu")
 _NAME = re.compile(r"\b[at]\d+\b")
 
@@ -283,7 +276,9 @@ class _Assembler:
             name = self._fix(OUT_FORMS[call.target], "f")
             self.lines.append(f"{name}({', '.join([*arguments, f'out={self._name(told[0])}'])})")
             return
-        function = call.in_place if number in self.overwriting else call.target
+        function = binding(call.target, call.arguments, dict(call.keywords))
+        if number in self.overwriting:
+            function = call.in_place
         text = f"{self._fix(function, 'f')}({', '.join(arguments)})"
         if all(tensor is None for tensor in step.results):
             self.lines.append(text)

@@ -67,6 +67,11 @@ class Executable:
         call = self._only or self._instance(arguments)
         return call(arguments)
 
+    def shortest(self) -> Call:
+        """The same callable, or the call list where that is all that a call needs."""
+        is_all = self._gpu is None and not self._constants and self._once is None
+        return self._only if is_all and self._only is not None else self
+
     def _instance(self, arguments: Arguments) -> Call:
         key = tuple(_symbol_value(arguments, *source) for _, source in self._symbols)
         instance = self._instances.get(key)

@@ -54,7 +54,28 @@ def tiled(nest: Nest, buffers: Buffers, machine: Machine) -> Nest:
     of their own, later (`kernel/blocked.py`)."""
     if any(isinstance(statement, Contract) for statement in walk(nest.body)):
         return nest
-    return _Tiler(nest, buffers).run(machine)
+    other = _around_lanes(nest)
+    for start in (nest,) if other is nest else (nest, other):
+        changed = _Tiler(start, buffers).run(machine)
+        if changed is not start:
+            return changed
+    return nest
+
+
+def _around_lanes(nest: Nest) -> Nest:
+    """The last axis of the rows right around the lanes: loops between them, with nothing else in
+    them, become rows."""
+    rows, body, weight = nest.rows, nest.body, nest.weight
+    while rows and len(body) == 1:
+        loop = body[0]
+        if not isinstance(loop, Loop) or loop.lanes or loop.axis.outer is not None:
+            break
+        extent = loop.axis.extent
+        if not isinstance(weight, int) or not isinstance(extent, int) or extent == 0:
+            break
+        rows, body = (*rows[:-1], loop.axis, rows[-1]), loop.body
+        weight = max(1, weight // extent)
+    return nest if body is nest.body else replace(nest, rows=rows, body=body, weight=weight)
 
 
 class _Tiler:

@@ -1,0 +1,45 @@
+"""Calls that check or tell something, without the tokens that AOTAutograd orders them by: what has
+effects stays in the program's order anyway, and a call through a token takes as long as a hundred
+of its kind."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch._higher_order_ops.effects import with_effects
+from torch._ops import OpOverload
+from torch.fx import Graph, Node
+
+prims = torch.ops.prims
+TOKENS = (prims._sink_tokens.default, prims._make_token.default)
+
+
+def without_tokens(graph: Graph) -> None:
+    """Of operations. What has no schema keeps its token."""
+    for node in [*graph.find_nodes(op="call_function", target=with_effects)]:
+        if isinstance(node.args[1], OpOverload):
+            _call(node, node.args[1])
+    for target in TOKENS:
+        for node in graph.find_nodes(op="call_function", target=target):
+            operands = node.all_input_nodes
+            if not node.users and all(token.target in TOKENS for token in operands):
+                graph.erase_node(node)
+
+
+def _call(node: Node, operation: OpOverload) -> None:
+    graph, (token, _, *arguments) = node.graph, node.args
+    values: Any = node.meta["val"][1:]
+    is_one = len(operation._schema.returns) < 2
+    with graph.inserting_before(node):
+        call = graph.call_function(operation, tuple(arguments), node.kwargs)
+    call.meta = {**node.meta, "val": values[0] if is_one else values}
+    for part in [*node.users]:
+        assert part.target is operator.getitem and isinstance(part.args[1], int)
+        if part.args[1] > 0 and not is_one:
+            part.args = (call, part.args[1] - 1)
+            continue
+        part.replace_all_uses_with(call if part.args[1] else token)  # type: ignore[arg-type]
+        graph.erase_node(part)
+    graph.erase_node(node)
