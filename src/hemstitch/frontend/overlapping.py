@@ -50,7 +50,7 @@ def write_copies(gm: GraphModule) -> None:
     if has_writes_in_turn(gm):
         what = "a write to a tensor that has several elements in one place"
         raise UnsupportedError(what, hint="write to a clone of that tensor")
-    copies = [node for node, target in _all_writes(gm) if _overlaps(target) and _source(node)]
+    copies = [node for node, target in _all_writes(gm) if overlaps(target) and _source(node)]
     for node in copies:
         source = _source(node)
         assert source is not None
@@ -66,9 +66,9 @@ def has_writes_in_turn(gm: GraphModule) -> bool:
     values = [_value(node) for node in gm.graph.find_nodes(op="placeholder")]
     arguments = [x for x in values if isinstance(x, Tensor)]
     is_training = any(x.requires_grad for x in arguments)
-    copied = [x for x in arguments if is_training and _overlaps(x)]
+    copied = [x for x in arguments if is_training and overlaps(x)]
     return any(
-        (_overlaps(target) and not _is_unread(node, target))
+        (overlaps(target) and not _is_unread(node, target))
         or any(_is_alias(target, x) for x in copied)
         for node, target in _all_writes(gm)
     )
@@ -149,7 +149,7 @@ def _is_alias(x: Tensor, y: Tensor) -> bool:
     return x.layout is torch.strided and torch._C._is_alias_of(x, y)
 
 
-def _overlaps(x: Tensor) -> bool:
+def overlaps(x: Tensor) -> bool:
     if x.layout is not torch.strided:
         return False
     shape, strides = (tuple(map(_hint, numbers)) for numbers in (x.shape, x.stride()))
