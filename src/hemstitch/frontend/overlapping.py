@@ -124,7 +124,7 @@ def _part(x: Tensor, index: Any) -> Tensor:
 def _is_unread(node: Node, target: Tensor) -> bool:
     """Whether nothing that such a write leaves depends on what it leaves elsewhere."""
     operands = [x for x in map(_value, node.all_input_nodes[1:]) if isinstance(x, Tensor)]
-    if 0 in target.stride() or any(_is_alias(x, target) for x in operands):
+    if layout.repeats(*_layout(target)) or any(_is_alias(x, target) for x in operands):
         return False
     if _source(node) is not None:
         return True
@@ -146,14 +146,20 @@ def _source(node: Node) -> Node | None:
 
 
 def _is_alias(x: Tensor, y: Tensor) -> bool:
-    return x.layout is torch.strided and torch._C._is_alias_of(x, y)
+    is_alias: Any = torch._C._is_alias_of  # type: ignore[attr-defined]
+    return x.layout is torch.strided and bool(is_alias(x, y))
 
 
 def overlaps(x: Tensor) -> bool:
+    """At the example sizes."""
     if x.layout is not torch.strided:
         return False
-    shape, strides = (tuple(map(_hint, numbers)) for numbers in (x.shape, x.stride()))
+    shape, strides = _layout(x)
     return None not in (*shape, *strides) and layout.overlaps(shape, strides, {}) is True
+
+
+def _layout(x: Tensor) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    return tuple(map(_hint, x.shape)), tuple(map(_hint, x.stride()))
 
 
 def _hint(number: int | torch.SymInt) -> Any:
