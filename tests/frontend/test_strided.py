@@ -166,7 +166,10 @@ def _repetitions_written(x: Tensor) -> Tensor:
 
 
 @pytest.mark.filterwarnings("error::hemstitch.errors.GraphWarning")
-def test_nothing_overlaps_where_there_is_nothing() -> None:
+def test_nothing_overlaps_where_there_is_nothing_nor_is_written() -> None:
+    mask = torch.tensor([True, False]).expand(3, 2)
+    masked = _compiled(lambda x, y: (x & y) | x, dynamic=False)
+    assert torch.equal(masked(mask, ~mask), mask)
     program = _compiled(lambda x: x.expand(2, *x.shape).mul_(2), dynamic=False)
     assert program(torch.zeros(0, 3)).shape == (2, 0, 3)
 

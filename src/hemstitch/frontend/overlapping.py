@@ -103,7 +103,8 @@ def _name(node: Node) -> str:
 def _is_in_place(node: Node) -> bool:
     name = _name(node)
     if name.endswith("_"):
-        return not name.endswith("__") and name not in KEEPING
+        is_keyword = getattr(node.target, "__module__", "") == "_operator"  # `and_`
+        return not (name.endswith("__") or is_keyword or name in KEEPING)
     if not isinstance(node.target, FunctionType):
         return False
     called = inspect.signature(node.target).bind_partial(*node.args, **node.kwargs)
