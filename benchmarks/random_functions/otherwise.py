@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-NEAR_BY = 128  # ulps between operands of which eager has errors alike
+NEAR_BY = 16  # ulps between operands of which eager has errors alike
 LANES = 128  # elements behind which no loop for vectors leaves any
 # Elementwise, though PyTorch has no tag that says so.
 ELEMENTWISE = frozenset(

@@ -34,6 +34,7 @@ from hemstitch.frontend.fallback import (
     is_repeatable,
 )
 from hemstitch.frontend.frozen import frozen_arguments
+from hemstitch.frontend.in_place import keep_layouts
 from hemstitch.frontend.interpolation import interpolate_by_axes
 from hemstitch.frontend.loss import EveryNth, losses, without
 from hemstitch.frontend.masked import choose_by_masks
@@ -105,6 +106,7 @@ def _compiled(
     if not plan_only:
         expect_kernels(example_inputs, options)
     write_copies(gm)
+    keep_layouts(gm)
     as_many_values_as_keys(gm)
     parts: dict[str, Part] = {}
     recorder, guarded = _recorder(options), is_guarded()

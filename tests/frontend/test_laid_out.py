@@ -50,3 +50,34 @@ def test_strides_are_eagers(program: Any, dynamic: bool) -> None:
     expected, found = program(*arguments), compiled(*arguments)
     torch.testing.assert_close(found, expected)
     assert [y.stride() for y in found] == [y.stride() for y in expected]
+
+
+def _written(x: Tensor, other: Tensor, places: Tensor) -> list[Tensor]:
+    y = x * 2
+    rows, values = places[0], other[:, places[0]]
+    x.masked_fill_(other > 1, 0.5)
+    y.index_copy_(1, rows, values)
+    z = y.scatter_add_(1, places, other) + 1
+    w = y.cumsum_(1) * 3
+    x[:, 1:].tril_()
+    whole = x[..., ::2].clone().t().addmm_(values, values.t()[:, :4].clone())
+    return [x * 3, y + 1, z, w, whole * 2]
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_what_is_written_to_keeps_its_layout(gradients: bool) -> None:
+    torch._dynamo.reset()
+    outcomes = []
+    for function in (_written, torch.compile(_written, backend="hemstitch", dynamic=gradients)):
+        leaf = torch.linspace(0.5, 2, 64).requires_grad_(gradients)
+        x = (leaf * 1).view(8, 8).t()[:4]
+        other = torch.linspace(2, 0, 32).view(4, 8)
+        places = (torch.arange(32).view(4, 8) * 3) % 8
+        results = function(x, other, places)
+        if gradients:
+            torch.stack([y.sum() for y in results]).sum().backward()
+        outcomes.append(([*results, x], [y.stride() for y in results], leaf.grad))
+    expected, found = outcomes
+    torch.testing.assert_close(found[0], expected[0])
+    torch.testing.assert_close(found[2], expected[2])
+    assert found[1] == expected[1]

@@ -8,11 +8,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from benchmarks.random_functions.arguments import Argument, Memory
 from benchmarks.random_functions.draw import drawn
 from benchmarks.random_functions.judge import Reference, difference, is_runnable
 from benchmarks.random_functions.otherwise import Otherwise
 from benchmarks.random_functions.outcome import Outcome, outcome
-from benchmarks.random_functions.program import Program, combined, described
+from benchmarks.random_functions.program import Line, Program, combined, described
 from tests.effort import IS_WHOLE
 
 TOGETHER = 4
@@ -82,6 +83,22 @@ def test_gradients_of_zeros_for_what_is_written() -> None:
     assert isinstance(asked, Outcome) and isinstance(alone, Outcome)
     assert asked.values["gradient 0"].isnan().any()
     assert not alone.values["gradient 0"].isnan().any()
+
+
+def test_places_are_pytorchs_where_its_backward_raises() -> None:
+    memory = Memory(torch.float32, 8, "ordinary", 0)
+    lines = ("F.silu(a0, inplace=True)", "a0.unbind(0)[1]")
+    program = Program(
+        (memory,),
+        (Argument(0, (2, 4), (4, 1), 0),),
+        tuple(Line(f"v{n}", text, "a0", True, False, False) for n, text in enumerate(lines)),
+        ("v1",),
+        gradients=True,
+        dynamic=False,
+        autocast=False,
+    )
+    seen = difference(program)
+    assert seen is not None and seen.kind == "places" and seen.is_pytorch
 
 
 def test_errors_for_operands_near_by() -> None:

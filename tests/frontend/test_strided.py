@@ -165,6 +165,15 @@ def _repetitions_written(x: Tensor) -> Tensor:
     return y
 
 
+@pytest.mark.filterwarnings("error::hemstitch.errors.GraphWarning")
+def test_nothing_overlaps_where_there_is_nothing_nor_is_written() -> None:
+    mask = torch.tensor([True, False]).expand(3, 2)
+    masked = _compiled(lambda x, y: (x & y) | x, dynamic=False)
+    assert torch.equal(masked(mask, ~mask), mask)
+    program = _compiled(lambda x: x.expand(2, *x.shape).mul_(2), dynamic=False)
+    assert program(torch.zeros(0, 3)).shape == (2, 0, 3)
+
+
 REFUSED = (_windows_filled, _argument_windows_multiplied, _view_of_a_view, _multiplied_in_turn)
 
 

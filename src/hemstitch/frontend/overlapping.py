@@ -50,7 +50,7 @@ def write_copies(gm: GraphModule) -> None:
     if has_writes_in_turn(gm):
         what = "a write to a tensor that has several elements in one place"
         raise UnsupportedError(what, hint="write to a clone of that tensor")
-    copies = [node for node, target in _all_writes(gm) if _overlaps(target) and _source(node)]
+    copies = [node for node, target in _all_writes(gm) if overlaps(target) and _source(node)]
     for node in copies:
         source = _source(node)
         assert source is not None
@@ -66,9 +66,9 @@ def has_writes_in_turn(gm: GraphModule) -> bool:
     values = [_value(node) for node in gm.graph.find_nodes(op="placeholder")]
     arguments = [x for x in values if isinstance(x, Tensor)]
     is_training = any(x.requires_grad for x in arguments)
-    copied = [x for x in arguments if is_training and _overlaps(x)]
+    copied = [x for x in arguments if is_training and overlaps(x)]
     return any(
-        (_overlaps(target) and not _is_unread(node, target))
+        (overlaps(target) and not _is_unread(node, target))
         or any(_is_alias(target, x) for x in copied)
         for node, target in _all_writes(gm)
     )
@@ -103,7 +103,8 @@ def _name(node: Node) -> str:
 def _is_in_place(node: Node) -> bool:
     name = _name(node)
     if name.endswith("_"):
-        return not name.endswith("__") and name not in KEEPING
+        is_keyword = getattr(node.target, "__module__", "") == "_operator"  # `and_`
+        return not (name.endswith("__") or is_keyword or name in KEEPING)
     if not isinstance(node.target, FunctionType):
         return False
     called = inspect.signature(node.target).bind_partial(*node.args, **node.kwargs)
@@ -124,7 +125,7 @@ def _part(x: Tensor, index: Any) -> Tensor:
 def _is_unread(node: Node, target: Tensor) -> bool:
     """Whether nothing that such a write leaves depends on what it leaves elsewhere."""
     operands = [x for x in map(_value, node.all_input_nodes[1:]) if isinstance(x, Tensor)]
-    if 0 in target.stride() or any(_is_alias(x, target) for x in operands):
+    if layout.repeats(*_layout(target)) or any(_is_alias(x, target) for x in operands):
         return False
     if _source(node) is not None:
         return True
@@ -146,14 +147,20 @@ def _source(node: Node) -> Node | None:
 
 
 def _is_alias(x: Tensor, y: Tensor) -> bool:
-    return x.layout is torch.strided and torch._C._is_alias_of(x, y)
+    is_alias: Any = torch._C._is_alias_of  # type: ignore[attr-defined]
+    return x.layout is torch.strided and bool(is_alias(x, y))
 
 
-def _overlaps(x: Tensor) -> bool:
+def overlaps(x: Tensor) -> bool:
+    """At the example sizes."""
     if x.layout is not torch.strided:
         return False
-    shape, strides = (tuple(map(_hint, numbers)) for numbers in (x.shape, x.stride()))
+    shape, strides = _layout(x)
     return None not in (*shape, *strides) and layout.overlaps(shape, strides, {}) is True
+
+
+def _layout(x: Tensor) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    return tuple(map(_hint, x.shape)), tuple(map(_hint, x.stride()))
 
 
 def _hint(number: int | torch.SymInt) -> Any:

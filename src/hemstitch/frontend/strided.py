@@ -77,7 +77,7 @@ def _written(
     """`source`: all of that view, with what a program has written to a part of it, `is_new`. Where
     several of its elements lie in one place, that holds one that was written. `is_place`: what
     is no distance but a place in memory."""
-    distance -= x.storage_offset() if is_place else 0
+    distance -= int(x.storage_offset()) if is_place else 0
     fresh = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(x)
     fresh.as_strided(size, stride, distance).copy_(source)
     memory = fresh.as_strided((fresh.untyped_storage().nbytes() // fresh.itemsize,), (1,))
@@ -222,7 +222,7 @@ def _may_overlap(node: Node) -> bool:
     return not is_known or layout.overlaps(tuple(size), tuple(stride), {}) is not False
 
 
-def _is_inside(base: Node, size: Numbers, stride: Numbers, distance: int) -> bool:
+def _is_inside(base: Node, size: Numbers, stride: Numbers, distance: int | Node) -> bool:
     """Whether all places are among the elements of `base`, if these lie side by side: with the
     sizes that were traced. With others the call itself raises an error where one is not."""
     numbers = [_hint(number) for number in (*size, *stride, distance, value_of(base).numel())]

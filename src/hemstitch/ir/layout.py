@@ -35,10 +35,10 @@ def overlaps(
     if not all(symbols(size) <= hints.keys() for size in (*shape, *strides)):
         return None
     pairs = [(evaluate(step, hints), evaluate(size, hints)) for size, step in zip(shape, strides)]
+    if any(size == 0 for _, size in pairs):
+        return False
     last = 0  # of the inner axes
     for step, size in sorted(pairs):
-        if size == 0:
-            return False
         if size != 1 and step <= last:
             return True
         last += (size - 1) * step

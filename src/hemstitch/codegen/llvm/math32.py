@@ -192,12 +192,15 @@ def tanh(e: Emitter, x: Value) -> Value:
     scale = _power_of_two(e, rounded)
     square, rest = multiply(e, r, r), polynomial(e, r, _EXPM1)
     reduced = e.fma(square, rest, r)
-    t = e.fma(reduced, scale, subtract(e, scale, f32(e, 1.0)))
+    below = subtract(e, scale, f32(e, 1.0))
+    t = e.fma(reduced, scale, below)
     inverse = divide(e, f32(e, 1.0), add(e, t, f32(e, 2.0)))
     ratio = multiply(e, t, inverse)
     residue = e.fma(e.fneg(ratio), t, e.fma(ratio, f32(e, -2.0), t))  # of t + 2's rounding too
-    # What rounding `reduced` has lost, which counts where that is t.
-    residue = add(e, residue, e.fma(square, rest, subtract(e, r, reduced)))
+    # What rounding `reduced` and t has lost.
+    lost = e.fma(square, rest, subtract(e, r, reduced))
+    lost = e.fma(lost, scale, e.fma(reduced, scale, subtract(e, below, t)))
+    residue = e.fma(lost, add(e, inverse, inverse), residue)
     return copy_sign(e, e.fma(residue, inverse, ratio), x)
 
 
