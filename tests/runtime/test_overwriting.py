@@ -4,6 +4,7 @@ where a kernel has made it and nobody reads it afterwards."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -64,6 +65,16 @@ def replacing(
     function: Callable[..., object], x: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> list[str]:
     """The calls in its graphs that write where they read; its results are eager's."""
+    before = x.clone()
+    names = overwriting(function, lambda: x, monkeypatch)
+    assert torch.equal(x, before)
+    return names
+
+
+def overwriting(
+    function: Callable[..., object], given: Callable[[], Tensor], monkeypatch: pytest.MonkeyPatch
+) -> list[str]:
+    """The same, and what it leaves in its argument is what eager does."""
     assemblies: list[Assembly] = []
 
     def assembled(*arguments: object) -> Assembly:
@@ -74,10 +85,10 @@ def replacing(
     torch._dynamo.reset()
     options = {"strict": True, "check": True, "cache": False}
     compiled = torch.compile(function, backend="hemstitch", options=options)
-    before = x.clone()
     for _ in range(2):
-        torch.testing.assert_close(compiled(x), function(x))
-    assert torch.equal(x, before)
+        ours, eager = given(), given()
+        torch.testing.assert_close(compiled(ours), function(eager))
+        torch.testing.assert_close(ours, eager)
     fixed = [value for assembly in assemblies for value in assembly.fixed.values()]
     overloads = [value for value in fixed if isinstance(value, torch._ops.OpOverload)]
     names = [overload.overloadpacket.__name__ for overload in overloads]
@@ -104,6 +115,35 @@ def test_who_else_reads_it(
 
 def test_one_whose_elements_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
     replacing(expanded, torch.randn(7, 5), monkeypatch)
+
+
+CACHES: dict[str, Callable[[], Tensor]] = {
+    "transposed": lambda: torch.ones(3, 9, 5).transpose(0, 1),
+    "channels last": lambda: torch.ones(5, 3, 9).permute(2, 1, 0),
+    "with gaps": lambda: torch.ones(9, 4, 12)[:, 1:, ::2][..., :5],
+}
+WRITES: dict[str, Callable[[Tensor], object]] = {
+    "index_copy_": lambda x: x.index_copy_(0, ROWS[1:], SOURCE[:3, None].expand(3, 3, 5)),
+    "index_put_": lambda x: x.__setitem__(ROWS[1:], SOURCE[:3, None].expand(3, 3, 5)),
+    "index_add_": lambda x: x.index_add_(0, ROWS, SOURCE[:, None].expand(4, 3, 5)),
+    "scatter_": lambda x: x.scatter_(0, PLACES[:1, None].expand(1, 3, 5), x[:1] * 2),
+    "scatter_add_": lambda x: x.scatter_add_(0, PLACES[:, None].expand(4, 3, 5), x[:4] * 2),
+}
+
+
+@pytest.mark.parametrize("layout", CACHES)
+def test_arguments_however_they_lie(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As caches of keys and values lie, transposed. They are not copied, but where what is written
+    is read from them."""
+    for name, write in WRITES.items():
+        reads_them = name.startswith("scatter")
+        names = overwriting(partial(_written, write), CACHES[layout], monkeypatch)
+        assert names == ([] if reads_them else [name]), name
+
+
+def _written(write: Callable[[Tensor], object], x: Tensor) -> Tensor:
+    write(x)
+    return x * 2
 
 
 def test_gradients() -> None:

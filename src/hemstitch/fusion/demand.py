@@ -75,7 +75,8 @@ def strides_in_memory(graph: Graph) -> dict[Node, tuple[Dim, ...]]:
 
 def _in_place(graph: Graph, nodes: Sequence[Node]) -> Iterator[tuple[Node, Node]]:
     """Results of library calls that replace an argument of the graph, and these: the call writes
-    where it reads, if it is the only one to read the old contents, and laid out alike."""
+    where it reads, if it is the only one to read the old contents, and reads them as they lie.
+    However a new result would lie, this one lies there."""
     readers = Counter(source for node in nodes for source in node.inputs)
     returned = {output.value for output in graph.outputs}
     for output in graph.outputs:
@@ -86,13 +87,14 @@ def _in_place(graph: Graph, nodes: Sequence[Node]) -> Iterator[tuple[Node, Node]
         given, strides = call.arguments, call.operand_strides
         is_alone = readers[argument] == given.count(Operand(0)) == 1 and given[0] == Operand(0)
         own = argument.attr.strides if isinstance(argument.attr, InputAttr) else ()
-        laid_out = (result_strides(result), strides[0] if strides else None)
+        read = strides[0] if strides else None
         if (
             call.in_place is not None
             and is_alone
             and result.inputs[0].inputs[0] is argument
             and result.type == argument.type
-            and all(other is not None and agree(result.shape, own, other) for other in laid_out)
+            and read is not None
+            and agree(result.shape, own, read)
         ):
             yield result, argument
 
