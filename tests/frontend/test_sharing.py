@@ -145,6 +145,30 @@ def test_gradients_through_them(program: Program, dynamic: bool) -> None:
     torch.testing.assert_close(found.grad, expected.grad)
 
 
+def _equal_values(x: Tensor) -> list[Tensor]:
+    """Views of tensors that turn out to be one, which in eager are several."""
+    y, z = x.exp(), x.sin()
+    return [
+        *(y, torch.maximum(y, y).diagonal(), y.clone().unfold(0, 2, 1), (y * 1).t()),
+        *(z.diagonal(), z, (-z).abs().diagonal(), (-z).abs().t(), (-z).abs()),
+    ]
+
+
+@pytest.mark.parametrize("gradients", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("dynamic", [False, True], ids=["known sizes", "symbolic sizes"])
+def test_equal_values_are_apart(dynamic: bool, gradients: bool) -> None:
+    """So that a write to one of them leaves the others as they are."""
+    x = torch.randn(5, 5, requires_grad=gradients)
+    compiled = torch.compile(_equal_values, backend="hemstitch", dynamic=dynamic)
+    count = len(_equal_values(x))
+    for place in range(count):
+        results, expected = compiled(x), _equal_values(x)
+        for of_it in (results, expected):
+            of_it[place].data.mul_(3)
+        for ours, eager in zip(results, expected, strict=True):
+            torch.testing.assert_close(ours, eager)
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("program", [_written, _copied_into], ids=lambda each: each.__name__)
 def test_arguments_that_are_written_to(program: Program, dynamic: bool) -> None:

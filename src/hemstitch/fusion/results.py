@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Union
 
 from hemstitch.errors import UnsupportedError
 from hemstitch.fusion.alias import (
@@ -18,14 +19,17 @@ from hemstitch.fusion.alias import (
 from hemstitch.ir.dims import Dim, product
 from hemstitch.ir.graph import Graph, InputAttr, LibraryCall, Node, Op, Output
 from hemstitch.ir.layout import repeats
+from hemstitch.ir.ops import is_view
 from hemstitch.ir.types import DType, contiguous_strides
 from hemstitch.stitch.group import Tensor, Write, is_member
 from hemstitch.stitch.views import INVERTIBLE, strides_below
 
+Taken = set[Union[Tensor, Node]]  # memory that is a result's, or will be
+
 
 def demand_outputs(found: Demands, graph: Graph) -> None:
     """Results that are the caller's alone, and mutated inputs."""
-    taken: set[Tensor] = set()
+    taken: Taken = set()
     changed = {output.mutates for output in graph.outputs}
     for number, output in enumerate(graph.outputs):
         if output.mutates is not None:
@@ -40,7 +44,7 @@ def demand_outputs(found: Demands, graph: Graph) -> None:
 
 
 def _expanded(
-    found: Demands, output: Output, changed: set[Node | None], taken: set[Tensor]
+    found: Demands, output: Output, changed: set[Node | None], taken: Taken
 ) -> Alias | None:
     """Where eager gives one element under many indices (an expanded gradient), so do we: of a copy
     if those elements are an argument or a result already, with which it shares nothing in eager."""
@@ -52,15 +56,15 @@ def _expanded(
     if alias.tensor.node in changed:
         return None
     tensor = alias.tensor
-    if tensor in taken or tensor.is_argument:
+    if not taken.isdisjoint(_shown(found, tensor)) or tensor.is_argument:
         tensor = found.write(tensor.node, another(found, tensor.node, tensor.strides))
     else:
         found.keep(alias)
-    taken.add(tensor)
+    taken.update(_shown(found, tensor))
     return replace(alias, tensor=tensor)
 
 
-def _repeated(found: Demands, output: Output, taken: set[Tensor]) -> Alias | None:
+def _repeated(found: Demands, output: Output, taken: Taken) -> Alias | None:
     """What it repeats in memory of its own, if it is laid out as those elements are."""
     value, strides = output.value, output.strides
     orders: list[tuple[int, ...]] = []
@@ -88,7 +92,8 @@ def demand_shared(found: Demands, graph: Graph) -> None:
     """Results kept for backward: views of what is in memory anyway, where their strides agree; and
     a result of the user's itself, whose version counter tells autograd if it is written to."""
     own = {alias.tensor: alias for alias in found.outputs.values()}
-    taken = set(own)
+    private: Taken = {shown for one in own for shown in _shown(found, one)}
+    taken = {*private}
     changed = {output.mutates for output in graph.outputs}
     changed |= {node for node in graph.inputs if _is_written(node)}
     for number, output in enumerate(graph.outputs):
@@ -97,9 +102,9 @@ def demand_shared(found: Demands, graph: Graph) -> None:
         alias = alias_of(found.in_memory, output.value)
         if (
             alias is not None
-            and (alias.tensor not in own or alias.shows_as(own[alias.tensor]))
-            and not changed.intersection(_shown(found, alias.tensor))
             and agree(output.value.shape, alias.strides, output.strides)
+            and _may_keep(found, alias, own.get(alias.tensor), private)
+            and changed.isdisjoint(map(_node, _shown(found, alias.tensor)))
         ):
             found.keep(alias)
             found.outputs[number] = alias
@@ -109,11 +114,17 @@ def demand_shared(found: Demands, graph: Graph) -> None:
             found.outputs[number] = _kept(found, output, taken)
 
 
+def _may_keep(found: Demands, alias: Alias, own: Alias | None, private: Taken) -> bool:
+    """It is a result, or shares no memory with one."""
+    is_result = own is not None and alias.shows_as(own)
+    return is_result or private.isdisjoint(_shown(found, alias.tensor))
+
+
 def _is_written(argument: Node) -> bool:
     return isinstance(argument.attr, InputAttr) and argument.attr.is_written
 
 
-def _kept(found: Demands, output: Output, taken: set[Tensor]) -> Alias:
+def _kept(found: Demands, output: Output, taken: Taken) -> Alias:
     """Raises UnsupportedError where it would not be laid out as backward reads it."""
     value, strides = output.value, output.strides
     alias = _expanded(found, output, set(), taken) or _output(found, value, strides, taken)
@@ -122,21 +133,22 @@ def _kept(found: Demands, output: Output, taken: set[Tensor]) -> Alias:
     return alias
 
 
-def _output(found: Demands, value: Node, strides: tuple[Dim, ...], taken: set[Tensor]) -> Alias:
+def _output(found: Demands, value: Node, strides: tuple[Dim, ...], taken: Taken) -> Alias:
     """A tensor of its own for every result: the caller may write to one and keep the others. The
     program, and a compiled backward, rely on its strides, though elements be far apart, as those of
     one row in each sequence are. Eager keeps all that lies between them; here nothing is there."""
     if value.type.dtype is DType.OPAQUE:
         return uncopied(found, value)
     alias = alias_of(found.tensors, value)
-    is_free = alias is not None and _is_ours(found, alias) and alias.tensor not in taken
+    shown = set() if alias is None else {*_shown(found, alias.tensor)}
+    is_free = alias is not None and _is_ours(found, alias) and taken.isdisjoint(shown)
     if alias is not None and is_free and agree(value.shape, alias.strides, strides):
-        taken.add(alias.tensor)
+        taken |= shown
         return alias
     if repeats(value.shape, strides):
         strides = contiguous_strides(value.shape)
     seen, below = _seen(found, value, strides)
-    if is_member(seen) and seen not in found.tensors:
+    if is_member(seen) and seen not in found.tensors and seen not in taken:
         tensor = found.tensors[seen] = Tensor(seen, below)
     else:
         tensor = found.write(value, another(found, value, strides))
@@ -153,18 +165,28 @@ def _is_ours(found: Demands, alias: Alias) -> bool:
 
 
 def _shows_argument(found: Demands, result: Tensor) -> bool:
-    return any(node.op is Op.INPUT for node in _shown(found, result))
+    return any(_node(shown).op is Op.INPUT for shown in _shown(found, result))
 
 
-def _shown(found: Demands, tensor: Tensor) -> Iterator[Node]:
-    """It, and what it is a view of, if a library call made it so."""
-    yield tensor.node
+def _node(shown: Tensor | Node) -> Node:
+    return shown.node if isinstance(shown, Tensor) else shown
+
+
+def _shown(found: Demands, tensor: Tensor) -> Iterator[Tensor | Node]:
+    """It, and what it is a view of, if a library call made it so: tensors, and nodes that will be
+    in memory for that call."""
+    yield tensor
     [call] = tensor.node.inputs if tensor.is_result else [None]
     if call is None or not isinstance(call.attr, LibraryCall) or not call.attr.holds_operands:
         return
     for value in call.inputs:
         if alias := alias_of(found.tensors, value):
             yield from _shown(found, alias.tensor)
+            continue
+        yield value
+        while is_view(value.op) and len(value.inputs) == 1:
+            (value,) = value.inputs
+            yield value
 
 
 def _seen(found: Demands, value: Node, strides: tuple[Dim, ...]) -> tuple[Node, tuple[Dim, ...]]:
