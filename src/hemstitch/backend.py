@@ -43,6 +43,7 @@ from hemstitch.frontend.partition import NUMBERS, partition
 from hemstitch.frontend.random import draw_at_once
 from hemstitch.frontend.rewrites import apply
 from hemstitch.frontend.rows import only_read
+from hemstitch.frontend.scalars import only_tensors
 from hemstitch.frontend.sharing import TRACED, Results, results_of_backward, results_of_forward
 from hemstitch.frontend.spectra import values_alone
 from hemstitch.frontend.strided import in_memory
@@ -117,7 +118,7 @@ def _compiled(
     interpolate_by_axes(gm)
     multiply_along(gm)
     choose_by_masks(gm)
-    with torch._functorch.config.patch(unlift_effect_tokens=True):
+    with torch._functorch.config.patch(unlift_effect_tokens=True), only_tensors(gm):
         whole: Function = aot_autograd(
             fw_compiler=forward,
             bw_compiler=backward,

@@ -18,6 +18,7 @@ from hemstitch.frontend.effects import has_effects
 from hemstitch.frontend.origin import begins
 from hemstitch.frontend.overlapping import has_writes_in_turn
 from hemstitch.frontend.random import draw_seeds
+from hemstitch.frontend.scalars import only_tensors
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
 Result = TypeVar("Result")
@@ -57,7 +58,8 @@ def by_pytorch(gm: torch.fx.GraphModule, example_inputs: Sequence[object]) -> Ca
         return gm.forward
     backend: Any = lookup_backend("aot_eager")
     try:
-        return backend(gm, example_inputs)  # type: ignore[no-any-return]
+        with only_tensors(gm):
+            return backend(gm, example_inputs)  # type: ignore[no-any-return]
     except NO_FAILURE:
         raise
     except Exception:  # the program's own is raised again in its call
