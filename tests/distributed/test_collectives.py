@@ -24,6 +24,7 @@ from hemstitch.ir.graph import LibraryCall
 from hemstitch.ir.types import DType
 from hemstitch.options import CHOICES, Options
 from hemstitch.runtime import interpret
+from hemstitch.runtime.bindings import binding
 
 PREFIX, SUFFIX = "_c10d_functional.", ".default"
 aten, c10d = torch.ops.aten, torch.ops._c10d_functional
@@ -77,7 +78,8 @@ def call(graph: Compiled, target: object) -> str:
     """The first line that calls it."""
     assert graph.executable is not None
     fixed = graph.executable.assembly.fixed
-    name = next(name for name, value in fixed.items() if value is target)
+    function = binding(target, (), ())
+    name = next(name for name, value in fixed.items() if value is function)
     return next(line for line in lines(graph) if f"{name}(" in line)
 
 
