@@ -17,7 +17,7 @@ from benchmarks.random_functions.program import Line, Program, combined, describ
 from tests.effort import IS_WHOLE
 
 TOGETHER = 4
-SEEDS = range(400 if IS_WHOLE else 24)
+SEEDS = range(400 if IS_WHOLE else 16)
 
 
 def _programs(gradients: bool) -> list[Program]:
@@ -39,7 +39,7 @@ def test_whole_programs(gradients: bool) -> None:
 
 def test_programs_of_symbolic_sizes_and_of_two_types() -> None:
     """Symbolic sizes are others in a later call."""
-    for program in map(drawn, range(200 if IS_WHOLE else 50)):
+    for program in map(drawn, range(200 if IS_WHOLE else 40)):
         if (program.dynamic or program.autocast) and program.lines and is_runnable(program):
             seen = difference(program)
             assert seen is None or seen.is_pytorch, f"{seen}\n{described(program)}"
