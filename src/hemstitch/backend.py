@@ -86,13 +86,17 @@ def compile_with(
     `plan_only`: kernels are not built, and the callable runs what torch traced. `submit`: takes
     what the option `asynchronous` leaves for later.
     """
-    asis = copied(gm)  # what is compiled is rewritten before it is traced
-    return attempt(
-        partial(_compiled, gm, example_inputs, options, observe, plan_only, submit),
-        partial(by_pytorch, asis, example_inputs),
-        options.strict,
-        gm,
-    )
+    untouched = gm
+
+    def compiled() -> Function:
+        nonlocal untouched
+        untouched = copied(gm)  # what is compiled is rewritten before it is traced
+        return _compiled(gm, example_inputs, options, observe, plan_only, submit)
+
+    def traced() -> Function:
+        return by_pytorch(untouched, example_inputs)
+
+    return attempt(compiled, traced, options.strict, gm)
 
 
 def _compiled(
@@ -157,8 +161,7 @@ class _GraphCompiler:
         return attempt(compiled, traced, self.options.strict, gm)
 
     def _compiled(self, gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Function:
-        without_tokens(gm.graph)
-        gm.recompile()
+        without_tokens(gm)
         draw_at_once(gm)
         unseen = losses(gm.meta.get(NUMBERS, ()))
         run: Boxed

@@ -54,10 +54,10 @@ def by_pytorch(gm: torch.fx.GraphModule, example_inputs: Sequence[object]) -> Ca
     """A Dynamo graph with nothing of ours in it: AOTAutograd, and PyTorch's operations. These alone
     where AOTAutograd refuses what they do, as to write through `unfold`, or is known to get it
     wrong."""
-    if has_writes_in_turn(gm):
-        return gm.forward
     backend: Any = lookup_backend("aot_eager")
     try:
+        if has_writes_in_turn(gm):
+            return gm.forward
         with only_tensors(gm):
             return backend(gm, example_inputs)  # type: ignore[no-any-return]
     except NO_FAILURE:

@@ -25,9 +25,9 @@ def only_tensors(gm: GraphModule) -> Iterator[None]:
     taken for constants already."""
     modules = [module for module in gm.modules() if isinstance(module, GraphModule)]
     nodes = [node for module in modules for node in module.graph.nodes]
-    memos = [memo for node in nodes if node.op == "placeholder" for memo in _memos(node)]
-    read = {str(symbol) for node in nodes for symbol in _read(node)}
-    new = {memo.node._expr.name for memo in memos} - read - TensorifyState.force_specializations
+    numbers = {name for node in nodes if node.op == "placeholder" for name in _numbers(node)}
+    read = {str(symbol) for node in nodes for symbol in _read(node)} if numbers else set()
+    new = numbers - read - TensorifyState.force_specializations
     TensorifyState.force_specializations |= new
     try:
         yield
@@ -35,12 +35,12 @@ def only_tensors(gm: GraphModule) -> Iterator[None]:
         TensorifyState.force_specializations -= new
 
 
-def _memos(node: Node) -> Iterator[Any]:
-    """The number that a tensor has, where it is a symbol."""
+def _numbers(node: Node) -> Iterator[str]:
+    """The symbol of the number that a tensor has, if there is one."""
     value = node.meta.get("example_value")
     memo = value.item_memo if isinstance(value, FakeTensor) else None
     if isinstance(memo, torch.SymFloat) and hasattr(memo.node._expr, "name"):
-        yield memo
+        yield memo.node._expr.name
 
 
 def _read(node: Node) -> Iterator[Any]:

@@ -10,22 +10,25 @@ from typing import Any
 import torch
 from torch._higher_order_ops.effects import with_effects
 from torch._ops import OpOverload
-from torch.fx import Graph, Node
+from torch.fx import GraphModule, Node
 
 prims = torch.ops.prims
 TOKENS = (prims._sink_tokens.default, prims._make_token.default)
 
 
-def without_tokens(graph: Graph) -> None:
+def without_tokens(gm: GraphModule) -> None:
     """Of operations. What has no schema keeps its token."""
-    for node in [*graph.find_nodes(op="call_function", target=with_effects)]:
+    graph = gm.graph
+    calls = [*graph.find_nodes(op="call_function", target=with_effects)]
+    for node in calls:
         if isinstance(node.args[1], OpOverload):
             _call(node, node.args[1])
-    for target in TOKENS:
-        for node in graph.find_nodes(op="call_function", target=target):
-            operands = node.all_input_nodes
-            if not node.users and all(token.target in TOKENS for token in operands):
-                graph.erase_node(node)
+    tokens = [x for token in TOKENS for x in graph.find_nodes(op="call_function", target=token)]
+    for node in tokens:
+        if not node.users and all(token.target in TOKENS for token in node.all_input_nodes):
+            graph.erase_node(node)
+    if calls or tokens:
+        gm.recompile()
 
 
 def _call(node: Node, operation: OpOverload) -> None:
