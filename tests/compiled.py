@@ -4,21 +4,18 @@ machine code, compared with what the graph means."""
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from hemstitch.backend import compile_with
 from hemstitch.compile import Compiled
-from hemstitch.errors import KernelBuildError, KernelBuildWarning
 from hemstitch.explain import Report, _record
 from hemstitch.fusion.decisions import Decisions
 from hemstitch.fusion.packed import packed_once
@@ -33,7 +30,7 @@ from hemstitch.kernel.printer import show
 from hemstitch.kernel.verify import verify
 from hemstitch.options import Options
 from hemstitch.runtime import interpret
-from hemstitch.runtime.assemble import Launch, assemble
+from hemstitch.runtime.assemble import assemble
 from hemstitch.runtime.build import build
 from hemstitch.runtime.dtypes import TORCH_DTYPES
 from hemstitch.runtime.executable import Executable
@@ -43,8 +40,6 @@ from hemstitch.stitch.begin import with_begins
 from hemstitch.stitch.group import Group, Tensor
 from hemstitch.stitch.machine import Machine, generic_cpu
 from hemstitch.stitch.stitch import stitch
-
-KNOWN = re.compile("a copy could not be built.*reshape.*cuts an axis unevenly")
 
 
 def plan_for(graph: Graph, machine: Machine, planner: str = "auto", *, alone: bool = False) -> Plan:
@@ -223,7 +218,7 @@ def execute(
         verify_plan(plan)
     fresh = [sum(o.mutates is None for o in graph.outputs[:k]) for k in range(len(graph.outputs))]
     returns = [Result(k) for k, o in enumerate(graph.outputs) if o.mutates is None]
-    launches = _built(plan, Options(cache=False, target=target, strict=True, check=True))
+    launches = build(plan, Options(cache=False, target=target, strict=True, check=True))
     executable = Executable(assemble(plan, launches, returns, len(arguments)), graph.symbols, ())
     given = [_copy(argument) for argument in arguments]
     results = executable(list(given))
@@ -231,19 +226,6 @@ def execute(
         results[fresh[k]] if output.mutates is None else given[output.mutates.attr.position]
         for k, output in enumerate(graph.outputs)
     ]
-
-
-def _built(plan: Plan, options: Options) -> list[Launch | None]:
-    """Strictly, but for the one copy that is known to need the library (docs/roadmap.md)."""
-    try:
-        return build(plan, options)
-    except KernelBuildError as error:
-        if not KNOWN.search(str(error)):
-            raise
-    with pytest.warns(KernelBuildWarning) as warned:
-        launches = build(plan, replace(options, strict=False))
-    assert all(KNOWN.search(str(each.message)) for each in warned)
-    return launches
 
 
 def _copy(argument: torch.Tensor) -> torch.Tensor:

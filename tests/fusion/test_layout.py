@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from hemstitch.fusion.demand import demands
 from hemstitch.fusion.layout import orders, strides_in_order
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.graph import InputAttr, Op, Range, toposort
+from hemstitch.ir.ops import is_elementwise
 from hemstitch.ir.types import DType, contiguous_strides
 from hemstitch.runtime.verified import difference
 from hemstitch.stitch.group import Tensor as InMemory
@@ -200,3 +202,21 @@ def test_what_a_reshape_sees_in_one_piece_stays_so() -> None:
     assert orders(toposort([y]), tensors)[y] == (0, 2, 3, 1)
     assert orders(toposort([pixels]), tensors)[y] == (0, 2, 3, 1)
     assert y not in orders(toposort([steps, pixels]), tensors)
+
+
+@pytest.mark.parametrize(
+    "between", [nn.MaxPool2d(2), nn.AvgPool2d(2), nn.Upsample(scale_factor=2)], ids=str
+)
+def test_what_each_element_of_a_window_gets_lies_by_channels(between: nn.Module) -> None:
+    """Seen as windows, it is repeated along two more axes."""
+    norm, ends = nn.BatchNorm2d(6), [nn.Conv2d(6, 6, 3, padding=1) for _ in range(2)]
+    model = nn.Sequential(ends[0], norm, nn.ReLU(), between, ends[1])
+    model = model.to(memory_format=torch.channels_last)
+    x = torch.randn(4, 6, 8, 8).contiguous(memory_format=torch.channels_last)
+    graphs = plans_of(model, (x,), generic_cpu(2, 8), backward=True)
+    for graph, _ in graphs:
+        nodes = toposort(graph.roots)
+        order = orders(nodes, demands(graph).tensors)
+        images = [n for n in nodes if is_elementwise(n.op) and n.shape == x.shape]
+        assert images
+        assert {order[node] for node in images} == {(0, 2, 3, 1)}

@@ -12,6 +12,7 @@ from hemstitch.ir.types import DType, contiguous_strides
 from hemstitch.runtime import interpret
 from hemstitch.stitch.machine import generic_cpu
 from tests.compiled import assert_close, execute, plan_for, plans_of, simulate
+from tests.effort import some
 
 OPTIONS = {"strict": True, "check": True}
 
@@ -122,6 +123,40 @@ def test_an_uneven_reshape(function, transposed):
     x = torch.randn(6, 6)
     x = x.t() if transposed else x
     torch.testing.assert_close(compiled(function)(x), function(x))
+
+
+def rotated(a, b):
+    """Halves beside pairs, as a rotary embedding has them whose angles are tiled."""
+    pairs = torch.stack((-a[:, 1::2], a[:, ::2]), -1).flatten(1)
+    return a * b[:, :5].sin().repeat(1, 2) + pairs * b[:, :5].cos().repeat(1, 2)
+
+
+def two_ways(a, b):
+    return (a.view(-1, 5, 2) * 2).exp().view(-1, 10) + (b.view(-1, 2, 5) * 3).sin().view(-1, 10)
+
+
+def sums_two_ways(a, b):
+    return a.view(-1, 5, 2).sum(2).repeat(1, 2) * b.view(-1, 2, 5).sum(2).repeat(1, 5)[:, :10]
+
+
+def turned_two_ways(a, b):
+    a, b = a.view(-1, 5, 2).mT.reshape(-1, 10), b.view(-1, 2, 5).mT.reshape(-1, 10)
+    return a.softmax(1) * b.cumsum(1)
+
+
+@pytest.mark.parametrize("function", [rotated, two_ways, sums_two_ways, turned_two_ways])
+@pytest.mark.parametrize("dynamic", some([False], [True]))
+def test_axes_of_memory_cut_in_two_ways(function, dynamic):
+    """Loops go along those of one operand at most; the others are read where they lie."""
+    torch._dynamo.reset()
+    fast = torch.compile(function, backend="hemstitch", options=OPTIONS, dynamic=dynamic)
+    for rows in (7, 3) if dynamic else (7,):
+        tensors = [torch.randn(rows, 10, requires_grad=True) for _ in range(2)]
+        found, expected = fast(*tensors), function(*tensors)
+        torch.testing.assert_close(found, expected)
+        seed = torch.randn_like(expected)
+        gradients = (torch.autograd.grad(y, tensors, seed) for y in (found, expected))
+        torch.testing.assert_close(next(gradients), next(gradients))
 
 
 def test_a_slice_of_reshaped_memory_with_gaps():

@@ -57,7 +57,7 @@ CHECKING: Decompositions = {
 }
 # Gradients of a part: zeros, of which the library would make a copy with the part in it.
 PARTS = ("slice_backward", "select_backward", "diagonal_backward", "unfold_backward")
-MOVED = ("channel_shuffle", "native_channel_shuffle", "roll")
+MOVED = ("channel_shuffle", "native_channel_shuffle")
 
 # One library call is better than what they would become.
 KEPT = (
@@ -100,6 +100,7 @@ def _always() -> Decompositions:
         table[op] = partial(_of_reals, table[op])
     for op in (op for op in table if packet_of(op) in MOVED):
         table[op] = partial(_moved, table[op])
+    table[aten.roll.default] = partial(_rolled, table[aten.roll.default])
     table[aten.convolution.default] = _convolution
     table[aten.convolution_backward.default] = _convolution_backward
     table[aten.as_strided.default] = _as_strided
@@ -121,6 +122,18 @@ def _packet(name: str) -> str:
 def _moved(usual: Callable[..., Any], x: torch.Tensor, *arguments: Any, **keywords: Any) -> Any:
     """Never a view of `x`, also where nothing moves."""
     return usual(x, *arguments, **keywords).clone(memory_format=suggest_memory_format(x))
+
+
+def _rolled(
+    usual: Callable[..., Any], x: torch.Tensor, shifts: Any, dims: Sequence[int] = ()
+) -> Any:
+    """Contiguous where an axis stays as it is: eager joins two parts, and one has no elements."""
+    if not dims:
+        return _moved(usual, x.flatten(), shifts, [0]).view(x.shape)
+    sizes = [x.shape[axis] for axis in dims]
+    stays = any(isinstance(n, int) and n and not shift % n for n, shift in zip(sizes, shifts))
+    layout = torch.contiguous_format if stays else suggest_memory_format(x)
+    return usual(x, shifts, dims).clone(memory_format=layout)
 
 
 def _is_kept(op: Any) -> bool:

@@ -25,13 +25,17 @@ def orders(nodes: Sequence[Node], tensors: Mapping[Node, Tensor]) -> dict[Node, 
     found, merged = dict[Node, Order](), _merged(nodes)
     for node in nodes:
         if node in tensors:
-            order = _order_of(tensors[node])
+            order = _order_of(node.shape, tensors[node].strides)
         elif is_elementwise(node.op):
             order = _agreed(node, found)
         elif node.op in (Op.SLICE, Op.PAD):  # as windows are looked at
             order = found.get(node.inputs[0])
         elif node.op is Op.PERMUTE:
             order = _of_product(node)
+        elif node.op is Op.RESHAPE:
+            order = _reshaped(node, found)
+        elif node.op is Op.BROADCAST:
+            order = _repeated(node, found)
         else:
             order = None
         if order is not None and (node in tensors or not _is_broken(node, order, merged)):
@@ -62,10 +66,40 @@ def _is_broken(node: Node, order: Order, merged: Mapping[Node, Sequence[Node]]) 
 
 
 def _agreed(node: Node, found: Mapping[Node, Order]) -> Order | None:
-    """What its operands agree on, but for those that are made on the spot."""
-    read = (x for x in node.inputs if x.op not in INLINE and x.op is not Op.BROADCAST)
-    known = set(map(found.get, read))
+    """What its operands agree on, but for those that are made on the spot. What is repeated has a
+    say where nothing else has, as gradients of pooling that each element of a window gets."""
+    read = [x for x in node.inputs if x.op not in INLINE]
+    whole = [x for x in read if not _is_repeated(x)]
+    known = set(map(found.get, whole)) if whole else {found[x] for x in read if x in found}
     return known.pop() if len(known) == 1 else None
+
+
+def _is_repeated(node: Node) -> bool:
+    while node.op is Op.RESHAPE:
+        (node,) = node.inputs
+    return node.op is Op.BROADCAST
+
+
+def _reshaped(node: Node, found: Mapping[Node, Order]) -> Order | None:
+    """The order in which a reshape without a copy shows its operand."""
+    (x,) = node.inputs
+    if x not in found:
+        return None
+    alias = strided(node, {x: strides_in_order(x.shape, found[x])})
+    return None if alias is None else _order_of(node.shape, alias[1])
+
+
+def _repeated(node: Node, found: Mapping[Node, Order]) -> Order | None:
+    """That of the operand, with each axis of repetitions behind the axis before it: as windows of
+    an image are."""
+    (x,) = node.inputs
+    if x not in found:
+        return None
+    new = [axis for axis, (a, b) in enumerate(zip(x.shape, node.shape)) if a != b]
+    order = [axis for axis in found[x] if axis not in new]
+    for axis in new:
+        order.insert(order.index(axis - 1) + 1 if axis else 0, axis)
+    return tuple(order)
 
 
 def _of_product(permuted: Node) -> Order | None:
@@ -79,13 +113,12 @@ def _of_product(permuted: Node) -> Order | None:
     return tuple(map(axes.index, range(len(axes)))) if below.op is Op.DOT else None
 
 
-def _order_of(tensor: Tensor) -> Order | None:
+def _order_of(shape: Sequence[Dim], strides: Sequence[Dim]) -> Order | None:
     """None for the usual one, and where there are gaps, repetitions or unknown sizes."""
-    shape, strides = tensor.node.shape, tensor.strides
     if not all(isinstance(size, int) and size > 0 for size in (*shape, *strides)):
         return None
     order = tuple(sorted(range(len(shape)), key=lambda axis: (-known(strides[axis]), axis)))
-    usual = contiguous_strides(shape)
+    usual = contiguous_strides(tuple(shape))
     if all(size == 1 or a == b for size, a, b in zip(shape, strides, usual)):
         return None
     dense = strides_in_order(shape, order)

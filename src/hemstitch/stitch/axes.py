@@ -122,6 +122,7 @@ class Unification:
         self._contracted: dict[Node, Slot | None] = {}
         self._in_memory = leaves
         self._leaves: list[tuple[Node, Slots]] = []
+        self._reshaped: list[tuple[Node, Slots]] = []  # what is in memory
         for node in members:
             self._slots[node] = self._fresh(node.shape)
         for node in members:
@@ -130,6 +131,8 @@ class Unification:
         for value in stores:
             self._stores[value] = self._fresh(value.shape)
             self._relate(value, self._stores[value])
+        for view, slots in self._reshaped:
+            self._relate(view.inputs[0], self._read(view, slots))
         self._share_leaves()
         self._axes: dict[Slot, Axis] = {}
         self._domains: dict[Slots, Domain] = {}
@@ -212,6 +215,9 @@ class Unification:
                 assert isinstance(view.attr, tuple)
                 found = dict(zip(view.attr, slots))
                 return [(view.inputs[0], tuple(found[axis] for axis in range(len(slots))))]
+            case Op.RESHAPE if view.inputs[0] in self._in_memory:
+                self._reshaped.append((view, slots))
+                return []
             case Op.RESHAPE:
                 return [(view.inputs[0], self._reshape(view, slots))]
             case Op.SLICE:
@@ -240,11 +246,19 @@ class Unification:
                     if part.type.rank
                 ]
 
+    def _read(self, view: Node, slots: Slots) -> Slots:
+        """Slots of what a reshape shows of memory. It is read where it lies if loops as others need
+        them do not go along its axes."""
+        (source,) = view.inputs
+        is_bent = any(slot is None and size != 1 for slot, size in zip(slots, view.shape))
+        loops = tuple(self._forest.size[atom] for atom in self._atoms(slots))
+        if not is_even(view.shape if is_bent else loops, source.shape):
+            return (None,) * source.type.rank
+        return self._reshape(view, slots)
+
     def _reshape(self, view: Node, slots: Slots) -> Slots:
         """Slots of the operand, its runs of axes matched with the view's runs of equal size."""
         (source,) = view.inputs
-        if source in self._in_memory and not is_even(view.shape, source.shape):
-            return (None,) * source.type.rank  # read where it lies: no loop goes along its axes
         below = self._fresh(source.shape)
         if product(view.shape) == 0:
             return below

@@ -161,7 +161,7 @@ def place(row: Value, column: Value, width: Dim) -> Value:
 
 
 def _adaptive_max_pool2d(c: Context, x: Value, size: Any) -> tuple[Value, Value]:
-    """Of several NaN, one."""
+    """The greatest of each window, and the first place of it; NaN, and the last place of one."""
     if not x.dtype.is_float:
         raise NotHandled
     outer, (rows, columns) = c.shape[:-2], c.shape[-2:]
@@ -171,6 +171,9 @@ def _adaptive_max_pool2d(c: Context, x: Value, size: Any) -> tuple[Value, Value]
     order = (*range(rank), rank, rank + 2, rank + 1, rank + 3)
     flat = tiles.permute(order).reshape((*outer, rows, columns, height * width))
     inside = flat.reduce(Op.ARGMAX, (rank + 2,))
+    places = c.iota(flat.shape, rank + 2).cast(DType.I32)
+    last = where(isnan(flat), places, -1).reduce(Op.MAX, (rank + 2,))
+    inside = where(last >= 0, last.cast(DType.I64), inside)
     row = c.iota(c.shape, rank) * height + apply(Op.FLOORDIV, inside, width)
     column = c.iota(c.shape, rank + 1) * width + apply(Op.REMAINDER, inside, width)
     return flat.reduce(Op.MAX, (rank + 2,)), place(row, column, x.shape[-1])
