@@ -39,8 +39,20 @@ def _alone(x: Tensor, permuted: Tensor, column: Tensor, number: Tensor) -> list[
     ]
 
 
+def _indexed(x: Tensor, permuted: Tensor, column: Tensor, number: Tensor) -> list[Tensor]:
+    """Axes of size 1 have strides, and the order of the other axes may hang on these."""
+    images, places = permuted[None], torch.tensor([2, 0, 1, 1])
+    flat = x.as_strided((4, 1, 5), (1, 1, 4))
+    return [
+        *(images[:, :, places], images[:, places], images[..., places, :][places[1:2]]),
+        *(flat[:, places[1:2]], flat[places, :, places], flat[:, places[1:2, None], places[None]]),
+        x.as_strided((1, 1, 5, 4), (2, 64, 1, 16))[:, (places * 0).view(2, 2).t()] * 2,
+        *(permuted[permuted[:, 0, 0] > 0], x[:, None, places]),
+    ]
+
+
 @pytest.mark.parametrize("dynamic", [False, True], ids=["known sizes", "symbolic sizes"])
-@pytest.mark.parametrize("program", [_pairs, _alone], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("program", [_pairs, _alone, _indexed], ids=lambda each: each.__name__)
 def test_strides_are_eagers(program: Any, dynamic: bool) -> None:
     torch._dynamo.reset()
     x = torch.linspace(0.5, 2, 4 * 4 * 5).view(4, 4, 5)

@@ -152,6 +152,16 @@ def formulas(sizes: Iterable[int | torch.SymInt]) -> tuple[object, ...]:
     return tuple(size.node.expr if isinstance(size, torch.SymInt) else size for size in sizes)
 
 
+def are_hinted(sizes: Iterable[int | torch.SymInt]) -> bool:
+    """None of them is read from data."""
+    return all(isinstance(size, int) or size.node.hint is not None for size in sizes)
+
+
+def hints_of(sizes: Iterable[int | torch.SymInt]) -> list[int]:
+    """Sizes as traced; no guard comes of asking."""
+    return [size if isinstance(size, int) else int(size.node.hint) for size in sizes]
+
+
 def bytes_of(node: Node) -> int:
     return elements_of(node) * int(value_of(node).element_size())
 

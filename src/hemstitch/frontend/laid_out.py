@@ -3,7 +3,7 @@ another, and so have some of its functions that say what an operation gives."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,8 @@ from torch._prims_common import (
 )
 from torch.fx.experimental.proxy_tensor import decompose, disable_proxy_modes_tracing
 
-from hemstitch.frontend.joint import formulas
+from hemstitch.frontend.advanced_indexing import order_of_indexed
+from hemstitch.frontend.joint import are_hinted, formulas, hints_of
 
 aten = torch.ops.aten
 Decompositions = dict[Any, Callable[..., Any]]
@@ -38,6 +39,7 @@ CONTIGUOUS = (
     *(aten.pow.Scalar, aten.isin.Tensor_Tensor, aten.isin.Tensor_Scalar),
     aten._transformer_encoder_layer_fwd.default,
 )
+MASKS = (torch.bool, torch.uint8)
 FILLED = (aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
 
 
@@ -47,6 +49,7 @@ def as_in_eager(table: Decompositions) -> Decompositions:
     ways |= dict.fromkeys(PAIRED, _paired) | dict.fromkeys(CONTIGUOUS, _contiguous)
     ways |= dict.fromkeys(FILLED, _as_first)
     ways |= {aten.ldexp.Tensor: _ldexp, aten.log_sigmoid_forward.default: _log_sigmoid}
+    ways[aten.index.Tensor] = _indexed
     return {op: partial(_laid_out, table.get(op) or partial(_itself, op), ways[op]) for op in ways}
 
 
@@ -110,9 +113,22 @@ def _ldexp(result: Tensor, x: Tensor, exponent: Tensor) -> Tensor:
     return _in_order_of(result, model)
 
 
+def _indexed(result: Tensor, x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
+    if any(index is not None and index.dtype in MASKS for index in indices):
+        return result
+    with disable_proxy_modes_tracing():
+        order = order_of_indexed(result, x, indices)
+        lies_so = order is None or is_contiguous_or_false(result.permute(*order))
+    return result if order is None or lies_so else _in_order(result, order)
+
+
 def _in_order_of(x: Tensor, other: Tensor) -> Tensor:
-    steps = [s.node.hint if isinstance(s, torch.SymInt) else s for s in other.stride()]
-    if formulas(x.stride()) == formulas(other.stride()) or None in steps:
+    if formulas(x.stride()) == formulas(other.stride()) or not are_hinted(other.stride()):
         return x
-    order = sorted(range(x.dim()), key=lambda axis: -int(steps[axis]))
-    return x.permute(order).contiguous().permute([*map(order.index, range(x.dim()))])
+    steps = hints_of(other.stride())
+    return _in_order(x, sorted(range(x.dim()), key=lambda axis: -steps[axis]))
+
+
+def _in_order(x: Tensor, order: Sequence[int]) -> Tensor:
+    """`order`: the axes, the outermost first."""
+    return x.permute(*order).contiguous().permute([*map(order.index, range(x.dim()))])
