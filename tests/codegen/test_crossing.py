@@ -12,6 +12,7 @@ from hemstitch.codegen.llvm.memory import load_square, store_square, store_twins
 from hemstitch.ir.types import DType
 from hemstitch.runtime.dtypes import TORCH_DTYPES
 from tests.codegen.vector_harness import array_pointer, compile_host
+from tests.compiled import watched
 from tests.effort import some
 
 WIDTHS = some([4, 8, 16], [32])  # the widest takes LLVM seconds
@@ -66,3 +67,18 @@ def test_twins(width: int, masked: bool, dtype: DType) -> None:
     expected = values.t() * torch.from_numpy(mask)[:, None] if masked else values.t()
     assert torch.equal(target[:-1], expected.flatten())
     assert target[-1] == 0
+
+
+def test_rest_of_the_axis() -> None:
+    """Whatever is left of the axis behind whole squares, and of the lanes."""
+    lengths = (8, 9, 11, 13, 15, 22)
+
+    def program(*values: torch.Tensor) -> list[torch.Tensor]:
+        kinds = (torch.float64, torch.int64, torch.bfloat16)
+        return [x.to(kind, memory_format=torch.channels_last) for x in values for kind in kinds]
+
+    values = [torch.randn(2, length, 3, 7) for length in lengths]
+    compiled, _ = watched(program)
+    for result, expected in zip(compiled(*values), program(*values)):
+        assert result.stride() == expected.stride()
+        assert torch.equal(result, expected)

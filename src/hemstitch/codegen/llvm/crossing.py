@@ -34,6 +34,12 @@ def lanes_to_cross(axis: Axis, body: tuple[Stmt, ...], width: int) -> Loop | Non
     return inner if simple and crossed and not ordered else None
 
 
+def overlaps(extent: Value, width: int) -> bool:
+    """The last iterations run with some before them once more, which only store the same again,
+    rather than one by one: each of these would walk along far places."""
+    return extent.text.isdigit() and int(extent.text) % width > width // 4
+
+
 def _is_whole(axis: Axis) -> bool:
     """Its loop is always of one known length: no last block is shorter."""
     is_even = axis.outer is None or axis.limit is None or divides(axis.extent, axis.limit)

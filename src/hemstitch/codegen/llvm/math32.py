@@ -63,15 +63,20 @@ _LOG1P = (
 )
 # (sinh(x) - x) / x^3 in x^2 for |x| <= 1
 _SINH = (2.7822132e-06, 1.9842896e-04, 8.3333105e-03, 1.6666667e-01)
-# (erf(x) - x) / x in x^2 for |x| <= _ERF_BORDER; log(erfc(x)) / x beyond
+# (erf(x) - x) / x in x^2 for |x| <= _ERF_BORDER; log2(erfc(x)) / x beyond
 _ERF_BORDER, _ERF_HIGH = 0.9277, 3.95
 _ERF_SMALL = (
     *(-5.970269e-04, 4.9894317e-03, -2.6764356e-02),
     *(1.12817675e-01, -3.7612492e-01, 1.2837915e-01),
 )
 _ERF_LARGE = (
-    *(2.1327658e-04, -3.2091693e-03, 2.2871615e-02),
-    *(-1.05233595e-01, -6.3573945e-01, -1.1285082e00),
+    *(3.0769306e-04, -4.6298527e-03, 3.2996766e-02),
+    *(-1.5181999e-01, -9.1717815e-01, -1.6280932e00),
+)
+# 2^r for |r| <= 1/2, as exact as what is taken from 1 need be
+_ERF_POWER = (
+    *(1.3264727e-03, 9.671513e-03, 5.5507336e-02),
+    *(2.4022242e-01, 6.93147e-01, 1.0),
 )
 # (1 + 2 a) exp(a^2) erfc(a) - 1 in (a - 2) / (a + 2) for 0 <= a <= 10.06
 _ERFC = (
@@ -226,8 +231,10 @@ def erf(e: Emitter, x: Value) -> Value:
         return table32.look_up(e, table32.ERF, x)
     a = magnitude(e, x)
     bounded = at_most(e, a, f32(e, _ERF_HIGH))
-    rounded, r = _reduce(e, multiply(e, bounded, polynomial(e, bounded, _ERF_LARGE)), _BIAS)
-    rest = polynomial(e, r, _EXP)
+    logarithm = multiply(e, bounded, polynomial(e, bounded, _ERF_LARGE))
+    rounder = f32(e, _ROUNDER + _BIAS)
+    rounded = add(e, logarithm, rounder)
+    rest = polynomial(e, subtract(e, logarithm, subtract(e, rounded, rounder)), _ERF_POWER)
     large = e.fma(e.fneg(rest), _power_of_two(e, rounded), f32(e, 1.0))
     small = e.fma(a, polynomial(e, multiply(e, a, a), _ERF_SMALL), a)
     beyond = e.compare("ogt", a, f32(e, _ERF_BORDER))

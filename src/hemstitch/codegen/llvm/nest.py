@@ -174,6 +174,9 @@ class NestPrinter:
             whole = self._whole(extent, width)
             self._loop(start, whole, width, body, partial(self._crossed, axis, lanes))
             start = whole
+            if crossing.overlaps(extent, width):
+                self._crossed(axis, lanes, e.i64(int(extent.text) - width))
+                start = extent
         if lanes is None or start != extent:
             self._loop(start, extent, 1, body, inside)
 
