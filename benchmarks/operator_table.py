@@ -69,7 +69,7 @@ REASONS = {
     "^(new_)?empty": "eager leaves in it what was there, here are zeros",
     "cumprod|cummax|cummin|logcumsumexp": "scans of columns go one column at a time",
     "unpool|vander|multilabel_margin": "lanes run along rows of a few elements",
-    "^(long|double)$": "becomes channels-last; eager stores one line of a cache after the other, here they lie apart",
+    "^(long|double)$": "becomes channels-last; eager stores line after line, here they lie apart",
     "cross_entropy_chunked": "addmm_ has become addmm, which copies what it adds to",
     "unbind": "a kernel for each part, that writes one short piece in each of many pages",
     "unfold_copy": "what is cut off behind the last window is cut off by a copy",
