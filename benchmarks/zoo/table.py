@@ -60,7 +60,7 @@ def write(record: Mapping[str, Any], known: Mapping[str, int]) -> None:
 
 
 def _said(phase: Row) -> str:
-    parts = [phase["state"], phase.get("why") or "", *(phase.get("fallbacks") or [])]
+    parts = [phase["state"], phase.get("why") or "", *dict.fromkeys(phase.get("fallbacks") or [])]
     return " ".join(part.replace("\n", " ")[:200] for part in parts if part)
 
 
