@@ -130,8 +130,9 @@ def _rolled(
     """Contiguous where an axis stays as it is: eager joins two parts, and one has no elements."""
     if not dims:
         return _moved(usual, x.flatten(), shifts, [0]).view(x.shape)
-    sizes = [x.shape[axis] for axis in dims]
-    stays = any(isinstance(n, int) and n and not shift % n for n, shift in zip(sizes, shifts))
+    known = [(x.shape[axis], shift) for axis, shift in zip(dims, shifts)]
+    known = [(size, shift) for size, shift in known if isinstance(size, int) and size]
+    stays = any(isinstance(shift, int) and not shift % size for size, shift in known)
     layout = torch.contiguous_format if stays else suggest_memory_format(x)
     return usual(x, shifts, dims).clone(memory_format=layout)
 
