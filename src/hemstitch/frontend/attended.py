@@ -9,6 +9,8 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.nn.functional import scaled_dot_product_attention
 
+from hemstitch.frontend.joint import are_hinted, hints_of
+
 LENGTH = -2  # the axis of keys, and of values
 
 
@@ -37,7 +39,7 @@ def _traced(named: Mapping[str, object], name: str) -> torch.Tensor | None:
 
 def _unify(keys: int | torch.SymInt, values: int | torch.SymInt) -> None:
     """Where the program is wrong, it is PyTorch that says so."""
-    both = [size for size in (keys, values) if isinstance(size, torch.SymInt)]
-    hints = [size.node.hint if isinstance(size, torch.SymInt) else size for size in (keys, values)]
-    if both and None not in hints and hints[0] == hints[1]:
+    sizes = keys, values
+    is_symbolic = any(isinstance(size, torch.SymInt) for size in sizes)
+    if is_symbolic and are_hinted(sizes) and len(set(hints_of(sizes))) == 1:
         torch._check(keys == values)  # type: ignore[no-untyped-call]

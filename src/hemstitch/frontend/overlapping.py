@@ -16,6 +16,7 @@ from torch.fx.node import map_arg
 
 from hemstitch.errors import UnsupportedError
 from hemstitch.frontend.fake import fake_mode
+from hemstitch.frontend.joint import are_hinted, hints_of
 from hemstitch.ir import layout
 
 IN_PLACE = frozenset(
@@ -153,18 +154,13 @@ def _is_alias(x: Tensor, y: Tensor) -> bool:
 
 def overlaps(x: Tensor) -> bool:
     """At the example sizes."""
-    if x.layout is not torch.strided:
+    if x.layout is not torch.strided or not are_hinted((*x.shape, *x.stride())):
         return False
-    shape, strides = _layout(x)
-    return None not in (*shape, *strides) and layout.overlaps(shape, strides, {}) is True
+    return layout.overlaps(*_layout(x), {}) is True
 
 
-def _layout(x: Tensor) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    return tuple(map(_hint, x.shape)), tuple(map(_hint, x.stride()))
-
-
-def _hint(number: int | torch.SymInt) -> Any:
-    return number.node.hint if isinstance(number, torch.SymInt) else number
+def _layout(x: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return tuple(hints_of(x.shape)), tuple(hints_of(x.stride()))
 
 
 def _value(argument: Any) -> Any:
