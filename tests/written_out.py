@@ -30,7 +30,8 @@ def written_out(
     ]
     types = [(TensorType(tuple(r.shape), DType.F64), r.stride()) for r in results]
     strides = tuple(tensor.stride() for tensor in tensors)
-    call = LibraryCall(str(target), target, arguments, (), strides, tuple(types))
+    is_tuple = len(results) > 1
+    call = LibraryCall(str(target), target, arguments, (), strides, tuple(types), is_tuple)
     found = opened(builder, call, inputs)
     values = [found.result(number).value for number in range(len(results))]
     outputs = tuple(Output(value, contiguous_strides(value.shape)) for value in values)

@@ -17,6 +17,7 @@ from hemstitch.fusion.opened import opened_convolution
 from hemstitch.fusion.products import Opened, below, refusal_of
 from hemstitch.fusion.tiled import Behind, nodes_behind
 from hemstitch.fusion.vectors import VectorProduct, is_vector
+from hemstitch.fusion.weight_gradients import weight_gradient_of
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.graph import (
     Graph,
@@ -177,7 +178,9 @@ class _Opening:
         if not self._is_open(node):
             return None
         operands = node.inputs[0].inputs
-        convolution = opened_convolution(builder, call, operands)
+        convolution = opened_convolution(builder, call, operands) or weight_gradient_of(
+            builder, call, operands, self.machine
+        )
         if convolution is None:
             return None
         written = convolution.result(number)
