@@ -102,6 +102,20 @@ def test_products_of_what_is_no_number() -> None:
     torch.testing.assert_close(*gradients, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("zero", [0.0, 1.0])
+def test_only_the_whole_product_is_too_large(dtype: torch.dtype, zero: float) -> None:
+    """Or too small. Eager divides what it is, unless an element is zero anywhere."""
+    rows = [[3e38, 2.0, 1.0], [1e30, -1e30, 1.0], [1e20, 1e20, 1e-20], [1e-30, 1e-30, 1.0]]
+    x = torch.tensor([*rows, [zero, 2.0, 3.0]], dtype=dtype, requires_grad=True)
+    exact = x.detach().double().requires_grad_()
+    compiled, _ = watched(lambda x: x.prod(1))
+    compiled(x).sum().backward()
+    exact.prod(1).sum().backward()
+    assert x.grad is not None and exact.grad is not None
+    torch.testing.assert_close(x.grad, exact.grad.to(dtype))
+
+
 def test_gradients_of_gradients_of_whole_products() -> None:
     def twice(x: torch.Tensor) -> torch.Tensor:
         one = torch.func.grad(lambda x: x.prod() + x.view(2, -1).prod(1).sum())

@@ -97,17 +97,19 @@ def _multiplied(x: Tensor, axes: tuple[int, ...]) -> Tensor:
 
 
 def _rest(x: Tensor, axes: tuple[int, ...], result: Tensor) -> Tensor:
-    """For each element the product of all others. Of a plain one it is the whole divided by it. Of
-    zeros, infinities and NaN it is the product of plain ones and of signs, times what the others
-    of these make of it."""
+    """For each element the product of all others. Of a plain one it is the whole divided by it, in
+    f64, as the whole may be too large for its type where the rest is not. Of zeros, infinities and
+    NaN it is the product of plain ones and of signs, times what the others of these make of it."""
     kinds = {0.0: x == 0, math.inf: x.isinf(), math.nan: x.isnan()}
     is_plain = ~(kinds[0.0] | kinds[math.inf] | kinds[math.nan])
     sign = torch.copysign(torch.ones_like(x), x)
-    rest = _multiplied(torch.where(is_plain, x, sign), axes) * sign
+    product = _multiplied(torch.where(is_plain, x, sign).double(), axes)
+    rest = product.to(x.dtype) * sign
     for factor, is_kind in kinds.items():
         count = is_kind.sum(axes, keepdim=True, dtype=torch.int32) - is_kind.int()
         rest = torch.where(count > 0, rest * factor, rest)
-    return torch.where(is_plain, result / x, rest)
+    whole = torch.where(is_plain.all(axes, keepdim=True), product, result.double())
+    return torch.where(is_plain, (whole / x).to(x.dtype), rest)
 
 
 def _others(x: Tensor, axes: tuple[int, ...]) -> Tensor:
