@@ -74,19 +74,17 @@ class _WholeProduct(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         x, ctx.dim, ctx.keepdim = inputs
-        ctx.save_for_backward(x, output)
+        ctx.save_for_backward(x)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        x, result = ctx.saved_tensors
+        (gradient,), (x,) = gradients, ctx.saved_tensors
         axes = tuple(range(x.dim())) if ctx.dim is None else (ctx.dim,)
         if ctx.dim is None:
-            gradient, result = (y.view((1,) * x.dim()) for y in (gradients[0], result))
-        elif ctx.keepdim:
-            (gradient,) = gradients
-        else:
-            gradient, result = gradients[0].unsqueeze(ctx.dim), result.unsqueeze(ctx.dim)
-        others = _others(x, axes) if torch.is_grad_enabled() else _rest(x, axes, result)
+            gradient = gradient.view((1,) * x.dim())
+        elif not ctx.keepdim:
+            gradient = gradient.unsqueeze(ctx.dim)
+        others = _others(x, axes) if torch.is_grad_enabled() else _rest(x, axes)
         return gradient * others, None, None
 
 
@@ -96,20 +94,27 @@ def _multiplied(x: Tensor, axes: tuple[int, ...]) -> Tensor:
     return x.prod().view((1,) * x.dim())
 
 
-def _rest(x: Tensor, axes: tuple[int, ...], result: Tensor) -> Tensor:
-    """For each element the product of all others. Of a plain one it is the whole divided by it, in
-    f64, as the whole may be too large for its type where the rest is not. Of zeros, infinities and
-    NaN it is the product of plain ones and of signs, times what the others of these make of it."""
+def _rest(x: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """For each element the product of all others. Zeros, infinities and NaN count as their signs in
+    the product of all; where others are such, they decide what it is. A plain element divides it:
+    its root, which is then multiplied with once more, since the product of all may be too large or
+    too small for the type where that of the others is not."""
     kinds = {0.0: x == 0, math.inf: x.isinf(), math.nan: x.isnan()}
     is_plain = ~(kinds[0.0] | kinds[math.inf] | kinds[math.nan])
     sign = torch.copysign(torch.ones_like(x), x)
     product = _multiplied(torch.where(is_plain, x, sign).double(), axes)
-    rest = product.to(x.dtype) * sign
-    for factor, is_kind in kinds.items():
-        count = is_kind.sum(axes, keepdim=True, dtype=torch.int32) - is_kind.int()
-        rest = torch.where(count > 0, rest * factor, rest)
-    whole = torch.where(is_plain.all(axes, keepdim=True), product, result.double())
-    return torch.where(is_plain, (whole / x).to(x.dtype), rest)
+    counts = {f: kind.sum(axes, keepdim=True, dtype=torch.int32) for f, kind in kinds.items()}
+    specials = counts[0.0] + counts[math.inf] + counts[math.nan]
+    unit = torch.copysign(torch.ones_like(product), product)
+    whole, root = unit, product.abs().sqrt()
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    rest = torch.where(specials > 1, unit, product).to(dtype) * sign
+    for factor, kind in kinds.items():
+        whole = torch.where(counts[factor] > 0, whole * factor, whole)
+        rest = torch.where(counts[factor] > kind.int(), rest * factor, rest)
+    first = torch.where(specials > 0, whole, root).to(dtype)
+    second = torch.where(specials > 0, 1.0, torch.copysign(root, product)).to(dtype)
+    return torch.where(is_plain, first / x * second, rest).to(x.dtype)
 
 
 def _others(x: Tensor, axes: tuple[int, ...]) -> Tensor:

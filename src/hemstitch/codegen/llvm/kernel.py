@@ -25,6 +25,7 @@ from hemstitch.kernel.cascade import cascaded
 from hemstitch.kernel.cascade_rows import cascaded_rows
 from hemstitch.kernel.cut import cut_loops, cut_rows
 from hemstitch.kernel.diagonals import diagonals
+from hemstitch.kernel.invariant import invariant
 from hemstitch.kernel.nodes import Buffer, Kernel, Nest, Phase
 from hemstitch.kernel.once import once
 from hemstitch.kernel.one_by_one import one_by_one
@@ -109,7 +110,7 @@ def print_kernel(
     streams: frozenset[Buffer] = frozenset(),
 ) -> Program:
     """`blocking`: of products of matrices. `streams`: what is stored past the caches."""
-    kernel = cut_rows(one_by_one(kernel))
+    kernel = cut_rows(one_by_one(invariant(kernel)))
     kernel = blocked(kernel, target.threads, blocking)
     kernel = once(abreast(unrolled(kernel), target.lanes))
     kernel = serial(kernel)
