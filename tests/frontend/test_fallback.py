@@ -37,6 +37,8 @@ OUTERMOST = (
     "hemstitch.frontend.direct.Hemstitch.backward",
     # What Python calls for an object that is gone, where it prints an exception and goes on.
     *("hemstitch.runtime.memory.BlockPool._trim", "hemstitch.runtime.recycle.Pool.trim"),
+    # What is not begun ahead is done in its turn.
+    "hemstitch.runtime.helpers.Helpers.begin",
 )
 # Entered where a kernel is built that is not known.
 OF_KERNELS = "hemstitch.codegen.", "hemstitch.kernel.", "hemstitch.runtime."
