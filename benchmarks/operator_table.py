@@ -76,6 +76,7 @@ REASONS = {
     "pinv_singular": "a kernel multiplies three long rows, which the library does faster",
     "index_fill": "the library's schema is read at each call, as it has several overloads",
     "as_strided_scatter|trace|diag$": "views along diagonals are calls of the library",
+    "tensorsolve": "two calls of the library from Python, which eager makes from C++ in one",
     "^sgn$": "eager's gradient is a tensor of zeros without memory",
     "pool": "kernels of the library that are made for this operator alone",
 }
