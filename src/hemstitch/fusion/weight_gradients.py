@@ -121,8 +121,9 @@ class WeightGradient:
             part = builder.slice(windows, (Range(number * across), ALL), (steps, line))
             product = builder.dot(builder.permute(part, (1, 0)), right)
             sums.append(Sum((product,), product))
-        each = [builder.reshape(one.total, (1, columns, channels, features)) for one in sums]
-        return Written(builder.permute(builder.concat(each, 0), (3, 2, 0, 1)), sums)
+        shape = 1, columns, channels, features
+        by_lines = [builder.reshape(line_sum.total, shape) for line_sum in sums]
+        return Written(builder.permute(builder.concat(by_lines, 0), (3, 2, 0, 1)), sums)
 
     @property
     def _room(self) -> tuple[int, int]:
