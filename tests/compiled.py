@@ -26,6 +26,7 @@ from hemstitch.ir.dims import evaluate
 from hemstitch.ir.graph import Graph
 from hemstitch.ir.types import DType
 from hemstitch.kernel import interpret as kernel_interpreter
+from hemstitch.kernel.nodes import Kernel
 from hemstitch.kernel.printer import show
 from hemstitch.kernel.verify import verify
 from hemstitch.options import Options
@@ -108,6 +109,18 @@ def _faked(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
     fake = mode.from_tensor(tensor)
     vars(fake).update(vars(tensor))
     return fake
+
+
+def with_kernels(plan: Plan, change: Callable[[Kernel], Kernel]) -> Plan:
+    """The plan whose kernels are those that `change` gives, which the verifier takes."""
+    steps = []
+    for step in plan.steps:
+        if isinstance(step, KernelStep):
+            kernel = change(step.stitched.kernel)
+            verify(kernel)
+            step = replace(step, stitched=replace(step.stitched, kernel=kernel))
+        steps.append(step)
+    return replace(plan, steps=tuple(steps))
 
 
 class Simulation:

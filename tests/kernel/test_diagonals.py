@@ -3,32 +3,17 @@ they mean the same."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 
-from hemstitch.fusion.plan import KernelStep
 from hemstitch.ir.graph import Op
 from hemstitch.kernel.cut import cut_loops
 from hemstitch.kernel.diagonals import diagonals
 from hemstitch.kernel.nodes import Let, Store, statements
-from hemstitch.kernel.verify import verify
 from hemstitch.stitch.machine import generic_cpu
-from tests.compiled import Simulation, plans_of, watched
+from tests.compiled import Simulation, plans_of, watched, with_kernels
 
 CPU = generic_cpu(2, 8)
-
-
-def stored_on_top(plan):
-    steps = []
-    for step in plan.steps:
-        if isinstance(step, KernelStep):
-            kernel = cut_loops(diagonals(step.stitched.kernel))
-            verify(kernel)
-            step = replace(step, stitched=replace(step.stitched, kernel=kernel))
-        steps.append(step)
-    return replace(plan, steps=tuple(steps))
 
 
 def choices(kernel):
@@ -71,7 +56,7 @@ def test_the_diagonal_is_stored_on_top(name):
     x = torch.rand(shape)
     ((graph, plan),) = plans_of(function, (x,), CPU)
     (before,) = (step.stitched.kernel for step in plan.kernels)
-    after = stored_on_top(plan)
+    after = with_kernels(plan, lambda kernel: cut_loops(diagonals(kernel)))
     (kernel,) = (step.stitched.kernel for step in after.kernels)
     assert stores(kernel) == expected
     assert choices(kernel) < choices(before)

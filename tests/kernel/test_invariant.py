@@ -3,34 +3,20 @@ the same."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 
 import pytest
 import torch
 from torch.nn import functional as F
 
-from hemstitch.fusion.plan import KernelStep
 from hemstitch.ir.graph import Op
 from hemstitch.kernel.invariant import invariant
 from hemstitch.kernel.nodes import Buffer, Let, Loop, Role
-from hemstitch.kernel.verify import verify
 from hemstitch.runtime.verified import difference
 from hemstitch.stitch.machine import generic_cpu
-from tests.compiled import Simulation, plans_of, watched
+from tests.compiled import Simulation, plans_of, watched, with_kernels
 
 CPU = generic_cpu(2, 8)
-
-
-def moved(plan):
-    steps = []
-    for step in plan.steps:
-        if isinstance(step, KernelStep):
-            kernel = invariant(step.stitched.kernel)
-            verify(kernel)
-            step = replace(step, stitched=replace(step.stitched, kernel=kernel))
-        steps.append(step)
-    return replace(plan, steps=tuple(steps))
 
 
 def times(plan, op: Op) -> int:
@@ -99,7 +85,7 @@ def test_it_is_computed_once(name):
     function, shapes, op = CASES[name]
     tensors = arguments(shapes, torch.float64 if name == "in f64" else torch.float32)
     ((graph, plan),) = plans_of(function, tensors, CPU)
-    after = moved(plan)
+    after = with_kernels(plan, invariant)
     assert times(after, op) * 64 <= times(plan, op)
     assert kept(after) and all(buffer.role is Role.TASK for buffer in kept(after))
     expected = function(*(x.double() for x in tensors))

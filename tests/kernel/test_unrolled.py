@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 import torch.nn.functional as F
 
-from hemstitch.fusion.plan import KernelStep
 from hemstitch.kernel.nodes import AccumulateInto, Role, statements
 from hemstitch.kernel.unrolled import MAX_TERMS, unrolled
-from hemstitch.kernel.verify import verify
 from hemstitch.stitch.machine import generic_cpu
-from tests.compiled import Simulation, plans_of, watched
+from tests.compiled import Simulation, plans_of, watched, with_kernels
 
 CPU = generic_cpu(2, 8)
-
-
-def in_registers(plan):
-    steps = []
-    for step in plan.steps:
-        if isinstance(step, KernelStep):
-            kernel = unrolled(step.stitched.kernel)
-            verify(kernel)
-            step = replace(step, stitched=replace(step.stitched, kernel=kernel))
-        steps.append(step)
-    return replace(plan, steps=tuple(steps))
 
 
 def added(kernel):
@@ -53,10 +38,10 @@ def test_memory_is_written_once(name):
     ((graph, plan),) = plans_of(function, (x,), CPU)
     (kernel,) = (step.stitched.kernel for step in plan.kernels)
     assert added(kernel) == before
-    (kernel,) = (step.stitched.kernel for step in in_registers(plan).kernels)
+    (kernel,) = (step.stitched.kernel for step in with_kernels(plan, unrolled).kernels)
     assert added(kernel) == after
     for order in ((0, 1), (1, 0)):
-        (result,) = Simulation({}, CPU.threads, order).run(graph, in_registers(plan), [x])
+        (result,) = Simulation({}, CPU.threads, order).run(graph, with_kernels(plan, unrolled), [x])
         torch.testing.assert_close(result, function(x.double()).to(result.dtype))
 
 
