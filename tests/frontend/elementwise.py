@@ -126,6 +126,11 @@ def binary_grid(dtype: torch.dtype, count: int) -> tuple[Tensor, Tensor]:
     return x.reshape(-1), y.reshape(-1)
 
 
+def vector_loops(x: Tensor) -> Tensor:
+    """`x` first, and so many elements that eager's vectors have no rest among the first."""
+    return x.repeat(64)
+
+
 def scalar_loops(x: Tensor) -> Tensor:
     """Of elements that lie apart, eager computes one after the other."""
     return torch.stack([x, x], 1)[:, 0]

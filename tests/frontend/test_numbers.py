@@ -217,6 +217,7 @@ def test_powers_by_numbers(dtype: torch.dtype) -> None:
         return [*powers, *(base**x for base in exponents), x**zero, zero**x]
 
     results = watched(program)[0](x)
-    vectors, alone = program(x), program(elementwise.scalar_loops(x))
+    vectors = [result[: len(x)] for result in program(elementwise.vector_loops(x))]
+    alone = program(elementwise.scalar_loops(x))
     for number, (result, *eager) in enumerate(zip(results, vectors, alone, strict=True)):
         assert not elementwise.far_from(result, eager, None).any(), number

@@ -149,7 +149,7 @@ def test_windows_are_cut_from_one_line(width: int, has_lines: bool) -> None:
 @pytest.mark.usefixtures("kernels_multiply")
 def test_frozen_weights_may_change():
     layer = nn.Conv2d(3, 64, 7, stride=2, padding=3).eval()
-    x = torch.randn(2, 3, 40, 40)
+    x = torch.randn(2, 3, 40, 40).to(memory_format=torch.channels_last)
     with torch.no_grad():
         compiled = torch.compile(
             layer, backend="hemstitch", options={"strict": True, "freeze": True}
@@ -159,7 +159,7 @@ def test_frozen_weights_may_change():
             layer.weight.mul_(-2)
         report = explain(layer, x, options={"freeze": True})
         assert not report.library_calls
-        assert [kernel.ops.count("dot") for kernel in report.kernels] == [0, 9, 0]  # no sums
+        assert [kernel.ops.count("dot") for kernel in report.kernels] == [0, 9]  # no sums
 
 
 @pytest.mark.usefixtures("kernels_multiply")

@@ -17,7 +17,16 @@ from torch._prims_common import (
 from torch.fx.experimental.proxy_tensor import decompose, disable_proxy_modes_tracing
 
 from hemstitch.frontend.advanced_indexing import order_of_indexed
-from hemstitch.frontend.joint import are_hinted, formulas, hints_of
+from hemstitch.frontend.joint import are_hinted, hints_of
+from hemstitch.frontend.rules import RULES
+from hemstitch.frontend.tensor_iterator import (
+    Layout,
+    are_usual,
+    axis_order,
+    dense,
+    elementwise_order,
+    is_elementwise,
+)
 
 aten = torch.ops.aten
 Decompositions = dict[Any, Callable[..., Any]]
@@ -28,29 +37,28 @@ NORMALISED = (
     *("_native_batch_norm_legit_no_training", "_batch_norm_no_update"),
     *("_batch_norm_with_update", "_batch_norm_with_update_functional"),
 )
-# As all operations of two tensors, element by element; of these PyTorch thinks otherwise.
-PAIRED = (
-    *(aten.floor_divide.default, aten.div.Tensor_mode, aten.copysign.Tensor, aten.xlogy.Tensor),
-    *(aten.special_xlog1py.default, aten.logaddexp.default, aten.logaddexp2.default),
-    *(aten.logical_and.default, aten.logical_or.default, aten.logical_xor.default),
-    *(aten.heaviside.default, aten.gcd.default, aten.lcm.default),
-)
 CONTIGUOUS = (
     *(aten.pow.Scalar, aten.isin.Tensor_Tensor, aten.isin.Tensor_Scalar),
     aten._transformer_encoder_layer_fwd.default,
 )
 MASKS = (torch.bool, torch.uint8)
-FILLED = (aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
+AS_FIRST = (
+    *(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor),
+    *(aten.hardtanh.default, aten.relu6.default),
+)
 
 
 def as_in_eager(table: Decompositions) -> Decompositions:
     """For some operations of `table`, and some others, what to break them up into instead."""
     ways: Decompositions = {op: _by_channels for op in table if packet_of(op) in NORMALISED}
-    ways |= dict.fromkeys(PAIRED, _paired) | dict.fromkeys(CONTIGUOUS, _contiguous)
-    ways |= dict.fromkeys(FILLED, _as_first)
+    ways |= dict.fromkeys(CONTIGUOUS, _contiguous) | dict.fromkeys(AS_FIRST, _as_first)
     ways |= {aten.ldexp.Tensor: _ldexp, aten.log_sigmoid_forward.default: _log_sigmoid}
     ways[aten.index.Tensor] = _indexed
-    return {op: partial(_laid_out, table.get(op) or partial(_itself, op), ways[op]) for op in ways}
+    ordered = {
+        op: partial(_laid_out, table.get(op) or partial(_itself, op), ways[op]) for op in ways
+    }
+    others = (op for op in (*table, *RULES) if is_elementwise(op) and op not in ways)
+    return ordered | {op: partial(_elementwise, table.get(op), op) for op in others}
 
 
 def packet_of(op: Any) -> str:
@@ -73,6 +81,15 @@ def _laid_out(
     return way(results, *arguments) if isinstance(results, Tensor) else results
 
 
+def _elementwise(
+    usual: Callable[..., Any] | None, op: Any, *arguments: Any, **keywords: Any
+) -> Any:
+    if are_usual(arguments):
+        return usual(*arguments, **keywords) if usual else NotImplemented
+    result = usual(*arguments, **keywords) if usual else _itself(op, *arguments, **keywords)
+    return _in_order(result, elementwise_order(op, arguments, result))
+
+
 def _by_channels(result: Tensor, x: Tensor, *_: Any) -> Tensor:
     return result.contiguous(memory_format=_memory_format(x))
 
@@ -87,30 +104,36 @@ def _memory_format(x: Tensor) -> torch.memory_format:
 
 
 def _contiguous(result: Tensor, *_: Any) -> Tensor:
-    return result.contiguous()
+    """Axes of one element too."""
+    result = result.contiguous()
+    return _in_order(result, range(result.dim())) if are_hinted(result.stride()) else result
 
 
 def _log_sigmoid(result: Tensor, x: Tensor) -> Tensor:
-    return result.contiguous() if x.device.type == "cpu" else result
-
-
-def _paired(result: Tensor, x: Any, other: Any) -> Tensor:
-    with disable_proxy_modes_tracing():
-        model = x + other
-    return _in_order_of(result, model) if isinstance(model, Tensor) else result  # sizes
+    return _contiguous(result) if x.device.type == "cpu" else result
 
 
 def _as_first(result: Tensor, x: Tensor, *_: Any) -> Tensor:
-    with disable_proxy_modes_tracing():
-        model = torch.empty_like(x)
-    return _in_order_of(result, model)
+    """As `empty_like`."""
+    if not are_hinted((*x.shape, *x.stride())):
+        return result
+    sizes, steps = Layout.of(x).converted()
+    # Of two axes of the same stride one has a single element, and lies inside.
+    return _in_order(result, sorted(range(x.dim()), key=lambda axis: (-steps[axis], -sizes[axis])))
 
 
 def _ldexp(result: Tensor, x: Tensor, exponent: Tensor) -> Tensor:
-    """Of two operations, the first of which gives what is contiguous."""
+    """As a product with a power, of which that of f32 and f64 is contiguous."""
+    if not are_hinted((*exponent.shape, *exponent.stride())):
+        return result
+    layout = Layout.of(exponent)
+    is_contiguous = exponent.dtype in (torch.float32, torch.float64)
+    order = [*range(exponent.dim())] if is_contiguous else axis_order([layout])
+    strides = dense(layout.shape, order).strides
     with disable_proxy_modes_tracing():
-        model = x + exponent.contiguous()
-    return _in_order_of(result, model)
+        like = {"dtype": result.dtype, "device": exponent.device}
+        power = torch.empty_strided(layout.shape, strides, **like)
+    return _in_order(result, elementwise_order(aten.mul.Tensor, (x, power), result))
 
 
 def _indexed(result: Tensor, x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
@@ -118,17 +141,12 @@ def _indexed(result: Tensor, x: Tensor, indices: Sequence[Tensor | None]) -> Ten
         return result
     with disable_proxy_modes_tracing():
         order = order_of_indexed(result, x, indices)
-        lies_so = order is None or is_contiguous_or_false(result.permute(*order))
-    return result if order is None or lies_so else _in_order(result, order)
+    return _in_order(result, order)
 
 
-def _in_order_of(x: Tensor, other: Tensor) -> Tensor:
-    if formulas(x.stride()) == formulas(other.stride()) or not are_hinted(other.stride()):
-        return x
-    steps = hints_of(other.stride())
-    return _in_order(x, sorted(range(x.dim()), key=lambda axis: -steps[axis]))
-
-
-def _in_order(x: Tensor, order: Sequence[int]) -> Tensor:
+def _in_order(x: Tensor, order: Sequence[int] | None) -> Tensor:
     """`order`: the axes, the outermost first."""
-    return x.permute(*order).contiguous().permute([*map(order.index, range(x.dim()))])
+    if order is None or Layout.of(x) == dense(hints_of(x.shape), order):
+        return x
+    laid = x.permute(*order).clone(memory_format=torch.contiguous_format)
+    return laid.permute([*map(order.index, range(x.dim()))])
