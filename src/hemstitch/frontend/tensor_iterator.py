@@ -120,7 +120,7 @@ def _is_usual(x: Tensor) -> bool:
     if not are_hinted((*x.shape, *x.stride())):
         return True
     layout = Layout.of(x)
-    return not math.prod(layout.shape) or layout == dense(layout.shape, range(x.dim()))
+    return layout == dense(layout.shape, range(x.dim()))
 
 
 def elementwise_order(op: Any, arguments: Sequence[Any], result: Tensor) -> list[int] | None:
@@ -133,6 +133,8 @@ def elementwise_order(op: Any, arguments: Sequence[Any], result: Tensor) -> list
     common = _common_dtype(operands, result)
     layouts = [y if x.dtype is common else y.converted() for x, y in zip(tensors, layouts)]
     shape = hints_of(result.shape)
+    if not math.prod(shape):
+        return None
     if len(layouts) == len(operands) and all(layout.shape == shape for layout in layouts):
         for order in (range(len(shape)), CHANNELS_LAST.get(len(shape))):
             if order is not None and all(layout.is_dense(order) for layout in layouts):
