@@ -131,8 +131,9 @@ def _ldexp(result: Tensor, x: Tensor, exponent: Tensor) -> Tensor:
     order = [*range(exponent.dim())] if is_contiguous else axis_order([layout])
     strides = dense(layout.shape, order).strides
     with disable_proxy_modes_tracing():
-        like = {"dtype": result.dtype, "device": exponent.device}
-        power = torch.empty_strided(layout.shape, strides, **like)
+        power = torch.empty_strided(
+            layout.shape, strides, dtype=result.dtype, device=exponent.device
+        )
     return _in_order(result, elementwise_order(aten.mul.Tensor, (x, power), result))
 
 
