@@ -178,7 +178,8 @@ class Reference:
 
     def _is_unstable(self, name: str, mine: Tensor, wanted: Tensor) -> Tensor:
         """Where a rounding, or an order, decides whether there is a number, and ours is of the
-        other kind; the sign of a zero, and ours is one; or what a whole number is."""
+        other kind, or none where eager's runs have both an infinity and a zero; the sign of a zero,
+        and ours is one; or what a whole number is."""
         unstable = torch.zeros(wanted.shape, dtype=torch.bool)
         others = [run.values[name] for run in self._references()]
         if not wanted.is_floating_point():
@@ -186,6 +187,8 @@ class Reference:
         for other in others:
             unstable |= _is_of_other_kind(other, wanted) & ~_is_of_other_kind(other, mine)
             unstable |= _other_sign(other, wanted) & (mine == 0)
+        runs = torch.stack([wanted, *others])
+        unstable |= runs.isinf().any(0) & (runs == 0).any(0) & mine.isnan()
         if self.exact is not None:
             unstable |= _other_sign(self.exact.values[name], wanted) & (mine == 0)
         return unstable

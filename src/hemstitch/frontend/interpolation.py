@@ -5,8 +5,9 @@ gradient is as many sums by index. Which elements a result reads is known from t
 Therefore the transposed map is known too: each element of the gradient reads its own few results,
 and nothing is added up by index. Axes come one after the other, as in any separable filter.
 Sizes that are symbols, integer types and antialiasing are left to PyTorch. One thing differs from
-eager: taps beyond the border are one tap at the border, and along an axis that keeps its size there
-is one, so that an infinity there stays one, where eager's several taps make it no number.
+eager: taps beyond the border are one tap at the border, along an axis that keeps its size there is
+one, and the gradient has none of weight zero. So an infinity there stays one, where eager's several
+taps make it no number; to have them all would make windows of the gradient a quarter longer.
 """
 
 from __future__ import annotations
