@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
 
-from hemstitch.codegen.llvm.crossing import transposed
+from hemstitch.codegen.llvm.crossing import lanes_to_cross, transposed
 from hemstitch.codegen.llvm.emitter import Emitter, Value
 from hemstitch.codegen.llvm.memory import load_square, store_square, store_twins
+from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
+from hemstitch.kernel.index import Axis, Index, at
+from hemstitch.kernel.nodes import Buffer, Let, Load, Loop, Role, Store
 from hemstitch.runtime.dtypes import TORCH_DTYPES
 from tests.codegen.vector_harness import array_pointer, compile_host
 from tests.compiled import watched
@@ -82,3 +87,39 @@ def test_rest_of_the_axis() -> None:
     for result, expected in zip(compiled(*values), program(*values)):
         assert result.stride() == expected.stride()
         assert torch.equal(result, expected)
+
+
+def test_values_of_each_row() -> None:
+    """A bias along the outer axis, as of a layer whose weights are the left operand."""
+    row, lane = Axis("row", 32), Axis("lane", 128)
+    tile = Buffer("tile", DType.F32, Role.TASK, 32 * 128)
+    bias, result = (
+        Buffer("bias", DType.F32, Role.INPUT, 32),
+        Buffer("y", DType.F32, Role.OUTPUT, 4096),
+    )
+    value = Load("b", bias, at(row))
+    lanes = Loop(
+        lane,
+        (
+            Load("x", tile, Index(((row, 128), (lane, 1)))),
+            Let("z", Op.ADD, ("x", "b"), DType.F32, DType.F32),
+            Store(result, Index(((row, 1), (lane, 32))), "z"),
+        ),
+        lanes=True,
+    )
+    crossed = lanes_to_cross(row, (value, lanes), 16)
+    assert crossed is not None
+    assert crossed.body == (value, *lanes.body)
+    assert lanes_to_cross(row, (value, Store(result, at(row), "b"), lanes), 16) is None
+
+
+@pytest.mark.usefixtures("kernels_multiply")
+def test_layers_of_few_rows_store_whole_vectors() -> None:
+    """The weights are the left operand, so that rows of the result are columns of the product."""
+    layer, x = torch.nn.Linear(512, 2048).bfloat16(), torch.randn(64, 512).bfloat16()
+    with torch.no_grad():
+        compiled, report = watched(lambda x: torch.relu(layer(x)))
+        torch.testing.assert_close(compiled(x), torch.relu(layer(x)), rtol=2e-2, atol=2e-2)
+    (kernel,) = report.kernels
+    assert "dot" in kernel.ops
+    assert not re.search(r"store (i16|half|bfloat) ", kernel.source)

@@ -17,10 +17,14 @@ from hemstitch.kernel.nodes import Constant, Let, Load, Loop, Stmt, Store, walk
 
 def lanes_to_cross(axis: Axis, body: tuple[Stmt, ...], width: int) -> Loop | None:
     """The lane loop in the serial loop over `axis`, if the two are to be printed together. Its
-    length has to be known; the serial one may end early in the last block of a cut axis."""
-    inner = body[0] if len(body) == 1 else None
+    length has to be known; the serial one may end early in the last block of a cut axis. What each
+    row computes before its lanes, as a value of a bias, is computed in them."""
+    *values, inner = body
     if not isinstance(inner, Loop) or not inner.lanes:
         return None
+    if not all(isinstance(s, Load | Let | Constant) for s in values):
+        return None
+    inner = replace(inner, body=(*values, *inner.body))
     if not isinstance(axis.extent, int) or axis.extent < width:
         return None
     if not _is_whole(inner.axis) or axis is inner.axis.outer:
