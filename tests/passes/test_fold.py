@@ -11,6 +11,7 @@ import torch
 from hemstitch.errors import InternalError
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import symbol
+from hemstitch.ir.functions import round_to
 from hemstitch.ir.graph import Address, Op, Range
 from hemstitch.ir.ops import OPS, is_elementwise
 from hemstitch.ir.types import DType, Kind, TensorType
@@ -103,7 +104,7 @@ def test_rounding_to_half_types():
     numbers = [random.uniform(-1, 1) * 2.0 ** random.randint(-30, 20) for _ in range(500)]
     for dtype, half in ((DType.BF16, torch.bfloat16), (DType.F16, torch.float16)):
         expected = torch.tensor(numbers, dtype=torch.float32).to(half)
-        found = torch.tensor([fold.round_to(number, dtype) for number in numbers])
+        found = torch.tensor([round_to(number, dtype) for number in numbers])
         assert torch.equal(found.float(), expected.float())
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hemstitch.ir.graph import Op
+from hemstitch.ir.types import DType
 
 Array = npt.NDArray[Any]
 
@@ -90,3 +91,25 @@ def _rounded_to_odd(a: Array, b: Array) -> Array:
     even = total.view(np.int64) & 1 == 0
     inexact = even & (lost != 0) & np.isfinite(total)
     return np.where(inexact, np.nextafter(total, np.where(lost > 0, np.inf, -np.inf)), total)
+
+
+def round_to(value: float, dtype: DType) -> float:
+    """What a register of type `dtype` holds of `value`; half types round by way of f32."""
+    with np.errstate(all="ignore"):
+        match dtype:
+            case DType.F64:
+                return value
+            case DType.F32:
+                return float(np.float32(value))
+            case DType.F16:
+                return float(np.float16(np.float32(value)))
+            case _:
+                return _round_to_bf16(np.float32(value))
+
+
+def _round_to_bf16(value: np.float32) -> float:
+    if not np.isfinite(value):
+        return float(value)
+    bits = int(value.view(np.uint32))
+    bits += 0x7FFF + ((bits >> 16) & 1)
+    return float(np.uint32(bits & 0xFFFF0000).view(np.float32))

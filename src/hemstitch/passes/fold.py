@@ -15,7 +15,7 @@ import numpy as np
 
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import product
-from hemstitch.ir.functions import FLOAT_FUNCTIONS, fused_multiply_add
+from hemstitch.ir.functions import FLOAT_FUNCTIONS, fused_multiply_add, round_to
 from hemstitch.ir.graph import Node, Op
 from hemstitch.ir.ops import OPS, OpClass, highest, identity, is_elementwise, is_view, lowest
 from hemstitch.ir.types import DType, Kind
@@ -36,28 +36,6 @@ SAME_FOR_EQUALS = (Op.MAX, Op.MIN, Op.ANY, Op.ALL)
 
 
 # --- the values
-
-
-def round_to(value: float, dtype: DType) -> float:
-    """What a register of type `dtype` holds of `value`; half types round by way of f32."""
-    with np.errstate(all="ignore"):
-        match dtype:
-            case DType.F64:
-                return value
-            case DType.F32:
-                return float(np.float32(value))
-            case DType.F16:
-                return float(np.float16(np.float32(value)))
-            case _:
-                return _round_to_bf16(np.float32(value))
-
-
-def _round_to_bf16(value: np.float32) -> float:
-    if not np.isfinite(value):
-        return float(value)
-    bits = int(value.view(np.uint32))
-    bits += 0x7FFF + ((bits >> 16) & 1)
-    return float(np.uint32(bits & 0xFFFF0000).view(np.float32))
 
 
 def evaluate(node: Node) -> Number | None:

@@ -46,7 +46,9 @@ def host_target() -> Target:
     lanes = 16 if features.get("avx512f") else 8 if features.get("avx2") else 4
     threads = max(torch.get_num_threads(), os.cpu_count() or 1)
     usual = features_of(llvm.get_host_cpu_name(), features)
-    own = replace(usual, sleef=bool(features.get("avx2")) and _bind(SLEEF.values()))
+    needed = {4: "avx2", 8: "avx512f"}
+    bound = [n for n, names in SLEEF.items() if features.get(needed[n]) and _bind(names)]
+    own = replace(usual, sleef=max(bound, default=0))
     return Target(lanes, threads, _bind_symbols(), own)
 
 

@@ -46,14 +46,14 @@ def cast(e: Emitter, x: Value, source: DType, target: DType) -> Value:
 
 
 def to_storage(e: Emitter, x: Value, dtype: DType) -> Value:
-    """What to write to memory: bool as bytes 0 and 1, half types rounded to nearest even."""
+    """What to write to memory: bool as bytes 0 and 1, halves of what a half type can hold."""
     match dtype:
         case DType.BOOL:
             return e.convert("zext", x, "i8")
         case DType.F16:
             return e.convert("fptrunc", x, "half")
         case DType.BF16:
-            return e.convert("trunc", e.binary("lshr", _round_to_bfloat(e, x), i32(e, 16)), "i16")
+            return e.convert("trunc", e.binary("lshr", bits(e, x), i32(e, 16)), "i16")
         case _:
             return x
 

@@ -41,12 +41,12 @@ class Features:
     """What a processor has beyond what all have. `avx512`: AVX-512's instructions for vectors of 4,
     8 and 16 lanes; `bf16`: and those that multiply bf16; `zen4`: and divides 16 lanes within 6
     cycles, beside multiplications, where others take 16, and underflows in no time. `sleef`: there
-    is a library of functions of four doubles."""
+    is a library of functions of so many doubles, and of fewer."""
 
     avx512: bool = False
     bf16: bool = False
     zen4: bool = False
-    sleef: bool = False
+    sleef: int = 0
 
 
 PORTABLE = Features()

@@ -1,5 +1,5 @@
-"""f64 functions on vectors: Sleef's, which torch brings along and eager calls, four lanes a call;
-where there is no Sleef, libm's, one lane a call."""
+"""f64 functions on vectors: Sleef's, which torch brings along and eager calls, four lanes a call,
+with AVX-512 eight; where there is no Sleef, libm's, one lane a call."""
 
 from __future__ import annotations
 
@@ -17,14 +17,20 @@ _LIBM = (
 )
 
 
-LANES = 4  # of a call
-SLEEF = {op: f"Sleef_{op.value}d{LANES}_u{15 if op is Op.ERFC else 10}" for op in _LIBM}
+def sleef(op: Op, lanes: int) -> str:
+    """The function's name."""
+    return f"Sleef_{op.value}d{lanes}_u{15 if op is Op.ERFC else 10}"
+
+
+# Lanes of a call, and the names of all functions.
+SLEEF = {lanes: [sleef(op, lanes) for op in _LIBM] for lanes in (8, 4)}
 
 
 def _library(op: Op) -> Callable[..., Value]:
     def function(e: Emitter, *operands: Value) -> Value:
-        if e.features.sleef and e.width % LANES == 0:
-            return e.per_part(SLEEF[op], LANES, *operands)
+        for lanes in SLEEF:
+            if lanes <= e.features.sleef and e.width % lanes == 0:
+                return e.per_part(sleef(op, lanes), lanes, *operands)
         return e.per_lane(op.value, "double", *operands)
 
     return function

@@ -32,6 +32,7 @@ from hemstitch.codegen.llvm.next_block import Region, asked_for
 from hemstitch.codegen.llvm.slots import STATUS, Slots
 from hemstitch.ir.dims import divides
 from hemstitch.ir.failure import Failure
+from hemstitch.ir.functions import round_to
 from hemstitch.ir.graph import Op
 from hemstitch.kernel import nodes
 from hemstitch.kernel.index import Axis, Computed, Index, at
@@ -115,7 +116,8 @@ class NestPrinter:
                 self._let(statement)
             case nodes.Constant(name, value, dtype):
                 element = memory.COMPUTE[dtype]
-                self._set(name, [self.emitter.constant(value, element)])
+                held = round_to(value, dtype) if isinstance(value, float) else value
+                self._set(name, [self.emitter.constant(held, element)])
                 self._numbers[name] = float(value)
             case nodes.Position(name, index):
                 self._set(name, [self._position(index, copy) for copy in self._copies()])
