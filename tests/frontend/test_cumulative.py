@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.compiled import watched
+from tests.compiled import assert_trains_as_eager, watched
 
 
 @pytest.mark.parametrize("dim", [0, 1, -1])
@@ -149,3 +149,21 @@ def test_a_product_may_be_written_to() -> None:
         result = compiled(x)
         torch.testing.assert_close(result, expected)
         torch.testing.assert_close(torch.autograd.grad(result.sum(), x)[0], gradient)
+
+
+@pytest.mark.parametrize("count", [None, 2, 7])
+def test_vandermonde_matrices(count: int | None) -> None:
+    x = torch.randn(6, 5)
+    x[2, 3] = 0
+    weights = torch.randn(6, 5, count or 5)
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.vander(x, N=count) * weights.to(x.dtype)
+
+    report = assert_trains_as_eager(program, [x.requires_grad_()])
+    assert report.library_calls == ["hemstitch.cumprod_gradient.default"]
+
+
+def test_vandermonde_matrices_of_one_column_raise() -> None:
+    with pytest.raises(RuntimeError, match="N must be greater than 1"):
+        watched(lambda x: torch.linalg.vander(x, N=1) * 2)[0](torch.ones(3))

@@ -16,6 +16,7 @@ from torch import Tensor
 
 GRADIENT = "hemstitch::cumprod_gradient"
 CALLS = (torch.cumprod, torch.Tensor.cumprod, "cumprod")
+VANDERMONDE = (torch.linalg.vander,)
 WHOLE = (torch.prod, torch.Tensor.prod, "prod")
 
 torch.library.define(GRADIENT, "(Tensor gradient, Tensor x, int dim, Tensor result) -> Tensor")
@@ -59,6 +60,16 @@ class _Product(torch.autograd.Function):
 def _product(x: Tensor, dim: int) -> Tensor:
     result: Tensor = _Product.apply(x, dim)  # type: ignore[no-untyped-call]
     return result
+
+
+def _vandermonde(x: Tensor, *, N: int | None = None) -> Tensor:
+    """As `torch.linalg.vander`, whose cumulative product no graph of Dynamo's shows."""
+    count = x.shape[-1] if N is None else N
+    if count < 2:
+        refused: Tensor = torch.linalg.vander(x, N=N)  # it raises
+        return refused
+    powers = _product(x.unsqueeze(-1).expand(*x.shape, count - 1), -1)
+    return torch.cat([x.new_ones(x.shape).unsqueeze(-1), powers], -1)
 
 
 class _WholeProduct(torch.autograd.Function):
@@ -144,6 +155,7 @@ def multiply_along(gm: torch.fx.GraphModule) -> None:
     modules = [module for module in gm.modules() if isinstance(module, torch.fx.GraphModule)]
     nodes = [node for module in modules for node in module.graph.nodes]
     calls = {node: _product for node in nodes if _is_ours(node)}
+    calls |= {node: _vandermonde for node in nodes if _is_vandermonde(node)}
     calls |= {node: _whole_product for node in nodes if _is_whole(node)}
     for node, function in calls.items():
         node.op, node.target = "call_function", function
@@ -156,6 +168,11 @@ def _is_ours(node: torch.fx.Node) -> bool:
         return False
     dim = (*node.args[1:], node.kwargs.get("dim"))[0]
     return _multiplies(node) is not None and isinstance(dim, int)
+
+
+def _is_vandermonde(node: torch.fx.Node) -> bool:
+    value = _multiplies(node) if node.target in VANDERMONDE else None
+    return value is not None and value.dim() > 0
 
 
 def _is_whole(node: torch.fx.Node) -> bool:
