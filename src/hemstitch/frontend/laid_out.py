@@ -106,7 +106,8 @@ def _memory_format(x: Tensor) -> torch.memory_format:
 def _contiguous(result: Tensor, *_: Any) -> Tensor:
     """Axes of one element too."""
     result = result.contiguous()
-    return _in_order(result, range(result.dim())) if are_hinted(result.stride()) else result
+    is_known = are_hinted((*result.shape, *result.stride()))
+    return _in_order(result, range(result.dim())) if is_known else result
 
 
 def _log_sigmoid(result: Tensor, x: Tensor) -> Tensor:

@@ -117,7 +117,7 @@ def _with_axes(operands: Sequence[Any]) -> list[Tensor]:
 
 
 def _is_usual(x: Tensor) -> bool:
-    if not are_hinted((*x.shape, *x.stride())):
+    if x.layout is not torch.strided or not are_hinted((*x.shape, *x.stride())):
         return True
     layout = Layout.of(x)
     return layout == dense(layout.shape, range(x.dim()))
@@ -130,8 +130,9 @@ def elementwise_order(op: Any, arguments: Sequence[Any], result: Tensor) -> list
     if not all(are_hinted((*x.shape, *x.stride())) for x in (*tensors, result)):
         return None
     layouts = [Layout.of(x) for x in tensors]
-    common = _common_dtype(operands, result)
-    layouts = [y if x.dtype is common else y.converted() for x, y in zip(tensors, layouts)]
+    if result.device.type == "cpu":  # a kernel for a GPU converts what it reads
+        common = _common_dtype(operands, result)
+        layouts = [y if x.dtype is common else y.converted() for x, y in zip(tensors, layouts)]
     shape = hints_of(result.shape)
     if not math.prod(shape):
         return None
