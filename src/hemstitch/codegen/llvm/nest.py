@@ -116,7 +116,7 @@ class NestPrinter:
                 self._let(statement)
             case nodes.Constant(name, value, dtype):
                 element = memory.COMPUTE[dtype]
-                held = round_to(value, dtype) if isinstance(value, float) else value
+                held = round_to(float(value), dtype) if dtype.is_float else value
                 self._set(name, [self.emitter.constant(held, element)])
                 self._numbers[name] = float(value)
             case nodes.Position(name, index):
