@@ -221,3 +221,16 @@ def test_powers_by_numbers(dtype: torch.dtype) -> None:
     alone = program(elementwise.scalar_loops(x))
     for number, (result, *eager) in enumerate(zip(results, vectors, alone, strict=True)):
         assert not elementwise.far_from(result, eager, None).any(), number
+
+
+@pytest.mark.parametrize("divisor", [2, -2, 3])
+def test_truth_values_divided_by_themselves(divisor: int) -> None:
+    """What is left of 1 is 0, which divided by 0 is no number, though LLVM says 0."""
+
+    def program(x: Tensor) -> list[Tensor]:
+        whole = torch.div(x, divisor, rounding_mode="trunc")
+        return [whole / x, (x.int() >> 1) / x, (x.int() & 2) / x]
+
+    x = torch.arange(64) % 3 == 0
+    for result, expected in zip(watched(program)[0](x), program(x), strict=True):
+        torch.testing.assert_close(result, expected, rtol=0, atol=0, equal_nan=True)

@@ -26,6 +26,10 @@ def chosen(v, x):
     return v.to(v.to(found, DType.BF16), DType.F32)
 
 
+def truth(v):
+    return v.to(v.b, DType.I64)
+
+
 FIRES = [
     ("constant_last", lambda v: v.add(2, v.x), lambda v: v.add(v.x, 2)),
     ("constant_last", lambda v: v.eq(2, v.i), lambda v: v.eq(v.i, 2)),
@@ -61,6 +65,10 @@ FIRES = [
         lambda v: v.maximum(v.maximum(v.x, 1), 2),
         lambda v: v.maximum(v.x, v.maximum(v.like(1, v.x), 2)),
     ),
+    ("nothing_left_of_truth", lambda v: v.truncdiv(truth(v), -2), lambda v: v.like(0, v.i)),
+    ("nothing_left_of_truth", lambda v: v.floordiv(truth(v), 3), lambda v: v.like(0, v.i)),
+    ("nothing_left_of_truth", lambda v: v.shr(truth(v), 1), lambda v: v.like(0, v.i)),
+    ("nothing_left_of_truth", lambda v: v.and_(truth(v), 6), lambda v: v.like(0, v.i)),
     ("double_negation", lambda v: v.neg(v.neg(v.x)), lambda v: v.x),
     ("absolute_of_signed", lambda v: v.abs(v.neg(v.x)), lambda v: v.abs(v.x)),
     ("absolute_of_signed", lambda v: v.abs(v.abs(v.i)), lambda v: v.abs(v.i)),
@@ -132,6 +140,11 @@ STAYS = [
     ("divided_by_power_of_two", lambda v: v.div(v.g, 2.0**15)),
     ("one_divided", lambda v: v.div(2, v.x)),
     ("reciprocal_of_root", lambda v: v.reciprocal(v.x)),
+    ("nothing_left_of_truth", lambda v: v.truncdiv(truth(v), -1)),
+    ("nothing_left_of_truth", lambda v: v.floordiv(truth(v), -2)),
+    ("nothing_left_of_truth", lambda v: v.shr(truth(v), 0)),
+    ("nothing_left_of_truth", lambda v: v.and_(truth(v), 3)),
+    ("nothing_left_of_truth", lambda v: v.truncdiv(v.i, 2)),
     ("rounded_twice", lambda v: v.floor(v.neg(v.x))),
     ("cast_to_same", lambda v: v.to(v.x, DType.F64)),
     ("cast_chain", lambda v: v.to(v.to(v.x, DType.BF16), DType.F32)),

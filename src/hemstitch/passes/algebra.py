@@ -6,6 +6,8 @@ The docstring of a rule is the rule: `c` and `d` are constants, `i` is an intege
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.graph import Node, Op
@@ -142,6 +144,28 @@ def cancels(builder: Builder, node: Node) -> Node | None:
     if x is y and _kind(node) is not Kind.FLOAT:
         return builder.constant(0, node.type.dtype, node.shape)
     return None
+
+
+NOTHING_LEFT: Mapping[Op, Callable[[int], bool]] = MappingProxyType(
+    {
+        Op.TRUNCDIV: lambda c: abs(c) > 1,
+        Op.FLOORDIV: lambda c: c > 1,
+        Op.SHR: lambda c: c > 0,
+        Op.AND: lambda c: c % 2 == 0,
+    }
+)
+
+
+@rule(*NOTHING_LEFT)
+def nothing_left_of_truth(builder: Builder, node: Node) -> Node | None:
+    """i(b) / 2, i(b) >> 1, i(b) and 2 -> 0    With AVX-512 LLVM 20 takes such a zero, divided by
+    f(b), for 0 where b is false"""
+    x, c = node.inputs
+    if x.op is not Op.CAST or x.inputs[0].type.dtype is not DType.BOOL or c.op is not Op.CONSTANT:
+        return None
+    if not isinstance(c.attr, int) or not NOTHING_LEFT[node.op](c.attr):
+        return None
+    return builder.constant(0, node.type.dtype, node.shape)
 
 
 @rule(Op.ADD, Op.MUL, Op.AND, Op.OR, Op.XOR, Op.MAXIMUM, Op.MINIMUM)
@@ -387,6 +411,7 @@ ALGEBRA: tuple[Rule, ...] = (
     absorbing_element,
     idempotent,
     cancels,
+    nothing_left_of_truth,
     constants_together,
     double_negation,
     absolute_of_signed,
