@@ -111,6 +111,7 @@ def test_values_of_each_row() -> None:
     assert crossed is not None
     assert crossed.body == (value, *lanes.body)
     assert lanes_to_cross(row, (value, Store(result, at(row), "b"), lanes), 16) is None
+    assert lanes_to_cross(row, (), 16) is None
 
 
 @pytest.mark.usefixtures("kernels_multiply")

@@ -19,7 +19,7 @@ def lanes_to_cross(axis: Axis, body: tuple[Stmt, ...], width: int) -> Loop | Non
     """The lane loop in the serial loop over `axis`, if the two are to be printed together. Its
     length has to be known; the serial one may end early in the last block of a cut axis. What each
     row computes before its lanes, as a value of a bias, is computed in them."""
-    *values, inner = body
+    *values, inner = body or (None,)
     if not isinstance(inner, Loop) or not inner.lanes:
         return None
     if not all(isinstance(s, Load | Let | Constant) for s in values):
