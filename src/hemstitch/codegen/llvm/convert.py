@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from hemstitch.codegen.llvm.arithmetic import bits, from_bits, i32, is_nan, magnitude, where_rare
 from hemstitch.codegen.llvm.emitter import BITS, Emitter, Value
+from hemstitch.ir.functions import round_to
 from hemstitch.ir.types import DType, Kind
 
 COMPUTE: Mapping[DType, str] = MappingProxyType(
@@ -31,6 +32,11 @@ STORAGE: Mapping[DType, str] = MappingProxyType(
 )
 
 _BFLOAT_NAN = 0x7FC00000
+
+
+def constant(e: Emitter, value: float | int | bool, dtype: DType) -> Value:
+    """What the type can hold of the value, in every lane."""
+    return e.constant(round_to(float(value), dtype) if dtype.is_float else value, COMPUTE[dtype])
 
 
 def cast(e: Emitter, x: Value, source: DType, target: DType) -> Value:

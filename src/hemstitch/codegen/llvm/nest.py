@@ -22,7 +22,7 @@ from hemstitch.codegen.llvm import (
     reduce,
     rows,
 )
-from hemstitch.codegen.llvm.convert import cast
+from hemstitch.codegen.llvm.convert import cast, constant
 from hemstitch.codegen.llvm.copies import copies_for, copies_of_rest
 from hemstitch.codegen.llvm.elementwise import apply
 from hemstitch.codegen.llvm.emitter import Emitter, Value
@@ -32,7 +32,6 @@ from hemstitch.codegen.llvm.next_block import Region, asked_for
 from hemstitch.codegen.llvm.slots import STATUS, Slots
 from hemstitch.ir.dims import divides
 from hemstitch.ir.failure import Failure
-from hemstitch.ir.functions import round_to
 from hemstitch.ir.graph import Op
 from hemstitch.kernel import nodes
 from hemstitch.kernel.index import Axis, Computed, Index, at
@@ -115,9 +114,7 @@ class NestPrinter:
             case Let():
                 self._let(statement)
             case nodes.Constant(name, value, dtype):
-                element = memory.COMPUTE[dtype]
-                held = round_to(float(value), dtype) if dtype.is_float else value
-                self._set(name, [self.emitter.constant(held, element)])
+                self._set(name, [constant(self.emitter, value, dtype)])
                 self._numbers[name] = float(value)
             case nodes.Position(name, index):
                 self._set(name, [self._position(index, copy) for copy in self._copies()])
