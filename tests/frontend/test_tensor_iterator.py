@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hemstitch.frontend.tensor_iterator import are_usual, dense, elementwise_order, is_elementwise
+from hemstitch.frontend.tensor_iterator import are_usual, dense, elementwise_order, is_pointwise
 
 aten = torch.ops.aten
 ALONE = (aten.neg.default, aten.sigmoid.default, aten.logical_not.default, aten.gelu.default)
@@ -64,9 +64,9 @@ def test_of_one_and_a_number(views: list[Tensor], op: Any) -> None:
 
 
 def test_what_is_elementwise() -> None:
-    assert all(map(is_elementwise, (*ALONE, *PAIRED, *BY_NUMBER)))
+    assert all(map(is_pointwise, (*ALONE, *PAIRED, *BY_NUMBER)))
     others = (aten.add_.Tensor, aten.sum.default, aten.clone.default, torch.ops.prims.add.default)
-    assert not any(map(is_elementwise, others))
+    assert not any(map(is_pointwise, others))
 
 
 HALVES: list[Callable[[Tensor, Tensor], Tensor]] = [

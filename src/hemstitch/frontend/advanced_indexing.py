@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hemstitch.frontend.joint import are_hinted, hints_of
-from hemstitch.frontend.tensor_iterator import Layout, axis_order
+from hemstitch.frontend.tensor_iterator import StridedLayout, axis_order
 
 aten = torch.ops.aten
 
@@ -28,8 +28,8 @@ def order_of_indexed(
     before = axes[0] if axes[-1] - axes[0] < len(axes) else 0
     spread = aten.broadcast_tensors.default(tensors)
     shape, steps = hints_of(result.shape), hints_of(x.stride(axis) for axis in others)
-    operands = [Layout(shape, [*steps[:before], *[0] * spread[0].dim(), *steps[before:]])]
+    operands = [StridedLayout(shape, [*steps[:before], *[0] * spread[0].dim(), *steps[before:]])]
     for index in spread:
         seen = index.reshape(*[1] * before, *index.shape, *[1] * (len(others) - before))
-        operands.append(Layout.of(seen).spread(shape))
+        operands.append(StridedLayout.of(seen).spread(shape))
     return axis_order(operands)

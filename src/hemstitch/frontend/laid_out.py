@@ -20,12 +20,12 @@ from hemstitch.frontend.advanced_indexing import order_of_indexed
 from hemstitch.frontend.joint import are_hinted, hints_of
 from hemstitch.frontend.rules import RULES
 from hemstitch.frontend.tensor_iterator import (
-    Layout,
+    StridedLayout,
     are_usual,
     axis_order,
     dense,
     elementwise_order,
-    is_elementwise,
+    is_pointwise,
 )
 
 aten = torch.ops.aten
@@ -57,7 +57,7 @@ def as_in_eager(table: Decompositions) -> Decompositions:
     ordered = {
         op: partial(_laid_out, table.get(op) or partial(_itself, op), ways[op]) for op in ways
     }
-    others = (op for op in (*table, *RULES) if is_elementwise(op) and op not in ways)
+    others = (op for op in (*table, *RULES) if is_pointwise(op) and op not in ways)
     return ordered | {op: partial(_elementwise, table.get(op), op) for op in others}
 
 
@@ -105,9 +105,8 @@ def _memory_format(x: Tensor) -> torch.memory_format:
 
 def _contiguous(result: Tensor, *_: Any) -> Tensor:
     """Axes of one element too."""
-    result = result.contiguous()
     is_known = are_hinted((*result.shape, *result.stride()))
-    return _in_order(result, range(result.dim())) if is_known else result
+    return _in_order(result, range(result.dim())) if is_known else result.contiguous()
 
 
 def _log_sigmoid(result: Tensor, x: Tensor) -> Tensor:
@@ -118,7 +117,7 @@ def _as_first(result: Tensor, x: Tensor, *_: Any) -> Tensor:
     """As `empty_like`."""
     if not are_hinted((*x.shape, *x.stride())):
         return result
-    sizes, steps = Layout.of(x).converted()
+    sizes, steps = StridedLayout.of(x).converted()
     # Of two axes of the same stride one has a single element, and lies inside.
     return _in_order(result, sorted(range(x.dim()), key=lambda axis: (-steps[axis], -sizes[axis])))
 
@@ -127,7 +126,7 @@ def _ldexp(result: Tensor, x: Tensor, exponent: Tensor) -> Tensor:
     """As a product with a power, of which that of f32 and f64 is contiguous."""
     if not are_hinted((*exponent.shape, *exponent.stride())):
         return result
-    layout = Layout.of(exponent)
+    layout = StridedLayout.of(exponent)
     is_contiguous = exponent.dtype in (torch.float32, torch.float64)
     order = [*range(exponent.dim())] if is_contiguous else axis_order([layout])
     strides = dense(layout.shape, order).strides
@@ -148,7 +147,7 @@ def _indexed(result: Tensor, x: Tensor, indices: Sequence[Tensor | None]) -> Ten
 
 def _in_order(x: Tensor, order: Sequence[int] | None) -> Tensor:
     """`order`: the axes, the outermost first."""
-    if order is None or Layout.of(x) == dense(hints_of(x.shape), order):
+    if order is None or StridedLayout.of(x) == dense(hints_of(x.shape), order):
         return x
     laid = x.permute(*order).clone(memory_format=torch.contiguous_format)
     return laid.permute([*map(order.index, range(x.dim()))])

@@ -29,15 +29,15 @@ OTHERS = (
 )
 
 
-class Layout(NamedTuple):
+class StridedLayout(NamedTuple):
     """Of a tensor; strides in elements, 0 along an axis that is repeated."""
 
     shape: Sequence[int]
     strides: Sequence[int]
 
     @staticmethod
-    def of(x: Tensor) -> Layout:
-        return Layout(hints_of(x.shape), hints_of(x.stride()))
+    def of(x: Tensor) -> StridedLayout:
+        return StridedLayout(hints_of(x.shape), hints_of(x.stride()))
 
     def is_dense(self, order: Sequence[int]) -> bool:
         """Whether the axes in this order, the outermost first, leave no gap."""
@@ -49,29 +49,29 @@ class Layout(NamedTuple):
                 step *= self.shape[axis]
         return True
 
-    def spread(self, shape: Sequence[int]) -> Layout:
+    def spread(self, shape: Sequence[int]) -> StridedLayout:
         """As an operand of a result of this shape."""
         before = len(shape) - len(self.shape)
         own = zip(self.shape, shape[before:], self.strides)
         strides = (0 if size == 1 != whole else stride for size, whole, stride in own)
-        return Layout(shape, [*[0] * before, *strides])
+        return StridedLayout(shape, [*[0] * before, *strides])
 
-    def converted(self) -> Layout:
+    def converted(self) -> StridedLayout:
         """To another type: what has no gaps keeps its strides."""
         by_stride = sorted(range(len(self.shape)), key=lambda axis: -self.strides[axis])
         return self if self.is_dense(by_stride) else dense(self.shape, axis_order([self]))
 
 
-def dense(shape: Sequence[int], order: Sequence[int]) -> Layout:
+def dense(shape: Sequence[int], order: Sequence[int]) -> StridedLayout:
     """`order`: the axes, the outermost first."""
     strides, step = [0] * len(shape), 1
     for axis in reversed(order):
         strides[axis] = step
         step *= shape[axis]
-    return Layout(shape, strides)
+    return StridedLayout(shape, strides)
 
 
-def is_elementwise(op: Any) -> bool:
+def is_pointwise(op: Any) -> bool:
     """Whether eager computes it with one TensorIterator, into a new tensor."""
     if not isinstance(op, torch._ops.OpOverload) or op.namespace != "aten":
         return False
@@ -80,7 +80,7 @@ def is_elementwise(op: Any) -> bool:
     return is_one and not op._schema.is_mutable and name not in OTHERS
 
 
-def axis_order(operands: Sequence[Layout]) -> list[int]:
+def axis_order(operands: Sequence[StridedLayout]) -> list[int]:
     """`TensorIteratorBase::reorder_dimensions`: the outermost first. Two axes of which no operand
     says anything may lie either way, so that no key sorts them."""
     inner = [*reversed(range(len(operands[0].shape)))]
@@ -96,7 +96,7 @@ def axis_order(operands: Sequence[Layout]) -> list[int]:
     return inner[::-1]
 
 
-def _step(operands: Sequence[Layout], a: int, b: int) -> int:
+def _step(operands: Sequence[StridedLayout], a: int, b: int) -> int:
     """Whether axis `a` lies outside (1) or inside (-1) of `b`."""
     for shape, strides in operands:
         if strides[a] and strides[b]:
@@ -119,7 +119,7 @@ def _with_axes(operands: Sequence[Any]) -> list[Tensor]:
 def _is_usual(x: Tensor) -> bool:
     if x.layout is not torch.strided or not are_hinted((*x.shape, *x.stride())):
         return True
-    layout = Layout.of(x)
+    layout = StridedLayout.of(x)
     return layout == dense(layout.shape, range(x.dim()))
 
 
@@ -129,7 +129,7 @@ def elementwise_order(op: Any, arguments: Sequence[Any], result: Tensor) -> list
     tensors = _with_axes(operands)
     if not all(are_hinted((*x.shape, *x.stride())) for x in (*tensors, result)):
         return None
-    layouts = [Layout.of(x) for x in tensors]
+    layouts = [StridedLayout.of(x) for x in tensors]
     if result.device.type == "cpu":  # a kernel for a GPU converts what it reads
         common = _common_dtype(operands, result)
         layouts = [y if x.dtype is common else y.converted() for x, y in zip(tensors, layouts)]
