@@ -21,7 +21,7 @@ from hemstitch.frontend.channels import by_channels
 from hemstitch.frontend.cumulative import multiply_along
 from hemstitch.frontend.data_dependent import has_sizes_from_data, in_parts
 from hemstitch.frontend.decompose import decompositions
-from hemstitch.frontend.direct import Part, direct
+from hemstitch.frontend.direct import Calls, Part, direct
 from hemstitch.frontend.edges import narrow
 from hemstitch.frontend.entry import arguments_of_graph, check_arguments, is_guarded
 from hemstitch.frontend.excluded import mark_excluded
@@ -51,6 +51,7 @@ from hemstitch.frontend.tokens import without_tokens
 from hemstitch.frontend.unused import Backward, with_zeros
 from hemstitch.frontend.windows import as_products
 from hemstitch.frontend.words import by_words
+from hemstitch.ir.graph import Op
 from hemstitch.options import Options
 from hemstitch.runtime.background import Deferred, Job, later
 from hemstitch.runtime.build import expect_kernels
@@ -91,7 +92,7 @@ def compile_with(
     def compiled() -> Function:
         nonlocal untouched
         untouched = copied(gm)  # what is compiled is rewritten before it is traced
-        return _compiled(gm, example_inputs, options, observe, plan_only, submit)
+        return _compiled(gm, untouched, example_inputs, options, observe, plan_only, submit)
 
     def traced() -> Function:
         return by_pytorch(untouched, example_inputs)
@@ -101,6 +102,7 @@ def compile_with(
 
 def _compiled(
     gm: torch.fx.GraphModule,
+    untouched: torch.fx.GraphModule,
     example_inputs: Sequence[object],
     options: Options,
     observe: Observer | None,
@@ -114,9 +116,12 @@ def _compiled(
     keep_layouts(gm)
     as_many_values_as_keys(gm)
     parts: dict[str, Part] = {}
+    computing: dict[str, bool] = {}
     recorder, guarded = _recorder(options), is_guarded()
     forward, backward, inference = (
-        _GraphCompiler(kind, options, observe, plan_only, parts, recorder, submit, guarded)
+        _GraphCompiler(
+            *(kind, options, observe, plan_only, parts, computing, recorder, submit, guarded)
+        )
         for kind in ("forward", "backward", "inference")
     )
     interpolate_by_axes(gm)
@@ -133,13 +138,15 @@ def _compiled(
         )(gm, example_inputs)
     if plan_only:
         return whole
-    shortest = partial(direct, whole, parts, example_inputs, options.strict)
+    calls = Calls(untouched.forward, computing) if _is_as_captured(gm, untouched) else None
+    shortest = partial(direct, whole, parts, example_inputs, options.strict, calls)
     return attempt(shortest, lambda: whole, options.strict)
 
 
 @dataclass(frozen=True, slots=True)
 class _GraphCompiler:
-    """What AOTAutograd calls for one of its graphs. `parts`: takes what came out of it.
+    """What AOTAutograd calls for one of its graphs. `parts`: takes what came out of it;
+    `computing`: whether a kernel of that computes anything, once it is compiled.
     `recorder`: makes CUDA graphs of calls. `submit`: as in `compile_with`. `is_guarded`: Dynamo
     looks at all arguments before a call. `is_part`: the graphs are parts of what AOTAutograd gave,
     so that what it has noted is not about their arguments and results."""
@@ -149,6 +156,7 @@ class _GraphCompiler:
     observe: Observer | None
     plan_only: bool
     parts: dict[str, Part]
+    computing: dict[str, bool]
     recorder: Any
     submit: Callable[[Job], None]
     is_guarded: bool
@@ -180,6 +188,7 @@ class _GraphCompiler:
         self, gm: torch.fx.GraphModule, inputs: Sequence[object], unseen: Sequence[int]
     ) -> Function:
         """Most calls do not compute these results."""
+        self.computing[self.kind] = True
         short = self._run(without(gm, unseen), inputs)
         every = self.options.loss_every
         if not every:
@@ -249,6 +258,7 @@ class _GraphCompiler:
             self.observe(self.kind, compiled)
         if compiled.executable is None:
             return traced
+        self.computing[self.kind] = self.computing.get(self.kind, False) or _computes(compiled)
         run = self._callable(compiled, gm, inputs)
         if not (self.kind == "backward" or self.is_guarded):
             run = _checked(run, arguments_of_graph(gm))
@@ -276,6 +286,24 @@ class _GraphCompiler:
             return None
         count = getattr(context.fw_metadata, "num_forward_returns", None)
         return count if isinstance(count, int) else None
+
+
+def _is_as_captured(gm: torch.fx.GraphModule, captured: torch.fx.GraphModule) -> bool:
+    """Nothing that Dynamo captured was replaced; graphs inside the graph are not looked at."""
+    nodes = [*gm.graph.nodes]
+    is_flat = all(node.op != "get_attr" for node in nodes)
+    return is_flat and [node.target for node in nodes] == [n.target for n in captured.graph.nodes]
+
+
+def _computes(compiled: Compiled) -> bool:
+    """More than constants, outside library calls."""
+    groups = [group for step in compiled.plan.kernels for group in step.groups]
+    values = [write.value for group in groups for write in group.writes]
+    return (
+        bool(compiled.once)
+        or any(group.members for group in groups)
+        or not all(value.op is Op.CONSTANT for value in values)
+    )
 
 
 def _checked(run: Boxed, expected: Sequence[object]) -> Boxed:

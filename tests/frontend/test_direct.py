@@ -51,6 +51,30 @@ def test_first_backward_is_wrapped_and_later_ones_are_direct() -> None:
     assert names == [WRAPPED, DIRECT, DIRECT]
 
 
+@pytest.mark.parametrize(
+    "function, expected",
+    [
+        (lambda x: x.topk(9).values, "TopkBackward0"),
+        (lambda x: torch.sort(x, descending=True).values, "SortBackward0"),
+        (lambda x: x.topk(9).values * 2, DIRECT),  # a kernel in both passes
+        (lambda x: x.topk(3).values, DIRECT),  # so few are found by a kernel
+        # What replaces the function is what is called.
+        (lambda x: torch.linalg.vander(x[0], N=4), DIRECT),
+    ],
+)
+def test_library_calls_alone_are_autograds(function: Callable[..., Any], expected: str) -> None:
+    """Once backward is compiled as well."""
+    x = torch.randn(40, 60, requires_grad=True)
+    compiled = ready(function, x)
+    result = compiled(x)
+    assert result.grad_fn.name() == expected
+    seed = torch.randn_like(result)
+    reference = function(x)
+    assert torch.equal(result, reference) and result.stride() == reference.stride()
+    ours, eager = (torch.autograd.grad(value, x, seed)[0] for value in (result, reference))
+    torch.testing.assert_close(ours, eager)
+
+
 @pytest.mark.parametrize("seed", ["contiguous", "transposed", "expanded"])
 def test_gradients_in_any_layout(seed: str) -> None:
     arguments = tensors()

@@ -118,26 +118,40 @@ def test_behind_a_convolution_it_is_one_kernel_in_each_pass() -> None:
     assert "index_put" not in str(report)
 
 
-def test_infinities_stay_within_their_windows() -> None:
-    """A tap that is not there multiplies nothing: zero times infinity is no number."""
-    x = torch.randn(1, 2, 6, 6)
-    x[0, 0, 0, 0], x[0, 1, 5, 3] = float("inf"), float("nan")
+KEPT: list[dict[str, Any]] = [{"size": (7, 14)}, {"size": (5, 7)}, {"scale_factor": 1.15}]
+WAYS = [("nearest", None), ("nearest-exact", None)]
+WAYS += [(mode, corners) for mode in ("bilinear", "bicubic") for corners in (False, True)]
+
+
+@pytest.mark.parametrize("by_channels", [False, True])
+@pytest.mark.parametrize("mode, corners", WAYS)
+def test_infinities_reach_as_far_as_eagers(
+    mode: str, corners: bool | None, by_channels: bool
+) -> None:
+    """Weights of zero make no number of them, in the gradient too; what is no tap does not. An axis
+    that keeps its size is copied, or is not, as ATen has it for each mode."""
+    sizes = [*SIZES[1:3], *KEPT]
 
     def program(x: torch.Tensor) -> list[torch.Tensor]:
-        modes = [("nearest", None), ("bilinear", False)]
-        return [F.interpolate(x, size=(15, 4), mode=m, align_corners=c) for m, c in modes]
+        return [F.interpolate(x, mode=mode, align_corners=corners, **size) for size in sizes]
 
     compiled, _ = watched(program)
-    for value, reference in zip(compiled(x), program(x), strict=True):
-        torch.testing.assert_close(value, reference, equal_nan=True)
-
-
-def test_an_infinity_at_the_border_stays() -> None:
-    """Where windows are gathered, what lies beyond the border is not read."""
-    x = torch.arange(4.0).view(1, 1, 4)
-    x[..., -1] = float("inf")
-    compiled, _ = watched(lambda x: F.interpolate(x, size=8, mode="linear"))
-    torch.testing.assert_close(compiled(x), F.interpolate(x, size=8, mode="linear"))
+    layout = torch.channels_last if by_channels else torch.contiguous_format
+    for place in (0, 8, 34):  # of an image of five rows
+        x = torch.randn(2, 3, 5, 7).contiguous(memory_format=layout)
+        x.permute(2, 3, 0, 1)[divmod(place, 7)] = float("inf")
+        x.requires_grad_()
+        results, expected = compiled(x), program(x)
+        torch.testing.assert_close(results, expected, equal_nan=True)
+        for value, reference in zip(results, expected, strict=True):
+            seed = torch.randn_like(reference)
+            seed.permute(2, 3, 0, 1)[place % seed.shape[2], -1 - place % seed.shape[3]] = float(
+                "inf"
+            )
+            gradients = (
+                torch.autograd.grad(y, x, seed, retain_graph=True)[0] for y in (value, reference)
+            )
+            torch.testing.assert_close(*gradients, equal_nan=True)
 
 
 def test_a_zero_keeps_its_sign_where_nothing_is_added_to_it() -> None:

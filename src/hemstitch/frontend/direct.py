@@ -52,11 +52,24 @@ class Part:
     is_guarded: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """What Dynamo captured, as a function that autograd follows. `computing`: whether a kernel of
+    the graph of that name computes anything, once it is compiled."""
+
+    captured: Function
+    computing: Mapping[str, bool]
+
+
 def direct(
-    whole: Function, parts: Mapping[str, Part], example_inputs: Sequence[object], strict: bool
+    whole: Function,
+    parts: Mapping[str, Part],
+    example_inputs: Sequence[object],
+    strict: bool,
+    calls: Calls | None = None,
 ) -> Function:
     """The shortest callable with the meaning of `whole`, which is what AOTAutograd made of `parts`:
-    "inference", or "forward" and "backward"."""
+    "inference", or "forward" and "backward". `calls`: where nothing was rewritten before that."""
     context = TracingContext.try_get()
     record = context.fw_metadata if context is not None else None
     main = parts.get("inference") or parts.get("forward")
@@ -73,7 +86,7 @@ def direct(
         return _inference(whole, main.run, _mutated(record), wrapped, has_views)
     if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
         return whole  # AOTAutograd traced them into the graphs
-    return _training(whole, parts, record, wrapped)
+    return _or_library_calls(_training(whole, parts, record, wrapped), calls)
 
 
 def _is_plain(record: ViewAndMutationMeta, main: Part, example_inputs: Sequence[object]) -> bool:
@@ -264,6 +277,19 @@ class Tangent:
 
     def _empty(self) -> Tensor:
         return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=self.device)
+
+
+def _or_library_calls(training: Function, calls: Calls | None) -> Function:
+    """What was captured in place of `training`, once it is known that both passes are library calls
+    alone: PyTorch's own functions of autograd cost less than one of ours around the same calls."""
+    if calls is None or calls.computing.get("forward", True):
+        return training
+
+    def called(*arguments: Tensor) -> Sequence[Any]:
+        run = training if calls.computing.get("backward", True) else calls.captured
+        return run(*arguments)  # type: ignore[no-any-return]
+
+    return called
 
 
 def _training(

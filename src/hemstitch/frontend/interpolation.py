@@ -4,10 +4,8 @@ PyTorch's decompositions read the four (bicubic: sixteen) neighbours of each res
 gradient is as many sums by index. Which elements a result reads is known from the sizes alone.
 Therefore the transposed map is known too: each element of the gradient reads its own few results,
 and nothing is added up by index. Axes come one after the other, as in any separable filter.
-Sizes that are symbols, integer types and antialiasing are left to PyTorch. One thing differs from
-eager: taps beyond the border are one tap at the border, along an axis that keeps its size there is
-one, and the gradient has none of weight zero. So an infinity there stays one, where eager's several
-taps make it no number; to have them all would make windows of the gradient a quarter longer.
+Sizes that are symbols, integer types and antialiasing are left to PyTorch. Taps of weight zero are
+taps like others, in the gradient too, since they make no number of an infinity.
 """
 
 from __future__ import annotations
@@ -37,13 +35,15 @@ class Taps:
     """A banded matrix: result[j] is the sum over k of weights[j, k] * x[first[j] + k].
 
     `size`: how many elements `x` has. `present`: which taps there are; the others multiply nothing,
-    so that an infinity beside a window makes no NaN. Shapes: first [J]; weights, present [J, K].
+    so that an infinity beside a window makes no NaN. `cancels`: which are several taps at one
+    place that do make NaN of an infinity, as 0.75 and 0 do. Shapes: first [J]; all others [J, K].
     """
 
     size: int
     first: Array
     weights: Array
     present: Array
+    cancels: Array
 
     @staticmethod
     def of(size: int, rows: Array, columns: Array, weights: Array, results: int) -> Taps:
@@ -56,16 +56,24 @@ class Taps:
         first = _evenly(lowest, highest)
         width = max(1, int((highest - first).max(initial=0)) + 1)
         band = np.zeros((results, width), weights.dtype)
-        np.add.at(band, (rows, columns - first[rows]), weights)
-        present = np.zeros((results, width), bool)
-        present[rows, columns - first[rows]] = True
-        return Taps(size, first, band, present)
+        places = rows, columns - first[rows]
+        np.add.at(band, places, weights)
+        signs = np.zeros((3, results, width), bool)
+        signs[(np.sign(weights).astype(np.int64) + 1, *places)] = True
+        return Taps(size, first, band, signs.any(0), signs.sum(0) > 1)
+
+    def column(self, k: int) -> Taps:
+        """The taps at one offset; its shapes are [J]."""
+        parts = (part[:, k] for part in (self.weights, self.present, self.cancels))
+        return Taps(self.size, self.first + k, *parts)
 
     @cached_property
     def transposed(self) -> Taps:
-        rows, offsets = np.nonzero(self.present & (self.weights != 0))
+        rows, offsets = np.concatenate([np.nonzero(self.present), np.nonzero(self.cancels)], 1)
+        weights = self.weights[rows, offsets]
+        weights[np.count_nonzero(self.present) :] = 0
         columns = self.first[rows] + offsets
-        return Taps.of(len(self.first), columns, rows, self.weights[rows, offsets], self.size)
+        return Taps.of(len(self.first), columns, rows, weights, self.size)
 
     @property
     def step(self) -> int | None:
@@ -103,7 +111,7 @@ def _along(x: Tensor, axis: int, taps: Taps, max_unrolled: int) -> Tensor:
         return _weighted(_windows(x, axis, taps), axis, taps).sum(axis + 1)
     parts = []
     for k, part in enumerate(_unrolled(x, axis, taps)):
-        column = Taps(taps.size, taps.first + k, taps.weights[:, k], taps.present[:, k])
+        column = taps.column(k)
         if column.present.any():
             parts.append(_weighted(part, axis, column))
     return reduce(operator.add, parts)
@@ -133,6 +141,7 @@ def _weighted(windows: Tensor, axis: int, taps: Taps) -> Tensor:
     place = taps.first if offsets is None else taps.first[:, None] + offsets
     # Where windows are gathered, the border stands for what lies beyond it.
     is_inside = (place >= 0) & (place < taps.size) | (taps.step is None)
+    plain = windows
     if not (taps.weights[taps.present] == 1).all():
         weights = np.where(taps.present, taps.weights, 0)
         table = torch.tensor(weights, dtype=windows.dtype, device=windows.device)
@@ -140,6 +149,9 @@ def _weighted(windows: Tensor, axis: int, taps: Taps) -> Tensor:
     if not taps.present[is_inside].all():
         present = torch.tensor(taps.present.copy(), device=windows.device).view(shape)
         windows = torch.where(present, windows, NOTHING)
+    if taps.cancels.any():
+        cancels = torch.tensor(taps.cancels.copy(), device=windows.device).view(shape)
+        windows = windows + torch.where(cancels, plain * 0, NOTHING)
     return windows
 
 
@@ -162,28 +174,28 @@ def _windows(x: Tensor, axis: int, taps: Taps) -> Tensor:
 
 
 class _Separable(torch.autograd.Function):
-    """A map along some axes; its gradient is the transposed map, which has a gradient again."""
+    """A map along some axes. Its gradient is the map `back`, whose gradient is this one again."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, along: Along, in_rows: bool) -> Tensor:
+    def forward(x: Tensor, along: Along, back: Along, in_rows: bool) -> Tensor:
         return _apply(x, along, in_rows).contiguous(memory_format=suggest_memory_format(x))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, ctx.along, ctx.in_rows = inputs
+        _, ctx.along, ctx.back, ctx.in_rows = inputs
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         (gradient,) = gradients
-        along = tuple((axis, taps.transposed) for axis, taps in ctx.along)
         # Eager adds it to zeros.
-        return _apply_separable(gradient, along, ctx.in_rows) + 0.0, None, None
+        result = _apply_separable(gradient, ctx.back, ctx.along, ctx.in_rows) + 0.0
+        return result, None, None, None
 
 
-def _apply_separable(x: Tensor, along: Along, in_rows: bool) -> Tensor:
-    result: Tensor = _Separable.apply(x, along, in_rows)  # type: ignore[no-untyped-call]
+def _apply_separable(x: Tensor, along: Along, back: Along, in_rows: bool) -> Tensor:
+    result: Tensor = _Separable.apply(x, along, back, in_rows)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -215,10 +227,13 @@ def _source(
 def _linear(
     size: int, results: int, factor: float | None, corners: bool, number: type[Any]
 ) -> Taps:
+    j = np.arange(results)
+    if size == results:  # whatever the factor; ATen has two taps at one place
+        return Taps.of(size, np.tile(j, 2), np.tile(j, 2), np.repeat(number([1, 0]), size), size)
     source = np.maximum(_source(size, results, factor, corners, number), 0)
     low = np.minimum(source.astype(np.int64), size - 1)
     right = np.clip(source - low.astype(number), 0, 1)
-    j, high = np.arange(results), np.minimum(low + 1, size - 1)
+    high = np.minimum(low + 1, size - 1)
     weights = np.concatenate([1 - right, right])
     return Taps.of(size, np.tile(j, 2), np.concatenate([low, high]), weights, results)
 
@@ -270,17 +285,25 @@ def interpolate(
         )
     number = np.float64 if input.dtype is torch.float64 else np.float32
     taps = _taps(mode, bool(align_corners), number)
+    is_kept = mode == "bicubic" and [results for results, _ in sizes] == [*input.shape[2:]]
     along = tuple(
         (axis, taps(input.shape[axis], results, factor))
         for axis, (results, factor) in enumerate(sizes, 2)
-        if results != input.shape[axis] or factor not in (None, 1.0)
+        if not (results == input.shape[axis] and _is_copy(mode, factor))
     )
+    # ATen's gradient of bicubic interpolation is a copy there, though its result is none.
+    back = () if is_kept else tuple((axis, taps.transposed) for axis, taps in along)
     layout = suggest_memory_format(input)
     x = input.to(torch.promote_types(input.dtype, torch.float32))
     if along:
         in_rows = not by_channels and layout is torch.contiguous_format
-        x = _apply_separable(x, along, in_rows)
+        x = _apply_separable(x, along, back, in_rows)
     return x.to(input.dtype).contiguous(memory_format=layout)
+
+
+def _is_copy(mode: str, factor: float | None) -> bool:
+    """Along an axis that keeps its size, where all other ways have taps of weight zero."""
+    return mode == "nearest" or (mode == "nearest-exact" and factor in (None, 1.0))
 
 
 def _is_ours(x: Tensor, mode: str, corners: bool | None) -> bool:
