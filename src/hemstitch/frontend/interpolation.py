@@ -60,7 +60,8 @@ class Taps:
         np.add.at(band, places, weights)
         signs = np.zeros((3, results, width), bool)
         signs[(np.sign(weights).astype(np.int64) + 1, *places)] = True
-        return Taps(size, first, band, signs.any(0), signs.sum(0) > 1)
+        present, several = signs.any(0), signs.sum(0) > 1
+        return Taps(size, first, band, np.asarray(present), several)
 
     def column(self, k: int) -> Taps:
         """The taps at one offset; its shapes are [J]."""

@@ -14,6 +14,7 @@ from math import prod
 from typing import Any
 
 from hemstitch.ir.dims import Dim
+from hemstitch.ir.ops import OPS
 from hemstitch.ir.types import DType
 from hemstitch.kernel.index import Axis, Computed, Index, Variable, at
 from hemstitch.kernel.nodes import (
@@ -203,7 +204,7 @@ class _Tiler:
             if is_moved:
                 moved.append(statement)
                 names.add(name)
-        return moved
+        return _with_fewer_values(moved)
 
     def _is_crossed(
         self,
@@ -331,6 +332,22 @@ def _in_tile(axis: Axis, lane: Axis) -> Index:
 
 def _crossing(serial: Axis, lanes: Axis, body: Iterable[Stmt]) -> Loop:
     return Loop(serial, (Loop(lanes, tuple(body), lanes=True),), lanes=False)
+
+
+def _with_fewer_values(moved: Sequence[Stmt]) -> list[Stmt]:
+    """Without arithmetic at the end that makes one value of one: it is as cheap behind a tile, and
+    loops that need either share that."""
+    names = {getattr(statement, "name", None) for statement in moved}
+    kept: list[Stmt] = []
+    needed: set[str] = set()
+    for statement in reversed(moved):
+        if isinstance(statement, Let) and statement.name not in needed:
+            is_of_one = len(names.intersection(statement.operands)) == 1
+            if is_of_one and not OPS[statement.op].is_expensive:
+                continue
+        needed.update(_operands(statement))
+        kept.append(statement)
+    return kept[::-1]
 
 
 def _operands(statement: Stmt) -> tuple[str, ...]:

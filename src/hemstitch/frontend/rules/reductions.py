@@ -54,9 +54,19 @@ def _are_rows(x: Value, axes: tuple[int, ...]) -> bool:
 
 
 def _moments_in_two_passes(x: Value, axes: tuple[int, ...]) -> tuple[Value, Value]:
-    mean = mean_over(x, axes)
+    mean = _mean_of_scaled(x, axes)
     distance = x - mean
     return mean, (distance * distance).reduce(Op.SUM, axes, keep=True)
+
+
+def _mean_of_scaled(x: Value, axes: tuple[int, ...]) -> Value:
+    """No sum of numbers below it is an infinity where they are scaled by a power of two, which
+    rounds nothing."""
+    count = count_of(x, axes)
+    if not isinstance(count, int) or count < 2:
+        return mean_over(x, axes)
+    scale = 2.0 ** (count.bit_length() - 1)
+    return (x * (1 / scale)).reduce(Op.SUM, axes, keep=True) * (scale / count)
 
 
 def _moments_at_once(x: Value, axes: tuple[int, ...]) -> tuple[Value, Value]:
