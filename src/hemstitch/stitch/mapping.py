@@ -14,6 +14,7 @@ from math import ceil, prod
 from hemstitch.ir.dims import Dim, quotient
 from hemstitch.ir.graph import Node
 from hemstitch.kernel.index import Axis, Computed, Index, Variable, at
+from hemstitch.kernel.placement import LINE
 from hemstitch.stitch.combine import seconds as combining_seconds
 from hemstitch.stitch.group import Group, adds_up_products, has_few_terms, is_scatter_root
 from hemstitch.stitch.machine import Machine
@@ -116,6 +117,7 @@ def _lane_cost(
             continue
         memory = sum(
             _access_cost(shape, address, sides, machine, is_store=address is shape.stored)
+            + _line_cost(address.coefficient(axis), extent, machine)
             for address in shape.addresses
         )
         memory += _accumulator_cost(shape, axis, shapes, machine)
@@ -159,6 +161,18 @@ def _access_cost(
         return REVERSED
     near = [float(step) for step in others if step in (1, 2)]
     return min([*near, one_by_one])
+
+
+def _line_cost(step: Dim, extent: int, machine: Machine) -> float:
+    """Vector instructions' time until lanes that lie in as many cache lines are there, beyond what
+    it takes to load them. Neighbours in these lines are other rows' lanes: where L2 does not hold
+    them until then, each lane's line comes from behind it."""
+    if machine.tiles_in_registers or not isinstance(step, int):
+        return 0.0
+    moved = min(4 * abs(step), LINE)
+    if abs(step) <= 1 or extent * moved <= machine.l2_bytes:
+        return 0.0
+    return machine.lanes * moved / machine.cache_bytes_per_second * machine.operations_per_second
 
 
 def _accumulator_cost(shape: Shape, axis: Axis, shapes: Sequence[Shape], machine: Machine) -> float:
