@@ -132,7 +132,9 @@ def _compiled(
             fw_compiler=forward,
             bw_compiler=backward,
             inference_compiler=inference,
-            partition_fn=partial(partition, options=options),
+            partition_fn=partial(
+                partition, options=options, leaves=[*map(_is_leaf, example_inputs)]
+            ),
             decompositions=decompositions(),
             keep_inference_input_mutations=True,
         )(gm, example_inputs)
@@ -286,6 +288,10 @@ class _GraphCompiler:
             return None
         count = getattr(context.fw_metadata, "num_forward_returns", None)
         return count if isinstance(count, int) else None
+
+
+def _is_leaf(argument: object) -> bool:
+    return isinstance(argument, torch.Tensor) and argument.requires_grad and argument.is_leaf
 
 
 def _is_as_captured(gm: torch.fx.GraphModule, captured: torch.fx.GraphModule) -> bool:

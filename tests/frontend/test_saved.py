@@ -213,3 +213,107 @@ def test_functions_of_doubles_are_not_computed_again() -> None:
     compiled(x).backward(torch.rand(64, 50, dtype=torch.float64))
     (backward,) = (kernel for kernel in report.kernels if kernel.graph == "backward")
     assert "exp" not in backward.ir
+
+
+def _half(x: Tensor, weight: Tensor) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        return F.linear(x, weight)
+
+
+def _checkpointed(x: Tensor, y: Tensor) -> Tensor:
+    result = checkpoint(lambda x: torch.sin(x + y).exp(), x + 1, use_reentrant=False)
+    assert isinstance(result, Tensor)
+    return result
+
+
+WRITTEN: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "scaled": lambda x, y: torch.sin(x * 2).exp(),
+    "sign": lambda x, y: (x + 1).abs(),
+    "part": lambda x, y: F.gelu(x[1:] + 1),
+    "two": lambda x, y: F.gelu(x + y),
+    "normalised": lambda x, y: F.layer_norm(x + y, (8,)),
+    "two types": lambda x, y: F.silu(torch.cat([x, x.bfloat16()])).float(),
+    "read twice": lambda x, y: F.gelu(x + 1) + F.silu(x - y),
+    "masked": lambda x, y: torch.where(x > 0, y, -y).exp(),
+    "positions": lambda x, y: (y + 1).sin() * (x * 3).cos(),
+    "multiplied": lambda x, y: torch.tanh(x @ y + x),
+    "checkpoint": _checkpointed,
+    "half": _half,
+}
+
+
+@pytest.mark.parametrize("planner", ["auto", "ilp"])
+@pytest.mark.parametrize("has_gradient", [True, False])
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_program_may_write_to_what_autograd_does_not_save(
+    name: str, has_gradient: bool, planner: str
+) -> None:
+    """Arguments that are no leaves: what backward needs of them is not read from them."""
+    function, leaves = WRITTEN[name], [trained(8, 8), trained(8, 8)]
+    compiled = torch.compile(function, backend="hemstitch", options={"planner": planner})
+
+    def gradients(function: Callable[[Tensor, Tensor], Tensor], write: str) -> Any:
+        x, y = (leaf * 1 for leaf in leaves)
+        x = x if has_gradient else x.detach()
+        result = function(x, y) * leaves[1].sum()
+        with torch.no_grad():
+            x.add_(1) if write == "add_" else x.unsqueeze_(0)
+        try:
+            return torch.autograd.grad(result.sum(), leaves, allow_unused=True)
+        except RuntimeError as error:
+            assert "inplace" in str(error)
+            return "raises"
+
+    for write in ("add_", "unsqueeze_"):
+        expected, ours = gradients(function, write), gradients(compiled, write)
+        _assert_alike(ours, expected)
+
+
+RESULTS: dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
+    "product": lambda x: (y := x @ x.t(), F.gelu(y + 1)),
+    "part": lambda x: (y := x.exp() + 1, F.gelu(y[1:] + 2)),
+    "view": lambda x: ((y := x @ x.t()).view(-1), F.gelu(y + 1)),
+    "twice": lambda x: (y := x * 3, F.gelu(y + 1) + torch.sin(y * 2)),
+    "library": lambda x: (y := torch.linalg.inv(x), F.gelu(y + 1)),
+    "read": lambda x: (y := x @ x.t(), F.gelu(y)),
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_program_may_write_to_results_that_autograd_does_not_save(name: str) -> None:
+    function, leaf = RESULTS[name], trained(8, 8)
+
+    def gradient(function: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Any:
+        first, second = function(leaf * 1)
+        with torch.no_grad():
+            first.add_(1)
+        try:
+            return torch.autograd.grad(second.sum(), leaf)
+        except RuntimeError as error:
+            assert "inplace" in str(error)
+            return "raises"
+
+    expected = gradient(function)
+    compiled = torch.compile(function, backend="hemstitch")
+    for _ in range(2):  # through AOTAutograd's wrappers, then without
+        _assert_alike(gradient(compiled), expected)
+
+
+def _assert_alike(ours: Any, eager: Any) -> None:
+    if "raises" in (ours, eager):
+        assert ours == eager
+    else:
+        torch.testing.assert_close(ours, eager)
+
+
+def test_leaves_and_weights_are_kept_in_place_of_what_is_made_of_them() -> None:
+    """Autograd does not let a program write to them."""
+    weight = torch.nn.Parameter(torch.randn(ROWS, COLUMNS))
+    programs: list[tuple[Callable[..., Tensor], Tensor, list[Any]]] = [
+        (lambda x: F.gelu(x + 1), trained(ROWS, COLUMNS), []),
+        (lambda x: F.gelu(x + 1), trained(ROWS, COLUMNS) * 1, [(ROWS, COLUMNS)]),
+        (lambda x: F.gelu(weight + 1) + x, trained(1), []),
+    ]
+    for function, argument, kept in programs:
+        shapes, _ = kept_and_gradients(function, argument)
+        assert shapes == kept

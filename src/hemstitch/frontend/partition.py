@@ -3,8 +3,9 @@ between them is decided by `fusion/saving`."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import filterfalse
 from typing import Any
 
 import torch
@@ -28,7 +29,10 @@ from hemstitch.frontend.joint import (
     COPIED,
     base_of,
     copy_of_written,
+    is_given,
     is_made_again,
+    is_tensor,
+    outputs_of,
     refuse_moves,
     without_tangent,
 )
@@ -58,13 +62,17 @@ def partition(
     inputs: Any,
     *,
     options: Options = DEFAULT,
+    leaves: Sequence[bool] = (),
     num_fwd_outputs: int,
     **others: Any,
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
     """(forward, backward); what backward needs of forward is returned by the one, given to the
-    other. Where ours fails, PyTorch's partitioner has `joint`, which is left as it is."""
+    other. Where ours fails, PyTorch's partitioner has `joint`, which is left as it is. `leaves`:
+    which arguments of the program are leaves that have a gradient."""
+    fixed = {*(others.get("static_lifetime_input_indices") or ())}
+    fixed.update(place for place, is_leaf in enumerate(leaves) if is_leaf)
     return attempt(
-        partial(_partition, joint, num_fwd_outputs, options),
+        partial(_partition, joint, num_fwd_outputs, options, fixed, len(leaves)),
         partial(default_partition, joint, inputs, num_fwd_outputs=num_fwd_outputs, **others),
         options.strict,
         joint,
@@ -72,7 +80,11 @@ def partition(
 
 
 def _partition(
-    joint: torch.fx.GraphModule, num_fwd_outputs: int, options: Options
+    joint: torch.fx.GraphModule,
+    num_fwd_outputs: int,
+    options: Options,
+    fixed: Collection[int],
+    count: int,
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
     joint = copied(joint)
     for node in joint.graph.nodes:
@@ -99,10 +111,17 @@ def _partition(
     for node in _copies_of_written(joint.graph):
         node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
     unseen = numbers(joint.graph, num_fwd_outputs) if options.loss_every != 1 else ()
-    asked = question(joint.graph, num_fwd_outputs, unseen)
+    results = {
+        base_of(x)
+        for x in outputs_of(joint.graph)[:num_fwd_outputs]
+        if isinstance(x, torch.fx.Node)
+    }
+    written = {*_may_be_written(joint.graph, fixed, count), *filterfalse(is_given, results)}
+    asked = question(joint.graph, num_fwd_outputs, unseen, written)
     decision = decide(asked.problem, options)
     make_again(joint.graph, asked, decision)
-    forward, backward = split(joint, num_fwd_outputs, asked.saved(decision))
+    kept = asked.saved(decision), asked.copied(decision)
+    forward, backward = split(joint, num_fwd_outputs, *kept)
     forward.meta[NUMBERS] = unseen
     return forward, backward
 
@@ -114,6 +133,17 @@ def _once(joint: torch.fx.Graph) -> Iterator[torch.fx.Node]:
         is_call = node.op == "call_function" and runs_unread(node) and not is_made_again(node)
         if is_call and not (isinstance(node.target, OpOverload) and node.target._schema.is_mutable):
             yield node
+
+
+def _may_be_written(
+    joint: torch.fx.Graph, fixed: Collection[int], count: int
+) -> list[torch.fx.Node]:
+    """Arguments that the program may write to until backward runs: no weights or buffers, and no
+    leaves, which autograd does not let it write to. `fixed`: the places of these, among `count`."""
+    arguments = [n for n in joint.find_nodes(op="placeholder") if n.name.startswith("primals")]
+    if len(arguments) != count:
+        return []  # AOTAutograd has made others of them
+    return [node for n, node in enumerate(arguments) if n not in fixed and is_tensor(node)]
 
 
 def _copy_beside_written(joint: torch.fx.Graph) -> None:

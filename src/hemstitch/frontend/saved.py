@@ -3,7 +3,9 @@ for backward. The kernels of backward are not planned yet; what no library call 
 to be one, which is what the planner makes of it unless a kernel cannot have it all.
 
 A view is not saved, its base is. Random numbers are made again from their seed. What forward does
-not need, but could compute for backward, may be saved too (`early.py`).
+not need, but could compute for backward, may be saved too (`early.py`). The program may write to
+arguments and results: of these what no operation of backward reads is not saved, as autograd would
+not; at most a copy of an argument is.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import operator
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch.fx import Graph, Node
@@ -41,13 +44,17 @@ UNIFORM = torch.ops.hemstitch.uniform.default
 class Question:
     """`nodes[k]`: the node of the k-th item; all are forward's. `kernel_of`: what is generated, by
     the number of its kernel; `kernels[k]`: the number of the k-th that needs something. `seen`:
-    what results of forward are made of."""
+    what results of forward are made of. `unread`: what is saved as a copy, if at all."""
 
     problem: Problem
     nodes: tuple[Node, ...]
     kernel_of: Mapping[Node, int]
     kernels: tuple[int, ...]
     seen: frozenset[Node]
+    unread: frozenset[Node]
+
+    def copied(self, decision: Decision) -> frozenset[Node]:
+        return self.unread.intersection(self.nodes[number] for number in decision.saved)
 
     def saved(self, decision: Decision) -> set[Node]:
         """What backward does not compute again if it comes upon it: some are read by operations
@@ -56,18 +63,25 @@ class Question:
         return {self.nodes[number] for number in (*decision.saved, *fixed)}
 
 
-def question(joint: Graph, results: int, unseen: Collection[int] = ()) -> Question:
+def question(
+    joint: Graph, results: int, unseen: Collection[int] = (), written: Collection[Node] = ()
+) -> Question:
     """`results`: how many outputs of the joint graph are forward's; gradients follow. `unseen`:
-    those of them that nobody looks at."""
+    those of them that nobody looks at. `written`: what the program may write to before backward."""
     outputs = outputs_of(joint)
     given = {n: x for n, x in enumerate(outputs[:results]) if isinstance(x, Node)}
-    forward = _forward(joint, _needed(given.values()))
+    made = _with_others(_needed(given.values()))
+    forward = _forward(joint, made)
     seen = _with_others(_needed(node for n, node in given.items() if n not in unseen))
     kernel_of = _kernels(joint, forward)
     nodes = tuple(node for node in joint.nodes if node in forward and is_tensor(node))
     numbers = {node: number for number, node in enumerate(nodes)}
     costs = early.costs(nodes, seen, kernel_of)
-    items = tuple(_item(node, numbers, kernel_of, seen, costs) for node in nodes)
+    gradients = [x for x in outputs[results:] if isinstance(x, Node)]
+    late = [n for n in joint.nodes if n.op != "output" and (n not in made or is_made_again(n))]
+    read = {base_of(x) for x in (*gradients, *chain.from_iterable(map(tensors_of, late)))}
+    unread = frozenset(node for node in written if node not in read)
+    items = tuple(_item(node, numbers, kernel_of, seen, costs, unread) for node in nodes)
     needs: dict[int, set[int]] = defaultdict(set)
     operands: set[int] = set()
     for node in joint.nodes:
@@ -80,12 +94,11 @@ def question(joint: Graph, results: int, unseen: Collection[int] = ()) -> Questi
             }
         elif used:
             needs[kernel_of[node]] |= used
-    gradients = [x for x in outputs[results:] if isinstance(x, Node)]
     operands |= {numbers[base_of(x)] for x in gradients if x in numbers}
     kernels = tuple(sorted(needs))
     needed = tuple(frozenset(needs[kernel]) for kernel in kernels)
     problem = Problem(items, needed, frozenset(operands))
-    return Question(problem, nodes, kernel_of, kernels, frozenset(seen))
+    return Question(problem, nodes, kernel_of, kernels, frozenset(seen), unread)
 
 
 def _needed(results: Iterable[Node]) -> set[Node]:
@@ -158,23 +171,27 @@ def _item(
     kernel_of: dict[Node, int],
     seen: set[Node],
     costs: Mapping[Node, float],
+    unread: Collection[Node],
 ) -> Item:
     size = bytes_of(node)
     if is_given(node):
-        return Item(size, is_given=True, is_written=True, is_saveable=False)
+        is_free = node not in unread
+        return Item(size, is_given=is_free, is_written=is_free, is_saveable=not is_free)
     sources = tuple(numbers[source] for source in tensors_of(node) if source in numbers)
     if is_made_again(node):
         return Item(size, sources, is_saveable=False)
-    if is_library(node) or node.meta.get("recompute") is CheckpointPolicy.MUST_SAVE:
-        return Item(size, is_written=True)
+    is_asked = node.meta.get("recompute") is CheckpointPolicy.MUST_SAVE
+    if is_library(node) or is_asked:
+        return Item(size, is_written=True, is_saveable=is_asked or node not in unread)
     if is_view(node):
         return Item(size, sources, is_saveable=False)
+    is_made = node in seen or node in costs
     return Item(
         size,
         sources,
         effort_of(node),
         is_written=_leaves(node, kernel_of[node], kernel_of, seen),
-        is_saveable=(node in seen or node in costs) and node.target is not UNIFORM,
+        is_saveable=is_made and node.target is not UNIFORM and node not in unread,
         early=costs.get(node),
     )
 

@@ -41,13 +41,13 @@ _is_opaque: Callable[[Any], bool] = getattr(graph_compile, "is_opaque_node", lam
 
 
 def split(
-    joint: GraphModule, results: int, saved: Container[Node]
+    joint: GraphModule, results: int, saved: Container[Node], copied: Container[Node] = ()
 ) -> tuple[GraphModule, GraphModule]:
     """(forward, backward). `results`: how many outputs of `joint` are forward's; gradients follow.
     `saved`: contains what is not computed again. Of arguments, those that backward reads are saved
-    too; they are in memory."""
+    too; they are in memory. `copied`: contains those that a copy is saved of."""
     read = _kept(joint.graph, results, saved)
-    kept = [version for node in read for version in _with_what_it_was(node)]
+    kept = [version for node in read for version in _with_what_it_was(node, node in copied)]
     numbers = [node for node in kept if _is_number(node)]
     opaque = [node for node in kept if _is_opaque(node)]
     tensors = [node for node in kept if not _is_number(node) and not _is_opaque(node)]
@@ -134,12 +134,12 @@ def _is_part(node: Node) -> bool:
     return size == whole or (size < whole and not is_library(base_of(source)))
 
 
-def _with_what_it_was(node: Node) -> list[Node]:
+def _with_what_it_was(node: Node, is_copied: bool) -> list[Node]:
     """Of an argument that forward writes to, a copy from before: else what it became is saved. The
-    argument itself, where backward writes to it."""
+    argument itself, where backward writes to it. `is_copied`: a copy in any case."""
     writes = {user for user in node.users if user.target is copy_ and user.args[0] is node}
     late = {*filter(_must_be_in_backward, writes)}
-    if late == writes:
+    if late == writes and not is_copied:
         return [node]
     with node.graph.inserting_after(node):
         old = node.graph.call_function(torch.ops.aten.clone.default, (node,))

@@ -80,7 +80,8 @@ class _Stops(Container[int]):
         item = self.problem.items[number]
         if number in self.saved or item.is_given:
             return True
-        is_good = self.dearest is None or item.is_written or item.bytes <= self.dearest
+        is_last = item.is_written or item.sources is None
+        is_good = self.dearest is None or is_last or item.bytes <= self.dearest
         return item.is_saveable and is_good
 
 
