@@ -67,8 +67,10 @@ REASONS = {
     "^unsafe_(split|chunk)$": "eager's parts are in one memory, of which autograd is not told",
     "fft|complex|cfloat|cdouble|polar|stft": "complex numbers and their copies are the library's",
     "^(new_)?empty": "eager leaves in it what was there, here are zeros",
-    "cumprod|cummax|cummin|logcumsumexp": "scans of columns go one column at a time",
-    "unpool|vander|multilabel_margin": "lanes run along rows of a few elements",
+    "cumsum|cumprod|cummax|cummin|logcumsumexp": "scans of columns go one column at a time",
+    "unpool|vander|multilabel_margin|diagonal_scatter|diag_embed|interpolate|upsample": (
+        "lanes run along rows of a few elements"
+    ),
     "^(long|double)$": "becomes channels-last; eager stores line after line, here they lie apart",
     "cross_entropy_chunked": "addmm_ has become addmm, which copies what it adds to",
     "unbind": "a kernel for each part, that writes one short piece in each of many pages",

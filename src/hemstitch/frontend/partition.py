@@ -39,7 +39,7 @@ from hemstitch.frontend.joint import (
 from hemstitch.frontend.loss import numbers
 from hemstitch.frontend.rewrites import apply
 from hemstitch.frontend.rows import only_read
-from hemstitch.frontend.saved import question
+from hemstitch.frontend.saved import question, read_by_backward
 from hemstitch.frontend.spectra import values_alone
 from hemstitch.frontend.split import split
 from hemstitch.frontend.strided import in_memory
@@ -92,6 +92,7 @@ def _partition(
     _copy_beside_written(joint.graph)
     apply(joint, options.rewrites)
     drop_unread(joint.graph)
+    read = read_by_backward(joint.graph, num_fwd_outputs)
     in_memory(joint.graph)
     _without_repetitions(joint.graph)
     only_read(joint.graph)
@@ -117,7 +118,7 @@ def _partition(
         if isinstance(x, torch.fx.Node)
     }
     written = {*_may_be_written(joint.graph, fixed, count), *filterfalse(is_given, results)}
-    asked = question(joint.graph, num_fwd_outputs, unseen, written)
+    asked = question(joint.graph, num_fwd_outputs, unseen, written - read)
     decision = decide(asked.problem, options)
     make_again(joint.graph, asked, decision)
     kept = asked.saved(decision), asked.copied(decision)

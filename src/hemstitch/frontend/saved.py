@@ -70,17 +70,14 @@ def question(
     those of them that nobody looks at. `written`: what the program may write to before backward."""
     outputs = outputs_of(joint)
     given = {n: x for n, x in enumerate(outputs[:results]) if isinstance(x, Node)}
-    made = _with_others(_needed(given.values()))
-    forward = _forward(joint, made)
+    forward = _forward(joint, _needed(given.values()))
     seen = _with_others(_needed(node for n, node in given.items() if n not in unseen))
     kernel_of = _kernels(joint, forward)
     nodes = tuple(node for node in joint.nodes if node in forward and is_tensor(node))
     numbers = {node: number for number, node in enumerate(nodes)}
     costs = early.costs(nodes, seen, kernel_of)
     gradients = [x for x in outputs[results:] if isinstance(x, Node)]
-    late = [n for n in joint.nodes if n.op != "output" and (n not in made or is_made_again(n))]
-    read = {base_of(x) for x in (*gradients, *chain.from_iterable(map(tensors_of, late)))}
-    unread = frozenset(node for node in written if node not in read)
+    unread = frozenset(written) - _read_outside(seen, joint, gradients)
     items = tuple(_item(node, numbers, kernel_of, seen, costs, unread) for node in nodes)
     needs: dict[int, set[int]] = defaultdict(set)
     operands: set[int] = set()
@@ -99,6 +96,22 @@ def question(
     needed = tuple(frozenset(needs[kernel]) for kernel in kernels)
     problem = Problem(items, needed, frozenset(operands))
     return Question(problem, nodes, kernel_of, kernels, frozenset(seen), unread)
+
+
+def read_by_backward(joint: Graph, results: int) -> set[Node]:
+    """What autograd saves of forward, as long as the graph is as it was traced. (One operation may
+    take the place of two later on, one of each pass.)"""
+    outputs = outputs_of(joint)
+    given, gradients = (
+        [x for x in part if isinstance(x, Node)] for part in (outputs[:results], outputs[results:])
+    )
+    return _read_outside(_with_others(_needed(given)), joint, gradients)
+
+
+def _read_outside(forward: Collection[Node], joint: Graph, gradients: Iterable[Node]) -> set[Node]:
+    """What a checkpoint makes again reads what it is made of in backward."""
+    late = (n for n in joint.nodes if n.op != "output" and (n not in forward or is_made_again(n)))
+    return {base_of(x) for x in (*gradients, *chain.from_iterable(map(tensors_of, late)))}
 
 
 def _needed(results: Iterable[Node]) -> set[Node]:

@@ -166,11 +166,14 @@ def _access_cost(
 def _line_cost(step: Dim, extent: int, machine: Machine) -> float:
     """Vector instructions' time until lanes that lie in as many cache lines are there, beyond what
     it takes to load them. Neighbours in these lines are other rows' lanes: where L2 does not hold
-    them until then, each lane's line comes from behind it."""
-    if machine.tiles_in_registers or not isinstance(step, int):
+    them until then, each lane's line comes from behind it. Of lines that lie apart by a power of
+    two it holds as much less: they share few of its sets."""
+    if machine.tiles_in_registers or not isinstance(step, int) or abs(step) <= 1:
         return 0.0
-    moved = min(4 * abs(step), LINE)
-    if abs(step) <= 1 or extent * moved <= machine.l2_bytes:
+    apart = 4 * abs(step)
+    moved, lines = min(apart, LINE), apart // LINE
+    sets = 1 if lines == 0 or apart % LINE else lines & -lines
+    if extent * moved * sets <= machine.l2_bytes:
         return 0.0
     return machine.lanes * moved / machine.cache_bytes_per_second * machine.operations_per_second
 
