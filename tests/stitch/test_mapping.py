@@ -92,3 +92,22 @@ def test_axes_that_are_not_padded_are_walked_as_one():
 
     rows, lanes = first_nest(padded, torch.zeros(8, 16, 4, 64), machine=generic_cpu(1, 8))
     assert (rows, lanes) == ([8 * 16 * 4], [67])
+
+
+PLACES = torch.arange(17) * 32 // 17
+NEXT, LAST = torch.tensor([1, 2, 0]), torch.tensor([2, 0, 1])
+
+
+@pytest.mark.parametrize("lanes", [8, 16])
+@pytest.mark.parametrize(
+    "function, shape, extent",
+    [
+        # Lines 4 KB apart, of which 256 fill L2.
+        (lambda x: x[:, PLACES[:, None], PLACES], (1024, 32, 32), 17),
+        # Lines side by side, more than L2 holds.
+        (lambda x: x[:, NEXT] * x[:, LAST].log1p().tanh(), (139810, 3, 5), 5),
+    ],
+)
+def test_lanes_do_not_lie_in_more_lines_than_caches_hold(function, shape, extent, lanes):
+    _, extents = first_nest(function, torch.zeros(shape), machine=generic_cpu(1, lanes))
+    assert set(extents) == {extent}
