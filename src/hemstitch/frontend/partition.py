@@ -3,9 +3,8 @@ between them is decided by `fusion/saving`."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import filterfalse
 from typing import Any
 
 import torch
@@ -16,7 +15,6 @@ from torch._functorch.partitioners import (
     force_save_bw_mutation_src,
 )
 from torch._ops import OpOverload
-from torch._subclasses import FakeTensor
 from torch.utils.checkpoint import CheckpointPolicy
 
 from hemstitch.frontend.again import make_again
@@ -26,13 +24,8 @@ from hemstitch.frontend.effects import drop_unread, may_be_merged, runs_unread
 from hemstitch.frontend.excluded import mark_excluded
 from hemstitch.frontend.fallback import attempt, copied
 from hemstitch.frontend.joint import (
-    COPIED,
     base_of,
-    copy_of_written,
-    is_given,
     is_made_again,
-    is_tensor,
-    outputs_of,
     refuse_moves,
     without_tangent,
 )
@@ -45,6 +38,12 @@ from hemstitch.frontend.split import split
 from hemstitch.frontend.strided import in_memory
 from hemstitch.frontend.windows import as_products
 from hemstitch.frontend.words import by_words
+from hemstitch.frontend.written import (
+    arguments_written_later,
+    copies_of_written,
+    copy_beside_written,
+    results_of,
+)
 from hemstitch.fusion.saving import exact, heuristic
 from hemstitch.fusion.saving.budget import within
 from hemstitch.fusion.saving.problem import Decision, Problem
@@ -69,10 +68,10 @@ def partition(
     """(forward, backward); what backward needs of forward is returned by the one, given to the
     other. Where ours fails, PyTorch's partitioner has `joint`, which is left as it is. `leaves`:
     which arguments of the program are leaves that have a gradient."""
-    fixed = {*(others.get("static_lifetime_input_indices") or ())}
-    fixed.update(place for place, is_leaf in enumerate(leaves) if is_leaf)
+    weights = others.get("static_lifetime_input_indices") or ()
+    fixed = [is_leaf or place in weights for place, is_leaf in enumerate(leaves)]
     return attempt(
-        partial(_partition, joint, num_fwd_outputs, options, fixed, len(leaves)),
+        partial(_partition, joint, num_fwd_outputs, options, fixed),
         partial(default_partition, joint, inputs, num_fwd_outputs=num_fwd_outputs, **others),
         options.strict,
         joint,
@@ -83,13 +82,12 @@ def _partition(
     joint: torch.fx.GraphModule,
     num_fwd_outputs: int,
     options: Options,
-    fixed: Collection[int],
-    count: int,
+    fixed: Sequence[bool],
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
     joint = copied(joint)
     for node in joint.graph.nodes:
         refuse_moves(node)
-    _copy_beside_written(joint.graph)
+    copy_beside_written(joint.graph)
     apply(joint, options.rewrites)
     drop_unread(joint.graph)
     read = read_by_backward(joint.graph, num_fwd_outputs)
@@ -109,15 +107,13 @@ def _partition(
     for node in _once(joint.graph):
         node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
         node.meta["partitioner_tag"] = "must_be_in_forward"
-    for node in _copies_of_written(joint.graph):
+    for node in copies_of_written(joint.graph):
         node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
     unseen = numbers(joint.graph, num_fwd_outputs) if options.loss_every != 1 else ()
-    results = {
-        base_of(x)
-        for x in outputs_of(joint.graph)[:num_fwd_outputs]
-        if isinstance(x, torch.fx.Node)
+    written = {
+        *arguments_written_later(joint.graph, fixed),
+        *results_of(joint.graph, num_fwd_outputs),
     }
-    written = {*_may_be_written(joint.graph, fixed, count), *filterfalse(is_given, results)}
     asked = question(joint.graph, num_fwd_outputs, unseen, written - read)
     decision = decide(asked.problem, options)
     make_again(joint.graph, asked, decision)
@@ -134,53 +130,6 @@ def _once(joint: torch.fx.Graph) -> Iterator[torch.fx.Node]:
         is_call = node.op == "call_function" and runs_unread(node) and not is_made_again(node)
         if is_call and not (isinstance(node.target, OpOverload) and node.target._schema.is_mutable):
             yield node
-
-
-def _may_be_written(
-    joint: torch.fx.Graph, fixed: Collection[int], count: int
-) -> list[torch.fx.Node]:
-    """Arguments that the program may write to until backward runs: no weights or buffers, and no
-    leaves, which autograd does not let it write to. `fixed`: the places of these, among `count`."""
-    arguments = [n for n in joint.find_nodes(op="placeholder") if n.name.startswith("primals")]
-    if len(arguments) != count:
-        return []  # AOTAutograd has made others of them
-    return [node for n, node in enumerate(arguments) if n not in fixed and is_tensor(node)]
-
-
-def _copy_beside_written(joint: torch.fx.Graph) -> None:
-    """Arguments that share memory with one that the caller writes to: autograd counts writes by
-    memory, so that what is saved of them counts as written to as well."""
-    arguments = [
-        node
-        for node in joint.find_nodes(op="placeholder")
-        if isinstance(node.meta.get("val"), FakeTensor)
-    ]
-    written = {_memory(node) for node in arguments if copy_of_written(node) is not None}
-    for argument in arguments:
-        if _memory(argument) in written and copy_of_written(argument) is None:
-            _read_by_copy(joint, argument, arguments[-1])
-
-
-def _memory(argument: torch.fx.Node) -> int:
-    storage: int = argument.meta["val"].untyped_storage()._cdata
-    return storage
-
-
-def _read_by_copy(joint: torch.fx.Graph, argument: torch.fx.Node, behind: torch.fx.Node) -> None:
-    value = argument.meta["val"]
-    with joint.inserting_after(behind), value.fake_mode:
-        copy = joint.call_function(torch.ops.aten.clone.default, (argument,))
-        copy.meta |= {"val": value.detach().clone(), COPIED: True}
-    argument.replace_all_uses_with(copy, delete_user_cb=lambda user: user is not copy)
-
-
-def _copies_of_written(joint: torch.fx.Graph) -> Iterator[torch.fx.Node]:
-    """Arguments as they were before the caller writes to them: when forward is over, they cannot be
-    had from the arguments any more."""
-    for argument in joint.find_nodes(op="placeholder"):
-        copy = copy_of_written(argument)
-        if copy is not None:
-            yield copy
 
 
 def decide(problem: Problem, options: Options) -> Decision:
