@@ -49,6 +49,22 @@ def _identity(e: Emitter, x: Value) -> Value:
     return x
 
 
+def _where(e: Emitter, condition: Value, x: Value, y: Value) -> Value:
+    return e.select(condition, _of_all_lanes(e, x), _of_all_lanes(e, y))
+
+
+def _of_all_lanes(e: Emitter, x: Value) -> Value:
+    """`x`, behind a fence. Without it LLVM loads, with AVX-512, only the lanes that are selected:
+    that load waits for the condition and what this reads, so that a core has fewer lines under way
+    (docs/decisions/0088-a-load-does-not-wait-for-a-condition.md)."""
+    real = {32: "float", 64: "double"}.get(BITS[x.element])
+    is_computed = x.type.startswith("<") and x.text.startswith("%")
+    if real is None or not is_computed or not e.features.avx512:
+        return x
+    fenced = e.intrinsic("arithmetic.fence", e.convert("bitcast", x, real))
+    return e.convert("bitcast", fenced, x.element)
+
+
 # --- floats
 
 
@@ -235,7 +251,7 @@ def _comparisons(prefix: str, equal: str, unequal: str) -> dict[Op, Function]:
     return ordered | {Op.EQ: _compare(equal), Op.NE: _compare(unequal)}
 
 
-_ANY: dict[Op, Function] = {Op.WHERE: lambda e, condition, x, y: e.select(condition, x, y)}
+_ANY: dict[Op, Function] = {Op.WHERE: _where}
 _FLOAT: dict[Op, Function] = _ANY | {
     Op.NEG: lambda e, x: e.fneg(x),
     Op.ABS: _intrinsic("fabs"),

@@ -14,6 +14,7 @@ from typing_extensions import assert_never
 
 from hemstitch.codegen.llvm import (
     checks,
+    copied,
     crossing,
     memory,
     philox,
@@ -291,6 +292,12 @@ class NestPrinter:
     def _lane_loop(self, axis: Axis, body: tuple[Stmt, ...]) -> None:
         """Whole vectors several at a time, then those that are left, then a masked one."""
         e, extent = self.emitter, self._extent(axis)
+        row = copied.copied(axis, body)
+        if row is not None and row[0].buffer not in self.streams:
+            self._axes[axis] = e.i64(0)
+            extent = copied.copy_if_long(
+                e, row, extent, lambda access: self._pointer(access.buffer, access.index, 0)
+            )
         copies = copies_for(axis, body, e.width)
         low, whole = e.i64(0), self._whole(extent, e.width * copies)
         self._whole_vectors(axis, body, low, whole, copies)
@@ -341,14 +348,7 @@ class NestPrinter:
 
     def _narrow(self, body: tuple[Stmt, ...]) -> None:
         for name in self._changed(body):
-            held = self._accumulators[name]
-            while (half := len(held.copies) // 2) > 0:
-                pairs, single = (
-                    zip(held.copies, held.copies[half : 2 * half]),
-                    held.copies[2 * half :],
-                )
-                joined = [reduce.joined(self.emitter, held, a, b) for a, b in pairs]
-                held.copies = [*joined, *single]
+            reduce.join_copies(self.emitter, self._accumulators[name])
 
     def _copies(self) -> range:
         return range(len(self._lanes.firsts)) if self._lanes is not None else range(1)
