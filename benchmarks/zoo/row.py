@@ -200,8 +200,8 @@ def _wide(model: Model) -> Results | None:
     }
     before = torch.get_default_dtype()
     with contextlib.suppress(Exception):
-        wide = Model(copy.deepcopy(model.module).double(), inputs)
         with _Widened():
+            wide = Model(copy.deepcopy(model.module).double(), inputs)
             torch.set_default_dtype(torch.float64)
             try:
                 return _results(wide, wide.module)
@@ -212,7 +212,7 @@ def _wide(model: Model) -> Results | None:
 
 class _Widened(TorchFunctionMode):
     """What a model computes in float32 whatever its parameters are, as angles of positions, is in
-    float64 as well."""
+    float64 as well. What it remembers of a step before is copied, as parameters are."""
 
     def __torch_function__(
         self,
@@ -221,6 +221,8 @@ class _Widened(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
+        if func is Tensor.__deepcopy__ and not args[0].is_leaf:
+            return args[0].detach().clone()
         wider = {torch.float32: torch.float64}
         leaves = tree_map_only(torch.dtype, lambda dtype: wider.get(dtype, dtype), (args, kwargs))
         double = torch.Tensor.double if func is torch.Tensor.float else func
