@@ -199,14 +199,13 @@ def _wide(model: Model) -> Results | None:
         for key, value in model.inputs.items()
     }
     before = torch.get_default_dtype()
-    with contextlib.suppress(Exception):
-        with _Widened():
-            wide = Model(copy.deepcopy(model.module).double(), inputs)
-            torch.set_default_dtype(torch.float64)
-            try:
-                return _results(wide, wide.module)
-            finally:
-                torch.set_default_dtype(before)
+    with contextlib.suppress(Exception), _Widened():
+        wide = Model(copy.deepcopy(model.module).double(), inputs)
+        torch.set_default_dtype(torch.float64)
+        try:
+            return _results(wide, wide.module)
+        finally:
+            torch.set_default_dtype(before)
     return None
 
 
