@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
@@ -49,6 +51,23 @@ def test_what_is_read_beside_it_does_not_leave_the_loop():
     (kernel,) = report.kernels
     assert (kernel.bytes_again, kernel.scratch_bytes) == (0, 0)
     assert kernel.ir.count("lanes") == 2  # the accumulator's, and one loop
+
+
+@pytest.mark.parametrize("shape", [(64, 1000), (7, 100, 65), (300, 16), (5, 9000)])
+def test_a_lane_scans_a_column(shape):
+    """What the lanes have come to waits in L1; nothing crosses from columns to lanes and back."""
+    x = torch.randn(shape)
+    report = hemstitch.explain(lambda x: (x * 2).cumsum(-2) + 1, x, options=STRICT)
+    (kernel,) = report.kernels
+    assert (kernel.bytes_again, kernel.bytes_read + kernel.bytes_written) == (0, 8 * x.numel())
+    (columns,) = re.findall(r"f64\[(\d+)\]  # scans so far", kernel.ir)
+    assert int(columns) <= min(shape[-1], 4096)
+    assert "crosses two axes" not in kernel.ir
+
+
+def test_few_columns_of_many_rows_are_scanned_side_by_side():
+    report = hemstitch.explain(lambda x: x.cumsum(0) / x.sum(1, keepdim=True), torch.randn(999, 64))
+    assert "scans so far" in report.kernels[0].ir
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,11 @@ class Buffers:
         found = self._make((nest, node), "row", dtype, Role.TASK, size, "row")
         return self._pair(node, found, (nest, node, "values"))
 
+    def columns(self, nest: NestKey, scan: Node, size: Dim) -> Buffer:
+        """What each lane of a scan has come to."""
+        key, dtype = (nest, scan, "columns"), self.accumulator_dtype(scan)
+        return self._make(key, "columns", dtype, Role.TASK, size, "scans so far")
+
     def recent(self, nest: NestKey, node: Node) -> Buffer:
         """Sums of the last few rows of a task, in the result's precision."""
         dtype, size = node.type.dtype.compute, node.type.size

@@ -20,7 +20,7 @@ from hemstitch.stitch.group import Group, adds_up_products, has_few_terms, is_sc
 from hemstitch.stitch.machine import Machine
 from hemstitch.stitch.products import Product, product_mapping
 from hemstitch.stitch.refusal import Refused
-from hemstitch.stitch.scans import follows, is_scan_root, lane_of_scans
+from hemstitch.stitch.scans import follows, is_scan_root, scanned_axis
 from hemstitch.stitch.shape import Mapping, Shape
 
 STRIDED = 16  # most vector instructions of a strided access, one a lane; a contiguous one is 1
@@ -53,7 +53,7 @@ def choose(
             # Of nothing and of one element the one with axes, which all that follow it need.
             dominant = max(left, key=lambda shape: (max(1, shape.volume), len(shape.axes)))
             mapping = _choose_one(group, dominant, left, machine)
-        followers = [shape for shape in left if follows(shape, mapping)]
+        followers = [shape for shape in left if follows(shape, mapping, machine)]
         if open_ and not machine.keeps_rows_in_registers:
             followers = [s for s in followers if not _runs_across(s, mapping, followers)]
         if open_ and not any(shape.products for shape in followers):
@@ -81,11 +81,14 @@ def _choose_one(
 ) -> Mapping:
     if not dominant.axes:
         return Mapping((), ())
-    scanned = lane_of_scans(dominant, shapes)
-    lane = scanned or min(
-        dominant.axes, key=lambda axis: _lane_cost(group, dominant, axis, shapes, machine)
+    scanned = scanned_axis(dominant, shapes)
+    lane = min(
+        [scanned] if scanned is not None and machine.tiles_in_registers else dominant.axes,
+        key=lambda axis: _lane_cost(group, dominant, axis, shapes, machine),
     )
     order = _memory_order(group, dominant, shapes, lane)
+    if scanned is not None and scanned is not lane:
+        order = [*(axis for axis in order if axis not in (scanned, lane)), scanned, lane]
     found = list(_candidates(group, dominant, order, shapes, machine))
     if not machine.meets:
         found = [mapping for mapping in found if _is_whole(mapping, shapes)]
@@ -93,8 +96,16 @@ def _choose_one(
         if not has_rows and len(group.members) > 1:
             raise Refused("global", "one task would do it all, as `global_stitching` is off")
     if scanned is not None:
-        found = [mapping for mapping in found if mapping.order[-1] is scanned]
+        found = [mapping for mapping in found if scanned in mapping.order]
+    if scanned is not None and scanned is not lane:
+        in_cache = [mapping for mapping in found if _keeps_columns(group, mapping, machine)]
+        found = in_cache or found
     return min(found, key=lambda mapping: _seconds(group, mapping, shapes, machine))
+
+
+def _keeps_columns(group: Group, mapping: Mapping, machine: Machine) -> bool:
+    """What the lanes of a scan have come to stays in L1, in f64."""
+    return 8 * group.hint(mapping.order[-1].extent) <= machine.l1_bytes
 
 
 def _lane_cost(

@@ -19,6 +19,7 @@ from hemstitch.kernel.nodes import (
     Finish,
     Init,
     Let,
+    Load,
     Loop,
     Nest,
     Position,
@@ -44,7 +45,7 @@ from hemstitch.stitch.group import (
 )
 from hemstitch.stitch.keep import kept_values
 from hemstitch.stitch.refusal import Refused
-from hemstitch.stitch.scans import is_scan_root
+from hemstitch.stitch.scans import columns, is_scan_root
 from hemstitch.stitch.schedule import Schedule, Scheme
 from hemstitch.stitch.shape import ARG, arg_position, domain_of
 from hemstitch.stitch.values import Values
@@ -191,10 +192,13 @@ class NestBuilder(Values):
     def _depth(self, order: tuple[Axis, ...], root: Root) -> int:
         """How many of the loops a reduction's accumulator is outside of."""
         reduced = set(self.mapping.placed(self.schedule.shapes[root].reduced))
-        depth = len(order)
+        depth = len(order) - (self._columns(root) is not None)
         while depth and order[depth - 1] in reduced:
             depth -= 1
         return depth
+
+    def _columns(self, root: Root) -> Axis | None:
+        return columns(self.schedule.shapes[root], self.mapping)
 
     def _bodies(self, order: tuple[Axis, ...], roots: list[Root], keep: list[Node]) -> None:
         """Scans, and maxima that sums follow, come before all that is made of them there."""
@@ -222,8 +226,13 @@ class NestBuilder(Values):
             self.value(below, indices)
         domain, dtype = self._domain(node), self.buffers.accumulator_dtype(node)
         value = self._cast(self.value(root.value, domain.indices), source, dtype)
-        name = self.buffers.name("s")
-        self._define(name, len(self.scopes) - 1, Scan(name, self.accumulators[node], value))
+        name, lanes = self.buffers.name("s"), self._columns(root)
+        scan: Stmt = Scan(name, self.accumulators.get(node, ""), value)
+        if lanes is not None:
+            buffer, place = self.buffers.columns(self.place, node, lanes.extent), at(lanes)
+            self._emit(AccumulateInto(buffer, place, SCANNED[node.op], dtype, value))
+            scan = Load(name, buffer, place)
+        self._define(name, len(self.scopes) - 1, scan)
         name = self._cast(name, dtype, source)
         self.scopes[-1].values[node, domain.indices, None] = name
         if self.schedule.schemes[node] is Scheme.SHARED:
@@ -341,6 +350,11 @@ class NestBuilder(Values):
     def _init(self, root: Root) -> None:
         node = root.reduction
         assert node is not None
+        lanes = self._columns(root)
+        if lanes is not None:
+            buffer = self.buffers.columns(self.place, node, lanes.extent)
+            self._fill(len(self.scopes) - 1, (lanes,), buffer, None, node, at(lanes))
+            return
         name = self.accumulators[node] = self.buffers.name("acc")
         dtype = node.inputs[0].type.dtype.compute
         leader = self.schedule.follows.get(node)
@@ -372,6 +386,8 @@ class NestBuilder(Values):
     def _finish(self, order: tuple[Axis, ...], root: Root) -> None:
         node = root.reduction
         assert node is not None
+        if self._columns(root) is not None:
+            return
         name = self.buffers.name("r")
         if is_scan(node.op):
             self._emit(Finish(name, self.accumulators[node]))
@@ -491,7 +507,7 @@ class NestBuilder(Values):
     ) -> None:
         name, nowhere = self.buffers.name("zero"), self.buffers.name("nowhere")
         body: list[Stmt] = [
-            Constant(name, identity(node.op, buffer.dtype), buffer.dtype),
+            Constant(name, identity(SCANNED.get(node.op, node.op), buffer.dtype), buffer.dtype),
             Store(buffer, address, name),
         ]
         if positions is not None:

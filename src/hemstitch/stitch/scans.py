@@ -1,5 +1,6 @@
-"""What scans ask of the mapping: their axis is the lanes', which one task walks from its start to
-its end. Whatever reads a scan at the same place is computed in the same loop.
+"""What scans ask of the mapping: one task walks their axis from its start to its end, along the
+lanes, or on a processor around lanes that each scan a column. Whatever reads a scan at the same
+place is computed in the same loop.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from hemstitch.ir.graph import Node
 from hemstitch.ir.ops import is_scan
 from hemstitch.kernel.index import Axis
 from hemstitch.stitch.group import Root
+from hemstitch.stitch.machine import Machine
 from hemstitch.stitch.refusal import Refused
 from hemstitch.stitch.shape import Mapping, Shape
 
@@ -18,16 +20,29 @@ def is_scan_root(root: Root) -> bool:
     return root.reduction is not None and is_scan(root.reduction.op)
 
 
-def lane_of_scans(dominant: Shape, shapes: Iterable[Shape]) -> Axis | None:
-    """The axis of the first scan along one of the dominant's loops; its own, if it is one."""
+def scanned_axis(dominant: Shape, shapes: Iterable[Shape]) -> Axis | None:
+    """Of the first scan along one of the dominant's loops; its own, if it is one."""
     axes = (_axis(shape) for shape in (dominant, *shapes) if is_scan_root(shape.root))
     return next((axis for axis in axes if axis in dominant.axes), None)
 
 
-def follows(shape: Shape, mapping: Mapping) -> bool:
+def follows(shape: Shape, mapping: Mapping, machine: Machine) -> bool:
     """The rows are among the root's loops, and its scan has all of its axis, in order."""
-    is_walked = not is_scan_root(shape.root) or mapping.order[-1:] == (_axis(shape),)
+    is_walked = (
+        not is_scan_root(shape.root)
+        or mapping.order[-1:] == (_axis(shape),)
+        or (not machine.tiles_in_registers and columns(shape, mapping) is not None)
+    )
     return is_walked and set(mapping.rows) <= set(mapping.placed(shape.axes))
+
+
+def columns(shape: Shape, mapping: Mapping) -> Axis | None:
+    """The lanes' axis, where each lane of the root's scan has a column of its own."""
+    if not is_scan_root(shape.root):
+        return None
+    around, *lanes = mapping.inner(mapping.placed(shape.axes))[-2:] or (None,)
+    is_across = bool(lanes) and around is _axis(shape) and mapping.order[-2:] == (around, *lanes)
+    return lanes[0] if is_across else None
 
 
 def is_read_in_place(node: Node, reader: Shape, made: Shape) -> bool:
