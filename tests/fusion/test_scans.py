@@ -65,6 +65,12 @@ def test_a_lane_scans_a_column(shape):
     assert "crosses two axes" not in kernel.ir
 
 
+@pytest.mark.parametrize("x", [torch.randn(5000, 3), torch.randn(64, 1000).t()], ids=["few", "far"])
+def test_columns_that_fill_no_vector_or_lie_apart_cross_to_the_lanes(x):
+    report = hemstitch.explain(lambda x: (x * 2).cumsum(0), x, options=STRICT)
+    assert "scans so far" not in report.kernels[0].ir
+
+
 def test_few_columns_of_many_rows_are_scanned_side_by_side():
     report = hemstitch.explain(lambda x: x.cumsum(0) / x.sum(1, keepdim=True), torch.randn(999, 64))
     assert "scans so far" in report.kernels[0].ir

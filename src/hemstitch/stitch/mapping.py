@@ -83,7 +83,7 @@ def _choose_one(
         return Mapping((), ())
     scanned = scanned_axis(dominant, shapes)
     lane = min(
-        [scanned] if scanned is not None and machine.tiles_in_registers else dominant.axes,
+        dominant.axes if scanned is None else _lanes_of_scan(group, dominant, scanned, machine),
         key=lambda axis: _lane_cost(group, dominant, axis, shapes, machine),
     )
     order = _memory_order(group, dominant, shapes, lane)
@@ -101,6 +101,17 @@ def _choose_one(
         in_cache = [mapping for mapping in found if _keeps_columns(group, mapping, machine)]
         found = in_cache or found
     return min(found, key=lambda mapping: _seconds(group, mapping, shapes, machine))
+
+
+def _lanes_of_scan(group: Group, dominant: Shape, scanned: Axis, machine: Machine) -> list[Axis]:
+    """Its own axis, and on a processor those whose lanes can scan a column each: they lie side by
+    side, and fill half a vector, as each step waits for the one before."""
+    found = [scanned]
+    for axis in dominant.axes if not machine.tiles_in_registers else ():
+        is_near = all(address.coefficient(axis) in (0, 1, -1) for address in dominant.addresses)
+        if is_near and axis is not scanned and 2 * group.hint(axis.extent) >= machine.lanes:
+            found.append(axis)
+    return found
 
 
 def _keeps_columns(group: Group, mapping: Mapping, machine: Machine) -> bool:
