@@ -67,7 +67,6 @@ REASONS = {
     "^unsafe_(split|chunk)$": "eager's parts are in one memory, of which autograd is not told",
     "fft|complex|cfloat|cdouble|polar|stft": "complex numbers and their copies are the library's",
     "^(new_)?empty": "eager leaves in it what was there, here are zeros",
-    "cumsum|cumprod|cummax|cummin|logcumsumexp": "scans of columns go one column at a time",
     "unpool|vander|multilabel_margin|diagonal_scatter|diag_embed|interpolate|upsample": (
         "lanes run along rows of a few elements"
     ),
