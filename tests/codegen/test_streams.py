@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
 
-from hemstitch.codegen.llvm.lanes import Lanes, fills_lines
+from hemstitch.codegen.llvm import streams
+from hemstitch.codegen.llvm.lanes import LEAST_PEELED, Lanes, fills_lines
 from hemstitch.codegen.llvm.streams import LEAST
 from hemstitch.ir.types import DType
 from hemstitch.kernel.index import Axis, Index, at
+from hemstitch.kernel.placement import LINE
 from hemstitch.runtime.jit import threads_now
 from hemstitch.runtime.native import program_of
 from hemstitch.stitch.machine import generic_cpu
@@ -41,9 +45,42 @@ def test_what_is_larger_than_the_caches(rows: int, width: int, streams: bool) ->
     assert ("fence" in text) == streams
 
 
-def test_rows_that_end_within_a_line_do_not() -> None:
-    (text,) = texts(lambda x: torch.softmax(x, -1), torch.empty(ROWS + 200, 1000))
-    assert "!nontemporal" not in text
+@pytest.mark.parametrize(("width", "streams"), [(LEAST_PEELED, True), (LEAST_PEELED - 1, False)])
+def test_short_rows_that_begin_within_a_line_do_not(width: int, streams: bool) -> None:
+    """Longer ones begin with a masked vector that ends where a line does."""
+    x = torch.empty(LEAST // 8 // width + 9, width + 1)
+    (text,) = texts(lambda x: torch.relu(x[:, 1:]) + 1, x)
+    assert ("!nontemporal" in text) == (streams or width * 4 % LINE == 0)
+
+
+PEELED: dict[str, Callable[[Tensor], Tensor]] = {
+    "elementwise": lambda x: torch.relu(x[:, 1:]) + 1,
+    "row buffer": lambda x: torch.softmax(x[:, :-2], -1),
+    "half": lambda x: (x[:, 3:] * 2).bfloat16(),
+    "bytes": lambda x: x[:, 5:] > 0.5,
+    "two types": lambda x: (x[:, 7:] * 3, (x[:, 7:] * 3).half()),
+    "padded": lambda x: torch.nn.functional.pad(torch.tanh(x), (3, 2)),
+    "places": lambda x: x[:, 1:] + torch.arange(x.shape[1] - 1),
+    "joined": lambda x: torch.cat([x * 2, x[:, :-3].flip(0)], 1),
+    "backwards": lambda x: x.flip(1)[:, 2:] * 2,
+    "whole sum": lambda x: torch.log_softmax(x[:, 1:], -1) * x[:, 1:].sum(-1, keepdim=True),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", PEELED)
+def test_rows_that_begin_within_a_line(
+    name: str, dynamic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At every place of a line, with each number of lanes left."""
+    monkeypatch.setattr(streams, "LEAST", 0)
+    function = PEELED[name]
+    torch._dynamo.reset()
+    run = torch.compile(function, backend="hemstitch", dynamic=dynamic, options={"strict": True})
+    for width in (LEAST_PEELED + 9, 2 * LEAST_PEELED + 24, 1000, 1023):
+        x = torch.randn(33, width)
+        torch.testing.assert_close(run(x), function(x), rtol=1e-5, atol=1e-5)
+        assert any("!nontemporal" in text for text in texts(function, x))
 
 
 def test_the_callers_memory_does_not() -> None:

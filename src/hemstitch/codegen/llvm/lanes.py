@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from hemstitch.codegen.llvm.emitter import Emitter, Value
 from hemstitch.ir.dims import divides
 from hemstitch.ir.types import DType
 from hemstitch.kernel.index import Axis, Computed, Index
+from hemstitch.kernel.nodes import Buffer, Constant, Let, Load, Position, Stmt, Store
 from hemstitch.kernel.placement import LINE
 
 LEAST_STREAM = 16  # bytes
+LEAST_PEELED = 256  # elements of a row; of shorter ones the vector that is not full costs as much
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +29,15 @@ class Crossed:
 @dataclass(frozen=True, slots=True)
 class Lanes:
     """Its axis, the first lane of each copy (one for all, where loops are crossed), the lanes in
-    use; `is_single`: that is known to be one."""
+    use; `is_single`: that is known to be one; `peeled`: the store that whole vectors fill lines
+    with, of a loop that does not begin at its first element."""
 
     axis: Axis
     firsts: tuple[Value, ...]
     mask: Value | None
     is_single: bool
     crossed: Crossed | None = None
+    peeled: Store | None = None
 
     def index_of(self, axis: Axis, copy: int) -> Value | None:
         """Of the copy's first lane, where that is the copies' own affair."""
@@ -62,6 +67,32 @@ def lanes_left(e: Emitter, first: Value, extent: Value) -> tuple[Value, bool]:
     return e.compare("slt", e.lane_numbers(), left_of_all), False
 
 
+def store_to_peel_for(
+    axis: Axis, body: Iterable[Stmt], streams: Collection[Buffer]
+) -> Store | None:
+    """The first non-temporal store whose rows begin within a line. A loop that draws numbers or
+    adds lanes up begins with whole vectors."""
+    extent = axis.extent
+    if isinstance(extent, int) and extent < LEAST_PEELED:
+        return None
+    if not all(isinstance(s, Let | Load | Store | Constant | Position) for s in body):
+        return None
+    for store in body:
+        if isinstance(store, Store) and store.buffer in streams:
+            terms, line = store.index.terms, LINE // store.buffer.dtype.bytes
+            is_plain = all(isinstance(variable, Axis) for variable, _ in terms)
+            begins = Lanes(axis, (), None, False).begins_at_multiples(line, store.index)
+            if is_plain and not begins and store.index.coefficient(axis) == 1:
+                return store
+    return None
+
+
+def until_line(e: Emitter, place: Value, size: int, extent: Value) -> Value:
+    """How many elements of so many bytes, at most `extent`, are left of a line at `place`."""
+    rest = e.binary("and", e.binary("sub", e.i64(0), place), e.i64(LINE // size - 1))
+    return e.select(e.compare("slt", rest, extent), rest, extent)
+
+
 def draws_by_four(lanes: Lanes | None, index: Index) -> bool:
     """Whether one Philox makes the random numbers of four vectors (philox.words4)."""
     if lanes is None or len(lanes.firsts) % 4:
@@ -74,4 +105,6 @@ def fills_lines(lanes: Lanes | None, width: int, dtype: DType, index: Index) -> 
     of as many bytes as one instruction can store past the caches."""
     if lanes is None or lanes.mask is not None or width * dtype.bytes < LEAST_STREAM:
         return False
+    if (peeled := lanes.peeled) is not None:
+        return index == peeled.index and dtype.bytes == peeled.buffer.dtype.bytes
     return lanes.begins_at_multiples(LINE // dtype.bytes, index)

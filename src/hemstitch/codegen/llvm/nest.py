@@ -23,11 +23,20 @@ from hemstitch.codegen.llvm import (
     reduce,
     rows,
 )
+from hemstitch.codegen.llvm.accumulators import Accumulators, packed, unpack
 from hemstitch.codegen.llvm.convert import cast, constant
 from hemstitch.codegen.llvm.copies import copies_for, copies_of_rest
 from hemstitch.codegen.llvm.elementwise import apply
 from hemstitch.codegen.llvm.emitter import Emitter, Value
-from hemstitch.codegen.llvm.lanes import Crossed, Lanes, draws_by_four, fills_lines, lanes_left
+from hemstitch.codegen.llvm.lanes import (
+    Crossed,
+    Lanes,
+    draws_by_four,
+    fills_lines,
+    lanes_left,
+    store_to_peel_for,
+    until_line,
+)
 from hemstitch.codegen.llvm.matrices import Matrix, Product, Strips, Wanted
 from hemstitch.codegen.llvm.next_block import Region, asked_for
 from hemstitch.codegen.llvm.slots import STATUS, Slots
@@ -46,7 +55,6 @@ from hemstitch.kernel.nodes import (
     Nest,
     Role,
     Stmt,
-    walk,
 )
 from hemstitch.kernel.placement import LINE
 from hemstitch.kernel.tile_product import Factors, TileProduct
@@ -64,13 +72,14 @@ class NestPrinter:
     failures: dict[Failure, int]  # of checks, with what they write to the status
     streams: frozenset[Buffer] = frozenset()  # what is stored past the caches
     _names: dict[str, list[Value]] = field(default_factory=dict)
-    _accumulators: dict[str, reduce.Accumulator] = field(default_factory=dict)
+    _accumulators: Accumulators = field(default_factory=Accumulators)
     _failed: checks.Words = field(default_factory=dict)
     _axes: dict[Axis, Value] = field(default_factory=dict)
     _varying: set[str] = field(default_factory=set)  # values that differ between lanes
     _numbers: dict[str, float] = field(default_factory=dict)  # constants
     _words: dict[str, list[Value]] = field(default_factory=dict)  # what random numbers are made of
     _lanes: Lanes | None = None
+    _peeled: nodes.Store | None = None  # see Lanes
     _asks: Mapping[str, prefetch.Ask] = field(default_factory=dict)  # of loads, by name
     _regions: Mapping[str, Sequence[Region]] = field(default_factory=dict)  # of products, too
 
@@ -171,7 +180,7 @@ class NestPrinter:
         width, is_free = e.width, self._lanes is None and loop.between is None
         lanes = crossing.lanes_to_cross(axis, body, width) if is_free else None
         if lanes is not None:
-            whole = self._whole(extent, width)
+            whole = self._whole(extent, width, start)
             self._loop(start, whole, width, body, partial(self._crossed, axis, lanes))
             start = whole
             if crossing.overlaps(extent, width):
@@ -180,12 +189,13 @@ class NestPrinter:
         if lanes is None or start != extent:
             self._loop(start, extent, 1, body, inside)
 
-    def _whole(self, extent: Value, step: int) -> Value:
-        """As far as whole steps reach."""
+    def _whole(self, extent: Value, step: int, low: Value) -> Value:
+        """As far as whole steps reach from `low`."""
         e = self.emitter
-        if not extent.text.startswith("%"):
-            return e.i64(int(extent.text) // step * step)
-        return e.binary("sub", extent, e.binary("srem", extent, e.i64(step)))
+        if extent.text.isdigit() and low.text.isdigit():
+            return e.i64(int(extent.text) - (int(extent.text) - int(low.text)) % step)
+        count = extent if low.text == "0" else e.binary("sub", extent, low)
+        return e.binary("sub", extent, e.binary("srem", count, e.i64(step)))
 
     def _crossed(self, axis: Axis, loop: Loop, first: Value) -> None:
         """As many iterations from `first` on as a vector has lanes, each in a copy."""
@@ -217,31 +227,15 @@ class NestPrinter:
         ):
             inside(low)
             return
-        names = self._changed(body)
+        changed = self._accumulators.changed(body)
 
         def run(index: Value, carried: list[Value]) -> list[Value]:
-            self._unpack(names, carried)
+            unpack(changed, carried)
             inside(index)
-            return self._pack(names)
+            return packed(changed)
 
-        carried = self._pack(names)
-        done = self.emitter.loop(low, high, self.emitter.i64(step), carried, run)
-        self._unpack(names, done)
-
-    def _changed(self, body: tuple[Stmt, ...]) -> list[str]:
-        """Accumulators from outside that statements of `body` add to."""
-        found = {s.accumulator: None for s in walk(body) if isinstance(s, Accumulate | nodes.Scan)}
-        inner = {s.name for s in walk(body) if isinstance(s, nodes.Init)}
-        return [name for name in found if name not in inner]
-
-    def _pack(self, names: list[str]) -> list[Value]:
-        return [v for name in names for copy in self._accumulators[name].copies for v in copy]
-
-    def _unpack(self, names: list[str], values: list[Value]) -> None:
-        rest = iter(values)
-        for name in names:
-            accumulator = self._accumulators[name]
-            accumulator.copies = [tuple(next(rest) for _ in copy) for copy in accumulator.copies]
+        done = self.emitter.loop(low, high, self.emitter.i64(step), packed(changed), run)
+        unpack(changed, done)
 
     def _extent(self, axis: Axis) -> Value:
         """How far the loop over `axis` goes; the last block of a cut axis may end early."""
@@ -298,11 +292,18 @@ class NestPrinter:
             extent = copied.copy_if_long(
                 e, row, extent, lambda access: self._pointer(access.buffer, access.index, 0)
             )
-        copies = copies_for(axis, body, e.width)
-        low, whole = e.i64(0), self._whole(extent, e.width * copies)
+        copies, low = copies_for(axis, body, e.width), e.i64(0)
+        self._peeled = store_to_peel_for(axis, body, self.streams)
+        if (store := self._peeled) is not None:
+            self._axes[axis], size = low, store.buffer.dtype.bytes
+            head = until_line(e, self._scalar(store.index, 0), size, extent)
+            masked = partial(self._vectors, axis, body, copies=1, extent=head)
+            self._loop(low, head, e.width, body, masked)
+            low = head
+        whole = self._whole(extent, e.width * copies, low)
         self._whole_vectors(axis, body, low, whole, copies)
         if extent.text.isdigit() or not e.features.avx512:  # whose masks cost nothing
-            low, whole = whole, self._whole(extent, e.width)
+            low, whole = whole, self._whole(extent, e.width, whole)
             together = 1
             if whole.text.isdigit():
                 together = copies_of_rest(body, (int(whole.text) - int(low.text)) // e.width)
@@ -315,10 +316,10 @@ class NestPrinter:
         self, axis: Axis, body: tuple[Stmt, ...], low: Value, high: Value, copies: int
     ) -> None:
         if low != high:
-            self._widen(body, copies)
+            self._accumulators.widen(self.emitter, body, copies)
             vectors = partial(self._vectors, axis, body, copies=copies)
             self._loop(low, high, self.emitter.width * copies, body, vectors)
-            self._narrow(body)
+            self._accumulators.narrow(self.emitter, body)
 
     def _vectors(
         self,
@@ -335,20 +336,9 @@ class NestPrinter:
         mask, is_single = None, False
         if extent is not None:
             mask, is_single = lanes_left(e, first, extent)
-        self._lanes = Lanes(axis, tuple(firsts), mask, is_single)
+        self._lanes = Lanes(axis, tuple(firsts), mask, is_single, peeled=self._peeled)
         self._statements(body)
         self._lanes = None
-
-    def _widen(self, body: tuple[Stmt, ...], copies: int) -> None:
-        """Accumulators from outside get a partner for each further copy of the body."""
-        for name in self._changed(body):
-            accumulator = self._accumulators[name]
-            start = reduce.start(self.emitter, accumulator.op, accumulator.dtype)
-            accumulator.copies += [start] * (copies - 1)
-
-    def _narrow(self, body: tuple[Stmt, ...]) -> None:
-        for name in self._changed(body):
-            reduce.join_copies(self.emitter, self._accumulators[name])
 
     def _copies(self) -> range:
         return range(len(self._lanes.firsts)) if self._lanes is not None else range(1)
@@ -527,7 +517,9 @@ class NestPrinter:
         too (layout.MOST_LANES). A load soon after a masked store waits until that has left the
         processor's store buffer, so that rows could not overlap."""
         lanes = self._lanes
-        return buffer.role is Role.TASK and lanes is not None and index == at(lanes.axis)
+        if lanes is None or lanes.peeled is not None:
+            return False
+        return buffer.role is Role.TASK and index == at(lanes.axis)
 
     def _mask(self, copy: int, condition: str | None, with_lanes: bool = True) -> Value | None:
         mask = self._lanes.mask if self._lanes is not None and with_lanes else None

@@ -92,14 +92,6 @@ def joined(
     return (combine(e, op, dtype, a[0], b[0]),)
 
 
-def join_copies(e: Emitter, accumulator: Accumulator) -> None:
-    """Pair by pair, until one is left."""
-    while half := len(accumulator.copies) // 2:
-        copies = accumulator.copies
-        pairs, single = zip(copies[:half], copies[half : 2 * half]), copies[2 * half :]
-        accumulator.copies = [*(joined(e, accumulator, a, b) for a, b in pairs), *single]
-
-
 def _two_sum(e: Emitter, dtype: DType, total: Pair, new: Value) -> Pair:
     """Knuth's: of a sum and a term, the rounded sum and exactly what that lacks."""
     old, lost = total
