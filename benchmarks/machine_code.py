@@ -25,7 +25,7 @@ from benchmarks.calls import differentiable
 from benchmarks.cases import CASES, Case, tensors
 from benchmarks.products import PRODUCTS
 from hemstitch.backend import compile_with
-from hemstitch.codegen.triton.kernel import Program, print_kernel
+from hemstitch.codegen.triton.kernel import TritonProgram, print_kernel
 from hemstitch.compile import Compiled
 from hemstitch.fusion.planner import make_plan
 from hemstitch.latency.amd import amd_facts
@@ -57,7 +57,9 @@ class Verdict:
         return "\n    ".join([self.head, *self.findings])
 
 
-def _said(program: Program, target: str, known: Facts, findings: Sequence[Finding]) -> Verdict:
+def _said(
+    program: TritonProgram, target: str, known: Facts, findings: Sequence[Finding]
+) -> Verdict:
     head = (
         f"{program.entry:60.60} {target:7} {known.registers:4} registers {known.spills:3} spills "
         f"{known.instructions:6} instructions {known.wide_share(WIDE_BITS):5.0%} wide"
@@ -65,9 +67,9 @@ def _said(program: Program, target: str, known: Facts, findings: Sequence[Findin
     return Verdict(head, tuple(map(str, findings)))
 
 
-def programs_of(case: Case, rows: int) -> list[Program]:
+def programs_of(case: Case, rows: int) -> list[TritonProgram]:
     """Of the forward pass, and the backward pass where it has one."""
-    found: list[Program] = []
+    found: list[TritonProgram] = []
 
     def observe(_: str, compiled: Compiled) -> None:
         for step in make_plan(compiled.graph, generic_gpu(), Options()).kernels:
@@ -91,7 +93,7 @@ def _differentiate(results: list[Tensor]) -> None:
     torch.autograd.backward(results, [torch.ones_like(result) for result in results])
 
 
-def verdict(target: str, program: Program) -> Verdict:
+def verdict(target: str, program: TritonProgram) -> Verdict:
     compiled = compiled_for(program, target)
     expected = Expected(
         program.warps,
@@ -113,8 +115,8 @@ def verdict(target: str, program: Program) -> Verdict:
 
 
 def compiled_for(
-    program: Program, target: str, most_registers: int | None = None
-) -> cross.Compiled:
+    program: TritonProgram, target: str, most_registers: int | None = None
+) -> cross.CrossCompiled:
     return cross.compile_for(
         kernel_of(program.text, program.entry),
         signature(program),
@@ -128,7 +130,7 @@ def compiled_for(
     )
 
 
-def verdicts(targets: Sequence[str], programs: Sequence[Program]) -> Iterator[Verdict]:
+def verdicts(targets: Sequence[str], programs: Sequence[TritonProgram]) -> Iterator[Verdict]:
     """In two processes: Triton's compiler takes a second for each."""
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
         for target in targets:

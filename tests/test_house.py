@@ -52,3 +52,11 @@ def test_unfinished_work_is_found(tmp_path: Path) -> None:
     assert list(house.manners(path, ast.parse(path.read_text()))) == [
         "line 3 says that something is unfinished"
     ]
+
+
+def test_a_class_name_has_one_meaning(tmp_path: Path) -> None:
+    for module, name in (("loops", "Loop"), ("nodes", "Loop"), ("index", "Axis")):
+        (tmp_path / f"{module}.py").write_text(f"class {name}:\n    pass\n")
+    assert list(house.shared_names(sorted(tmp_path.glob("*.py")))) == [
+        "class Loop is in loops, nodes: one name, one meaning"
+    ]

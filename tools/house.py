@@ -1,4 +1,4 @@
-"""Checks the house rules that a linter cannot: sizes, layers, who may import what.
+"""Checks house rules that a linter cannot: sizes, layers, who may import what, names of classes.
 
 python tools/house.py              prints each broken rule; exit status 1 if there is one
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import sys
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -104,6 +104,18 @@ def long_pages() -> Iterator[str]:
             yield f"{name}: {length} lines, at most {most}"
 
 
+def shared_names(paths: Iterable[Path]) -> Iterator[str]:
+    """Of classes: a name has one meaning in the whole package."""
+    modules: dict[str, list[str]] = {}
+    for path in paths:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                modules.setdefault(node.name, []).append(path.stem)
+    for name, places in modules.items():
+        if len(places) > 1:
+            yield f"class {name} is in {', '.join(sorted(places))}: one name, one meaning"
+
+
 def main() -> int:
     paths = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
     found = [
@@ -112,6 +124,7 @@ def main() -> int:
         if path.stat().st_size
         for rule in broken(path)
     ]
+    found += shared_names((ROOT / PACKAGE).rglob("*.py"))
     found += long_pages()
     print("\n".join(found) or f"{len(paths)} files keep the house rules")
     return bool(found)

@@ -16,7 +16,7 @@ from benchmarks.gpu.launcher import Launcher
 from benchmarks.gpu.worker import Job, Line
 from hemstitch.latency.architecture import from_json
 from hemstitch.latency.disassembly import SourceLine, disassemble
-from hemstitch.latency.evaluate import Launch, evaluate
+from hemstitch.latency.evaluate import LaunchFacts, evaluate
 from hemstitch.latency.ptx import parse_ptx
 from hemstitch.runtime.cross import ALIGNMENT, compile_for, tools_folder
 
@@ -146,7 +146,7 @@ def line_of(launcher: Launcher, job: Job) -> Line:
         warps=candidate.warps,
         divisible_by_16=[n for n, v in numbers.items() if _is_multiple(v)],
     )
-    launch = Launch(
+    launch = LaunchFacts(
         programs=candidate.programs,
         warps=candidate.warps,
         shared_bytes=compiled.shared_bytes,

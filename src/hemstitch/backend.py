@@ -21,7 +21,7 @@ from hemstitch.frontend.channels import by_channels
 from hemstitch.frontend.cumulative import multiply_along
 from hemstitch.frontend.data_dependent import has_sizes_from_data, in_parts
 from hemstitch.frontend.decompose import decompositions
-from hemstitch.frontend.direct import Calls, Part, direct
+from hemstitch.frontend.direct import Calls, CompiledPart, direct
 from hemstitch.frontend.edges import narrow
 from hemstitch.frontend.entry import arguments_of_graph, check_arguments, is_guarded
 from hemstitch.frontend.excluded import mark_excluded
@@ -115,7 +115,7 @@ def _compiled(
     write_copies(gm)
     keep_layouts(gm)
     as_many_values_as_keys(gm)
-    parts: dict[str, Part] = {}
+    parts: dict[str, CompiledPart] = {}
     computing: dict[str, bool] = {}
     recorder, guarded = _recorder(options), is_guarded()
     forward, backward, inference = (
@@ -157,7 +157,7 @@ class _GraphCompiler:
     options: Options
     observe: Observer | None
     plan_only: bool
-    parts: dict[str, Part]
+    parts: dict[str, CompiledPart]
     computing: dict[str, bool]
     recorder: Any
     submit: Callable[[Job], None]
@@ -183,7 +183,9 @@ class _GraphCompiler:
             run = Recoverable(backward, traced, holds=False, strict=self.options.strict)
         else:
             run = self._run(gm, inputs)
-        self.parts[self.kind] = Part(run, gm, tuple(inputs), is_repeatable(gm), self.is_guarded)
+        self.parts[self.kind] = CompiledPart(
+            run, gm, tuple(inputs), is_repeatable(gm), self.is_guarded
+        )
         return run
 
     def _sparing(

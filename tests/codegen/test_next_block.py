@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hemstitch.codegen.llvm.next_block import Region, asked_for
+from hemstitch.codegen.llvm.next_block import PrefetchRegion, asked_for
 from hemstitch.kernel.blocked import blocked
 from hemstitch.kernel.nodes import Kernel
 from hemstitch.runtime.jit import threads_now
@@ -32,7 +32,7 @@ def inputs(steps: int, columns: int = 128, rows: int = ROWS) -> tuple[Tensor, ..
     return tuple(torch.randn(shape) / shape[0] ** 0.5 for shape in shapes)
 
 
-def regions_of(kernel: Kernel) -> dict[str, list[Region]]:
+def regions_of(kernel: Kernel) -> dict[str, list[PrefetchRegion]]:
     nests = (nest for phase in blocked(kernel, 2).phases for nest in phase.nests)
     return {name: found for nest in nests for name, found in asked_for(nest).items() if found}
 

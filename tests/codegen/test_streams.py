@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hemstitch.codegen.llvm import streams
-from hemstitch.codegen.llvm.lanes import LEAST_PEELED, Lanes, fills_lines
+from hemstitch.codegen.llvm.lanes import LEAST_PEELED, LaneLoop, fills_lines
 from hemstitch.codegen.llvm.streams import LEAST
 from hemstitch.ir.types import DType
 from hemstitch.kernel.index import Axis, Index, at
@@ -106,7 +106,7 @@ def test_the_callers_memory_does_not() -> None:
     ],
 )
 def test_whole_lines(index: Index, width: int, dtype: DType, fills: bool) -> None:
-    assert fills_lines(Lanes(LANES, (), None, False), width, dtype, index) == fills
+    assert fills_lines(LaneLoop(LANES, (), None, False), width, dtype, index) == fills
     assert not fills_lines(None, width, dtype, index)
 
 

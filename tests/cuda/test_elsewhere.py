@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("triton")
 from triton.compiler import ASTSource
 
-from hemstitch.codegen.triton.kernel import Program
+from hemstitch.codegen.triton.kernel import TritonProgram
 from hemstitch.errors import KernelBuildError
 from hemstitch.runtime import helpers, killed
 from hemstitch.runtime.cuda import elsewhere
@@ -54,7 +54,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def compiled(program: Program, target: str = "sm_90") -> bytes:
+def compiled(program: TritonProgram, target: str = "sm_90") -> bytes:
     binary: bytes = build(program, variant_of(True, ()), target).asm["cubin"]
     return binary
 

@@ -11,7 +11,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from hemstitch.codegen.triton.kernel import Program, candidates
+from hemstitch.codegen.triton.kernel import TritonProgram, candidates
 from hemstitch.errors import KernelBuildError
 from hemstitch.latency.architecture import architecture
 from hemstitch.latency.disassembly import disassemble
@@ -24,7 +24,7 @@ from tests.cuda import steps
 
 
 @cache
-def softmax() -> tuple[Program, ...]:
+def softmax() -> tuple[TritonProgram, ...]:
     step = steps.step_of(lambda x: torch.softmax(x, -1), torch.randn(2048, 1000))
     return tuple(candidates(step.stitched.kernel, step.groups[0].hint, 132))
 
@@ -34,7 +34,7 @@ def choose(driver, tmp_path, monkeypatch):
     """A function of the programs and `tune`; every kernel is large enough to be worth it."""
     monkeypatch.setattr(tune, "LEAST_BYTES", 0)
 
-    def chosen(programs: tuple[Program, ...], timed: bool = False) -> Program:
+    def chosen(programs: tuple[TritonProgram, ...], timed: bool = False) -> TritonProgram:
         launcher = partial(steps.launcher_of, driver=driver)
         device, room = driver.device(), [2048 * 1000] * 2
         return tune.best(
@@ -57,23 +57,23 @@ class Guess(NamedTuple):
 
 
 @pytest.fixture
-def asked() -> list[Program]:
+def asked() -> list[TritonProgram]:
     """What was estimated, in order."""
     return []
 
 
 @pytest.fixture
-def floor() -> dict[Program, float]:
+def floor() -> dict[TritonProgram, float]:
     """Seconds that each program must take for its bytes."""
     return {}
 
 
 @pytest.fixture
-def estimated(monkeypatch, asked, floor) -> dict[Program, float]:
+def estimated(monkeypatch, asked, floor) -> dict[TritonProgram, float]:
     """Seconds that each program is said to take; one without does not compile."""
-    seconds: dict[Program, float] = {}
+    seconds: dict[TritonProgram, float] = {}
 
-    def estimate(program: Program, *more: Any) -> Any:
+    def estimate(program: TritonProgram, *more: Any) -> Any:
         if program not in seconds:
             raise KernelBuildError("it does not compile")
         asked.append(program)

@@ -17,7 +17,15 @@ from hemstitch.ir import dims
 from hemstitch.ir.graph import Graph, LibraryCall, Op, toposort
 from hemstitch.ir.verify import verify
 from hemstitch.runtime.interpret import bind_symbols, run, with_strides
-from hemstitch.runtime.returned import Argument, Fixed, Item, Number, Result, Returned, View
+from hemstitch.runtime.returned import (
+    Argument,
+    Fixed,
+    Number,
+    Result,
+    Returned,
+    ReturnedNumber,
+    ReturnedView,
+)
 from hemstitch.stitch.machine import generic_cpu
 from tests.compiled import plans_of
 
@@ -106,14 +114,14 @@ def _returned(
     match each:
         case Result(index):
             return results[index]
-        case View(whole, shape, strides, offset):
+        case ReturnedView(whole, shape, strides, offset):
             base = _returned(whole, arguments, results, symbols)
             sizes, steps = ([dims.evaluate(d, symbols) for d in part] for part in (shape, strides))
             start = base.storage_offset() + dims.evaluate(offset, symbols)
             return base.as_strided(sizes, steps, start)
         case Argument(position):
             return arguments[position]
-        case Item(index):
+        case ReturnedNumber(index):
             return results[index].item()
         case Number(value):
             return dims.evaluate(value, symbols)

@@ -14,7 +14,7 @@ from hemstitch.frontend.capture import capture
 from hemstitch.ir.dims import symbol
 from hemstitch.ir.graph import Op, toposort
 from hemstitch.ir.types import DType
-from hemstitch.runtime.returned import Argument, Fixed, Item, Number, Result
+from hemstitch.runtime.returned import Argument, Fixed, Number, Result, ReturnedNumber
 from tests.frontend.helpers import InterpretBackend, execute, library_names
 
 
@@ -118,7 +118,7 @@ def test_a_number_as_result() -> None:
         torch.ones(4, 2)
     )
     captured = capture(traced, [None])
-    assert captured.returns == (Result(0), Item(1))
+    assert captured.returns == (Result(0), ReturnedNumber(1))
     assert execute(captured, [torch.ones(9, 2)])[1] == 3.0
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hemstitch.frontend.library import WITHIN
-from hemstitch.ir.graph import Place, Within
+from hemstitch.ir.graph import MatmulAxis, Within
 from hemstitch.kernel.nodes import Contract, statements
 from hemstitch.kernel.printer import show
 from hemstitch.runtime import interpret
@@ -16,7 +16,7 @@ from tests.compiled import Simulation, plans_of
 from tests.effort import IS_WHOLE, examples, some
 from tests.fusion.test_cpu_products import CPU, compiled, plan_in_blocks
 
-PAIRS = [(low, high) for low in Place for high in Place if low is not high]
+PAIRS = [(low, high) for low in MatmulAxis for high in MatmulAxis if low is not high]
 BATCH = 2
 LARGE, LONG, NARROW = (140, 70, 140), (33, 800, 90), (130, 34, 40)
 DISTANCES = some(
@@ -38,14 +38,14 @@ def operands(within, sizes, dtype=torch.float32):
     rows, steps, columns = sizes
     x, y = torch.randn(BATCH, rows, steps), torch.randn(BATCH, steps, columns)
     numbers = {
-        Place.ROW: torch.arange(rows)[:, None, None],
-        Place.STEP: torch.arange(steps)[None, :, None],
-        Place.COLUMN: torch.arange(columns),
+        MatmulAxis.ROW: torch.arange(rows)[:, None, None],
+        MatmulAxis.STEP: torch.arange(steps)[None, :, None],
+        MatmulAxis.COLUMN: torch.arange(columns),
     }
     is_wanted = numbers[within.low] <= numbers[within.high] + within.distance
-    if Place.COLUMN not in (within.low, within.high):
+    if MatmulAxis.COLUMN not in (within.low, within.high):
         x = x * is_wanted[..., 0]
-    elif Place.ROW not in (within.low, within.high):
+    elif MatmulAxis.ROW not in (within.low, within.high):
         y = y * is_wanted[0]
     return x.to(dtype), y.to(dtype), is_wanted.expand(rows, steps, columns)
 
@@ -71,10 +71,10 @@ def test_what_is_wanted_is_the_same(low, high, dtype, monkeypatch):
             marked(monkeypatch, each)
             found.append(compiled(multiplied)(x, y))
         mine, other = found
-        is_seen = is_wanted.any(1) if Place.STEP not in (low, high) else torch.tensor(True)
+        is_seen = is_wanted.any(1) if MatmulAxis.STEP not in (low, high) else torch.tensor(True)
         assert torch.equal(mine * is_seen, other * is_seen)
         assert ((mine == other) | (mine == 0)).all()
-        if Place.STEP not in (low, high) and (distance, sizes) == (0, LARGE):
+        if MatmulAxis.STEP not in (low, high) and (distance, sizes) == (0, LARGE):
             assert (mine == 0).any()
 
 
@@ -88,7 +88,7 @@ def test_what_is_wanted_is_the_same(low, high, dtype, monkeypatch):
 def test_the_interpreter_leaves_out_as_much(pair, distance, sizes, dtype):
     within = Within(*pair, distance)
     x, y, is_wanted = operands(within, sizes, dtype)
-    is_seen = is_wanted.any(1) if Place.STEP not in pair else torch.tensor(True)
+    is_seen = is_wanted.any(1) if MatmulAxis.STEP not in pair else torch.tensor(True)
     with pytest.MonkeyPatch.context() as patch:
         marked(patch, within)
         ((graph, _),) = plans_of(multiplied, (x, y), CPU)
@@ -98,7 +98,7 @@ def test_the_interpreter_leaves_out_as_much(pair, distance, sizes, dtype):
 
 
 def test_kernels_say_what_is_wanted(golden, monkeypatch):
-    marked(monkeypatch, Within(Place.COLUMN, Place.ROW, 2))
+    marked(monkeypatch, Within(MatmulAxis.COLUMN, MatmulAxis.ROW, 2))
     x, y = torch.zeros(BATCH, 40, 16), torch.zeros(BATCH, 16, 50)
     ((graph, _),) = plans_of(into_a_tile, (x, y), CPU)
     (step,) = plan_in_blocks(graph).steps

@@ -14,11 +14,11 @@ from hemstitch.ir.graph import (
     Address,
     Graph,
     LibraryCall,
+    MatmulAxis,
     Op,
     Operand,
     Origin,
     Output,
-    Place,
     Range,
     Within,
     toposort,
@@ -62,12 +62,12 @@ def everything() -> Graph:
         ((4, 1), None),
         ((TensorType((s0, s0), DType.F32), (s0, 1)), None),
         effects=True,
-        within=Within(Place.STEP, Place.ROW, -3),
+        within=Within(MatmulAxis.STEP, MatmulAxis.ROW, -3),
     )
     product, nothing = builder.library(call, [picked, builder.permute(x, (1, 0))])
     assert product is not None and nothing is None
     size = builder.size(quotient(s0 * 3 + s1, 2) + remainder(s1, s0) + choice("min", (s0, s1)))
-    square = builder.dot(x, builder.permute(x, (1, 0)), Within(Place.COLUMN, Place.ROW))
+    square = builder.dot(x, builder.permute(x, (1, 0)), Within(MatmulAxis.COLUMN, MatmulAxis.ROW))
     outputs = (
         Output(product, (s0, 1)),
         Output(square, (s0, 1)),

@@ -9,10 +9,10 @@ from typing import Any
 
 from hemstitch.latency.architecture import architecture
 from hemstitch.latency.disassembly import Disassembly, SourceLine, disassemble
-from hemstitch.latency.evaluate import Estimate, Launch, evaluate
+from hemstitch.latency.evaluate import Estimate, LaunchFacts, evaluate
 from hemstitch.latency.lint import Expected, Finding, lint
 from hemstitch.latency.ptx import parse_ptx
-from hemstitch.runtime.cross import Compiled, compile_for, tools_folder
+from hemstitch.runtime.cross import CrossCompiled, compile_for, tools_folder
 
 COPY = {"source": "*fp32", "result": "*fp32", "count": "i32"}
 COPY_HALF = {"source": "*bf16", "result": "*bf16", "count": "i32"}
@@ -29,7 +29,7 @@ PRODUCT = {"a": "*fp16", "b": "*fp16", "result": "*fp32", "K": "i32"}
 class Built:
     """A kernel compiled for one target."""
 
-    def __init__(self, kernel: Any, compiled: Compiled) -> None:
+    def __init__(self, kernel: Any, compiled: CrossCompiled) -> None:
         self.kernel, self.compiled = kernel, compiled
         self.code: Disassembly = disassemble(compiled.binary, tools_folder())
         self.ptx = parse_ptx(compiled.assembly)
@@ -46,7 +46,7 @@ class Built:
         self, programs: int, *, trips: Mapping[str, float] | None = None, **more: Any
     ) -> Estimate:
         """`trips` by a piece of the `for` line."""
-        launch = Launch(
+        launch = LaunchFacts(
             programs=programs,
             warps=self.compiled.warps,
             shared_bytes=self.compiled.shared_bytes,
@@ -73,7 +73,7 @@ def compiled(
     divisible: Iterable[str] = (),
     cooperative: bool = False,
     most_registers: int | None = None,
-) -> Compiled:
+) -> CrossCompiled:
     return _compiled(
         *(kernel, tuple(signature.items()), tuple(constants.items()), target),
         *(warps, stages, tuple(divisible), cooperative, most_registers),
@@ -85,7 +85,7 @@ def built(kernel: Any, *arguments: Any, **more: Any) -> Built:
 
 
 @cache
-def _built(kernel: Any, result: Compiled) -> Built:
+def _built(kernel: Any, result: CrossCompiled) -> Built:
     return Built(kernel, result)
 
 
@@ -100,7 +100,7 @@ def _compiled(
     divisible: tuple[str, ...],
     cooperative: bool,
     most_registers: int | None,
-) -> Compiled:
+) -> CrossCompiled:
     return compile_for(
         kernel,
         dict(signature),

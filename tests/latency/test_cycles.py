@@ -18,10 +18,10 @@ from hemstitch.latency.disassembly import (
     SourceLine,
     parse,
 )
-from hemstitch.latency.evaluate import Bound, Launch, evaluate
+from hemstitch.latency.evaluate import Bound, LaunchFacts, evaluate
 from hemstitch.latency.loops import find_loops
 from hemstitch.latency.opcodes import Pipe
-from hemstitch.latency.ptx import PtxInstruction, Role, parse_ptx
+from hemstitch.latency.ptx import PtxInstruction, SynchronisationRole, parse_ptx
 
 FIXTURES = Path(__file__).parent / "fixtures"
 FOR, BODY, LAST = (SourceLine("k.py", line) for line in (2, 3, 9))
@@ -165,8 +165,8 @@ def test_special_functions_that_ptxas_gave_another_line_unroll_nothing() -> None
         row(80, "BRA", line=FOR, target=0),
         row(96, "EXIT", line=LAST),
     )
-    load = PtxInstruction("ld.global.b32", Role.ACCESS, BODY, True)
-    functions = [PtxInstruction("ex2.approx.f32", Role.OTHER, BODY, True)] * 2
+    load = PtxInstruction("ld.global.b32", SynchronisationRole.ACCESS, BODY, True)
+    functions = [PtxInstruction("ex2.approx.f32", SynchronisationRole.OTHER, BODY, True)] * 2
     (found,) = find_loops(code, {FOR: 8}, [load, *functions])
     assert (found.unrolled, found.trips) == (1, 8)
     (found,) = find_loops(code, {FOR: 8}, functions)
@@ -176,7 +176,7 @@ def test_special_functions_that_ptxas_gave_another_line_unroll_nothing() -> None
 def test_ptx_knows_lines_and_loops() -> None:
     ptx = parse_ptx((FIXTURES / "pointer_chase.ptx").read_text())
     (load,) = (each for each in ptx if each.opcode == "ld.global.b32")
-    assert load.is_in_loop and load.role is Role.ACCESS
+    assert load.is_in_loop and load.role is SynchronisationRole.ACCESS
     assert load.line is not None and load.line.file == "kernels.py"
     (store,) = (each for each in ptx if each.opcode == "st.global.b32")
     assert not store.is_in_loop
@@ -190,7 +190,7 @@ PLAIN: Architecture = replace(
 
 def test_waves_times_cycles() -> None:
     # 8 warps of 32 registers: 8 blocks an SM, 1056 at a time; 1057 programs are two waves of 611.
-    estimate = evaluate(loop(), Launch(programs=1057, warps=8), PLAIN)
+    estimate = evaluate(loop(), LaunchFacts(programs=1057, warps=8), PLAIN)
     assert estimate.occupancy.blocks == 8
     assert estimate.waves == pytest.approx(1057 / 1056)
     assert estimate.latency_seconds == pytest.approx(2 * 611 / 2e9)
@@ -200,7 +200,7 @@ def test_waves_times_cycles() -> None:
 def test_pipes() -> None:
     # 16 programs an SM of 8 warps: 128 warps, 5 instructions each, 4 issued in a clock. The fma
     # pipe takes 4 warps in a clock, load/store one.
-    estimate = evaluate(loop(), Launch(programs=16 * 132, warps=8), PLAIN)
+    estimate = evaluate(loop(), LaunchFacts(programs=16 * 132, warps=8), PLAIN)
     assert estimate.pipe_seconds[Pipe.ISSUE] == pytest.approx(128 * 5 / 4 / 2e9)
     assert estimate.pipe_seconds[Pipe.FMA] == pytest.approx(128 / 4 / 2e9)
     assert estimate.pipe_seconds[Pipe.MEMORY] == pytest.approx(128 / 2e9)
@@ -208,7 +208,7 @@ def test_pipes() -> None:
 
 
 def test_bytes_and_barriers() -> None:
-    launch = Launch(programs=132, warps=8, memory_bytes=4.8e9, cache_bytes=5.5e6, barriers=2)
+    launch = LaunchFacts(programs=132, warps=8, memory_bytes=4.8e9, cache_bytes=5.5e6, barriers=2)
     estimate = evaluate(loop(), launch, PLAIN)
     assert estimate.memory_seconds == pytest.approx(2e-3)  # half of 4.8 TB/s
     assert estimate.cache_seconds == pytest.approx(1e-6)
@@ -218,23 +218,23 @@ def test_bytes_and_barriers() -> None:
 
 def test_flops_that_the_caller_knows() -> None:
     flops = 4096.0 * 132 * 2e9
-    estimate = evaluate(loop(), Launch(programs=132, warps=8, matrix_flops=flops), PLAIN)
+    estimate = evaluate(loop(), LaunchFacts(programs=132, warps=8, matrix_flops=flops), PLAIN)
     assert estimate.pipe_seconds[Pipe.MATRIX] == pytest.approx(1.0)
 
 
 def test_a_kernel_that_cannot_be_launched_takes_forever() -> None:
-    estimate = evaluate(loop(), Launch(programs=1, warps=8, shared_bytes=1 << 20), PLAIN)
+    estimate = evaluate(loop(), LaunchFacts(programs=1, warps=8, shared_bytes=1 << 20), PLAIN)
     assert estimate.bound is Bound.LAUNCH and math.isinf(estimate.seconds)
     assert "it cannot be launched" in str(estimate)
 
 
 def test_an_unknown_opcode_is_named() -> None:
-    estimate = evaluate(kernel(row(0, "FROBNICATE.F32")), Launch(programs=1, warps=1), PLAIN)
+    estimate = evaluate(kernel(row(0, "FROBNICATE.F32")), LaunchFacts(programs=1, warps=1), PLAIN)
     assert estimate.unknown_opcodes == ("FROBNICATE.F32",)
 
 
 def test_the_choice_is_explained() -> None:
-    text = str(evaluate(loop(), Launch(programs=132, warps=8, barriers=1), PLAIN))
+    text = str(evaluate(loop(), LaunchFacts(programs=132, warps=8, barriers=1), PLAIN))
     assert text == (
         "1.31 us, bound by latency (latency 0.31, pipe 0.01, memory bandwidth 0.00, "
         "cache bandwidth 0.00, barriers 1.00; busiest pipe issue); 8 blocks of 8 warps, "

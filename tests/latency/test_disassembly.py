@@ -15,7 +15,15 @@ from hemstitch.latency.disassembly import (
     parse,
 )
 from hemstitch.latency.facts import facts
-from hemstitch.latency.opcodes import KINDS, Kind, Pipe, Wait, kind_of, matrix_flops, width_bits
+from hemstitch.latency.opcodes import (
+    KINDS,
+    OpcodeKind,
+    Pipe,
+    Wait,
+    kind_of,
+    matrix_flops,
+    width_bits,
+)
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
@@ -118,9 +126,9 @@ def test_matrix_flops(opcode: str, flops: int | None) -> None:
 
 
 def test_opcodes_have_kinds() -> None:
-    assert kind_of("LDG.E.128") == Kind(Pipe.MEMORY, Wait.MEMORY)
-    assert kind_of("UIADD3") == Kind(Pipe.ISSUE, Wait.FIXED)
-    assert kind_of("UTCHMMA") == Kind(Pipe.MATRIX, Wait.WARPGROUP)
+    assert kind_of("LDG.E.128") == OpcodeKind(Pipe.MEMORY, Wait.MEMORY)
+    assert kind_of("UIADD3") == OpcodeKind(Pipe.ISSUE, Wait.FIXED)
+    assert kind_of("UTCHMMA") == OpcodeKind(Pipe.MATRIX, Wait.WARPGROUP)
     assert kind_of("FROBNICATE.F32") is None
     assert {kind.wait for kind in KINDS.values()} == set(Wait)
     assert {kind.pipe for kind in KINDS.values()} == set(Pipe)

@@ -10,7 +10,7 @@ from hemstitch.errors import InternalError
 from hemstitch.latency.amd import amd_blocks, amd_facts
 from hemstitch.latency.architecture import HOPPER
 from hemstitch.latency.disassembly import Control, Disassembly, Instruction, Resources, parse
-from hemstitch.latency.lint import Check, Expected, Finding, lint, lint_amd
+from hemstitch.latency.lint import Expected, Finding, LintCheck, lint, lint_amd
 from hemstitch.latency.ptx import parse_ptx
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -48,7 +48,7 @@ def code(*opcodes: str, registers: int = 32) -> Disassembly:
     return Disassembly("k", "sm_90", rows, Resources(registers, 0, 0, 0))
 
 
-def findings(found: Disassembly, ptx: str, **expected: int) -> list[Check]:
+def findings(found: Disassembly, ptx: str, **expected: int) -> list[LintCheck]:
     known = Expected(warps=4, **expected)
     return [each.check for each in lint(found, parse_ptx(ptx), known, HOPPER)]
 
@@ -60,26 +60,26 @@ def test_a_whole_barrier() -> None:
 
 def test_a_load_before_the_wait() -> None:
     rows = code("ATOMG.E.ADD.STRONG.GPU", "LDG.E.128", "LDG.E.STRONG.GPU", "CCTL.IVALL")
-    assert findings(rows, "\n".join((ARRIVE, LOAD, POLL)), barriers=1) == [Check.ORDER]
+    assert findings(rows, "\n".join((ARRIVE, LOAD, POLL)), barriers=1) == [LintCheck.ORDER]
 
 
 def test_stale_lines_in_the_cache() -> None:
     rows = code("ATOMG.E.ADD.STRONG.GPU", "LDG.E.STRONG.GPU", "LDG.E.128", "CCTL.IVALL")
-    assert findings(rows, "\n".join((ARRIVE, POLL, LOAD)), barriers=1) == [Check.INVALIDATION]
+    assert findings(rows, "\n".join((ARRIVE, POLL, LOAD)), barriers=1) == [LintCheck.INVALIDATION]
 
 
 def test_spills_are_found_in_code_and_stack() -> None:
-    assert findings(code("LDG.E.128", "STL", "LDL.64"), "") == [Check.SPILLS]
+    assert findings(code("LDG.E.128", "STL", "LDL.64"), "") == [LintCheck.SPILLS]
 
 
 def test_a_block_that_fits_nowhere() -> None:
-    assert findings(code("LDG.E.128"), "", shared_bytes=1 << 20) == [Check.LAUNCH]
+    assert findings(code("LDG.E.128"), "", shared_bytes=1 << 20) == [LintCheck.LAUNCH]
 
 
 def test_traffic_is_weighed_by_bits() -> None:
     # one scalar beside one vector is four fifths wide; the same number of scalars is not
     assert findings(code("LDG.E.128", "STG.E"), "") == []
-    assert findings(code("LDG.E.64", "STG.E.64"), "") == [Check.WIDTH]
+    assert findings(code("LDG.E.64", "STG.E.64"), "") == [LintCheck.WIDTH]
     assert findings(code("LDG.E.64", "STG.E.64"), "", width_bits=64) == []
     assert findings(code("UTMALDG.2D", "LDG.E"), "") == []
 
@@ -88,7 +88,7 @@ def test_narrow_loads_of_the_fixture() -> None:
     usage = (FIXTURES / "pointer_chase.usage").read_text()
     found = parse((FIXTURES / "pointer_chase.sass").read_text(), usage)
     ptx = (FIXTURES / "pointer_chase.ptx").read_text()
-    assert findings(found, ptx) == [Check.WIDTH]
+    assert findings(found, ptx) == [LintCheck.WIDTH]
 
 
 def test_amd_text() -> None:
@@ -98,7 +98,7 @@ def test_amd_text() -> None:
     assert (known.special, known.shuffles, known.barriers, known.atomics) == (1, 1, 1, 1)
     assert lint_amd(AMD, Expected(warps=4, barriers=1)) == ()
     (found,) = lint_amd(AMD, Expected(warps=4))
-    assert isinstance(found, Finding) and found.check is Check.BARRIERS
+    assert isinstance(found, Finding) and found.check is LintCheck.BARRIERS
 
 
 def test_amd_blocks() -> None:
@@ -114,4 +114,4 @@ def test_amd_spills_and_missing_matrix_instructions() -> None:
     (found,) = lint_amd(spilling, Expected(warps=4, barriers=1))
     assert "7 accesses to spilled registers" in found.why
     (found,) = lint_amd(AMD, Expected(warps=4, barriers=1, has_dot=True))
-    assert found.check is Check.MATRIX
+    assert found.check is LintCheck.MATRIX

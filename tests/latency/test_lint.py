@@ -8,7 +8,7 @@ pytest.importorskip("triton")
 
 from hemstitch.latency.amd import amd_blocks, amd_facts
 from hemstitch.latency.facts import facts
-from hemstitch.latency.lint import Check, Expected, Finding, lint_amd
+from hemstitch.latency.lint import Expected, Finding, LintCheck, lint_amd
 from tests.latency import kernels
 from tests.latency.cubins import (
     COPY,
@@ -26,7 +26,7 @@ CENTRE = {"N": 1024, "PROGRAMS": SMS, "WAIT": True}
 TILES = {"BM": 128, "BN": 128, "BK": 64}
 
 
-def checks(findings: tuple[Finding, ...]) -> list[Check]:
+def checks(findings: tuple[Finding, ...]) -> list[LintCheck]:
     return [finding.check for finding in findings]
 
 
@@ -44,19 +44,19 @@ def test_a_barrier_that_nobody_announced_and_one_that_is_not_there() -> None:
         "1 waits"
     )
     without = built(kernels.centre, PARTIAL, {**CENTRE, "WAIT": False})
-    assert checks(without.lint(barriers=1)) == [Check.BARRIERS, Check.INVALIDATION]
+    assert checks(without.lint(barriers=1)) == [LintCheck.BARRIERS, LintCheck.INVALIDATION]
 
 
 def test_a_ticket_is_no_barrier() -> None:
     kernel = built(kernels.last_block, PARTIAL, {"N": 1024, "PROGRAMS": SMS})
     assert kernel.lint(tickets=1, width_bits=0) == ()
-    assert checks(kernel.lint(barriers=1, width_bits=0))[0] is Check.BARRIERS
+    assert checks(kernel.lint(barriers=1, width_bits=0))[0] is LintCheck.BARRIERS
 
 
 def test_an_access_between_arrival_and_wait() -> None:
     kernel = built(kernels.early_load, EARLY, {"N": 1024, "PROGRAMS": SMS}, cooperative=True)
     (found,) = kernel.lint(barriers=1)
-    assert found.check is Check.ORDER and "accesses to global memory between" in found.why
+    assert found.check is LintCheck.ORDER and "accesses to global memory between" in found.why
 
 
 def test_more_programs_than_fit() -> None:
@@ -72,14 +72,14 @@ def test_spills() -> None:
     constants = {"N": 1024, "BM": 8, "PROGRAMS": SMS}
     spilling = built(kernels.column_sums, SUMS, constants, warps=8, most_registers=96)
     (found,) = spilling.lint()
-    assert found.check is Check.SPILLS and "at 96 registers" in found.why
+    assert found.check is LintCheck.SPILLS and "at 96 registers" in found.why
     assert built(kernels.column_sums, SUMS, constants, warps=8).lint() == ()
 
 
 def test_narrow_accesses() -> None:
     narrow = built(kernels.copy, COPY, {"BLOCK": 1024})
     (found,) = narrow.lint()
-    assert found.check is Check.WIDTH and "16 of 32 bits" in found.why
+    assert found.check is LintCheck.WIDTH and "16 of 32 bits" in found.why
     assert narrow.lint(width_bits=0) == ()
     assert built(kernels.copy, COPY, {"BLOCK": 1024}, divisible=["count"]).lint() == ()
 
@@ -133,17 +133,17 @@ def test_amd_facts() -> None:
 def test_amd_barriers() -> None:
     text, expected = amd(kernels.centre, PARTIAL, CENTRE, cooperative=True)
     assert lint_amd(text, with_(expected, barriers=1, cooperative_programs=304)) == ()
-    assert checks(lint_amd(text, expected)) == [Check.BARRIERS]
+    assert checks(lint_amd(text, expected)) == [LintCheck.BARRIERS]
     too_many = with_(expected, barriers=1, cooperative_programs=1_000_000)
-    assert checks(lint_amd(text, too_many)) == [Check.COOPERATIVE]
+    assert checks(lint_amd(text, too_many)) == [LintCheck.COOPERATIVE]
     no_room = with_(expected, barriers=1, shared_bytes=1 << 20)
-    assert checks(lint_amd(text, no_room)) == [Check.LAUNCH]
+    assert checks(lint_amd(text, no_room)) == [LintCheck.LAUNCH]
 
 
 def test_amd_spills_and_products() -> None:
     text, expected = amd(kernels.column_sums, SUMS, {"N": 4096, "BM": 8, "PROGRAMS": SMS}, warps=4)
-    assert checks(lint_amd(text, expected)) == [Check.SPILLS]
-    assert Check.MATRIX in checks(lint_amd(text, with_(expected, has_dot=True)))
+    assert checks(lint_amd(text, expected)) == [LintCheck.SPILLS]
+    assert LintCheck.MATRIX in checks(lint_amd(text, with_(expected, has_dot=True)))
     tiles, known = amd(kernels.product, PRODUCT, TILES, warps=8, divisible=["K"])
     assert amd_facts(tiles).matrix > 0
     assert lint_amd(tiles, with_(known, has_dot=True, width_bits=0)) == ()

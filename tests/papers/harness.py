@@ -114,7 +114,7 @@ def text_of(step: KernelStep, machine: Machine) -> str:
     return llvm.print_kernel(kernel, target).text
 
 
-def triton_program(step: KernelStep) -> triton.Program:
+def triton_program(step: KernelStep) -> triton.TritonProgram:
     return triton.print_kernel(step.stitched.kernel, step.groups[0].hint, PROGRAMS)
 
 
@@ -159,7 +159,7 @@ def plan(
     return planned(graph, machine, options)
 
 
-def grid(program: triton.Program, resident: int | None) -> int:
+def grid(program: triton.TritonProgram, resident: int | None) -> int:
     """Programs of a launch on a GPU that holds so many at a time (None: any number)."""
     pytest.importorskip("triton", reason="needs Triton")
     module = importlib.import_module("hemstitch.runtime.cuda.grid")  # imports Triton

@@ -22,7 +22,7 @@ from hemstitch.kernel.nodes import Accumulate, Let, Load, Loop, Phase, Role, sta
 from hemstitch.kernel.traffic import executed
 from hemstitch.kernel.verify import verify
 from hemstitch.latency.architecture import HOPPER, architecture
-from hemstitch.latency.evaluate import Launch, evaluate
+from hemstitch.latency.evaluate import LaunchFacts, evaluate
 from hemstitch.latency.occupancy import occupancy
 from hemstitch.options import Options
 from hemstitch.stitch.schedule import Scheme
@@ -199,7 +199,7 @@ def test_F2_8_occupancy_and_waves(measured):
     assert wrong == 0
     # 4 + 1 + 5 clocks of a warp; 64 warps of an SM are 16 blocks of 4, so 132 SMs hold 2112
     code = kernel(row(0, "FADD", stall=4), row(16, "FADD"), row(32, "EXIT", stall=5))
-    found = evaluate(code, Launch(programs=3 * 2112, warps=4), HOPPER)
+    found = evaluate(code, LaunchFacts(programs=3 * 2112, warps=4), HOPPER)
     assert (found.waves, found.warp_cycles) == (3.0, 10.0)
     assert found.latency_seconds == pytest.approx(3 * 10 / HOPPER.clock_hertz)
     measured(f"{len(rows)} of {len(rows)} configurations as NVIDIA's calculator has them")

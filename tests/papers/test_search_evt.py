@@ -10,10 +10,10 @@ from hemstitch.fusion.search.beam import search_beams
 from hemstitch.fusion.search.candidates import candidates
 from hemstitch.fusion.search.exact import plan_exactly
 from hemstitch.fusion.search.judge import Judge
-from hemstitch.fusion.search.problem import Pattern, Problem, Value
+from hemstitch.fusion.search.problem import PassedValue, Pattern, PlanningProblem
 from hemstitch.fusion.search.program import canonical
 from hemstitch.fusion.search.remake import columns
-from hemstitch.fusion.search.selection import Columns
+from hemstitch.fusion.search.selection import PatternColumns
 from hemstitch.fusion.search.solver import Answer
 from tests.fusion.search.problems import (
     Inline,
@@ -33,18 +33,18 @@ class Never:
         return None
 
 
-def beside(problem: Problem, times: int) -> Problem:
+def beside(problem: PlanningProblem, times: int) -> PlanningProblem:
     """The same graph so many times, without anything in common."""
     count = problem.count
     shifted = [
-        Value(v.bytes, None if v.maker is None else v.maker + count * k, readers, v.is_kept)
+        PassedValue(v.bytes, None if v.maker is None else v.maker + count * k, readers, v.is_kept)
         for k in range(times)
         for v in problem.values
         for readers in [tuple(reader + count * k for reader in v.readers)]
     ]
     orders = [(a + count * k, b + count * k) for k in range(times) for a, b in problem.orders]
     fixed = frozenset(v + count * k for k in range(times) for v in problem.fixed)
-    return Problem(count * times, tuple(orders), tuple(shifted), fixed, launch_bytes=1)
+    return PlanningProblem(count * times, tuple(orders), tuple(shifted), fixed, launch_bytes=1)
 
 
 def partitions(vertices: list[int]) -> Iterator[list[frozenset[int]]]:
@@ -88,7 +88,7 @@ def test_EV_12_division_keeps_the_optimum() -> None:
         plan = plan_exactly(judge, every, search_beams(judge, local), Inline(), 60.0)
         assert plan.is_optimal
         assert cost(judge, plan.patterns) == least_cost(judge, every)
-        whole = Columns(judge, every)
+        whole = PatternColumns(judge, every)
         answer = Inline().solve(whole.program(whole.usable), 60.0)
         bound = judge.cost(judge.plan([])) + sum(whole.costs[number] for number in answer.chosen)
         assert bound <= judge.cost(plan)  # without the cuts of longer cycles: no more than a bound
@@ -98,8 +98,8 @@ def test_EV_13_a_cycle_through_components_joins_them() -> None:
     """{0, 3} and {1, 2}, 0 -> 1, 2 -> 3 and a ring of three: no column joins their vertices."""
     edges = ((0, 3), (1, 4), (2, 5))
     pairs = [(0, 4), (1, 5), (2, 3)]
-    values = (*from_edges(6, edges).values, *(Value(100, None, pair) for pair in pairs))
-    judge = Judge(Problem(6, edges, values))
+    values = (*from_edges(6, edges).values, *(PassedValue(100, None, pair) for pair in pairs))
+    judge = Judge(PlanningProblem(6, edges, values))
     every = columns(judge, [judge.candidate(frozenset(pair)) for pair in pairs])
     solver = Inline()
     plan = plan_exactly(judge, every, judge.plan([]), solver, 60.0)
@@ -137,7 +137,7 @@ def test_EV_14_equality_is_of_whole_programs() -> None:
     programs = []
     for sizes in ((8, 8, 8), (8, 8, 8), (8, 9, 8)):
         judge = Judge(from_edges(3, chain, sizes))
-        found = Columns(judge, columns(judge, candidates(judge)))
+        found = PatternColumns(judge, columns(judge, candidates(judge)))
         programs.append(canonical(found.program(found.usable))[0])
     assert programs[0] == programs[1] != programs[2]
 
@@ -171,8 +171,9 @@ def test_EV_15_the_best_so_far_is_taken_if_it_is_better() -> None:
 
 def test_EV_16_the_objective_is_what_a_run_moves() -> None:
     """What is saved for backward is stored whatever reads it, and one load serves all inside."""
-    values = (Value(8, 0, (1, 2), is_kept=True), *(Value(8, v, (), True) for v in (1, 2)))
-    judge = Judge(Problem(3, ((0, 1), (0, 2)), values))
+    read_twice = PassedValue(8, 0, (1, 2), is_kept=True)
+    values = (read_twice, *(PassedValue(8, v, (), True) for v in (1, 2)))
+    judge = Judge(PlanningProblem(3, ((0, 1), (0, 2)), values))
     assert judge.score(frozenset({0, 1, 2})) == 16  # two loads; EVT's weights would be 2 * 8 * 2
     assert judge.score(frozenset({1, 2})) == 8
     for seed in range(200):

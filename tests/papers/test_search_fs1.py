@@ -11,10 +11,17 @@ import pytest
 from hemstitch.fusion.search.beam import search_beams
 from hemstitch.fusion.search.candidates import candidates
 from hemstitch.fusion.search.exact import plan_exactly
-from hemstitch.fusion.search.graph import Graph
+from hemstitch.fusion.search.graph import PlanningGraph
 from hemstitch.fusion.search.greedy import plan_by_layers
 from hemstitch.fusion.search.judge import Judge
-from hemstitch.fusion.search.problem import Oracle, Pattern, Penalty, Plan, Problem, Value
+from hemstitch.fusion.search.problem import (
+    Oracle,
+    PassedValue,
+    Pattern,
+    PatternPlan,
+    Penalty,
+    PlanningProblem,
+)
 from hemstitch.fusion.search.regions import layers, packs, spans
 from hemstitch.fusion.search.remake import columns
 from hemstitch.fusion.search.search import search
@@ -31,13 +38,13 @@ from tests.fusion.search.problems import (
 )
 
 
-def alone(judge: Judge) -> Plan:
+def alone(judge: Judge) -> PatternPlan:
     plan = judge.plan([])
     assert plan is not None
     return plan
 
 
-def of_several(plan: Plan) -> set[frozenset[int]]:
+def of_several(plan: PatternPlan) -> set[frozenset[int]]:
     return {pattern.vertices for pattern in plan.patterns if len(pattern.vertices) > 1}
 
 
@@ -125,8 +132,8 @@ def three_that_wait() -> tuple[Judge, list[Pattern]]:
     edges = ((0, 3), (1, 4), (2, 5))
     values = list(from_edges(6, edges).values)
     pairs = [(0, 4), (1, 5), (2, 3)]
-    values += [Value(100, None, pair) for pair in pairs]
-    judge = Judge(Problem(6, edges, tuple(values), launch_bytes=1))
+    values += [PassedValue(100, None, pair) for pair in pairs]
+    judge = Judge(PlanningProblem(6, edges, tuple(values), launch_bytes=1))
     return judge, [Pattern(frozenset(pair)) for pair in pairs]
 
 
@@ -186,9 +193,9 @@ SOFTMAX = ((0, 1), (0, 2), (1, 2), (2, 3), (3, 4), (2, 5), (4, 5))
 
 def test_F1_8_spans() -> None:
     """x, max, sub, exp, sum, (a copy,) div, by hand; layers do not depend on themselves."""
-    graph = Graph(from_edges(6, SOFTMAX))
+    graph = PlanningGraph(from_edges(6, SOFTMAX))
     assert spans(graph) == [5, 4, 3, 2, 1, 0]
-    wide = Graph(from_edges(6, [(0, 2), (1, 2), (2, 3), (2, 4), (0, 5)]))
+    wide = PlanningGraph(from_edges(6, [(0, 2), (1, 2), (2, 3), (2, 4), (0, 5)]))
     assert spans(wide) == [2, 2, 1, 0, 0, 0]
     assert layers(wide) == [[3, 4, 5], [2], [0, 1]]
 
@@ -211,9 +218,9 @@ def test_F1_8_no_pattern_across_a_library_call() -> None:
 def test_F1_8_packs_are_of_one_layer_and_one_kind_within_a_footprint() -> None:
     """16 updates w -= lr * g of 8 bytes and 16 of 32: each reads two arguments and stores."""
     sizes = [8] * 16 + [32] * 16
-    values = [Value(size, v, (), is_kept=True) for v, size in enumerate(sizes)]
-    values += [Value(size, None, (v,)) for v, size in enumerate(sizes) for _ in range(2)]
-    judge = Judge(Problem(32, (), tuple(values), launch_bytes=1))
+    values = [PassedValue(size, v, (), is_kept=True) for v, size in enumerate(sizes)]
+    values += [PassedValue(size, None, (v,)) for v, size in enumerate(sizes) for _ in range(2)]
+    judge = Judge(PlanningProblem(32, (), tuple(values), launch_bytes=1))
     assert [len(pack) for pack in packs(judge)] == [16, 16]
     assert [len(pack) for pack in packs(judge, footprint=4 * 24)] == [4] * 4 + [1] * 16
     assert [len(pack) for pack in packs(judge, kind=lambda vertex: 0)] == [32]

@@ -12,7 +12,7 @@ import pytest
 from hemstitch.fusion.search.beam import search_beams
 from hemstitch.fusion.search.candidates import candidates
 from hemstitch.fusion.search.judge import Candidate, Judge
-from hemstitch.fusion.search.problem import Oracle, Pattern, Plan, Problem
+from hemstitch.fusion.search.problem import Oracle, Pattern, PatternPlan, PlanningProblem
 from hemstitch.fusion.search.reduction import BEST, reduce_patterns, remote_patterns
 from hemstitch.fusion.search.search import search
 from tests.effort import DRAWN
@@ -27,11 +27,11 @@ from tests.fusion.search.problems import (
 )
 
 
-def of_several(plan: Plan) -> set[frozenset[int]]:
+def of_several(plan: PatternPlan) -> set[frozenset[int]]:
     return {pattern.vertices for pattern in plan.patterns if len(pattern.vertices) > 1}
 
 
-def saved(judge: Judge, plan: Plan) -> float:
+def saved(judge: Judge, plan: PatternPlan) -> float:
     alone = judge.plan([])
     assert alone is not None
     return judge.cost(alone) - judge.cost(plan)
@@ -205,7 +205,7 @@ def test_F2_13_plans_can_run() -> None:
         assert executed(problem, plan.patterns) is not None
 
 
-def two_chains(*between: tuple[int, int], fixed: frozenset[int] = frozenset()) -> Problem:
+def two_chains(*between: tuple[int, int], fixed: frozenset[int] = frozenset()) -> PlanningProblem:
     edges = [(0, 1), (1, 2), (4, 5), (5, 6), *between]
     return from_edges(7, sorted(edges), fixed=fixed | {3})
 

@@ -14,7 +14,7 @@ from hemstitch.ir.dims import symbol
 from hemstitch.ir.functions import round_to
 from hemstitch.ir.graph import Address, Op, Range
 from hemstitch.ir.ops import OPS, is_elementwise
-from hemstitch.ir.types import DType, Kind, TensorType
+from hemstitch.ir.types import DType, TensorType, TypeKind
 from hemstitch.ir.verify import verify
 from hemstitch.passes import fold
 from hemstitch.passes.engine import rewrite
@@ -25,9 +25,9 @@ from tests.passes.cases import Values, check_fires, check_stays
 
 INF, NAN = float("inf"), float("nan")
 VALUES = {
-    Kind.BOOL: (False, True),
-    Kind.INT: (0, 1, -1, 2, 3, -3, 7, 100, 200, -128),
-    Kind.FLOAT: (0.0, -0.0, 1.0, -1.0, 0.1, -2.5, 3.0, 1e-6, -7.3, 6e4, INF, -INF, NAN),
+    TypeKind.BOOL: (False, True),
+    TypeKind.INT: (0, 1, -1, 2, 3, -3, 7, 100, 200, -128),
+    TypeKind.FLOAT: (0.0, -0.0, 1.0, -1.0, 0.1, -2.5, 3.0, 1e-6, -7.3, 6e4, INF, -INF, NAN),
 }
 DTYPES = [dtype for dtype in DType if dtype is not DType.OPAQUE]
 TIGHT = {"rtol": 1e-6, "atol": 1e-7}
@@ -96,7 +96,7 @@ def test_casts_of_constants(source, target):
         if value.op is Op.CONSTANT:
             assert_same([found], [expected])
         else:
-            assert source.is_float and target.kind is Kind.INT
+            assert source.is_float and target.kind is TypeKind.INT
 
 
 def test_rounding_to_half_types():

@@ -11,12 +11,12 @@ import torch
 from hemstitch.errors import InternalError
 from hemstitch.ir.types import DType
 from hemstitch.kernel.placement import LINE
-from hemstitch.runtime.assemble import Assembly, Slot, Window
+from hemstitch.runtime.assemble import Assembly, IntermediateView, Slot
 from hemstitch.runtime.executable import CACHE, instantiate
-from hemstitch.runtime.memory import BLOCKS, BlockPool, View
+from hemstitch.runtime.memory import BLOCKS, ArenaView, BlockPool
 from hemstitch.runtime.recycle import fresh
 
-WINDOW = View(64, (2, 3), (3, 1), torch.float32)
+WINDOW = ArenaView(64, (2, 3), (3, 1), torch.float32)
 
 
 def test_a_block_is_taken_by_one_call_at_a_time():
@@ -108,7 +108,7 @@ def test_as_far_as_a_cache_has_room_memory_is_halved_as_before(monkeypatch, unit
 def test_nothing_is_seen_beyond_its_own_memory():
     """In a row of four slots the next would be read and written."""
     slots = [Slot(64, 0, 1) for _ in range(4)]
-    outside = Window(1, (3, 4), (16, 1), 0, DType.F32)
+    outside = IntermediateView(1, (3, 4), (16, 1), 0, DType.F32)
     assembly = Assembly("", {}, {}, slots, [outside], [], {}, torch.device("cpu"))
     code = compile("def run(arguments, views, scratch): ...", "run", "exec")
     with pytest.raises(InternalError, match="an intermediate of 64 bytes"):

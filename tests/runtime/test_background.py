@@ -31,7 +31,7 @@ from hemstitch.frontend.as_traced import AsTraced
 from hemstitch.frontend.capture import capture
 from hemstitch.options import Options
 from hemstitch.runtime import native
-from hemstitch.runtime.background import Deferred, Worker, later
+from hemstitch.runtime.background import BackgroundThread, Deferred, later
 from hemstitch.runtime.helpers import Helpers
 
 Job = Callable[[], None]
@@ -400,7 +400,7 @@ def test_threads_call_while_it_changes():
 def test_the_worker_takes_jobs_in_turn():
     done: list[int] = []
     end = threading.Event()
-    mine = Worker()
+    mine = BackgroundThread()
     for number in range(5):
         mine.submit(lambda number=number: done.append(number))
     mine.submit(end.set)
@@ -445,7 +445,7 @@ def forever(started: threading.Event) -> None:
 
 @pytest.mark.parametrize("is_busy", [False, True], ids=["idle", "busy"])
 def test_a_worker_ends_where_the_process_does(is_busy):
-    worker, started = Worker(), threading.Event()
+    worker, started = BackgroundThread(), threading.Event()
     if is_busy:
         worker.submit(partial(forever, started))
         assert started.wait(20)

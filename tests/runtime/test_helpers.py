@@ -15,7 +15,7 @@ from hemstitch.errors import KernelBuildWarning
 from hemstitch.options import Options
 from hemstitch.runtime import helpers, killed, native, objects
 from hemstitch.runtime.helpers import Helpers, compilers
-from hemstitch.workers.worker import Ended, Refused, TookTooLong
+from hemstitch.workers.worker import Ended, RefusedQuestion, TookTooLong
 
 TEXTS = [f"define i32 @f{n}() {{\n  ret i32 {n}\n}}\n" for n in range(6)]
 BAD = "define nothing"
@@ -96,7 +96,7 @@ def test_the_same_code_as_here(most):
 
 def test_what_llvm_refuses_is_told_as_here():
     with closing(begun(1, [BAD, *TEXTS])) as started:
-        with pytest.raises(Refused) as there:
+        with pytest.raises(RefusedQuestion) as there:
             started.compiled(BAD)
         assert started.compiled(TEXTS[0]) == objects.compiled(TEXTS[0])
     with pytest.raises(RuntimeError) as here:
@@ -195,7 +195,8 @@ def test_nothing_is_begun_in_the_background_or_while_kernels_are_timed(monkeypat
             super().__init__(most)
 
     monkeypatch.setattr(native, "Helpers", Counted)
-    monkeypatch.setattr(native._Known, "begin", lambda self, step, started: begun.append(step))
+    begin = lambda self, step, started: begun.append(step)  # noqa: E731
+    monkeypatch.setattr(native._KnownKernels, "begin", begin)
     monkeypatch.setattr(native.jit, "threads_now", lambda: 4)
     many, few = [None] * native.FEW, [None] * (native.FEW - 1)
     for kernels, options in (

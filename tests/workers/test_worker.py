@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 
 from hemstitch.workers import worker as module
-from hemstitch.workers.pool import Asker, Pool
+from hemstitch.workers.pool import Asker, WorkerPool
 from hemstitch.workers.worker import (
     CannotStart,
     Closed,
     Ended,
     Limits,
-    Refused,
+    RefusedQuestion,
     TookTooLong,
     Worker,
 )
@@ -39,8 +39,8 @@ def worker() -> Iterator[Worker]:
 
 
 @pytest.fixture
-def pool() -> Iterator[Pool]:
-    workers = Pool(PATH, LIMITS)
+def pool() -> Iterator[WorkerPool]:
+    workers = WorkerPool(PATH, LIMITS)
     yield workers
     for worker in workers._idle:
         worker.close()
@@ -48,7 +48,7 @@ def pool() -> Iterator[Pool]:
 
 def test_it_answers_and_refuses(worker: Worker) -> None:
     assert worker.ask(b"6 * 7") == b"42"
-    with pytest.raises(Refused, match="division by zero"):
+    with pytest.raises(RefusedQuestion, match="division by zero"):
         worker.ask(b"1 / 0")
     long = worker.ask(b"'x' * (5 << 20)")
     assert len(long) == (5 << 20) + 2
@@ -92,7 +92,7 @@ def test_waiting_has_a_limit(worker: Worker) -> None:
 
 
 def test_memory_has_a_limit(worker: Worker) -> None:
-    with pytest.raises(Refused):  # Python's own MemoryError
+    with pytest.raises(RefusedQuestion):  # Python's own MemoryError
         worker.ask(b"len(bytes(2 << 30))")
     assert worker.ask(b"1") == b"1"
 
@@ -135,7 +135,7 @@ def test_a_file_that_cannot_be_loaded_is_no_worker(tmp_path: Path) -> None:
         worker.ask(b"1")
 
 
-def test_a_pool_keeps_its_workers(pool: Pool) -> None:
+def test_a_pool_keeps_its_workers(pool: WorkerPool) -> None:
     pool.start()
     with closing(Asker(pool)) as asker:
         first = asker.ask(b"os.getpid()")
@@ -146,7 +146,7 @@ def test_a_pool_keeps_its_workers(pool: Pool) -> None:
     assert len(pool._idle) == 1
 
 
-def test_what_ends_one_worker_is_asked_once_more(pool: Pool, tmp_path: Path) -> None:
+def test_what_ends_one_worker_is_asked_once_more(pool: WorkerPool, tmp_path: Path) -> None:
     mark = str(tmp_path / "mark")
     question = f"os.path.exists({mark!r}) or (os.mkdir({mark!r}), os.abort())"
     with closing(Asker(pool)) as asker:
@@ -156,7 +156,7 @@ def test_what_ends_one_worker_is_asked_once_more(pool: Pool, tmp_path: Path) -> 
         assert asker.ask(b"3") == b"3"
 
 
-def test_who_is_closed_waits_for_nothing(pool: Pool) -> None:
+def test_who_is_closed_waits_for_nothing(pool: WorkerPool) -> None:
     asker, ends = Asker(pool), list[Exception]()
 
     def ask() -> None:
@@ -177,7 +177,7 @@ def test_who_is_closed_waits_for_nothing(pool: Pool) -> None:
 
 
 @pytest.mark.parametrize("_", range(5))
-def test_many_threads_close_it_at_once(pool: Pool, _: int) -> None:
+def test_many_threads_close_it_at_once(pool: WorkerPool, _: int) -> None:
     """While it starts, and its own asker ends it as well: nobody closes a file of somebody else."""
     ends: list[Exception] = []
     with pool.worker() as worker:
@@ -197,7 +197,7 @@ def test_many_threads_close_it_at_once(pool: Pool, _: int) -> None:
     assert [type(end) for end in ends] == [Closed]
 
 
-def test_a_fork_has_its_own(pool: Pool) -> None:
+def test_a_fork_has_its_own(pool: WorkerPool) -> None:
     """And leaves its parent's alone."""
     with closing(Asker(pool)) as asker:
         own = asker.ask(b"os.getpid()")

@@ -28,17 +28,25 @@ from hemstitch.frontend.origin import origin_of
 from hemstitch.frontend.promised import assertion
 from hemstitch.frontend.random import draw_at_once, draw_seeds
 from hemstitch.frontend.rules import RULES
-from hemstitch.frontend.sharing import TRACED, Results, Shared, shared_memory
+from hemstitch.frontend.sharing import TRACED, Results, SharedResult, shared_memory
 from hemstitch.frontend.sizes import Sizes
 from hemstitch.frontend.strided import FROM, is_in_memory
-from hemstitch.frontend.values import Value, constant
+from hemstitch.frontend.values import Expr, constant
 from hemstitch.ir.builder import NOTHING, Builder
 from hemstitch.ir.dims import Dim, SymbolicDim
 from hemstitch.ir.graph import Graph, InputAttr, LibraryCall, Node, Op, Operand, Output
 from hemstitch.ir.layout import overlaps, repeats, without_gaps
 from hemstitch.ir.types import DType, TensorType
 from hemstitch.runtime.dtypes import from_torch
-from hemstitch.runtime.returned import Argument, Fixed, Item, Number, Result, Returned, View
+from hemstitch.runtime.returned import (
+    Argument,
+    Fixed,
+    Number,
+    Result,
+    Returned,
+    ReturnedNumber,
+    ReturnedView,
+)
 
 TracedGraph = torch.fx.GraphModule
 aten = torch.ops.aten
@@ -96,9 +104,9 @@ class _Capture:
     outputs: list[Output] = field(default_factory=list)
     effects: list[Node] = field(default_factory=list)
     returns: tuple[Returned, ...] = ()
-    brought: dict[torch.fx.Node, Value] = field(default_factory=dict)
+    brought: dict[torch.fx.Node, Expr] = field(default_factory=dict)
     awaited: set[int] = field(default_factory=set)
-    read: dict[torch.fx.Node, Value] = field(default_factory=dict)  # numbers, from tensors
+    read: dict[torch.fx.Node, Expr] = field(default_factory=dict)  # numbers, from tensors
     device: torch.device = field(init=False)
     sizes: Sizes = field(init=False)
     argument_count: int = 0
@@ -135,7 +143,7 @@ class _Capture:
             *(name, position, type_.shape, type_.dtype, strides), is_frozen, is_written
         )
         self.inputs[position] = node
-        return Value(self.builder, node)
+        return Expr(self.builder, node)
 
     # --- nodes
 
@@ -243,7 +251,7 @@ class _Capture:
 
     def _with_tensor(self, node: torch.fx.Node, arguments: list[Any]) -> list[Any]:
         """Where all are numbers, those that stand for tensors as such: `torch.div(size, 2)`."""
-        if not isinstance(node.target, OpOverload) or any(isinstance(x, Value) for x in arguments):
+        if not isinstance(node.target, OpOverload) or any(isinstance(x, Expr) for x in arguments):
             return arguments
         names = node.target._schema.arguments
         return [
@@ -256,7 +264,7 @@ class _Capture:
         dtype = kinds.get(type(argument))
         if dtype is None:
             return argument
-        return Value(self.builder, constant(self.builder, argument, dtype).node, is_number=True)
+        return Expr(self.builder, constant(self.builder, argument, dtype).node, is_number=True)
 
     def _operand(self, argument: Any) -> Any:
         if isinstance(argument, torch.fx.Node):
@@ -277,7 +285,7 @@ class _Capture:
             self.brought[node] = self._bring(self.environment[node].node, dtype)
         return self.brought[node]
 
-    def _bring(self, number: Node, dtype: DType) -> Value:
+    def _bring(self, number: Node, dtype: DType) -> Expr:
         call = LibraryCall(
             name="aten._to_copy.default",
             target=aten._to_copy.default,
@@ -288,14 +296,14 @@ class _Capture:
         )
         (brought,) = self.builder.library(call, (number,))
         assert brought is not None
-        return Value(self.builder, brought)
+        return Expr(self.builder, brought)
 
-    def _as_traced(self, value: Value | None, type_: TensorType | None) -> Value | None:
+    def _as_traced(self, value: Expr | None, type_: TensorType | None) -> Expr | None:
         """With the element type and the size formulas that the trace says."""
         if value is None or type_ is None:
             return None
         node = value.cast(type_.dtype).broadcast(type_.shape).node
-        return Value(self.builder, node)
+        return Expr(self.builder, node)
 
     def draw(self, node: torch.fx.Node) -> None:
         """Without the dispatcher around it."""
@@ -311,7 +319,7 @@ class _Capture:
         (seeds,) = self.builder.library(call, ())
         assert seeds is not None
         self.effects.append(seeds.inputs[0])
-        self.environment[node] = Value(self.builder, seeds)
+        self.environment[node] = Expr(self.builder, seeds)
 
     def get_item(self, node: torch.fx.Node) -> None:
         source, index = _operands(node)
@@ -390,7 +398,7 @@ class _Capture:
             for place, each in enumerate(listed)
         )
 
-    def _part(self, result: object, part: Shared, known: _Known) -> Returned:
+    def _part(self, result: object, part: SharedResult, known: _Known) -> Returned:
         """A result that shares memory with others, or with an argument."""
         whole = self._returned(part.whole, known, may_share=False)
         if result is part.whole:
@@ -398,7 +406,7 @@ class _Capture:
         assert isinstance(whole, (Result, Argument))
         shape, strides = self.sizes.dims(part.seen.shape), strides_of(part.seen, self.sizes)
         distance = part.seen.storage_offset() - part.whole.meta["val"].storage_offset()
-        return View(whole, shape, strides, self.sizes.dim(distance))
+        return ReturnedView(whole, shape, strides, self.sizes.dim(distance))
 
     def _returned(self, result: Any, known: _Known, may_share: bool) -> Returned:
         """`may_share`: it is kept for backward. What the caller gets as well is another output: it
@@ -406,12 +414,12 @@ class _Capture:
         if not isinstance(result, torch.fx.Node):
             return Fixed(result)
         value = self.environment[result]
-        if result in self.positions and isinstance(value, Value):
+        if result in self.positions and isinstance(value, Expr):
             return Argument(self.positions[result])
-        if isinstance(value, Value) and value.is_number:
+        if isinstance(value, Expr) and value.is_number:
             self.outputs.append(Output(value.node, ()))
-            return Item(len(self.outputs) - 1)
-        if isinstance(value, Value):
+            return ReturnedNumber(len(self.outputs) - 1)
+        if isinstance(value, Expr):
             # A copy of an argument is saved for what the call, or its caller, writes to that.
             shares = may_share and not is_copy(result)
             if (result, shares) not in known:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from hemstitch.frontend.sizes import Sizes
-from hemstitch.frontend.values import Number, Value, constant
+from hemstitch.frontend.values import Expr, Number, constant
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import Dim, SymbolicDim
 from hemstitch.ir.graph import Node
@@ -55,27 +55,27 @@ class Context:
         origin = self.builder.origin
         return origin is not None and origin.op.partition(".")[2].partition(".")[0] in names
 
-    def constant(self, value: Number, dtype: DType, shape: tuple[Dim, ...] = ()) -> Value:
+    def constant(self, value: Number, dtype: DType, shape: tuple[Dim, ...] = ()) -> Expr:
         return constant(self.builder, value, dtype, shape)
 
-    def number(self, value: Any, dtype: DType) -> Value:
+    def number(self, value: Any, dtype: DType) -> Expr:
         """A constant that the user wrote. Declines one that the type cannot hold: the library
         refuses it as eager does."""
         if not isinstance(value, SymbolicDim) and not can_hold(dtype, value):
             raise NotHandled
         return self.constant(value, dtype)
 
-    def iota(self, shape: tuple[Dim, ...], axis: int) -> Value:
-        return Value(self.builder, self.builder.iota(shape, axis))
+    def iota(self, shape: tuple[Dim, ...], axis: int) -> Expr:
+        return Expr(self.builder, self.builder.iota(shape, axis))
 
-    def is_never_negative(self, size: Dim | Value) -> bool:
+    def is_never_negative(self, size: Dim | Expr) -> bool:
         """Declines a size that is read from a tensor: nothing can be laid out by it."""
-        if isinstance(size, Value):
+        if isinstance(size, Expr):
             raise NotHandled
         return self.sizes.is_never_negative(size)
 
-    def value(self, node: Node) -> Value:
-        return Value(self.builder, node)
+    def value(self, node: Node) -> Expr:
+        return Expr(self.builder, node)
 
 
 def can_hold(dtype: DType, value: bool | int | float) -> bool:

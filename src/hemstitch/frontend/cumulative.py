@@ -36,7 +36,7 @@ def _fake_gradient(gradient: Tensor, x: Tensor, dim: int, result: Tensor) -> Ten
 torch.library.register_fake(GRADIENT, _fake_gradient)
 
 
-class _Product(torch.autograd.Function):
+class _CumulativeProduct(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
@@ -58,7 +58,7 @@ class _Product(torch.autograd.Function):
 
 
 def _product(x: Tensor, dim: int) -> Tensor:
-    result: Tensor = _Product.apply(x, dim)  # type: ignore[no-untyped-call]
+    result: Tensor = _CumulativeProduct.apply(x, dim)  # type: ignore[no-untyped-call]
     return result
 
 

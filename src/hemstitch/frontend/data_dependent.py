@@ -32,7 +32,7 @@ class _Part:
     sizes: dict[Node, None] = field(default_factory=dict)
 
 
-class _Call(torch.nn.Module):
+class _PartCall(torch.nn.Module):
     """Of a compiled part, with its arguments one by one."""
 
     def __init__(self, run: Boxed) -> None:
@@ -68,7 +68,7 @@ def in_parts(gm: GraphModule, compiled: Compile) -> GraphModule:
         if results or any(map(has_effects, part.calls)):
             run = compiled(_alone(gm, arguments, part.calls, results), [*map(value_of, arguments)])
             name = f"part_{number}"
-            whole.add_module(name, _Call(run))
+            whole.add_module(name, _PartCall(run))
             call = graph.call_module(name, tuple(_copy(graph, x, values) for x in arguments))
             for place, result in enumerate(results):
                 values[result] = graph.call_function(operator.getitem, (call, place))

@@ -41,7 +41,7 @@ PLAIN = (Tensor, torch.nn.Parameter, FakeTensor)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class CompiledPart:
     """One compiled graph, and what it was compiled from. `given`: its example arguments.
     `is_repeatable`, `is_guarded`: as `fallback` and `entry` say."""
 
@@ -63,7 +63,7 @@ class Calls:
 
 def direct(
     whole: Function,
-    parts: Mapping[str, Part],
+    parts: Mapping[str, CompiledPart],
     example_inputs: Sequence[object],
     strict: bool,
     calls: Calls | None = None,
@@ -89,7 +89,9 @@ def direct(
     return _or_library_calls(_training(whole, parts, record, wrapped), calls)
 
 
-def _is_plain(record: ViewAndMutationMeta, main: Part, example_inputs: Sequence[object]) -> bool:
+def _is_plain(
+    record: ViewAndMutationMeta, main: CompiledPart, example_inputs: Sequence[object]
+) -> bool:
     """Arguments go into the graph and results come out of it just as they are."""
     nothing = (
         record.num_mutated_inp_runtime_indices,
@@ -116,7 +118,7 @@ def _is_plain(record: ViewAndMutationMeta, main: Part, example_inputs: Sequence[
     )
 
 
-def _gives_views(record: ViewAndMutationMeta, main: Part) -> bool:
+def _gives_views(record: ViewAndMutationMeta, main: CompiledPart) -> bool:
     """Of arguments without gradient that the graph does not write to, as it was captured, all of
     known layout and type."""
     arguments = main.traced.graph.find_nodes(op="placeholder")
@@ -140,7 +142,7 @@ def _is_plain_tensor(value: object) -> bool:
     return all(isinstance(size, int) for size in (*value.shape, *value.stride()))
 
 
-def _graphs(record: ViewAndMutationMeta, forward: Part, backward: Part) -> _Graphs:
+def _graphs(record: ViewAndMutationMeta, forward: CompiledPart, backward: CompiledPart) -> _Graphs:
     wanted = [
         index
         for index, info in enumerate(record.output_info)
@@ -179,7 +181,7 @@ def _mutated(record: ViewAndMutationMeta) -> tuple[int, ...]:
     return tuple(record.mutated_graph_handled_indices_seen_by_autograd)
 
 
-def _without_gradient(record: ViewAndMutationMeta, backward: Part) -> Iterator[int]:
+def _without_gradient(record: ViewAndMutationMeta, backward: CompiledPart) -> Iterator[int]:
     """Arguments that never get one, though they are results of something that could."""
     [gradients] = backward.traced.graph.output_node().args
     assert isinstance(gradients, (tuple, list))
@@ -293,7 +295,10 @@ def _or_library_calls(training: Function, calls: Calls | None) -> Function:
 
 
 def _training(
-    whole: Function, parts: Mapping[str, Part], record: ViewAndMutationMeta, wrapped: Recoverable
+    whole: Function,
+    parts: Mapping[str, CompiledPart],
+    record: ViewAndMutationMeta,
+    wrapped: Recoverable,
 ) -> Function:
     """A forward and a backward graph as one function of autograd. AOTAutograd compiles the
     backward graph when it is needed first; until then its own callable runs."""

@@ -58,7 +58,7 @@ class _Passed:
 
 
 @dataclass(frozen=True, slots=True)
-class _Product:
+class _EdgeMatmul:
     """`left @ right`, with `bias` added to each line."""
 
     left: Node
@@ -223,15 +223,15 @@ def _unexpanded(node: Node) -> Node:
     return source if _shape(source) == _shape(node) else node
 
 
-def _product(dense: Node) -> _Product | None:
+def _product(dense: Node) -> _EdgeMatmul | None:
     """What `dense` is, if one reader reads it."""
     if not _is_read_once(dense) or is_made_again(dense) or dense.kwargs:
         return None
     match name_of(dense), arguments_of(dense):
         case "mm", (left, right):
-            return _Product(left, right, None)
+            return _EdgeMatmul(left, right, None)
         case "addmm", (bias, left, right) if value_of(bias).dim() == 1:
-            return _Product(left, right, bias)
+            return _EdgeMatmul(left, right, bias)
     return None
 
 

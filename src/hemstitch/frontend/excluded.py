@@ -26,14 +26,14 @@ from hemstitch.frontend.axes import ATTENTION, has_known_sizes
 from hemstitch.frontend.effects import has_effects
 from hemstitch.frontend.joint import arguments_of, formulas, name_of, value_of
 from hemstitch.frontend.library import WITHIN
-from hemstitch.ir.graph import Place, Within
+from hemstitch.ir.graph import MatmulAxis, Within
 
 aten = torch.ops.aten
 SMALL = 1 << 16  # elements of numbers of rows and columns
 LARGEST = 1 << 24  # elements of what is compared, of one batch
 
 
-class Kind(Enum):
+class Outside(Enum):
     """What all elements outside are."""
 
     NO = "false"
@@ -56,7 +56,7 @@ class Band:
         return replace(self, low=self.high, high=self.low)
 
 
-Facts = Mapping[Kind, Collection[Band]]
+Facts = Mapping[Outside, Collection[Band]]
 Known = dict[Node, Facts]
 
 
@@ -69,11 +69,13 @@ def mark_excluded(graph: Graph) -> None:
         if within is not None:
             product.meta[WITHIN] = within
     for call in graph.find_nodes(op="call_function", target=getattr(aten, ATTENTION).default):
-        for band in known.get(call.kwargs.get("attn_mask"), {}).get(Kind.LOWEST, ()):
+        for band in known.get(call.kwargs.get("attn_mask"), {}).get(Outside.LOWEST, ()):
             call.meta.setdefault(WITHIN, _places(band))
 
 
-def _places(band: Band, rows: Place = Place.ROW, columns: Place = Place.COLUMN) -> Within:
+def _places(
+    band: Band, rows: MatmulAxis = MatmulAxis.ROW, columns: MatmulAxis = MatmulAxis.COLUMN
+) -> Within:
     """`rows` and `columns`: of the product, those of the tensor with this band."""
     axes = {-2: rows, -1: columns}
     return Within(axes[band.low], axes[band.high], band.distance)
@@ -81,10 +83,10 @@ def _places(band: Band, rows: Place = Place.ROW, columns: Place = Place.COLUMN) 
 
 def _within(product: Node, known: Known, bands: Collection[Band]) -> Iterator[Within]:
     left, right = arguments_of(product)
-    for band in known.get(left, {}).get(Kind.ZERO, ()):
-        yield _places(band, columns=Place.STEP)
-    for band in known.get(right, {}).get(Kind.ZERO, ()):
-        yield _places(band, rows=Place.STEP)
+    for band in known.get(left, {}).get(Outside.ZERO, ()):
+        yield _places(band, columns=MatmulAxis.STEP)
+    for band in known.get(right, {}).get(Outside.ZERO, ()):
+        yield _places(band, rows=MatmulAxis.STEP)
     yield from (_places(band) for band in bands if _is_unseen(product, band, known))
 
 
@@ -156,7 +158,7 @@ def _compared(node: Node, numbers: Mapping[Node, Tensor]) -> Facts:
     some = compare(least, high) if is_up else compare(most, low)
     every = compare(most, low) if is_up else compare(least, high)
     some, every = (x.expand(shape[-2:]) for x in (some, every))
-    return {Kind.NO: _bands(some), Kind.YES: _bands(~every)}
+    return {Outside.NO: _bands(some), Outside.YES: _bands(~every)}
 
 
 COMPARED: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -243,7 +245,7 @@ def _turned(node: Node, operand: Node, bands: Collection[Band]) -> list[Band]:
     return [band.turned for band in bands] if order == [-1, -2] else []
 
 
-def _of(x: object, node: Node, kind: Kind, known: Known) -> Collection[Band] | None:
+def _of(x: object, node: Node, kind: Outside, known: Known) -> Collection[Band] | None:
     """Of an operand, which may be broadcast to the result; None: all of it is so."""
     value = _constant(x)
     if value is not None and VALUES[kind](value):
@@ -254,11 +256,11 @@ def _of(x: object, node: Node, kind: Kind, known: Known) -> Collection[Band] | N
     return known.get(x, {}).get(kind, ()) if mine == whole else ()
 
 
-VALUES: Mapping[Kind, Callable[[float], bool]] = {
-    Kind.NO: lambda value: value == 0,
-    Kind.YES: lambda value: value == 1,
-    Kind.LOWEST: lambda value: value == -inf,
-    Kind.ZERO: lambda value: value == 0,
+VALUES: Mapping[Outside, Callable[[float], bool]] = {
+    Outside.NO: lambda value: value == 0,
+    Outside.YES: lambda value: value == 1,
+    Outside.LOWEST: lambda value: value == -inf,
+    Outside.ZERO: lambda value: value == 0,
 }
 
 
@@ -295,30 +297,32 @@ def _without(bands: Collection[Band], other: Collection[Band] | None) -> Collect
     return [] if other is None else [band for band in bands if band not in other]
 
 
-def _operands(node: Node, kind: Kind, known: Known) -> list[Collection[Band] | None]:
+def _operands(node: Node, kind: Outside, known: Known) -> list[Collection[Band] | None]:
     return [_of(x, node, kind, known) for x in arguments_of(node)[:2]]
 
 
 def _and(node: Node, known: Known) -> Facts:
-    no, yes = (_operands(node, kind, known) for kind in (Kind.NO, Kind.YES))
-    return {Kind.NO: _either(no), Kind.YES: _both(yes)}
+    no, yes = (_operands(node, kind, known) for kind in (Outside.NO, Outside.YES))
+    return {Outside.NO: _either(no), Outside.YES: _both(yes)}
 
 
 def _or(node: Node, known: Known) -> Facts:
-    no, yes = (_operands(node, kind, known) for kind in (Kind.NO, Kind.YES))
-    return {Kind.NO: _both(no), Kind.YES: _either(yes)}
+    no, yes = (_operands(node, kind, known) for kind in (Outside.NO, Outside.YES))
+    return {Outside.NO: _both(no), Outside.YES: _either(yes)}
 
 
 def _not(node: Node, known: Known) -> Facts:
-    no, yes = (_of(arguments_of(node)[0], node, kind, known) or () for kind in (Kind.NO, Kind.YES))
-    return {Kind.NO: yes, Kind.YES: no}
+    no, yes = (
+        _of(arguments_of(node)[0], node, kind, known) or () for kind in (Outside.NO, Outside.YES)
+    )
+    return {Outside.NO: yes, Outside.YES: no}
 
 
 def _chosen(node: Node, condition: Any, yes: Any, no: Any, known: Known) -> Facts:
     """Where the condition is known outside, what it chooses there; else what both are."""
-    facts: dict[Kind, Collection[Band]] = {}
-    if_no, if_yes = (_of(condition, node, kind, known) or () for kind in (Kind.NO, Kind.YES))
-    for kind in (Kind.LOWEST, Kind.ZERO):
+    facts: dict[Outside, Collection[Band]] = {}
+    if_no, if_yes = (_of(condition, node, kind, known) or () for kind in (Outside.NO, Outside.YES))
+    for kind in (Outside.LOWEST, Outside.ZERO):
         first, second = (_of(x, node, kind, known) for x in (yes, no))
         found = [*_both((first, second))]
         found += [band for band in if_no if second is None or band in second]
@@ -338,44 +342,44 @@ def _masked_fill(node: Node, known: Known) -> Facts:
 
 
 def _sum(node: Node, known: Known) -> Facts:
-    lowest, zero = (_operands(node, kind, known) for kind in (Kind.LOWEST, Kind.ZERO))
+    lowest, zero = (_operands(node, kind, known) for kind in (Outside.LOWEST, Outside.ZERO))
     if "alpha" in node.kwargs:
         return {}
     if name_of(node) == "sub":  # without -inf less -inf
         lowest = [_without(lowest[0] or (), lowest[1])]
-    return {Kind.LOWEST: _either(lowest), Kind.ZERO: _both(zero)}
+    return {Outside.LOWEST: _either(lowest), Outside.ZERO: _both(zero)}
 
 
 def _product(node: Node, known: Known) -> Facts:
     """Zero times -inf is neither."""
-    zero, lowest = (_operands(node, kind, known) for kind in (Kind.ZERO, Kind.LOWEST))
+    zero, lowest = (_operands(node, kind, known) for kind in (Outside.ZERO, Outside.LOWEST))
     factor = _constant(arguments_of(node)[1])
     is_kept = factor is not None and 0 < factor < inf
     found = _without(_without(_either(zero), lowest[0]), lowest[1])
-    return {Kind.ZERO: found, Kind.LOWEST: lowest[0] or () if is_kept else ()}
+    return {Outside.ZERO: found, Outside.LOWEST: lowest[0] or () if is_kept else ()}
 
 
 def _quotient(node: Node, known: Known) -> Facts:
-    zero = _operands(node, Kind.ZERO, known)[0] or ()
-    return {**_product(node, known), Kind.ZERO: zero}
+    zero = _operands(node, Outside.ZERO, known)[0] or ()
+    return {**_product(node, known), Outside.ZERO: zero}
 
 
 def _first_zero(node: Node, known: Known) -> Facts:
-    return {Kind.ZERO: _of(arguments_of(node)[0], node, Kind.ZERO, known) or ()}
+    return {Outside.ZERO: _of(arguments_of(node)[0], node, Outside.ZERO, known) or ()}
 
 
 def _exp(node: Node, known: Known) -> Facts:
-    return {Kind.ZERO: _of(arguments_of(node)[0], node, Kind.LOWEST, known) or ()}
+    return {Outside.ZERO: _of(arguments_of(node)[0], node, Outside.LOWEST, known) or ()}
 
 
 def _softmax(node: Node, known: Known) -> Facts:
     x, axis, *_ = arguments_of(node)
     is_last = axis in (-1, value_of(node).ndim - 1)
-    return {Kind.ZERO: _of(x, node, Kind.LOWEST, known) or ()} if is_last else {}
+    return {Outside.ZERO: _of(x, node, Outside.LOWEST, known) or ()} if is_last else {}
 
 
 def _softmax_backward(node: Node, known: Known) -> Facts:
-    return {Kind.ZERO: _of(arguments_of(node)[1], node, Kind.ZERO, known) or ()}
+    return {Outside.ZERO: _of(arguments_of(node)[1], node, Outside.ZERO, known) or ()}
 
 
 FOLLOWING: Mapping[str, Callable[[Node, Known], Facts]] = {

@@ -16,7 +16,7 @@ from hemstitch.frontend.collectives import is_collective, is_under_way
 from hemstitch.frontend.effects import has_effects
 from hemstitch.frontend.promised import Promised
 from hemstitch.frontend.sizes import Sizes
-from hemstitch.frontend.values import Value
+from hemstitch.frontend.values import Expr
 from hemstitch.ir.builder import NOTHING
 from hemstitch.ir.dims import Dim, SymbolicDim, without_floors
 from hemstitch.ir.graph import LibraryCall, Node, Op, Operand
@@ -141,7 +141,7 @@ def make_library(
     )
     inputs = [environment[operand].node for operand in operands]
     values = tuple(
-        _plain(part, sizes) if result is None else Value(sizes.builder, result)
+        _plain(part, sizes) if result is None else Expr(sizes.builder, result)
         for result, part in zip(sizes.builder.library(call, inputs), parts)
     )
     library = sizes.builder.make(Op.LIBRARY, *inputs, attr=call, type=NOTHING)
@@ -153,9 +153,9 @@ def call_of_numbers(
 ) -> tuple[LibraryCall, tuple[Node, ...]]:
     """A call with effects of a function of Python numbers, and its operands. `values`: those in
     tensors, sizes or constants."""
-    operands = list(dict.fromkeys(value.node for value in values if isinstance(value, Value)))
-    flat = [Operand(operands.index(v.node)) if isinstance(v, Value) else v for v in values]
-    numbers = frozenset(place for place, v in enumerate(values) if isinstance(v, Value))
+    operands = list(dict.fromkeys(value.node for value in values if isinstance(value, Expr)))
+    flat = [Operand(operands.index(v.node)) if isinstance(v, Expr) else v for v in values]
+    numbers = frozenset(place for place, v in enumerate(values) if isinstance(v, Expr))
     _, structure = pytree.tree_flatten((tuple(values), {}), is_leaf=_is_value)
     call = LibraryCall(
         name=name,
@@ -170,7 +170,7 @@ def call_of_numbers(
 
 
 def _is_value(leaf: object) -> bool:
-    return isinstance(leaf, (Value, SymbolicDim))
+    return isinstance(leaf, (Expr, SymbolicDim))
 
 
 def _promised(
@@ -191,7 +191,7 @@ def _is_slice(leaf: object) -> bool:
 
 
 def _is_operand(leaf: object, environment: Environment) -> bool:
-    return isinstance(leaf, torch.fx.Node) and isinstance(environment[leaf], Value)
+    return isinstance(leaf, torch.fx.Node) and isinstance(environment[leaf], Expr)
 
 
 def _argument(leaf: Any, operands: list[Any], environment: Environment) -> object:

@@ -46,7 +46,7 @@ from hemstitch.frontend.written import (
 )
 from hemstitch.fusion.saving import exact, heuristic
 from hemstitch.fusion.saving.budget import within
-from hemstitch.fusion.saving.problem import Decision, Problem
+from hemstitch.fusion.saving.problem import Decision, SavingProblem
 from hemstitch.fusion.search.solver import Solver
 from hemstitch.options import Options
 
@@ -132,7 +132,7 @@ def _once(joint: torch.fx.Graph) -> Iterator[torch.fx.Node]:
             yield node
 
 
-def decide(problem: Problem, options: Options) -> Decision:
+def decide(problem: SavingProblem, options: Options) -> Decision:
     """By the integer program where the planner is one, else by the heuristic."""
     if options.planner != "ilp":
         return within(problem, options.memory_budget, heuristic.decide)

@@ -35,7 +35,7 @@ from hemstitch.frontend.joint import (
     tensors_of,
     without_tangent,
 )
-from hemstitch.fusion.saving.problem import Decision, Item, Problem
+from hemstitch.fusion.saving.problem import Decision, SavedValue, SavingProblem
 
 UNIFORM = torch.ops.hemstitch.uniform.default
 
@@ -46,7 +46,7 @@ class Question:
     the number of its kernel; `kernels[k]`: the number of the k-th that needs something. `seen`:
     what results of forward are made of. `unread`: what is saved as a copy, if at all."""
 
-    problem: Problem
+    problem: SavingProblem
     nodes: tuple[Node, ...]
     kernel_of: Mapping[Node, int]
     kernels: tuple[int, ...]
@@ -94,7 +94,7 @@ def question(
     operands |= {numbers[base_of(x)] for x in gradients if x in numbers}
     kernels = tuple(sorted(needs))
     needed = tuple(frozenset(needs[kernel]) for kernel in kernels)
-    problem = Problem(items, needed, frozenset(operands))
+    problem = SavingProblem(items, needed, frozenset(operands))
     return Question(problem, nodes, kernel_of, kernels, frozenset(seen), unread)
 
 
@@ -185,21 +185,21 @@ def _item(
     seen: set[Node],
     costs: Mapping[Node, float],
     unread: Collection[Node],
-) -> Item:
+) -> SavedValue:
     size = bytes_of(node)
     if is_given(node):
         is_free = node not in unread
-        return Item(size, is_given=is_free, is_written=is_free, is_saveable=not is_free)
+        return SavedValue(size, is_given=is_free, is_written=is_free, is_saveable=not is_free)
     sources = tuple(numbers[source] for source in tensors_of(node) if source in numbers)
     if is_made_again(node):
-        return Item(size, sources, is_saveable=False)
+        return SavedValue(size, sources, is_saveable=False)
     is_asked = node.meta.get("recompute") is CheckpointPolicy.MUST_SAVE
     if is_library(node) or is_asked:
-        return Item(size, is_written=True, is_saveable=is_asked or node not in unread)
+        return SavedValue(size, is_written=True, is_saveable=is_asked or node not in unread)
     if is_view(node):
-        return Item(size, sources, is_saveable=False)
+        return SavedValue(size, sources, is_saveable=False)
     is_made = node in seen or node in costs
-    return Item(
+    return SavedValue(
         size,
         sources,
         effort_of(node),

@@ -51,7 +51,7 @@ TRACED = Results()  # nothing
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class SharedResult:
     """A result in the memory of `whole`, another one or an argument. `seen`: its traced layout.
     `is_replaced`: what is in that argument when the call is over is something else."""
 
@@ -164,7 +164,9 @@ def _is_one_of_several(result: object) -> bool:
     return is_one and argument.op == "placeholder" and not any(map(_writes, argument.users))
 
 
-def shared_memory(results: Sequence[object], known: Results, sizes: Sizes) -> dict[int, Shared]:
+def shared_memory(
+    results: Sequence[object], known: Results, sizes: Sizes
+) -> dict[int, SharedResult]:
     """For the place of each result that shares memory with another, has elements under several
     indices, or is a view that is made anew: whose memory it is.
 
@@ -176,7 +178,7 @@ def shared_memory(results: Sequence[object], known: Results, sizes: Sizes) -> di
     count = Counter(bases.values())
     viewed = dict(_placed(results, known.viewed))
     arguments = {(results[place], x) for place, x in _placed(results, known.arguments)}
-    shared = dict[int, Shared]()
+    shared = dict[int, SharedResult]()
     for place, result in nodes.items():
         if result not in bases:
             continue
@@ -188,7 +190,7 @@ def shared_memory(results: Sequence[object], known: Results, sizes: Sizes) -> di
         if part is not None:
             shared[place] = part
         elif is_part and _is_memory(whole, known, sizes):
-            shared[place] = Shared(whole, result.meta["val"])
+            shared[place] = SharedResult(whole, result.meta["val"])
         elif is_anew and not _is_fixed(result.meta["val"]):
             what = "a view, made anew by AOTAutograd, that is laid out as only the call knows"
             raise UnsupportedError(what, hint="make that view outside of the compiled function")
@@ -270,7 +272,7 @@ def _of_argument(
     node: torch.fx.Node,
     viewed: torch.fx.Node | None,
     arguments: Collection[tuple[object, torch.fx.Node]],
-) -> Shared | None:
+) -> SharedResult | None:
     """A view of an argument, of a copy that stands for one, or of what is written to one. These two
     may be laid out otherwise. `arguments`: results that are an argument when the call is over."""
     for base in views_of(node):
@@ -280,10 +282,10 @@ def _of_argument(
         if argument.op != "placeholder":
             continue
         if argument is base:
-            return Shared(base, node.meta["val"])
+            return SharedResult(base, node.meta["val"])
         with suppress(RuntimeError):  # no view of that layout
             seen = _replayed(node, base, argument.meta["val"])
-            return Shared(argument, seen, is_replaced=True)
+            return SharedResult(argument, seen, is_replaced=True)
     return None
 
 

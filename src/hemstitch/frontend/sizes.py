@@ -17,7 +17,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils._sympy.functions import FloorDiv, Mod
 
 from hemstitch.errors import UnsupportedError
-from hemstitch.frontend.values import Value, apply, constant, sqrt
+from hemstitch.frontend.values import Expr, apply, constant, sqrt
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import (
     Dim,
@@ -47,7 +47,7 @@ class Sizes:
     hints: dict[str, int] = field(default_factory=dict)
     _dims: dict[sympy.Basic, Dim] = field(default_factory=dict)
     _traced: dict[str, torch.SymInt] = field(default_factory=dict)  # by name of their symbols
-    _values: dict[sympy.Basic, Value] = field(default_factory=dict)
+    _values: dict[sympy.Basic, Expr] = field(default_factory=dict)
 
     def bind(self, arguments: Sequence[object]) -> None:
         """Find each symbol among the numbers and tensor sizes of a call: where it stands alone,
@@ -60,7 +60,7 @@ class Sizes:
         for size, place in sources:
             self._solve(size, place)
 
-    def bind_value(self, number: Any, value: Value) -> None:
+    def bind_value(self, number: Any, value: Expr) -> None:
         """`number` (a SymInt or SymFloat) is the content of a tensor."""
         self._values[number.node.expr] = value
 
@@ -73,7 +73,7 @@ class Sizes:
     def dims(self, sizes: Sequence[int | torch.SymInt]) -> tuple[Dim, ...]:
         return tuple(self.dim(size) for size in sizes)
 
-    def number(self, number: Any) -> Dim | float | Value:
+    def number(self, number: Any) -> Dim | float | Expr:
         """A SymInt or SymFloat as a size, if it is one, else as a scalar computed at run time."""
         expression = number.node.expr
         is_integer = isinstance(number, torch.SymInt)
@@ -81,7 +81,7 @@ class Sizes:
             return self._dim(expression)
         dtype = DType.I64 if is_integer else DType.F64
         value = (self._values.get(expression) or self._value(expression)).cast(dtype)
-        return Value(self.builder, value.node, is_number=True)
+        return Expr(self.builder, value.node, is_number=True)
 
     def is_never_negative(self, size: Dim) -> bool:
         """As far as the trace knows, from its guards too: `a - b` if it saw that `b <= a`."""
@@ -91,9 +91,9 @@ class Sizes:
             return False
         return statically_known_true(evaluate(size, self._traced) >= 0)  # type: ignore[arg-type]
 
-    def truth(self, condition: torch.SymBool) -> Value:
+    def truth(self, condition: torch.SymBool) -> Expr:
         """A SymBool as a scalar computed at run time."""
-        return Value(self.builder, self._value(condition.node.expr).node, is_number=True)
+        return Expr(self.builder, self._value(condition.node.expr).node, is_number=True)
 
     def _new_symbol(self, name: str, size: torch.SymInt, place: Place) -> SymbolicDim:
         self.places[name], self._traced[name] = place, size
@@ -141,7 +141,7 @@ class Sizes:
             return None
         return self._dim(whole) * fraction.numerator, fraction.denominator
 
-    def _value(self, expression: Any) -> Value:
+    def _value(self, expression: Any) -> Expr:
         if expression in self._values:
             return self._values[expression].cast(DType.F64)
         if expression.is_Number:
@@ -155,7 +155,7 @@ class Sizes:
             raise UnsupportedError(f"the number {expression} cannot be computed from sizes")
         return rule(*map(self._value, expression.args))
 
-    def _scalar(self, number: Dim | float) -> Value:
+    def _scalar(self, number: Dim | float) -> Expr:
         return constant(self.builder, number, DType.F64)
 
 
@@ -232,19 +232,19 @@ _DIM_RULES: dict[str, Callable[..., Dim]] = {
 }
 
 
-def _unary(op: Op) -> Callable[[Value], Value]:
+def _unary(op: Op) -> Callable[[Expr], Expr]:
     return lambda x: apply(op, x)
 
 
-def _float_power(base: Value, exponent: Value) -> Value:
+def _float_power(base: Expr, exponent: Expr) -> Expr:
     return apply(Op.POW, base, exponent)
 
 
-def _binary(op: Op) -> Callable[[Value, Value], Value]:
+def _binary(op: Op) -> Callable[[Expr, Expr], Expr]:
     return lambda x, y: apply(op, x, y)
 
 
-_VALUE_RULES: dict[str, Callable[..., Value]] = {
+_VALUE_RULES: dict[str, Callable[..., Expr]] = {
     "Add": lambda *terms: reduce(add, terms),
     "Mul": lambda *factors: reduce(mul, factors),
     "Pow": _float_power,

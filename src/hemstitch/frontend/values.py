@@ -1,4 +1,4 @@
-"""Tensor arithmetic on IR nodes: a `Value` broadcasts and promotes as torch does, so that the rules
+"""Tensor arithmetic on IR nodes: an `Expr` broadcasts and promotes as torch does, so that the rules
 for ATen ops read as formulas."""
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import Dim, SymbolicDim, product
 from hemstitch.ir.failure import Failure
 from hemstitch.ir.graph import Node, Op, Range
-from hemstitch.ir.types import DType, Kind
+from hemstitch.ir.types import DType, TypeKind
 from hemstitch.runtime.dtypes import TORCH_DTYPES, from_torch
 
 Number = Union[bool, int, float, SymbolicDim]
-Term = Union["Value", bool, int, float, SymbolicDim]
+Term = Union["Expr", bool, int, float, SymbolicDim]
 
 _COMPARISONS = frozenset((Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE))
 _ON_BOOL = {
@@ -30,11 +30,11 @@ _ON_BOOL = {
     Op.MAX: Op.ANY,
     Op.MIN: Op.ALL,
 }
-_KIND_ORDER = {Kind.BOOL: 0, Kind.INT: 1, Kind.FLOAT: 2, Kind.OPAQUE: 3}
+_KIND_ORDER = {TypeKind.BOOL: 0, TypeKind.INT: 1, TypeKind.FLOAT: 2, TypeKind.OPAQUE: 3}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Value:
+class Expr:
     """A node with arithmetic, done in the compute type: a half type becomes f32 on first use.
 
     `is_number`: stands for a Python number, which takes part in promotion as torch's numbers do.
@@ -56,90 +56,90 @@ class Value:
     def rank(self) -> int:
         return self.node.type.rank
 
-    def cast(self, dtype: DType) -> Value:
+    def cast(self, dtype: DType) -> Expr:
         return self.of(self.builder.cast(self.node, dtype))
 
-    def of(self, node: Node) -> Value:
-        return Value(self.builder, node)
+    def of(self, node: Node) -> Expr:
+        return Expr(self.builder, node)
 
-    def broadcast(self, shape: Sequence[Dim]) -> Value:
+    def broadcast(self, shape: Sequence[Dim]) -> Expr:
         return self.of(_broadcast(self.builder, self.node, tuple(shape)))
 
-    def reshape(self, shape: Sequence[Dim]) -> Value:
+    def reshape(self, shape: Sequence[Dim]) -> Expr:
         return self.of(_reshape(self.builder, self.node, tuple(shape)))
 
-    def permute(self, order: Sequence[int]) -> Value:
+    def permute(self, order: Sequence[int]) -> Expr:
         return self.of(self.builder.permute(self.node, order))
 
-    def slice(self, axis: int, start: Dim, length: Dim, step: int = 1) -> Value:
+    def slice(self, axis: int, start: Dim, length: Dim, step: int = 1) -> Expr:
         """Elements start, start + step, ... along one axis."""
         ranges = [Range(start, step) if a == axis else Range(0) for a in range(self.rank)]
         shape = [length if a == axis else size for a, size in enumerate(self.shape)]
         return self.of(self.builder.slice(self.node, ranges, shape))
 
-    def unfold(self, axis: int, size: int, step: int) -> Value:
+    def unfold(self, axis: int, size: int, step: int) -> Expr:
         return self.of(self.builder.unfold(self.node, axis, size, step))
 
-    def reduce(self, op: Op, axes: Sequence[int], keep: bool = False) -> Value:
+    def reduce(self, op: Op, axes: Sequence[int], keep: bool = False) -> Expr:
         if self.dtype is DType.BOOL:
             op = _ON_BOOL.get(op, op)
         return self.of(self.builder.reduce(op, self.node, tuple(axes), keep))
 
-    def scan(self, op: Op, axis: int) -> Value:
+    def scan(self, op: Op, axis: int) -> Expr:
         return self.of(self.builder.scan(op, self.node, axis))
 
-    def __neg__(self) -> Value:
+    def __neg__(self) -> Expr:
         return apply(Op.NEG, self)
 
-    def __invert__(self) -> Value:
+    def __invert__(self) -> Expr:
         return apply(Op.NOT, self)
 
-    def __add__(self, other: Term) -> Value:
+    def __add__(self, other: Term) -> Expr:
         return apply(Op.ADD, self, other)
 
-    def __radd__(self, other: Term) -> Value:
+    def __radd__(self, other: Term) -> Expr:
         return apply(Op.ADD, other, self)
 
-    def __sub__(self, other: Term) -> Value:
+    def __sub__(self, other: Term) -> Expr:
         return apply(Op.SUB, self, other)
 
-    def __rsub__(self, other: Term) -> Value:
+    def __rsub__(self, other: Term) -> Expr:
         return apply(Op.SUB, other, self)
 
-    def __mul__(self, other: Term) -> Value:
+    def __mul__(self, other: Term) -> Expr:
         return apply(Op.MUL, self, other)
 
-    def __rmul__(self, other: Term) -> Value:
+    def __rmul__(self, other: Term) -> Expr:
         return apply(Op.MUL, other, self)
 
-    def __truediv__(self, other: Term) -> Value:
+    def __truediv__(self, other: Term) -> Expr:
         return apply(Op.DIV, self, other)
 
-    def __rtruediv__(self, other: Term) -> Value:
+    def __rtruediv__(self, other: Term) -> Expr:
         return apply(Op.DIV, other, self)
 
-    def __lt__(self, other: Term) -> Value:
+    def __lt__(self, other: Term) -> Expr:
         return apply(Op.LT, self, other)
 
-    def __le__(self, other: Term) -> Value:
+    def __le__(self, other: Term) -> Expr:
         return apply(Op.LE, self, other)
 
-    def __gt__(self, other: Term) -> Value:
+    def __gt__(self, other: Term) -> Expr:
         return apply(Op.GT, self, other)
 
-    def __ge__(self, other: Term) -> Value:
+    def __ge__(self, other: Term) -> Expr:
         return apply(Op.GE, self, other)
 
-    def __and__(self, other: Term) -> Value:
+    def __and__(self, other: Term) -> Expr:
         return apply(Op.AND, self, other)
 
-    def __or__(self, other: Term) -> Value:
+    def __or__(self, other: Term) -> Expr:
         return apply(Op.OR, self, other)
 
 
-def apply(op: Op, *terms: Term) -> Value:
+def apply(op: Op, *terms: Term) -> Expr:
     """An elementwise op on operands brought to one compute type and one shape."""
-    values = [term for term in terms if isinstance(term, Value)]
+    values = [term for term in terms if isinstance(term, Expr)]
     builder = values[0].builder
     dtype = promote(*terms).compute
     if dtype is DType.BOOL:
@@ -148,20 +148,20 @@ def apply(op: Op, *terms: Term) -> Value:
             dtype = DType.U8
     shape = broadcast_shape(*(value.shape for value in values))
     operands = (_operand(builder, term, dtype, shape) for term in terms)
-    return Value(builder, builder.make(op, *operands))
+    return Expr(builder, builder.make(op, *operands))
 
 
-def where(condition: Value, x: Term, y: Term) -> Value:
+def where(condition: Expr, x: Term, y: Term) -> Expr:
     builder = condition.builder
     dtype = promote(x, y).compute
-    values = [term for term in (condition, x, y) if isinstance(term, Value)]
+    values = [term for term in (condition, x, y) if isinstance(term, Expr)]
     shape = broadcast_shape(*(value.shape for value in values))
     mask = _operand(builder, condition, DType.BOOL, shape)
     operands = (_operand(builder, term, dtype, shape) for term in (x, y))
-    return Value(builder, builder.make(Op.WHERE, mask, *operands))
+    return Expr(builder, builder.make(Op.WHERE, mask, *operands))
 
 
-def check(condition: Value, x: Value, failure: Failure) -> Value:
+def check(condition: Expr, x: Expr, failure: Failure) -> Expr:
     """`x`; the call fails where `condition` does not hold. Both are brought to one shape."""
     shape = broadcast_shape(condition.shape, x.shape)
     operands = (condition.broadcast(shape).node, x.broadcast(shape).node)
@@ -177,7 +177,7 @@ def promote(*terms: Term) -> DType:
     return fold(_combine, present)
 
 
-def floating(*values: Value) -> DType:
+def floating(*values: Expr) -> DType:
     """The compute type of an op that is defined on floats only."""
     dtype = promote(*values)
     return dtype.compute if dtype.is_float else from_torch(torch.get_default_dtype())
@@ -190,22 +190,22 @@ def broadcast_shape(*shapes: tuple[Dim, ...]) -> tuple[Dim, ...]:
     return tuple(next((size for size in sizes if size != 1), 1) for sizes in zip(*padded))
 
 
-def constant(builder: Builder, value: Number, dtype: DType, shape: Sequence[Dim] = ()) -> Value:
+def constant(builder: Builder, value: Number, dtype: DType, shape: Sequence[Dim] = ()) -> Expr:
     if isinstance(value, SymbolicDim):
-        return Value(builder, builder.cast(builder.size(value), dtype)).broadcast(shape)
-    return Value(builder, builder.constant(value, dtype, shape))
+        return Expr(builder, builder.cast(builder.size(value), dtype)).broadcast(shape)
+    return Expr(builder, builder.constant(value, dtype, shape))
 
 
 def _level(term: Term) -> int:
-    if not isinstance(term, Value) or term.is_number:
+    if not isinstance(term, Expr) or term.is_number:
         return 2
     return 0 if term.rank else 1
 
 
 def _term_dtype(term: Term) -> DType:
-    if isinstance(term, Value) and not (term.is_number and term.dtype.is_float):
+    if isinstance(term, Expr) and not (term.is_number and term.dtype.is_float):
         return term.dtype
-    if isinstance(term, (Value, float)):
+    if isinstance(term, (Expr, float)):
         return from_torch(torch.get_default_dtype())
     return DType.BOOL if isinstance(term, bool) else DType.I64
 
@@ -221,7 +221,7 @@ def _combine(higher: DType, lower: DType) -> DType:
 
 
 def _operand(builder: Builder, term: Term, dtype: DType, shape: tuple[Dim, ...]) -> Node:
-    if isinstance(term, Value):
+    if isinstance(term, Expr):
         return _broadcast(builder, builder.cast(term.node, dtype), shape)
     return constant(builder, term, dtype, shape).node
 
@@ -248,7 +248,7 @@ def assume(builder: Builder, node: Node, shape: tuple[Dim, ...]) -> Node:
     return builder.slice(node, [Range(0)] * len(shape), shape)
 
 
-def _unary(op: Op) -> Callable[[Value], Value]:
+def _unary(op: Op) -> Callable[[Expr], Expr]:
     return lambda x: apply(op, x)
 
 
@@ -258,20 +258,20 @@ tanh, sigmoid, erf = map(_unary, (Op.TANH, Op.SIGMOID, Op.ERF))
 absolute, sign, trunc, isnan = map(_unary, (Op.ABS, Op.SIGN, Op.TRUNC, Op.ISNAN))
 
 
-def maximum(x: Term, y: Term) -> Value:
+def maximum(x: Term, y: Term) -> Expr:
     return apply(Op.MAXIMUM, x, y)
 
 
-def minimum(x: Term, y: Term) -> Value:
+def minimum(x: Term, y: Term) -> Expr:
     return apply(Op.MINIMUM, x, y)
 
 
-def multiply_add(x: Term, y: Term, z: Term) -> Value:
+def multiply_add(x: Term, y: Term, z: Term) -> Expr:
     """x * y + z; of floats rounded once."""
     if promote(x, y, z).is_float:
         return apply(Op.FMA, x, y, z)
     return apply(Op.ADD, apply(Op.MUL, x, y), z)
 
 
-def equal(x: Term, y: Term) -> Value:
+def equal(x: Term, y: Term) -> Expr:
     return ~apply(Op.NE, x, y) if promote(x, y) is DType.BOOL else apply(Op.EQ, x, y)

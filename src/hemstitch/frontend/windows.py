@@ -32,7 +32,7 @@ PLAIN = ([1, 1], False, [0, 0], 1)  # no dilation, transposition, output padding
 
 
 @dataclass(frozen=True, slots=True)
-class _Convolution:
+class _PatchConvolution:
     """`node` is it, `again` what makes the gradients of its weight and bias, if anything does."""
 
     node: Node
@@ -53,7 +53,7 @@ def as_products(graph: Graph) -> None:
             drop_unread(graph)
 
 
-def _convolution(node: Node) -> _Convolution | None:
+def _convolution(node: Node) -> _PatchConvolution | None:
     image, weight, bias, stride, padding, *how = arguments_of(node)
     is_known = _is_known(value_of(image), value_of(weight), value_of(node))
     if not is_known or tuple(how) != PLAIN or is_made_again(node):
@@ -61,7 +61,7 @@ def _convolution(node: Node) -> _Convolution | None:
     again = gradients_of(node)
     if len(again) > 1 or any(_of_image(each) for each in again):
         return None
-    found = _Convolution(
+    found = _PatchConvolution(
         *(node, image, weight, bias, tuple(stride), tuple(padding)), again[0] if again else None
     )
     return found if _is_thin(value_of(weight)) or _are_patches(found) else None
@@ -85,7 +85,7 @@ def _is_thin(weight: Tensor) -> bool:
     return given == 1 and prod(window) <= MOST_PLACES and channels >= LEAST_CHANNELS
 
 
-def _are_patches(found: _Convolution) -> bool:
+def _are_patches(found: _PatchConvolution) -> bool:
     """Windows cover the image, and none meets another."""
     window = tuple(value_of(found.weight).shape[2:])
     cover = (n * size for n, size in zip(value_of(found.node).shape[2:], window, strict=True))
@@ -93,7 +93,7 @@ def _are_patches(found: _Convolution) -> bool:
     return found.stride == window and found.padding == (0, 0) and is_whole and prod(window) > 1
 
 
-def _rewrite(found: _Convolution) -> None:
+def _rewrite(found: _PatchConvolution) -> None:
     at, before = found.node, value_of(found.node)
     images, channels, *sizes = before.shape
     windows = _patches(found) if _are_patches(found) else _windows(found)
@@ -112,7 +112,7 @@ def _rewrite(found: _Convolution) -> None:
         _rewrite_gradients(found, found.again, windows)
 
 
-def _rewrite_gradients(found: _Convolution, at: Node, windows: Node) -> None:
+def _rewrite_gradients(found: _PatchConvolution, at: Node, windows: Node) -> None:
     given, weight = arguments_of(at)[0], value_of(found.weight)
     lines = call_before(at, aten.permute.default, given, BY_CHANNELS)
     matrix = call_before(at, aten.reshape.default, lines, [-1, weight.shape[0]])
@@ -126,7 +126,7 @@ def _rewrite_gradients(found: _Convolution, at: Node, windows: Node) -> None:
         user.replace_all_uses_with(new)
 
 
-def _windows(found: _Convolution) -> Node:
+def _windows(found: _PatchConvolution) -> Node:
     """[windows, what each holds]"""
     at, (rows, columns) = found.node, found.padding
     first = call_before(at, aten.select.int, found.image, 1, 0)
@@ -136,7 +136,7 @@ def _windows(found: _Convolution) -> Node:
     return call_before(at, aten.reshape.default, side_by_side, [-1, len(parts)])
 
 
-def _patches(found: _Convolution) -> Node:
+def _patches(found: _PatchConvolution) -> Node:
     """The same, of a convolution whose windows lie side by side."""
     at, (images, _, *counts) = found.node, value_of(found.node).shape
     _, channels, *window = value_of(found.weight).shape
@@ -148,7 +148,7 @@ def _patches(found: _Convolution) -> Node:
     return call_before(at, aten.reshape.default, turned, [images * prod(counts), -1])
 
 
-def _places(found: _Convolution, padded: Node) -> Iterator[Node]:
+def _places(found: _PatchConvolution, padded: Node) -> Iterator[Node]:
     """For each place in a window, what all windows have there."""
     at, sizes = found.node, value_of(found.node).shape[2:]
     for place in product(*map(range, value_of(found.weight).shape[2:])):

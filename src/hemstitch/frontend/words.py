@@ -46,7 +46,7 @@ PLAIN = ([0], [1], False, [0], 1)  # no padding, dilation, transposition, output
 
 
 @dataclass(frozen=True, slots=True)
-class _Convolution:
+class _HoistedConvolution:
     """`node` is it, `again` what makes its gradients, if anything does."""
 
     node: Node
@@ -83,7 +83,7 @@ class _Text:
 
     table: Node
     words: Node
-    convolutions: Sequence[_Convolution]
+    convolutions: Sequence[_HoistedConvolution]
     gradient: Node | None
 
 
@@ -129,7 +129,7 @@ def _is_backward(node: Node) -> bool:
     return node.target is aten.convolution_backward.default
 
 
-def _convolution(node: Node) -> _Convolution | None:
+def _convolution(node: Node) -> _HoistedConvolution | None:
     if node.target is not aten.convolution.default or is_made_again(node):
         return None
     match arguments_of(node):
@@ -139,7 +139,7 @@ def _convolution(node: Node) -> _Convolution | None:
             return None
     if len(again) > 1:
         return None
-    return _Convolution(node, weight, bias, stride, again[0] if again else None)
+    return _HoistedConvolution(node, weight, bias, stride, again[0] if again else None)
 
 
 def _results(node: Node | None, number: int) -> Iterator[Node]:
@@ -201,7 +201,7 @@ def _rewrite(text: _Text) -> bool:
     return True
 
 
-def _gains(convolutions: Sequence[_Convolution], words: int) -> bool:
+def _gains(convolutions: Sequence[_HoistedConvolution], words: int) -> bool:
     """Multiplications are spared, more than what gathering takes the time of."""
     total = 0
     for each in convolutions:
@@ -212,7 +212,7 @@ def _gains(convolutions: Sequence[_Convolution], words: int) -> bool:
     return total > 0
 
 
-def _groups(convolutions: Sequence[_Convolution]) -> Sequence[Sequence[_Convolution]]:
+def _groups(convolutions: Sequence[_HoistedConvolution]) -> Sequence[Sequence[_HoistedConvolution]]:
     """Those whose weights are all there before the first of them."""
     first = min(each.node for each in convolutions)
     if all(each.weight < first for each in convolutions):
@@ -226,10 +226,10 @@ class _Weights:
     a window and each channel."""
 
     lines: Node
-    first: Mapping[_Convolution, int]
+    first: Mapping[_HoistedConvolution, int]
 
     @staticmethod
-    def of(at: Node, convolutions: Sequence[_Convolution]) -> _Weights:
+    def of(at: Node, convolutions: Sequence[_HoistedConvolution]) -> _Weights:
         parts = []
         for each in convolutions:
             channels, features, places = each.sizes
@@ -241,7 +241,7 @@ class _Weights:
         return _Weights(lines, dict(zip(convolutions, ends)))
 
 
-def _forward(text: _Text, convolutions: Sequence[_Convolution]) -> None:
+def _forward(text: _Text, convolutions: Sequence[_HoistedConvolution]) -> None:
     first = min(each.node for each in convolutions)
     weights = _Weights.of(first, convolutions)
     turned = call_before(first, aten.t.default, weights.lines)
@@ -266,11 +266,11 @@ class _Backward:
     number of a line of weights each."""
 
     text: _Text
-    few: Mapping[_Convolution, Pooled]
+    few: Mapping[_HoistedConvolution, Pooled]
     totals: list[Node] = field(default_factory=list)
     elements: list[tuple[Node, Node, Node]] = field(default_factory=list)
 
-    def rewrite(self, convolutions: Sequence[_Convolution]) -> None:
+    def rewrite(self, convolutions: Sequence[_HoistedConvolution]) -> None:
         if not convolutions:
             return
         weights = _Weights.of(min(each.again for each in convolutions if each.again), convolutions)
@@ -282,7 +282,7 @@ class _Backward:
         if self.text.gradient is not None:
             self._of_table(self.text.gradient, weights)
 
-    def _of_few(self, convolution: _Convolution, few: Pooled, weights: _Weights) -> None:
+    def _of_few(self, convolution: _HoistedConvolution, few: Pooled, weights: _Weights) -> None:
         at, device = convolution.again, value_of(self.text.words).device
         assert at is not None
         values, windows = few.elements(at)
@@ -311,7 +311,7 @@ class _Backward:
         value, word, number = (call_before(at, aten.reshape.default, x, [-1]) for x in each)
         self.elements.append((value, word, number))
 
-    def _of_all(self, convolution: _Convolution) -> None:
+    def _of_all(self, convolution: _HoistedConvolution) -> None:
         at, table = convolution.again, self.text.table
         assert at is not None
         rows, (texts, windows) = value_of(table).shape[0], convolution.windows
@@ -335,7 +335,7 @@ class _Backward:
         lines = _Weights.of(at, [convolution]).lines
         self.totals.append(call_before(at, aten.mm.default, of_words, lines))
 
-    def _numbers(self, at: Node, convolution: _Convolution) -> Node:
+    def _numbers(self, at: Node, convolution: _HoistedConvolution) -> Node:
         """[texts, windows, places]: of the line that the word has at the place."""
         device, (*_, places) = value_of(self.text.words).device, convolution.sizes
         place = call_before(at, aten.arange.default, places, device=device)

@@ -19,7 +19,7 @@ from math import inf, sqrt
 from hemstitch.fusion.vectors import VectorProduct, apart
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import known
-from hemstitch.ir.graph import LibraryCall, Node, Op, Operand, Place, Range, Within
+from hemstitch.ir.graph import LibraryCall, MatmulAxis, Node, Op, Operand, Range, Within
 from hemstitch.ir.types import DType
 from hemstitch.stitch.group import MOST_CONCAT_PARTS
 
@@ -34,7 +34,7 @@ MOST_PARTS, LEAST_PARTS, LEAST_ROWS = 12, MOST_CONCAT_PARTS + 1, 32
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class AttentionPart:
     """Some rows' results. `products`: both, each with what is made of it alone; none of a single
     row, which multiplies vectors. `stored`: what all keys read, and so is to be in memory."""
 
@@ -58,7 +58,7 @@ class Attention:
     scale: float
     within: Within | None = None
 
-    def result(self, number: int) -> tuple[Node, list[Part]]:
+    def result(self, number: int) -> tuple[Node, list[AttentionPart]]:
         """The value of the call's result with this number, and what it is made of."""
         b, parts = self.builder, [*self._parts()]
         if number == 1:
@@ -66,7 +66,7 @@ class Attention:
         outputs = [b.permute(part.output, HEADS_LATER) for part in parts]
         return b.permute(b.concat(outputs, 1), HEADS_LATER), parts
 
-    def _parts(self) -> Iterator[Part]:
+    def _parts(self) -> Iterator[AttentionPart]:
         rows, keys = self.q.shape[2], self.k.shape[2]
         count = 1
         if self.is_causal and isinstance(rows, int) and isinstance(keys, int):
@@ -84,7 +84,7 @@ class Attention:
         shape = (*x.shape[:2], last - first, x.shape[3])
         return self.builder.slice(x, (ALL, ALL, Range(first), ALL), shape)
 
-    def _part(self, q: Node, k: Node, v: Node, first: int) -> Part:
+    def _part(self, q: Node, k: Node, v: Node, first: int) -> AttentionPart:
         """`first`: the row where `q` begins."""
         b, new = self.builder, list[Node]()
         if q.shape[2] == 1:
@@ -111,14 +111,14 @@ class Attention:
         output = b.cast(b.make(Op.MUL, mixed, share), v.type.dtype)
         logsumexp = b.reshape(logsumexp, total.shape[:3])
         if inner is not None and outer is not None:
-            return Part(output, logsumexp, (), (inner.vector, *new))
-        return Part(output, logsumexp, ((product, product), (mixed, output)))
+            return AttentionPart(output, logsumexp, (), (inner.vector, *new))
+        return AttentionPart(output, logsumexp, ((product, product), (mixed, output)))
 
     def _of_weights(self) -> Within | None:
         """What of the second product is wanted, whose steps are the columns of the first."""
         if self.within is None:
             return None
-        places = {Place.ROW: Place.ROW, Place.COLUMN: Place.STEP}
+        places = {MatmulAxis.ROW: MatmulAxis.ROW, MatmulAxis.COLUMN: MatmulAxis.STEP}
         low, high = (places[place] for place in (self.within.low, self.within.high))
         return Within(low, high, self.within.distance)
 

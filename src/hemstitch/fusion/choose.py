@@ -13,7 +13,13 @@ from graphlib import TopologicalSorter
 from hemstitch.fusion.cluster import MOST_MEMBERS, Clustering
 from hemstitch.fusion.launches import seconds
 from hemstitch.fusion.loss import LOSS
-from hemstitch.fusion.search.problem import Oracle, Pattern, Plan, Problem, Value
+from hemstitch.fusion.search.problem import (
+    Oracle,
+    PassedValue,
+    Pattern,
+    PatternPlan,
+    PlanningProblem,
+)
 from hemstitch.fusion.search.search import Method, search
 from hemstitch.fusion.work import Vertex, Work, is_library_vertex
 from hemstitch.ir.graph import Node
@@ -37,7 +43,7 @@ def searched(clustering: Clustering, method: Method, pack: bool) -> Clustering:
         trials.deadline.check()
         return 0.0
 
-    def clusters(plan: Plan) -> Clustering:
+    def clusters(plan: PatternPlan) -> Clustering:
         found = Clustering(work, trials, [chosen(pattern) for pattern in plan.patterns])
         found.settle()
         return found
@@ -56,7 +62,7 @@ def searched(clustering: Clustering, method: Method, pack: bool) -> Clustering:
     return found if seconds(found, pack) < margin * seconds(clustering, pack) else clustering
 
 
-def problem_of(work: Work, vertices: Sequence[Vertex], machine: Machine) -> Problem:
+def problem_of(work: Work, vertices: Sequence[Vertex], machine: Machine) -> PlanningProblem:
     """`vertices`: in the order of their numbers. A value is what a vertex makes or what is in
     memory; what writes store is the same in every plan, and waits for them by order alone."""
     number = {vertex: place for place, vertex in enumerate(vertices)}
@@ -65,9 +71,9 @@ def problem_of(work: Work, vertices: Sequence[Vertex], machine: Machine) -> Prob
     for node in dict.fromkeys([*work.readers, *made]):
         readers = tuple(number[vertex] for vertex in work.readers.get(node, ()))
         is_kept = node in work.demanded
-        values.append(Value(work.bytes(node), number.get(node), readers, is_kept))
+        values.append(PassedValue(work.bytes(node), number.get(node), readers, is_kept))
     units = dict.fromkeys(map(tuple, work.unit_of.values()))
-    return Problem(
+    return PlanningProblem(
         len(vertices),
         tuple((number[before], number[after]) for before, after in _edges_between_units(work)),
         tuple(values),

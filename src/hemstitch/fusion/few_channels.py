@@ -24,7 +24,7 @@ from hemstitch.fusion.bilinear import (
     transposed,
 )
 from hemstitch.fusion.convolutions import Sum, Written, operands_of, sums_given
-from hemstitch.fusion.tiled import ALL, CHANNELS_LAST, Parts, Tiling, with_zeros
+from hemstitch.fusion.tiled import ALL, CHANNELS_LAST, ImageTiling, Parts, with_zeros
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import known
 from hemstitch.ir.graph import LibraryCall, Node, Op, Range
@@ -163,10 +163,10 @@ class FewChannels:
         return self.builder.concat([self.builder.reshape(w, (1, *w.shape)) for w in windows], 0)
 
     @property
-    def _tiling(self) -> Tiling:
+    def _tiling(self) -> ImageTiling:
         height, width = self.size
         results = self._pieces[0].results
-        return Tiling(known(self.x.shape[0]), self.size, (-(-height // results), width))
+        return ImageTiling(known(self.x.shape[0]), self.size, (-(-height // results), width))
 
     @property
     def _pieces(self) -> Sequence[Piece]:

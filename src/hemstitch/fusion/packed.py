@@ -52,7 +52,7 @@ class Packed:
 def packed_once(plan: Plan, threads: int, first: int = 0) -> Packed:
     """`threads`: most that a launch may have; `first`: the position of an argument that is free, as
     those behind it are."""
-    blocks = _Blocks(threads)
+    blocks = _RowBlocks(threads)
     found = [_operands(step, *blocks.of(step.stitched.kernel)) for step in plan.kernels]
     uses = Counter(key for operands in found for key in operands.keys.values())
     keys = {key for key, count in uses.items() if count > 1 or key.is_frozen}
@@ -92,7 +92,7 @@ class _Operands:
 
 
 @dataclass(slots=True)
-class _Blocks:
+class _RowBlocks:
     """Kernels over blocks of rows; those of one kind have the very same phases."""
 
     threads: int

@@ -21,7 +21,7 @@ Grid = Sequence[Sequence[Node]]
 
 
 @dataclass(frozen=True, slots=True)
-class Tiling:
+class ImageTiling:
     """So many (`count`) images of `size`, in `tiles`, down and to the right, whose last ones may
     reach beyond. A part is [tiles of all images, channels]."""
 
@@ -50,11 +50,11 @@ class Parts:
     """Images, and what they are made of."""
 
     images: Node
-    tiling: Tiling
+    tiling: ImageTiling
     grid: Grid
 
     @staticmethod
-    def of(builder: Builder, tiling: Tiling, grid: Grid) -> Parts:
+    def of(builder: Builder, tiling: ImageTiling, grid: Grid) -> Parts:
         return Parts(tiling.images(builder, grid), tiling, grid)
 
     @property

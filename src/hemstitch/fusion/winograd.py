@@ -30,7 +30,7 @@ from hemstitch.fusion.bilinear import (
     transposed,
 )
 from hemstitch.fusion.convolutions import Sum, Written, operands_of, sums_given
-from hemstitch.fusion.tiled import ALL, CHANNELS_LAST, Grid, Parts, Tiling, with_zeros
+from hemstitch.fusion.tiled import ALL, CHANNELS_LAST, Grid, ImageTiling, Parts, with_zeros
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import known
 from hemstitch.ir.graph import LibraryCall, Node, Op, Range
@@ -249,7 +249,7 @@ class Winograd:
         grid = self._both_ways([way.results for way in ways], products)
         if bias is not None:
             grid = [[self._biased(cell, bias) for cell in row] for row in grid]
-        tiling = Tiling(known(self.x.shape[0]), size, _tiles(ways, size))
+        tiling = ImageTiling(known(self.x.shape[0]), size, _tiles(ways, size))
         found = [Sum((product,), product) for row in products for product in row]
         return Written.of(Parts.of(self.builder, tiling, grid), found)
 

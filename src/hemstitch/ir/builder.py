@@ -22,7 +22,7 @@ from hemstitch.ir.graph import (
     toposort,
 )
 from hemstitch.ir.ops import OPS, ResultType
-from hemstitch.ir.types import DType, Kind, TensorType
+from hemstitch.ir.types import DType, TensorType, TypeKind
 
 Key = tuple[Op, tuple[Node, ...], TensorType, object]
 NOTHING = TensorType((), DType.OPAQUE)
@@ -96,9 +96,9 @@ class Builder:
     def constant(self, value: bool | int | float, dtype: DType, shape: Sequence[Dim] = ()) -> Node:
         """A tensor whose every element is `value`, brought to `dtype`."""
         match dtype.kind:
-            case Kind.BOOL:
+            case TypeKind.BOOL:
                 value = bool(value)
-            case Kind.INT:
+            case TypeKind.INT:
                 value = _wrap(int(value), dtype)
             case _:
                 value = float(value)

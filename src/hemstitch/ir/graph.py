@@ -192,7 +192,7 @@ class Operand:
     index: int
 
 
-class Place(Enum):
+class MatmulAxis(Enum):
     """Of an element of a product of matrices, or of a term of its sum."""
 
     ROW = "row"
@@ -206,8 +206,8 @@ class Within:
     are a row and a column, nobody looks at the other elements, which may be any finite numbers; if
     one is a step, an operand is zero in the other terms. To compute them all is right as well."""
 
-    low: Place
-    high: Place
+    low: MatmulAxis
+    high: MatmulAxis
     distance: int = 0
 
     def __str__(self) -> str:
@@ -217,7 +217,11 @@ class Within:
     @property
     def turned(self) -> Within:
         """Of the same product with its operands, both transposed, the other way round."""
-        other = {Place.ROW: Place.COLUMN, Place.COLUMN: Place.ROW, Place.STEP: Place.STEP}
+        other = {
+            MatmulAxis.ROW: MatmulAxis.COLUMN,
+            MatmulAxis.COLUMN: MatmulAxis.ROW,
+            MatmulAxis.STEP: MatmulAxis.STEP,
+        }
         return Within(other[self.low], other[self.high], self.distance)
 
 

@@ -8,7 +8,7 @@ from enum import Enum
 from types import MappingProxyType
 
 from hemstitch.ir.graph import Op
-from hemstitch.ir.types import DType, Kind
+from hemstitch.ir.types import DType, TypeKind
 
 
 class OpClass(Enum):
@@ -152,16 +152,16 @@ def identity(op: Op, dtype: DType) -> bool | int | float:
     if op in (Op.MIN, Op.ARGMIN):
         return highest(dtype)
     one = op in (Op.PROD, Op.ALL)
-    if dtype.kind is Kind.BOOL:
+    if dtype.kind is TypeKind.BOOL:
         return one
     return float(one) if dtype.is_float else int(one)
 
 
 def lowest(dtype: DType) -> bool | int | float:
     match dtype.kind:
-        case Kind.FLOAT:
+        case TypeKind.FLOAT:
             return float("-inf")
-        case Kind.BOOL:
+        case TypeKind.BOOL:
             return False
         case _:
             return 0 if dtype is DType.U8 else -(1 << (8 * dtype.bytes - 1))
@@ -169,9 +169,9 @@ def lowest(dtype: DType) -> bool | int | float:
 
 def highest(dtype: DType) -> bool | int | float:
     match dtype.kind:
-        case Kind.FLOAT:
+        case TypeKind.FLOAT:
             return float("inf")
-        case Kind.BOOL:
+        case TypeKind.BOOL:
             return True
         case _:
             return (1 << (8 * dtype.bytes - (0 if dtype is DType.U8 else 1))) - 1

@@ -19,11 +19,11 @@ from hemstitch.ir.graph import (
     Graph,
     InputAttr,
     LibraryCall,
+    MatmulAxis,
     Node,
     Op,
     Operand,
     Output,
-    Place,
     Range,
     Windows,
     Within,
@@ -273,9 +273,9 @@ class _Reader:
     def within(self) -> Within | None:
         if self.kind is None:
             return None
-        low = Place(self.take("word"))
+        low = MatmulAxis(self.take("word"))
         self.expect("within")
-        high = Place(self.take("word"))
+        high = MatmulAxis(self.take("word"))
         return Within(low, high, self.integer() if self.accept("plus") else 0)
 
     def _result(self) -> tuple[TensorType, tuple[Dim, ...]] | None:

@@ -8,7 +8,7 @@ from enum import Enum
 from hemstitch.ir.dims import Dim, product
 
 
-class Kind(Enum):
+class TypeKind(Enum):
     """What arithmetic an element type follows."""
 
     BOOL = "bool"
@@ -40,12 +40,12 @@ class DType(Enum):
         return _BYTES[self]
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> TypeKind:
         return _KIND[self]
 
     @property
     def is_float(self) -> bool:
-        return self.kind is Kind.FLOAT
+        return self.kind is TypeKind.FLOAT
 
     @property
     def compute(self) -> DType:
@@ -67,17 +67,17 @@ _BYTES = {
     DType.OPAQUE: 0,
 }
 _KIND = {
-    DType.BOOL: Kind.BOOL,
-    DType.U8: Kind.INT,
-    DType.I8: Kind.INT,
-    DType.I16: Kind.INT,
-    DType.I32: Kind.INT,
-    DType.I64: Kind.INT,
-    DType.F16: Kind.FLOAT,
-    DType.BF16: Kind.FLOAT,
-    DType.F32: Kind.FLOAT,
-    DType.F64: Kind.FLOAT,
-    DType.OPAQUE: Kind.OPAQUE,
+    DType.BOOL: TypeKind.BOOL,
+    DType.U8: TypeKind.INT,
+    DType.I8: TypeKind.INT,
+    DType.I16: TypeKind.INT,
+    DType.I32: TypeKind.INT,
+    DType.I64: TypeKind.INT,
+    DType.F16: TypeKind.FLOAT,
+    DType.BF16: TypeKind.FLOAT,
+    DType.F32: TypeKind.FLOAT,
+    DType.F64: TypeKind.FLOAT,
+    DType.OPAQUE: TypeKind.OPAQUE,
 }
 
 

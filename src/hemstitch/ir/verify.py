@@ -25,7 +25,7 @@ from hemstitch.ir.graph import (
 )
 from hemstitch.ir.ops import OPS, SCANNED, ResultType, highest, lowest
 from hemstitch.ir.printer import describe
-from hemstitch.ir.types import DType, Kind, TensorType
+from hemstitch.ir.types import DType, TensorType, TypeKind
 
 Problems = Iterator[str]
 
@@ -152,7 +152,7 @@ class _Row:
 
     attr: Callable[[Attr], bool]
     check: Callable[[Node], Problems]
-    kinds: frozenset[Kind] = frozenset((Kind.BOOL, Kind.INT, Kind.FLOAT))
+    kinds: frozenset[TypeKind] = frozenset((TypeKind.BOOL, TypeKind.INT, TypeKind.FLOAT))
 
 
 def _node_problems(node: Node) -> Problems:
@@ -202,7 +202,9 @@ def _strides(strides: tuple[Dim, ...], type_: TensorType) -> Problems:
 
 
 def _constant(node: Node) -> Problems:
-    expected = {Kind.BOOL: bool, Kind.INT: int, Kind.FLOAT: float}.get(node.type.dtype.kind)
+    expected = {TypeKind.BOOL: bool, TypeKind.INT: int, TypeKind.FLOAT: float}.get(
+        node.type.dtype.kind
+    )
     if type(node.attr) is not expected:
         yield f"its value is a {type(node.attr).__name__}"
     elif expected is int and not _fits(node.attr, node.type.dtype):
@@ -400,7 +402,7 @@ def _addresses(node: Node, walked: tuple[Dim, ...], addressed: tuple[Dim, ...]) 
         yield f"{len(node.attr)} addresses for {len(addressed)} axes"
         return
     for index in node.inputs[1:]:
-        if index.shape != walked or index.type.dtype.kind is not Kind.INT:
+        if index.shape != walked or index.type.dtype.kind is not TypeKind.INT:
             yield f"an index operand is {index.type}"
     for address, size in zip(node.attr, addressed):
         assert isinstance(address, Address)
@@ -501,16 +503,16 @@ def _tuple_of(item: type) -> Callable[[Attr], bool]:
     return lambda attr: isinstance(attr, tuple) and all(type(part) is item for part in attr)
 
 
-def _arithmetic(*kinds: Kind) -> _Row:
+def _arithmetic(*kinds: TypeKind) -> _Row:
     return _Row(_no_attr, _elementwise, frozenset(kinds))
 
 
-_ANY = frozenset(Kind)
-_NUMBER = _arithmetic(Kind.INT, Kind.FLOAT)
-_FLOAT = _arithmetic(Kind.FLOAT)
-_INT = _arithmetic(Kind.INT)
-_BITS = _arithmetic(Kind.BOOL, Kind.INT)
-_COMPARISON = _arithmetic(Kind.BOOL, Kind.INT, Kind.FLOAT)
+_ANY = frozenset(TypeKind)
+_NUMBER = _arithmetic(TypeKind.INT, TypeKind.FLOAT)
+_FLOAT = _arithmetic(TypeKind.FLOAT)
+_INT = _arithmetic(TypeKind.INT)
+_BITS = _arithmetic(TypeKind.BOOL, TypeKind.INT)
+_COMPARISON = _arithmetic(TypeKind.BOOL, TypeKind.INT, TypeKind.FLOAT)
 _REDUCTION = _Row(_tuple_of(int), _reduction)
 
 _ROWS: dict[Op, _Row] = {
@@ -545,7 +547,9 @@ _ROWS: dict[Op, _Row] = {
     Op.SCATTER_ADD: _Row(_tuple_of(Address), _scatter, _NUMBER.kinds),
     **dict.fromkeys((Op.SUM, Op.PROD), _Row(_tuple_of(int), _reduction, _NUMBER.kinds)),
     **dict.fromkeys((Op.MAX, Op.MIN, Op.ARGMAX, Op.ARGMIN), _REDUCTION),
-    **dict.fromkeys((Op.ANY, Op.ALL), _Row(_tuple_of(int), _reduction, frozenset((Kind.BOOL,)))),
+    **dict.fromkeys(
+        (Op.ANY, Op.ALL), _Row(_tuple_of(int), _reduction, frozenset((TypeKind.BOOL,)))
+    ),
     **dict.fromkeys(SCANNED, _Row(_is(int), _scan, _NUMBER.kinds)),
     Op.DOT: _Row(_is(Within, type(None)), _dot, _FLOAT.kinds),
     Op.LIBRARY: _Row(_is(LibraryCall), _library, _ANY),

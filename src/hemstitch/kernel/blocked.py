@@ -42,8 +42,8 @@ from hemstitch.kernel.nodes import (
     statements,
     walk,
 )
-from hemstitch.kernel.panels import NEAR, Columns, Panel, Strips
-from hemstitch.kernel.parts import Part, Reach, task_buffers
+from hemstitch.kernel.panels import NEAR, Columns, PackedPanels, Panel
+from hemstitch.kernel.parts import BlockPart, Reach, task_buffers
 from hemstitch.kernel.placement import LINE
 from hemstitch.kernel.rewrite import Rewriter, defined, used
 from hemstitch.kernel.tile_product import TileProduct
@@ -128,7 +128,7 @@ def in_blocks(
     another piece of the same nest."""
     if not any(isinstance(statement, Contract) for statement in walk(nest.body)):
         return None
-    blocks = _Blocks(nest, threads, blocking, taken)
+    blocks = _BlockedNest(nest, threads, blocking, taken)
     try:
         return Blocked(blocks.nest(), blocks.buffers, blocks.shared)
     except _Unblockable:
@@ -140,7 +140,7 @@ class _Unblockable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Steps:
+class _ContractionSteps:
     """What a product adds up along: an axis of so many steps `together`. `dtype`: of operands."""
 
     axis: Axis
@@ -148,12 +148,12 @@ class _Steps:
     dtype: DType
 
     @staticmethod
-    def of(contract: Contract) -> _Steps:
+    def of(contract: Contract) -> _ContractionSteps:
         """Pairs of bf16, which are multiplied as they are; else single steps in f32."""
         axis = contract.axis
         if contract.source is not DType.BF16 or axis.outer or not divides(2, axis.extent):
-            return _Steps(axis, 1, DType.F32)
-        return _Steps(Axis(f"{axis.name}p", quotient(axis.extent, 2)), 2, DType.BF16)
+            return _ContractionSteps(axis, 1, DType.F32)
+        return _ContractionSteps(Axis(f"{axis.name}p", quotient(axis.extent, 2)), 2, DType.BF16)
 
     def number(self, which: int) -> Index:
         """Of the step that is `which` of those together."""
@@ -177,17 +177,17 @@ class _Steps:
 
 
 @dataclass(frozen=True, slots=True)
-class _Factors:
+class _OperandFactors:
     """What makes an element of each operand of a product. `is_by_steps`: the steps of both are to
     lie side by side (`codegen/llvm/dots.py`)."""
 
-    steps: _Steps
+    steps: _ContractionSteps
     left: Sequence[Stmt]
     right: Sequence[Stmt]
     is_by_steps: bool
 
 
-class _Blocks:
+class _BlockedNest:
     """One nest, its last row axis cut into `block` and `inner`."""
 
     def __init__(
@@ -200,7 +200,7 @@ class _Blocks:
         self.buffers: list[Buffer] = []
         self.panels: list[Stmt] = []
         self.shared: dict[Buffer, Sequence[Nest]] = {}
-        self.parts = [Part()]
+        self.parts = [BlockPart()]
 
     def nest(self) -> Nest:
         nest = self.old
@@ -239,7 +239,7 @@ class _Blocks:
             self.parts[-1].statements.append(statement)
             return
         assert isinstance(statement, Loop)
-        part, following = self.parts[-1], Part()
+        part, following = self.parts[-1], BlockPart()
         following.statements = _taken_inits(part)
         rest: dict[str, Stmt | None] = {}
         for total, factors in self._totals(inside, before, statement.axis):
@@ -257,7 +257,7 @@ class _Blocks:
 
     def _totals(
         self, inside: Sequence[Stmt], before: Sequence[Stmt], lanes: Axis
-    ) -> Iterator[tuple[Total, list[_Factors]]]:
+    ) -> Iterator[tuple[Total, list[_OperandFactors]]]:
         """Several products in one where the steps of each go by at once."""
         for total in totals(inside):
             factors = [self._factors(each, lanes, before, inside) for each in total.products]
@@ -276,7 +276,7 @@ class _Blocks:
     def _product(
         self,
         total: Total,
-        factors: Sequence[_Factors],
+        factors: Sequence[_OperandFactors],
         lanes: Axis,
         alone: Store | None,
         before: Sequence[Stmt],
@@ -299,13 +299,13 @@ class _Blocks:
 
     def _factors(
         self, contract: Contract, lanes: Axis, before: Sequence[Stmt], inside: Sequence[Stmt]
-    ) -> _Factors:
+    ) -> _OperandFactors:
         left = needed_for(contract.left, _operands_before(contract, inside))
         right = needed_for(contract.right, (*before, *inside, *contract.body))
         right = right or needed_for(contract.right, self.old.prologue)  # a constant
         if task_buffers(right) or not self._is_given(right):
             raise _Unblockable
-        steps, axis, row = _Steps.of(contract), contract.axis, self.old.rows[-1]
+        steps, axis, row = _ContractionSteps.of(contract), contract.axis, self.old.rows[-1]
         first, second = plain_load(left, steps.dtype), plain_load(right, DType.F32)
         is_by_steps = (
             _is_at_most(lanes.extent, FEW_COLUMNS)
@@ -313,7 +313,7 @@ class _Blocks:
             and _lies_by_steps(first, steps, axis, row)
             and (second is None or second.index.coefficient(lanes) != 1)
         )
-        return _Factors(steps, left, right, is_by_steps)
+        return _OperandFactors(steps, left, right, is_by_steps)
 
     def _is_given(self, needed: Sequence[Stmt]) -> bool:
         """What `needed` reads of others' values, each task has from its beginning."""
@@ -321,7 +321,7 @@ class _Blocks:
         return operands_of(needed) <= known
 
     def _left(
-        self, contract: Contract, factors: _Factors, part: Part, before: Sequence[Stmt]
+        self, contract: Contract, factors: _OperandFactors, part: BlockPart, before: Sequence[Stmt]
     ) -> Load:
         """Where it lies, or a tile of its own that is filled before. `before`: of the row."""
         steps, needed, axis = factors.steps, factors.left, contract.axis
@@ -397,7 +397,7 @@ class _Blocks:
         own = [of_row for of_axis, of_row in steps if of_axis != 0 and of_row != 0]
         return bool(own) and all(of_row == 1 for of_row in own)
 
-    def _is_near(self, left: Load, steps: _Steps, axis: Axis) -> bool:
+    def _is_near(self, left: Load, steps: _ContractionSteps, axis: Axis) -> bool:
         """The steps of a row lie side by side, and its rows in different sets of a cache; or the
         rows of a step do."""
         row = self.old.rows[-1]
@@ -410,11 +410,11 @@ class _Blocks:
     def _right(
         self,
         contract: Contract,
-        factors: _Factors,
+        factors: _OperandFactors,
         lanes: Axis,
         left: Load,
-        strips: Strips | None,
-    ) -> tuple[Load, Strips | None]:
+        strips: PackedPanels | None,
+    ) -> tuple[Load, PackedPanels | None]:
         """Where it lies, or a panel. `left`: what it is multiplied with. `strips`: those of others
         that are multiplied at once."""
         steps, needed, axis = factors.steps, factors.right, contract.axis
@@ -428,14 +428,14 @@ class _Blocks:
         is_there = load is not None and load.index.coefficient(lanes) == 1 and steps.together == 1
         if load is not None and is_there and self._is_in_place(load, size, left):
             return load, strips
-        strips = strips or Strips.of(lanes, self.blocking.columns)
+        strips = strips or PackedPanels.of(lanes, self.blocking.columns)
         size = strips.outer.extent * strips.width * axis.extent
         buffer = self._operand(contract, factors, size, "strips of an operand")
         panel = Panel(strips, steps.axis, steps.together, buffer)
         self._fill(contract, factors, lanes, panel)
         return Load(f"{contract.name}_right_in", buffer, panel.place(strips)), strips
 
-    def _packed_by_steps(self, contract: Contract, factors: _Factors, lanes: Axis) -> Load:
+    def _packed_by_steps(self, contract: Contract, factors: _OperandFactors, lanes: Axis) -> Load:
         """Column by column, each with its steps."""
         steps = factors.steps
         size = lanes.extent * contract.axis.extent
@@ -457,14 +457,14 @@ class _Blocks:
             return False
         return rows >= FEW or not own.isdisjoint(self.old.rows)
 
-    def _operand(self, contract: Contract, factors: _Factors, size: Dim, why: str) -> Buffer:
+    def _operand(self, contract: Contract, factors: _OperandFactors, size: Dim, why: str) -> Buffer:
         """Memory for the right one, of all tasks or of each."""
         is_shared = not operands_of(factors.right) and _belongs_to_all(factors.right, self.old.rows)
         role = Role.SHARED if is_shared else Role.TASK
         return self._new(f"{contract.name}_right", size, why, factors.steps.dtype, role)
 
     def _fill(
-        self, contract: Contract, factors: _Factors, lanes: Axis, panel: Panel | Columns
+        self, contract: Contract, factors: _OperandFactors, lanes: Axis, panel: Panel | Columns
     ) -> None:
         steps, name = factors.steps, panel.buffer.name
 
@@ -533,7 +533,7 @@ class _Blocks:
             yield from map(rewriter.statement, (*part.lines, *part.loops))
 
 
-def _lies_by_steps(factor: Load | None, steps: _Steps, axis: Axis, other: Axis) -> bool:
+def _lies_by_steps(factor: Load | None, steps: _ContractionSteps, axis: Axis, other: Axis) -> bool:
     """So many `together` as are multiplied at once begin at a multiple of them."""
     if factor is None or factor.index.coefficient(axis) != 1:
         return False
@@ -600,7 +600,7 @@ def _only_store(total: Total, body: Sequence[Stmt], lanes: Axis) -> Store | None
             return None
 
 
-def _taken_inits(part: Part) -> list[Stmt]:
+def _taken_inits(part: BlockPart) -> list[Stmt]:
     """The accumulators at the end of a part that the next loop adds to."""
     finished = {s.accumulator for s in part.statements if isinstance(s, Finish)}
     taken = [s for s in part.statements if isinstance(s, Init) and s.name not in finished]

@@ -38,7 +38,7 @@ def cascaded(kernel: Kernel, block: int, copies: int) -> Kernel:
         return kernel
 
     def nest_of(nest: Nest) -> Nest:
-        return replace(nest, body=tuple(_Blocks(block, copies).statements(nest.body)))
+        return replace(nest, body=tuple(_CascadeBlocks(block, copies).statements(nest.body)))
 
     phases = (replace(p, nests=tuple(map(nest_of, p.nests))) for p in kernel.phases)
     return replace(kernel, phases=tuple(phases))
@@ -56,7 +56,7 @@ def _is_sum(statement: Stmt) -> bool:
 
 
 @dataclass(slots=True)
-class _Blocks:
+class _CascadeBlocks:
     """`block`: terms; `count`: pieces so far, whose names differ."""
 
     block: int

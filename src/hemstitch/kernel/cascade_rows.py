@@ -39,7 +39,7 @@ def cascaded_rows(kernel: Kernel) -> Kernel:
     buffers: list[Buffer] = []
 
     def nest_of(nest: Nest) -> Nest:
-        blocks = _Blocks(sums[nest], buffers)
+        blocks = _CascadeRows(sums[nest], buffers)
         return replace(nest, body=tuple(blocks.statements(nest.body)))
 
     phases = tuple(replace(p, nests=tuple(map(nest_of, p.nests))) for p in kernel.phases)
@@ -105,7 +105,7 @@ class _Sum:
 
 
 @dataclass(slots=True)
-class _Blocks:
+class _CascadeRows:
     """`sums`: what is added up in blocks. `buffers`: the new ones of the kernel."""
 
     sums: frozenset[Buffer]

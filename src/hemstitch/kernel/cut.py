@@ -65,7 +65,7 @@ def _with_nests(kernel: Kernel, nests_of: Callable[[Nest], Iterable[Nest]]) -> K
 
 
 @dataclass(slots=True)
-class _Known:
+class _KnownBounds:
     """What holds in a piece: the bounds of its loops' `axes`, conditions, and values that are no
     more than others."""
 
@@ -75,7 +75,7 @@ class _Known:
     truths: dict[str, bool] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
 
-    def within(self, axis: Axis, piece: Axis, low: int) -> _Known:
+    def within(self, axis: Axis, piece: Axis, low: int) -> _KnownBounds:
         """In a piece of the loop over `axis` that begins at `low`."""
         assert isinstance(piece.extent, int)
         axes = {**self.axes, axis: (low, low + piece.extent - 1)}
@@ -83,10 +83,10 @@ class _Known:
             self.inside(), axes=axes, places={**self.places, axis: at(piece).shifted(low)}
         )
 
-    def inside(self) -> _Known:
+    def inside(self) -> _KnownBounds:
         """In a block that is not cut."""
         copies = dict(self.bounds), dict(self.truths), dict(self.names)
-        return _Known(self.axes, self.places, *copies)
+        return _KnownBounds(self.axes, self.places, *copies)
 
     def bounds_of(self, index: Index) -> Bounds | None:
         if not isinstance(index.constant, int):
@@ -113,7 +113,7 @@ class _Pieces:
         outer = {s.axis.outer for s in everything if isinstance(s, BLOCKS)}
         self.outer = {axis for axis in outer if axis is not None}
         self.nest = nest
-        self.known = _Known()
+        self.known = _KnownBounds()
         self.count = 0
         list(self._statements(nest.prologue, self.known))
 
@@ -149,7 +149,7 @@ class _Pieces:
         axis = nest.rows[-1] if nest.rows and is_free else None
         return () if axis is None or axis in self.outer else self._ends(axis, 1)
 
-    def _statements(self, body: Iterable[Stmt], known: _Known) -> Iterator[Stmt]:
+    def _statements(self, body: Iterable[Stmt], known: _KnownBounds) -> Iterator[Stmt]:
         """`known` grows with what the statements make."""
         for statement in body:
             if isinstance(statement, Loop):
@@ -159,7 +159,7 @@ class _Pieces:
             else:
                 yield from _simplified(statement, known)
 
-    def _loop(self, loop: Loop, known: _Known) -> Iterator[Stmt]:
+    def _loop(self, loop: Loop, known: _KnownBounds) -> Iterator[Stmt]:
         is_free = loop.axis not in self.outer and loop.between is None
         is_free &= not any(isinstance(statement, IN_ORDER) for statement in walk(loop.body))
         ends = self._ends(loop.axis, WHOLE if loop.lanes else 1) if is_free else ()
@@ -172,10 +172,10 @@ class _Pieces:
             inside.names |= self._fresh(loop.body)
             yield Loop(piece, live(self._statements(loop.body, inside)), loop.lanes)
 
-    def _whole(self, loop: Loop, known: _Known) -> Loop:
+    def _whole(self, loop: Loop, known: _KnownBounds) -> Loop:
         return replace(loop, body=live(self._statements(loop.body, known.inside())))
 
-    def _product(self, product: Contract, known: _Known) -> Contract:
+    def _product(self, product: Contract, known: _KnownBounds) -> Contract:
         inside = known.inside()
         body = tuple(self._statements(product.body, inside))
         name = known.names.get(product.name, product.name)
@@ -201,7 +201,7 @@ class _Pieces:
         return {name: f"{name}_p{self.count}" for name in made}
 
 
-def _simplified(statement: Stmt, known: _Known) -> Iterator[Stmt]:
+def _simplified(statement: Stmt, known: _KnownBounds) -> Iterator[Stmt]:
     """The statement in a piece; nothing where it is another value."""
     rewriter = Rewriter(known.names, lambda index: index.substitute(known.places))
     match statement:
@@ -234,7 +234,7 @@ def _simplified(statement: Stmt, known: _Known) -> Iterator[Stmt]:
     yield rewriter.statement(statement)
 
 
-def _truth(op: Op, operands: Sequence[str], known: _Known) -> bool | None:
+def _truth(op: Op, operands: Sequence[str], known: _KnownBounds) -> bool | None:
     """Of indices compared, or conditions joined, where it is the same in all of a piece."""
     if op in _JOINED:
         decides = _JOINED[op]
@@ -252,7 +252,7 @@ def _truth(op: Op, operands: Sequence[str], known: _Known) -> bool | None:
     return above if op is Op.GE else below
 
 
-def _same(op: Op, operands: Sequence[str], known: _Known) -> str | None:
+def _same(op: Op, operands: Sequence[str], known: _KnownBounds) -> str | None:
     """What conditions come to that are joined with one that decides nothing."""
     left = [name for name in operands if name not in known.truths]
     return left[0] if op in _JOINED and len(left) == 1 else None

@@ -54,7 +54,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class AxisPart:
     """One of several axes that a loop walks as one `axis`: that one // step % extent."""
 
     axis: Axis
@@ -69,7 +69,7 @@ class Part:
         return self.name
 
 
-Variable = Union[Axis, Computed, Window, Part]
+Variable = Union[Axis, Computed, Window, AxisPart]
 
 
 @dataclass(frozen=True, slots=True)

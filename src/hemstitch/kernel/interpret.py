@@ -179,7 +179,7 @@ def _shares(launch: _Launch, phase: Phase, task: int) -> list[tuple[int, int]]:
 
 
 @dataclass(slots=True)
-class _Accumulator:
+class _InterpretedAccumulator:
     op: Op
     across: bool
     held: tuple[Array, ...]
@@ -196,7 +196,7 @@ class _Task:
         self.owner = 0
         self.memory = {b: launch.garbage(b) for b in buffers if b.role is Role.TASK}
         self.values: dict[str, Array] = {}
-        self.accumulators: dict[str, _Accumulator] = {}
+        self.accumulators: dict[str, _InterpretedAccumulator] = {}
         self.axes: dict[Axis, Any] = {}
         self.lanes: int | None = None  # how many there are, inside a lane loop
 
@@ -321,7 +321,7 @@ class _Task:
         held = start(init.op, init.dtype, self.launch.computed(init.dtype))
         if init.columns is not None:
             held = (np.repeat(held[0], self.launch.dim(init.columns.extent)),)
-        found = _Accumulator(init.op, init.across, held, init.follows, init.columns)
+        found = _InterpretedAccumulator(init.op, init.across, held, init.follows, init.columns)
         self.accumulators[init.name] = found
 
     def _finish(self, finish: Finish) -> None:

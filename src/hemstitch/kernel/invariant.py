@@ -82,7 +82,7 @@ class _Motion:
         prologue, body = nest.prologue, nest.body
         if _is_long(axis.extent for axis in nest.rows):
             changed = _changed((*nest.panels, *body, *nest.epilogue))
-            scope = _Scope(self, changed, before)
+            scope = _InvariantScope(self, changed, before)
             body = tuple(scope.statements(body, frozenset(nest.rows)))
             prologue = (*prologue, *scope.moved)
         return replace(nest, prologue=prologue, body=tuple(self._loops(body, before)))
@@ -93,7 +93,7 @@ class _Motion:
             if isinstance(statement, Loop) and not statement.lanes:
                 inside = statement.body
                 if _is_long((statement.axis.extent,)):
-                    scope = _Scope(self, _changed(inside), before)
+                    scope = _InvariantScope(self, _changed(inside), before)
                     inside = tuple(scope.statements(inside, frozenset((statement.axis,))))
                     yield from scope.moved
                 yield replace(statement, body=tuple(self._loops(inside, before)))
@@ -112,7 +112,7 @@ class _Motion:
 
 
 @dataclass(slots=True)
-class _Scope:
+class _InvariantScope:
     """What goes round. `changed`: buffers that are written to in it; `before`: values that are made
     before it; `moved`: loops that are to stand there too."""
 

@@ -46,7 +46,7 @@ def once_in_nest(nest: Nest) -> Nest:
         for statement in walk(part)
         if isinstance(statement, (Store, AccumulateInto))
     )
-    task = _Scope(changed)
+    task = _ValueScope(changed)
     prologue = tuple(task.statements(nest.prologue))
     panels, body, epilogue = (
         tuple(task.inner().statements(part)) for part in (nest.panels, nest.body, nest.epilogue)
@@ -55,7 +55,7 @@ def once_in_nest(nest: Nest) -> Nest:
 
 
 @dataclass(slots=True)
-class _Scope:
+class _ValueScope:
     """Where statements stand. `changed`: buffers that may hold something else another time;
     `names`: of values that are known already, the ones that they are known by; `made`: what makes
     a value."""
@@ -65,8 +65,8 @@ class _Scope:
     names: dict[str, str] = field(default_factory=dict)
     made: dict[str, Stmt] = field(default_factory=dict)
 
-    def inner(self) -> _Scope:
-        return _Scope(self.changed, dict(self.known), dict(self.names), dict(self.made))
+    def inner(self) -> _ValueScope:
+        return _ValueScope(self.changed, dict(self.known), dict(self.names), dict(self.made))
 
     def statements(self, body: Iterable[Stmt]) -> Iterator[Stmt]:
         for statement in _joined(body):

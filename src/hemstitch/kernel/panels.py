@@ -27,19 +27,19 @@ Element = Callable[[Index, int, int], tuple[str, Sequence[Stmt]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Strips:
+class PackedPanels:
     """Columns cut into `outer` strips of `inner`, the last of which may have fewer."""
 
     outer: Axis
     inner: Axis
 
     @staticmethod
-    def of(columns: Axis, width: int) -> Strips:
+    def of(columns: Axis, width: int) -> PackedPanels:
         """As wide as that, or one vector of the widest where there are no more columns."""
         extent = columns.extent
         width = NARROW if isinstance(extent, int) and extent <= NARROW else width
         outer = Axis(f"{columns.name}s", quotient(extent + (width - 1), width))
-        return Strips(outer, Axis(f"{columns.name}i", width, outer, extent))
+        return PackedPanels(outer, Axis(f"{columns.name}i", width, outer, extent))
 
     @property
     def width(self) -> int:
@@ -98,12 +98,12 @@ class Panel:
     """A right operand in strips, in `buffer`. `steps`: what its product adds up along, so many of
     them `together`."""
 
-    strips: Strips
+    strips: PackedPanels
     steps: Axis
     together: int
     buffer: Buffer
 
-    def place(self, strips: Strips, first: Dim = 0) -> Index:
+    def place(self, strips: PackedPanels, first: Dim = 0) -> Index:
         """Of the first elements that lie together; `first`: the column where `strips` begin."""
         width, size = self.strips.width, self.steps.extent * self.together
         strip = at(strips.outer).scaled(size * width) + at(strips.inner).scaled(self.together)
@@ -125,7 +125,7 @@ class Panel:
             for run, first in self._runs()
         ]
 
-    def _runs(self) -> Iterator[tuple[Strips, int]]:
+    def _runs(self) -> Iterator[tuple[PackedPanels, int]]:
         """Whole strips apart from what is left of one, each with its first column: only loops of
         one length are printed as squares (`crossing.py`)."""
         width, columns = self.strips.width, self.strips.inner.limit
@@ -135,12 +135,12 @@ class Panel:
         whole, rest = divmod(columns, width)
         if whole:
             outer = Axis(self.strips.outer.name, whole)
-            yield Strips(outer, Axis(self.strips.inner.name, width)), 0
+            yield PackedPanels(outer, Axis(self.strips.inner.name, width)), 0
         if rest:
             inner = Axis(self.strips.inner.name, rest)
-            yield Strips(Axis(self.strips.outer.name, 1), inner), whole * width
+            yield PackedPanels(Axis(self.strips.outer.name, 1), inner), whole * width
 
-    def _strip(self, element: Element, run: Strips, first: int) -> tuple[Stmt, ...]:
+    def _strip(self, element: Element, run: PackedPanels, first: int) -> tuple[Stmt, ...]:
         column = at(run.outer).scaled(self.strips.width) + at(run.inner)
         made: list[Stmt] = []
         stored: list[Stmt] = []

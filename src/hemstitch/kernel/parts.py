@@ -28,7 +28,7 @@ from hemstitch.kernel.tile_product import TileProduct
 
 
 @dataclass(slots=True)
-class Part:
+class BlockPart:
     """Statements that run row by row, and behind them `loops` over the rows of a block: products,
     before some of which their left operand is filled in, of which the statements know nothing.
     `lines`: what fills in what several rows of a left operand have in common."""
@@ -45,7 +45,7 @@ class Part:
 class Reach:
     """What rows hand on from part to part: `names` of values and their types, row `buffers`."""
 
-    def __init__(self, nest: Nest, parts: Sequence[Part]) -> None:
+    def __init__(self, nest: Nest, parts: Sequence[BlockPart]) -> None:
         made = [{name for s in part.statements for name in defined(s)} for part in parts]
         read = [{name for s in part.statements for name in used(s)} for part in parts]
         types = _types(nest)

@@ -196,7 +196,7 @@ class _Open:
 
 
 @dataclass(slots=True)
-class _Scope:
+class _VerifiedScope:
     """A block of statements: what it defines is gone at its end."""
 
     axis: Axis | None
@@ -211,7 +211,7 @@ class _NestCheck:
 
     def __init__(self, kernel: Kernel, is_alone: bool) -> None:
         self.kernel = kernel
-        self.scopes = [_Scope(None, lanes=False)]
+        self.scopes = [_VerifiedScope(None, lanes=False)]
         self.axes: set[Axis] = set() if is_alone else {TASK}
         self.defined: set[str] = set()
         self.statement: Stmt | None = None
@@ -411,7 +411,7 @@ class _NestCheck:
         if outer is not None:
             self._require(outer in self.axes, f"there is no loop over {outer} here")
         self.axes.add(axis)
-        self.scopes.append(_Scope(axis, loop.lanes))
+        self.scopes.append(_VerifiedScope(axis, loop.lanes))
         self._block(loop.body)
         self.statement = loop
         self._close()
@@ -421,7 +421,7 @@ class _NestCheck:
         axis = contract.axis
         self._require(axis not in self.axes, f"{axis} is looped over already")
         self.axes.add(axis)
-        self.scopes.append(_Scope(axis, lanes=False))
+        self.scopes.append(_VerifiedScope(axis, lanes=False))
         self._block(contract.body)
         self.statement = contract
         varies = [self._use(name, contract.source) for name in (contract.left, contract.right)]
@@ -440,7 +440,7 @@ class _NestCheck:
         self._require(found.dtype is product.source.compute, "is added up in another type")
         self._use(product.left, product.source)
         self.axes.add(axis)
-        self.scopes.append(_Scope(axis, lanes=False))
+        self.scopes.append(_VerifiedScope(axis, lanes=False))
         self._block(product.body)
         self.statement = product
         self._use(product.right, product.source)

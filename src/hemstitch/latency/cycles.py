@@ -15,7 +15,7 @@ from itertools import takewhile
 
 from hemstitch.latency.architecture import Fitted
 from hemstitch.latency.disassembly import SCOREBOARDS, Disassembly, Instruction, SourceLine
-from hemstitch.latency.loops import Loop, body
+from hemstitch.latency.loops import MachineLoop, body
 from hemstitch.latency.opcodes import BULK_LOADS, Wait, kind_of
 
 GROUP_END = "gsb0"  # of the products that one WARPGROUP.DEPBAR counts as one
@@ -54,7 +54,7 @@ class _Clock:
 
 def warp_cycles(
     code: Disassembly,
-    loops: Sequence[Loop],
+    loops: Sequence[MachineLoop],
     fitted: Fitted,
     shares: Mapping[SourceLine, float] | None = None,
 ) -> WarpCycles:
@@ -79,7 +79,7 @@ def _share(row: Instruction, shares: Mapping[SourceLine, float]) -> float:
 
 def _run(
     rows: Sequence[Instruction],
-    loops: tuple[Loop, ...],
+    loops: tuple[MachineLoop, ...],
     fitted: Fitted,
     shares: Mapping[SourceLine, float],
     clock: _Clock,
@@ -109,13 +109,13 @@ def _has_share(share: float, shares: Mapping[SourceLine, float], row: Instructio
     return _share(row, shares) == share
 
 
-def _lies_in(loop: Loop, rows: Sequence[Instruction]) -> bool:
+def _lies_in(loop: MachineLoop, rows: Sequence[Instruction]) -> bool:
     return rows[0].address <= loop.first and loop.last <= rows[-1].address
 
 
 def _scaled(
     rows: Sequence[Instruction],
-    loops: tuple[Loop, ...],
+    loops: tuple[MachineLoop, ...],
     share: float,
     fitted: Fitted,
     clock: _Clock,
@@ -127,7 +127,7 @@ def _scaled(
 
 def _repeat(
     rows: Sequence[Instruction],
-    loops: tuple[Loop, ...],
+    loops: tuple[MachineLoop, ...],
     trips: float,
     fitted: Fitted,
     shares: Mapping[SourceLine, float],

@@ -35,7 +35,7 @@ class Bound(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class LaunchFacts:
     """What the machine code does not say."""
 
     programs: int
@@ -115,7 +115,7 @@ class Estimate:
 
 def evaluate(
     code: Disassembly,
-    launch: Launch,
+    launch: LaunchFacts,
     architecture: Architecture,
     ptx: Sequence[PtxInstruction] = (),
 ) -> Estimate:
@@ -150,7 +150,7 @@ def evaluate(
 
 
 def _pipe_seconds(
-    warp: WarpCycles, launch: Launch, architecture: Architecture
+    warp: WarpCycles, launch: LaunchFacts, architecture: Architecture
 ) -> Mapping[Pipe, float]:
     """Of the SM with the most programs."""
     warps = math.ceil(launch.programs / architecture.sms) * launch.warps

@@ -13,7 +13,7 @@ from hemstitch.latency.architecture import Architecture
 from hemstitch.latency.disassembly import Disassembly
 from hemstitch.latency.facts import WIDE_BITS, Facts, facts
 from hemstitch.latency.occupancy import occupancy
-from hemstitch.latency.ptx import PtxInstruction, Role
+from hemstitch.latency.ptx import PtxInstruction, SynchronisationRole
 
 LEAST_WIDE_SHARE = 0.5  # of the bits; below it most of the traffic is in narrow accesses
 # For the device. What an assertion tells the host is for the system: `sc0 sc1`.
@@ -21,7 +21,7 @@ _WRITE_BACK, _INVALIDATE = re.compile(r"^\tbuffer_wbl2 sc1\b"), re.compile(r"^\t
 _AMD_ACCESS = re.compile(r"^\t(?:global|buffer|flat)_(?:load|store|atomic)_")
 
 
-class Check(Enum):
+class LintCheck(Enum):
     SPILLS = "spills"
     MATRIX = "matrix"
     WIDTH = "width"
@@ -34,7 +34,7 @@ class Check(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    check: Check
+    check: LintCheck
     why: str
 
     def __str__(self) -> str:
@@ -85,7 +85,7 @@ def lint_amd(text: str, expected: Expected, unit: ComputeUnit = MI300X) -> tuple
     blocks = amd_blocks(text, shared_bytes=shared, warps=expected.warps, unit=unit)
     return (
         *_spills(known),
-        *(() if has_matrix else (Finding(Check.MATRIX, "a product of tiles without v_mfma"),)),
+        *(() if has_matrix else (Finding(LintCheck.MATRIX, "a product of tiles without v_mfma"),)),
         *_width(known, expected),
         *_amd_barriers(text, expected),
         *_launch(blocks, f"{known.registers} registers, {shared} bytes of LDS"),
@@ -96,7 +96,7 @@ def lint_amd(text: str, expected: Expected, unit: ComputeUnit = MI300X) -> tuple
 def _spills(known: Facts) -> Iterator[Finding]:
     if known.spills or known.stack_bytes:
         yield Finding(
-            Check.SPILLS,
+            LintCheck.SPILLS,
             f"{known.spills} accesses to spilled registers, {known.stack_bytes} bytes of stack for "
             f"each thread at {known.registers} registers: take smaller tiles or more warps",
         )
@@ -108,7 +108,7 @@ def _matrix(code: Disassembly, expected: Expected, architecture: Architecture) -
         slow = sorted({row.base for row in code.instructions if row.base.endswith("MMA")})
         found = " and ".join(slow) or "no matrix instruction"
         yield Finding(
-            Check.MATRIX,
+            LintCheck.MATRIX,
             f"a product of tiles on {architecture.target} became {found}, not {start}: tiles of 64 "
             "rows or more and four warps or more allow it",
         )
@@ -123,18 +123,18 @@ def _width(known: Facts, expected: Expected) -> Iterator[Finding]:
             for width, count in (known.loads + known.stores).by_width.items()
         )
         yield Finding(
-            Check.WIDTH,
+            LintCheck.WIDTH,
             f"{share:.0%} of the traffic is in accesses of {expected.width_bits} bits ({widths}): "
             "the compiler knows too little of alignment or of what is contiguous",
         )
 
 
 def _barrier_count(ptx: Sequence[PtxInstruction], expected: Expected) -> Iterator[Finding]:
-    arrivals = sum(1 for row in ptx if row.role is Role.ARRIVE)
-    waits = sum(1 for row in ptx if row.role is Role.ACQUIRE)
+    arrivals = sum(1 for row in ptx if row.role is SynchronisationRole.ARRIVE)
+    waits = sum(1 for row in ptx if row.role is SynchronisationRole.ACQUIRE)
     if (arrivals, waits) != (expected.barriers + expected.tickets, expected.barriers):
         yield Finding(
-            Check.BARRIERS,
+            LintCheck.BARRIERS,
             f"{expected.barriers} device-wide barriers and {expected.tickets} tickets were meant, "
             f"the PTX has {arrivals} releases and {waits} waits",
         )
@@ -144,14 +144,14 @@ def _barrier_order(ptx: Sequence[PtxInstruction]) -> Iterator[Finding]:
     """An access after a program's arrival and before its wait is ordered by neither."""
     since: int | None = None  # accesses since the last arrival
     for row in ptx:
-        if row.role is Role.ARRIVE:
+        if row.role is SynchronisationRole.ARRIVE:
             since = 0
-        elif row.role is Role.ACCESS and since is not None:
+        elif row.role is SynchronisationRole.ACCESS and since is not None:
             since += 1
-        elif row.role is Role.ACQUIRE:
+        elif row.role is SynchronisationRole.ACQUIRE:
             if since:
                 yield Finding(
-                    Check.ORDER,
+                    LintCheck.ORDER,
                     f"{since} accesses to global memory between the arrival at a device-wide "
                     f"barrier and its wait, line {row.line}",
                 )
@@ -169,7 +169,7 @@ def _invalidation(code: Disassembly, expected: Expected) -> Iterator[Finding]:
             invalidated, after_poll = invalidated + 1, False
     if invalidated < expected.barriers + expected.tickets:
         yield Finding(
-            Check.INVALIDATION,
+            LintCheck.INVALIDATION,
             f"{expected.barriers} device-wide barriers and {expected.tickets} tickets, but L1 is "
             f"invalidated after {invalidated}: loads behind them may read old values",
         )
@@ -177,14 +177,14 @@ def _invalidation(code: Disassembly, expected: Expected) -> Iterator[Finding]:
 
 def _launch(blocks: int, why: str) -> Iterator[Finding]:
     if not blocks:
-        yield Finding(Check.LAUNCH, f"no block fits on a processor: {why}")
+        yield Finding(LintCheck.LAUNCH, f"no block fits on a processor: {why}")
 
 
 def _residency(expected: Expected, blocks: int, units: int) -> Iterator[Finding]:
     programs = expected.cooperative_programs
     if programs is not None and programs > blocks * units:
         yield Finding(
-            Check.COOPERATIVE,
+            LintCheck.COOPERATIVE,
             f"{programs} programs wait for each other, but only {blocks} on each of {units} "
             "processors run at a time: the launch would be refused",
         )
@@ -204,7 +204,7 @@ def _amd_barriers(text: str, expected: Expected) -> Iterator[Finding]:
     most = expected.barriers + expected.tickets
     if (arrivals, waits) != (most, most):
         yield Finding(
-            Check.BARRIERS,
+            LintCheck.BARRIERS,
             f"{expected.barriers} device-wide barriers and {expected.tickets} tickets were meant, "
             f"the assembly has {arrivals} releases and {waits} invalidations",
         )

@@ -32,7 +32,7 @@ Counts = Counter[tuple[str, SourceLine | None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class MachineLoop:
     first: int  # address of its first instruction
     last: int  # of the branch back
     line: SourceLine | None  # of the `for`; None where nothing says how often it runs: once then
@@ -54,7 +54,7 @@ def find_loops(
     code: Disassembly,
     trips: Mapping[SourceLine, float],
     ptx: Sequence[PtxInstruction] = (),
-) -> tuple[Loop, ...]:
+) -> tuple[MachineLoop, ...]:
     """`trips`: of each `for` line, for one program, an average where programs differ."""
     instructions = body(code)
     edges: dict[int, int] = {}
@@ -62,17 +62,17 @@ def find_loops(
         if row.target is not None and row.target < row.address:
             edges[row.target] = max(row.address, edges.get(row.target, 0))
     before = _counts_in_ptx(ptx)
-    found: list[Loop] = []
+    found: list[MachineLoop] = []
     claimed: set[tuple[SourceLine, ...]] = set()
     for first, last in sorted(edges.items(), key=lambda edge: _rank(edge, edges)):
         rows = [row for row in instructions if first <= row.address <= last]
         chain = None if _only_waits(rows) else _for_line(rows, trips, found)
         if chain is None or chain in claimed:  # the rest of an unrolled loop, or part of the loop
-            found.append(Loop(first, last, None, 1, 1.0))
+            found.append(MachineLoop(first, last, None, 1, 1.0))
             continue
         claimed.add(chain)
         unrolled = _unrolled(rows, before)
-        found.append(Loop(first, last, chain[0], unrolled, trips[chain[0]] / unrolled))
+        found.append(MachineLoop(first, last, chain[0], unrolled, trips[chain[0]] / unrolled))
     return tuple(sorted(found, key=lambda loop: (loop.first, -loop.last)))
 
 
@@ -88,7 +88,7 @@ def _only_waits(rows: Sequence[Instruction]) -> bool:
 
 
 def _for_line(
-    rows: Sequence[Instruction], trips: Mapping[SourceLine, float], inner: Sequence[Loop]
+    rows: Sequence[Instruction], trips: Mapping[SourceLine, float], inner: Sequence[MachineLoop]
 ) -> tuple[SourceLine, ...] | None:
     """The line of the `for` and where it was inlined: that of the branch back, or else of what is
     in the loop but in no inner one."""

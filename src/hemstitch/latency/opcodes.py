@@ -45,7 +45,7 @@ class Wait(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class OpcodeKind:
     pipe: Pipe
     wait: Wait
 
@@ -89,19 +89,19 @@ _GROUPS: tuple[tuple[Pipe, Wait, str], ...] = (
         "PREEXIT ACQBULK ACQSHMINIT PMTRIG ERRBAR CGAERRBAR SETCTAID SETLMEMBASE GETLMEMBASE",
     ),
 )
-KINDS: Mapping[str, Kind] = {
-    opcode: Kind(pipe, wait) for pipe, wait, opcodes in _GROUPS for opcode in opcodes.split()
+KINDS: Mapping[str, OpcodeKind] = {
+    opcode: OpcodeKind(pipe, wait) for pipe, wait, opcodes in _GROUPS for opcode in opcodes.split()
 }
 BULK_LOADS = ("UTMALDG", "UBLKCP")
 _UNIFORM = {
-    "UTC": Kind(Pipe.MATRIX, Wait.WARPGROUP),  # matrix instructions of Blackwell
-    "UTMALDG": Kind(Pipe.ISSUE, Wait.MEMORY),
-    "UBLKCP": Kind(Pipe.ISSUE, Wait.MEMORY),
-    "U": Kind(Pipe.ISSUE, Wait.FIXED),  # what one thread computes for the warp
+    "UTC": OpcodeKind(Pipe.MATRIX, Wait.WARPGROUP),  # matrix instructions of Blackwell
+    "UTMALDG": OpcodeKind(Pipe.ISSUE, Wait.MEMORY),
+    "UBLKCP": OpcodeKind(Pipe.ISSUE, Wait.MEMORY),
+    "U": OpcodeKind(Pipe.ISSUE, Wait.FIXED),  # what one thread computes for the warp
 }
 
 
-def kind_of(opcode: str) -> Kind | None:
+def kind_of(opcode: str) -> OpcodeKind | None:
     """None for an opcode that no table has."""
     base = opcode.partition(".")[0]
     if base in KINDS:

@@ -19,7 +19,7 @@ _ACQUIRE = re.compile(r"(?:ld|atom)\b.*\.acquire\b")
 _ACCESS = re.compile(r"(?:ld|st|atom|red)\.(?:\w+\.)*global\b|cp\.async")
 
 
-class Role(Enum):
+class SynchronisationRole(Enum):
     """In a device-wide barrier or a ticket."""
 
     ARRIVE = "arrive"
@@ -31,7 +31,7 @@ class Role(Enum):
 @dataclass(frozen=True, slots=True)
 class PtxInstruction:
     opcode: str
-    role: Role
+    role: SynchronisationRole
     line: SourceLine | None
     is_in_loop: bool
 
@@ -63,9 +63,9 @@ def parse_ptx(text: str) -> tuple[PtxInstruction, ...]:
     )
 
 
-def _role(opcode: str) -> Role:
+def _role(opcode: str) -> SynchronisationRole:
     if _ARRIVE.match(opcode):
-        return Role.ARRIVE
+        return SynchronisationRole.ARRIVE
     if _ACQUIRE.match(opcode):
-        return Role.ACQUIRE
-    return Role.ACCESS if _ACCESS.match(opcode) else Role.OTHER
+        return SynchronisationRole.ACQUIRE
+    return SynchronisationRole.ACCESS if _ACCESS.match(opcode) else SynchronisationRole.OTHER

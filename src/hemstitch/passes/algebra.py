@@ -12,7 +12,7 @@ from types import MappingProxyType
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.graph import Node, Op
 from hemstitch.ir.ops import is_reduction
-from hemstitch.ir.types import DType, Kind
+from hemstitch.ir.types import DType, TypeKind
 from hemstitch.passes.engine import Rule, rule
 
 COMMUTATIVE = (Op.ADD, Op.MUL, Op.AND, Op.OR, Op.XOR, Op.EQ, Op.NE)
@@ -40,35 +40,35 @@ WIDER: dict[DType, tuple[DType, ...]] = {
     DType.F64: (),
     DType.OPAQUE: (),
 }
-NEUTRAL: dict[tuple[Op, Kind], bool | int | float] = {
-    (Op.ADD, Kind.FLOAT): -0.0,
-    (Op.ADD, Kind.INT): 0,
-    (Op.SUB, Kind.FLOAT): 0.0,
-    (Op.SUB, Kind.INT): 0,
-    (Op.MUL, Kind.FLOAT): 1.0,
-    (Op.MUL, Kind.INT): 1,
-    (Op.DIV, Kind.FLOAT): 1.0,
-    (Op.FLOORDIV, Kind.INT): 1,
-    (Op.TRUNCDIV, Kind.INT): 1,
-    (Op.POW, Kind.FLOAT): 1.0,
-    (Op.POW, Kind.INT): 1,
-    (Op.AND, Kind.BOOL): True,
-    (Op.AND, Kind.INT): -1,
-    (Op.OR, Kind.BOOL): False,
-    (Op.OR, Kind.INT): 0,
-    (Op.XOR, Kind.BOOL): False,
-    (Op.XOR, Kind.INT): 0,
-    (Op.SHL, Kind.INT): 0,
-    (Op.SHR, Kind.INT): 0,
-    (Op.MAXIMUM, Kind.FLOAT): -math.inf,
-    (Op.MINIMUM, Kind.FLOAT): math.inf,
+NEUTRAL: dict[tuple[Op, TypeKind], bool | int | float] = {
+    (Op.ADD, TypeKind.FLOAT): -0.0,
+    (Op.ADD, TypeKind.INT): 0,
+    (Op.SUB, TypeKind.FLOAT): 0.0,
+    (Op.SUB, TypeKind.INT): 0,
+    (Op.MUL, TypeKind.FLOAT): 1.0,
+    (Op.MUL, TypeKind.INT): 1,
+    (Op.DIV, TypeKind.FLOAT): 1.0,
+    (Op.FLOORDIV, TypeKind.INT): 1,
+    (Op.TRUNCDIV, TypeKind.INT): 1,
+    (Op.POW, TypeKind.FLOAT): 1.0,
+    (Op.POW, TypeKind.INT): 1,
+    (Op.AND, TypeKind.BOOL): True,
+    (Op.AND, TypeKind.INT): -1,
+    (Op.OR, TypeKind.BOOL): False,
+    (Op.OR, TypeKind.INT): 0,
+    (Op.XOR, TypeKind.BOOL): False,
+    (Op.XOR, TypeKind.INT): 0,
+    (Op.SHL, TypeKind.INT): 0,
+    (Op.SHR, TypeKind.INT): 0,
+    (Op.MAXIMUM, TypeKind.FLOAT): -math.inf,
+    (Op.MINIMUM, TypeKind.FLOAT): math.inf,
 }
-ABSORBING: dict[tuple[Op, Kind], bool | int] = {
-    (Op.MUL, Kind.INT): 0,
-    (Op.AND, Kind.BOOL): False,
-    (Op.AND, Kind.INT): 0,
-    (Op.OR, Kind.BOOL): True,
-    (Op.OR, Kind.INT): -1,
+ABSORBING: dict[tuple[Op, TypeKind], bool | int] = {
+    (Op.MUL, TypeKind.INT): 0,
+    (Op.AND, TypeKind.BOOL): False,
+    (Op.AND, TypeKind.INT): 0,
+    (Op.OR, TypeKind.BOOL): True,
+    (Op.OR, TypeKind.INT): -1,
 }
 
 
@@ -85,7 +85,7 @@ def constant_value(node: Node) -> bool | int | float | None:
     return node.attr if is_number else None  # type: ignore[return-value]
 
 
-def _kind(node: Node) -> Kind:
+def _kind(node: Node) -> TypeKind:
     return node.type.dtype.kind
 
 
@@ -141,7 +141,7 @@ def idempotent(builder: Builder, node: Node) -> Node | None:
 def cancels(builder: Builder, node: Node) -> Node | None:
     """i - i, i xor i -> 0    x - x is NaN for an infinite x"""
     x, y = node.inputs
-    if x is y and _kind(node) is not Kind.FLOAT:
+    if x is y and _kind(node) is not TypeKind.FLOAT:
         return builder.constant(0, node.type.dtype, node.shape)
     return None
 
@@ -175,7 +175,7 @@ def constants_together(builder: Builder, node: Node) -> Node | None:
     if inner.op is not node.op or d.op is not Op.CONSTANT:
         return None
     x, c = inner.inputs
-    is_exact = _kind(node) is not Kind.FLOAT or node.op in (Op.MAXIMUM, Op.MINIMUM)
+    is_exact = _kind(node) is not TypeKind.FLOAT or node.op in (Op.MAXIMUM, Op.MINIMUM)
     if c.op is not Op.CONSTANT or x.op is Op.CONSTANT or not is_exact:
         return None
     if c.attr == d.attr == 0 and c is not d:
@@ -223,7 +223,7 @@ def minus_negative(builder: Builder, node: Node) -> Node | None:
 def minus_integer(builder: Builder, node: Node) -> Node | None:
     """i - c -> i + -c"""
     x, y = node.inputs
-    if _kind(node) is Kind.INT and y.op is Op.CONSTANT:
+    if _kind(node) is TypeKind.INT and y.op is Op.CONSTANT:
         return builder.make(Op.ADD, x, builder.make(Op.NEG, y))
     return None
 
@@ -255,9 +255,9 @@ def small_power(builder: Builder, node: Node) -> Node | None:
     exponent = constant_value(y)
     if exponent == 0:
         return builder.constant(1, node.type.dtype, node.shape)
-    if exponent == -1 and _kind(node) is Kind.FLOAT:
+    if exponent == -1 and _kind(node) is TypeKind.FLOAT:
         return builder.make(Op.RECIPROCAL, x)
-    if exponent == 2 or (exponent == 3 and _kind(node) is Kind.INT):
+    if exponent == 2 or (exponent == 3 and _kind(node) is TypeKind.INT):
         square = builder.make(Op.MUL, x, x)
         return square if exponent == 2 else builder.make(Op.MUL, square, x)
     return None
@@ -314,7 +314,7 @@ def cast_chain(builder: Builder, node: Node) -> Node | None:
         return None
     (x,) = middle.inputs
     first, second, third = x.type.dtype, middle.type.dtype, node.type.dtype
-    only_integers = {first.kind, second.kind, third.kind} == {Kind.INT}
+    only_integers = {first.kind, second.kind, third.kind} == {TypeKind.INT}
     if second in WIDER[first] or (only_integers and third.bytes <= second.bytes):
         return builder.cast(x, third)
     return None
@@ -374,7 +374,7 @@ def reduces_nothing(builder: Builder, node: Node) -> Node | None:
 
 def added_to_nothing(builder: Builder, x: Node) -> Node:
     """x + 0.0, which makes 0.0 of -0.0, as a sum does, which begins with 0.0."""
-    if _kind(x) is not Kind.FLOAT or _is_no_negative_zero(x):
+    if _kind(x) is not TypeKind.FLOAT or _is_no_negative_zero(x):
         return x
     return builder.make(Op.ADD, x, builder.constant(0.0, x.type.dtype, x.shape))
 
@@ -385,7 +385,7 @@ def _is_no_negative_zero(x: Node) -> bool:
     if x.op is Op.CONCAT:
         return all(map(_is_no_negative_zero, x.inputs))
     if x.op is Op.CAST:
-        return _kind(x.inputs[0]) is not Kind.FLOAT or _is_no_negative_zero(x.inputs[0])
+        return _kind(x.inputs[0]) is not TypeKind.FLOAT or _is_no_negative_zero(x.inputs[0])
     return x.op in (Op.SUM, Op.ABS, Op.EXP) or (x.op is Op.ADD and is_constant(x.inputs[1], 0.0))
 
 
@@ -393,7 +393,7 @@ def _is_no_negative_zero(x: Node) -> bool:
 def reduced_twice(builder: Builder, node: Node) -> Node | None:
     """max(max(x, first), then) -> max(x, both)    and so for min, any, all, integer sum, prod"""
     (inner,) = node.inputs
-    is_exact = node.op not in (Op.SUM, Op.PROD) or _kind(node) is Kind.INT
+    is_exact = node.op not in (Op.SUM, Op.PROD) or _kind(node) is TypeKind.INT
     if inner.op is not node.op or not is_exact:
         return None
     (x,) = inner.inputs

@@ -46,7 +46,7 @@ def rewrite(graph: Graph, rules: Iterable[Rule], builder: Builder) -> Graph:
     where the replaced node came from.
     """
     before = builder.origin
-    sweep = _Sweep(_by_op(rules), builder, graph.origins)
+    sweep = _RewriteSweep(_by_op(rules), builder, graph.origins)
     try:
         sweep.settle(graph.roots)
     finally:
@@ -56,7 +56,7 @@ def rewrite(graph: Graph, rules: Iterable[Rule], builder: Builder) -> Graph:
 
 def substitute(graph: Graph, given: Mapping[Node, Node], builder: Builder) -> Graph:
     """`graph` with other nodes in the place of some."""
-    sweep = _Sweep({}, builder, graph.origins, dict(given))
+    sweep = _RewriteSweep({}, builder, graph.origins, dict(given))
     sweep.settle(graph.roots)
     return sweep.rewritten(graph)
 
@@ -70,7 +70,7 @@ def _by_op(rules: Iterable[Rule]) -> dict[Op, list[Rule]]:
 
 
 @dataclass
-class _Sweep:
+class _RewriteSweep:
     """`settled`: what each finished node became; a result is settled as itself.
     `successor`: the first step of a node's replacement, on the way to its final form."""
 

@@ -18,7 +18,7 @@ from hemstitch.ir.dims import product
 from hemstitch.ir.functions import FLOAT_FUNCTIONS, fused_multiply_add, round_to
 from hemstitch.ir.graph import Node, Op
 from hemstitch.ir.ops import OPS, OpClass, highest, identity, is_elementwise, is_view, lowest
-from hemstitch.ir.types import DType, Kind
+from hemstitch.ir.types import DType, TypeKind
 from hemstitch.passes.algebra import REDUCTIONS, constant_value, is_constant
 from hemstitch.passes.engine import Rule, rule
 
@@ -49,7 +49,7 @@ def evaluate(node: Node) -> Number | None:
     if node.op is Op.CAST:
         return cast(values[0], target)
     with np.errstate(all="ignore"):
-        if source.kind is not Kind.FLOAT:
+        if source.kind is not TypeKind.FLOAT:
             integer: int | None = _INTEGERS[node.op](*values, bits=8 * source.bytes)
             return integer
         # Rounding twice, by way of f64, is harmless for what one operand gives.

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.graph import Node, Op
-from hemstitch.ir.types import DType, Kind
+from hemstitch.ir.types import DType, TypeKind
 from hemstitch.passes.algebra import constant_value, is_constant
 from hemstitch.passes.engine import Rule, rule
 
@@ -25,7 +25,7 @@ def not_comparison(builder: Builder, node: Node) -> Node | None:
     (x,) = node.inputs
     if x.op not in OPPOSITE:
         return None
-    has_order = x.inputs[0].type.dtype.kind is not Kind.FLOAT
+    has_order = x.inputs[0].type.dtype.kind is not TypeKind.FLOAT
     if has_order or x.op in (Op.EQ, Op.NE):
         return builder.make(OPPOSITE[x.op], *x.inputs)
     return None

@@ -21,7 +21,15 @@ from hemstitch.runtime.bindings import OUT_FORMS, binding
 from hemstitch.runtime.dtypes import TORCH_DTYPES
 from hemstitch.runtime.interpret import with_strides
 from hemstitch.runtime.recycle import LEAST_BYTES, Layout, empty_strided_on
-from hemstitch.runtime.returned import Argument, Fixed, Item, Number, Result, Returned, View
+from hemstitch.runtime.returned import (
+    Argument,
+    Fixed,
+    Number,
+    Result,
+    Returned,
+    ReturnedNumber,
+    ReturnedView,
+)
 from hemstitch.stitch.group import Tensor
 
 CPU = torch.device("cpu")
@@ -42,7 +50,7 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class IntermediateView:
     """A view of an intermediate: which one, and how it is seen. Offset in elements."""
 
     slot: int
@@ -71,7 +79,7 @@ class Assembly:
     fixed: dict[str, object]
     sizes: dict[str, Dim | tuple[Dim, ...]]
     slots: list[Slot]
-    windows: list[Window]
+    windows: list[IntermediateView]
     scratch: list[Slot]
     large: dict[str, Layout]
     device: torch.device
@@ -100,7 +108,7 @@ class _Assembler:
     sizes: dict[str, Dim | tuple[Dim, ...]] = field(default_factory=dict)
     names: dict[Tensor, str] = field(default_factory=dict)
     slots: dict[Tensor, Slot] = field(default_factory=dict)
-    windows: dict[Window, str] = field(default_factory=dict)
+    windows: dict[IntermediateView, str] = field(default_factory=dict)
     large: dict[str, Layout] = field(default_factory=dict)
     scratch: list[Slot] = field(default_factory=list)
     shared: set[Tensor] = field(default_factory=set)
@@ -224,7 +232,7 @@ class _Assembler:
         self, tensor: Tensor, shape: tuple[Dim, ...], strides: tuple[Dim, ...], offset: Dim
     ) -> str:
         slot = list(self.slots).index(tensor)
-        window = Window(slot, shape, strides, offset, tensor.node.type.dtype)
+        window = IntermediateView(slot, shape, strides, offset, tensor.node.type.dtype)
         return self.windows.setdefault(window, f"v[{len(self.windows)}]")
 
     def _alias(self, alias: Alias) -> str:
@@ -325,13 +333,13 @@ class _Assembler:
         match returned:
             case Result(index):
                 return self._own_result(index)
-            case View(base, shape, strides, offset):
+            case ReturnedView(base, shape, strides, offset):
                 whole = self._returned(base)
                 layout = self._sizes(shape), self._sizes(strides), self._size(offset)
                 return _as_strided(whole, *layout)
             case Argument(position):
                 return f"a{position}"
-            case Item(index):
+            case ReturnedNumber(index):
                 return f"{self._alias(self.plan.outputs[index])}.item()"
             case Number(value):
                 return self._size(value)

@@ -31,7 +31,7 @@ os.register_at_fork(
 atexit.register(CODE_GENERATOR.acquire)
 
 
-class Worker:
+class BackgroundThread:
     """Does jobs one after the other, in a thread that does not keep the process alive. A job deals
     with its own failures."""
 
@@ -61,8 +61,8 @@ class Worker:
 
 
 @cache
-def _worker() -> Worker:
-    worker = Worker()
+def _worker() -> BackgroundThread:
+    worker = BackgroundThread()
     atexit.register(worker.close)
     return worker
 

@@ -18,10 +18,10 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from hemstitch.errors import KernelBuildError
-from hemstitch.runtime.shared import Quiet, Shared
+from hemstitch.runtime.shared import Quiet, SharedExclusiveLock
 
 WARP = {"cuda": 32, "hip": 64}  # threads
-LANGUAGE = Shared()  # Triton's: many may compile together; who changes it is alone
+LANGUAGE = SharedExclusiveLock()  # Triton's: many may compile together; who changes it is alone
 QUIET = Quiet()
 REGISTERS, MOST_REGISTERS = 65536, 255  # of a multiprocessor, and of a thread, NVIDIA's
 ALIGNMENT = 16  # bytes of a pointer, or the divisor of an integer, that Triton's compiler can use
@@ -39,7 +39,7 @@ class _Kept(ASTSource):  # type: ignore[misc]
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
+class CrossCompiled:
     """What a target runs, and what a report or a lint reads."""
 
     name: str
@@ -71,11 +71,11 @@ def compile_for(
     constants: Mapping[str, object],
     target: str,
     **choices: Any,
-) -> Compiled:
+) -> CrossCompiled:
     """What reports and lints read of `build_for`, which has the same parameters."""
     built = build_for(kernel, signature, constants, target, **choices)
     is_nvidia = gpu_target(target).backend == "cuda"
-    return Compiled(
+    return CrossCompiled(
         name=built.metadata.name,
         target=target,
         binary=built.asm["cubin" if is_nvidia else "hsaco"],

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from hemstitch.codegen.triton.kernel import SEMAPHORE, Program, print_kernel
+from hemstitch.codegen.triton.kernel import SEMAPHORE, TritonProgram, print_kernel
 from hemstitch.fusion.plan import KernelStep
 from hemstitch.ir.dims import evaluate
 from hemstitch.ir.failure import Failure
@@ -32,7 +32,7 @@ def launch_of(step: KernelStep, check: bool) -> Launch:
 class _Emulated:
     """Call with the tensors, the sizes and an address of scratch that is not used."""
 
-    program: Program
+    program: TritonProgram
     kernel: object
     check: bool
 
@@ -62,7 +62,7 @@ class _Emulated:
             raise Failure.of(str(failed)).exception() from failed
 
 
-def scratch_of(program: Program, sizes: Mapping[str, int]) -> dict[str, torch.Tensor]:
+def scratch_of(program: TritonProgram, sizes: Mapping[str, int]) -> dict[str, torch.Tensor]:
     """By name, where launches have it: full of garbage, which is NaN where there are floats."""
     offsets, total = program.scratch_layout(sizes)
     memory = torch.full((total,), GARBAGE, dtype=torch.uint8)

@@ -12,10 +12,10 @@ import torch
 from hemstitch.errors import InternalError
 from hemstitch.ir.dims import Dim, evaluate
 from hemstitch.kernel.placement import Lifetime, place
-from hemstitch.runtime.assemble import Assembly, Window
+from hemstitch.runtime.assemble import Assembly, IntermediateView
 from hemstitch.runtime.dtypes import TORCH_DTYPES
 from hemstitch.runtime.jit import threads_now
-from hemstitch.runtime.memory import BLOCKS, ArenaLayout, View
+from hemstitch.runtime.memory import BLOCKS, ArenaLayout, ArenaView
 from hemstitch.runtime.once import Once
 from hemstitch.runtime.recycle import Layout, fresh, keep_what_is_freed, recycled
 
@@ -110,13 +110,13 @@ def instantiate(
     return partial(_in_arena, run, BLOCKS.layout(views, scratch, total))
 
 
-def _view(window: Window, start: int, room: int, values: Mapping[str, int]) -> View:
+def _view(window: IntermediateView, start: int, room: int, values: Mapping[str, int]) -> ArenaView:
     """Of the slot that begins at `start` and has `room`, in bytes."""
     offset = evaluate(window.offset, values) * window.dtype.bytes
     shape, strides = (
         tuple(evaluate(dim, values) for dim in dims) for dims in (window.shape, window.strides)
     )
-    view = View(start + offset, shape, strides, TORCH_DTYPES[window.dtype])
+    view = ArenaView(start + offset, shape, strides, TORCH_DTYPES[window.dtype])
     if offset + view.bytes > room:
         raise InternalError(f"an intermediate of {room} bytes is seen as {view}")
     return view

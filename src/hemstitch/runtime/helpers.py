@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from hemstitch.runtime import objects
-from hemstitch.workers.pool import Asker, Pool
+from hemstitch.workers.pool import Asker, WorkerPool
 from hemstitch.workers.worker import CannotStart, Limits
 
 # For one kernel. The largest of a transformer or an unrolled LSTM, in training, takes 0.4 s; LLVM
@@ -21,9 +21,9 @@ LIMITS = Limits(processor_seconds=60.0, seconds=600.0, memory=4 << 30)
 
 
 @cache
-def compilers() -> Pool:
+def compilers() -> WorkerPool:
     """Of this process."""
-    return Pool(Path(objects.__file__), LIMITS)
+    return WorkerPool(Path(objects.__file__), LIMITS)
 
 
 class Helpers:

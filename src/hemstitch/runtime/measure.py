@@ -14,7 +14,7 @@ from timeit import Timer
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from hemstitch.codegen.llvm.kernel import Program, print_kernel
+from hemstitch.codegen.llvm.kernel import LLVMProgram, print_kernel
 from hemstitch.fusion.plan import KernelStep
 from hemstitch.fusion.planner import make_plan
 from hemstitch.ir.builder import Builder
@@ -168,7 +168,7 @@ def _runs(
     return [_call(*each) for each in zip(steps, programs, entries)]
 
 
-def _call(step: KernelStep, program: Program, entry: Entry) -> Callable[[], object]:
+def _call(step: KernelStep, program: LLVMProgram, entry: Entry) -> Callable[[], object]:
     """All its tensors are ones, which every operation takes."""
     hint = step.groups[0].hint
     with _disable_current_modes():  # PyTorch compiles among fake tensors

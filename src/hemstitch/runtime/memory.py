@@ -17,7 +17,7 @@ from hemstitch.kernel.placement import LINE
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class ArenaView:
     """A typed window of the arena."""
 
     offset: int  # bytes
@@ -38,7 +38,7 @@ class View:
 class ArenaLayout:
     """What a graph needs: its windows, and its kernels' scratch, by offsets in bytes."""
 
-    views: tuple[View, ...]
+    views: tuple[ArenaView, ...]
     scratch: tuple[int, ...]
     taken: int  # bytes
 
@@ -88,7 +88,9 @@ class BlockPool:
         self.free: deque[Block] = deque()
         self._layouts: weakref.WeakSet[ArenaLayout] = weakref.WeakSet()
 
-    def layout(self, views: tuple[View, ...], scratch: tuple[int, ...], taken: int) -> ArenaLayout:
+    def layout(
+        self, views: tuple[ArenaView, ...], scratch: tuple[int, ...], taken: int
+    ) -> ArenaLayout:
         """Of a graph that will take blocks from here, until it is dropped."""
         layout = ArenaLayout(views, scratch, taken)
         self._layouts.add(layout)
@@ -123,7 +125,7 @@ class BlockPool:
 BLOCKS = BlockPool()  # of the process, as malloc's is
 
 
-def _window(memory: torch.Tensor, start: int, view: View) -> torch.Tensor:
+def _window(memory: torch.Tensor, start: int, view: ArenaView) -> torch.Tensor:
     begin = start + view.offset
     flat = memory[begin : begin + view.bytes].view(view.dtype)
     return flat.as_strided(view.shape, view.strides)

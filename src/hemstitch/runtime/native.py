@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-from hemstitch.codegen.llvm.kernel import Program, print_kernel
+from hemstitch.codegen.llvm.kernel import LLVMProgram, print_kernel
 from hemstitch.codegen.llvm.streams import streamed
 from hemstitch.fusion.plan import KernelStep
 from hemstitch.ir.dims import Dim
@@ -35,7 +35,7 @@ MOST_HELPERS = 8  # on many cores; each takes 13 MB of its own, and 0.1 s to sta
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class NativeKernel:
     """Machine code, and what a launch of it needs besides tensors."""
 
     entry: jit.Entry
@@ -43,7 +43,7 @@ class Loaded:
     scratch_bytes: Dim
 
 
-LOADED: dict[str, Loaded] = {}  # by the kernels' keys, the last used last
+LOADED: dict[str, NativeKernel] = {}  # by the kernels' keys, the last used last
 
 
 @contextmanager
@@ -52,7 +52,7 @@ def native(
 ) -> Iterator[Callable[[KernelStep], Launch]]:
     """While it is open, helpers compile what is printed already: one for few kernels. Nothing is
     begun while kernels are timed, nor in the background, where the program needs the threads."""
-    known = _Known(options.cache)
+    known = _KnownKernels(options.cache)
     tuner = Tuner(folder("tuned")) if options.tune else None
     is_ahead = not (options.tune or options.asynchronous)
     most = min(jit.threads_now(), MOST_HELPERS) if is_ahead and len(kernels) >= FEW else 1
@@ -64,7 +64,7 @@ def native(
 
 
 @dataclass(slots=True)
-class _Known:
+class _KnownKernels:
     """What is known of a plan's kernels: their keys, and of those that are printed the programs.
     Kernels of one kind have the very same phases (`fusion/trial.py`), and are asked about once.
     `cache`: machine code may come from disk, and is left there."""
@@ -73,7 +73,7 @@ class _Known:
     _keys: dict[tuple[tuple[int, int], frozenset[Buffer], Blocking], str] = field(
         default_factory=dict
     )
-    _programs: dict[str, Program] = field(default_factory=dict)
+    _programs: dict[str, LLVMProgram] = field(default_factory=dict)
 
     def begin(self, step: KernelStep, helpers: Helpers) -> None:
         key = self._key(step, USUAL)
@@ -105,7 +105,7 @@ class _Known:
             self._keys[kind] = digest(kernel.buffers, kernel.phases, past, *rest)
         return self._keys[kind]
 
-    def _program(self, key: str, step: KernelStep, blocking: Blocking) -> Program:
+    def _program(self, key: str, step: KernelStep, blocking: Blocking) -> LLVMProgram:
         if key not in self._programs:
             self._programs[key] = program_of(step, jit.threads_now(), blocking)
         return self._programs[key]
@@ -121,13 +121,15 @@ def _with_processor(key: str) -> str:
     return f"{jit.processor()}\n{key}"
 
 
-def _load(content: bytes) -> Loaded:
+def _load(content: bytes) -> NativeKernel:
     head, _, code = content.partition(b"\n")
     entry, scratch_bytes, *sizes = json.loads(head)
-    return Loaded(jit.load(code, entry), tuple(map(parse_dim, sizes)), parse_dim(scratch_bytes))
+    return NativeKernel(
+        jit.load(code, entry), tuple(map(parse_dim, sizes)), parse_dim(scratch_bytes)
+    )
 
 
-def program_of(step: KernelStep, threads: int, blocking: Blocking = USUAL) -> Program:
+def program_of(step: KernelStep, threads: int, blocking: Blocking = USUAL) -> LLVMProgram:
     """Independent of the kernel's name, so that equal kernels are compiled once. `threads`: as many
     as torch would use."""
     kernel = step.stitched.kernel

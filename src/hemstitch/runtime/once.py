@@ -20,7 +20,7 @@ Stage = Callable[[list[object]], Sequence[object]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _KnownWeights:
     """Of each weight itself, its address and its version as they were, None where nobody counts."""
 
     weights: tuple[tuple[weakref.ref[torch.Tensor], int, int | None], ...]
@@ -55,10 +55,10 @@ class Once:
 
     def __call__(self, arguments: Sequence[Any]) -> tuple[object, ...]:
         weights = [arguments[position] for position in self._weights]
-        known: _Known | None = self._known.get(weights[0])
+        known: _KnownWeights | None = self._known.get(weights[0])
         if known is None or not known.is_of(weights):
             states = tuple((weakref.ref(x), x.data_ptr(), _version(x)) for x in weights)
-            known = self._known[weights[0]] = _Known(states, self._computed(arguments))
+            known = self._known[weights[0]] = _KnownWeights(states, self._computed(arguments))
         return known.results
 
     def _computed(self, arguments: Sequence[object]) -> tuple[object, ...]:

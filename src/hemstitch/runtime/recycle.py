@@ -78,7 +78,7 @@ def recycled(layout: Layout, borrows: bool = False) -> Site:
     key = extent, layout.dtype
     pool = _POOLS.get(key)
     if pool is None:
-        pool = _POOLS[key] = Pool(extent)
+        pool = _POOLS[key] = RecycledBlocks(extent)
     return pool.site(layout, borrows)
 
 
@@ -87,7 +87,7 @@ def recycled(layout: Layout, borrows: bool = False) -> Site:
 _Block = tuple[torch.Tensor, Layout, int, int]
 
 
-class Pool:
+class RecycledBlocks:
     """Blocks of one size (`extent`, in elements) and type, in use or not, the last one used last.
     `sites`: the places in call lists that take from it; `layouts`: those of their results, each
     once."""
@@ -112,7 +112,7 @@ class Pool:
                 self.blocks.popleft()
 
 
-_POOLS: weakref.WeakValueDictionary[tuple[int, torch.dtype], Pool]
+_POOLS: weakref.WeakValueDictionary[tuple[int, torch.dtype], RecycledBlocks]
 _POOLS = weakref.WeakValueDictionary()  # of the process, as malloc's are; graphs keep them alive
 
 
@@ -120,7 +120,7 @@ class Site:
     """Call for a tensor of this layout, with anything in it. Safe under threads: a block that one
     looks at is out of the others' sight."""
 
-    def __init__(self, pool: Pool, layout: Layout, borrows: bool) -> None:
+    def __init__(self, pool: RecycledBlocks, layout: Layout, borrows: bool) -> None:
         self._pool, self._layout, self._empty = pool, layout, fresh(layout)
         self._borrows = borrows
 
@@ -130,7 +130,7 @@ class Site:
             found = self._borrowed()
         return self._fresh() if found is None else found
 
-    def _idle(self, pool: Pool) -> torch.Tensor | None:
+    def _idle(self, pool: RecycledBlocks) -> torch.Tensor | None:
         blocks = pool.blocks
         for _ in range(len(blocks)):
             try:

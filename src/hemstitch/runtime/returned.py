@@ -23,7 +23,7 @@ class Argument:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class ReturnedView:
     """The call returns a view of `whole`: of a result that others look into as well, or of an
     argument. Strides, and offset from where `whole` begins, in elements."""
 
@@ -41,7 +41,7 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class ReturnedNumber:
     """The call returns the one element of `graph.outputs[index]`, as a Python number."""
 
     index: int
@@ -54,4 +54,4 @@ class Fixed:
     value: object
 
 
-Returned = Union[Result, View, Argument, Number, Item, Fixed]
+Returned = Union[Result, ReturnedView, Argument, Number, ReturnedNumber, Fixed]

@@ -10,7 +10,7 @@ from threading import Condition, Lock, get_ident
 from typing import Any
 
 
-class Shared:
+class SharedExclusiveLock:
     """Not to be taken again by a thread that has it."""
 
     def __init__(self) -> None:

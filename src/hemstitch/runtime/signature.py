@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from hemstitch.codegen.triton.kernel import SEMAPHORE, Program
+from hemstitch.codegen.triton.kernel import SEMAPHORE, TritonProgram
 from hemstitch.ir.types import DType
 
 POINTERS: Mapping[DType, str] = MappingProxyType(
@@ -24,7 +24,7 @@ POINTERS: Mapping[DType, str] = MappingProxyType(
 )
 
 
-def signature(program: Program) -> dict[str, str]:
+def signature(program: TritonProgram) -> dict[str, str]:
     """By name, in the order of the arguments. Sizes have 64 bits, however small they are: so do
     their products, numbers of tiles and of rows, which Triton would compute in 32 bits else."""
     found = {b.name: POINTERS[b.dtype] for b in (*program.parameters, *program.scratch)}

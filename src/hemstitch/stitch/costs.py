@@ -13,7 +13,7 @@ from math import ceil
 
 from hemstitch.ir.graph import Op
 from hemstitch.ir.ops import OPS, ResultType
-from hemstitch.ir.types import DType, Kind
+from hemstitch.ir.types import DType, TypeKind
 from hemstitch.kernel.index import Computed, Index, expand
 from hemstitch.kernel.nodes import (
     Accumulate,
@@ -46,7 +46,7 @@ class _NotMeasured(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Lanes:
+class LoopContext:
     """What a statement is in. `length`: of the loop, at the example sizes."""
 
     loop: Loop
@@ -83,7 +83,7 @@ class Costs:
             return moved / machine.memory_bytes_per_second
         return moved / tasks / size * seconds
 
-    def instructions(self, statement: Stmt, lanes: Lanes | None) -> float:
+    def instructions(self, statement: Stmt, lanes: LoopContext | None) -> float:
         """In units of one vector add."""
         if lanes is None or self.machine.measured is None:
             return _nominal(statement)
@@ -93,7 +93,7 @@ class Costs:
             return _nominal(statement)
         return max(0.0, seconds) * self.machine.operations_per_second  # noise may leave less
 
-    def _seconds(self, statement: Stmt, lanes: Lanes) -> float:
+    def _seconds(self, statement: Stmt, lanes: LoopContext) -> float:
         """Raises _NotMeasured, also for what has no kernel of its own."""
         length = min(_power_of_two(max(1, lanes.length)), MOST_LENGTH)
         plain = self._plain(DType.F32, length)
@@ -143,7 +143,7 @@ class Costs:
         return self._plain(DType.F32, 1, rows=1)
 
     def _plain(self, dtype: DType, length: int, rows: int | None = None) -> OperationProbe:
-        op = Op.NOT if dtype.kind is Kind.BOOL else Op.NEG
+        op = Op.NOT if dtype.kind is TypeKind.BOOL else Op.NEG
         return OperationProbe(
             op, dtype, dtype, rows or ELEMENTS // length, length, self.machine.lanes
         )

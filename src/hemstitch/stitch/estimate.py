@@ -26,7 +26,7 @@ from hemstitch.kernel.nodes import (
 )
 from hemstitch.kernel.traffic import phase_traffic, read_again, traffic
 from hemstitch.stitch.begin import ARRIVAL
-from hemstitch.stitch.costs import Costs, Lanes
+from hemstitch.stitch.costs import Costs, LoopContext
 from hemstitch.stitch.machine import Machine
 
 
@@ -85,7 +85,10 @@ def _work_of(nest: Nest, costs: Costs, sizes: Mapping[str, int]) -> tuple[float,
 
 
 def _work(
-    statements: Iterable[Stmt], costs: Costs, sizes: Mapping[str, int], lanes: Lanes | None = None
+    statements: Iterable[Stmt],
+    costs: Costs,
+    sizes: Mapping[str, int],
+    lanes: LoopContext | None = None,
 ) -> float:
     machine, total = costs.machine, 0.0
     for statement in statements:
@@ -93,7 +96,9 @@ def _work(
             total += _multiplications(statement, machine, sizes)
         elif isinstance(statement, BLOCKS):
             extent = evaluate(statement.axis.extent, sizes)
-            wide = isinstance(statement, Loop) and statement.lanes and Lanes(statement, extent)
+            wide = (
+                isinstance(statement, Loop) and statement.lanes and LoopContext(statement, extent)
+            )
             steps = ceil(extent / machine.lanes) if wide else extent
             total += steps * _work(statement.body, costs, sizes, wide or lanes)
         total += costs.instructions(statement, lanes)

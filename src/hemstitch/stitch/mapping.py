@@ -18,10 +18,10 @@ from hemstitch.kernel.placement import LINE
 from hemstitch.stitch.combine import seconds as combining_seconds
 from hemstitch.stitch.group import Group, adds_up_products, has_few_terms, is_scatter_root
 from hemstitch.stitch.machine import Machine
-from hemstitch.stitch.products import Product, product_mapping
+from hemstitch.stitch.products import MatmulLoops, product_mapping
 from hemstitch.stitch.refusal import Refused
 from hemstitch.stitch.scans import follows, is_scan_root, scanned_axis
-from hemstitch.stitch.shape import Mapping, Shape
+from hemstitch.stitch.shape import Mapping, RootShape
 
 STRIDED = 16  # most vector instructions of a strided access, one a lane; a contiguous one is 1
 GATHERED = 0.8  # of a strided access: a gather often finds several elements in a cache line
@@ -37,8 +37,8 @@ SHORTEST_LANES = 32
 
 
 def choose(
-    group: Group, shapes: Sequence[Shape], products: Sequence[Product], machine: Machine
-) -> Iterator[tuple[Mapping, list[Shape]]]:
+    group: Group, shapes: Sequence[RootShape], products: Sequence[MatmulLoops], machine: Machine
+) -> Iterator[tuple[Mapping, list[RootShape]]]:
     """Mappings, each with the roots that follow it (AStitch's dominants): those for products of
     matrices first, then by the largest root."""
     left = [shape for shape in shapes if not is_scatter_root(shape.root)]
@@ -63,7 +63,7 @@ def choose(
         left = [shape for shape in left if shape not in followers]
 
 
-def _runs_across(shape: Shape, mapping: Mapping, shapes: Sequence[Shape]) -> bool:
+def _runs_across(shape: RootShape, mapping: Mapping, shapes: Sequence[RootShape]) -> bool:
     """It adds up, lane by lane, what lies far apart, and side by side in neighbouring rows: columns
     of a left operand. It goes its own way, where nothing but a write waits for it."""
     inner = mapping.inner(mapping.placed(shape.axes))
@@ -77,7 +77,7 @@ def _runs_across(shape: Shape, mapping: Mapping, shapes: Sequence[Shape]) -> boo
 
 
 def _choose_one(
-    group: Group, dominant: Shape, shapes: Sequence[Shape], machine: Machine
+    group: Group, dominant: RootShape, shapes: Sequence[RootShape], machine: Machine
 ) -> Mapping:
     if not dominant.axes:
         return Mapping((), ())
@@ -103,7 +103,9 @@ def _choose_one(
     return min(found, key=lambda mapping: _seconds(group, mapping, shapes, machine))
 
 
-def _lanes_of_scan(group: Group, dominant: Shape, scanned: Axis, machine: Machine) -> list[Axis]:
+def _lanes_of_scan(
+    group: Group, dominant: RootShape, scanned: Axis, machine: Machine
+) -> list[Axis]:
     """Its own axis, and on a processor those whose lanes can scan a column each: they lie side by
     side, and fill half a vector, as each step waits for the one before."""
     found = [scanned]
@@ -120,7 +122,7 @@ def _keeps_columns(group: Group, mapping: Mapping, machine: Machine) -> bool:
 
 
 def _lane_cost(
-    group: Group, dominant: Shape, axis: Axis, shapes: Sequence[Shape], machine: Machine
+    group: Group, dominant: RootShape, axis: Axis, shapes: Sequence[RootShape], machine: Machine
 ) -> float:
     """Vector instructions if `axis` runs over lanes, summed over the roots that have it."""
     extent = max(1, group.hint(axis.extent))
@@ -149,7 +151,7 @@ def _lane_cost(
     return total
 
 
-def _are_rows(outer: Sequence[Axis], shapes: Sequence[Shape]) -> bool:
+def _are_rows(outer: Sequence[Axis], shapes: Sequence[RootShape]) -> bool:
     """All of them can be: rows that are next to each other in memory then are so in a tile."""
     return len(outer) == 1 or not any(shape.reduced & set(outer) for shape in shapes)
 
@@ -161,14 +163,14 @@ def _horizontal(extent: int, machine: Machine) -> float:
     return HORIZONTAL * (extent / machine.lanes if is_shared else 1.0)
 
 
-def _is_side(group: Group, axis: Axis, shapes: Sequence[Shape]) -> bool:
+def _is_side(group: Group, axis: Axis, shapes: Sequence[RootShape]) -> bool:
     """Of tiles: it is too short for lanes, and nothing needs it whole."""
     is_short = group.hint(axis.extent) < SHORTEST_LANES
     return is_short and not any(axis in shape.reduced for shape in shapes)
 
 
 def _access_cost(
-    shape: Shape, address: Index, sides: Sequence[Axis], machine: Machine, *, is_store: bool
+    shape: RootShape, address: Index, sides: Sequence[Axis], machine: Machine, *, is_store: bool
 ) -> float:
     """`sides`: of a tile, the lanes first. What lies side by side along one of them comes from
     memory together."""
@@ -200,7 +202,9 @@ def _line_cost(step: Dim, extent: int, machine: Machine) -> float:
     return machine.lanes * moved / machine.cache_bytes_per_second * machine.operations_per_second
 
 
-def _accumulator_cost(shape: Shape, axis: Axis, shapes: Sequence[Shape], machine: Machine) -> float:
+def _accumulator_cost(
+    shape: RootShape, axis: Axis, shapes: Sequence[RootShape], machine: Machine
+) -> float:
     """Beyond that of one whose lanes lie side by side: what is read where another row made it is
     added up in scratch, which lies as the result does."""
     if machine.tiles_in_registers or not shape.reduced or axis in shape.reduced:
@@ -212,7 +216,9 @@ def _accumulator_cost(shape: Shape, axis: Axis, shapes: Sequence[Shape], machine
     return 2 * (min(machine.lanes, STRIDED) - 1.0)
 
 
-def _memory_order(group: Group, dominant: Shape, shapes: Sequence[Shape], lane: Axis) -> list[Axis]:
+def _memory_order(
+    group: Group, dominant: RootShape, shapes: Sequence[RootShape], lane: Axis
+) -> list[Axis]:
     """All axes, those with the longest strides first, the lane axis last."""
     strides: dict[Axis, int] = dict.fromkeys(dominant.axes, 0)
     for shape in shapes:
@@ -225,9 +231,9 @@ def _memory_order(group: Group, dominant: Shape, shapes: Sequence[Shape], lane: 
 
 def _candidates(
     group: Group,
-    dominant: Shape,
+    dominant: RootShape,
     order: Sequence[Axis],
-    shapes: Sequence[Shape],
+    shapes: Sequence[RootShape],
     machine: Machine,
 ) -> Iterator[Mapping]:
     """Whole rows; one outer axis though it is reduced; rows and blocks of the lane axis; blocks.
@@ -251,7 +257,7 @@ def _candidates(
             yield Mapping((*rows, block), (*rest, inner), split)
 
 
-def _is_whole(mapping: Mapping, shapes: Sequence[Shape]) -> bool:
+def _is_whole(mapping: Mapping, shapes: Sequence[RootShape]) -> bool:
     """No root that follows the mapping leaves partial results."""
     rows = set(mapping.rows)
     followers = (shape for shape in shapes if rows <= set(mapping.placed(shape.axes)))
@@ -271,7 +277,7 @@ def _cut(group: Group, lane: Axis, machine: Machine) -> tuple[Axis, Axis, dict[V
 
 
 @dataclass(slots=True)
-class _Walk:
+class _CostWalk:
     """Roots that share one walk over the rows: they wait for the same things."""
 
     flops: float = 0.0  # vector instructions of arithmetic; what roots have in common counts once
@@ -279,7 +285,9 @@ class _Walk:
     reductions: float = 0.0  # of what accumulators cost beside the arithmetic
 
 
-def _seconds(group: Group, mapping: Mapping, shapes: Sequence[Shape], machine: Machine) -> float:
+def _seconds(
+    group: Group, mapping: Mapping, shapes: Sequence[RootShape], machine: Machine
+) -> float:
     """Estimated time of all roots under one mapping.
 
     Roots run in walks: behind each barrier everything is read and computed anew; later in a row
@@ -288,7 +296,7 @@ def _seconds(group: Group, mapping: Mapping, shapes: Sequence[Shape], machine: M
     rows = set(mapping.rows)
     count = max(1, prod(group.hint(axis.extent) for axis in mapping.rows))
     threads = min(machine.threads, count)
-    walks: dict[tuple[int, bool], _Walk] = {}
+    walks: dict[tuple[int, bool], _CostWalk] = {}
     phase: dict[Node, int] = {}
     partial: set[Node] = set()
     total = 0.0
@@ -305,7 +313,7 @@ def _seconds(group: Group, mapping: Mapping, shapes: Sequence[Shape], machine: M
                 followers = (s for s in shapes if rows <= set(mapping.placed(s.axes)))
                 for_all = any(shape.root.reduction in s.needs for s in followers)
                 total += combining_seconds(kept, count, machine, for_all=for_all)
-        walk = walks.setdefault((first, waits), _Walk())
+        walk = walks.setdefault((first, waits), _CostWalk())
         walk.flops = max(walk.flops, shape.volume * shape.flops / machine.lanes)
         walk.memory += shape.volume * len(shape.addresses) / machine.lanes
         if shape.reduced:
@@ -322,7 +330,7 @@ def _seconds(group: Group, mapping: Mapping, shapes: Sequence[Shape], machine: M
     return total + barriers * machine.barrier_seconds + decode
 
 
-def _reload_seconds(walk: _Walk, rows: int, threads: int, machine: Machine) -> float:
+def _reload_seconds(walk: _CostWalk, rows: int, threads: int, machine: Machine) -> float:
     """A walk that is not the first reads again: from L1 for nothing, else from where the row fits;
     behind a barrier the row is everything."""
     sums = 0.0 if machine.tiles_in_registers else walk.reductions
@@ -337,7 +345,7 @@ def _reload_seconds(walk: _Walk, rows: int, threads: int, machine: Machine) -> f
     return moved / machine.memory_bytes_per_second
 
 
-def _reduction_work(group: Group, mapping: Mapping, shape: Shape, machine: Machine) -> float:
+def _reduction_work(group: Group, mapping: Mapping, shape: RootShape, machine: Machine) -> float:
     """Vector instructions to keep the accumulator: lanes combined, or memory read and written."""
     inner, reduced = mapping.inner(mapping.placed(shape.axes)), set(mapping.placed(shape.reduced))
     node, volume = shape.root.reduction, shape.volume

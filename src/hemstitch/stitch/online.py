@@ -40,7 +40,7 @@ def walked_once(group: Group) -> Group:
     if not any(is_long(size) for p in products for size in (p.shape[-1], p.inputs[0].shape[-1])):
         return group
     build = Builder()
-    factors = _Factors(build, group)
+    factors = _OnlineFactors(build, group)
     replaced: dict[Node, Node] = {}
     for node in products:
         left = node.inputs[0]
@@ -61,7 +61,7 @@ def _is_along(product: Node, group: Group) -> bool:
     return is_made and is_long(left.shape[-1])
 
 
-def _follows(factors: _Factors, group: Group) -> Mapping[Node, Node]:
+def _follows(factors: _OnlineFactors, group: Group) -> Mapping[Node, Node]:
     """Each sum that can be counted from a maximum so far, and that maximum."""
     found: dict[Node, Node] = {}
     for node in group.members:
@@ -105,7 +105,7 @@ def _maximum_of(node: Node) -> Node | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Factors:
+class _OnlineFactors:
     """Takes values of a group apart."""
 
     build: Builder

@@ -22,7 +22,7 @@ from hemstitch.stitch.group import Group
 from hemstitch.stitch.machine import Machine
 from hemstitch.stitch.online import LONGEST_ROW, is_long
 from hemstitch.stitch.refusal import Refused
-from hemstitch.stitch.shape import Mapping, Shape
+from hemstitch.stitch.shape import Mapping, RootShape
 
 COLUMNS = 128  # of a tile, where a row need not be whole
 LEAST_COLUMNS = 32  # of one where there would be too few tiles
@@ -33,7 +33,7 @@ LEAST_BLOCK = 4  # rows, on processors; fewer at a time are multiplied at half t
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class MatmulLoops:
     """A product's loops. `rows`: of the left matrix, the innermost last; `steps`: those that it
     adds up along. At the example sizes, `count`: of rows, `size`: elements of the result, `work`:
     multiplications."""
@@ -56,7 +56,7 @@ def rows_of_a_tile(extents: Sequence[int], most: int, programs: int) -> int:
     return max(LEAST_TILE, most)
 
 
-def products_of(group: Group, unification: Unification, folding: Folding) -> list[Product]:
+def products_of(group: Group, unification: Unification, folding: Folding) -> list[MatmulLoops]:
     """Those of a group, in its order."""
     found = []
     for node, steps in unification.contracted.items():
@@ -68,13 +68,13 @@ def products_of(group: Group, unification: Unification, folding: Folding) -> lis
         work = size * prod(group.hint(axis.extent) for axis in steps.axes)
         count = size // max(1, prod(group.hint(axis.extent) for axis in columns))
         loops = (tuple(outer), rows, columns, folding.axes(steps.axes))
-        found.append(Product(node, *loops, count, size, work))
+        found.append(MatmulLoops(node, *loops, count, size, work))
     return found
 
 
 def product_mapping(
-    products: Sequence[Product],
-    shapes: Sequence[Shape],
+    products: Sequence[MatmulLoops],
+    shapes: Sequence[RootShape],
     along: Container[Node],
     machine: Machine,
 ) -> Mapping:
@@ -108,7 +108,7 @@ def product_mapping(
     return Mapping((*first.batch, block, *first.rows), (*order, inner), split)
 
 
-def _check_waiting(product: Product, machine: Machine) -> None:
+def _check_waiting(product: MatmulLoops, machine: Machine) -> None:
     """Rows that the next product adds up along are whole, so that only rows are dealt out. Where
     they are few, a launch of its own for the next product is over sooner."""
     units = machine.products[product.node.inputs[0].type.dtype]
@@ -119,7 +119,7 @@ def _check_waiting(product: Product, machine: Machine) -> None:
         raise Refused("product", f"{rows}, each of which would take longer than two launches")
 
 
-def _check(product: Product, machine: Machine) -> None:
+def _check(product: MatmulLoops, machine: Machine) -> None:
     if not product.rows:
         raise Refused("product", "a single row: a vector, not a matrix")
     if len(product.columns) != 1 or len(product.steps) != 1:

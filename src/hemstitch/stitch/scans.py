@@ -13,20 +13,20 @@ from hemstitch.kernel.index import Axis
 from hemstitch.stitch.group import Root
 from hemstitch.stitch.machine import Machine
 from hemstitch.stitch.refusal import Refused
-from hemstitch.stitch.shape import Mapping, Shape
+from hemstitch.stitch.shape import Mapping, RootShape
 
 
 def is_scan_root(root: Root) -> bool:
     return root.reduction is not None and is_scan(root.reduction.op)
 
 
-def scanned_axis(dominant: Shape, shapes: Iterable[Shape]) -> Axis | None:
+def scanned_axis(dominant: RootShape, shapes: Iterable[RootShape]) -> Axis | None:
     """Of the first scan along one of the dominant's loops; its own, if it is one."""
     axes = (_axis(shape) for shape in (dominant, *shapes) if is_scan_root(shape.root))
     return next((axis for axis in axes if axis in dominant.axes), None)
 
 
-def follows(shape: Shape, mapping: Mapping, machine: Machine) -> bool:
+def follows(shape: RootShape, mapping: Mapping, machine: Machine) -> bool:
     """The rows are among the root's loops, and its scan has all of its axis, in order."""
     is_walked = (
         not is_scan_root(shape.root)
@@ -36,7 +36,7 @@ def follows(shape: Shape, mapping: Mapping, machine: Machine) -> bool:
     return is_walked and set(mapping.rows) <= set(mapping.placed(shape.axes))
 
 
-def columns(shape: Shape, mapping: Mapping) -> Axis | None:
+def columns(shape: RootShape, mapping: Mapping) -> Axis | None:
     """The lanes' axis, where each lane of the root's scan has a column of its own."""
     if not is_scan_root(shape.root):
         return None
@@ -45,13 +45,13 @@ def columns(shape: Shape, mapping: Mapping) -> Axis | None:
     return lanes[0] if is_across else None
 
 
-def is_read_in_place(node: Node, reader: Shape, made: Shape) -> bool:
+def is_read_in_place(node: Node, reader: RootShape, made: RootShape) -> bool:
     """A loop that makes the scan `node` can compute what the reader makes of it."""
     is_same = set(reader.axes) == set(made.axes)
     return is_scan(node.op) and is_same and node not in reader.ahead
 
 
-def _axis(shape: Shape) -> Axis | None:
+def _axis(shape: RootShape) -> Axis | None:
     """None: it has one element."""
     if len(shape.reduced) > 1:
         raise Refused("reshape", "it cuts the axis of a scan")

@@ -22,24 +22,24 @@ from hemstitch.stitch.fold import Folding
 from hemstitch.stitch.group import Group, Write, is_scatter_root
 from hemstitch.stitch.machine import Machine
 from hemstitch.stitch.refusal import Refused
-from hemstitch.stitch.shape import Mapping, Shape, domain_of
+from hemstitch.stitch.shape import Mapping, RootShape, domain_of
 
 LINE = 16  # elements that tasks do not share: a cache line
 
 
 def scatter_mappings(
     group: Group,
-    shapes: Sequence[Shape],
+    shapes: Sequence[RootShape],
     unification: Unification,
     folding: Folding,
     machine: Machine,
-) -> Iterator[tuple[Mapping, list[Shape]]]:
+) -> Iterator[tuple[Mapping, list[RootShape]]]:
     """Those that add up over the same loops share one."""
     scattering = [shape for shape in shapes if is_scatter_root(shape.root)]
     made = {shape.root.reduction for shape in scattering}
     if any(node in made for shape in shapes for node in shape.needs):
         raise Refused("scatter", "what is added up by index is read by another kernel")
-    together: dict[tuple[frozenset[Axis], frozenset[Axis], Axis], list[Shape]] = {}
+    together: dict[tuple[frozenset[Axis], frozenset[Axis], Axis], list[RootShape]] = {}
     for shape in scattering:
         lane = _lane(shape, domain_of(shape.root, unification).indices[-1], folding)
         together.setdefault((frozenset(shape.axes), shape.reduced, lane), []).append(shape)
@@ -51,7 +51,7 @@ def scatter_mappings(
 
 
 def _mapping(
-    group: Group, shape: Shape, results: Sequence[Axis], lane: Axis, machine: Machine
+    group: Group, shape: RootShape, results: Sequence[Axis], lane: Axis, machine: Machine
 ) -> Mapping:
     """`results`: the axes of what is made."""
     places = [axis for axis in results if axis not in shape.axes]
@@ -67,7 +67,7 @@ def _mapping(
     return Mapping((*rows, block), (*places, *added, part), split)
 
 
-def _lane(shape: Shape, last: Index, folding: Folding) -> Axis:
+def _lane(shape: RootShape, last: Index, folding: Folding) -> Axis:
     """Along which neighbours are added to neighbours. `last`: the last index of a value."""
     found = folding.axes(v for v, step in last.terms if step == 1 and isinstance(v, Axis))
     lane = next((axis for axis in found if axis not in shape.reduced), None)

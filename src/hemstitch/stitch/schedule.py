@@ -30,7 +30,7 @@ from hemstitch.stitch.products import products_of
 from hemstitch.stitch.refusal import Refused
 from hemstitch.stitch.scans import is_read_in_place
 from hemstitch.stitch.scatters import scatter_mappings
-from hemstitch.stitch.shape import Mapping, Shape, shapes_of
+from hemstitch.stitch.shape import Mapping, RootShape, shapes_of
 
 
 class Scheme(Enum):
@@ -46,7 +46,7 @@ class Scheme(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RootPlace:
     """Where one root runs."""
 
     nest: int  # index into Schedule.mappings
@@ -63,8 +63,8 @@ class Schedule:
     unification: Unification
     folding: Folding
     mappings: tuple[Mapping, ...]
-    shapes: MappingOf[Root, Shape]
-    places: MappingOf[Root, Place]
+    shapes: MappingOf[Root, RootShape]
+    places: MappingOf[Root, RootPlace]
     schemes: MappingOf[Node, Scheme]
     root_of: MappingOf[Node, Root]
     combined: frozenset[Node]
@@ -148,7 +148,7 @@ def schedule(group: Group, machine: Machine) -> Schedule:
     )
 
 
-def _is_partial(shape: Shape, mapping: Mapping) -> bool:
+def _is_partial(shape: RootShape, mapping: Mapping) -> bool:
     """Whether each task has a part of every sum; one by index lies in memory whole."""
     is_cut = bool(set(mapping.rows) & set(mapping.placed(shape.reduced)))
     return is_cut and not is_scatter_root(shape.root)
@@ -157,7 +157,7 @@ def _is_partial(shape: Shape, mapping: Mapping) -> bool:
 def _combined(
     group: Group,
     machine: Machine,
-    places: MappingOf[Root, Place],
+    places: MappingOf[Root, RootPlace],
     readers: MappingOf[Node, set[int]],
     root_of: MappingOf[Node, Root],
 ) -> frozenset[Node]:
@@ -176,7 +176,7 @@ def _combined(
 
 
 def _delay_replacements(
-    group: Group, shapes: MappingOf[Root, Shape], places: dict[Root, Place]
+    group: Group, shapes: MappingOf[Root, RootShape], places: dict[Root, RootPlace]
 ) -> None:
     """An argument that the group both reads and replaces is replaced last: behind a barrier where
     other nests read it."""
@@ -189,14 +189,14 @@ def _delay_replacements(
         if any(reader.nest != place.nest and reader.phase == phase for reader in readers):
             phase += 1
         same = [p for p in places.values() if (p.nest, p.phase) == (place.nest, phase)]
-        places[root] = Place(place.nest, phase, max((p.stage for p in same), default=0))
+        places[root] = RootPlace(place.nest, phase, max((p.stage for p in same), default=0))
 
 
-def _delay_atomic(mappings: Sequence[Mapping], places: dict[Root, Place]) -> None:
+def _delay_atomic(mappings: Sequence[Mapping], places: dict[Root, RootPlace]) -> None:
     """What tasks add to together is filled with zeros in a phase before."""
     for root, place in places.items():
         if mappings[place.nest].atomic:
-            places[root] = Place(place.nest, max(1, place.phase), place.stage)
+            places[root] = RootPlace(place.nest, max(1, place.phase), place.stage)
 
 
 def _places(
@@ -207,11 +207,11 @@ def _places(
     combined: frozenset[Node],
     root_of: MappingOf[Node, Root],
     shared: MappingOf[Root, set[Node]],
-) -> dict[Root, Place]:
+) -> dict[Root, RootPlace]:
     """As early as the reductions that each root reads allow, with a phase more for `combined`. The
     loops of those that it has `shared` with it can be its own: maxima that it is counted from, and
     scans."""
-    places: dict[Root, Place] = {}
+    places: dict[Root, RootPlace] = {}
     for root in found:
         nest = nest_of[root]
         made = {node: places[root_of[node]] for node in below[root]}
@@ -220,5 +220,5 @@ def _places(
         phase = max([made[n].phase + waits[n] for n in made], default=0)
         stages = (made[n].stage + (n not in shared[root]) for n in same if made[n].phase == phase)
         stage = max(stages, default=0)
-        places[root] = Place(nest, phase, stage)
+        places[root] = RootPlace(nest, phase, stage)
     return places

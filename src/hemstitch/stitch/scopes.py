@@ -25,7 +25,7 @@ Key = tuple[Node, Indices, str | None]  # a value: its node, where, under which 
 
 
 @dataclass(slots=True)
-class Scope:
+class LoopScope:
     """One loop level while it is being filled."""
 
     axes: tuple[Axis, ...]
@@ -41,14 +41,14 @@ class Scopes:
     def __init__(self, schedule: Schedule, nest: int) -> None:
         self.schedule = schedule
         self.mapping = schedule.mappings[nest]
-        self.scopes = [Scope((TASK,)), Scope(self.mapping.rows)]
+        self.scopes = [LoopScope((TASK,)), LoopScope(self.mapping.rows)]
         self.level_of: dict[str, int] = {}
 
     # --- levels
 
     @contextmanager
     def _scope(self, axis: Axis, lanes: bool) -> Iterator[None]:
-        self.scopes.append(Scope((axis,)))
+        self.scopes.append(LoopScope((axis,)))
         yield
         body = self.scopes.pop().statements
         self.scopes[-1].statements.append(Loop(axis, tuple(body), lanes))

@@ -68,7 +68,7 @@ class Mapping:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class RootShape:
     """What mapping needs to know of one root: its loops and how it touches memory."""
 
     root: Root
@@ -91,10 +91,10 @@ class Shape:
 
 def shapes_of(
     group: Group, roots: Sequence[Root], unification: Unification
-) -> tuple[list[Shape], Folding]:
+) -> tuple[list[RootShape], Folding]:
     """The roots' shapes over folded axes, and that folding."""
     domains = [domain_of(root, unification) for root in roots]
-    walk = _Walk(group, unification)
+    walk = _MemoryWalk(group, unification)
     touched = [walk.touched(root) for root in roots]
     loops = [frozenset(domain.axes) for domain in domains]
     reduced = [_reduced(root, axes, unification) for root, axes in zip(roots, loops)]
@@ -110,7 +110,7 @@ def shapes_of(
         [*loops, *reduced, *map(frozenset, steps), *columns],
     )
     shapes = [
-        Shape(
+        RootShape(
             root,
             folding.axes(domain.axes),
             frozenset(folding.axes(axis for axis in domain.axes if axis in gone)),
@@ -203,7 +203,7 @@ class _Visit:
     below: tuple[tuple[Node, Indices], ...] = ()
 
 
-class _Walk:
+class _MemoryWalk:
     """From the roots of a group down to memory: what several read is looked at once."""
 
     def __init__(self, group: Group, unification: Unification) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from hemstitch.ir.dims import Dim, SymbolicDim, may_be_empty
 from hemstitch.ir.failure import Failure
-from hemstitch.ir.graph import Address, Node, Op, Place, Within
+from hemstitch.ir.graph import Address, MatmulAxis, Node, Op, Within
 from hemstitch.ir.ops import OPS
 from hemstitch.ir.types import DType, contiguous_strides
 from hemstitch.kernel.dependence import needed_for
@@ -40,7 +40,7 @@ from hemstitch.stitch.group import (
 )
 from hemstitch.stitch.refusal import Refused
 from hemstitch.stitch.schedule import Schedule
-from hemstitch.stitch.scopes import Scope, Scopes
+from hemstitch.stitch.scopes import LoopScope, Scopes
 from hemstitch.stitch.shape import right_operand
 from hemstitch.stitch.views import BENDING, Indices, through
 
@@ -241,7 +241,7 @@ class Values(Scopes, ABC):
         if node in self.buffers.products:
             raise Refused("product", "it would be added up twice")
         self.buffers.products.add(node)
-        scope = Scope((axis,))
+        scope = LoopScope((axis,))
         self.scopes.append(scope)
         places = zip(node.inputs, factors(indices, steps))
         left, right = (self.value(operand, place) for operand, place in places)
@@ -260,7 +260,7 @@ class Values(Scopes, ABC):
         if not isinstance(within, Within):
             return None
         *_, row, column = indices
-        places = {Place.ROW: row, Place.COLUMN: column, Place.STEP: steps}
+        places = {MatmulAxis.ROW: row, MatmulAxis.COLUMN: column, MatmulAxis.STEP: steps}
         low, high = (self._final(places[place]) for place in (within.low, within.high))
         wanted = (high + low.scaled(-1)).shifted(within.distance)
         return wanted if all(isinstance(axis, Axis) for axis, _ in wanted.terms) else None
@@ -272,7 +272,7 @@ class Values(Scopes, ABC):
         operand, place = right_operand(product, unification)
         (axis,) = self._row_axes(product)
         lanes = self.scopes.pop()  # what is made for each lane is made for the product alone
-        scope = Scope((*lanes.axes, axis))
+        scope = LoopScope((*lanes.axes, axis))
         self.scopes.append(scope)
         right = value(operand, place)
         self.scopes[-1] = lanes

@@ -11,7 +11,7 @@ from pathlib import Path
 from hemstitch.workers.worker import CannotStart, Closed, Ended, Limits, TookTooLong, Worker
 
 
-class Pool:
+class WorkerPool:
     """They are kept, since to start one takes as long as a kernel."""
 
     def __init__(self, path: Path, limits: Limits) -> None:
@@ -48,7 +48,7 @@ class Pool:
 class Asker:
     """What asks workers of a pool, in any thread, until it is closed."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: WorkerPool) -> None:
         self._pool = pool
         self._asked: set[Worker] = set()
         self._is_open = True

@@ -45,7 +45,7 @@ class Closed(Exception):
     """This process has ended the worker while another thread waited for its answer."""
 
 
-class Refused(Exception):
+class RefusedQuestion(Exception):
     """What the worker says of a question that it has no answer to."""
 
 
@@ -101,7 +101,7 @@ class Worker:
             self.close()
             raise
         if not is_good:
-            raise Refused(answer.decode())
+            raise RefusedQuestion(answer.decode())
         return answer
 
     def close(self) -> None:

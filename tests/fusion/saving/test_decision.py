@@ -12,8 +12,8 @@ import pytest
 
 from hemstitch.fusion.saving import exact, heuristic
 from hemstitch.fusion.saving.budget import Decide, within
-from hemstitch.fusion.saving.problem import Item, Problem, cost, held_bytes
-from hemstitch.fusion.search.program import Program
+from hemstitch.fusion.saving.problem import SavedValue, SavingProblem, cost, held_bytes
+from hemstitch.fusion.search.program import IntegerProgram
 from hemstitch.fusion.search.solver import Answer
 from tests.fusion.search.problems import Inline
 
@@ -21,50 +21,50 @@ from tests.fusion.search.problems import Inline
 class Never:
     """A solver that is always late."""
 
-    def solve(self, program: Program, seconds: float) -> Answer | None:
+    def solve(self, program: IntegerProgram, seconds: float) -> Answer | None:
         return None
 
 
-def random_item(rng: random.Random, number: int) -> Item:
+def random_item(rng: random.Random, number: int) -> SavedValue:
     size = rng.choice((0, 1 << 10, 1 << 16, 1 << 16, 1 << 20))
     kind = rng.random()
     if number == 0 or kind < 0.15:
-        return Item(size, is_given=True, is_written=True, is_saveable=False)
+        return SavedValue(size, is_given=True, is_written=True, is_saveable=False)
     if kind < 0.35:
-        return Item(size, is_written=True)
+        return SavedValue(size, is_written=True)
     sources = tuple(rng.sample(range(number), min(number, rng.choice((1, 1, 2, 3)))))
     if kind < 0.45:
-        return Item(size, sources, is_saveable=False)
+        return SavedValue(size, sources, is_saveable=False)
     work = rng.random() * size * 2
     if kind < 0.6:
-        return Item(size // 4, sources, work, early=work)
-    return Item(size, sources, work, is_written=rng.random() < 0.4)
+        return SavedValue(size // 4, sources, work, early=work)
+    return SavedValue(size, sources, work, is_written=rng.random() < 0.4)
 
 
-def random_problem(rng: random.Random, count: int) -> Problem:
+def random_problem(rng: random.Random, count: int) -> SavingProblem:
     items = tuple(random_item(rng, number) for number in range(count))
     kernels = rng.randint(1, 4)
     needs = tuple(frozenset(rng.sample(range(count), rng.randint(1, 3))) for _ in range(kernels))
     operands = frozenset(rng.sample(range(count), rng.randint(0, 2)))
-    return Problem(items, needs, operands, held=rng.choice((0.0, 0.25, 2.0)))
+    return SavingProblem(items, needs, operands, held=rng.choice((0.0, 0.25, 2.0)))
 
 
-def least_cost(problem: Problem) -> float:
+def least_cost(problem: SavingProblem) -> float:
     saveable = [n for n, item in enumerate(problem.items) if item.is_saveable]
     subsets = chain.from_iterable(combinations(saveable, n) for n in range(len(saveable) + 1))
     return min(found for some in subsets if (found := cost(problem, {*some})) is not None)
 
 
-def beside(problem: Problem, times: int) -> Problem:
+def beside(problem: SavingProblem, times: int) -> SavingProblem:
     """The same so many times, without anything in common."""
     count = len(problem.items)
 
-    def moved(item: Item, by: int) -> Item:
+    def moved(item: SavedValue, by: int) -> SavedValue:
         sources = item.sources
         shifted = None if sources is None else tuple(s + by for s in sources)
         return replace(item, sources=shifted)
 
-    return Problem(
+    return SavingProblem(
         tuple(moved(item, count * k) for k in range(times) for item in problem.items),
         tuple(
             frozenset(n + count * k for n in need) for k in range(times) for need in problem.needs
@@ -104,12 +104,12 @@ def test_what_is_not_solved_in_time_is_decided_by_the_heuristic() -> None:
 def test_equal_layers_are_solved_once() -> None:
     """x -> library -> y -> exp -> library, with a kernel in backward that needs exp and y."""
     items = (
-        Item(1 << 20, is_given=True, is_written=True, is_saveable=False),
-        Item(1 << 20, is_written=True),
-        Item(1 << 20, (1,), 1e5),
-        Item(1 << 20, (2,), 4e5, is_written=True),
+        SavedValue(1 << 20, is_given=True, is_written=True, is_saveable=False),
+        SavedValue(1 << 20, is_written=True),
+        SavedValue(1 << 20, (1,), 1e5),
+        SavedValue(1 << 20, (2,), 4e5, is_written=True),
     )
-    layer = Problem(items, (frozenset((2, 3)),))
+    layer = SavingProblem(items, (frozenset((2, 3)),))
     solver = Inline()
     decision = exact.decide(beside(layer, 12), solver, 60.0)
     assert decision.is_optimal
@@ -120,11 +120,13 @@ def test_a_written_value_costs_nothing_more_to_save() -> None:
     """The result of a ReLU that a product reads is saved, and the mask made from it."""
     size = 1 << 20
     items = (
-        Item(size, is_written=True),  # what the product before it gave
-        Item(size, (0,), 1e5, is_written=True),  # relu
-        Item(size // 4, (1,), 1e5, is_saveable=False),  # relu > 0, which forward does not need
+        SavedValue(size, is_written=True),  # what the product before it gave
+        SavedValue(size, (0,), 1e5, is_written=True),  # relu
+        SavedValue(
+            size // 4, (1,), 1e5, is_saveable=False
+        ),  # relu > 0, which forward does not need
     )
-    problem = Problem(items, (frozenset((2,)),), operands=frozenset((1,)))
+    problem = SavingProblem(items, (frozenset((2,)),), operands=frozenset((1,)))
     for decision in (heuristic.decide(problem), exact.decide(problem, Inline(), 60.0)):
         assert decision.saved == {1}
 
@@ -133,16 +135,16 @@ SIZE = 1 << 20
 EITHER = (heuristic.decide, partial(exact.decide, solver=Inline(), seconds=60.0))
 
 
-def layer(is_operand: bool) -> Problem:
+def layer(is_operand: bool) -> SavingProblem:
     """A product, its ReLU, the ReLU's mask, and what dropout leaves, which the next product reads;
     or the product reads the ReLU."""
     items = (
-        Item(SIZE, is_written=True),
-        Item(SIZE, (0,), 1e5, is_written=is_operand),
-        Item(SIZE // 4, (1,), 3e4, early=3e4),
-        Item(SIZE, (1,), 2e6, is_written=True),
+        SavedValue(SIZE, is_written=True),
+        SavedValue(SIZE, (0,), 1e5, is_written=is_operand),
+        SavedValue(SIZE // 4, (1,), 3e4, early=3e4),
+        SavedValue(SIZE, (1,), 2e6, is_written=True),
     )
-    return Problem(items, (frozenset((2,)),), operands=frozenset((1 if is_operand else 3,)))
+    return SavingProblem(items, (frozenset((2,)),), operands=frozenset((1 if is_operand else 3,)))
 
 
 @pytest.mark.parametrize("decide", EITHER, ids=("heuristic", "program"))
@@ -166,7 +168,7 @@ def test_masks_are_held_beside_where_others_have_made_room(decide: Decide) -> No
         replace(item, sources=item.sources and tuple(s + count for s in item.sources))
         for item in second.items
     ]
-    problem = Problem(
+    problem = SavingProblem(
         (*first.items, *moved),
         (*first.needs, *(frozenset(n + count for n in need) for need in second.needs)),
         first.operands | {n + count for n in second.operands},
@@ -188,9 +190,11 @@ def test_nothing_more_is_held_for_what_only_backward_needs(decide: Decide) -> No
 def test_a_bound_on_memory_is_kept_where_it_can_be() -> None:
     """Two chains of 4 values each, of which every one is needed, from an argument."""
     size = 1 << 20
-    chain_of_4 = [Item(size, (n,), 3.0 * size) for n in range(4)]
-    given = Item(size, is_given=True, is_written=True, is_saveable=False)
-    problem = beside(Problem((given, *chain_of_4), tuple(frozenset((n,)) for n in range(1, 5))), 2)
+    chain_of_4 = [SavedValue(size, (n,), 3.0 * size) for n in range(4)]
+    given = SavedValue(size, is_given=True, is_written=True, is_saveable=False)
+    problem = beside(
+        SavingProblem((given, *chain_of_4), tuple(frozenset((n,)) for n in range(1, 5))), 2
+    )
     for decide in (heuristic.decide, partial(exact.decide, solver=Inline(), seconds=60.0)):
         whole = held_bytes(problem, decide(problem).saved)
         held = [

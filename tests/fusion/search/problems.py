@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from hemstitch.fusion.search import milp
 from hemstitch.fusion.search.judge import Judge
-from hemstitch.fusion.search.problem import Oracle, Pattern, Problem, Value
-from hemstitch.fusion.search.program import Program
+from hemstitch.fusion.search.problem import Oracle, PassedValue, Pattern, PlanningProblem
+from hemstitch.fusion.search.program import IntegerProgram
 from hemstitch.fusion.search.solver import Answer
 
 
 def from_edges(
     count: int, edges: Iterable[tuple[int, int]], sizes: Sequence[int] = (), **options
-) -> Problem:
+) -> PlanningProblem:
     """Each vertex makes one value, of 8 bytes or of `sizes`, that is read along its edges; what
     nobody reads is kept."""
     edges = tuple(edges)
@@ -22,11 +22,13 @@ def from_edges(
     for first, second in edges:
         readers[first].append(second)
     sizes = sizes or [8] * count
-    values = [Value(sizes[v], v, tuple(found), is_kept=not found) for v, found in readers.items()]
-    return Problem(count, edges, tuple(values), **{"launch_bytes": 1, **options})
+    values = [
+        PassedValue(sizes[v], v, tuple(found), is_kept=not found) for v, found in readers.items()
+    ]
+    return PlanningProblem(count, edges, tuple(values), **{"launch_bytes": 1, **options})
 
 
-def ladder(length: int, **options) -> Problem:
+def ladder(length: int, **options) -> PlanningProblem:
     """Two rails of so many vertices with rungs: a_i -> a_i+1, b_i -> b_i+1, a_i -> b_i."""
     edges = []
     for step in range(length):
@@ -36,7 +38,7 @@ def ladder(length: int, **options) -> Problem:
     return from_edges(2 * length, sorted(edges), **options)
 
 
-def transformer(layers: int, width: int = 64, **options) -> Problem:
+def transformer(layers: int, width: int = 64, **options) -> PlanningProblem:
     """Forward of so many encoder layers: matrix products are fixed; a residual stream leads through
     all layers, a mask into each."""
     edges: list[tuple[int, int]] = []
@@ -77,7 +79,7 @@ def transformer(layers: int, width: int = 64, **options) -> Problem:
 
 def random_problem(
     rng: random.Random, count: int, fixed: float = 0.1, cheap: float = 0.0, together: float = 0.0
-) -> Problem:
+) -> PlanningProblem:
     """Sparse, with arguments, results, kept values and orders that are not of data. `fixed` and
     `cheap` are shares of the vertices, `together` of the edges."""
     readers: dict[int, set[int]] = {vertex: set() for vertex in range(count)}
@@ -89,16 +91,16 @@ def random_problem(
     for _ in range(rng.randrange(3)):
         arguments.append(tuple(rng.sample(range(count), min(count, rng.randint(1, 3)))))
     sizes = (1, 4, 4, 16)
-    values = [Value(rng.choice(sizes), None, found) for found in arguments]
+    values = [PassedValue(rng.choice(sizes), None, found) for found in arguments]
     for vertex, found in readers.items():
         is_kept = not found or rng.random() < 0.1
-        values.append(Value(rng.choice(sizes), vertex, tuple(sorted(found)), is_kept))
+        values.append(PassedValue(rng.choice(sizes), vertex, tuple(sorted(found)), is_kept))
     orders = {(maker, reader) for maker, found in readers.items() for reader in found}
     if count > 2 and rng.random() < 0.3:
         orders.add(tuple(sorted(rng.sample(range(count), 2))))
     calls = frozenset(v for v in range(count) if rng.random() < fixed)
     free = [v for v in range(count) if v not in calls]
-    return Problem(
+    return PlanningProblem(
         count,
         tuple(sorted(orders)),
         tuple(values),
@@ -139,16 +141,16 @@ class Inline:
     """The solver in this process, which counts what it is asked."""
 
     def __init__(self) -> None:
-        self.asked: list[Program] = []
+        self.asked: list[IntegerProgram] = []
 
-    def solve(self, program: Program, seconds: float) -> Answer | None:
+    def solve(self, program: IntegerProgram, seconds: float) -> Answer | None:
         self.asked.append(program)
         rows = [(row.lower, row.upper, row.terms) for row in program.rows]
         found = milp.solve(program.costs, rows, 60.0)
         return Answer(tuple(found["chosen"]), found["is_optimal"])
 
 
-def executed(problem: Problem, patterns: Sequence[Pattern]) -> int | None:
+def executed(problem: PlanningProblem, patterns: Sequence[Pattern]) -> int | None:
     """Runs a plan: a pattern once all that it loads is in memory and all that must run before has
     run. The bytes that patterns moved; None if they wait for each other or something is missing."""
     data = {(value.maker, reader) for value in problem.values for reader in value.readers}
@@ -198,7 +200,7 @@ def cost(judge: Judge, patterns: Sequence[Pattern]) -> float | None:
     return None if moved is None else moved + sum(judge.oracle.penalty(p) for p in several)
 
 
-def selections(problem: Problem, columns: Sequence[Pattern]) -> Iterator[list[Pattern]]:
+def selections(problem: PlanningProblem, columns: Sequence[Pattern]) -> Iterator[list[Pattern]]:
     """All ways to choose columns that hold each vertex once, cheap ones at most once."""
 
     def rest(vertex: int, taken: frozenset[int]) -> Iterator[list[Pattern]]:

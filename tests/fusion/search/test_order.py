@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from hemstitch.errors import InternalError
 from hemstitch.fusion.search.contract import contract
 from hemstitch.fusion.search.directed import cycles, strongly_connected, topological
-from hemstitch.fusion.search.graph import Graph, mask_of, ones
-from hemstitch.fusion.search.problem import Pattern, Problem
-from hemstitch.fusion.search.quotient import Quotient, in_order, precedence
+from hemstitch.fusion.search.graph import PlanningGraph, mask_of, ones
+from hemstitch.fusion.search.problem import Pattern, PlanningProblem
+from hemstitch.fusion.search.quotient import QuotientGraph, in_order, precedence
 from tests.fusion.search.problems import from_edges, random_problem
 
 SEEDS = st.integers(0, 10**6)
 
 
-def reaches(problem: Problem, first: int, second: int) -> bool:
+def reaches(problem: PlanningProblem, first: int, second: int) -> bool:
     return any(
         a == first and (b == second or reaches(problem, b, second)) for a, b in problem.orders
     )
@@ -36,16 +36,16 @@ def test_hull_is_all_that_lies_between(seed: int) -> None:
         if any(reaches(problem, a, v) for a in chosen)
         and any(reaches(problem, v, b) for b in chosen)
     }
-    assert Graph(problem).hull(chosen) == chosen | between
+    assert PlanningGraph(problem).hull(chosen) == chosen | between
 
 
 @given(SEEDS)
 def test_quotient_refuses_exactly_what_closes_a_cycle(seed: int) -> None:
     """However blocks are merged, and merged again, as the order moves under them."""
     rng = random.Random(seed)
-    graph = Graph(random_problem(rng, rng.randint(2, 14)))
+    graph = PlanningGraph(random_problem(rng, rng.randint(2, 14)))
     vertices = range(graph.problem.count)
-    quotient, blocks = Quotient(graph), [{v} for v in vertices]
+    quotient, blocks = QuotientGraph(graph), [{v} for v in vertices]
     for _ in range(8):
         chosen = rng.sample(vertices, min(len(vertices), rng.randint(2, 4)))
         touched = [block for block in blocks if not block.isdisjoint(chosen)]
@@ -82,7 +82,7 @@ def test_bits() -> None:
 
 
 def test_who_makes_a_value_again_does_not_wait_for_it() -> None:
-    graph = Graph(from_edges(3, [(0, 1), (0, 2)], cheap=frozenset({0})))
+    graph = PlanningGraph(from_edges(3, [(0, 1), (0, 2)], cheap=frozenset({0})))
     loads = [Pattern(frozenset({0, 1})), Pattern(frozenset({2}))]
     assert precedence(graph, loads) == [{1}, set()]
     remakes = [Pattern(frozenset({0, 1})), Pattern(frozenset({2}), frozenset({0}))]
@@ -93,7 +93,7 @@ def test_orders_without_data_hold_for_all_who_compute() -> None:
     """0 reads memory that 3 replaces: so must whoever makes 0 again."""
     edges = [(0, 1), (0, 2)]
     problem = from_edges(4, edges, cheap=frozenset({0}))
-    graph = Graph(Problem(4, (*edges, (0, 3)), problem.values, cheap=problem.cheap))
+    graph = PlanningGraph(PlanningProblem(4, (*edges, (0, 3)), problem.values, cheap=problem.cheap))
     patterns = [Pattern(frozenset({0, 1})), Pattern(frozenset({2}), frozenset({0}))]
     assert precedence(graph, [*patterns, Pattern(frozenset({3}))]) == [{2}, {2}, set()]
 

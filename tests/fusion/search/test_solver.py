@@ -10,29 +10,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hemstitch.fusion.search.program import Program, Row, canonical
+from hemstitch.fusion.search.program import IntegerProgram, Row, canonical
 from hemstitch.fusion.search.solver import SOLVER, Answer, Solver
 from hemstitch.workers.worker import Worker
 from tests.fusion.search.problems import Inline
 
-PACKING = Program(
+PACKING = IntegerProgram(
     (-3.0, -4.0, -2.0), (Row(None, 1, ((0, 1), (1, 1))), Row(None, 1, ((1, 1), (2, 1))))
 )
 BEST = Answer((0, 2), True)
 LONG = 60.0
 
 
-def programs(rng: random.Random) -> Program:
+def programs(rng: random.Random) -> IntegerProgram:
     count = rng.randint(1, 6)
     rows = []
     for _ in range(rng.randrange(5)):
         columns = sorted(rng.sample(range(count), rng.randint(1, count)))
         terms = tuple((column, rng.choice((1, 1, -1))) for column in columns)
         rows.append(Row(None, rng.randint(0, 2), terms))
-    return Program(tuple(float(rng.randint(-5, 2)) for _ in range(count)), tuple(rows))
+    return IntegerProgram(tuple(float(rng.randint(-5, 2)) for _ in range(count)), tuple(rows))
 
 
-def least(program: Program) -> float:
+def least(program: IntegerProgram) -> float:
     """All columns 0 is always within bounds here."""
     best = 0.0
     for chosen in product((0, 1), repeat=len(program.costs)):
@@ -120,7 +120,7 @@ def test_costs_of_any_magnitude(seed: int) -> None:
     base = 2.0 ** rng.randint(20, 45)
     costs = tuple(-(base + rng.randint(0, 3)) for _ in range(4))
     rows = (Row(1, 1, tuple((column, 1) for column in range(4))),)
-    answer = Inline().solve(Program(costs, rows), LONG)
+    answer = Inline().solve(IntegerProgram(costs, rows), LONG)
     assert costs[answer.chosen[0]] <= min(costs) * (1 - 2.0**-40)
 
 
@@ -134,7 +134,7 @@ def test_canonical_programs_do_not_depend_on_the_numbering(seed: int) -> None:
     place = {old: new for new, old in enumerate(shuffled)}
     rows = [Row(r.lower, r.upper, tuple((place[c], k) for c, k in r.terms)) for r in program.rows]
     rng.shuffle(rows)
-    other = Program(tuple(program.costs[old] for old in shuffled), tuple(rows))
+    other = IntegerProgram(tuple(program.costs[old] for old in shuffled), tuple(rows))
     first, order = canonical(program)
     second, _ = canonical(other)
     assert first.costs == second.costs == tuple(program.costs[column] for column in order)
@@ -147,10 +147,10 @@ def test_canonical_programs_do_not_depend_on_the_numbering(seed: int) -> None:
 def test_programs_of_equal_colours_that_differ_stay_apart() -> None:
     """A cycle of six columns and two of three: refinement sees no difference, comparison does."""
 
-    def around(*rings: tuple[int, ...]) -> Program:
+    def around(*rings: tuple[int, ...]) -> IntegerProgram:
         pairs = [(a, b) for ring in rings for a, b in zip(ring, [*ring[1:], ring[0]])]
         rows = (Row(None, 1, tuple(sorted(((a, 1), (b, 1))))) for a, b in pairs)
-        return Program((-1.0,) * 6, tuple(rows))
+        return IntegerProgram((-1.0,) * 6, tuple(rows))
 
     six, three = around((0, 1, 2, 3, 4, 5)), around((0, 1, 2), (3, 4, 5))
     assert canonical(six)[0] != canonical(three)[0]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hemstitch.fusion.search.judge import Judge
-from hemstitch.fusion.search.problem import Pattern, Problem, Value
+from hemstitch.fusion.search.problem import PassedValue, Pattern, PlanningProblem
 from hemstitch.fusion.search.remake import columns
 from tests.fusion.search.problems import executed, from_edges, random_problem, selections
 
@@ -29,8 +29,8 @@ def test_a_value_read_outside_is_stored_once_and_loaded_once() -> None:
 
 
 def test_what_is_kept_is_stored_whoever_reads_it() -> None:
-    values = (Value(8, 0, (1,), is_kept=True), Value(8, 1, (), is_kept=True))
-    judge = Judge(Problem(2, ((0, 1),), values))
+    values = (PassedValue(8, 0, (1,), is_kept=True), PassedValue(8, 1, (), is_kept=True))
+    judge = Judge(PlanningProblem(2, ((0, 1),), values))
     assert judge.score(frozenset({0, 1})) == 8  # one load; both stores stay
 
 
@@ -42,8 +42,10 @@ def test_library_calls_count_for_nothing_but_what_they_read_is_stored() -> None:
 
 def test_nobody_stores_what_all_make_again() -> None:
     """0 reads an argument of 4 bytes and makes 8 that 1 and 2 read."""
-    values = (Value(4, None, (0,)), *from_edges(3, [(0, 1), (0, 2)]).values)
-    judge = Judge(Problem(3, ((0, 1), (0, 2)), values, cheap=frozenset({0}), launch_bytes=1))
+    values = (PassedValue(4, None, (0,)), *from_edges(3, [(0, 1), (0, 2)]).values)
+    judge = Judge(
+        PlanningProblem(3, ((0, 1), (0, 2)), values, cheap=frozenset({0}), launch_bytes=1)
+    )
     again = [Pattern(frozenset({v}), frozenset({0})) for v in (1, 2)]
     plan = judge.plan(again)
     assert plan is not None and set(plan.patterns) == set(again)

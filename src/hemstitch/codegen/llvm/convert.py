@@ -11,7 +11,7 @@ from types import MappingProxyType
 from hemstitch.codegen.llvm.arithmetic import bits, from_bits, i32, is_nan, magnitude, where_rare
 from hemstitch.codegen.llvm.emitter import BITS, Emitter, Value
 from hemstitch.ir.functions import round_to
-from hemstitch.ir.types import DType, Kind
+from hemstitch.ir.types import DType, TypeKind
 
 COMPUTE: Mapping[DType, str] = MappingProxyType(
     {
@@ -150,18 +150,18 @@ def _float_to_float(e: Emitter, x: Value, source: DType, target: DType) -> Value
     return e.convert("fpext" if x.element == "float" else "fptrunc", x, COMPUTE[target])
 
 
-_ROUTES: Mapping[tuple[Kind, Kind], Callable[[Emitter, Value, DType, DType], Value]] = (
+_ROUTES: Mapping[tuple[TypeKind, TypeKind], Callable[[Emitter, Value, DType, DType], Value]] = (
     MappingProxyType(
         {
-            (Kind.BOOL, Kind.BOOL): _same,
-            (Kind.BOOL, Kind.INT): _bool_to_int,
-            (Kind.BOOL, Kind.FLOAT): _bool_to_float,
-            (Kind.INT, Kind.BOOL): _int_to_bool,
-            (Kind.INT, Kind.INT): _int_to_int,
-            (Kind.INT, Kind.FLOAT): _int_to_float,
-            (Kind.FLOAT, Kind.BOOL): _float_to_bool,
-            (Kind.FLOAT, Kind.INT): _float_to_int,
-            (Kind.FLOAT, Kind.FLOAT): _float_to_float,
+            (TypeKind.BOOL, TypeKind.BOOL): _same,
+            (TypeKind.BOOL, TypeKind.INT): _bool_to_int,
+            (TypeKind.BOOL, TypeKind.FLOAT): _bool_to_float,
+            (TypeKind.INT, TypeKind.BOOL): _int_to_bool,
+            (TypeKind.INT, TypeKind.INT): _int_to_int,
+            (TypeKind.INT, TypeKind.FLOAT): _int_to_float,
+            (TypeKind.FLOAT, TypeKind.BOOL): _float_to_bool,
+            (TypeKind.FLOAT, TypeKind.INT): _float_to_int,
+            (TypeKind.FLOAT, TypeKind.FLOAT): _float_to_float,
         }
     )
 )

@@ -10,7 +10,15 @@ from functools import partial
 
 from hemstitch.codegen.llvm import memory
 from hemstitch.codegen.llvm.emitter import Emitter, Value
-from hemstitch.codegen.llvm.matrices import Product, as_number, each_of, moved, pieces, plus, times
+from hemstitch.codegen.llvm.matrices import (
+    MatmulTile,
+    as_number,
+    each_of,
+    moved,
+    pieces,
+    plus,
+    times,
+)
 from hemstitch.ir.types import DType
 
 # A vector of steps from one on, in lanes that exist, or in all: the sums as they are then.
@@ -20,7 +28,7 @@ MOST_ROWS = 8  # of a tile; they are streams of memory as well
 L2 = 2
 
 
-def multiply(e: Emitter, product: Product) -> None:
+def multiply(e: Emitter, product: MatmulTile) -> None:
     """Tile after tile; rows come back for more columns while they are in L1."""
     sums, columns = (24, 8) if e.features.avx512 else (12, 4)  # of 32 and of 16 registers
     columns = min(columns, as_number(product.columns) or columns, e.width)
@@ -33,7 +41,9 @@ def multiply(e: Emitter, product: Product) -> None:
         each_of(e, low, high, count, partial(rows, count))
 
 
-def _tile(e: Emitter, product: Product, rows: int, columns: int, row: Value, column: Value) -> None:
+def _tile(
+    e: Emitter, product: MatmulTile, rows: int, columns: int, row: Value, column: Value
+) -> None:
     zero = e.i64(0)
     left = [product.left.at(e, plus(e, row, e.i64(k)), zero) for k in range(rows)]
     right = [product.right.at(e, zero, plus(e, column, e.i64(k))) for k in range(columns)]

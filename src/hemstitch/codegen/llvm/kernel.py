@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from hemstitch.codegen.llvm.copies import USUAL as USUAL_COPIES
 from hemstitch.codegen.llvm.emitter import PORTABLE, Emitter, Features, Value
 from hemstitch.codegen.llvm.layout import ScratchLayout, scratch_layout
-from hemstitch.codegen.llvm.nest import NestPrinter
+from hemstitch.codegen.llvm.nest import LLVMNestPrinter
 from hemstitch.codegen.llvm.slots import STATUS, Slot, Slots
 from hemstitch.ir.dims import Dim, SymbolicDim, product, total
 from hemstitch.ir.failure import Failure
@@ -51,7 +51,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class LLVMProgram:
     """A printed kernel. The entry takes (*parameters, *sizes, scratch address)."""
 
     entry: str
@@ -62,7 +62,7 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _NestCall:
     """A printed nest, and what each of its slots stands for in the kernel's table."""
 
     function: str
@@ -72,7 +72,7 @@ class _Call:
 class _Table:
     """The kernel's slots: pointers of parameters and scratch, the status, tickets, sizes."""
 
-    def __init__(self, kernel: Kernel, layout: ScratchLayout, calls: dict[Nest, _Call]) -> None:
+    def __init__(self, kernel: Kernel, layout: ScratchLayout, calls: dict[Nest, _NestCall]) -> None:
         self.kernel = kernel
         self.layout = layout
         found: dict[Slot, None] = dict.fromkeys(kernel.buffers)
@@ -108,7 +108,7 @@ def print_kernel(
     target: Target,
     blocking: Blocking = USUAL,
     streams: frozenset[Buffer] = frozenset(),
-) -> Program:
+) -> LLVMProgram:
     """`blocking`: of products of matrices. `streams`: what is stored past the caches."""
     kernel = cut_rows(one_by_one(invariant(kernel)))
     kernel = blocked(kernel, target.threads, blocking)
@@ -124,13 +124,13 @@ def print_kernel(
     declarations: dict[str, str] = {}
     failures: dict[Failure, int] = {}
     texts: dict[str, str] = {}  # body -> function name: equal nests are printed once
-    calls: dict[Nest, _Call] = {}
+    calls: dict[Nest, _NestCall] = {}
     for phase in kernel.phases:
         for nest in phase.nests:
             emitter = Emitter(target.lanes, target.features)
             emitter.declarations = declarations
             slots = Slots(emitter, layout.stride)
-            printer = NestPrinter(emitter, slots, blocking.steps, failures, streams)
+            printer = LLVMNestPrinter(emitter, slots, blocking.steps, failures, streams)
             calls[nest] = _print_nest(nest, kernel.name, printer, texts)
     table = _Table(kernel, layout, calls)
     functions = [_define(name, NEST_PARAMETERS, body) for body, name in texts.items()]
@@ -141,7 +141,7 @@ def print_kernel(
     functions.append(_entry(table, failures, declarations))
     constants = _constants(table, calls, failures)
     text = [*constants, *sorted(declarations.values()), *functions, ATTRIBUTES]
-    return Program(kernel.name, "\n".join(text), kernel.parameters, table.sizes, layout.total)
+    return LLVMProgram(kernel.name, "\n".join(text), kernel.parameters, table.sizes, layout.total)
 
 
 NEST_PARAMETERS = "ptr %table, ptr %indices, i64 %task, i64 %threads, i64 %low, i64 %high"
@@ -161,17 +161,17 @@ def _emitter(lanes: int, declarations: dict[str, str]) -> Emitter:
 def _print_nest(
     nest: Nest,
     kernel_name: str,
-    printer: NestPrinter,
+    printer: LLVMNestPrinter,
     texts: dict[str, str],
-) -> _Call:
+) -> _NestCall:
     printer.print(nest)
     body = "\n".join(printer.emitter.lines)
     name = texts.setdefault(body, f"{kernel_name}_nest{len(texts)}")
-    return _Call(name, tuple(printer.slots.values))
+    return _NestCall(name, tuple(printer.slots.values))
 
 
 def _constants(
-    table: _Table, calls: dict[Nest, _Call], failures: Mapping[Failure, int]
+    table: _Table, calls: dict[Nest, _NestCall], failures: Mapping[Failure, int]
 ) -> list[str]:
     """Each nest's slots as positions in the table, and the messages of failed checks."""
     lines = []
@@ -197,7 +197,7 @@ def _character(byte: int) -> str:
 
 
 def _phases(
-    table: _Table, calls: dict[Nest, _Call], target: Target, declarations: dict[str, str]
+    table: _Table, calls: dict[Nest, _NestCall], target: Target, declarations: dict[str, str]
 ) -> str:
     """void phases(table, task, threads): every phase's share of one task, barriers between; those
     behind a ticket if it is the last one to come."""
@@ -228,7 +228,7 @@ def _is_last(e: Emitter, table: _Table) -> Value:
     return e.compare("eq", e.binary("add", ticket, e.i64(1)), Value("%threads", "i64"))
 
 
-def _nests(e: Emitter, table: _Table, calls: dict[Nest, _Call], phase: Phase) -> None:
+def _nests(e: Emitter, table: _Table, calls: dict[Nest, _NestCall], phase: Phase) -> None:
     numbers = {nest: number for number, nest in enumerate(calls)}
     for nest, (low, high) in zip(phase.nests, _shares(e, table, phase)):
         arguments = f"ptr %table, ptr @slots{numbers[nest]}, i64 %task, i64 %threads"

@@ -27,7 +27,7 @@ class Crossed:
 
 
 @dataclass(frozen=True, slots=True)
-class Lanes:
+class LaneLoop:
     """Its axis, the first lane of each copy (one for all, where loops are crossed), the lanes in
     use; `is_single`: that is known to be one; `peeled`: the store that whole vectors fill lines
     with, of a loop that does not begin at its first element."""
@@ -81,26 +81,26 @@ def store_to_peel_for(
         if isinstance(store, Store) and store.buffer in streams:
             terms, line = store.index.terms, LINE // store.buffer.dtype.bytes
             is_plain = all(isinstance(variable, Axis) for variable, _ in terms)
-            begins = Lanes(axis, (), None, False).begins_at_multiples(line, store.index)
+            begins = LaneLoop(axis, (), None, False).begins_at_multiples(line, store.index)
             if is_plain and not begins and store.index.coefficient(axis) == 1:
                 return store
     return None
 
 
-def until_line(e: Emitter, place: Value, size: int, extent: Value) -> Value:
-    """How many elements of so many bytes, at most `extent`, are left of a line at `place`."""
-    rest = e.binary("and", e.binary("sub", e.i64(0), place), e.i64(LINE // size - 1))
+def until_line(e: Emitter, dtype: DType, place: Value, extent: Value) -> Value:
+    """How many elements, at most `extent`, are left of the line that the one at `place` is in."""
+    rest = e.binary("and", e.binary("sub", e.i64(0), place), e.i64(LINE // dtype.bytes - 1))
     return e.select(e.compare("slt", rest, extent), rest, extent)
 
 
-def draws_by_four(lanes: Lanes | None, index: Index) -> bool:
+def draws_by_four(lanes: LaneLoop | None, index: Index) -> bool:
     """Whether one Philox makes the random numbers of four vectors (philox.words4)."""
     if lanes is None or len(lanes.firsts) % 4:
         return False
     return lanes.begins_at_multiples(4, index)
 
 
-def fills_lines(lanes: Lanes | None, width: int, dtype: DType, index: Index) -> bool:
+def fills_lines(lanes: LaneLoop | None, width: int, dtype: DType, index: Index) -> bool:
     """Whether whole vectors are stored one after the other from the start of a cache's line, each
     of as many bytes as one instruction can store past the caches."""
     if lanes is None or lanes.mask is not None or width * dtype.bytes < LEAST_STREAM:

@@ -31,7 +31,7 @@ class Matrix:
 
 
 @dataclass(frozen=True, slots=True)
-class Strips:
+class RightPanels:
     """So many `columns` of the right operand lie together, then, `step` elements on, the next."""
 
     columns: int
@@ -74,7 +74,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class MatmulTile:
     """result = left * right: `rows` by `columns`, each a sum of `steps`. The columns of `right` (in
     a strip, where there are `strips`), or the steps of both, and the columns of `result` lie side
     by side; the latter may have room for whole vectors of them. `is_first`: whether `result` is to
@@ -93,13 +93,13 @@ class Product:
     has_room: bool
     is_paired: bool
     most_rows: int | None = None
-    strips: Strips | None = None
+    strips: RightPanels | None = None
     wanted: Wanted | None = None
     is_first: Value | None = None
     behind: int | None = None
     is_far: bool = False
     next_rows: Sequence[tuple[Value, int]] = ()
-    more: Sequence[Product] = ()
+    more: Sequence[MatmulTile] = ()
 
     @property
     def is_by_columns(self) -> bool:

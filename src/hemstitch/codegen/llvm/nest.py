@@ -30,15 +30,15 @@ from hemstitch.codegen.llvm.elementwise import apply
 from hemstitch.codegen.llvm.emitter import Emitter, Value
 from hemstitch.codegen.llvm.lanes import (
     Crossed,
-    Lanes,
+    LaneLoop,
     draws_by_four,
     fills_lines,
     lanes_left,
     store_to_peel_for,
     until_line,
 )
-from hemstitch.codegen.llvm.matrices import Matrix, Product, Strips, Wanted
-from hemstitch.codegen.llvm.next_block import Region, asked_for
+from hemstitch.codegen.llvm.matrices import MatmulTile, Matrix, RightPanels, Wanted
+from hemstitch.codegen.llvm.next_block import PrefetchRegion, asked_for
 from hemstitch.codegen.llvm.slots import STATUS, Slots
 from hemstitch.ir.dims import divides
 from hemstitch.ir.failure import Failure
@@ -63,7 +63,7 @@ Inside = Callable[[Value], None]
 
 
 @dataclass(slots=True)
-class NestPrinter:
+class LLVMNestPrinter:
     """Prints one nest."""
 
     emitter: Emitter
@@ -78,10 +78,12 @@ class NestPrinter:
     _varying: set[str] = field(default_factory=set)  # values that differ between lanes
     _numbers: dict[str, float] = field(default_factory=dict)  # constants
     _words: dict[str, list[Value]] = field(default_factory=dict)  # what random numbers are made of
-    _lanes: Lanes | None = None
-    _peeled: nodes.Store | None = None  # see Lanes
+    _lanes: LaneLoop | None = None
+    _peeled: nodes.Store | None = None  # see LaneLoop
     _asks: Mapping[str, prefetch.Ask] = field(default_factory=dict)  # of loads, by name
-    _regions: Mapping[str, Sequence[Region]] = field(default_factory=dict)  # of products, too
+    _regions: Mapping[str, Sequence[PrefetchRegion]] = field(
+        default_factory=dict
+    )  # of products, too
 
     def print(self, nest: Nest) -> None:
         e = self.emitter
@@ -206,7 +208,7 @@ class NestPrinter:
         def block(lane: Value, count: int) -> None:
             mask = e.mask(lane < count for lane in range(e.width)) if count < e.width else None
             crossed = Crossed(axis, tuple(indices), count)
-            self._lanes = Lanes(loop.axis, (lane,) * e.width, mask, count == 1, crossed)
+            self._lanes = LaneLoop(loop.axis, (lane,) * e.width, mask, count == 1, crossed)
             self._statements(loop.body)
             self._lanes = None
 
@@ -248,7 +250,7 @@ class NestPrinter:
         is_less = e.compare("slt", left, extent)
         return e.select(is_less, left, extent)
 
-    def _product(self, tile: TileProduct) -> Product:
+    def _product(self, tile: TileProduct) -> MatmulTile:
         """A product of matrices, and where these begin."""
         sizes = self._extent(tile.rows), self.slots.dim(tile.columns)
         self._axes |= dict.fromkeys(tile.axes, self.emitter.i64(0))
@@ -263,11 +265,12 @@ class NestPrinter:
                 "left": matrix(factors.left, tile.rows, steps, unit=tile.together),
                 "right": matrix(factors.right, steps, tile.lanes, unit=tile.together),
                 "steps": self._extent(steps),
-                "strips": strip and Strips(strip[0], self.slots.quotient(strip[1], tile.together)),
+                "strips": strip
+                and RightPanels(strip[0], self.slots.quotient(strip[1], tile.together)),
             }
 
         regions = self._regions.get(tile.contract.name, ())
-        first = Product(
+        first = MatmulTile(
             **operands(tile.factors[0]),
             result=matrix(tile.store, tile.rows, tile.lanes, unit=1),
             rows=sizes[0],
@@ -295,8 +298,8 @@ class NestPrinter:
         copies, low = copies_for(axis, body, e.width), e.i64(0)
         self._peeled = store_to_peel_for(axis, body, self.streams)
         if (store := self._peeled) is not None:
-            self._axes[axis], size = low, store.buffer.dtype.bytes
-            head = until_line(e, self._scalar(store.index, 0), size, extent)
+            self._axes[axis] = low
+            head = until_line(e, store.buffer.dtype, self._scalar(store.index, 0), extent)
             masked = partial(self._vectors, axis, body, copies=1, extent=head)
             self._loop(low, head, e.width, body, masked)
             low = head
@@ -336,7 +339,7 @@ class NestPrinter:
         mask, is_single = None, False
         if extent is not None:
             mask, is_single = lanes_left(e, first, extent)
-        self._lanes = Lanes(axis, tuple(firsts), mask, is_single, peeled=self._peeled)
+        self._lanes = LaneLoop(axis, tuple(firsts), mask, is_single, peeled=self._peeled)
         self._statements(body)
         self._lanes = None
 
@@ -517,9 +520,8 @@ class NestPrinter:
         too (layout.MOST_LANES). A load soon after a masked store waits until that has left the
         processor's store buffer, so that rows could not overlap."""
         lanes = self._lanes
-        if lanes is None or lanes.peeled is not None:
-            return False
-        return buffer.role is Role.TASK and index == at(lanes.axis)
+        is_whole = lanes is not None and lanes.peeled is None and index == at(lanes.axis)
+        return buffer.role is Role.TASK and is_whole
 
     def _mask(self, copy: int, condition: str | None, with_lanes: bool = True) -> Value | None:
         mask = self._lanes.mask if self._lanes is not None and with_lanes else None

@@ -18,7 +18,7 @@ MOST_STEPS = 192  # of a product that asks: the rows of a longer one come in tim
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class PrefetchRegion:
     """So many `bytes` from an index on."""
 
     buffer: Buffer
@@ -31,7 +31,7 @@ class _Asking:
     """A product of so many `steps`, all tiles together, and the `regions` that it asks for."""
 
     steps: int
-    regions: list[Region] = field(default_factory=list)
+    regions: list[PrefetchRegion] = field(default_factory=list)
 
     @property
     def load(self) -> float:
@@ -39,7 +39,7 @@ class _Asking:
         return sum(region.bytes for region in self.regions) / self.steps
 
 
-def asked_for(nest: Nest) -> Mapping[str, list[Region]]:
+def asked_for(nest: Nest) -> Mapping[str, list[PrefetchRegion]]:
     """By which product, by its name: the more steps it has, the more."""
     loops = list(_loops(nest))
     products = {}
@@ -61,7 +61,7 @@ def _loops(nest: Nest) -> Iterator[Loop]:
             yield loop
 
 
-def _regions(loop: Loop, nest: Nest) -> Iterator[Region]:
+def _regions(loop: Loop, nest: Nest) -> Iterator[PrefetchRegion]:
     tile = TileProduct.of(loop)
     accesses: list[tuple[Load | Store, Axis, Dim]] = []
     if tile is not None:
@@ -80,7 +80,9 @@ def _regions(loop: Loop, nest: Nest) -> Iterator[Region]:
             yield region
 
 
-def _region(access: Load | Store, lane: Axis, width: Dim, rows: Axis, nest: Nest) -> Region | None:
+def _region(
+    access: Load | Store, lane: Axis, width: Dim, rows: Axis, nest: Nest
+) -> PrefetchRegion | None:
     """Where rows of this width lie one behind the other."""
     buffer, index, block = access.buffer, access.index, nest.rows[-1]
     row, count, size = index.coefficient(rows), rows.extent, buffer.size
@@ -97,4 +99,6 @@ def _region(access: Load | Store, lane: Axis, width: Dim, rows: Axis, nest: Nest
     if size * buffer.dtype.bytes < LEAST:
         return None
     terms = tuple((v, step) for v, step in index.terms if v in nest.rows)
-    return Region(buffer, Index(terms, index.constant + next_one), row * count * buffer.dtype.bytes)
+    return PrefetchRegion(
+        buffer, Index(terms, index.constant + next_one), row * count * buffer.dtype.bytes
+    )

@@ -27,7 +27,7 @@ ROWS_AHEAD = 2  # of rows in such pieces
 
 
 @dataclass(frozen=True, slots=True)
-class _Walk:
+class _PrefetchWalk:
     """A load of an argument in a loop over lanes, that walks on by `stride`; `work`: flops of an
     element there; `around`: the axis of the loop that this one is in, if it is in one."""
 
@@ -55,7 +55,7 @@ def asks(nest: Nest) -> Mapping[str, Ask]:
     if not nest.rows:
         return {}
     found = dict(_asks_for_lines(nest))
-    streams: dict[tuple[Buffer, Index], list[_Walk]] = {}
+    streams: dict[tuple[Buffer, Index], list[_PrefetchWalk]] = {}
     for walk in _walks(nest.body):
         if walk.stride == 1:
             streams.setdefault((walk.load.buffer, walk.load.index), []).append(walk)
@@ -67,7 +67,7 @@ def asks(nest: Nest) -> Mapping[str, Ask]:
     return found
 
 
-def _walks(body: tuple[Stmt, ...], around: Axis | None = None) -> Iterator[_Walk]:
+def _walks(body: tuple[Stmt, ...], around: Axis | None = None) -> Iterator[_PrefetchWalk]:
     for loop in body:
         if not isinstance(loop, Loop):
             continue
@@ -80,14 +80,14 @@ def _walks(body: tuple[Stmt, ...], around: Axis | None = None) -> Iterator[_Walk
                 continue
             stride = load.index.coefficient(loop.axis)
             if isinstance(stride, int) and stride > 0:
-                yield _Walk(load, loop.axis, stride, work, around)
+                yield _PrefetchWalk(load, loop.axis, stride, work, around)
 
 
 def _asks_for_lines(nest: Nest) -> Iterator[tuple[str, Ask]]:
     """Of rows that read pieces far apart, each of which the next row goes on with. Each load of a
     piece asks for what a later row reads from there up to where the next load does: all at once
     would be more than a processor waits for."""
-    pieces: dict[tuple[Buffer, object], list[_Walk]] = {}
+    pieces: dict[tuple[Buffer, object], list[_PrefetchWalk]] = {}
     for walk in _walks(nest.body):
         pieces.setdefault((walk.load.buffer, walk.load.index.terms), []).append(walk)
     for walks in pieces.values():
@@ -105,7 +105,7 @@ def _asks_for_lines(nest: Nest) -> Iterator[tuple[str, Ask]]:
                 end = start
 
 
-def _step_within_pieces(walk: _Walk, row: Axis) -> int | None:
+def _step_within_pieces(walk: _PrefetchWalk, row: Axis) -> int | None:
     """How many elements a row goes on in pieces that are far apart and of a large tensor. Blocks
     of one row, whose next is a row further, are none."""
     index, bytes_ = walk.load.index, walk.load.buffer.dtype.bytes
@@ -122,7 +122,7 @@ def _step_within_pieces(walk: _Walk, row: Axis) -> int | None:
     return step if is_far and goes_on else None
 
 
-def _ask_of_pieces(walk: _Walk) -> Ask | None:
+def _ask_of_pieces(walk: _PrefetchWalk) -> Ask | None:
     """Of a walk through some columns of a matrix: pieces of lines that lie far apart."""
     if walk.around is None:
         return None

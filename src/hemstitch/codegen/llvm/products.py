@@ -18,7 +18,7 @@ from hemstitch.codegen.llvm import dots, memory
 from hemstitch.codegen.llvm.emitter import Emitter, Value
 from hemstitch.codegen.llvm.matrices import (
     Ends,
-    Product,
+    MatmulTile,
     as_number,
     divided,
     each_of,
@@ -49,7 +49,7 @@ class _Strip:
     mask: Value | None
 
 
-def multiply(e: Emitter, product: Product, steps: int) -> None:
+def multiply(e: Emitter, product: MatmulTile, steps: int) -> None:
     """All blocks of so many `steps` for a strip of columns, or, where the columns are fewer, all
     strips for a block: so L2 has to hold only the rows' steps of the left operand, or only their
     columns. Blocks of half as many steps where lines of both operands also have what other tiles
@@ -69,7 +69,7 @@ def multiply(e: Emitter, product: Product, steps: int) -> None:
         _each_strip(e, product, lambda s: _each_block(e, product, steps, lambda p: _rows(e, p, s)))
 
 
-def _is_far(product: Product) -> bool:
+def _is_far(product: MatmulTile) -> bool:
     """A right operand that was not packed and does not stay in L2."""
     columns, steps = as_number(product.columns), as_number(product.steps)
     if product.strips is not None or columns is None or steps is None:
@@ -82,7 +82,9 @@ def _is_less(a: Value, b: Value) -> bool:
     return first is not None and second is not None and first < second
 
 
-def _each_block(e: Emitter, product: Product, size: int, inside: Callable[[Product], None]) -> None:
+def _each_block(
+    e: Emitter, product: MatmulTile, size: int, inside: Callable[[MatmulTile], None]
+) -> None:
     steps = product.steps
     if (known := as_number(steps)) is not None and known <= size:
         inside(product)
@@ -105,7 +107,7 @@ def _each_block(e: Emitter, product: Product, size: int, inside: Callable[[Produ
     e.loop(e.i64(0), at_least_one, e.i64(size), [], block)
 
 
-def _each_strip(e: Emitter, product: Product, inside: Callable[[_Strip], None]) -> None:
+def _each_strip(e: Emitter, product: MatmulTile, inside: Callable[[_Strip], None]) -> None:
     """As wide as a tile in registers."""
     widest, unit = (len(_heights(e)) - 1) * e.width, e.width
     if product.strips is not None:
@@ -124,7 +126,7 @@ def _heights(e: Emitter) -> Sequence[int]:
     return ROWS_OF_32 if e.features.avx512 else ROWS_OF_16
 
 
-def _rows(e: Emitter, product: Product, strip: _Strip) -> None:
+def _rows(e: Emitter, product: MatmulTile, strip: _Strip) -> None:
     """Tile after tile; the strip stays in L1."""
     vectors = -(-strip.columns // e.width)
     for low, high, rows in pieces(e, product.rows, _heights(e)[vectors], 1):
@@ -149,7 +151,7 @@ class _Ahead:
 class _Tile:
     """`mask`: as in `_Strip`."""
 
-    product: Product
+    product: MatmulTile
     rows: int
     vectors: int
     column: Value
@@ -171,7 +173,7 @@ class _Tile:
     def _added(
         self,
         e: Emitter,
-        product: Product,
+        product: MatmulTile,
         row: Value,
         sums: Sequence[Value],
         ahead: Sequence[_Ahead] = (),
@@ -205,7 +207,7 @@ class _Tile:
         first, last = self._ends(e, product, row)
         return e.loop(first, last, e.i64(1), list(sums), step)
 
-    def _ends(self, e: Emitter, product: Product, row: Value) -> Ends:
+    def _ends(self, e: Emitter, product: MatmulTile, row: Value) -> Ends:
         """Of the steps that the tile multiplies. Without any its sums are zero."""
         columns = self.vectors * e.width
         if product.wanted is None:

@@ -11,7 +11,7 @@ from math import prod
 
 from hemstitch.codegen.triton.flatten import on_one
 from hemstitch.codegen.triton.tiling import SECTOR, power_of_two
-from hemstitch.kernel.index import Axis, Index, Part, at
+from hemstitch.kernel.index import Axis, AxisPart, Index, at
 from hemstitch.kernel.nodes import (
     THREADS,
     Accumulate,
@@ -57,11 +57,11 @@ def _dealt(nest: Nest, programs: int) -> Nest | None:
     whole, block = Axis(f"{loop.axis.name}w", count), Axis(f"{loop.axis.name}d", -(-count // size))
     inner = Axis(f"{loop.axis.name}n", size, block, count)
     both = at(block).scaled(size) + at(inner)
-    parts: list[Part] = []
+    parts: list[AxisPart] = []
 
     def placed(index: Index) -> Index:
         on_whole = on_one(index, axes, whole)
-        parts.extend(v for v, _ in on_whole.terms if isinstance(v, Part))
+        parts.extend(v for v, _ in on_whole.terms if isinstance(v, AxisPart))
         return on_whole.substitute({whole: both})
 
     body = tuple(map(Rewriter({}, placed).statement, _at_once(statements)))

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from hemstitch.ir.graph import Op
-from hemstitch.ir.types import DType, Kind
+from hemstitch.ir.types import DType, TypeKind
 
 _LIBRARY = {
     **{op: op.value for op in (Op.EXP, Op.EXP2, Op.EXPM1, Op.LOG, Op.LOG2, Op.LOG10, Op.LOG1P)},
@@ -117,7 +117,7 @@ TABLES: Mapping[DType, Mapping[Op, str]] = MappingProxyType(
         **dict.fromkeys((DType.F32, DType.F16, DType.BF16), _FLOAT),
         DType.F64: _DOUBLE,
         DType.BOOL: _BOOL,
-        **{dtype: _INTEGER for dtype in DType if dtype.kind is Kind.INT},
+        **{dtype: _INTEGER for dtype in DType if dtype.kind is TypeKind.INT},
     }
 )
 

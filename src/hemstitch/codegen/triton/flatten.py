@@ -10,7 +10,7 @@ from dataclasses import replace
 from math import prod
 
 from hemstitch.codegen.triton.tiling import LARGEST_WHOLE, is_tile, power_of_two
-from hemstitch.kernel.index import Axis, Index, Part, at
+from hemstitch.kernel.index import Axis, AxisPart, Index, at
 from hemstitch.kernel.nodes import (
     AccumulateInto,
     AccumulateProduct,
@@ -126,4 +126,4 @@ def _parts(index: Index, axes: Sequence[Axis], one: Axis) -> Iterator[Index]:
 
 
 def _part(one: Axis, step: int, extent: int) -> Index:
-    return at(one if extent == _size(one) else Part(one, step, extent))
+    return at(one if extent == _size(one) else AxisPart(one, step, extent))

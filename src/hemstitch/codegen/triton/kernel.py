@@ -13,9 +13,9 @@ from hemstitch.codegen.triton.dealing import dealt
 from hemstitch.codegen.triton.even import even
 from hemstitch.codegen.triton.flatten import flattened
 from hemstitch.codegen.triton.gather import gathered
-from hemstitch.codegen.triton.nest import NestPrinter, may_be_alike
-from hemstitch.codegen.triton.scope import Scope
-from hemstitch.codegen.triton.tiling import USUAL, Shape, Tiling
+from hemstitch.codegen.triton.nest import TritonNestPrinter, may_be_alike
+from hemstitch.codegen.triton.scope import TritonScope
+from hemstitch.codegen.triton.tiling import USUAL, TileShape, Tiling
 from hemstitch.codegen.triton.wide import is_wide
 from hemstitch.codegen.triton.writer import STEP
 from hemstitch.errors import KernelBuildError
@@ -56,7 +56,7 @@ _BEGIN = {
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class TritonProgram:
     """Source and what its caller must know. Arguments in order: `parameters`, `scratch` (elements
     in terms of "threads", the programs of the launch), a semaphore if programs meet, `sizes`.
 
@@ -110,7 +110,9 @@ class _Function:
         return body, kinds, self.sizes, self.tiles, self.warps
 
 
-def candidates(kernel: Kernel, hint: Callable[[Dim], int], programs: int) -> Iterator[Program]:
+def candidates(
+    kernel: Kernel, hint: Callable[[Dim], int], programs: int
+) -> Iterator[TritonProgram]:
     """The kernel with tiles of several shapes, each different; the usual one first."""
     seen: set[tuple[str, int]] = set()
     for shape in tiling.CANDIDATES:
@@ -121,8 +123,8 @@ def candidates(kernel: Kernel, hint: Callable[[Dim], int], programs: int) -> Ite
 
 
 def print_kernel(
-    kernel: Kernel, hint: Callable[[Dim], int], programs: int, shape: Shape = USUAL
-) -> Program:
+    kernel: Kernel, hint: Callable[[Dim], int], programs: int, shape: TileShape = USUAL
+) -> TritonProgram:
     """`hint`: a likely value of a size; `programs`: so many run at once. Both for tiles, which have
     this `shape`."""
     kernel = dealt(gathered(apart(even(flattened(kernel))), hint, programs), programs)
@@ -151,7 +153,7 @@ def print_kernel(
     text += (
         "\n\n".join([*map(_nest_text, functions), _main(kernel, phases, [*names, *sizes])]) + "\n"
     )
-    return Program(
+    return TritonProgram(
         text,
         kernel.name,
         kernel.parameters,
@@ -201,8 +203,8 @@ def _functions(
 
     def printed(number: int, shift: Dim, nests: Sequence[tuple[Buffer, ...]] = ()) -> _Function:
         nest, chosen = phase.nests[number], tilings[number]
-        scope = Scope(chosen.rows, needs_64_bits)
-        printer = NestPrinter(nest, chosen, shift, scope, phase.is_alone, nests)
+        scope = TritonScope(chosen.rows, needs_64_bits)
+        printer = TritonNestPrinter(nest, chosen, shift, scope, phase.is_alone, nests)
         return _function(names[number], printer)
 
     # By its number, or what it has in common with others, each one's buffers.
@@ -220,7 +222,7 @@ def _functions(
         yield function
 
 
-def _function(name: str, printer: NestPrinter) -> _Function:
+def _function(name: str, printer: TritonNestPrinter) -> _Function:
     """Rows that keep something in memory for later cannot share a tile: there is one copy."""
     nest, chosen, scope = printer.nest, printer.tiling, printer.scope
     lines = printer.print()
@@ -228,7 +230,7 @@ def _function(name: str, printer: NestPrinter) -> _Function:
         kept = ", ".join(sorted(f"{b.name} ({b.why})" for b in printer.memory.in_memory))
         raise KernelBuildError(f"matrix units take many rows at once, but one has all of {kept}")
     if printer.memory.in_memory and chosen.rows > 1:
-        single = Scope(1, scope.needs_64_bits)
+        single = TritonScope(1, scope.needs_64_bits)
         return _function(name, replace(printer, tiling=replace(chosen, rows=1), scope=single))
     buffers = tuple(buffer for buffer in scope.buffers if buffer not in printer.memory.dead)
     several = f"{len(printer.alike)} times " if printer.alike else ""

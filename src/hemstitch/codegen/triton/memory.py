@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from hemstitch.codegen.triton.scope import Scope, Value
+from hemstitch.codegen.triton.scope import TileValue, TritonScope
 from hemstitch.codegen.triton.tiling import is_tile
 from hemstitch.codegen.triton.types import NAMES
 from hemstitch.errors import InternalError
@@ -27,11 +27,11 @@ BARRIER = "tl.debug_barrier()"
 
 
 @dataclass(slots=True)
-class Memory:
+class MemoryPrinter:
     """`conflicting`: buffers whose elements one thread may write and another read in one row.
     `own`: what each row keeps for itself, of which a program has one copy."""
 
-    scope: Scope
+    scope: TritonScope
     conflicting: Container[Buffer]
     own: Container[Buffer]
     stored: set[Buffer] = field(default_factory=set)
@@ -62,7 +62,9 @@ class Memory:
             scope.writer.line(BARRIER)
         scope.define(load.name, key, self.loading(buffer, address, condition))
 
-    def loading(self, buffer: Buffer, address: Value, condition: Value | None = None) -> Value:
+    def loading(
+        self, buffer: Buffer, address: TileValue, condition: TileValue | None = None
+    ) -> TileValue:
         """The expression that loads a tile: zero where it does not exist."""
         scope = self.scope
         scope.buffers[buffer] = None
@@ -74,7 +76,7 @@ class Memory:
         text = f"tl.load({text}{f', mask={mask}, other=0' if mask else ''})"
         if buffer.dtype.compute is not buffer.dtype:
             text += f".to({NAMES[buffer.dtype.compute]})"
-        return Value(text, shaped.rows, shaped.lanes)
+        return TileValue(text, shaped.rows, shaped.lanes)
 
     def store(self, store: Store) -> None:
         scope, buffer = self.scope, store.buffer
@@ -87,7 +89,7 @@ class Memory:
             key = ("load", buffer.name, address.text, None, scope.mask(address))
             scope.known[-1][key] = value
 
-    def storing(self, buffer: Buffer, address: Value, value: Value) -> None:
+    def storing(self, buffer: Buffer, address: TileValue, value: TileValue) -> None:
         scope = self.scope
         if scope.size_of(value.along(address)) != scope.size_of(address):
             raise InternalError(f"{buffer.name}[{address.text}] cannot hold a tile of {value.text}")
@@ -102,17 +104,17 @@ class Memory:
         )
         scope.writer.line(line, stores=buffer)
 
-    def adding(self, buffer: Buffer, address: Value, value: Value) -> None:
+    def adding(self, buffer: Buffer, address: TileValue, value: TileValue) -> None:
         """In one step with what other programs add to the same elements; in any order, since only
         a later phase reads the sums. Every row of the tile adds, be it to the same place."""
-        self._adding(buffer, address, value.text, Value("", rows=True, lanes=True))
+        self._adding(buffer, address, value.text, TileValue("", rows=True, lanes=True))
 
-    def adding_to_own(self, buffer: Buffer, address: Value, text: str) -> None:
+    def adding_to_own(self, buffer: Buffer, address: TileValue, text: str) -> None:
         """To what no other program adds to: always the same thread does, so that the order is that
         of the rows."""
         self._adding(buffer, address, text, address)
 
-    def _adding(self, buffer: Buffer, address: Value, text: str, tile: Value) -> None:
+    def _adding(self, buffer: Buffer, address: TileValue, text: str, tile: TileValue) -> None:
         """`tile`: along what it has elements."""
         scope = self.scope
         scope.buffers[buffer] = None
@@ -125,12 +127,12 @@ class Memory:
         line = f'tl.atomic_add({place}, {text}{masked}, sem="relaxed")'
         scope.writer.line(line, stores=buffer)
 
-    def _address(self, buffer: Buffer, index: Index) -> Value:
+    def _address(self, buffer: Buffer, index: Index) -> TileValue:
         found = self.scope.index(index)
         is_own = buffer in self.own and self.scope.rows > 1
-        return Value(found.text, found.rows or is_own, found.lanes)
+        return TileValue(found.text, found.rows or is_own, found.lanes)
 
-    def _pointer(self, buffer: Buffer, address: Value) -> str:
+    def _pointer(self, buffer: Buffer, address: TileValue) -> str:
         own = ""
         if buffer.role is Role.TASK:
             own = f"program * {self.scope.size(buffer.size)} + "

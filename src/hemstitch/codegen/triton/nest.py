@@ -21,7 +21,7 @@ from hemstitch.codegen.triton.early import early
 from hemstitch.codegen.triton.elementwise import apply
 from hemstitch.codegen.triton.products import STAGES, Products
 from hemstitch.codegen.triton.reductions import Reductions, own_sums
-from hemstitch.codegen.triton.scope import ZERO, Scope, Tile, Value
+from hemstitch.codegen.triton.scope import ZERO, Tile, TileValue, TritonScope
 from hemstitch.codegen.triton.terms import side_by_side
 from hemstitch.codegen.triton.tiling import Tiling, is_tile, only_reduces
 from hemstitch.ir.dims import Dim, divides, product
@@ -57,17 +57,17 @@ UNROLL, UNROLL_ROWS, UNROLL_TERMS = 8, 2, 2
 
 
 @dataclass(slots=True)
-class NestPrinter:
+class TritonNestPrinter:
     """`shift`: tiles of the nests before this one in its phase. `is_alone`: one program has all.
     `alike`: the buffers of all nests that the function is for, where there are several."""
 
     nest: Nest
     tiling: Tiling
     shift: Dim
-    scope: Scope
+    scope: TritonScope
     is_alone: bool
     alike: Sequence[tuple[Buffer, ...]] = ()
-    memory: memory.Memory = field(init=False)
+    memory: memory.MemoryPrinter = field(init=False)
     reductions: Reductions = field(init=False)
     products: Products = field(init=False)
     carried: Mapping[Buffer, Carried] = field(init=False)
@@ -76,7 +76,7 @@ class NestPrinter:
 
     def __post_init__(self) -> None:
         nest = self.nest
-        self.memory = memory.Memory(self.scope, memory.conflicting(nest), memory.own(nest))
+        self.memory = memory.MemoryPrinter(self.scope, memory.conflicting(nest), memory.own(nest))
         running = _running(nest)
         terms = side_by_side(nest, self.tiling, running)
         sums = own_sums(nest)
@@ -89,7 +89,7 @@ class NestPrinter:
     def print(self) -> list[str]:
         """The lines of the function's body."""
         scope, writer = self.scope, self.scope.writer
-        scope.axes[TASK] = Value("program")
+        scope.axes[TASK] = TileValue("program")
         writer.line(f"{ZERO} = tl.zeros([1, 1], tl.int{64 if scope.needs_64_bits else 32})")
         for carried in self.carried.values():
             self.reductions.start_carried(carried)
@@ -174,7 +174,7 @@ class NestPrinter:
             size = self.scope.size(last)
             block, rest = ("", "tile") if last == 1 else (f"tile % {size}", f"tile // {size}")
             self._decode_last(block, rows[-1].extent)
-            self.scope.axes[rows[-1]] = Value("row", rows=True)
+            self.scope.axes[rows[-1]] = TileValue("row", rows=True)
             if rows[:-1]:
                 self.scope.writer.line(f"outer = {rest}")
             self._decode_axes("outer", rows[:-1], is_tile=False)
@@ -203,12 +203,12 @@ class NestPrinter:
         for axis, outer in zip(reversed(rows[1:]), reversed(rows[:-1])):
             extent = scope.size(axis.extent)
             scope.writer.line(f"row_{axis.name} = {rest} % {extent}")
-            scope.axes[axis] = Value(f"row_{axis.name}", rows=is_tile)
+            scope.axes[axis] = TileValue(f"row_{axis.name}", rows=is_tile)
             name = f"row_{outer.name}" if outer is rows[0] else f"rows_{outer.name}"
             scope.writer.line(f"{name} = {rest} // {extent}")
             rest = name
         if rows:
-            scope.axes[rows[0]] = Value(rest, rows=is_tile)
+            scope.axes[rows[0]] = TileValue(rest, rows=is_tile)
 
     def _bring_home(self, carried: Carried) -> None:
         """After the last row, what was carried goes where the next phase looks for it."""
@@ -234,11 +234,11 @@ class NestPrinter:
                 text = (
                     f"tl.full([1, 1], {types.literal(value, dtype)}, {types.NAMES[dtype.compute]})"
                 )
-                scope.define(name, ("constant", text), Value(text))
+                scope.define(name, ("constant", text), TileValue(text))
             case Position(name, index):
                 found = scope.index(index)
                 text = f"({found.text}).to(tl.int64)"
-                scope.define(name, ("let", text), Value(text, found.rows, found.lanes))
+                scope.define(name, ("let", text), TileValue(text, found.rows, found.lanes))
             case Random(name, seed, index):
                 drawn = random.uniform(scope, scope.names[seed], index)
                 scope.define(name, ("let", drawn.text), drawn)
@@ -276,7 +276,7 @@ class NestPrinter:
 
     def _let(self, let: Let) -> None:
         operands = [self.scope.names[name] for name in let.operands]
-        result = Value("")
+        result = TileValue("")
         for operand in operands:
             result = result.along(operand)
         if let.op is Op.CAST:
@@ -285,13 +285,13 @@ class NestPrinter:
         else:
             texts = (operand.text for operand in operands)
             text = apply(let.op, let.source.compute, *texts, is_coarse=let.name in self.coarse)
-        value = Value(text, result.rows, result.lanes)
+        value = TileValue(text, result.rows, result.lanes)
         if text == operands[0].text:  # a cast that changes nothing
             self.scope.names[let.name] = value
         else:
             self.scope.define(let.name, ("let", text, let.source, let.dtype), value)
 
-    def _check(self, condition: Value, failure: Failure) -> None:
+    def _check(self, condition: TileValue, failure: Failure) -> None:
         mask = self.scope.mask(condition)
         holds = condition.text if mask is None else f"{condition.text} | ~({mask})"
         self.scope.writer.line(f"tl.device_assert({holds}, {json.dumps(failure.text)})")
@@ -316,7 +316,7 @@ class NestPrinter:
         unrolled = f", loop_unroll_factor={factor}" if factor > 1 else ""
         head = f"for {name} in tl.range(0, {scope.size(loop.axis.extent)}{unrolled}):"
         with scope.block(head, written(loop.body)):
-            scope.axes[loop.axis] = Value(name)
+            scope.axes[loop.axis] = TileValue(name)
             self._statements(loop.body)
 
     def _side_by_side(self, loop: Loop, terms: int) -> None:
@@ -329,7 +329,7 @@ class NestPrinter:
         with scope.block(f"for {start} in tl.range({dealt}):", ()), scope.more_rows(terms):
             wide = ".to(tl.int64)" if scope.needs_64_bits else ""
             scope.writer.line(f"{name} = {start} + tl.arange(0, {terms})[:, None]{wide}")
-            scope.axes[axis] = Value(name, rows=True)
+            scope.axes[axis] = TileValue(name, rows=True)
             scope.row_mask = scope.exists(axis, name, terms)
             self._statements(loop.body)
 
@@ -347,7 +347,7 @@ class NestPrinter:
         extent = scope.size(axis.extent)
         if lanes.whole:
             name = scope.lanes(lanes.size)
-            scope.axes[axis] = Value(name, lanes=True)
+            scope.axes[axis] = TileValue(name, lanes=True)
             scope.tile = Tile(axis, None, lanes.size, scope.exists(axis, name, lanes.size))
             inside()
         else:
@@ -357,7 +357,7 @@ class NestPrinter:
             head = f"for {start} in tl.range(0, {extent}, {lanes.size}{ahead}):"
             with scope.block(head, written(loop.body)):
                 scope.writer.line(f"{name} = {start} + {scope.range_of(lanes.size)}")
-                scope.axes[axis] = Value(name, lanes=True)
+                scope.axes[axis] = TileValue(name, lanes=True)
                 scope.tile = Tile(axis, start, lanes.size, scope.exists(axis, name, lanes.size))
                 inside()
         scope.tile = None

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from hemstitch.codegen.triton.scope import Scope, Tile, Value
+from hemstitch.codegen.triton.scope import Tile, TileValue, TritonScope
 from hemstitch.codegen.triton.tiling import Tiling, most_steps
 from hemstitch.codegen.triton.types import NAMES
 from hemstitch.kernel.dependence import needed_for, operands_of
@@ -19,7 +19,7 @@ Print = Callable[[Iterable[Stmt]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class _Steps:
+class _ContractionTile:
     """A piece of a tile of steps: where it begins, as text, how many steps it has, how many the
     whole tile, and how many of those come before it."""
 
@@ -34,7 +34,7 @@ class _Steps:
 class Products:
     """What the products of one nest print."""
 
-    scope: Scope
+    scope: TritonScope
     tiling: Tiling
 
     def contract(self, contract: Contract, statements: Print) -> None:
@@ -55,42 +55,46 @@ class Products:
         for start, text in found:
             if start and isinstance(contract.axis.extent, int) and start >= contract.axis.extent:
                 break  # lanes that pad the tile
-            place = _Steps(contract.axis, f"{start} + " if start else "", piece, size, start)
+            place = _ContractionTile(
+                contract.axis, f"{start} + " if start else "", piece, size, start
+            )
             right = self._right(contract, place, statements)
             sum_ = f", {contract.name}" if start else ""
             text = f"tl.dot({text}, {right}{sum_}, input_precision={PRECISION})"
             self.scope.writer.line(f"{contract.name} = {text}")
-        self.scope.names[contract.name] = Value(contract.name, rows=True, lanes=True)
+        self.scope.names[contract.name] = TileValue(contract.name, rows=True, lanes=True)
 
     def _loop(self, contract: Contract, size: int, statements: Print) -> None:
         scope, name, axis = self.scope, contract.name, contract.axis
-        shape = scope.shape(Value("", rows=True, lanes=True))
+        shape = scope.shape(TileValue("", rows=True, lanes=True))
         scope.writer.line(f"{name} = tl.zeros({shape}, tl.float32)")
         start = f"from_{axis.name}"
         extent = scope.size(axis.extent)
         head = f"for {start} in tl.range(0, {extent}, {size}, num_stages={STAGES}):"
         with scope.block(head, ()):
             left = self._left(contract, f"{start} + ", size, statements)
-            right = self._right(contract, _Steps(axis, f"{start} + ", size, size), statements)
+            right = self._right(
+                contract, _ContractionTile(axis, f"{start} + ", size, size), statements
+            )
             text = f"tl.dot({left}, {right}, {name}, input_precision={PRECISION})"
             scope.writer.line(f"{name} = {text}")
-        scope.names[name] = Value(name, rows=True, lanes=True)
+        scope.names[name] = TileValue(name, rows=True, lanes=True)
 
     def accumulate(self, product: AccumulateProduct, statements: Print) -> None:
         """Rows by lanes, times lanes by columns."""
         scope, lanes, axis = self.scope, self.scope.tile, product.axis
         assert lanes is not None, "adds up over lanes"
-        left = self._operand(product, product.left, statements, Value("", lanes=True))
+        left = self._operand(product, product.left, statements, TileValue("", lanes=True))
         count = max(1, lanes.size // most_steps(product.source))
         pieces = self._pieces(left, count, product.accumulator)
         size = self.tiling.lanes[axis].size
         name, along = scope.lanes(size), scope.axes[lanes.axis]
-        scope.axes[axis] = Value(name, lanes=True)
+        scope.axes[axis] = TileValue(name, lanes=True)
         scope.tile = Tile(axis, None, size, scope.exists(axis, name, size))
         start, each = f"{lanes.first} + " if lanes.first else "", lanes.size // count
         for skipped, piece in zip(range(0, lanes.size, each), pieces):
             first = f"{start}{skipped} + " if skipped else start
-            place = _Steps(lanes.axis, first, each, lanes.size, skipped)
+            place = _ContractionTile(lanes.axis, first, each, lanes.size, skipped)
             right = self._right(product, place, statements)
             text = f"tl.dot({piece}, {right}, {product.accumulator}, input_precision={PRECISION})"
             scope.writer.line(f"{product.accumulator} = {text}")
@@ -122,14 +126,14 @@ class Products:
         if first:
             name = f"at_{axis.name}"
             scope.writer.line(f"{name} = {first}{scope.range_of(size)}")
-        scope.axes[axis] = Value(name, lanes=True)
+        scope.axes[axis] = TileValue(name, lanes=True)
         scope.tile = Tile(axis, first or None, size, scope.exists(axis, name, size))
-        text = self._operand(contract, contract.left, statements, Value("", lanes=True))
+        text = self._operand(contract, contract.left, statements, TileValue("", lanes=True))
         scope.tile = around
         return text
 
     def _right(
-        self, product: Contract | AccumulateProduct, steps: _Steps, statements: Print
+        self, product: Contract | AccumulateProduct, steps: _ContractionTile, statements: Print
     ) -> str:
         """A tile of steps by lanes. Its variables are its own: what they hold is known by name."""
         scope = self.scope
@@ -137,10 +141,10 @@ class Products:
         name = f"down_{steps.axis.name}" + (f"_{steps.skipped}" if steps.skipped else "")
         wide = ".to(tl.int64)" if scope.needs_64_bits else ""
         scope.writer.line(f"{name} = {steps.first}tl.arange(0, {steps.size})[:, None]{wide}")
-        scope.axes[steps.axis] = Value(name, rows=True)
+        scope.axes[steps.axis] = TileValue(name, rows=True)
         scope.rows, scope.suffix = steps.size, f"_{name}"
         scope.row_mask = scope.exists(steps.axis, name, steps.whole)
-        text = self._operand(product, product.right, statements, Value("", rows=True))
+        text = self._operand(product, product.right, statements, TileValue("", rows=True))
         scope.rows, scope.row_mask, scope.suffix = rows, row_mask, ""
         return text
 
@@ -149,7 +153,7 @@ class Products:
         product: Contract | AccumulateProduct,
         name: str,
         statements: Print,
-        along_steps: Value,
+        along_steps: TileValue,
     ) -> str:
         """A whole tile, zero where a step does not exist: what else is there may be a NaN."""
         scope = self.scope
@@ -160,7 +164,7 @@ class Products:
         is_loaded = needed and isinstance(needed[-1], Load) and needed[-1].buffer.role is Role.INPUT
         if mask is not None and not (is_loaded and value.along(along_steps) == value):
             text = f"tl.where({mask}, {text}, 0)"
-        whole = Value("", rows=True, lanes=True)
+        whole = TileValue("", rows=True, lanes=True)
         if scope.size_of(value) != scope.size_of(whole):
             text = f"tl.broadcast_to({text}, {scope.shape(whole)})"
         if product.source.compute is not product.source:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from hemstitch.codegen.triton.scope import Scope, Tile, Value
+from hemstitch.codegen.triton.scope import Tile, TileValue, TritonScope
 from hemstitch.ir.dims import divides
 from hemstitch.kernel.index import Index
 
 
-def uniform(scope: Scope, seed: Value, index: Index) -> Value:
+def uniform(scope: TritonScope, seed: TileValue, index: Index) -> TileValue:
     """A tile of f32 in [0, 1) for the elements at `index` (see hemstitch.ir.philox)."""
     place, tile = scope.index(index), scope.tile
     if tile is not None and _steps_by_four(tile, index):
@@ -15,8 +15,8 @@ def uniform(scope: Scope, seed: Value, index: Index) -> Value:
         first = scope.index(others).text + (f" + {tile.first}" if tile.first else "")
         rows = scope.rows if place.rows else 1
         text = f"device.uniform4({seed.text}, {first}, {rows}, {tile.size})"
-        return Value(text, place.rows, place.lanes)
-    return Value(f"device.uniform({seed.text}, {place.text})", place.rows, place.lanes)
+        return TileValue(text, place.rows, place.lanes)
+    return TileValue(f"device.uniform({seed.text}, {place.text})", place.rows, place.lanes)
 
 
 def _steps_by_four(tile: Tile, index: Index) -> bool:

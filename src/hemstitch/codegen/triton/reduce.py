@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from hemstitch.codegen.triton.types import NAMES
 from hemstitch.ir.graph import Op
-from hemstitch.ir.types import DType, Kind
+from hemstitch.ir.types import DType, TypeKind
 
 ARG: Mapping[Op, str] = MappingProxyType(
     {Op.ARGMAX: "device.arg_maximum", Op.ARGMIN: "device.arg_minimum"}
@@ -19,7 +19,7 @@ _OPERATORS = {Op.SUM: "+", Op.PROD: "*", Op.ANY: "|", Op.ALL: "&"}
 def combine(op: Op, dtype: DType, a: str, b: str) -> str:
     """One value of two, lane by lane; not of ARGMAX and ARGMIN."""
     if op in _EXTREMES:
-        if dtype.kind is Kind.BOOL:
+        if dtype.kind is TypeKind.BOOL:
             return combine(Op.ANY if op is Op.MAX else Op.ALL, dtype, a, b)
         return f"{'device' if dtype.is_float else 'tl'}.{_EXTREMES[op]}({a}, {b})"
     return f"{a} {_OPERATORS[op]} {b}"
@@ -28,7 +28,7 @@ def combine(op: Op, dtype: DType, a: str, b: str) -> str:
 def along(op: Op, dtype: DType, tile: str, axis: int) -> str:
     """All of a tile along `axis`, which stays with size 1. NaN wins, as in PyTorch."""
     keep = f"{axis}, keep_dims=True"
-    if dtype.kind is Kind.BOOL:
+    if dtype.kind is TypeKind.BOOL:
         largest = op in (Op.ANY, Op.MAX, Op.SUM)
         return f"(tl.{'max' if largest else 'min'}({tile}.to(tl.int32), {keep}) != 0)"
     if op is Op.SUM:

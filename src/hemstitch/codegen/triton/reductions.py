@@ -9,8 +9,8 @@ from math import prod
 from hemstitch.codegen.triton import reduce
 from hemstitch.codegen.triton.carry import Carried
 from hemstitch.codegen.triton.elementwise import apply
-from hemstitch.codegen.triton.memory import BARRIER, Memory
-from hemstitch.codegen.triton.scope import Scope, Value
+from hemstitch.codegen.triton.memory import BARRIER, MemoryPrinter
+from hemstitch.codegen.triton.scope import TileValue, TritonScope
 from hemstitch.codegen.triton.tiling import THREADS, Tiling, is_tile
 from hemstitch.codegen.triton.types import NAMES, literal
 from hemstitch.ir.graph import Op
@@ -38,7 +38,7 @@ MOST_ADDED = 128  # elements that memory adds to by itself: a thread has one of 
 
 
 @dataclass(slots=True)
-class _Accumulator:
+class _TritonAccumulator:
     """A reduction under way: a variable (two for ARGMAX), or after a single tile that tile.
     `combines`: its lanes are combined at the end. `is_running`: they are in every tile."""
 
@@ -56,13 +56,13 @@ class _Accumulator:
 class Reductions:
     """What the accumulators of one nest print."""
 
-    scope: Scope
+    scope: TritonScope
     tiling: Tiling
-    memory: Memory
+    memory: MemoryPrinter
     running: Container[str]  # accumulators that are read, or counted from, before they are finished
     own_sums: Set[Buffer]
     terms: Mapping[str, int]  # of accumulators that have several rows, for as many terms
-    open: dict[str, _Accumulator] = field(default_factory=dict)
+    open: dict[str, _TritonAccumulator] = field(default_factory=dict)
 
     def terms_of(self, loop: Loop) -> int:
         """How many iterations of a loop that only reduces go side by side."""
@@ -79,7 +79,9 @@ class Reductions:
         lanes = self.tiling.lanes[tile.axis] if tile is not None else None
         is_single = lanes is not None and lanes.whole and len(loops) == 1
         parts = [init.name] if init.op not in reduce.ARG else [init.name, f"{init.name}_at"]
-        found = _Accumulator(init.op, init.dtype, tile is not None, is_single, parts, scope.in_rows)
+        found = _TritonAccumulator(
+            init.op, init.dtype, tile is not None, is_single, parts, scope.in_rows
+        )
         self.open[init.name] = found
         if is_single:
             return
@@ -95,7 +97,7 @@ class Reductions:
         ((value, dtype),) = _start(init.op, init.dtype)
         shape = f"[{scope.rows if scope.in_rows else 1}, {size}]"
         scope.writer.line(f"{init.name} = tl.full({shape}, {value}, {dtype})")
-        self.open[init.name] = _Accumulator(
+        self.open[init.name] = _TritonAccumulator(
             *(init.op, init.dtype, False, False, [init.name], scope.in_rows),
             is_running=True,
             follows=init.follows,
@@ -104,9 +106,9 @@ class Reductions:
     def running_value(self, running: Running) -> None:
         self.scope.writer.line(f"{running.name} = {running.accumulator}")
         found = self.open[running.accumulator]
-        self.scope.names[running.name] = Value(running.name, rows=found.rows)
+        self.scope.names[running.name] = TileValue(running.name, rows=found.rows)
 
-    def _accumulate_running(self, found: _Accumulator, name: str, tile: str) -> None:
+    def _accumulate_running(self, found: _TritonAccumulator, name: str, tile: str) -> None:
         """What follows is made relative to the new maximum; nothing was counted from -inf."""
         write = self.scope.writer.line
         followers = [other for other, each in self.open.items() if each.follows == name]
@@ -126,7 +128,7 @@ class Reductions:
         values = [scope.names[statement.value]]
         if statement.position is not None:
             at = scope.index(statement.position)
-            values.append(Value(f"({at.text}).to(tl.int64)", at.rows, at.lanes))
+            values.append(TileValue(f"({at.text}).to(tl.int64)", at.rows, at.lanes))
         elif statement.order is not None:
             values.append(scope.names[statement.order])
         is_lanes = scope.tile is not None
@@ -157,7 +159,7 @@ class Reductions:
         total = reduce.along(found.op, found.dtype, tile, LANES)
         total = reduce.combine(found.op, found.dtype, scan.accumulator, total)
         write(f"{scan.accumulator} = {total}")
-        self.scope.names[scan.name] = Value(scan.name, found.rows, lanes=True)
+        self.scope.names[scan.name] = TileValue(scan.name, found.rows, lanes=True)
 
     def finish(self, finish: Finish) -> None:
         scope = self.scope
@@ -170,36 +172,36 @@ class Reductions:
                 text = reduce.pairs_along(found.op, found.parts, along)
             position = finish.position_name or f"{finish.name}_at"
             scope.writer.line(f"{finish.name}, {position} = {text}")
-            scope.names |= {name: Value(name, rows, lanes) for name in (finish.name, position)}
+            scope.names |= {name: TileValue(name, rows, lanes) for name in (finish.name, position)}
             return
         text = found.parts[0]
         if along is not None:
             text = reduce.along(found.op, found.dtype, text, along)
         if text == found.parts[0] and not found.is_single:
-            scope.names[finish.name] = Value(text, rows, lanes)  # a variable of its own already
+            scope.names[finish.name] = TileValue(text, rows, lanes)  # a variable of its own already
         else:
-            scope.define(finish.name, ("let", text), Value(text, rows, lanes))
+            scope.define(finish.name, ("let", text), TileValue(text, rows, lanes))
 
-    def _existing(self, value: Value, start: str, *, lanes: bool, rows: bool) -> str:
+    def _existing(self, value: TileValue, start: str, *, lanes: bool, rows: bool) -> str:
         """A whole tile of `value` along what is asked for, neutral where the tile has no such
         element. Each row has what does not depend on rows."""
         scope = self.scope
-        mask = scope.mask(Value("", rows, lanes))
+        mask = scope.mask(TileValue("", rows, lanes))
         text = value.text if mask is None else f"tl.where({mask}, {value.text}, {start})"
         is_masked = lanes and scope.tile is not None and scope.tile.mask is not None
         along_rows = value.rows or (rows and scope.row_mask is not None)
-        found = Value("", along_rows, value.lanes or is_masked)
-        wanted = Value("", value.rows or rows, value.lanes or lanes)
+        found = TileValue("", along_rows, value.lanes or is_masked)
+        wanted = TileValue("", value.rows or rows, value.lanes or lanes)
         return text if found == wanted else f"tl.broadcast_to({text}, {scope.shape(wanted)})"
 
-    def _of_one_shape(self, values: Sequence[Value], texts: Sequence[str]) -> list[str]:
+    def _of_one_shape(self, values: Sequence[TileValue], texts: Sequence[str]) -> list[str]:
         """A reduction of pairs takes two tiles of the same size."""
         scope = self.scope
-        whole = Value("", any(v.rows for v in values), scope.tile is not None)
+        whole = TileValue("", any(v.rows for v in values), scope.tile is not None)
         shape = scope.shape(whole)
         return [
             text
-            if scope.size_of(value.along(Value("", False, whole.lanes))) == scope.size_of(whole)
+            if scope.size_of(value.along(TileValue("", False, whole.lanes))) == scope.size_of(whole)
             else f"tl.broadcast_to({text}, {shape})"
             for value, text in zip(values, texts)
         ]
@@ -231,17 +233,21 @@ class Reductions:
         scope.writer.line(_combined(op, dtype, names, texts))
         for buffer, name in zip(buffers, names):
             memory.loaded.add(buffer)
-            memory.storing(buffer, address, Value(name, address.rows, address.lanes))
+            memory.storing(buffer, address, TileValue(name, address.rows, address.lanes))
         scope.writer.line(BARRIER)
         scope.forget(buffers)
 
-    def _over_rows(self, op: Op, dtype: DType, values: list[Value], address: Value) -> list[str]:
+    def _over_rows(
+        self, op: Op, dtype: DType, values: list[TileValue], address: TileValue
+    ) -> list[str]:
         """What all rows of the tile add to a place that does not depend on the row."""
         if self.tiling.rows == 1 or address.rows:
             return [value.text for value in values]
         return self._rows_combined(op, dtype, self._of_all_rows(op, dtype, values, address))
 
-    def _of_all_rows(self, op: Op, dtype: DType, values: list[Value], address: Value) -> list[str]:
+    def _of_all_rows(
+        self, op: Op, dtype: DType, values: list[TileValue], address: TileValue
+    ) -> list[str]:
         return [
             self._existing(value, start, lanes=address.lanes, rows=True)
             for value, (start, _) in zip(values, _start(op, dtype))
@@ -278,7 +284,7 @@ class Reductions:
         if self._has_rows(carried):
             parts = self._rows_combined(statement.op, statement.dtype, parts)
         for buffer, part in zip(carried.buffers, parts):
-            self.memory.storing(buffer, address, Value(part, False, address.lanes))
+            self.memory.storing(buffer, address, TileValue(part, False, address.lanes))
 
     def _has_rows(self, carried: Carried) -> bool:
         """Where a tile's rows are different threads', which would have to meet for each tile."""

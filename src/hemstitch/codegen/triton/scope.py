@@ -22,7 +22,7 @@ from hemstitch.ir.dims import (
     symbols,
     text_of,
 )
-from hemstitch.kernel.index import Axis, Computed, Index, Part, at
+from hemstitch.kernel.index import Axis, AxisPart, Computed, Index, at
 from hemstitch.kernel.nodes import THREADS, Buffer
 
 ZERO = "zero"  # a tile of one element: makes any index a tile
@@ -45,15 +45,15 @@ def _factor_text(factor: Factor) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class TileValue:
     """Text safe to put operators around, and the axes of the tile along which it varies."""
 
     text: str
     rows: bool = False
     lanes: bool = False
 
-    def along(self, other: Value) -> Value:
-        return Value(self.text, self.rows or other.rows, self.lanes or other.lanes)
+    def along(self, other: TileValue) -> TileValue:
+        return TileValue(self.text, self.rows or other.rows, self.lanes or other.lanes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Tile:
 
 
 @dataclass(slots=True)
-class Scope:
+class TritonScope:
     """`buffers` and `sizes`: those that the function turned out to need, in order."""
 
     rows: int  # of a tile
@@ -76,9 +76,9 @@ class Scope:
     writer: Writer = field(default_factory=Writer)
     buffers: dict[Buffer, None] = field(default_factory=dict)
     sizes: dict[str, None] = field(default_factory=dict)
-    names: dict[str, Value] = field(default_factory=dict)
-    axes: dict[Axis, Value] = field(default_factory=dict)
-    known: list[dict[Key, Value]] = field(default_factory=lambda: [{}])
+    names: dict[str, TileValue] = field(default_factory=dict)
+    axes: dict[Axis, TileValue] = field(default_factory=dict)
+    known: list[dict[Key, TileValue]] = field(default_factory=lambda: [{}])
     tile: Tile | None = None
     in_rows: bool = False
     row_mask: str | None = None
@@ -86,16 +86,16 @@ class Scope:
 
     # --- what has been computed
 
-    def find(self, key: Key) -> Value | None:
+    def find(self, key: Key) -> TileValue | None:
         return next((scope[key] for scope in reversed(self.known) if key in scope), None)
 
-    def define(self, name: str, key: Key, value: Value) -> None:
+    def define(self, name: str, key: Key, value: TileValue) -> None:
         """`name` holds `value`: a variable of its own, unless the same is known by another."""
         found = self.find(key)
         if found is None:
             variable = name + self.suffix
             self.writer.line(f"{variable} = {value.text}")
-            found = self.known[-1][key] = Value(variable, value.rows, value.lanes)
+            found = self.known[-1][key] = TileValue(variable, value.rows, value.lanes)
         self.names[name] = found
 
     def forget(self, buffers: Iterable[Buffer]) -> None:
@@ -138,10 +138,10 @@ class Scope:
         text = text_of(size, _factor_text).replace("threads", "programs")
         return text if isinstance(size, int) or text.isidentifier() else f"({text})"
 
-    def index(self, index: Index) -> Value:
+    def index(self, index: Index) -> TileValue:
         """A tile of positions."""
         parts: list[str] = []
-        result = Value("")
+        result = TileValue("")
         for variable, coefficient in index.terms:
             value = self._variable(variable)
             result = result.along(value)
@@ -151,22 +151,22 @@ class Scope:
             parts.append(self.size(index.constant))
         if not (result.rows or result.lanes):
             parts.insert(0, ZERO)
-        return Value(" + ".join(parts).replace("+ -", "- "), result.rows, result.lanes)
+        return TileValue(" + ".join(parts).replace("+ -", "- "), result.rows, result.lanes)
 
-    def _variable(self, variable: object) -> Value:
+    def _variable(self, variable: object) -> TileValue:
         if isinstance(variable, Computed):
             return self.names[variable.name]
-        if isinstance(variable, Part):
+        if isinstance(variable, AxisPart):
             return self._part(variable)
         assert isinstance(variable, Axis), "windows are expanded before"
         return self.axes[variable]
 
-    def _part(self, part: Part) -> Value:
+    def _part(self, part: AxisPart) -> TileValue:
         whole = self.axes[part.axis]
         text = whole.text if part.step == 1 else f"{whole.text} // {part.step}"
         if part.step * part.extent != part.axis.extent:
             text += f" % {part.extent}"
-        return Value(f"({text})", whole.rows, whole.lanes)
+        return TileValue(f"({text})", whole.rows, whole.lanes)
 
     # --- lanes
 
@@ -178,7 +178,7 @@ class Scope:
         """The same text for all tiles of one size: what one loop made, another one finds."""
         text = self.range_of(size)
         if self.find(("lanes", size)) is None:
-            self.define(f"lane{size}", ("lanes", size), Value(text, lanes=True))
+            self.define(f"lane{size}", ("lanes", size), TileValue(text, lanes=True))
         return f"lane{size}"
 
     def exists(self, axis: Axis, name: str, size: int) -> str | None:
@@ -197,7 +197,7 @@ class Scope:
 
     # --- masks
 
-    def mask(self, value: Value, condition: Value | None = None) -> str | None:
+    def mask(self, value: TileValue, condition: TileValue | None = None) -> str | None:
         """Where the elements of a tile like `value` exist, and `condition` holds."""
         parts = [condition.text] if condition is not None else []
         if value.rows and self.row_mask is not None:
@@ -206,19 +206,19 @@ class Scope:
             parts.append(self.tile.mask)
         return " & ".join(parts) if parts else None
 
-    def size_of(self, value: Value) -> tuple[int, int]:
+    def size_of(self, value: TileValue) -> tuple[int, int]:
         """Rows and lanes of a tile."""
         lanes = self.tile.size if value.lanes and self.tile is not None else 1
         return (self.rows if value.rows else 1, lanes)
 
-    def shape(self, value: Value) -> str:
+    def shape(self, value: TileValue) -> str:
         return str(list(self.size_of(value)))
 
     @property
-    def here(self) -> Value:
+    def here(self) -> TileValue:
         """A value that may vary along all there is: rows inside them, lanes inside a tile."""
-        return Value("", self.in_rows, self.tile is not None)
+        return TileValue("", self.in_rows, self.tile is not None)
 
 
-def _of_all_rows(values: Mapping[_Named, Value]) -> dict[_Named, Value]:
+def _of_all_rows(values: Mapping[_Named, TileValue]) -> dict[_Named, TileValue]:
     return {key: replace(value, rows=False) for key, value in values.items()}

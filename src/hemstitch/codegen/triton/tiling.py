@@ -59,7 +59,7 @@ BLOCK_BYTES = 1 << 14  # of a block of the right operand
 
 
 @dataclass(frozen=True, slots=True)
-class Lanes:
+class LaneTile:
     """A lane axis: the lanes of one tile, and whether these are all of it."""
 
     size: int
@@ -67,20 +67,20 @@ class Lanes:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class TileShape:
     """What tiles should be like: elements of one, and of one in the hands of a warp."""
 
     elements: int = TILE
     per_warp: int = PER_WARP
 
 
-USUAL = Shape()
+USUAL = TileShape()
 CANDIDATES = (  # the usual one first; what differs from it by a factor of two
     USUAL,
-    Shape(TILE, PER_WARP // 2),
-    Shape(TILE, PER_WARP * 2),
-    Shape(TILE * 2, PER_WARP),
-    Shape(TILE // 2, PER_WARP // 2),
+    TileShape(TILE, PER_WARP // 2),
+    TileShape(TILE, PER_WARP * 2),
+    TileShape(TILE * 2, PER_WARP),
+    TileShape(TILE // 2, PER_WARP // 2),
 )
 
 
@@ -91,9 +91,9 @@ class Tiling:
     row axis only."""
 
     rows: int
-    lanes: Mapping[Axis, Lanes]
+    lanes: Mapping[Axis, LaneTile]
     per_warp: int = PER_WARP
-    steps: Mapping[Axis, Lanes] = field(default_factory=dict)
+    steps: Mapping[Axis, LaneTile] = field(default_factory=dict)
     elements: int = 0  # of all tiles, likely; unknown where there are products
 
     @property
@@ -114,7 +114,9 @@ def power_of_two(size: int) -> int:
     return 1 << max(0, size - 1).bit_length()
 
 
-def choose(nest: Nest, hint: Callable[[Dim], int], programs: int, shape: Shape = USUAL) -> Tiling:
+def choose(
+    nest: Nest, hint: Callable[[Dim], int], programs: int, shape: TileShape = USUAL
+) -> Tiling:
     """`hint`: a likely value of a size; `programs`: how many there should be at least."""
     lanes = {loop.axis: _lanes(loop.axis.extent) for loop in tile_loops(nest)}
     products = [s for s in walk(nest.body) if isinstance(s, Contract | AccumulateProduct)]
@@ -147,7 +149,7 @@ def spread(tilings: Sequence[Tiling], programs: int) -> list[Tiling]:
     return [replace(tiling, per_warp=min(per_warp, tiling.per_warp)) for tiling in tilings]
 
 
-def _per_warp(nest: Nest, shape: Shape) -> int:
+def _per_warp(nest: Nest, shape: TileShape) -> int:
     """Fewer elements for each warp where their values would not fit its registers."""
     found = shape.per_warp
     while _most_alive(nest) * found > REGISTERS * THREADS and found > THREADS:
@@ -159,14 +161,18 @@ def _most_alive(nest: Nest) -> int:
     return max((most_alive(loop.body) for loop in tile_loops(nest)), default=0)
 
 
-def _in_blocks(nest: Nest, lanes: Mapping[Axis, Lanes], shape: Shape) -> dict[Axis, Lanes]:
+def _in_blocks(
+    nest: Nest, lanes: Mapping[Axis, LaneTile], shape: TileShape
+) -> dict[Axis, LaneTile]:
     """Of rows that one loop alone walks over, so many lanes at a time that their values fit the
     registers of few warps: the more warps, the fewer are left for each."""
     loops = Counter(loop.axis for loop in tile_loops(nest))
     most = GROUP * _per_warp(nest, shape)
     is_crowded = _per_warp(nest, shape) < shape.per_warp
     return {
-        axis: Lanes(most, False) if is_crowded and loops[axis] == 1 and each.size > most else each
+        axis: LaneTile(most, False)
+        if is_crowded and loops[axis] == 1 and each.size > most
+        else each
         for axis, each in lanes.items()
     }
 
@@ -181,21 +187,21 @@ def _least_rows(nest: Nest) -> int:
     return 1
 
 
-def _at_most(size: int, lanes: Lanes) -> Lanes:
+def _at_most(size: int, lanes: LaneTile) -> LaneTile:
     return lanes if lanes.whole else replace(lanes, size=min(size, lanes.size))
 
 
 def _choose_products(
     nest: Nest,
     products: Sequence[Contract | AccumulateProduct],
-    lanes: Mapping[Axis, Lanes],
+    lanes: Mapping[Axis, LaneTile],
     hint: Callable[[Dim], int],
     programs: int,
-    shape: Shape,
+    shape: TileShape,
 ) -> Tiling:
     """As many rows as registers hold beside the widest tile, but tiles for all programs."""
     has_units = all(product.source.bytes == HALF for product in products)
-    block = Lanes(BLOCK if has_units else BLOCK_ONE_BY_ONE, False)
+    block = LaneTile(BLOCK if has_units else BLOCK_ONE_BY_ONE, False)
     lanes = {axis: replace(each, size=max(LEAST_TILE, each.size)) for axis, each in lanes.items()}
     long = [loop.axis for loop in tile_loops(nest) if _has_product(loop)]
     long = [axis for axis in long if not lanes[axis].whole or lanes[axis].size > LONGEST_ROW]
@@ -208,7 +214,7 @@ def _choose_products(
     held = 1 if long and has_units else power_of_two(len(products))
     rows = min(MOST_PRODUCT_ROWS, most // held // widest, power_of_two(extents[-1]))
     rows = rows_of_a_tile(extents, rows, programs)
-    steps: dict[Axis, Lanes] = {}
+    steps: dict[Axis, LaneTile] = {}
     for loop in tile_loops(nest):
         inside = list(walk(loop.body))
         if any(isinstance(s, AccumulateProduct) for s in inside):
@@ -227,14 +233,14 @@ def _has_product(loop: Loop) -> bool:
     return any(isinstance(s, Contract | AccumulateProduct) for s in walk(loop.body))
 
 
-def _steps(product: Contract, widest: int, again: bool) -> Lanes:
+def _steps(product: Contract, widest: int, again: bool) -> LaneTile:
     """The whole sum at once, if it is short, else in blocks, several of which are loaded ahead.
     `again`: for each of several blocks of lanes, so that the left operand had better stay."""
     extent, most = product.axis.extent, most_steps(product.source)
     if isinstance(extent, int) and extent <= (LONGEST_ROW if again else most):
-        return Lanes(max(LEAST_TILE, power_of_two(extent)), True)
+        return LaneTile(max(LEAST_TILE, power_of_two(extent)), True)
     block = min(STEP_BYTES, BLOCK_BYTES // widest) // product.source.bytes
-    return Lanes(max(LEAST_TILE, min(most, block)), False)
+    return LaneTile(max(LEAST_TILE, min(most, block)), False)
 
 
 def most_steps(source: DType, again: bool = False) -> int:
@@ -246,11 +252,11 @@ def most_steps(source: DType, again: bool = False) -> int:
     return MOST_STEPS_AGAIN if again else MOST_STEPS
 
 
-def _lanes(extent: Dim) -> Lanes:
+def _lanes(extent: Dim) -> LaneTile:
     """A loop that never runs remains one: what it would load may be nowhere."""
     if isinstance(extent, int) and extent <= LARGEST_WHOLE:
-        return Lanes(power_of_two(extent), extent > 0)
-    return Lanes(LOOPED, False)
+        return LaneTile(power_of_two(extent), extent > 0)
+    return LaneTile(LOOPED, False)
 
 
 def tile_loops(nest: Nest) -> Iterator[Loop]:

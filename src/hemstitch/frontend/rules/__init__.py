@@ -1,5 +1,5 @@
 """The table of rules, one for each ATen overload that the IR can express: each takes the op's own
-arguments as `Value`s, gives its results."""
+arguments as `Expr`s, gives its results."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from hemstitch.frontend.rules.pooling_gradients import POOLING_GRADIENTS
 from hemstitch.frontend.rules.reductions import REDUCTIONS
 from hemstitch.frontend.rules.scattering import SCATTERING
 from hemstitch.frontend.rules.views import VIEWS
-from hemstitch.ir.types import Kind
+from hemstitch.ir.types import TypeKind
 
 # Eager has no kernels of other types for these: they are left to the library, which says so.
-LIMITED: dict[str, tuple[Kind, ...]] = {
-    **dict.fromkeys(("abs", "ceil", "floor", "trunc", "round"), (Kind.INT, Kind.FLOAT)),
-    **dict.fromkeys(("clamp", "clamp_min", "clamp_max"), (Kind.INT, Kind.FLOAT)),
-    **dict.fromkeys(("addcmul", "fmod", "remainder"), (Kind.INT, Kind.FLOAT)),
-    **dict.fromkeys(("relu", "threshold"), (Kind.INT, Kind.FLOAT)),
-    **dict.fromkeys(("frac", "leaky_relu", "lerp"), (Kind.FLOAT,)),
-    **dict.fromkeys(("logaddexp", "logaddexp2", "_softmax"), (Kind.FLOAT,)),
+LIMITED: dict[str, tuple[TypeKind, ...]] = {
+    **dict.fromkeys(("abs", "ceil", "floor", "trunc", "round"), (TypeKind.INT, TypeKind.FLOAT)),
+    **dict.fromkeys(("clamp", "clamp_min", "clamp_max"), (TypeKind.INT, TypeKind.FLOAT)),
+    **dict.fromkeys(("addcmul", "fmod", "remainder"), (TypeKind.INT, TypeKind.FLOAT)),
+    **dict.fromkeys(("relu", "threshold"), (TypeKind.INT, TypeKind.FLOAT)),
+    **dict.fromkeys(("frac", "leaky_relu", "lerp"), (TypeKind.FLOAT,)),
+    **dict.fromkeys(("logaddexp", "logaddexp2", "_softmax"), (TypeKind.FLOAT,)),
 }
 
 
-def _limited(rule: Rule, kinds: tuple[Kind, ...]) -> Rule:
+def _limited(rule: Rule, kinds: tuple[TypeKind, ...]) -> Rule:
     def limited(c: Context, *arguments: Any, **keywords: Any) -> Any:
         if c.dtype.kind not in kinds:
             raise NotHandled

@@ -7,7 +7,7 @@ import math
 from hemstitch.frontend.context import Context, Rule
 from hemstitch.frontend.rules.pointwise import clamp, of_floats
 from hemstitch.frontend.values import (
-    Value,
+    Expr,
     absolute,
     erf,
     exp,
@@ -25,17 +25,17 @@ _CUBE = 0.044715
 _TANH_SCALE = math.sqrt(2 / math.pi)
 
 
-def _clip(x: Value, low: float, high: float) -> Value:
+def _clip(x: Expr, low: float, high: float) -> Expr:
     return minimum(maximum(x, low), high)
 
 
-def _gelu(x: Value, approximate: str = "none") -> Value:
+def _gelu(x: Expr, approximate: str = "none") -> Expr:
     if approximate == "tanh":
         return 0.5 * x * (1 + tanh(_TANH_SCALE * (x + _CUBE * x * x * x)))
     return 0.5 * x * (1 + erf(x * math.sqrt(0.5)))
 
 
-def _gelu_backward(grad: Value, x: Value, approximate: str = "none") -> Value:
+def _gelu_backward(grad: Expr, x: Expr, approximate: str = "none") -> Expr:
     if approximate == "tanh":
         inner = tanh(_TANH_SCALE * (x + _CUBE * x * x * x))
         slope = _TANH_SCALE * (1 + 3 * _CUBE * x * x)
@@ -45,28 +45,28 @@ def _gelu_backward(grad: Value, x: Value, approximate: str = "none") -> Value:
     return grad * multiply_add(x, density, distribution)
 
 
-def _one_less_square(x: Value) -> Value:
+def _one_less_square(x: Expr) -> Expr:
     """Rounded once: for what is near to 1 there are no digits to lose."""
     return multiply_add(-x, x, 1)
 
 
-def _silu_backward(grad: Value, x: Value) -> Value:
+def _silu_backward(grad: Expr, x: Expr) -> Expr:
     gate = sigmoid(x)
     return grad * gate * multiply_add(x, 1 - gate, 1)
 
 
-def _hardswish_backward(grad: Value, x: Value) -> Value:
+def _hardswish_backward(grad: Expr, x: Expr) -> Expr:
     middle = where(x >= 3, grad, grad * (x / 3 + 0.5))
     return where(x <= -3, 0.0, middle)
 
 
-def _elu(x: Value, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Value:
+def _elu(x: Expr, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Expr:
     return where(x > 0, x * scale, expm1(x * input_scale) * (alpha * scale))
 
 
 def _elu_backward(
-    grad: Value, alpha: float, scale: float, input_scale: float, is_result: bool, x: Value
-) -> Value:
+    grad: Expr, alpha: float, scale: float, input_scale: float, is_result: bool, x: Expr
+) -> Expr:
     if is_result:
         negative = grad * input_scale * (x + alpha * scale)
     else:
@@ -74,16 +74,16 @@ def _elu_backward(
     return where(x > 0, grad * scale, negative)
 
 
-def _softplus(x: Value, beta: float = 1, threshold: float = 20) -> Value:
+def _softplus(x: Expr, beta: float = 1, threshold: float = 20) -> Expr:
     scaled = x * beta
     return where(scaled > threshold, x, log1p(exp(scaled)) / beta)
 
 
-def _softplus_backward(grad: Value, x: Value, beta: float, threshold: float) -> Value:
+def _softplus_backward(grad: Expr, x: Expr, beta: float, threshold: float) -> Expr:
     return where(x * beta > threshold, grad, grad * sigmoid(x * beta))
 
 
-def _log_sigmoid_forward(c: Context, x: Value) -> tuple[Value, Value]:
+def _log_sigmoid_forward(c: Context, x: Expr) -> tuple[Expr, Expr]:
     """The second result is scratch space: on CPU exp(-|x|), elsewhere empty."""
     x = x.cast(x.dtype.compute)
     tail = exp(-absolute(x))
@@ -93,26 +93,26 @@ def _log_sigmoid_forward(c: Context, x: Value) -> tuple[Value, Value]:
     return minimum(x, 0) - log1p(tail), buffer
 
 
-def _log_sigmoid_backward(c: Context, grad: Value, x: Value, buffer: Value) -> Value:
+def _log_sigmoid_backward(c: Context, grad: Expr, x: Expr, buffer: Expr) -> Expr:
     return grad * sigmoid(-x)
 
 
-def _threshold(c: Context, x: Value, threshold: float, value: float) -> Value:
+def _threshold(c: Context, x: Expr, threshold: float, value: float) -> Expr:
     """The threshold is not rounded to a half type, but to an integer."""
     bound = c.number(threshold, x.dtype.compute)
     return where(x.cast(x.dtype.compute) <= bound, c.number(value, x.dtype), x)
 
 
-def _hardshrink(c: Context, x: Value, lam: float = 0.5) -> Value:
+def _hardshrink(c: Context, x: Expr, lam: float = 0.5) -> Expr:
     """torch rounds the threshold to the tensor's type first."""
     return where(absolute(x) <= c.constant(lam, x.dtype), 0.0, x)
 
 
-def _mish(x: Value) -> Value:
+def _mish(x: Expr) -> Expr:
     return x * tanh(_softplus(x))
 
 
-def _mish_backward(grad: Value, x: Value) -> Value:
+def _mish_backward(grad: Expr, x: Expr) -> Expr:
     gate = tanh(_softplus(x))
     return grad * multiply_add(x * sigmoid(x), _one_less_square(gate), gate)
 

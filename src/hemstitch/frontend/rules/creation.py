@@ -6,7 +6,7 @@ from typing import Any
 
 from hemstitch.frontend.context import Context, Rule
 from hemstitch.frontend.random import UNIFORM
-from hemstitch.frontend.values import Value, equal, where
+from hemstitch.frontend.values import Expr, equal, where
 from hemstitch.ir.dims import Dim, quotient
 from hemstitch.ir.types import DType
 
@@ -15,32 +15,32 @@ def _filled(value: float) -> Rule:
     return lambda c, *_, **__: c.constant(value, c.dtype, c.shape)
 
 
-def _full(c: Context, _: Any, value: Any, **__: Any) -> Value:
-    if isinstance(value, Value):
+def _full(c: Context, _: Any, value: Any, **__: Any) -> Expr:
+    if isinstance(value, Expr):
         return value.cast(c.dtype).broadcast(c.shape)
     return c.number(value, c.dtype).broadcast(c.shape)
 
 
-def _new_full(c: Context, x: Value, size: Any, value: Any, **__: Any) -> Value:
+def _new_full(c: Context, x: Expr, size: Any, value: Any, **__: Any) -> Expr:
     return _full(c, size, value)
 
 
-def _scalar_tensor(c: Context, value: Any, **__: Any) -> Value:
+def _scalar_tensor(c: Context, value: Any, **__: Any) -> Expr:
     return _full(c, (), value)
 
 
-def _arange(c: Context, *bounds: Any, **__: Any) -> Value:
+def _arange(c: Context, *bounds: Any, **__: Any) -> Expr:
     """(end), (start, end) or (start, end, step), computed in the widest type."""
     start = bounds[0] if len(bounds) > 1 else 0
     step = bounds[2] if len(bounds) > 2 else 1
     return _ramp(c, start, step)
 
 
-def _iota(c: Context, length: Any, *, start: Any, step: Any, **__: Any) -> Value:
+def _iota(c: Context, length: Any, *, start: Any, step: Any, **__: Any) -> Expr:
     return _ramp(c, start, step)
 
 
-def _ramp(c: Context, start: Any, step: Any) -> Value:
+def _ramp(c: Context, start: Any, step: Any) -> Expr:
     index = c.iota(c.shape, 0)
     if c.dtype.is_float:
         index = index.cast(DType.F64)
@@ -50,7 +50,7 @@ def _ramp(c: Context, start: Any, step: Any) -> Value:
     return index if start == 0 else index + start
 
 
-def _linspace(c: Context, start: Any, end: Any, steps: Dim, **__: Any) -> Value:
+def _linspace(c: Context, start: Any, end: Any, steps: Dim, **__: Any) -> Expr:
     """From the nearer end, so that both are exact. Ends of integer ranges are integers."""
     wide = c.dtype.compute if c.dtype.is_float else DType.F64
     if steps == 1:
@@ -62,11 +62,11 @@ def _linspace(c: Context, start: Any, end: Any, steps: Dim, **__: Any) -> Value:
     return where(index < quotient(steps, 2), from_start, from_end)
 
 
-def _eye(c: Context, *_: Any, **__: Any) -> Value:
+def _eye(c: Context, *_: Any, **__: Any) -> Expr:
     return equal(c.iota(c.shape, 0), c.iota(c.shape, 1))
 
 
-def _uniform(c: Context, seed: Value, size: Any) -> Value:
+def _uniform(c: Context, seed: Expr, size: Any) -> Expr:
     return c.value(c.builder.philox(seed.node, c.shape))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from hemstitch.frontend.context import Context, NotHandled, Rule
 from hemstitch.frontend.rules.reductions import vector_norm
-from hemstitch.frontend.values import Value
+from hemstitch.frontend.values import Expr
 
 _NAMES = (
     *("abs", "acos", "add", "addcdiv", "addcmul", "asin", "atan", "ceil", "clamp_max"),
@@ -37,7 +37,7 @@ def _element(argument: Any, index: int) -> Any:
     return argument[index] if isinstance(argument, tuple) else argument
 
 
-def _norm(c: Context, x: Value, order: Any = 2, dtype: Any = None) -> Value:
+def _norm(c: Context, x: Expr, order: Any = 2, dtype: Any = None) -> Expr:
     return vector_norm(c, x, order)
 
 

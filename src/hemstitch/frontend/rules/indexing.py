@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from hemstitch.frontend.context import Context, NotHandled, Rule, axis_of
-from hemstitch.frontend.values import Value, broadcast_shape, where
+from hemstitch.frontend.values import Expr, broadcast_shape, where
 from hemstitch.ir.dims import Dim
 from hemstitch.ir.failure import OUT_OF_RANGE, Failure
 from hemstitch.ir.graph import Address
-from hemstitch.ir.types import DType, Kind
+from hemstitch.ir.types import DType, TypeKind
 
 NO_CLASS = Failure("IndexError", "Target is out of bounds.")
 LOSS = ("nll_loss_forward", "nll_loss2d_forward")
@@ -26,18 +26,18 @@ def outside(c: Context, error: str, axis: int, size: Dim) -> Failure:
 
 def _gather_at(
     c: Context,
-    source: Value,
-    places: dict[int, Value | int],
+    source: Expr,
+    places: dict[int, Expr | int],
     shape: tuple[Dim, ...],
     error: str = "",
-) -> Value:
+) -> Expr:
     """Read along each source axis at an index tensor, or at the result's own index of an axis.
     `error`: the exception that an index out of range is, if it names axis and size."""
-    operands: list[Value] = []
+    operands: list[Expr] = []
     addresses = []
     for axis in range(source.rank):
         place = places[axis]
-        if isinstance(place, Value):
+        if isinstance(place, Expr):
             operands.append(place.broadcast(shape))
             failure = outside(c, error, axis, source.shape[axis]) if error else OUT_OF_RANGE
             addresses.append(Address(operand=len(operands), failure=failure))
@@ -47,41 +47,43 @@ def _gather_at(
     return c.value(c.builder.gather(source.node, nodes, addresses, shape))
 
 
-def _embedding(c: Context, weight: Value, indices: Value, *_: Any) -> Value:
+def _embedding(c: Context, weight: Expr, indices: Expr, *_: Any) -> Expr:
     rows = indices.reshape((*indices.shape, 1))
     return _gather_at(c, weight, {0: rows, 1: indices.rank}, c.shape)
 
 
-def _index_select(c: Context, x: Value, dim: int, index: Value) -> Value:
+def _index_select(c: Context, x: Expr, dim: int, index: Expr) -> Expr:
     if not x.rank:
         return x
     axis = axis_of(dim, x.rank)
-    places: dict[int, Value | int] = {a: a for a in range(x.rank)}
+    places: dict[int, Expr | int] = {a: a for a in range(x.rank)}
     places[axis] = index.reshape((c.shape[axis], *(1,) * (x.rank - axis - 1)))
     return _gather_at(c, x, places, c.shape)
 
 
-def _gather(c: Context, x: Value, dim: int, index: Value, *, sparse_grad: bool = False) -> Value:
+def _gather(c: Context, x: Expr, dim: int, index: Expr, *, sparse_grad: bool = False) -> Expr:
     if not x.rank or not index.rank:
         raise NotHandled
     axis = axis_of(dim, x.rank)
-    places: dict[int, Value | int] = {a: a for a in range(x.rank)}
+    places: dict[int, Expr | int] = {a: a for a in range(x.rank)}
     places[axis] = index
     return _gather_at(c, x, places, c.shape, "RuntimeError")
 
 
-def _index(c: Context, x: Value, indices: tuple[Value | None, ...]) -> Value:
+def _index(c: Context, x: Expr, indices: tuple[Expr | None, ...]) -> Expr:
     places, _ = places_of(x.shape, indices)
     return _gather_at(c, x, places, c.shape, "IndexError")
 
 
 def places_of(
-    shape: tuple[Dim, ...], indices: tuple[Value | None, ...]
-) -> tuple[dict[int, Value | int], tuple[Dim, ...]]:
+    shape: tuple[Dim, ...], indices: tuple[Expr | None, ...]
+) -> tuple[dict[int, Expr | int], tuple[Dim, ...]]:
     """Where x[indices] has each axis of x, whose shape is given, and its own shape: indexed axes
     become those of the broadcast index, in place if adjacent, else in front."""
     given = {axis: index for axis, index in enumerate(indices) if index is not None}
-    if any(index.dtype.kind is not Kind.INT or index.dtype is DType.U8 for index in given.values()):
+    if any(
+        index.dtype.kind is not TypeKind.INT or index.dtype is DType.U8 for index in given.values()
+    ):
         raise NotHandled
     block = broadcast_shape(*(index.shape for index in given.values()))
     axes = sorted(given)
@@ -89,7 +91,7 @@ def places_of(
     front = axes[0] if adjacent else 0
     free = [axis for axis in range(len(shape)) if axis not in given]
     behind = len(free) - front
-    places: dict[int, Value | int] = {
+    places: dict[int, Expr | int] = {
         axis: _wrapped(index, shape[axis]).reshape(
             (1,) * (len(block) - index.rank) + index.shape + (1,) * behind
         )
@@ -101,12 +103,12 @@ def places_of(
     return places, (*kept[:front], *block, *kept[front:])
 
 
-def _wrapped(index: Value, size: Dim) -> Value:
+def _wrapped(index: Expr, size: Dim) -> Expr:
     index = index.cast(DType.I64)
     return where(index < 0, index + size, index)
 
 
-def _take_along(c: Context, x: Value, index: Value, dim: int | None = None) -> Value:
+def _take_along(c: Context, x: Expr, index: Expr, dim: int | None = None) -> Expr:
     if dim is None:
         raise NotHandled
     return _gather(c, x, dim, index)

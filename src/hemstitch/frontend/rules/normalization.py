@@ -6,14 +6,14 @@ from typing import Any
 
 from hemstitch.frontend.context import Context, NotHandled, Rule
 from hemstitch.frontend.rules.reductions import count_of, mean_over, moments
-from hemstitch.frontend.values import Value, rsqrt
+from hemstitch.frontend.values import Expr, rsqrt
 from hemstitch.ir.dims import Dim, choice
 from hemstitch.ir.graph import Op
 
 
 def _layer_norm(
-    c: Context, x: Value, sizes: tuple[Dim, ...], weight: Value | None, bias: Value | None, eps: Any
-) -> tuple[Value, Value, Value]:
+    c: Context, x: Expr, sizes: tuple[Dim, ...], weight: Expr | None, bias: Expr | None, eps: Any
+) -> tuple[Expr, Expr, Expr]:
     axes = tuple(range(x.rank - len(sizes), x.rank))
     x = x.cast(x.dtype.compute)
     mean, squares = moments(c, x, axes)
@@ -21,22 +21,22 @@ def _layer_norm(
     return _affine((x - mean) * scale, weight, bias), mean, scale
 
 
-def _affine(x: Value, weight: Value | None, bias: Value | None) -> Value:
+def _affine(x: Expr, weight: Expr | None, bias: Expr | None) -> Expr:
     x = x if weight is None else x * weight
     return x if bias is None else x + bias
 
 
 def _layer_norm_backward(
     c: Context,
-    grad: Value,
-    x: Value,
+    grad: Expr,
+    x: Expr,
     sizes: tuple[Dim, ...],
-    mean: Value,
-    scale: Value,
-    weight: Value | None,
-    bias: Value | None,
+    mean: Expr,
+    scale: Expr,
+    weight: Expr | None,
+    bias: Expr | None,
     mask: tuple[bool, bool, bool],
-) -> tuple[Value | None, Value | None, Value | None]:
+) -> tuple[Expr | None, Expr | None, Expr | None]:
     outer = tuple(range(x.rank - len(sizes)))
     inner = tuple(range(x.rank - len(sizes), x.rank))
     grad, normal = grad.cast(grad.dtype.compute), (x - mean) * scale
@@ -52,8 +52,8 @@ def _layer_norm_backward(
 
 
 def _rms_norm(
-    c: Context, x: Value, sizes: tuple[Dim, ...], weight: Value | None, eps: float | None
-) -> tuple[Value, Value]:
+    c: Context, x: Expr, sizes: tuple[Dim, ...], weight: Expr | None, eps: float | None
+) -> tuple[Expr, Expr]:
     if eps is None:
         raise NotHandled
     axes = tuple(range(x.rank - len(sizes), x.rank))
@@ -64,13 +64,13 @@ def _rms_norm(
 
 def _rms_norm_backward(
     c: Context,
-    grad: Value,
-    x: Value,
+    grad: Expr,
+    x: Expr,
     sizes: tuple[Dim, ...],
-    scale: Value,
-    weight: Value | None,
+    scale: Expr,
+    weight: Expr | None,
     mask: tuple[bool, bool],
-) -> tuple[Value | None, Value | None]:
+) -> tuple[Expr | None, Expr | None]:
     outer = tuple(range(x.rank - len(sizes)))
     inner = tuple(range(x.rank - len(sizes), x.rank))
     grad, normal = grad.cast(grad.dtype.compute), x * scale
@@ -85,15 +85,15 @@ def _rms_norm_backward(
 
 def _group_norm(
     c: Context,
-    x: Value,
-    weight: Value | None,
-    bias: Value | None,
+    x: Expr,
+    weight: Expr | None,
+    bias: Expr | None,
     batch: Dim,
     channels: Dim,
     area: Dim,
     groups: int,
     eps: float,
-) -> tuple[Value, Value, Value]:
+) -> tuple[Expr, Expr, Expr]:
     if not isinstance(channels, int):
         raise NotHandled
     shape = x.shape
@@ -105,13 +105,13 @@ def _group_norm(
     return result, mean.reshape((batch, groups)), scale.reshape((batch, groups))
 
 
-def _per_channel(x: Value | None, rank: int) -> Value | None:
+def _per_channel(x: Expr | None, rank: int) -> Expr | None:
     return None if x is None else x.reshape((x.shape[0], *(1,) * (rank - 2)))
 
 
 def _batch_norm_parts(
-    c: Context, x: Value, weight: Value | None, bias: Value | None, eps: float
-) -> tuple[Value, Value, Value, Value]:
+    c: Context, x: Expr, weight: Expr | None, bias: Expr | None, eps: float
+) -> tuple[Expr, Expr, Expr, Expr]:
     """Normalised x, then mean, 1 / deviation and sum of squares for each channel."""
     axes = (0, *range(2, x.rank))
     mean, squares = moments(c, x, axes)
@@ -124,14 +124,14 @@ def _batch_norm_parts(
 
 def _batch_norm_training(
     c: Context,
-    x: Value,
-    weight: Value | None,
-    bias: Value | None,
-    running_mean: Value | None,
-    running_variance: Value | None,
+    x: Expr,
+    weight: Expr | None,
+    bias: Expr | None,
+    running_mean: Expr | None,
+    running_variance: Expr | None,
     momentum: float,
     eps: float,
-) -> tuple[Value | None, ...]:
+) -> tuple[Expr | None, ...]:
     x = x.cast(x.dtype.compute)
     result, mean, scale, squares = _batch_norm_parts(c, x, weight, bias, eps)
     count = count_of(x, (0, *range(2, x.rank)))
@@ -145,46 +145,46 @@ def _batch_norm_training(
     )
 
 
-def _moved(running: Value | None, now: Value, momentum: float) -> Value | None:
+def _moved(running: Expr | None, now: Expr, momentum: float) -> Expr | None:
     return None if running is None else now * momentum + running * (1 - momentum)
 
 
 def _batch_norm_inference(
     c: Context,
-    x: Value,
-    weight: Value | None,
-    bias: Value | None,
-    running_mean: Value,
-    running_variance: Value,
+    x: Expr,
+    weight: Expr | None,
+    bias: Expr | None,
+    running_mean: Expr,
+    running_variance: Expr,
     momentum: float,
     eps: float,
-) -> Value:
+) -> Expr:
     x = x.cast(x.dtype.compute)
     scale = rsqrt(running_variance.cast(running_variance.dtype.compute) + eps)
     mean, scale = (_channel_value(each, x.rank) for each in (running_mean, scale))
     return _affine((x - mean) * scale, *(_per_channel(each, x.rank) for each in (weight, bias)))
 
 
-def _channel_value(x: Value, rank: int) -> Value:
+def _channel_value(x: Expr, rank: int) -> Expr:
     return x.reshape((x.shape[0], *(1,) * (rank - 2)))
 
 
-def _empty(c: Context, index: int) -> Value | None:
+def _empty(c: Context, index: int) -> Expr | None:
     result = c.results[index]
     return None if result is None else c.constant(0, result.dtype, result.shape)
 
 
 def _batch_norm_functional(
     c: Context,
-    x: Value,
-    weight: Value | None,
-    bias: Value | None,
-    running_mean: Value,
-    running_variance: Value,
+    x: Expr,
+    weight: Expr | None,
+    bias: Expr | None,
+    running_mean: Expr,
+    running_variance: Expr,
     training: bool,
     momentum: float,
     eps: float,
-) -> tuple[Value | None, ...]:
+) -> tuple[Expr | None, ...]:
     if training:
         return _batch_norm_training(
             c, x, weight, bias, running_mean, running_variance, momentum, eps
@@ -197,17 +197,17 @@ def _batch_norm_functional(
 
 def _batch_norm_no_statistics(
     c: Context,
-    x: Value,
-    weight: Value | None,
-    bias: Value | None,
+    x: Expr,
+    weight: Expr | None,
+    bias: Expr | None,
     training: bool,
     momentum: float,
     eps: float,
-) -> tuple[Value | None, ...]:
+) -> tuple[Expr | None, ...]:
     return _batch_norm_training(c, x, weight, bias, None, None, momentum, eps)[:3]
 
 
-def _batch_norm_no_training(c: Context, *arguments: Any) -> tuple[Value | None, ...]:
+def _batch_norm_no_training(c: Context, *arguments: Any) -> tuple[Expr | None, ...]:
     return _batch_norm_inference(c, *arguments), _empty(c, 1), _empty(c, 2)
 
 

@@ -11,8 +11,8 @@ import torch
 from hemstitch.frontend.checked import CHECKED
 from hemstitch.frontend.context import Context, NotHandled, Rule, can_hold
 from hemstitch.frontend.values import (
+    Expr,
     Term,
-    Value,
     absolute,
     apply,
     check,
@@ -48,9 +48,9 @@ def of_floats(function: Callable[..., Any]) -> Rule:
     """The rule that calls `function` on operands that have become floats."""
 
     def rule(c: Context, *arguments: Any, **keywords: Any) -> Any:
-        dtype = floating(*(value for value in arguments if isinstance(value, Value)))
+        dtype = floating(*(value for value in arguments if isinstance(value, Expr)))
         return function(
-            *(value.cast(dtype) if isinstance(value, Value) else value for value in arguments),
+            *(value.cast(dtype) if isinstance(value, Expr) else value for value in arguments),
             **keywords,
         )
 
@@ -78,11 +78,11 @@ def _rounded(c: Context, x: Term, y: Term, exact_divisor: bool) -> tuple[Term, T
 
 def is_number(term: Term) -> bool:
     """Or a tensor of rank 0, which torch treats as one."""
-    return not isinstance(term, Value) or term.rank == 0
+    return not isinstance(term, Expr) or term.rank == 0
 
 
-def _as_type(c: Context, term: Term, dtype: DType) -> Value:
-    return term.cast(dtype) if isinstance(term, Value) else c.constant(term, dtype)
+def _as_type(c: Context, term: Term, dtype: DType) -> Expr:
+    return term.cast(dtype) if isinstance(term, Expr) else c.constant(term, dtype)
 
 
 def elementwise(op: Op) -> Rule:
@@ -97,7 +97,7 @@ def float_elementwise(op: Op) -> Rule:
     return of_floats(lambda *operands: apply(op, *operands))
 
 
-def to_bool(x: Value) -> Value:
+def to_bool(x: Expr) -> Expr:
     return x.cast(DType.BOOL)
 
 
@@ -113,7 +113,7 @@ def _rsub(c: Context, x: Term, y: Term, alpha: Any = 1) -> Term:
     return _sum(c, Op.SUB, y, x, alpha)
 
 
-def _sum(c: Context, op: Op, x: Term, y: Term, alpha: Any) -> Value:
+def _sum(c: Context, op: Op, x: Term, y: Term, alpha: Any) -> Expr:
     if op is Op.SUB and any(_is_bool(term) for term in (x, y)):
         raise NotHandled  # eager refuses these three
     if isinstance(alpha, float) and not c.dtype.is_float:
@@ -130,7 +130,7 @@ def _sum(c: Context, op: Op, x: Term, y: Term, alpha: Any) -> Value:
 
 
 def _is_bool(term: Term) -> bool:
-    return isinstance(term, bool) or (isinstance(term, Value) and term.dtype is DType.BOOL)
+    return isinstance(term, bool) or (isinstance(term, Expr) and term.dtype is DType.BOOL)
 
 
 def is_one(factor: Any) -> bool:
@@ -142,17 +142,17 @@ def _scaled(c: Context, x: Term, factor: Any, dtype: DType) -> Term:
     return x if is_one(factor) else apply(Op.MUL, x, _factor(c, factor, dtype))
 
 
-def _factor(c: Context, factor: Any, dtype: DType) -> Value:
-    if isinstance(factor, Value):
+def _factor(c: Context, factor: Any, dtype: DType) -> Expr:
+    if isinstance(factor, Expr):
         return factor.cast(dtype.compute)
     number = c.number(factor, dtype)
     return number.cast(dtype.compute)
 
 
-def _div(c: Context, x: Term, y: Term, rounding_mode: str | None = None) -> Value:
+def _div(c: Context, x: Term, y: Term, rounding_mode: str | None = None) -> Expr:
     x, y = _rounded(c, x, y, exact_divisor=True)
     if rounding_mode is None:
-        result: Value = of_floats(lambda a, b: a / b)(c, x, y)
+        result: Expr = of_floats(lambda a, b: a / b)(c, x, y)
         return result
     if rounding_mode == "floor":
         return _divided(Op.FLOORDIV, exact_divisor=True)(c, x, y)
@@ -162,22 +162,22 @@ def _div(c: Context, x: Term, y: Term, rounding_mode: str | None = None) -> Valu
     return _divided(Op.TRUNCDIV)(c, x, y)
 
 
-def _divided(op: Op, exact_divisor: bool = False) -> Callable[..., Value]:
+def _divided(op: Op, exact_divisor: bool = False) -> Callable[..., Expr]:
     """On processors an integer has no quotient by zero, and no remainder; on GPUs it has some."""
 
-    def rule(c: Context, x: Term, y: Term) -> Value:
+    def rule(c: Context, x: Term, y: Term) -> Expr:
         is_plain = isinstance(y, int) and c.constant(y, c.dtype).node.attr != 0
         if c.dtype.is_float or c.for_gpu or is_plain:
             return apply(op, *_rounded(c, x, y, exact_divisor))
-        divisor = y.cast(c.dtype) if isinstance(y, Value) else c.constant(y, c.dtype)
+        divisor = y.cast(c.dtype) if isinstance(y, Expr) else c.constant(y, c.dtype)
         divisor = divisor.broadcast(c.shape)
-        dividend = x.cast(c.dtype) if isinstance(x, Value) else x
+        dividend = x.cast(c.dtype) if isinstance(x, Expr) else x
         return apply(op, dividend, check(divisor.cast(DType.BOOL), divisor, BY_ZERO))
 
     return rule
 
 
-_POWERS: dict[float, Callable[[Value], Value]] = {
+_POWERS: dict[float, Callable[[Expr], Expr]] = {
     0.5: sqrt,
     1: lambda x: x,
     2: lambda x: x * x,
@@ -188,10 +188,10 @@ _POWERS: dict[float, Callable[[Value], Value]] = {
 }
 
 
-def _pow(c: Context, x: Term, exponent: Term) -> Value:
+def _pow(c: Context, x: Term, exponent: Term) -> Expr:
     """Of values of the result's type: a half type's even if they are numbers."""
     base = _computed(c, x)
-    if not isinstance(x, Value) or not isinstance(exponent, (int, float)):
+    if not isinstance(x, Expr) or not isinstance(exponent, (int, float)):
         return apply(Op.POW, base, _computed(c, exponent))
     if exponent < 0 and not c.dtype.is_float:
         raise NotHandled  # eager refuses it
@@ -203,12 +203,12 @@ def _pow(c: Context, x: Term, exponent: Term) -> Value:
     return apply(Op.POW, base, _computed(c, exponent))
 
 
-def _computed(c: Context, x: Term) -> Value:
-    rounded = x.cast(c.dtype) if isinstance(x, Value) else c.number(x, c.dtype)
+def _computed(c: Context, x: Term) -> Expr:
+    rounded = x.cast(c.dtype) if isinstance(x, Expr) else c.number(x, c.dtype)
     return rounded.cast(c.dtype.compute)
 
 
-def clamp(c: Context, x: Value, low: Term | None = None, high: Term | None = None) -> Value:
+def clamp(c: Context, x: Expr, low: Term | None = None, high: Term | None = None) -> Expr:
     numbers = (bound for bound in (low, high) if isinstance(bound, (int, float)))
     if not all(can_hold(c.dtype, number) for number in numbers):
         raise NotHandled
@@ -217,14 +217,14 @@ def clamp(c: Context, x: Value, low: Term | None = None, high: Term | None = Non
     return x if high is None else minimum(x, high)
 
 
-def _lerp(start: Value, end: Value, weight: Term) -> Value:
+def _lerp(start: Expr, end: Expr, weight: Term) -> Expr:
     """Exact at both ends: from whichever is nearer."""
     difference = end - start
     if isinstance(weight, (int, float)):
         if abs(weight) < 0.5:
             return multiply_add(difference, weight, start)
         return multiply_add(difference, weight - 1, end)
-    weight = weight if isinstance(weight, Value) else constant(start.builder, weight, start.dtype)
+    weight = weight if isinstance(weight, Expr) else constant(start.builder, weight, start.dtype)
     return where(
         absolute(weight) < 0.5,
         multiply_add(difference, weight, start),
@@ -232,70 +232,70 @@ def _lerp(start: Value, end: Value, weight: Term) -> Value:
     )
 
 
-def _addcmul(c: Context, x: Value, a: Value, b: Value, value: Any = 1) -> Value:
+def _addcmul(c: Context, x: Expr, a: Expr, b: Expr, value: Any = 1) -> Expr:
     if c.for_gpu and c.dtype.is_float and not is_one(value):
         return multiply_add(_factor(c, value, c.dtype.compute), a * b, x)
     return multiply_add(_scaled(c, a, value, c.dtype.compute), b, x)
 
 
-def _addcdiv(c: Context, x: Value, a: Value, b: Value, value: Any = 1) -> Value:
+def _addcdiv(c: Context, x: Expr, a: Expr, b: Expr, value: Any = 1) -> Expr:
     if c.for_gpu and not is_one(value):
         return multiply_add(_factor(c, value, c.dtype.compute), a / b, x)
     return x + _scaled(c, a, value, c.dtype.compute) / b
 
 
-def _where(c: Context, condition: Value, x: Term, y: Term) -> Value:
-    if isinstance(x, Value) or isinstance(y, Value):
+def _where(c: Context, condition: Expr, x: Term, y: Term) -> Expr:
+    if isinstance(x, Expr) or isinstance(y, Expr):
         return where(to_bool(condition), x, y)
     return where(to_bool(condition), c.constant(x, c.dtype), c.constant(y, c.dtype))
 
 
-def _masked_fill(c: Context, x: Value, mask: Value, value: Term) -> Value:
-    value = value.cast(x.dtype) if isinstance(value, Value) else c.number(value, x.dtype)
+def _masked_fill(c: Context, x: Expr, mask: Expr, value: Term) -> Expr:
+    value = value.cast(x.dtype) if isinstance(value, Expr) else c.number(value, x.dtype)
     return where(mask, value, x).cast(c.dtype)
 
 
-def _fill(c: Context, x: Value, value: Term) -> Value:
-    if isinstance(value, Value):
+def _fill(c: Context, x: Expr, value: Term) -> Expr:
+    if isinstance(value, Expr):
         return value.cast(c.dtype).broadcast(c.shape)
     return c.number(value, c.dtype).broadcast(c.shape)
 
 
-def _copy(c: Context, x: Value, source: Term, non_blocking: bool = False) -> Value:
+def _copy(c: Context, x: Expr, source: Term, non_blocking: bool = False) -> Expr:
     """A number is a tensor first, and so may be one that the type cannot hold."""
-    if not isinstance(source, Value):
+    if not isinstance(source, Expr):
         source = c.constant(source, DType.F64 if isinstance(source, float) else DType.I64)
     return source.cast(c.dtype).broadcast(c.shape)
 
 
-def _always(c: Context, value: bool) -> Value:
+def _always(c: Context, value: bool) -> Expr:
     return c.constant(value, DType.BOOL, c.shape)
 
 
-def _isnan(c: Context, x: Value) -> Value:
+def _isnan(c: Context, x: Expr) -> Expr:
     return isnan(x) if x.dtype.is_float else _always(c, False)
 
 
-def _isinf(c: Context, x: Value) -> Value:
+def _isinf(c: Context, x: Expr) -> Expr:
     return equal(absolute(x), math.inf) if x.dtype.is_float else _always(c, False)
 
 
-def _isfinite(c: Context, x: Value) -> Value:
+def _isfinite(c: Context, x: Expr) -> Expr:
     return absolute(x) < math.inf if x.dtype.is_float else _always(c, True)
 
 
-def _checked(c: Context, condition: Value, x: Value, error: str, message: str) -> Value:
+def _checked(c: Context, condition: Expr, x: Expr, error: str, message: str) -> Expr:
     return check(condition, x, Failure(error, message))
 
 
-def _sign_bit(x: Value) -> Value:
+def _sign_bit(x: Expr) -> Expr:
     if not x.dtype.is_float:
         return x < 0
     return (x < 0) | (equal(x, 0) & (reciprocal(x) < 0))
 
 
-def _copysign(x: Value, y: Term) -> Value:
-    if isinstance(y, Value):
+def _copysign(x: Expr, y: Term) -> Expr:
+    if isinstance(y, Expr):
         return where(_sign_bit(y), -absolute(x), absolute(x))
     assert isinstance(y, (int, float))
     return -absolute(x) if math.copysign(1, y) < 0 else absolute(x)
@@ -303,11 +303,11 @@ def _copysign(x: Value, y: Term) -> Value:
 
 def _nan_to_num(
     c: Context,
-    x: Value,
+    x: Expr,
     nan: float | None = None,
     positive: float | None = None,
     negative: float | None = None,
-) -> Value:
+) -> Expr:
     if not x.dtype.is_float:
         return x
     limits = torch.finfo(TORCH_DTYPES[x.dtype])
@@ -316,7 +316,7 @@ def _nan_to_num(
     return where(equal(x, -math.inf), limits.min if negative is None else negative, result)
 
 
-def _hypot(x: Value, y: Value) -> Value:
+def _hypot(x: Expr, y: Expr) -> Expr:
     """Infinite where one of both is, whatever the other."""
     x, y = absolute(x), absolute(y)
     large = maximum(x, y)
@@ -325,50 +325,50 @@ def _hypot(x: Value, y: Value) -> Value:
     return where(equal(x, math.inf) | equal(y, math.inf), math.inf, result)
 
 
-def _log_add_exp(x: Value, y: Value) -> Value:
+def _log_add_exp(x: Expr, y: Expr) -> Expr:
     large = maximum(x, y)
     same_infinity = equal(x, y) & equal(absolute(x), math.inf)
     return where(same_infinity, x, large + log1p(exp(-absolute(x - y))))
 
 
-def _log_add_exp2(x: Value, y: Value) -> Value:
+def _log_add_exp2(x: Expr, y: Expr) -> Expr:
     large = maximum(x, y)
     same_infinity = equal(x, y) & equal(absolute(x), math.inf)
     tail = log1p(apply(Op.EXP2, -absolute(x - y))) * (1 / math.log(2))
     return where(same_infinity, x, large + tail)
 
 
-def _x_log(logarithm: Callable[[Value], Value]) -> Rule:
-    def rule(c: Context, x: Term, y: Term) -> Value:
+def _x_log(logarithm: Callable[[Expr], Expr]) -> Rule:
+    def rule(c: Context, x: Term, y: Term) -> Expr:
         x, y = (_as_type(c, term, c.dtype).cast(c.dtype.compute) for term in (x, y))
         return where(isnan(y), math.nan, where(equal(x, 0), 0.0, x * logarithm(y)))
 
     return rule
 
 
-def _asinh(x: Value) -> Value:
+def _asinh(x: Expr) -> Expr:
     size = absolute(x)
     near = log1p(size + size * size / (1 + sqrt(size * size + 1)))
     return _copysign(where(size > LARGE, log(size) + math.log(2), near), x)
 
 
-def _acosh(x: Value) -> Value:
+def _acosh(x: Expr) -> Expr:
     above = x - 1
     near = log1p(above + sqrt(above * (x + 1)))
     return where(x < 1, math.nan, where(x > LARGE, log(x) + math.log(2), near))
 
 
-def _atanh(x: Value) -> Value:
+def _atanh(x: Expr) -> Expr:
     return 0.5 * (log1p(x) - log1p(-x))
 
 
-def _logit(x: Value, eps: float | None = None) -> Value:
+def _logit(x: Expr, eps: float | None = None) -> Expr:
     if eps is not None:
         x = minimum(maximum(x, eps), 1 - eps)
     return log(x / (1 - x))
 
 
-def _round(c: Context, x: Value, *, decimals: int = 0) -> Value:
+def _round(c: Context, x: Expr, *, decimals: int = 0) -> Expr:
     if not x.dtype.is_float:
         return x
     x, scale = x.cast(x.dtype.compute), 10.0 ** abs(decimals)
@@ -385,13 +385,13 @@ def _logical(op: Op) -> Rule:
     return lambda c, *operands: apply(op, *map(to_bool, operands))
 
 
-def _angle(x: Value) -> Value:
+def _angle(x: Expr) -> Expr:
     """Of real numbers."""
     half_turn = constant(x.builder, math.pi, x.dtype)
     return where(isnan(x), x, where(x < 0, half_turn, 0.0))
 
 
-def _heaviside(x: Value, at_zero: Value) -> Value:
+def _heaviside(x: Expr, at_zero: Expr) -> Expr:
     return where(equal(x, 0), at_zero, where(isnan(x), 0, where(x > 0, 1, 0)).cast(at_zero.dtype))
 
 

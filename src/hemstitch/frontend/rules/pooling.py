@@ -10,7 +10,7 @@ from typing import Any
 
 from hemstitch.frontend.context import Context, NotHandled, Rule
 from hemstitch.frontend.rules.reductions import mean_over
-from hemstitch.frontend.values import Value, apply, isnan, maximum, multiply_add, where
+from hemstitch.frontend.values import Expr, apply, isnan, maximum, multiply_add, where
 from hemstitch.ir.dims import Dim
 from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
@@ -19,7 +19,7 @@ MOST_ELEMENTS = 16  # of a window, which are taken one by one
 
 
 @dataclass(frozen=True, slots=True)
-class Windows:
+class PoolingWindows:
     """Height and width of each."""
 
     size: tuple[int, int]
@@ -28,8 +28,8 @@ class Windows:
     apart: tuple[int, int] = (1, 1)  # elements of a window
 
     def parts(
-        self, x: Value, shape: tuple[Dim, ...], fill: float
-    ) -> Iterator[tuple[tuple[int, int], Value]]:
+        self, x: Expr, shape: tuple[Dim, ...], fill: float
+    ) -> Iterator[tuple[tuple[int, int], Expr]]:
         """For each place in a window what the windows have there: a slice of x, around which
         everything is `fill`. `shape`: of the result."""
         padded = self._padded(x, shape, fill)
@@ -39,7 +39,7 @@ class Windows:
             part = padded.slice(x.rank - 2, first, rows, down)
             yield (i, j), part.slice(x.rank - 1, left, columns, right)
 
-    def _padded(self, x: Value, shape: tuple[Dim, ...], fill: float) -> Value:
+    def _padded(self, x: Expr, shape: tuple[Dim, ...], fill: float) -> Expr:
         """As far as the last window reaches."""
         sides = zip(x.shape[-2:], shape[-2:], self.size, self.steps, self.pads, self.apart)
         lows, sizes = [0] * (x.rank - 2), [*x.shape[:-2]]
@@ -60,14 +60,14 @@ def pair(value: Any) -> tuple[int, int]:
 
 def _avg_pool2d(
     c: Context,
-    x: Value,
+    x: Expr,
     kernel: Any,
     stride: Any = (),
     padding: Any = 0,
     ceil_mode: bool = False,
     count_include_pad: bool = True,
     divisor: int | None = None,
-) -> Value:
+) -> Expr:
     """The sum of one strided slice for each place in the window."""
     height, width = pair(kernel)
     steps = pair(stride) if stride != () else (height, width)
@@ -76,13 +76,13 @@ def _avg_pool2d(
     if ceil_mode or height * width > MOST_ELEMENTS or (padded and not count_include_pad):
         raise NotHandled
     x = x.cast(x.dtype.compute)
-    windows = Windows((height, width), steps, pads)
+    windows = PoolingWindows((height, width), steps, pads)
     parts = [part for _, part in windows.parts(x, c.shape, 0)]
     # Eager adds to 0: of -0 alone it is no -0.
     return multiply_add(sum(parts[1:], start=parts[0]), 1 / (divisor or height * width), 0.0)
 
 
-def whole_window(plane: Value, rows: Dim, columns: Dim) -> tuple[int, int]:
+def whole_window(plane: Expr, rows: Dim, columns: Dim) -> tuple[int, int]:
     """The window of adaptive pooling where it is the same for every element."""
     sizes = (*plane.shape[-2:], rows, columns)
     height, width, rows_, columns_ = (size if isinstance(size, int) else 0 for size in sizes)
@@ -91,7 +91,7 @@ def whole_window(plane: Value, rows: Dim, columns: Dim) -> tuple[int, int]:
     return height // rows_, width // columns_
 
 
-def _adaptive_avg_pool2d(c: Context, x: Value, size: Any) -> Value:
+def _adaptive_avg_pool2d(c: Context, x: Expr, size: Any) -> Expr:
     rows, columns = c.shape[-2:]
     window = whole_window(x, rows, columns)
     shape = (*c.shape[:-2], rows, window[0], columns, window[1])
@@ -101,30 +101,30 @@ def _adaptive_avg_pool2d(c: Context, x: Value, size: Any) -> Value:
 
 def _max_pool2d(
     c: Context,
-    x: Value,
+    x: Expr,
     kernel: Any,
     stride: Any = (),
     padding: Any = 0,
     dilation: Any = 1,
     ceil_mode: bool = False,
-) -> tuple[Value, Value]:
+) -> tuple[Expr, Expr]:
     """The greatest of each window, and where in the plane it is first; NaN, and where it is last,
     if there is one."""
     size, apart, pads = pair(kernel), pair(dilation), pair(padding)
-    windows = Windows(size, pair(stride) if stride != () else size, pads, apart)
+    windows = PoolingWindows(size, pair(stride) if stride != () else size, pads, apart)
     is_known = all(isinstance(n, int) for n in (*x.shape[-2:], *c.shape[-2:]))
     if not x.dtype.is_float or size[0] * size[1] > MOST_ELEMENTS or (ceil_mode and not is_known):
         raise NotHandled
     return greatest(c, x, windows, c.shape), place_of_greatest(c, x, windows, c.shape)
 
 
-def greatest(c: Context, x: Value, windows: Windows, shape: tuple[Dim, ...]) -> Value:
+def greatest(c: Context, x: Expr, windows: PoolingWindows, shape: tuple[Dim, ...]) -> Expr:
     """Of each window. `shape`: of the result."""
     *_, (_, _, last) = _one_by_one(c, x, windows, shape)
     return last
 
 
-def place_of_greatest(c: Context, x: Value, windows: Windows, shape: tuple[Dim, ...]) -> Value:
+def place_of_greatest(c: Context, x: Expr, windows: PoolingWindows, shape: tuple[Dim, ...]) -> Expr:
     """In the plane, for each window."""
     row, column = (
         c.iota(shape, len(shape) + k) * windows.steps[k] - windows.pads[k] for k in (-2, -1)
@@ -137,7 +137,7 @@ def place_of_greatest(c: Context, x: Value, windows: Windows, shape: tuple[Dim, 
     return found
 
 
-def cell_of_greatest(c: Context, x: Value, windows: Windows, shape: tuple[Dim, ...]) -> Value:
+def cell_of_greatest(c: Context, x: Expr, windows: PoolingWindows, shape: tuple[Dim, ...]) -> Expr:
     """In its window, counted row by row; the first where nothing is greater than -inf."""
     found = c.constant(0, DType.I8, shape)
     for (i, j), is_next, _ in _one_by_one(c, x, windows, shape):
@@ -146,8 +146,8 @@ def cell_of_greatest(c: Context, x: Value, windows: Windows, shape: tuple[Dim, .
 
 
 def _one_by_one(
-    c: Context, x: Value, windows: Windows, shape: tuple[Dim, ...]
-) -> Iterator[tuple[tuple[int, int], Value, Value]]:
+    c: Context, x: Expr, windows: PoolingWindows, shape: tuple[Dim, ...]
+) -> Iterator[tuple[tuple[int, int], Expr, Expr]]:
     """Each cell of a window, whether it is greater than those before, and the greatest so far."""
     so_far = c.constant(-math.inf, x.dtype, shape)
     for cell, part in windows.parts(x, shape, -math.inf):
@@ -156,11 +156,11 @@ def _one_by_one(
         yield cell, is_next, so_far
 
 
-def place(row: Value, column: Value, width: Dim) -> Value:
+def place(row: Expr, column: Expr, width: Dim) -> Expr:
     return row * width + column
 
 
-def _adaptive_max_pool2d(c: Context, x: Value, size: Any) -> tuple[Value, Value]:
+def _adaptive_max_pool2d(c: Context, x: Expr, size: Any) -> tuple[Expr, Expr]:
     """The greatest of each window, and the first place of it; NaN, and the last place of one."""
     if not x.dtype.is_float:
         raise NotHandled

@@ -8,36 +8,36 @@ from typing import Any
 from hemstitch.frontend.context import Context, NotHandled, Rule
 from hemstitch.frontend.rules.pooling import (
     MOST_ELEMENTS,
-    Windows,
+    PoolingWindows,
     cell_of_greatest,
     pair,
     place,
     place_of_greatest,
     whole_window,
 )
-from hemstitch.frontend.values import Value, equal, where
+from hemstitch.frontend.values import Expr, equal, where
 from hemstitch.ir.dims import Dim
 from hemstitch.ir.types import DType
 
 
 def _avg_pool2d_backward(
     c: Context,
-    grad: Value,
-    x: Value,
+    grad: Expr,
+    x: Expr,
     kernel: Any,
     stride: Any,
     padding: Any,
     ceil_mode: bool,
     count_include_pad: bool,
     divisor: int | None,
-) -> Value:
+) -> Expr:
     """Each window gives its share to every element."""
     window = _tile(x, grad, kernel, stride, padding)
     # Eager adds it to zeros.
     return _spread(grad, window, c.shape) * (1 / (divisor or window[0] * window[1])) + 0.0
 
 
-def _tile(x: Value, grad: Value, kernel: Any, stride: Any, padding: Any) -> tuple[int, int]:
+def _tile(x: Expr, grad: Expr, kernel: Any, stride: Any, padding: Any) -> tuple[int, int]:
     """The window, where windows tile the plane; of those that overlap the library is as fast."""
     window = pair(kernel)
     if stride not in ((), kernel) or pair(padding) != (0, 0):
@@ -48,33 +48,33 @@ def _tile(x: Value, grad: Value, kernel: Any, stride: Any, padding: Any) -> tupl
     return window
 
 
-def _spread(x: Value, window: tuple[Dim, Dim], shape: tuple[Dim, ...]) -> Value:
+def _spread(x: Expr, window: tuple[Dim, Dim], shape: tuple[Dim, ...]) -> Expr:
     """Each element repeated over a window, in the compute type."""
     outer, (rows, columns) = x.shape[:-2], x.shape[-2:]
     apart = x.cast(x.dtype.compute).reshape((*outer, rows, 1, columns, 1))
     return apart.broadcast((*outer, rows, window[0], columns, window[1])).reshape(shape)
 
 
-def _adaptive_avg_pool2d_backward(c: Context, grad: Value, x: Value) -> Value:
+def _adaptive_avg_pool2d_backward(c: Context, grad: Expr, x: Expr) -> Expr:
     window = whole_window(x, *grad.shape[-2:])
     return _spread(grad, window, c.shape) * (1 / (window[0] * window[1])) + 0.0
 
 
 def _max_pool2d_backward(
     c: Context,
-    grad: Value,
-    x: Value,
+    grad: Expr,
+    x: Expr,
     kernel: Any,
     stride: Any,
     padding: Any,
     dilation: Any,
     ceil_mode: bool,
-    places: Value,
-) -> Value:
+    places: Expr,
+) -> Expr:
     if pair(dilation) != (1, 1):
         raise NotHandled
     window = _tile(x, grad, kernel, stride, padding)
-    windows = Windows(window, window, (0, 0))
+    windows = PoolingWindows(window, window, (0, 0))
     is_small = window[0] * window[1] <= MOST_ELEMENTS
     if not is_small or places.node is not place_of_greatest(c, x, windows, grad.shape).node:
         return _of_its_window(c, grad, places, _places(c), window)
@@ -83,26 +83,26 @@ def _max_pool2d_backward(
     return _of_its_window(c, grad, cells, _cells(c, grad, window), window)
 
 
-def _adaptive_max_pool2d_backward(c: Context, grad: Value, x: Value, places: Value) -> Value:
+def _adaptive_max_pool2d_backward(c: Context, grad: Expr, x: Expr, places: Expr) -> Expr:
     return _of_its_window(c, grad, places, _places(c), whole_window(x, *grad.shape[-2:]))
 
 
 def _of_its_window(
-    c: Context, grad: Value, greatest: Value, own: Value, window: tuple[int, int]
-) -> Value:
+    c: Context, grad: Expr, greatest: Expr, own: Expr, window: tuple[int, int]
+) -> Expr:
     """What each element gets of the window that it lies in, if it is the `greatest` there. `own`:
     where the element is. Eager adds it to 0.0."""
     is_greatest = equal(_spread(greatest, window, c.shape), own)
     return where(is_greatest, _spread(grad + 0.0, window, c.shape), 0)
 
 
-def _places(c: Context) -> Value:
+def _places(c: Context) -> Expr:
     """Of each element in its plane."""
     row, column = (c.iota(c.shape, len(c.shape) + k) for k in (-2, -1))
     return place(row, column, c.shape[-1])
 
 
-def _cells(c: Context, grad: Value, window: tuple[int, int]) -> Value:
+def _cells(c: Context, grad: Expr, window: tuple[int, int]) -> Expr:
     """Of each element in its window."""
     *outer, rows, columns = grad.shape
     shape = (*outer, rows, window[0], columns, window[1])

@@ -8,7 +8,7 @@ from typing import Any
 
 from hemstitch.frontend.context import Context, NotHandled, Rule, axes_of
 from hemstitch.frontend.values import (
-    Value,
+    Expr,
     absolute,
     apply,
     check,
@@ -32,15 +32,15 @@ MAX_GREATEST, MAX_OF_LONG, LONG = 8, 2, 256
 LONG_SCAN, FEW_SCANS = 16384, 128  # elements of a row, and rows that keep a GPU busy
 
 
-def count_of(x: Value, axes: tuple[int, ...]) -> Dim:
+def count_of(x: Expr, axes: tuple[int, ...]) -> Dim:
     return product(x.shape[axis] for axis in axes)
 
 
-def mean_over(x: Value, axes: tuple[int, ...], keep: bool = True) -> Value:
+def mean_over(x: Expr, axes: tuple[int, ...], keep: bool = True) -> Expr:
     return x.reduce(Op.SUM, axes, keep) / count_of(x, axes)
 
 
-def moments(c: Context, x: Value, axes: tuple[int, ...]) -> tuple[Value, Value]:
+def moments(c: Context, x: Expr, axes: tuple[int, ...]) -> tuple[Expr, Expr]:
     """Mean and the sum of squared distances from it, axes kept: in two passes, of which the second
     finds a row in cache; in one where what is added up lies apart."""
     if x.dtype is DType.F32 and not _are_rows(x, axes):
@@ -49,17 +49,17 @@ def moments(c: Context, x: Value, axes: tuple[int, ...]) -> tuple[Value, Value]:
     return _moments_in_two_passes(x, axes)
 
 
-def _are_rows(x: Value, axes: tuple[int, ...]) -> bool:
+def _are_rows(x: Expr, axes: tuple[int, ...]) -> bool:
     return axes == tuple(range(x.rank - len(axes), x.rank))
 
 
-def _moments_in_two_passes(x: Value, axes: tuple[int, ...]) -> tuple[Value, Value]:
+def _moments_in_two_passes(x: Expr, axes: tuple[int, ...]) -> tuple[Expr, Expr]:
     mean = _mean_of_scaled(x, axes)
     distance = x - mean
     return mean, (distance * distance).reduce(Op.SUM, axes, keep=True)
 
 
-def _mean_of_scaled(x: Value, axes: tuple[int, ...]) -> Value:
+def _mean_of_scaled(x: Expr, axes: tuple[int, ...]) -> Expr:
     """No sum of numbers below it is an infinity where they are scaled by a power of two, which
     rounds nothing."""
     count = count_of(x, axes)
@@ -69,7 +69,7 @@ def _mean_of_scaled(x: Value, axes: tuple[int, ...]) -> Value:
     return (x * (1 / scale)).reduce(Op.SUM, axes, keep=True) * (scale / count)
 
 
-def _moments_at_once(x: Value, axes: tuple[int, ...]) -> tuple[Value, Value]:
+def _moments_at_once(x: Expr, axes: tuple[int, ...]) -> tuple[Expr, Expr]:
     """In double precision: the difference of two sums loses less than rounding to f32 has lost of
     what was computed."""
     wide, count = x.cast(DType.F64), count_of(x, axes)
@@ -80,7 +80,7 @@ def _moments_at_once(x: Value, axes: tuple[int, ...]) -> tuple[Value, Value]:
     return mean, maximum(squares, 0.0)
 
 
-def _moments_from_the_first(x: Value, axes: tuple[int, ...]) -> tuple[Value, Value]:
+def _moments_from_the_first(x: Expr, axes: tuple[int, ...]) -> tuple[Expr, Expr]:
     """At once too, of distances to the first row: nothing is lost where the mean is far from 0. Of
     what is computed the first row would be computed again for each."""
     sizes = (x.shape[axis] for axis in axes)
@@ -94,7 +94,7 @@ def _moments_from_the_first(x: Value, axes: tuple[int, ...]) -> tuple[Value, Val
     return first + mean, squares
 
 
-def _is_read(x: Value) -> bool:
+def _is_read(x: Expr) -> bool:
     """Whether it is in memory before a kernel begins, seen in some way."""
     node = x.node
     while node.op in _SEEN:
@@ -105,28 +105,26 @@ def _is_read(x: Value) -> bool:
 _SEEN = frozenset({Op.CAST, Op.BROADCAST, Op.RESHAPE, Op.PERMUTE, Op.SLICE, Op.UNFOLD})
 
 
-def _sum(c: Context, x: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
+def _sum(c: Context, x: Expr, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Expr:
     return x.cast(c.dtype.compute).reduce(Op.SUM, axes_of(dim, x.rank), keepdim)
 
 
-def _nansum(
-    c: Context, x: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None
-) -> Value:
+def _nansum(c: Context, x: Expr, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Expr:
     if x.dtype.is_float:
         x = where(apply(Op.ISNAN, x), 0.0, x)
     return _sum(c, x, dim, keepdim)
 
 
-def _mean(c: Context, x: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
+def _mean(c: Context, x: Expr, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Expr:
     return mean_over(x.cast(c.dtype.compute), axes_of(dim, x.rank), keepdim)
 
 
-def _prod(c: Context, x: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
+def _prod(c: Context, x: Expr, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Expr:
     return x.cast(c.dtype.compute).reduce(Op.PROD, axes_of(dim, x.rank), keepdim)
 
 
 def _scan(op: Op) -> Rule:
-    def rule(c: Context, x: Value, dim: int, *, dtype: Any = None) -> Value:
+    def rule(c: Context, x: Expr, dim: int, *, dtype: Any = None) -> Expr:
         x = x.cast(c.dtype).cast(c.dtype.compute)
         if not x.rank:
             return x
@@ -144,7 +142,7 @@ def _scan(op: Op) -> Rule:
 
 
 def _extreme(op: Op, name: str) -> Rule:
-    def rule(c: Context, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+    def rule(c: Context, x: Expr, dim: Any = None, keepdim: bool = False) -> Expr:
         axes = axes_of(dim, x.rank)
         return _of_some(c, x.reduce(op, axes, keepdim), x, axes, _NOTHING.format(name))
 
@@ -152,7 +150,7 @@ def _extreme(op: Op, name: str) -> Rule:
 
 
 def _extreme_and_place(op: Op, place_op: Op) -> Rule:
-    def rule(c: Context, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+    def rule(c: Context, x: Expr, dim: int, keepdim: bool = False) -> tuple[Expr, Expr]:
         axes, (axis,) = axes_of(dim, x.rank), axes_of(dim, x.rank) or (0,)
         message = f"{op.value}(): Expected reduction dim {axis} to have non-zero size."
         result = _of_some(c, x.reduce(op, axes, keepdim), x, axes, message, "IndexError")
@@ -169,12 +167,12 @@ _NOTHING = (
 
 def _of_some(
     c: Context,
-    result: Value,
-    x: Value,
+    result: Expr,
+    x: Expr,
     axes: tuple[int, ...],
     message: str,
     error: str = "RuntimeError",
-) -> Value:
+) -> Expr:
     """An extreme of `x`; of nothing there is none, and the library says so."""
     sizes = [x.shape[axis] for axis in axes if may_be_empty(x.shape[axis])]
     if not sizes:
@@ -186,8 +184,8 @@ def _of_some(
 
 
 def _top(
-    c: Context, x: Value, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
-) -> tuple[Value, Value]:
+    c: Context, x: Expr, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> tuple[Expr, Expr]:
     """The few greatest, one after the other: each is the maximum of what is left, at its first
     place there. Compared are values, not places of -inf, so that a line may hold that too. The
     maximum is NaN if any is left."""
@@ -211,14 +209,14 @@ def _top(
     return values, places
 
 
-def _both_extremes(c: Context, x: Value, *, dim: Any = None, keepdim: bool = False) -> Any:
+def _both_extremes(c: Context, x: Expr, *, dim: Any = None, keepdim: bool = False) -> Any:
     axes, name = axes_of(dim, x.rank), _NOTHING.format("aminmax")
     extremes = (x.reduce(op, axes, keepdim) for op in (Op.MIN, Op.MAX))
     return tuple(_of_some(c, each, x, axes, name) for each in extremes)
 
 
 def _place(op: Op) -> Rule:
-    def rule(c: Context, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+    def rule(c: Context, x: Expr, dim: Any = None, keepdim: bool = False) -> Expr:
         axes = axes_of(dim, x.rank)
         result = _orderable(x).reduce(op, axes).reshape(c.shape)
         return _of_some(c, result, x, axes, _NOTHING.format(op.value), "IndexError")
@@ -226,18 +224,18 @@ def _place(op: Op) -> Rule:
     return rule
 
 
-def _orderable(x: Value) -> Value:
+def _orderable(x: Expr) -> Expr:
     return x.cast(DType.U8) if x.dtype is DType.BOOL else x
 
 
 def _truth(op: Op) -> Rule:
-    def rule(c: Context, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+    def rule(c: Context, x: Expr, dim: Any = None, keepdim: bool = False) -> Expr:
         return x.cast(DType.BOOL).reduce(op, axes_of(dim, x.rank), keepdim)
 
     return rule
 
 
-def _count_nonzero(c: Context, x: Value, dim: Any = None) -> Value:
+def _count_nonzero(c: Context, x: Expr, dim: Any = None) -> Expr:
     return _sum(c, x.cast(DType.BOOL), dim)
 
 
@@ -252,7 +250,7 @@ _NORMALISATIONS = (
 )
 
 
-def variance(c: Context, x: Value, axes: tuple[int, ...], correction: Any) -> tuple[Value, Value]:
+def variance(c: Context, x: Expr, axes: tuple[int, ...], correction: Any) -> tuple[Expr, Expr]:
     """Mean and variance, in double precision on processors, as eager has them: squares of what f32
     can hold go beyond it. Eager's norms are in f32."""
     is_norm, count = c.is_part_of(*_NORMALISATIONS), count_of(x, axes)
@@ -274,13 +272,13 @@ def _degrees(count: Dim, correction: Any) -> Any:
     return choice("max", (0, count - int(correction)))
 
 
-Variance = Callable[[Value, Value], Any]
+Variance = Callable[[Expr, Expr], Any]
 
 
 def _of_variance(finish: Variance) -> dict[str, Rule]:
     """The rules of the three ways in which torch spells var, std, var_mean and std_mean."""
 
-    def rule(c: Context, x: Value, dim: Any, correction: Any, keepdim: bool) -> Any:
+    def rule(c: Context, x: Expr, dim: Any, correction: Any, keepdim: bool) -> Any:
         axes = axes_of(dim, x.rank)
         mean, squares = variance(c, x, axes, correction)
         result = finish(mean, squares)
@@ -288,14 +286,14 @@ def _of_variance(finish: Variance) -> dict[str, Rule]:
             return tuple(value.reshape(c.shape) for value in result)
         return result.reshape(c.shape)
 
-    def default(c: Context, x: Value, unbiased: bool = True) -> Any:
+    def default(c: Context, x: Expr, unbiased: bool = True) -> Any:
         return rule(c, x, None, int(unbiased), False)
 
-    def dim(c: Context, x: Value, dim: Any, unbiased: bool = True, keepdim: bool = False) -> Any:
+    def dim(c: Context, x: Expr, dim: Any, unbiased: bool = True, keepdim: bool = False) -> Any:
         return rule(c, x, dim, int(unbiased), keepdim)
 
     def correction(
-        c: Context, x: Value, dim: Any = None, *, correction: Any = None, keepdim: bool = False
+        c: Context, x: Expr, dim: Any = None, *, correction: Any = None, keepdim: bool = False
     ) -> Any:
         return rule(c, x, dim, 1 if correction is None else correction, keepdim)
 
@@ -309,7 +307,7 @@ _VARIANCES: dict[str, Variance] = {
     "std_mean": lambda mean, square: (sqrt(square), mean),
 }
 
-_NORMS: dict[float, Callable[[Value, tuple[int, ...], bool], Value]] = {
+_NORMS: dict[float, Callable[[Expr, tuple[int, ...], bool], Expr]] = {
     0: lambda x, axes, keep: x.cast(DType.BOOL).cast(x.dtype).reduce(Op.SUM, axes, keep),
     1: lambda x, axes, keep: absolute(x).reduce(Op.SUM, axes, keep),
     2: lambda x, axes, keep: sqrt((x * x).reduce(Op.SUM, axes, keep)),
@@ -319,8 +317,8 @@ _NORMS: dict[float, Callable[[Value, tuple[int, ...], bool], Value]] = {
 
 
 def vector_norm(
-    c: Context, x: Value, order: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
-) -> Value:
+    c: Context, x: Expr, order: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
+) -> Expr:
     x, axes = x.cast(c.dtype.compute), axes_of(dim, x.rank)
     order = 2 if order is None else order
     if order in _NORMS:
@@ -329,7 +327,7 @@ def vector_norm(
     return apply(Op.POW, powers.reduce(Op.SUM, axes, keepdim), 1 / order)
 
 
-def _log_sum_exp(c: Context, x: Value, dim: Any, keepdim: bool = False) -> Value:
+def _log_sum_exp(c: Context, x: Expr, dim: Any, keepdim: bool = False) -> Expr:
     axes = axes_of(dim, x.rank)
     x = x.cast(c.dtype.compute)
     greatest = x.reduce(Op.MAX, axes, keep=True)
@@ -338,14 +336,14 @@ def _log_sum_exp(c: Context, x: Value, dim: Any, keepdim: bool = False) -> Value
     return total.reshape(c.shape)
 
 
-def _softmax_parts(c: Context, x: Value, dim: int) -> tuple[Value, tuple[int, ...]]:
+def _softmax_parts(c: Context, x: Expr, dim: int) -> tuple[Expr, tuple[int, ...]]:
     """x less its greatest along `dim`, in the compute type of the result."""
     axes = axes_of(dim, x.rank)
     x = x.cast(c.dtype.compute)
     return x - x.reduce(Op.MAX, axes, keep=True), axes
 
 
-def _softmax(c: Context, x: Value, dim: int, half_to_float: bool = False) -> Value:
+def _softmax(c: Context, x: Expr, dim: int, half_to_float: bool = False) -> Expr:
     """One division a row, where eager divides each element: the sum is at least 1, so this costs
     half a unit in the last place, and division is as slow as half an exp."""
     shifted, axes = _softmax_parts(c, x, dim)
@@ -353,17 +351,17 @@ def _softmax(c: Context, x: Value, dim: int, half_to_float: bool = False) -> Val
     return weights * reciprocal(weights.reduce(Op.SUM, axes, keep=True))
 
 
-def _log_softmax(c: Context, x: Value, dim: int, half_to_float: bool = False) -> Value:
+def _log_softmax(c: Context, x: Expr, dim: int, half_to_float: bool = False) -> Expr:
     shifted, axes = _softmax_parts(c, x, dim)
     return shifted - log(exp(shifted).reduce(Op.SUM, axes, keep=True))
 
 
-def _softmax_backward(c: Context, grad: Value, y: Value, dim: int, dtype: Any = None) -> Value:
+def _softmax_backward(c: Context, grad: Expr, y: Expr, dim: int, dtype: Any = None) -> Expr:
     grad, axes = grad.cast(grad.dtype.compute), axes_of(dim, y.rank)
     return (grad - (grad * y).reduce(Op.SUM, axes, keep=True)) * y
 
 
-def _log_softmax_backward(c: Context, grad: Value, y: Value, dim: int, dtype: Any = None) -> Value:
+def _log_softmax_backward(c: Context, grad: Expr, y: Expr, dim: int, dtype: Any = None) -> Expr:
     grad = grad.cast(grad.dtype.compute)
     return grad - exp(y) * grad.reduce(Op.SUM, axes_of(dim, y.rank), keep=True)
 

@@ -14,7 +14,7 @@ import torch
 
 from hemstitch.frontend.context import Context, NotHandled, Rule, axis_of
 from hemstitch.frontend.rules.indexing import LOSS_BACKWARD, outside, places_of
-from hemstitch.frontend.values import Value, apply, check, equal, where
+from hemstitch.frontend.values import Expr, apply, check, equal, where
 from hemstitch.ir.dims import Dim
 from hemstitch.ir.graph import Address, Op
 from hemstitch.ir.types import DType
@@ -30,8 +30,8 @@ _ADDED_IN = {
 
 
 def _sums_at(
-    c: Context, source: Value, places: dict[int, Value | int], error: str = "RuntimeError"
-) -> Value:
+    c: Context, source: Expr, places: dict[int, Expr | int], error: str = "RuntimeError"
+) -> Expr:
     """Zeros, to which the elements of `source` are added: along each axis of the result at an index
     tensor, or at the source's own index along an axis. The last axis has to be the source's.
     `error`: the exception that an index out of range is."""
@@ -40,7 +40,7 @@ def _sums_at(
         raise NotHandled
     if c.for_gpu and torch.are_deterministic_algorithms_enabled():
         raise NotHandled  # programs would add in any order
-    operands: list[Value] = []
+    operands: list[Expr] = []
     addresses = []
     for axis, size in enumerate(c.shape):
         place = places[axis]
@@ -59,15 +59,15 @@ def _sums_at(
     return c.value(sums).cast(c.dtype)
 
 
-def _decline_unless_zero(x: Value) -> None:
+def _decline_unless_zero(x: Expr) -> None:
     """What there is before would be read and written once more."""
     if x.node.op is not Op.CONSTANT or x.node.attr != 0:
         raise NotHandled
 
 
 def _embedding_backward(
-    c: Context, grad: Value, indices: Value, _: Dim, padding: int, by_frequency: bool
-) -> Value:
+    c: Context, grad: Expr, indices: Expr, _: Dim, padding: int, by_frequency: bool
+) -> Expr:
     if by_frequency:
         raise NotHandled
     rows = indices.reshape((*indices.shape, 1))
@@ -76,22 +76,20 @@ def _embedding_backward(
     return _sums_at(c, grad, {0: rows, 1: indices.rank})
 
 
-def _index_add(
-    c: Context, x: Value, dim: int, index: Value, source: Value, *, alpha: Any = 1
-) -> Value:
+def _index_add(c: Context, x: Expr, dim: int, index: Expr, source: Expr, *, alpha: Any = 1) -> Expr:
     _decline_unless_zero(x)
     if not x.rank or not source.rank:
         raise NotHandled
     axis = axis_of(dim, x.rank)
-    places: dict[int, Value | int] = {a: a for a in range(x.rank)}
+    places: dict[int, Expr | int] = {a: a for a in range(x.rank)}
     places[axis] = index.reshape((source.shape[axis], *(1,) * (x.rank - axis - 1)))
     error = "RuntimeError" if index.dtype is DType.I64 else "IndexError"  # as eager has it
     return _sums_at(c, source if alpha == 1 else source * alpha, places, error)
 
 
 def _index_put(
-    c: Context, x: Value, indices: tuple[Value | None, ...], source: Value, accumulate: bool = False
-) -> Value:
+    c: Context, x: Expr, indices: tuple[Expr | None, ...], source: Expr, accumulate: bool = False
+) -> Expr:
     _decline_unless_zero(x)
     if not accumulate:
         raise NotHandled
@@ -99,7 +97,7 @@ def _index_put(
     return _sums_at(c, source.broadcast(shape), places, "IndexError")
 
 
-def _scatter_add(c: Context, x: Value, dim: int, index: Value, source: Value) -> Value:
+def _scatter_add(c: Context, x: Expr, dim: int, index: Expr, source: Expr) -> Expr:
     try:
         axis, hits = _hits(c, x, dim, index)
     except NotHandled:
@@ -110,17 +108,17 @@ def _scatter_add(c: Context, x: Value, dim: int, index: Value, source: Value) ->
     return x
 
 
-def _lines_added(c: Context, x: Value, dim: int, index: Value, source: Value) -> Value:
+def _lines_added(c: Context, x: Expr, dim: int, index: Expr, source: Expr) -> Expr:
     """By an index that is one for each line, as `index[:, None].expand_as(source)` is."""
     _decline_unless_zero(x)
     if not x.rank or index.shape != source.shape or index.node.op is not Op.BROADCAST:
         raise NotHandled
-    places: dict[int, Value | int] = {a: a for a in range(x.rank)}
+    places: dict[int, Expr | int] = {a: a for a in range(x.rank)}
     places[axis_of(dim, x.rank)] = index.of(index.node.inputs[0])
     return _sums_at(c, source, places)
 
 
-def _hits(c: Context, x: Value, dim: int, index: Value) -> tuple[int, list[Value]]:
+def _hits(c: Context, x: Expr, dim: int, index: Expr) -> tuple[int, list[Expr]]:
     """For each of a scatter's few indices per line: where it writes, which is where the line's own
     index equals it. One of them has to be in the line."""
     axis = axis_of(dim, x.rank)
@@ -142,7 +140,7 @@ def _hits(c: Context, x: Value, dim: int, index: Value) -> tuple[int, list[Value
     return axis, [equal(places, part) for part in parts]
 
 
-def _scatter(c: Context, x: Value, dim: int, index: Value, source: Any, **reduction: Any) -> Value:
+def _scatter(c: Context, x: Expr, dim: int, index: Expr, source: Any, **reduction: Any) -> Expr:
     if reduction:
         raise NotHandled
     if isinstance(source, (int, float)):
@@ -153,9 +151,9 @@ def _scatter(c: Context, x: Value, dim: int, index: Value, source: Any, **reduct
     return x
 
 
-def _line_part(source: Any, index: Value, axis: int, k: int) -> Any:
+def _line_part(source: Any, index: Expr, axis: int, k: int) -> Any:
     """What the k-th index of each line writes."""
-    if not isinstance(source, Value) or not source.rank:
+    if not isinstance(source, Expr) or not source.rank:
         return source
     part = source.slice(axis, k, 1)
     if part.shape != (*index.shape[:axis], 1, *index.shape[axis + 1 :]):

@@ -12,42 +12,42 @@ from hemstitch.frontend.context import (
     axes_of,
     axis_of,
 )
-from hemstitch.frontend.values import Value, equal, where
+from hemstitch.frontend.values import Expr, equal, where
 from hemstitch.ir.dims import Dim, choice
 from hemstitch.ir.types import DType
 
 NO_END = 2**62  # torch writes "to the end" as the greatest int64
 
 
-def _same(c: Context, x: Value, *_: Any, **__: Any) -> Value:
+def _same(c: Context, x: Expr, *_: Any, **__: Any) -> Expr:
     return x
 
 
-def _reshape(c: Context, x: Value, *_: Any, **__: Any) -> Value:
+def _reshape(c: Context, x: Expr, *_: Any, **__: Any) -> Expr:
     return x.reshape(c.shape)
 
 
-def _expand(c: Context, x: Value, *_: Any, **__: Any) -> Value:
+def _expand(c: Context, x: Expr, *_: Any, **__: Any) -> Expr:
     return x.broadcast(c.shape)
 
 
-def _broadcast_in_dim(c: Context, x: Value, shape: Any, axes: tuple[int, ...]) -> Value:
+def _broadcast_in_dim(c: Context, x: Expr, shape: Any, axes: tuple[int, ...]) -> Expr:
     places = dict(zip(axes, x.shape))
     return x.reshape([places.get(axis, 1) for axis in range(len(c.shape))]).broadcast(c.shape)
 
 
-def _permute(c: Context, x: Value, order: tuple[int, ...]) -> Value:
+def _permute(c: Context, x: Expr, order: tuple[int, ...]) -> Expr:
     return x.permute([axis_of(axis, x.rank) for axis in order])
 
 
-def _transpose(c: Context, x: Value, first: int, second: int) -> Value:
+def _transpose(c: Context, x: Expr, first: int, second: int) -> Expr:
     order = list(range(x.rank))
     if x.rank:
         order[first], order[second] = order[second], order[first]
     return x.permute(order)
 
 
-def _unfold(c: Context, x: Value, dim: int, size: Dim, step: Dim) -> Value:
+def _unfold(c: Context, x: Expr, dim: int, size: Dim, step: Dim) -> Expr:
     axis = axis_of(dim, x.rank)
     if not x.rank or not all(isinstance(n, int) and n > 0 for n in (x.shape[axis], size, step)):
         raise NotHandled
@@ -65,7 +65,7 @@ def _from_front(c: Context, index: Dim, size: Dim) -> Dim:
     raise NotHandled
 
 
-def _select(c: Context, x: Value, dim: int, index: Dim) -> Value:
+def _select(c: Context, x: Expr, dim: int, index: Dim) -> Expr:
     axis = axis_of(dim, x.rank)
     return x.slice(axis, _from_front(c, index, x.shape[axis]), 1).reshape(c.shape)
 
@@ -86,8 +86,8 @@ def _stop(c: Context, end: Dim | None, size: Dim) -> Dim:
 
 
 def _slice(
-    c: Context, x: Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
-) -> Value:
+    c: Context, x: Expr, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> Expr:
     axis = axis_of(dim, x.rank)
     size, length = x.shape[axis], c.shape[axis]
     if length == size and step == 1:
@@ -95,7 +95,7 @@ def _slice(
     return x.slice(axis, _start(c, start, size, length), length, step)
 
 
-def _pieces(c: Context, x: Value, sizes: Any, dim: int = 0) -> list[Value]:
+def _pieces(c: Context, x: Expr, sizes: Any, dim: int = 0) -> list[Expr]:
     axis = axis_of(dim, x.rank)
     pieces, start = [], 0
     for result in c.results:
@@ -105,43 +105,43 @@ def _pieces(c: Context, x: Value, sizes: Any, dim: int = 0) -> list[Value]:
     return pieces
 
 
-def _unbind(c: Context, x: Value, dim: int = 0) -> list[Value]:
+def _unbind(c: Context, x: Expr, dim: int = 0) -> list[Expr]:
     axis = axis_of(dim, x.rank)
     return [x.slice(axis, index, 1).reshape(c.shape) for index in range(len(c.results))]
 
 
-def _cat(c: Context, tensors: Sequence[Value], dim: int = 0) -> Value:
+def _cat(c: Context, tensors: Sequence[Expr], dim: int = 0) -> Expr:
     axis = axis_of(dim, len(c.shape))
     parts = [x for x in tensors if x.rank == len(c.shape)]  # torch lets empty vectors join
     return concat(c, parts, axis)
 
 
-def concat(c: Context, parts: Sequence[Value], axis: int) -> Value:
+def concat(c: Context, parts: Sequence[Expr], axis: int) -> Expr:
     kept = [part for part in parts if part.shape[axis] != 0] or list(parts[:1])
     return c.value(c.builder.concat([part.cast(c.dtype).node for part in kept], axis))
 
 
-def _stack(c: Context, tensors: Sequence[Value], dim: int = 0) -> Value:
+def _stack(c: Context, tensors: Sequence[Expr], dim: int = 0) -> Expr:
     axis = axis_of(dim, len(c.shape))
     shape = (*c.shape[:axis], 1, *c.shape[axis + 1 :])
     return concat(c, [x.reshape(shape) for x in tensors], axis)
 
 
-def _flip(c: Context, x: Value, dims: tuple[int, ...]) -> Value:
+def _flip(c: Context, x: Expr, dims: tuple[int, ...]) -> Expr:
     for axis in axes_of(dims, x.rank) if dims else ():
         x = x.slice(axis, x.shape[axis] - 1, x.shape[axis], -1)
     return x
 
 
-def _repeat(c: Context, x: Value, repeats: tuple[Dim, ...]) -> Value:
+def _repeat(c: Context, x: Expr, repeats: tuple[Dim, ...]) -> Expr:
     sizes = (1,) * (len(repeats) - x.rank) + x.shape
     apart = [part for size in sizes for part in (1, size)]
     joined = [part for count, size in zip(repeats, sizes) for part in (count, size)]
     return x.reshape(apart).broadcast(joined).reshape(c.shape)
 
 
-def _pad(c: Context, x: Value, pads: tuple[int, ...], value: Any = 0) -> Value:
-    if not all(isinstance(pad, int) for pad in pads) or isinstance(value, Value):
+def _pad(c: Context, x: Expr, pads: tuple[int, ...], value: Any = 0) -> Expr:
+    if not all(isinstance(pad, int) for pad in pads) or isinstance(value, Expr):
         raise NotHandled
     missing = x.rank - len(pads) // 2
     low = [0] * missing + list(reversed(pads[0::2]))
@@ -155,13 +155,13 @@ def _pad(c: Context, x: Value, pads: tuple[int, ...], value: Any = 0) -> Value:
 
 def _slice_scatter(
     c: Context,
-    x: Value,
-    source: Value,
+    x: Expr,
+    source: Expr,
     dim: int = 0,
     start: Any = None,
     end: Any = None,
     step: int = 1,
-) -> Value:
+) -> Expr:
     """Declines where `source` may not be as long as the slice: then the library raises an error, as
     eager does. The trace does not guard it."""
     axis = axis_of(dim, x.rank)
@@ -176,7 +176,7 @@ def _slice_scatter(
     return source.broadcast(c.shape) if length == size else _replaced(c, x, source, axis, first)
 
 
-def _select_scatter(c: Context, x: Value, source: Value, dim: int, index: Dim) -> Value:
+def _select_scatter(c: Context, x: Expr, source: Expr, dim: int, index: Dim) -> Expr:
     """Declines what may leave `x`: then the library raises an error, as eager does."""
     axis = axis_of(dim, x.rank)
     shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
@@ -186,28 +186,28 @@ def _select_scatter(c: Context, x: Value, source: Value, dim: int, index: Dim) -
     return _replaced(c, x, source.reshape(shape), axis, first)
 
 
-def _replaced(c: Context, x: Value, source: Value, axis: int, first: Dim) -> Value:
+def _replaced(c: Context, x: Expr, source: Expr, axis: int, first: Dim) -> Expr:
     last = first + source.shape[axis]
     before, after = x.slice(axis, 0, first), x.slice(axis, last, x.shape[axis] - last)
     return concat(c, [before, source, after], axis)
 
 
-def _diagonal_distance(c: Context, shape: tuple[Dim, ...]) -> Value:
+def _diagonal_distance(c: Context, shape: tuple[Dim, ...]) -> Expr:
     """Column less row, over the last two axes."""
     return c.iota(shape, len(shape) - 1) - c.iota(shape, len(shape) - 2)
 
 
-def _tril(c: Context, x: Value, diagonal: int = 0) -> Value:
+def _tril(c: Context, x: Expr, diagonal: int = 0) -> Expr:
     return where(_diagonal_distance(c, x.shape) <= diagonal, x, 0).cast(c.dtype)
 
 
-def _triu(c: Context, x: Value, diagonal: int = 0) -> Value:
+def _triu(c: Context, x: Expr, diagonal: int = 0) -> Expr:
     return where(_diagonal_distance(c, x.shape) >= diagonal, x, 0).cast(c.dtype)
 
 
 def _diagonal_scatter(
-    c: Context, x: Value, source: Value, offset: int = 0, dim1: int = 0, dim2: int = 1
-) -> Value:
+    c: Context, x: Expr, source: Expr, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> Expr:
     """Each row of the matrices compares its columns with one place."""
     rows, columns = axis_of(dim1, x.rank), axis_of(dim2, x.rank)
     shape = list(x.shape)
@@ -224,11 +224,11 @@ def _diagonal_scatter(
     return where(is_there, c.value(padded), x).cast(c.dtype)
 
 
-def _declined(c: Context, *_: Any, **__: Any) -> Value:
+def _declined(c: Context, *_: Any, **__: Any) -> Expr:
     raise NotHandled
 
 
-def _view_dtype(c: Context, x: Value, *_: Any) -> Value:
+def _view_dtype(c: Context, x: Expr, *_: Any) -> Expr:
     if c.dtype is not x.dtype or c.dtype is DType.OPAQUE:
         raise NotHandled
     return x

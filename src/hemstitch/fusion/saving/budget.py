@@ -8,15 +8,15 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from hemstitch.fusion.saving.heuristic import worth
-from hemstitch.fusion.saving.problem import Decision, Problem, cost, held_bytes
+from hemstitch.fusion.saving.problem import Decision, SavingProblem, cost, held_bytes
 
 DOUBLINGS = 10
 HALVINGS = 4
 
-Decide = Callable[[Problem], Decision]
+Decide = Callable[[SavingProblem], Decision]
 
 
-def within(problem: Problem, share: float, decide: Decide) -> Decision:
+def within(problem: SavingProblem, share: float, decide: Decide) -> Decision:
     """`share`: of what would be held without a bound."""
     decision = decide(problem)
     early = decision.saved & problem.early
@@ -30,7 +30,9 @@ def within(problem: Problem, share: float, decide: Decide) -> Decision:
     return decision if is_good and _cost(problem, decision) <= _cost(problem, usual) else usual
 
 
-def _with_fewer(problem: Problem, decision: Decision, most: float, decide: Decide) -> Decision:
+def _with_fewer(
+    problem: SavingProblem, decision: Decision, most: float, decide: Decide
+) -> Decision:
     """With those of its early values that spare the most for each byte, while there is room."""
     early = decision.saved & problem.early
     spared = worth(problem, decision.saved, early)
@@ -43,13 +45,15 @@ def _with_fewer(problem: Problem, decision: Decision, most: float, decide: Decid
     return decide(problem.with_early(kept))
 
 
-def _cost(problem: Problem, decision: Decision) -> float:
+def _cost(problem: SavingProblem, decision: Decision) -> float:
     found = cost(problem, decision.saved)
     assert found is not None, "a decision leaves nothing that is needed and cannot be had"
     return found
 
 
-def _at_a_price(problem: Problem, decision: Decision, most: float, decide: Decide) -> Decision:
+def _at_a_price(
+    problem: SavingProblem, decision: Decision, most: float, decide: Decide
+) -> Decision:
     """The price of holding a byte is raised until they do not (Lagrange's way to a bound; exact at
     the bounds that some price leads to). If no price is high enough, what the highest one leads to.
     """

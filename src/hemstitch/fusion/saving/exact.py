@@ -23,9 +23,9 @@ import time
 from collections.abc import Hashable, Iterable, Iterator
 
 from hemstitch.fusion.saving import heuristic
-from hemstitch.fusion.saving.problem import Decision, Problem, cost, forced, reached
+from hemstitch.fusion.saving.problem import Decision, SavingProblem, cost, forced, reached
 from hemstitch.fusion.search.exact import Solves
-from hemstitch.fusion.search.program import Program, Row, canonical
+from hemstitch.fusion.search.program import IntegerProgram, Row, canonical
 from hemstitch.fusion.search.solver import Answer
 
 MOST_COMPARED = 5000  # columns of one part: to tell whether larger ones are equal takes longer
@@ -33,13 +33,13 @@ Key = tuple[Hashable, ...]
 Kernel = tuple[int | None, frozenset[int]]  # the operand that it is for, what it needs
 
 
-def decide(problem: Problem, solver: Solves, seconds: float) -> Decision:
+def decide(problem: SavingProblem, solver: Solves, seconds: float) -> Decision:
     """Parts that are not solved in time are decided by the heuristic."""
     deadline = time.monotonic() + seconds
     rough = heuristic.decide(problem)
     always = forced(problem)
     saved, is_optimal = set(always), True
-    known: dict[Program, Answer] = {}
+    known: dict[IntegerProgram, Answer] = {}
     for part in _parts(problem, always):
         columns = _Columns(problem, always, part)
         if not columns.has_choice:
@@ -63,12 +63,12 @@ def decide(problem: Problem, solver: Solves, seconds: float) -> Decision:
     return Decision(frozenset(saved), is_optimal)
 
 
-def _kernels(problem: Problem, always: frozenset[int]) -> list[Kernel]:
+def _kernels(problem: SavingProblem, always: frozenset[int]) -> list[Kernel]:
     own = sorted(n for n in problem.operands - always if not problem.items[n].is_given)
     return [*((None, needed) for needed in problem.needs), *((n, frozenset((n,))) for n in own)]
 
 
-def _parts(problem: Problem, always: frozenset[int]) -> list[list[Kernel]]:
+def _parts(problem: SavingProblem, always: frozenset[int]) -> list[list[Kernel]]:
     """Kernels that share something that may be saved or not, directly or not."""
     kernels = _kernels(problem, always)
     parent = list(range(len(kernels)))
@@ -94,7 +94,9 @@ def _parts(problem: Problem, always: frozenset[int]) -> list[list[Kernel]]:
 class _Columns:
     """The program of one part."""
 
-    def __init__(self, problem: Problem, always: frozenset[int], kernels: Iterable[Kernel]) -> None:
+    def __init__(
+        self, problem: SavingProblem, always: frozenset[int], kernels: Iterable[Kernel]
+    ) -> None:
         self.problem = problem
         self.always = always
         self.places: dict[Key, int] = {}
@@ -103,8 +105,8 @@ class _Columns:
         for kernel, (operand, needed) in enumerate(kernels):
             self.rows.extend(self._kernel(kernel, operand, needed))
 
-    def program(self) -> Program:
-        return Program(tuple(self.costs), tuple(self.rows))
+    def program(self) -> IntegerProgram:
+        return IntegerProgram(tuple(self.costs), tuple(self.rows))
 
     @property
     def has_choice(self) -> bool:

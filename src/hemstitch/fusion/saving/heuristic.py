@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from hemstitch.fusion.saving.problem import (
     Decision,
-    Problem,
+    SavingProblem,
     cost,
     cost_of_kernel,
     forced,
@@ -19,7 +19,7 @@ from hemstitch.fusion.saving.problem import (
 SMALL = 16  # times fewer bytes: statistics of rows, beside the rows
 
 
-def decide(problem: Problem) -> Decision:
+def decide(problem: SavingProblem) -> Decision:
     """The better of two: from as little as possible computed again, and from as much."""
     always, needed = forced(problem), problem.needed
     largest = max((problem.items[number].bytes for number in needed), default=0)
@@ -32,19 +32,19 @@ def decide(problem: Problem) -> Decision:
     return Decision(frozenset(best))
 
 
-def worth(problem: Problem, saved: Set[int], numbers: Set[int]) -> dict[int, float]:
+def worth(problem: SavingProblem, saved: Set[int], numbers: Set[int]) -> dict[int, float]:
     """What a decision costs more without one of these, by number; infinite where something could
     not be had."""
     state = _State(problem, {*saved})
     return {number: -state.gain(state.saved - {number}) for number in numbers}
 
 
-def _known_cost(problem: Problem, saved: Set[int]) -> float:
+def _known_cost(problem: SavingProblem, saved: Set[int]) -> float:
     found = cost(problem, saved)
     return math.inf if found is None else found
 
 
-def _improved(problem: Problem, always: frozenset[int], saved: set[int]) -> set[int]:
+def _improved(problem: SavingProblem, always: frozenset[int], saved: set[int]) -> set[int]:
     """With single values given up or taken up while that costs less."""
     state = _State(problem, saved)
     candidates = sorted({*reached(problem, problem.needed, always)} - always, reverse=True)
@@ -57,7 +57,7 @@ def _improved(problem: Problem, always: frozenset[int], saved: set[int]) -> set[
 
 
 def _saveable(
-    problem: Problem, wanted: Set[int], saved: Set[int], dearest: int | None = None
+    problem: SavingProblem, wanted: Set[int], saved: Set[int], dearest: int | None = None
 ) -> Iterator[int]:
     """On every way up from `wanted`, the first that can be saved: then as little as possible is
     computed again. `dearest`: the first that is written anyway, or has no more bytes."""
@@ -71,7 +71,7 @@ def _saveable(
 class _Stops(Container[int]):
     """What is there, or can be saved; asked for few of all items."""
 
-    problem: Problem
+    problem: SavingProblem
     saved: Set[int]
     dearest: int | None
 
@@ -89,7 +89,7 @@ class _State:
     """`saved`, what each kernel costs with it, and which kernels come to each item: to others it
     makes no difference whether that is saved."""
 
-    def __init__(self, problem: Problem, saved: set[int]) -> None:
+    def __init__(self, problem: SavingProblem, saved: set[int]) -> None:
         self.problem = problem
         self.saved = saved
         operands = sorted(problem.operands)

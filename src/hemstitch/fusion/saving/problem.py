@@ -19,7 +19,7 @@ LAUNCH = 1 << 14  # what a kernel costs that would not be there otherwise, in by
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class SavedValue:
     """A value that needs no gradient. `sources`: what it can be computed from again, all of them
     earlier items; None: it cannot. `work`: what that costs, in bytes moved. `early`: of what only
     backward needs, what it costs that forward computes it, which then saves it; None: forward needs
@@ -35,10 +35,10 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class SavingProblem:
     """`needs`: of each kernel of backward. `operands`: what library calls of backward read."""
 
-    items: tuple[Item, ...]
+    items: tuple[SavedValue, ...]
     needs: tuple[frozenset[int], ...]
     operands: frozenset[int] = frozenset()
     held: float = HELD
@@ -51,7 +51,7 @@ class Problem:
     def early(self) -> frozenset[int]:
         return frozenset(n for n, item in enumerate(self.items) if item.early is not None)
 
-    def with_early(self, numbers: Container[int]) -> Problem:
+    def with_early(self, numbers: Container[int]) -> SavingProblem:
         """The same where forward computes no more of what it does not need than these."""
         items = [
             item
@@ -80,7 +80,7 @@ class Decision:
     is_optimal: bool = False  # no decision costs less
 
 
-def forced(problem: Problem) -> frozenset[int]:
+def forced(problem: SavingProblem) -> frozenset[int]:
     """What a best decision saves: it is needed, and cannot be made again; or a library call reads
     it, and that backward writes it costs more than that all kernels load it."""
     items = problem.items
@@ -93,7 +93,7 @@ def forced(problem: Problem) -> frozenset[int]:
     return frozenset(number for number in found if not items[number].is_given)
 
 
-def cost(problem: Problem, saved: Set[int]) -> float | None:
+def cost(problem: SavingProblem, saved: Set[int]) -> float | None:
     """In bytes moved; None where something is needed that there is no way to have."""
     total = sum(problem.saving(number) for number in saved)
     for needed in problem.needs:
@@ -111,7 +111,7 @@ def cost(problem: Problem, saved: Set[int]) -> float | None:
     return total
 
 
-def cost_of_kernel(problem: Problem, needed: Set[int], saved: Set[int]) -> float | None:
+def cost_of_kernel(problem: SavingProblem, needed: Set[int], saved: Set[int]) -> float | None:
     """What it loads, and what it computes again."""
     total = 0.0
     for number in reached(problem, needed, saved):
@@ -126,7 +126,7 @@ def cost_of_kernel(problem: Problem, needed: Set[int], saved: Set[int]) -> float
 
 
 def reached(
-    problem: Problem, needed: Set[int], stops: Container[int] = frozenset()
+    problem: SavingProblem, needed: Set[int], stops: Container[int] = frozenset()
 ) -> Iterator[int]:
     """`needed`, and what these are made of, and so on, but not what the `stops` are made of."""
     seen, stack = set(needed), list(needed)
@@ -140,5 +140,5 @@ def reached(
                 stack.append(source)
 
 
-def held_bytes(problem: Problem, saved: Set[int]) -> int:
+def held_bytes(problem: SavingProblem, saved: Set[int]) -> int:
     return sum(problem.items[number].bytes for number in saved)

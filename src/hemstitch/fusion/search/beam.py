@@ -10,12 +10,12 @@ from itertools import count
 from typing import Union
 
 from hemstitch.fusion.search.judge import Candidate, Judge
-from hemstitch.fusion.search.problem import Pattern, Plan
-from hemstitch.fusion.search.quotient import Quotient
+from hemstitch.fusion.search.problem import Pattern, PatternPlan
+from hemstitch.fusion.search.quotient import QuotientGraph
 
 WIDTH = 3
 
-Final = Callable[[Plan], float]
+Final = Callable[[PatternPlan], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class _Beam:
     """Disjoint patterns without a cycle: a list of the last one and those before it."""
 
     score: float
-    quotient: Quotient
+    quotient: QuotientGraph
     chosen: _Chosen | None = None
 
     def with_candidate(self, candidate: Candidate) -> _Beam | None:
@@ -52,9 +52,9 @@ def search_beams(
     candidates: Iterable[Candidate],
     width: int = WIDTH,
     final: Final | None = None,
-) -> Plan:
+) -> PatternPlan:
     """`final`: what whole plans are compared by, smaller is better; by default what they save."""
-    sweep = _Sweep(judge, candidates, width)
+    sweep = _BeamSweep(judge, candidates, width)
     for vertex in range(judge.problem.count):
         sweep.visit(vertex)
     plans = [judge.plan(_patterns(beam.chosen)) for beam in sweep.beams]
@@ -66,13 +66,13 @@ def search_beams(
 _Entry = tuple[float, int, _Beam, Union[Candidate, None]]
 
 
-class _Sweep:
+class _BeamSweep:
     """The beams so far, best first, and the candidates by their first vertex."""
 
     def __init__(self, judge: Judge, candidates: Iterable[Candidate], width: int) -> None:
         self.judge = judge
         self.width = width
-        self.beams = [_Beam(0.0, Quotient(judge.graph))]
+        self.beams = [_Beam(0.0, QuotientGraph(judge.graph))]
         self.pending: dict[int, dict[Candidate, None]] = {}
         for candidate in candidates:
             self.pending.setdefault(candidate.vertices[0], {})[candidate] = None

@@ -7,20 +7,26 @@ from dataclasses import dataclass, replace
 
 from hemstitch.errors import InternalError
 from hemstitch.fusion.search.directed import strongly_connected, topological
-from hemstitch.fusion.search.problem import Oracle, Pattern, Plan, Problem, Value
+from hemstitch.fusion.search.problem import (
+    Oracle,
+    PassedValue,
+    Pattern,
+    PatternPlan,
+    PlanningProblem,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
     """`problem`: without `together`. `members`: what each of its vertices stands for."""
 
-    problem: Problem
+    problem: PlanningProblem
     members: tuple[tuple[int, ...], ...]
 
     def expand(self, pattern: Pattern) -> Pattern:
         return Pattern(self._all(pattern.vertices), self._all(pattern.remade))
 
-    def expand_plan(self, plan: Plan) -> Plan:
+    def expand_plan(self, plan: PatternPlan) -> PatternPlan:
         return replace(plan, patterns=tuple(self.expand(p) for p in plan.patterns))
 
     def expand_oracle(self, oracle: Oracle) -> Oracle:
@@ -41,7 +47,7 @@ class Contraction:
         return frozenset(member for vertex in vertices for member in self.members[vertex])
 
 
-def contract(problem: Problem) -> Contraction:
+def contract(problem: PlanningProblem) -> Contraction:
     """What must be together, and what lies between, is what would be a strongly connected component
     were there edges both ways."""
     if not problem.together:
@@ -59,7 +65,7 @@ def contract(problem: Problem) -> Contraction:
         if len(members[number[vertex]]) > 1:
             raise InternalError(f"vertex {vertex} is fixed and bound to others")
     orders = {(number[a], number[b]) for a, b in problem.orders if number[a] != number[b]}
-    contracted = Problem(
+    contracted = PlanningProblem(
         len(members),
         tuple(sorted(orders)),
         tuple(_renumbered(value, number) for value in problem.values),
@@ -85,7 +91,7 @@ def _in_order(components: list[tuple[int, ...]], after: list[set[int]]) -> list[
     return [components[place] for place in order]
 
 
-def _renumbered(value: Value, number: dict[int, int]) -> Value:
+def _renumbered(value: PassedValue, number: dict[int, int]) -> PassedValue:
     maker = None if value.maker is None else number[value.maker]
     readers = dict.fromkeys(number[reader] for reader in value.readers)
     return replace(value, maker=maker, readers=tuple(r for r in readers if r != maker))

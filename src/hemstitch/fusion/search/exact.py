@@ -14,25 +14,25 @@ from typing import Protocol
 
 from hemstitch.fusion.search.directed import cycles
 from hemstitch.fusion.search.judge import Judge
-from hemstitch.fusion.search.problem import Pattern, Plan
-from hemstitch.fusion.search.program import Program, canonical
+from hemstitch.fusion.search.problem import Pattern, PatternPlan
+from hemstitch.fusion.search.program import IntegerProgram, canonical
 from hemstitch.fusion.search.quotient import precedence
-from hemstitch.fusion.search.selection import Columns
+from hemstitch.fusion.search.selection import PatternColumns
 from hemstitch.fusion.search.solver import Answer
 
 
 class Solves(Protocol):
     """What `Solver` does; tests have others."""
 
-    def solve(self, program: Program, seconds: float) -> Answer | None: ...
+    def solve(self, program: IntegerProgram, seconds: float) -> Answer | None: ...
 
 
 def plan_exactly(
-    judge: Judge, patterns: Iterable[Pattern], fallback: Plan, solver: Solves, seconds: float
-) -> Plan:
+    judge: Judge, patterns: Iterable[Pattern], fallback: PatternPlan, solver: Solves, seconds: float
+) -> PatternPlan:
     """`patterns`: the columns, each vertex alone among them. `fallback`: a plan that will do where
     nothing better is found in time."""
-    columns = Columns(judge, patterns)
+    columns = PatternColumns(judge, patterns)
     for pattern in fallback.patterns:
         columns.add(pattern)
     solving = _Solving(columns, solver, time.monotonic() + seconds)
@@ -49,14 +49,14 @@ def plan_exactly(
 class _Solving:
     """`answers`: solutions of the components as they are now. `known`: of canonical programs."""
 
-    def __init__(self, columns: Columns, solver: Solves, deadline: float) -> None:
+    def __init__(self, columns: PatternColumns, solver: Solves, deadline: float) -> None:
         self.columns = columns
         self.solver = solver
         self.deadline = deadline
-        self.known: dict[Program, Answer] = {}
+        self.known: dict[IntegerProgram, Answer] = {}
         self.is_optimal = True
 
-    def solution(self, fallback: Plan) -> list[Pattern]:
+    def solution(self, fallback: PatternPlan) -> list[Pattern]:
         """The patterns chosen for each component; of one that is not solved in time, the best found
         or those of the fallback."""
         patterns, chosen = self.columns.patterns, list[Pattern]()

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 
-from hemstitch.fusion.search.problem import Problem
+from hemstitch.fusion.search.problem import PlanningProblem
 
 
-class Graph:
+class PlanningGraph:
     """`after`, `before`: by must-run-before pairs. `made`, `read`: numbers of values. `consumers`:
     who reads what a vertex makes. `readers`: how many read a value."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: PlanningProblem) -> None:
         self.problem = problem
         vertices = range(problem.count)
         self.after: list[list[int]] = [[] for _ in vertices]

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hemstitch.fusion.search.judge import Judge
-from hemstitch.fusion.search.problem import Pattern, Plan
+from hemstitch.fusion.search.problem import Pattern, PatternPlan
 from hemstitch.fusion.search.regions import layers
 
 
-def plan_by_layers(judge: Judge) -> Plan:
+def plan_by_layers(judge: Judge) -> PatternPlan:
     """Layers with a library call cut the graph: only what lies between two of them is fused."""
     chosen: list[frozenset[int]] = []
     for region in _between_calls(judge):

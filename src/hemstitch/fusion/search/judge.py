@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from hemstitch.fusion.search.graph import Graph
-from hemstitch.fusion.search.problem import Oracle, Pattern, Plan, Problem
-from hemstitch.fusion.search.quotient import Quotient, in_order
+from hemstitch.fusion.search.graph import PlanningGraph
+from hemstitch.fusion.search.problem import Oracle, Pattern, PatternPlan, PlanningProblem
+from hemstitch.fusion.search.quotient import QuotientGraph, in_order
 from hemstitch.fusion.search.traffic import Traffic
 
 
@@ -26,10 +26,10 @@ class Candidate:
 class Judge:
     """A problem without `together`, and an oracle whose answers about legality are remembered."""
 
-    def __init__(self, problem: Problem, oracle: Oracle | None = None) -> None:
+    def __init__(self, problem: PlanningProblem, oracle: Oracle | None = None) -> None:
         self.problem = problem
         self.oracle = oracle or Oracle()
-        self.graph = Graph(problem)
+        self.graph = PlanningGraph(problem)
         self.traffic = Traffic(self.graph)
         self.verdicts: dict[Pattern, bool] = {}
 
@@ -74,10 +74,10 @@ class Judge:
             self.candidate(frozenset(vertices[place:])),
         )
 
-    def assembled(self, patterns: Iterable[Pattern]) -> Plan:
+    def assembled(self, patterns: Iterable[Pattern]) -> PatternPlan:
         """A plan of those patterns that are disjoint kernels and close no cycle, best first. None
         makes values again: whether that can stay depends on all the others."""
-        quotient = Quotient(self.graph)
+        quotient = QuotientGraph(self.graph)
         kept: list[Pattern] = []
         several = [p for p in patterns if len(p.vertices) > 1 and not p.remade]
         for pattern in sorted(several, key=lambda pattern: -self.score(pattern.vertices)):
@@ -90,7 +90,7 @@ class Judge:
         assert plan is not None, "the quotient has no cycles"
         return plan
 
-    def plan(self, patterns: Iterable[Pattern], is_optimal: bool = False) -> Plan | None:
+    def plan(self, patterns: Iterable[Pattern], is_optimal: bool = False) -> PatternPlan | None:
         """These patterns and, alone, each vertex that none of them holds and that is needed; None
         if they wait for each other."""
         chosen = list(patterns)
@@ -107,9 +107,9 @@ class Judge:
                 chosen.append(Pattern(frozenset((vertex,))))
                 loaded |= self.traffic.loads(chosen[-1])
         order = in_order(self.graph, chosen)
-        return None if order is None else Plan(order, is_optimal)
+        return None if order is None else PatternPlan(order, is_optimal)
 
-    def cost(self, plan: Plan) -> float:
+    def cost(self, plan: PatternPlan) -> float:
         """Bytes and penalties of a plan."""
         fixed = self.problem.fixed
         several = [p for p in plan.patterns if len(p.computed) > 1 and p.vertices.isdisjoint(fixed)]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class PassedValue:
     """Something that passes from one vertex to others, or from outside."""
 
     bytes: int
@@ -21,12 +21,12 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class PlanningProblem:
     """Vertices 0..count-1 in a topological order of `orders`."""
 
     count: int
     orders: tuple[tuple[int, int], ...]  # every must-run-before pair, of data and other
-    values: tuple[Value, ...]
+    values: tuple[PassedValue, ...]
     fixed: frozenset[int] = frozenset()  # library calls: each a pattern of its own
     together: tuple[frozenset[int], ...] = ()  # vertices that may not be separated
     cheap: frozenset[int] = frozenset()  # pure: several patterns may compute what one could store
@@ -52,7 +52,7 @@ class Pattern:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PatternPlan:
     """Patterns in an order in which they can run. Each vertex belongs to one of them; a cheap one
     to none if all that read it make it again."""
 

@@ -17,12 +17,12 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class IntegerProgram:
     costs: tuple[float, ...]
     rows: tuple[Row, ...]
 
 
-def canonical(program: Program) -> tuple[Program, tuple[int, ...]]:
+def canonical(program: IntegerProgram) -> tuple[IntegerProgram, tuple[int, ...]]:
     """The program with its columns in an order that does not depend on how they were numbered, as
     far as colours tell them apart; and for each new column the old one. Programs whose canonical
     forms are equal have the same solutions: the form is the whole program, not a digest of it.
@@ -49,7 +49,7 @@ def canonical(program: Program) -> tuple[Program, tuple[int, ...]]:
         for row in program.rows
     ]
     renumbered.sort(key=lambda row: (row.lower is None, row.lower or 0, row.upper or 0, row.terms))
-    return Program(tuple(program.costs[c] for c in order), tuple(renumbered)), tuple(order)
+    return IntegerProgram(tuple(program.costs[c] for c in order), tuple(renumbered)), tuple(order)
 
 
 def _refined(

@@ -1,7 +1,8 @@
 """A graph whose vertices are gathered into patterns: is it still free of cycles?
 
-`Quotient` keeps an order while patterns are added, so that each looks only at what lies between its
-own vertices. `precedence` gives the edges between finished patterns, which may make values again.
+`QuotientGraph` keeps an order while patterns are added, so that each looks only at what lies
+between its own vertices. `precedence` gives the edges between finished patterns, which may make
+values again.
 """
 
 from __future__ import annotations
@@ -9,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from hemstitch.fusion.search.directed import topological
-from hemstitch.fusion.search.graph import Graph
+from hemstitch.fusion.search.graph import PlanningGraph
 from hemstitch.fusion.search.problem import Pattern
 
 
-class Quotient:
+class QuotientGraph:
     """Disjoint sets of vertices merged one by one, in a topological order that is kept up to date
     (Pearce and Kelly, "A dynamic topological sort algorithm", 2006; here for merges)."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: PlanningGraph) -> None:
         self.graph = graph
         self.place = list(range(graph.problem.count))  # of each vertex's block; places have gaps
         self.at: list[tuple[int, ...]] = [(v,) for v in range(graph.problem.count)]
@@ -25,7 +26,7 @@ class Quotient:
     def is_alone(self, vertex: int) -> bool:
         return len(self.at[self.place[vertex]]) == 1
 
-    def merged(self, vertices: Collection[int]) -> Quotient | None:
+    def merged(self, vertices: Collection[int]) -> QuotientGraph | None:
         """With these vertices in one block, or None if that would close a cycle.
 
         The block goes after what must run before one of its parts and stands after another, and
@@ -42,7 +43,7 @@ class Quotient:
         blocks = [*(self.at[place] for place in sorted(earlier)), block]
         blocks += [()] * (len(places) - 1)
         blocks += [self.at[place] for place in sorted(later)]
-        found = Quotient.__new__(Quotient)
+        found = QuotientGraph.__new__(QuotientGraph)
         found.graph, found.place, found.at = self.graph, self.place.copy(), self.at.copy()
         for place, block in zip(sorted({*places, *earlier, *later}), blocks):
             found.at[place] = block
@@ -70,7 +71,7 @@ class Quotient:
         return found
 
 
-def precedence(graph: Graph, patterns: Sequence[Pattern]) -> list[set[int]]:
+def precedence(graph: PlanningGraph, patterns: Sequence[Pattern]) -> list[set[int]]:
     """For each pattern, the numbers of those that must run after it. Who reads a value and does not
     compute it waits for the pattern that stores it; every other order holds for all who compute."""
     owner = {v: number for number, pattern in enumerate(patterns) for v in pattern.vertices}
@@ -90,7 +91,7 @@ def precedence(graph: Graph, patterns: Sequence[Pattern]) -> list[set[int]]:
     return after
 
 
-def in_order(graph: Graph, patterns: Sequence[Pattern]) -> tuple[Pattern, ...] | None:
+def in_order(graph: PlanningGraph, patterns: Sequence[Pattern]) -> tuple[Pattern, ...] | None:
     """The patterns in an order in which they can run, otherwise by their first vertices; None if
     there is a cycle."""
     keys = [min(pattern.vertices) for pattern in patterns]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 
-from hemstitch.fusion.search.graph import Graph
+from hemstitch.fusion.search.graph import PlanningGraph
 from hemstitch.fusion.search.judge import Judge
 
 FOOTPRINT = 1 << 20  # bytes that the vertices of one pack read and write: "kernels below 10 us"
@@ -42,7 +42,7 @@ def _calls(
     return found
 
 
-def _connected(graph: Graph, depth: Sequence[int]) -> Iterator[list[int]]:
+def _connected(graph: PlanningGraph, depth: Sequence[int]) -> Iterator[list[int]]:
     """Vertices of one depth that edges connect, whichever way they point."""
     fixed, seen = graph.problem.fixed, set(graph.problem.fixed)
     for start in range(graph.problem.count):
@@ -68,7 +68,7 @@ def _pieces(judge: Judge, vertices: Sequence[int]) -> Iterator[frozenset[int]]:
     yield frozenset(piece)
 
 
-def spans(graph: Graph) -> list[int]:
+def spans(graph: PlanningGraph) -> list[int]:
     """How far each vertex is from the end (2019, section 4.1): 0 if nothing follows, else one more
     than the furthest that follows. Vertices of equal span do not depend on each other."""
     found = [0] * graph.problem.count
@@ -77,7 +77,7 @@ def spans(graph: Graph) -> list[int]:
     return found
 
 
-def layers(graph: Graph) -> list[list[int]]:
+def layers(graph: PlanningGraph) -> list[list[int]]:
     """Vertices by span."""
     span = spans(graph)
     found: list[list[int]] = [[] for _ in range(max(span, default=-1) + 1)]

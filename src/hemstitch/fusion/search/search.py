@@ -11,7 +11,7 @@ from hemstitch.fusion.search.contract import contract
 from hemstitch.fusion.search.exact import Solves, plan_exactly
 from hemstitch.fusion.search.greedy import plan_by_layers
 from hemstitch.fusion.search.judge import Judge
-from hemstitch.fusion.search.problem import Oracle, Pattern, Plan, Problem
+from hemstitch.fusion.search.problem import Oracle, Pattern, PatternPlan, PlanningProblem
 from hemstitch.fusion.search.remake import columns
 from hemstitch.fusion.search.solver import Solver
 
@@ -19,14 +19,14 @@ Method = Literal["layers", "beam", "exact"]
 
 
 def search(
-    problem: Problem,
+    problem: PlanningProblem,
     oracle: Oracle,
     method: Method = "beam",
     more: Iterable[frozenset[int]] = (),
     final: Final | None = None,
     seconds: float = 60.0,
     solver: Solves | None = None,
-) -> Plan:
+) -> PatternPlan:
     """`more`: sets that others propose; no plan is worse than that of their best. `final`: what the
     last plans of a beam search are compared by, smaller is better; by default bytes and penalties.
     `seconds`: for `exact`, after which the best plan so far has to do."""
@@ -37,7 +37,7 @@ def search(
     proposed = [contraction.shrink(vertices) for vertices in more]
     found = candidates(judge, proposed)
 
-    def worth(plan: Plan) -> float:
+    def worth(plan: PatternPlan) -> float:
         return judge.cost(plan) if final is None else final(contraction.expand_plan(plan))
 
     plans = [search_beams(judge, found, final=worth)]

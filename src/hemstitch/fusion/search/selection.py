@@ -22,10 +22,10 @@ from itertools import pairwise
 from hemstitch.fusion.search.graph import mask_of
 from hemstitch.fusion.search.judge import Judge
 from hemstitch.fusion.search.problem import Pattern
-from hemstitch.fusion.search.program import Program, Row
+from hemstitch.fusion.search.program import IntegerProgram, Row
 
 
-class Columns:
+class PatternColumns:
     """Patterns by number, with what a program needs of them. Some are banned later, and added."""
 
     def __init__(self, judge: Judge, patterns: Iterable[Pattern]) -> None:
@@ -62,7 +62,7 @@ class Columns:
     def usable(self) -> list[int]:
         return [number for number in range(len(self.patterns)) if number not in self.banned]
 
-    def program(self, numbers: Sequence[int]) -> Program:
+    def program(self, numbers: Sequence[int]) -> IntegerProgram:
         """Of these columns, which hold all that they have to do with each other. The program's
         columns are they, in this order, and then the switches of open values."""
         place = {number: local for local, number in enumerate(numbers)}
@@ -79,7 +79,7 @@ class Columns:
         for cut in self.cuts:
             if place.keys() >= set(cut):
                 rows.append(_at_most(len(cut) - 1, (place[number] for number in cut)))
-        return Program(tuple(costs), tuple(rows))
+        return IntegerProgram(tuple(costs), tuple(rows))
 
     def _switches(self, numbers: Sequence[int]) -> list[int]:
         return sorted({value for number in numbers for value in self.loads[number]})

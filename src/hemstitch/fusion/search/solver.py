@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from hemstitch.fusion.search.program import Program
-from hemstitch.workers.worker import CannotStart, Ended, Limits, Refused, Worker
+from hemstitch.fusion.search.program import IntegerProgram
+from hemstitch.workers.worker import CannotStart, Ended, Limits, RefusedQuestion, Worker
 
 SOLVER = Path(__file__).with_name("milp.py")
 # It has its own clock; NumPy's threads reserve more addresses than it uses.
@@ -44,7 +44,7 @@ class Solver:
     ) -> None:
         self.stop()
 
-    def solve(self, program: Program, seconds: float) -> Answer | None:
+    def solve(self, program: IntegerProgram, seconds: float) -> Answer | None:
         """None if nothing was found in time, or the process died."""
         if seconds <= 0:
             return None
@@ -53,7 +53,7 @@ class Solver:
         try:
             self.worker = self.worker or Worker(self.path, LIMITS)
             answer = json.loads(self.worker.ask(question.encode(), seconds + self.grace))
-        except (CannotStart, Ended, Refused):
+        except (CannotStart, Ended, RefusedQuestion):
             self.stop()
             return None
         if answer["chosen"] is None:

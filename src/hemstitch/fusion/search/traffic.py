@@ -17,12 +17,12 @@ from functools import cached_property
 from itertools import chain
 from math import inf
 
-from hemstitch.fusion.search.graph import Graph
+from hemstitch.fusion.search.graph import PlanningGraph
 from hemstitch.fusion.search.problem import Pattern
 
 
 class Traffic:
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: PlanningGraph) -> None:
         self.graph = graph
         self.values = graph.problem.values
         self.fixed = graph.problem.fixed

@@ -18,16 +18,16 @@ from hemstitch.errors import KernelBuildError
 from hemstitch.runtime.helpers import LIMITS
 from hemstitch.runtime.killed import unless_killed
 from hemstitch.runtime.remembered import compiler
-from hemstitch.workers.pool import Asker, Pool
-from hemstitch.workers.worker import CannotStart, Ended, Refused
+from hemstitch.workers.pool import Asker, WorkerPool
+from hemstitch.workers.worker import CannotStart, Ended, RefusedQuestion
 
 SETTINGS = "TRITON_"  # in front of what Triton reads in the environment
 
 
 @once
-def compilers() -> Pool:
+def compilers() -> WorkerPool:
     """Of this process."""
-    return Pool(Path(__file__).parents[1] / "cross_worker.py", LIMITS)
+    return WorkerPool(Path(__file__).parents[1] / "cross_worker.py", LIMITS)
 
 
 def compile_elsewhere(
@@ -55,7 +55,7 @@ def compile_elsewhere(
     with closing(Asker(compilers())) as asker:
         try:
             unless_killed(key, partial(asker.ask, question), cache=cache)
-        except (Refused, Ended) as error:
+        except (RefusedQuestion, Ended) as error:
             raise KernelBuildError(str(error)) from error
         except CannotStart:
             return

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hemstitch.codegen.triton.kernel import Program
+from hemstitch.codegen.triton.kernel import TritonProgram
 from hemstitch.ir.dims import evaluate as evaluate_size
 from hemstitch.latency.architecture import Architecture
 from hemstitch.latency.disassembly import Disassembly, SourceLine, disassemble
-from hemstitch.latency.evaluate import Estimate, Launch, evaluate
+from hemstitch.latency.evaluate import Estimate, LaunchFacts, evaluate
 from hemstitch.latency.occupancy import occupancy
 from hemstitch.latency.ptx import parse_ptx
 from hemstitch.runtime.cross import tools_folder
@@ -36,7 +36,7 @@ _NAMES = {"__builtins__": {}, "min": min, "max": max, "trips": _trips}
 
 
 def estimate(
-    program: Program, sizes: tuple[int, ...], memory_bytes: int, architecture: Architecture
+    program: TritonProgram, sizes: tuple[int, ...], memory_bytes: int, architecture: Architecture
 ) -> Estimate:
     """With all tensors aligned."""
     built = build(program, variant_of(True, sizes), architecture.target)
@@ -48,7 +48,7 @@ def estimate(
     is_bounded = program.barriers > 0 or bool(program.scratch)
     resident = at_a_time(program, held.blocks) * architecture.sms if is_bounded else None
     programs = grid_of(program, sizes, resident).programs
-    launch = Launch(
+    launch = LaunchFacts(
         programs=programs,
         warps=program.warps,
         shared_bytes=shared,
@@ -61,7 +61,7 @@ def estimate(
 
 
 def trips(
-    program: Program, code: Disassembly, sizes: tuple[int, ...], programs: int
+    program: TritonProgram, code: Disassembly, sizes: tuple[int, ...], programs: int
 ) -> Mapping[SourceLine, float]:
     """Of the loops whose bounds follow from the sizes, for an average program."""
     names: dict[str, Any] = {str(name): size for name, size in zip(program.sizes, sizes)}
@@ -75,7 +75,7 @@ def trips(
     return {line: counts[line.line] for line in _lines(program, code) if line.line in counts}
 
 
-def shares(program: Program, code: Disassembly, programs: int) -> Mapping[SourceLine, float]:
+def shares(program: TritonProgram, code: Disassembly, programs: int) -> Mapping[SourceLine, float]:
     """Of the programs that run a line: one of them all that follows a ticket, to the end of the
     text, and the functions that are called there. Triton 3.6 names only the innermost line of an
     instruction, later ones also those that call it."""
@@ -94,7 +94,7 @@ def shares(program: Program, code: Disassembly, programs: int) -> Mapping[Source
     return {line: 1 / programs for line in _lines(program, code) if line.line in behind}
 
 
-def _lines(program: Program, code: Disassembly) -> set[SourceLine]:
+def _lines(program: TritonProgram, code: Disassembly) -> set[SourceLine]:
     """Of the program's text, that the machine code names."""
     # Machine code from Triton's cache may name another folder than this process's.
     file = Path(kernel_of(program.text, program.entry).fn.__code__.co_filename).name
@@ -111,7 +111,7 @@ def _count(bounds: str, names: Mapping[str, Any]) -> float | None:
     return max(0.0, float(found))
 
 
-def bytes_of(program: Program, sizes: tuple[int, ...]) -> int:
+def bytes_of(program: TritonProgram, sizes: tuple[int, ...]) -> int:
     """Of its tensors, each once."""
     values = {str(name): size for name, size in zip(program.sizes, sizes)}
     return sum(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hemstitch.codegen.triton.kernel import Program
+from hemstitch.codegen.triton.kernel import TritonProgram
 from hemstitch.ir.dims import evaluate
 
 MOST_PROGRAMS = 1 << 30  # so that a program's number and the next one's tile fit 32 bits
@@ -20,7 +20,7 @@ class Grid:
     scratch_bytes: int
 
 
-def grid_of(program: Program, sizes: tuple[int, ...], resident: int | None) -> Grid:
+def grid_of(program: TritonProgram, sizes: tuple[int, ...], resident: int | None) -> Grid:
     """A program for each tile, but no more than `resident`; None where that does not matter."""
     values = {str(name): size for name, size in zip(program.sizes, sizes)}
     most = MOST_PROGRAMS if resident is None else resident

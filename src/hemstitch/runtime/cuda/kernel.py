@@ -1,5 +1,5 @@
-"""A printed kernel on a device. Takes a `Program` and what is known of its arguments, gives machine
-code that is loaded and ready to be launched."""
+"""A printed kernel on a device. Takes a `TritonProgram` and what is known of its arguments, gives
+machine code that is loaded and ready to be launched."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hemstitch.codegen.triton.kernel import Program
+from hemstitch.codegen.triton.kernel import TritonProgram
 from hemstitch.errors import KernelBuildError
 from hemstitch.runtime.cross import ALIGNMENT, NotKept, build_for, relaxed
 from hemstitch.runtime.cuda.device import Device, resident_blocks
@@ -32,7 +32,7 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class GPUKernel:
     """`run(grid x, y, z, stream, function, packed, None, None, None, *arguments)` launches it."""
 
     run: Callable[..., object]
@@ -47,7 +47,7 @@ def variant_of(aligned: bool, sizes: tuple[int, ...]) -> Variant:
 
 
 def build(
-    program: Program,
+    program: TritonProgram,
     variant: Variant,
     target: str,
     most_registers: int | None = None,
@@ -76,7 +76,9 @@ def build(
         return make()  # it is kept now; where nothing can be, it has survived at least
 
 
-def load(program: Program, variant: Variant, device: Device, *, cache: bool = False) -> Loaded:
+def load(
+    program: TritonProgram, variant: Variant, device: Device, *, cache: bool = False
+) -> GPUKernel:
     """Raises KernelBuildError, also for a kernel of which the device cannot hold one program."""
     built = build(program, variant, device.target, cache=cache)
     # With barriers more programs than fit at a time would deadlock, else they only cost scratch.
@@ -91,16 +93,16 @@ def load(program: Program, variant: Variant, device: Device, *, cache: bool = Fa
         except Exception as error:
             raise KernelBuildError(f"{program.entry} cannot be loaded: {error}") from error
         resident = _resident(program, built, device) if is_bounded else None
-    return Loaded(run, built.function, built.packed_metadata, resident, built)
+    return GPUKernel(run, built.function, built.packed_metadata, resident, built)
 
 
-def _resident(program: Program, built: Any, device: Device) -> int:
+def _resident(program: TritonProgram, built: Any, device: Device) -> int:
     blocks = resident_blocks(built.function, program.warps, built.metadata.shared)
     if not blocks:
         raise KernelBuildError(f"no program of {program.entry} fits on a {device.name}")
     return at_a_time(program, blocks) * device.processors
 
 
-def at_a_time(program: Program, blocks: int) -> int:
+def at_a_time(program: TritonProgram, blocks: int) -> int:
     """Programs on a multiprocessor that has room for so many."""
     return min(blocks, MOST_MEETING) if program.barriers else blocks

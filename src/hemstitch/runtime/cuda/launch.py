@@ -12,14 +12,14 @@ from typing import Any
 
 from torch.utils._python_dispatch import _disable_current_modes
 
-from hemstitch.codegen.triton.kernel import Program, candidates
+from hemstitch.codegen.triton.kernel import TritonProgram, candidates
 from hemstitch.fusion.plan import KernelStep
 from hemstitch.kernel.nodes import Kernel
 from hemstitch.runtime.assemble import Launch
 from hemstitch.runtime.cross import ALIGNMENT
 from hemstitch.runtime.cuda.device import Device, current_index, device_of
 from hemstitch.runtime.cuda.grid import Grid, grid_of
-from hemstitch.runtime.cuda.kernel import Loaded, Variant, load, variant_of
+from hemstitch.runtime.cuda.kernel import GPUKernel, Variant, load, variant_of
 from hemstitch.runtime.cuda.semaphore import Semaphores, semaphores_of
 from hemstitch.runtime.cuda.tune import best
 from hemstitch.runtime.remembered import folder
@@ -53,16 +53,16 @@ def launch_of(
     return Launch(launcher, step.stitched.tensors, program.sizes, 0, step.stitched.places)
 
 
-def likely_sizes(step: KernelStep, program: Program) -> tuple[int, ...]:
+def likely_sizes(step: KernelStep, program: TritonProgram) -> tuple[int, ...]:
     """Those of the example."""
     return tuple(map(step.groups[0].hint, program.sizes))
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _LaunchCall:
     """All that calls with the same sizes and alignment share."""
 
-    loaded: Loaded
+    loaded: GPUKernel
     grid: Grid
 
 
@@ -70,7 +70,7 @@ class Launcher:
     """Call with the tensors, the sizes and an address of scratch that is not used."""
 
     def __init__(
-        self, program: Program, find: Callable[[int], Device], *, cache: bool = False
+        self, program: TritonProgram, find: Callable[[int], Device], *, cache: bool = False
     ) -> None:
         self.program = program
         self._find = find
@@ -96,13 +96,13 @@ class Launcher:
 
 
 class _OnDevice:
-    def __init__(self, program: Program, device: Device, cache: bool) -> None:
+    def __init__(self, program: TritonProgram, device: Device, cache: bool) -> None:
         self.program = program
         self.device = device
         self._cache = cache
         self._tensors = len(program.parameters)
-        self._variants: dict[Variant, Loaded] = {}
-        self._calls: dict[tuple[tuple[int, ...], bool], _Call] = {}
+        self._variants: dict[Variant, GPUKernel] = {}
+        self._calls: dict[tuple[tuple[int, ...], bool], _LaunchCall] = {}
         self._semaphores: Semaphores | None = None
         if program.has_semaphore:
             with device.as_current():
@@ -125,7 +125,7 @@ class _OnDevice:
             with device.as_current():
                 self._launch(call, addresses, sizes)
 
-    def _launch(self, call: _Call, addresses: list[int], sizes: tuple[int, ...]) -> None:
+    def _launch(self, call: _LaunchCall, addresses: list[int], sizes: tuple[int, ...]) -> None:
         """Scratch is let go of at the end: the allocator gives it to nobody but later work of the
         same stream."""
         loaded, grid, device = call.loaded, call.grid, self.device
@@ -144,14 +144,14 @@ class _OnDevice:
             *sizes,
         )
 
-    def call_for(self, sizes: tuple[int, ...], aligned: bool) -> _Call:
+    def call_for(self, sizes: tuple[int, ...], aligned: bool) -> _LaunchCall:
         loaded = self._loaded(variant_of(aligned, sizes))
-        call = _Call(loaded, grid_of(self.program, sizes, loaded.resident))
+        call = _LaunchCall(loaded, grid_of(self.program, sizes, loaded.resident))
         while len(self._calls) >= MOST_CALLS:
             self._calls.pop(next(iter(self._calls)), None)
         return self._calls.setdefault((sizes, aligned), call)
 
-    def _loaded(self, variant: Variant) -> Loaded:
+    def _loaded(self, variant: Variant) -> GPUKernel:
         found = self._variants.get(variant)
         if found is None:
             loaded = load(self.program, variant, self.device, cache=self._cache)

@@ -17,7 +17,7 @@ import triton
 from torch.utils._python_dispatch import _disable_current_modes
 from triton.testing import do_bench
 
-from hemstitch.codegen.triton.kernel import Program
+from hemstitch.codegen.triton.kernel import TritonProgram
 from hemstitch.errors import HemstitchError
 from hemstitch.latency.architecture import Architecture
 from hemstitch.latency.evaluate import Estimate
@@ -31,27 +31,27 @@ from hemstitch.runtime.remembered import recall, remember
 LEAST_BYTES = 1 << 25
 MOST_TIMED = 3
 CLEARLY = 0.9  # of the usual one's estimated time: what is nearer may be an error of the estimate
-Launcher = Callable[[Program], Callable[..., object]]
-Programs = Iterator[Program]  # that compute the same; the usual one first
+Launcher = Callable[[TritonProgram], Callable[..., object]]
+Programs = Iterator[TritonProgram]  # that compute the same; the usual one first
 
 
 @dataclass(frozen=True, slots=True)
 class _Candidates:
-    programs: tuple[Program, ...]
-    sizes_of: Callable[[Program], tuple[int, ...]]
+    programs: tuple[TritonProgram, ...]
+    sizes_of: Callable[[TritonProgram], tuple[int, ...]]
     extents: Sequence[int]
     device: Device
 
 
 def best(
     programs: Programs,
-    sizes_of: Callable[[Program], tuple[int, ...]],
+    sizes_of: Callable[[TritonProgram], tuple[int, ...]],
     extents: Sequence[int],
     device: Device,
     tune: bool,
     launcher: Launcher,
     memory: Path,
-) -> Program:
+) -> TritonProgram:
     """`sizes_of`: likely ones. `extents`: elements that each argument's memory holds. `launcher`
     gives what a clock is held to; `memory`: a folder."""
     usual, architecture = next(programs), device.architecture
@@ -119,7 +119,7 @@ def _timed(known: _Candidates, numbers: Sequence[int], launcher: Launcher) -> di
     return seconds
 
 
-def _tensors(program: Program, extents: Sequence[int], device: Device) -> list[torch.Tensor]:
+def _tensors(program: TritonProgram, extents: Sequence[int], device: Device) -> list[torch.Tensor]:
     """Zeros: as indices they are in range."""
     found = []
     for buffer, count in zip(program.parameters, extents):

@@ -20,7 +20,7 @@ from hemstitch.ir.functions import fused_multiply_add
 from hemstitch.runtime.emulator import numerics
 from hemstitch.runtime.emulator.errors import DeadlockError
 from hemstitch.runtime.emulator.history import Access
-from hemstitch.runtime.emulator.memory import Memory
+from hemstitch.runtime.emulator.memory import EmulatedMemory
 from hemstitch.runtime.emulator.numerics import Array
 from hemstitch.runtime.emulator.source import where
 from hemstitch.runtime.emulator.tensors import Handle, is_bf16, narrowed, numpy_type, widened
@@ -36,10 +36,10 @@ class FailedAssertion(AssertionError):
     """A `tl.device_assert` of the kernel. On a GPU the launch traps."""
 
 
-class Builder(InterpreterBuilder):  # type: ignore[misc]
+class EmulatedBuilder(InterpreterBuilder):  # type: ignore[misc]
     """One for each launch."""
 
-    def __init__(self, memory: Memory, programs: int) -> None:
+    def __init__(self, memory: EmulatedMemory, programs: int) -> None:
         super().__init__()
         # Both: compute whether integers overflow, and then do not look at it.
         self.options = InterpreterOptions(sanitize_overflow=False, debug=True)

@@ -14,9 +14,9 @@ import triton.language as tl
 from triton.runtime.jit import JITFunction, mangle_type
 
 from hemstitch.errors import UnsupportedError
-from hemstitch.runtime.emulator.builder import Builder
+from hemstitch.runtime.emulator.builder import EmulatedBuilder
 from hemstitch.runtime.emulator.history import Access
-from hemstitch.runtime.emulator.memory import Checks, Memory
+from hemstitch.runtime.emulator.memory import Checks, EmulatedMemory
 from hemstitch.runtime.emulator.patch import emulated
 from hemstitch.runtime.emulator.programs import Order, Programs
 from hemstitch.runtime.emulator.source import where
@@ -54,8 +54,8 @@ def emulate(
     for name, each in tensors.items():
         if each.device.type != "cpu":
             raise UnsupportedError(f"{name} is on {each.device}", hint="emulate takes CPU tensors")
-    memory = Memory(tensors, checks or Checks(races=False), where)
-    builder = Builder(memory, grid)
+    memory = EmulatedMemory(tensors, checks or Checks(races=False), where)
+    builder = EmulatedBuilder(memory, grid)
     programs = Programs(grid, order, seed, builder.enter)
     with emulated(builder, partial(_spin, memory, programs)) as function:
         fixed = {param.name for param in kernel.params if param.is_constexpr}
@@ -68,7 +68,7 @@ def emulate(
     return Findings(grid, programs.waits, *memory.traffic())
 
 
-def _argument(name: str, value: Any, memory: Memory) -> Any:
+def _argument(name: str, value: Any, memory: EmulatedMemory) -> Any:
     """As the launcher types it: an int is i32 if it fits, a float is f32."""
     if isinstance(value, torch.Tensor):
         return _scalar(np.uint64, memory.address(name), tl.str_to_ty(mangle_type(value), None))
@@ -91,7 +91,7 @@ def _scalar(kind: type[np.generic], value: object, dtype: Any) -> Any:
     return tl.tensor(Handle(np.array([value], kind), dtype), dtype)
 
 
-def _spin(memory: Memory, programs: Programs, pointer: Any, seen: Any) -> None:
+def _spin(memory: EmulatedMemory, programs: Programs, pointer: Any, seen: Any) -> None:
     """In place of `spin_until_flipped`: others run until the sign is another one."""
     before = int(seen.handle.data.item() if isinstance(seen, tl.tensor) else seen)
     size = pointer.handle.get_element_ty().primitive_bitwidth // 8

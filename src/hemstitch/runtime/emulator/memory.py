@@ -92,7 +92,7 @@ class _Region:
         return cells if count == 1 else (cells[:, None] + np.arange(count)).reshape(-1)
 
 
-class Memory:
+class EmulatedMemory:
     """`where`: gives the line of the kernel that is running."""
 
     def __init__(

@@ -22,7 +22,7 @@ from triton.runtime.jit import JITFunction
 from hemstitch.runtime import device
 from hemstitch.runtime.cross import LANGUAGE
 from hemstitch.runtime.emulator import reductions
-from hemstitch.runtime.emulator.builder import Builder
+from hemstitch.runtime.emulator.builder import EmulatedBuilder
 from hemstitch.runtime.emulator.libdevice import replacements
 from hemstitch.runtime.emulator.source import loop_range, plain
 
@@ -51,7 +51,9 @@ class Changes:
 
 
 @contextmanager
-def emulated(builder: Builder, spin: Callable[[Any, Any], None]) -> Iterator[Callable[..., Any]]:
+def emulated(
+    builder: EmulatedBuilder, spin: Callable[[Any, Any], None]
+) -> Iterator[Callable[..., Any]]:
     """Gives what makes a plain function of a `JITFunction`. `spin` takes the place of the device
     function of that name. No other thread emulates or compiles meanwhile."""
     with LANGUAGE.alone():
@@ -86,13 +88,13 @@ class _Functions:
         return self._plain[function.fn]
 
 
-def _patch_interpreter(changes: Changes, builder: Builder, semantic: Any) -> None:
+def _patch_interpreter(changes: Changes, builder: EmulatedBuilder, semantic: Any) -> None:
     """3.9 finds the builder through these names, 3.6 is told."""
     changes.set_attr(interpreter, "interpreter_builder", builder)
     changes.set_attr(interpreter, "interpreter_semantic", semantic)
 
 
-def _patch_language(changes: Changes, builder: Builder, semantic: Any) -> None:
+def _patch_language(changes: Changes, builder: EmulatedBuilder, semantic: Any) -> None:
     """As Triton's `_patch_lang`, which wants to be called for every function and whose changes of
     nested calls stay."""
     for language in (tl, tl.core):
