@@ -63,7 +63,7 @@ PEELED: dict[str, Callable[[Tensor], Tensor]] = {
     "places": lambda x: x[:, 1:] + torch.arange(x.shape[1] - 1),
     "joined": lambda x: torch.cat([x * 2, x[:, :-3].flip(0)], 1),
     "backwards": lambda x: x.flip(1)[:, 2:] * 2,
-    "whole sum": lambda x: torch.log_softmax(x[:, 1:], -1) * x[:, 1:].sum(-1, keepdim=True),
+    "whole sum": lambda x: torch.log_softmax(x[:, 1:], -1) * x[:, 1:].abs().mean(-1, keepdim=True),
 }
 
 
