@@ -36,7 +36,7 @@ OUTERMOST = (
     *("hemstitch.backend._GraphCompiler.__call__", "hemstitch.frontend.partition.partition"),
     "hemstitch.frontend.direct.Hemstitch.backward",
     # What Python calls for an object that is gone, where it prints an exception and goes on.
-    *("hemstitch.runtime.memory.BlockPool._trim", "hemstitch.runtime.recycle.Pool.trim"),
+    *("hemstitch.runtime.memory.BlockPool._trim", "hemstitch.runtime.recycle.RecycledBlocks.trim"),
     # What is not begun ahead is done in its turn.
     "hemstitch.runtime.helpers.Helpers.begin",
 )
