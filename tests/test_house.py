@@ -54,6 +54,14 @@ def test_unfinished_work_is_found(tmp_path: Path) -> None:
     ]
 
 
+def test_a_constant_says_what_it_limits(tmp_path: Path) -> None:
+    path = tmp_path / "sample.py"
+    path.write_text('"""Fine."""\n\nMOST = 4  # MOST of them\n')
+    assert list(house.manners(path, ast.parse(path.read_text()))) == [
+        "line 3 has a constant MOST: name what it limits"
+    ]
+
+
 def test_a_class_name_has_one_meaning(tmp_path: Path) -> None:
     for module, name in (("loops", "Loop"), ("nodes", "Loop"), ("index", "Axis")):
         (tmp_path / f"{module}.py").write_text(f"class {name}:\n    pass\n")

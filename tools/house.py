@@ -30,6 +30,7 @@ NOT_CODE = {
     *(tokenize.ENCODING, tokenize.ENDMARKER),
 }
 UNFINISHED = ("TODO", "FIXME", "XXX")
+NAMELESS = ("MOST",)  # constants that do not say of what
 
 Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 Documented = (ast.Module, ast.ClassDef, *Function)
@@ -66,6 +67,8 @@ def manners(path: Path, tree: ast.Module) -> Iterator[str]:
         for token in tokenize.tokenize(source.readline):
             if token.type == tokenize.COMMENT and any(word in token.string for word in UNFINISHED):
                 yield f"line {token.start[0]} says that something is unfinished"
+            if token.type == tokenize.NAME and token.string in NAMELESS:
+                yield f"line {token.start[0]} has a constant {token.string}: name what it limits"
 
 
 def imported(node: ast.AST) -> list[str]:

@@ -39,7 +39,7 @@ from hemstitch.frontend.zeros import is_zero, zero_where_all, zero_wherever
 aten = torch.ops.aten
 
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", ATTENTION)
-MOST = 0.5  # of the lines; to compute more of them is no reason to cut a tensor
+MAX_SHARE = 0.5  # of the lines; to compute more of them is no reason to cut a tensor
 
 
 def only_read(graph: Graph) -> None:
@@ -188,7 +188,7 @@ def _region(node: Node, whole: Node, axis: int, start: int | Node | None) -> Reg
     first += shape[axis] if first < 0 else 0
     part = shape_of(node if node is not whole else _source(node))
     length = part[axis] if len(part) == len(shape) else 1
-    if first < 0 or not 0 < length <= MOST * shape[axis]:
+    if first < 0 or not 0 < length <= MAX_SHARE * shape[axis]:
         return None
     return Region(axis, shape[axis], first, length)
 

@@ -32,7 +32,7 @@ from hemstitch.kernel.nodes import (
 from hemstitch.kernel.rewrite import Rewriter, defined
 
 VECTORS = 12  # of all rows that go abreast
-MOST = 4  # rows
+MAX_ROWS = 4  # rows
 LEAST_STAGES = 3  # that waits divide a row into
 _PLAIN = (Let, Constant, Position, Random, Load, Store, Check, Init, Accumulate, AccumulateInto)
 
@@ -101,7 +101,7 @@ def _count(nest: Nest, lanes: int) -> int:
     known = [extent for extent in extents if isinstance(extent, int) and extent > 0]
     if len(known) < len(loops):
         return 1
-    count = MOST
+    count = MAX_ROWS
     while count > 1 and (count * max(known) > VECTORS * lanes or nest.rows[-1].extent % count):
         count //= 2
     return count

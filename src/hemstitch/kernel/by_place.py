@@ -35,7 +35,7 @@ from hemstitch.kernel.rewrite import Rewriter, defined
 
 LARGE = 1 << 20  # bytes of a result that L2 does not keep
 LEAST_COLUMNS = 96  # of narrower lines more than the sorting is not gained
-MOST = (1 << 31) - 4  # places or lines: they are numbered in 32 bits
+MAX_PLACES = (1 << 31) - 4  # places or lines: they are numbered in 32 bits
 
 
 def by_place(kernel: Kernel, tasks: int) -> Kernel:
@@ -111,7 +111,7 @@ class _Sums:
         if len(known) < len(sizes) or self.columns < max(LEAST_COLUMNS, 2 * tasks):
             return False
         is_large = known[0] * self.columns * self.add.buffer.dtype.bytes > LARGE
-        return is_large and max(known) <= MOST
+        return is_large and max(known) <= MAX_PLACES
 
 
 class _Ordered:

@@ -16,7 +16,7 @@ from hemstitch.options import Options
 from hemstitch.runtime.remembered import compiler, folder, forget_oldest, recall, remember
 from hemstitch.stitch.machine import Machine
 
-MOST = 64 << 20  # bytes of all files: some thousand graphs
+MAX_CACHE_BYTES = 64 << 20  # bytes of all files: some thousand graphs
 
 
 def planned(graph: Graph, machine: Machine, options: Options) -> Plan:
@@ -28,7 +28,7 @@ def planned(graph: Graph, machine: Machine, options: Options) -> Plan:
     plan = make_plan(graph, machine, options, decided)
     if plan.decisions is not None and plan.decisions != decided:
         remember(path, plan.decisions.record)
-        forget_oldest(path.parent, MOST)
+        forget_oldest(path.parent, MAX_CACHE_BYTES)
     return plan
 
 

@@ -36,7 +36,7 @@ from hemstitch.stitch.machine import Machine
 
 FAR = 8  # elements: a step of the lanes from which on a tile is worth it
 NEAR = (1, 2)  # elements: steps of the axis around the lanes that a processor loads as vectors
-LEAST, MOST = 8, 64  # iterations of that axis in one tile, to fill vectors and stay in cache
+MIN_TILE, MAX_TILE = 8, 64  # iterations of that axis in one tile, to fill vectors and stay in cache
 ROWS_PER_THREAD = 4  # that must be left where rows are taken together
 
 
@@ -118,7 +118,7 @@ class _Tiler:
     def _crossed(self, axis: Axis, body: tuple[Stmt, ...]) -> list[Stmt]:
         """A loop over `axis` with what comes before and after it; nothing if nothing does."""
         site = _Site(axis)
-        if not isinstance(axis.extent, int) or axis.extent < LEAST or axis.outer is not None:
+        if not isinstance(axis.extent, int) or axis.extent < MIN_TILE or axis.outer is not None:
             return []
         inside = [new for old in body for new in self._inside(site, old, ())]
         is_needed = site.before or site.after
@@ -298,7 +298,9 @@ def _cuts(nest: Nest, machine: Machine) -> Iterator[tuple[tuple[Axis, ...], Axis
     def use_of_lanes(size: int) -> float:
         return size / (-(-size // machine.lanes) * machine.lanes)
 
-    sizes = [size for size in range(LEAST, min(last.extent, MOST) + 1) if last.extent % size == 0]
+    sizes = [
+        size for size in range(MIN_TILE, min(last.extent, MAX_TILE) + 1) if last.extent % size == 0
+    ]
     for size in sorted(sizes, key=lambda size: (-use_of_lanes(size), -size)):
         blocks = last.extent // size
         if around * blocks < ROWS_PER_THREAD * machine.threads:

@@ -28,7 +28,7 @@ from hemstitch.kernel.nodes import (
 from hemstitch.kernel.rewrite import Rewriter, used
 
 ROWS_A_PROCESSOR = 64  # so many are left for each: all programs on it have some, about as many
-LEAST, MOST = 4, 64  # rows that become one
+MIN_ROWS_TOGETHER, MAX_ROWS_TOGETHER = 4, 64  # rows that become one
 
 
 def gathered(kernel: Kernel, hint: Callable[[Dim], int], programs: int) -> Kernel:
@@ -36,7 +36,7 @@ def gathered(kernel: Kernel, hint: Callable[[Dim], int], programs: int) -> Kerne
 
     def nest_of(nest: Nest) -> Nest:
         count = hint(product(axis.extent for axis in nest.rows)) if nest.rows else 0
-        most = min(MOST, count // (ROWS_A_PROCESSOR * programs))
+        most = min(MAX_ROWS_TOGETHER, count // (ROWS_A_PROCESSOR * programs))
         found = (_gathered(nest, axis, most) for axis in nest.rows[:-1])
         return next((each for each in found if each is not None), nest)
 
@@ -51,7 +51,7 @@ def _gathered(nest: Nest, axis: Axis, most: int) -> Nest | None:
     """The nest with up to so many of its rows along `axis` as one; None where it is not only sums,
     or they do not come out even."""
     size = _largest_divisor(axis.extent, most)
-    if size < LEAST or not _only_adds(nest.body, axis):
+    if size < MIN_ROWS_TOGETHER or not _only_adds(nest.body, axis):
         return None
     assert isinstance(axis.extent, int)
     block, inner = Axis(f"{axis.name}g", axis.extent // size), Axis(f"{axis.name}m", size)

@@ -12,7 +12,7 @@ from hemstitch.codegen.triton.tiling import TILE, Tiling, only_reduces, tile_loo
 from hemstitch.kernel.nodes import Accumulate, Init, Loop, Nest, walk
 
 FEWEST = 64  # terms that are worth a tile of their own
-MOST = 512  # side by side
+MAX_ACCUMULATORS = 512  # side by side
 
 
 def side_by_side(nest: Nest, tiling: Tiling, running: Container[str]) -> dict[str, int]:
@@ -24,7 +24,7 @@ def side_by_side(nest: Nest, tiling: Tiling, running: Container[str]) -> dict[st
     added = Counter(s.accumulator for s in everything if isinstance(s, Accumulate))
     found: dict[str, int] = {}
     for tile in tile_loops(nest):
-        count = min(MOST, TILE // tiling.lanes[tile.axis].size)
+        count = min(MAX_ACCUMULATORS, TILE // tiling.lanes[tile.axis].size)
         inside = {s.name for s in walk(tile.body) if isinstance(s, Init)}
         for loop in _long_sums(tile):
             names = {s.accumulator for s in loop.body if isinstance(s, Accumulate)}
