@@ -78,7 +78,7 @@ REASONS = {
     "ormqr": "a product for each column: a plan would take longer than its 60 s",
     "addmv": "the matrix's gradient is written last: the next call finds no matrix in caches",
     "^cumprod$": "its gradient is a function of the library, which looks for zeros first",
-    "^slice_scatter$": "eager's gradient is memcpy and zeros; a kernel's stores read lines first",
+    "^slice_scatter$": "eager's gradient is memcpy and zeros; here a row loads under a condition",
     "pinv_singular": "a kernel multiplies three long rows, which the library does faster",
     "index_fill": "the library's schema is read at each call, as it has several overloads",
     "as_strided_scatter|trace|diag$": "views along diagonals are calls of the library",

@@ -1,4 +1,4 @@
-"""What `where` chooses from is made in all lanes, so that no load waits for the condition."""
+"""What `where` chooses from is made in all lanes: LLVM folds no choice into a load."""
 
 from __future__ import annotations
 

@@ -47,9 +47,9 @@ class _PatchConvolution:
 def as_products(graph: Graph) -> None:
     """Change `graph`, one of AOTAutograd's, whose images lie by channels where they ever will."""
     for node in graph.find_nodes(op="call_function", target=aten.convolution.default):
-        found = _convolution(node)
-        if found is not None:
-            _rewrite(found)
+        convolution = _convolution(node)
+        if convolution is not None:
+            _rewrite(convolution)
             drop_unread(graph)
 
 
@@ -61,10 +61,10 @@ def _convolution(node: Node) -> _PatchConvolution | None:
     again = gradients_of(node)
     if len(again) > 1 or any(_of_image(each) for each in again):
         return None
-    found = _PatchConvolution(
+    convolution = _PatchConvolution(
         *(node, image, weight, bias, tuple(stride), tuple(padding)), again[0] if again else None
     )
-    return found if _is_thin(value_of(weight)) or _are_patches(found) else None
+    return convolution if _is_thin(value_of(weight)) or _are_patches(convolution) else None
 
 
 def _of_image(gradients: Node) -> bool:
@@ -85,35 +85,40 @@ def _is_thin(weight: Tensor) -> bool:
     return given == 1 and prod(window) <= MOST_PLACES and channels >= LEAST_CHANNELS
 
 
-def _are_patches(found: _PatchConvolution) -> bool:
+def _are_patches(convolution: _PatchConvolution) -> bool:
     """Windows cover the image, and none meets another."""
-    window = tuple(value_of(found.weight).shape[2:])
-    cover = (n * size for n, size in zip(value_of(found.node).shape[2:], window, strict=True))
-    is_whole = tuple(cover) == tuple(value_of(found.image).shape[2:])
-    return found.stride == window and found.padding == (0, 0) and is_whole and prod(window) > 1
+    window = tuple(value_of(convolution.weight).shape[2:])
+    cover = (n * size for n, size in zip(value_of(convolution.node).shape[2:], window, strict=True))
+    is_whole = tuple(cover) == tuple(value_of(convolution.image).shape[2:])
+    return (
+        convolution.stride == window
+        and convolution.padding == (0, 0)
+        and is_whole
+        and prod(window) > 1
+    )
 
 
-def _rewrite(found: _PatchConvolution) -> None:
-    at, before = found.node, value_of(found.node)
+def _rewrite(convolution: _PatchConvolution) -> None:
+    at, before = convolution.node, value_of(convolution.node)
     images, channels, *sizes = before.shape
-    windows = _patches(found) if _are_patches(found) else _windows(found)
-    matrix = call_before(at, aten.reshape.default, found.weight, [channels, -1])
+    windows = _patches(convolution) if _are_patches(convolution) else _windows(convolution)
+    matrix = call_before(at, aten.reshape.default, convolution.weight, [channels, -1])
     turned = call_before(at, aten.t.default, matrix)
-    if found.bias is None:
+    if convolution.bias is None:
         results = call_before(at, aten.mm.default, windows, turned)
     else:
-        results = call_before(at, aten.addmm.default, found.bias, windows, turned)
+        results = call_before(at, aten.addmm.default, convolution.bias, windows, turned)
     image = call_before(at, aten.reshape.default, results, [images, *sizes, channels])
     new = call_before(at, aten.permute.default, image, BACK)
     if value_of(new).stride() != before.stride():
         new = call_before(at, aten.clone.default, new, memory_format=torch.contiguous_format)
     at.replace_all_uses_with(new)
-    if found.again is not None:
-        _rewrite_gradients(found, found.again, windows)
+    if convolution.again is not None:
+        _rewrite_gradients(convolution, convolution.again, windows)
 
 
-def _rewrite_gradients(found: _PatchConvolution, at: Node, windows: Node) -> None:
-    given, weight = arguments_of(at)[0], value_of(found.weight)
+def _rewrite_gradients(convolution: _PatchConvolution, at: Node, windows: Node) -> None:
+    given, weight = arguments_of(at)[0], value_of(convolution.weight)
     lines = call_before(at, aten.permute.default, given, BY_CHANNELS)
     matrix = call_before(at, aten.reshape.default, lines, [-1, weight.shape[0]])
     turned = call_before(at, aten.t.default, matrix)
@@ -126,34 +131,38 @@ def _rewrite_gradients(found: _PatchConvolution, at: Node, windows: Node) -> Non
         user.replace_all_uses_with(new)
 
 
-def _windows(found: _PatchConvolution) -> Node:
+def _windows(convolution: _PatchConvolution) -> Node:
     """[windows, what each holds]"""
-    at, (rows, columns) = found.node, found.padding
-    first = call_before(at, aten.select.int, found.image, 1, 0)
+    at, (rows, columns) = convolution.node, convolution.padding
+    first = call_before(at, aten.select.int, convolution.image, 1, 0)
     padded = call_before(at, aten.constant_pad_nd.default, first, [columns, columns, rows, rows])
-    parts = [call_before(at, aten.unsqueeze.default, each, -1) for each in _places(found, padded)]
+    parts = [
+        call_before(at, aten.unsqueeze.default, each, -1) for each in _places(convolution, padded)
+    ]
     side_by_side = call_before(at, aten.cat.default, parts, -1)
     return call_before(at, aten.reshape.default, side_by_side, [-1, len(parts)])
 
 
-def _patches(found: _PatchConvolution) -> Node:
+def _patches(convolution: _PatchConvolution) -> Node:
     """The same, of a convolution whose windows lie side by side."""
-    at, (images, _, *counts) = found.node, value_of(found.node).shape
-    _, channels, *window = value_of(found.weight).shape
+    at, (images, _, *counts) = convolution.node, value_of(convolution.node).shape
+    _, channels, *window = value_of(convolution.weight).shape
     shape = [images, channels, counts[0], window[0], counts[1], window[1]]
-    is_copy = found.image.target is aten.clone.default  # by channels, for the library
-    image = arguments_of(found.image)[0] if is_copy else found.image
+    is_copy = convolution.image.target is aten.clone.default  # by channels, for the library
+    image = arguments_of(convolution.image)[0] if is_copy else convolution.image
     seen = call_before(at, aten.reshape.default, image, shape)
     turned = call_before(at, aten.permute.default, seen, [0, 2, 4, 1, 3, 5])
     return call_before(at, aten.reshape.default, turned, [images * prod(counts), -1])
 
 
-def _places(found: _PatchConvolution, padded: Node) -> Iterator[Node]:
+def _places(convolution: _PatchConvolution, padded: Node) -> Iterator[Node]:
     """For each place in a window, what all windows have there."""
-    at, sizes = found.node, value_of(found.node).shape[2:]
-    for place in product(*map(range, value_of(found.weight).shape[2:])):
+    at, sizes = convolution.node, value_of(convolution.node).shape[2:]
+    for place in product(*map(range, value_of(convolution.weight).shape[2:])):
         part = padded
-        for axis, (start, step, size) in enumerate(zip(place, found.stride, sizes, strict=True), 1):
+        for axis, (start, step, size) in enumerate(
+            zip(place, convolution.stride, sizes, strict=True), 1
+        ):
             end = start + step * (size - 1) + 1
             part = call_before(at, aten.slice.Tensor, part, axis, start, end, step)
         yield part

@@ -168,14 +168,14 @@ def _shares(launch: _Launch, phase: Phase, task: int) -> list[tuple[int, int]]:
     weights = [max(1, launch.dim(nest.weight)) for nest in phase.nests]
     odd = [count * weight * bool(count % launch.threads) for count, weight in zip(rows, weights)]
     ends = [sum(odd) * place // launch.threads for place in (task, task + 1)]
-    found, first = [], 0
+    ranges, first = [], 0
     for count, weight, work in zip(rows, weights, odd):
         low, high = (min(count, -(-max(0, end - first) // weight)) for end in ends)
         if not work:
             low, high = (count * place // launch.threads for place in (task, task + 1))
-        found.append((low, high))
+        ranges.append((low, high))
         first += work
-    return found
+    return ranges
 
 
 @dataclass(slots=True)
@@ -321,15 +321,17 @@ class _Task:
         held = start(init.op, init.dtype, self.launch.computed(init.dtype))
         if init.columns is not None:
             held = (np.repeat(held[0], self.launch.dim(init.columns.extent)),)
-        found = _InterpretedAccumulator(init.op, init.across, held, init.follows, init.columns)
-        self.accumulators[init.name] = found
+        accumulator = _InterpretedAccumulator(
+            init.op, init.across, held, init.follows, init.columns
+        )
+        self.accumulators[init.name] = accumulator
 
     def _finish(self, finish: Finish) -> None:
-        found = self.accumulators[finish.accumulator]
-        at: Any = ... if found.columns is None else self.axes[found.columns]
-        self.values[finish.name] = found.held[0][at]
+        accumulator = self.accumulators[finish.accumulator]
+        at: Any = ... if accumulator.columns is None else self.axes[accumulator.columns]
+        self.values[finish.name] = accumulator.held[0][at]
         if finish.position_name is not None:
-            self.values[finish.position_name] = found.held[1]
+            self.values[finish.position_name] = accumulator.held[1]
 
     def _accumulate_product(self, statement: AccumulateProduct) -> None:
         accumulator = self.accumulators[statement.accumulator]
@@ -363,12 +365,12 @@ class _Task:
         accumulator = self.accumulators[scan.accumulator]
         (held,) = accumulator.held
         lanes = np.broadcast_to(self.values[scan.value], (self.lanes or 1,))
-        found = []
+        totals = []
         for lane in lanes:
             (held,) = combine(accumulator.op, (held,), (lane,))
-            found.append(held)
+            totals.append(held)
         accumulator.held = (held,)
-        self.values[scan.name] = np.array(found, lanes.dtype)
+        self.values[scan.name] = np.array(totals, lanes.dtype)
 
     def _accumulate_into(self, statement: AccumulateInto) -> None:
         buffer, index, positions = statement.buffer, statement.index, statement.positions

@@ -89,18 +89,20 @@ def _choose_one(
     order = _memory_order(group, dominant, shapes, lane)
     if scanned is not None and scanned is not lane:
         order = [*(axis for axis in order if axis not in (scanned, lane)), scanned, lane]
-    found = list(_candidates(group, dominant, order, shapes, machine))
+    candidates = list(_candidates(group, dominant, order, shapes, machine))
     if not machine.meets:
-        found = [mapping for mapping in found if _is_whole(mapping, shapes)]
-        has_rows = any(mapping.rows for mapping in found) or dominant.reduced >= set(dominant.axes)
+        candidates = [mapping for mapping in candidates if _is_whole(mapping, shapes)]
+        has_rows = any(mapping.rows for mapping in candidates) or dominant.reduced >= set(
+            dominant.axes
+        )
         if not has_rows and len(group.members) > 1:
             raise Refused("global", "one task would do it all, as `global_stitching` is off")
     if scanned is not None:
-        found = [mapping for mapping in found if scanned in mapping.order]
+        candidates = [mapping for mapping in candidates if scanned in mapping.order]
     if scanned is not None and scanned is not lane:
-        in_cache = [mapping for mapping in found if _keeps_columns(group, mapping, machine)]
-        found = in_cache or found
-    return min(found, key=lambda mapping: _seconds(group, mapping, shapes, machine))
+        in_cache = [m for m in candidates if _keeps_columns(group, m, machine)]
+        candidates = in_cache or candidates
+    return min(candidates, key=lambda mapping: _seconds(group, mapping, shapes, machine))
 
 
 def _lanes_of_scan(
@@ -108,12 +110,12 @@ def _lanes_of_scan(
 ) -> list[Axis]:
     """Its own axis, and on a processor those whose lanes can scan a column each: they lie side by
     side, and fill half a vector, as each step waits for the one before."""
-    found = [scanned]
+    lanes = [scanned]
     for axis in dominant.axes if not machine.tiles_in_registers else ():
         is_near = all(address.coefficient(axis) in (0, 1, -1) for address in dominant.addresses)
         if is_near and axis is not scanned and 2 * group.hint(axis.extent) >= machine.lanes:
-            found.append(axis)
-    return found
+            lanes.append(axis)
+    return lanes
 
 
 def _keeps_columns(group: Group, mapping: Mapping, machine: Machine) -> bool:

@@ -227,12 +227,14 @@ class NestBuilder(Values):
         domain, dtype = self._domain(node), self.buffers.accumulator_dtype(node)
         value = self._cast(self.value(root.value, domain.indices), source, dtype)
         name, lanes = self.buffers.name("s"), self._columns(root)
-        scan: Stmt = Scan(name, self.accumulators.get(node, ""), value)
-        if lanes is not None:
+        step: Stmt
+        if lanes is None:
+            step = Scan(name, self.accumulators[node], value)
+        else:
             buffer, place = self.buffers.columns(self.place, node, lanes.extent), at(lanes)
             self._emit(AccumulateInto(buffer, place, SCANNED[node.op], dtype, value))
-            scan = Load(name, buffer, place)
-        self._define(name, len(self.scopes) - 1, scan)
+            step = Load(name, buffer, place)
+        self._define(name, len(self.scopes) - 1, step)
         name = self._cast(name, dtype, source)
         self.scopes[-1].values[node, domain.indices, None] = name
         if self.schedule.schemes[node] is Scheme.SHARED:

@@ -54,9 +54,8 @@ def _where(e: Emitter, condition: Value, x: Value, y: Value) -> Value:
 
 
 def _of_all_lanes(e: Emitter, x: Value) -> Value:
-    """`x`, behind a fence. Without it LLVM loads, with AVX-512, only the lanes that are selected:
-    that load waits for the condition and what this reads, so that a core has fewer lines under way
-    (docs/decisions/0088-a-load-does-not-wait-for-a-condition.md)."""
+    """`x`, behind a fence: without it LLVM folds the choice, with AVX-512, into a masked load, and
+    gradients take a third longer (docs/decisions/0088-choices-are-not-folded-into-loads.md)."""
     real = {32: "float", 64: "double"}.get(BITS[x.element])
     is_computed = x.type.startswith("<") and x.text.startswith("%")
     if real is None or not is_computed or not e.features.avx512:

@@ -79,10 +79,10 @@ class Reductions:
         lanes = self.tiling.lanes[tile.axis] if tile is not None else None
         is_single = lanes is not None and lanes.whole and len(loops) == 1
         parts = [init.name] if init.op not in reduce.ARG else [init.name, f"{init.name}_at"]
-        found = _TritonAccumulator(
+        held = _TritonAccumulator(
             init.op, init.dtype, tile is not None, is_single, parts, scope.in_rows
         )
-        self.open[init.name] = found
+        self.open[init.name] = held
         if is_single:
             return
         size = lanes.size if lanes is not None else scope.tile.size if scope.tile else 1
@@ -105,26 +105,26 @@ class Reductions:
 
     def running_value(self, running: Running) -> None:
         self.scope.writer.line(f"{running.name} = {running.accumulator}")
-        found = self.open[running.accumulator]
-        self.scope.names[running.name] = TileValue(running.name, rows=found.rows)
+        held = self.open[running.accumulator]
+        self.scope.names[running.name] = TileValue(running.name, rows=held.rows)
 
-    def _accumulate_running(self, found: _TritonAccumulator, name: str, tile: str) -> None:
+    def _accumulate_running(self, held: _TritonAccumulator, name: str, tile: str) -> None:
         """What follows is made relative to the new maximum; nothing was counted from -inf."""
         write = self.scope.writer.line
         followers = [other for other, each in self.open.items() if each.follows == name]
         if followers:
             write(f"{name}_old = {name}")
-        new = reduce.along(found.op, found.dtype, tile, LANES)
-        write(f"{name} = {reduce.combine(found.op, found.dtype, name, new)}")
+        new = reduce.along(held.op, held.dtype, tile, LANES)
+        write(f"{name} = {reduce.combine(held.op, held.dtype, name, new)}")
         if followers:
-            write(f"{name}_scale = {apply(Op.EXP, found.dtype, f'{name}_old - {name}')}")
+            write(f"{name}_scale = {apply(Op.EXP, held.dtype, f'{name}_old - {name}')}")
             write(f'{name}_none = {name}_old == float("-inf")')
         for other in followers:
             write(f"{other} = tl.where({name}_none, 0.0, {other} * {name}_scale)")
 
     def accumulate(self, statement: Accumulate) -> None:
         scope = self.scope
-        found = self.open[statement.accumulator]
+        held = self.open[statement.accumulator]
         values = [scope.names[statement.value]]
         if statement.position is not None:
             at = scope.index(statement.position)
@@ -134,50 +134,50 @@ class Reductions:
         is_lanes = scope.tile is not None
         texts = [
             self._existing(value, start, lanes=is_lanes, rows=statement.accumulator in self.terms)
-            for value, (start, _) in zip(values, _start(found.op, found.dtype))
+            for value, (start, _) in zip(values, _start(held.op, held.dtype))
         ]
-        if found.op in reduce.ARG:
+        if held.op in reduce.ARG:
             texts = self._of_one_shape(values, texts)
-        if found.is_running:
-            self._accumulate_running(found, statement.accumulator, texts[0])
-        elif found.is_single:
-            found.parts, found.rows = texts, any(value.rows for value in values)
+        if held.is_running:
+            self._accumulate_running(held, statement.accumulator, texts[0])
+        elif held.is_single:
+            held.parts, held.rows = texts, any(value.rows for value in values)
         else:
-            scope.writer.line(_combined(found.op, found.dtype, found.parts, texts))
+            scope.writer.line(_combined(held.op, held.dtype, held.parts, texts))
 
     def scan(self, scan: Scan) -> None:
         """A tile by itself, and on top of what those before it came to."""
-        found, write = self.open[scan.accumulator], self.scope.writer.line
+        held, write = self.open[scan.accumulator], self.scope.writer.line
         value = self.scope.names[scan.value]
-        ((nothing, _),) = _start(found.op, found.dtype)
+        ((nothing, _),) = _start(held.op, held.dtype)
         tile = f"{scan.name}_tile"
         write(f"{tile} = {self._existing(value, nothing, lanes=True, rows=False)}")
         before = reduce.combine(
-            found.op, found.dtype, scan.accumulator, reduce.scanned(found.op, found.dtype, tile)
+            held.op, held.dtype, scan.accumulator, reduce.scanned(held.op, held.dtype, tile)
         )
         write(f"{scan.name} = {before}")
-        total = reduce.along(found.op, found.dtype, tile, LANES)
-        total = reduce.combine(found.op, found.dtype, scan.accumulator, total)
+        total = reduce.along(held.op, held.dtype, tile, LANES)
+        total = reduce.combine(held.op, held.dtype, scan.accumulator, total)
         write(f"{scan.accumulator} = {total}")
-        self.scope.names[scan.name] = TileValue(scan.name, found.rows, lanes=True)
+        self.scope.names[scan.name] = TileValue(scan.name, held.rows, lanes=True)
 
     def finish(self, finish: Finish) -> None:
         scope = self.scope
-        found = self.open.pop(finish.accumulator)
-        rows, lanes = found.rows, scope.tile is not None
-        along = LANES if found.combines else ROWS if finish.accumulator in self.terms else None
-        if found.op in reduce.ARG:
-            text = ", ".join(found.parts)
+        held = self.open.pop(finish.accumulator)
+        rows, lanes = held.rows, scope.tile is not None
+        along = LANES if held.combines else ROWS if finish.accumulator in self.terms else None
+        if held.op in reduce.ARG:
+            text = ", ".join(held.parts)
             if along is not None:
-                text = reduce.pairs_along(found.op, found.parts, along)
+                text = reduce.pairs_along(held.op, held.parts, along)
             position = finish.position_name or f"{finish.name}_at"
             scope.writer.line(f"{finish.name}, {position} = {text}")
             scope.names |= {name: TileValue(name, rows, lanes) for name in (finish.name, position)}
             return
-        text = found.parts[0]
+        text = held.parts[0]
         if along is not None:
-            text = reduce.along(found.op, found.dtype, text, along)
-        if text == found.parts[0] and not found.is_single:
+            text = reduce.along(held.op, held.dtype, text, along)
+        if text == held.parts[0] and not held.is_single:
             scope.names[finish.name] = TileValue(text, rows, lanes)  # a variable of its own already
         else:
             scope.define(finish.name, ("let", text), TileValue(text, rows, lanes))
@@ -190,9 +190,9 @@ class Reductions:
         text = value.text if mask is None else f"tl.where({mask}, {value.text}, {start})"
         is_masked = lanes and scope.tile is not None and scope.tile.mask is not None
         along_rows = value.rows or (rows and scope.row_mask is not None)
-        found = TileValue("", along_rows, value.lanes or is_masked)
+        held = TileValue("", along_rows, value.lanes or is_masked)
         wanted = TileValue("", value.rows or rows, value.lanes or lanes)
-        return text if found == wanted else f"tl.broadcast_to({text}, {scope.shape(wanted)})"
+        return text if held == wanted else f"tl.broadcast_to({text}, {scope.shape(wanted)})"
 
     def _of_one_shape(self, values: Sequence[TileValue], texts: Sequence[str]) -> list[str]:
         """A reduction of pairs takes two tiles of the same size."""
@@ -310,10 +310,10 @@ def own_sums(nest: Nest) -> set[Buffer]:
 
 def _start(op: Op, dtype: DType) -> list[tuple[str, str]]:
     """(value, type) of what an accumulator's parts hold before anything is added."""
-    found = [(literal(identity(op, dtype), dtype), NAMES[dtype.compute])]
+    held = [(literal(identity(op, dtype), dtype), NAMES[dtype.compute])]
     if op in reduce.ARG:
-        found.append((literal(highest(DType.I64), DType.I64), "tl.int64"))
-    return found
+        held.append((literal(highest(DType.I64), DType.I64), "tl.int64"))
+    return held
 
 
 def _combined(op: Op, dtype: DType, parts: Sequence[str], new: Sequence[str]) -> str:

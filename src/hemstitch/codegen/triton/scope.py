@@ -91,12 +91,12 @@ class TritonScope:
 
     def define(self, name: str, key: Key, value: TileValue) -> None:
         """`name` holds `value`: a variable of its own, unless the same is known by another."""
-        found = self.find(key)
-        if found is None:
+        equal = self.find(key)
+        if equal is None:
             variable = name + self.suffix
             self.writer.line(f"{variable} = {value.text}")
-            found = self.known[-1][key] = TileValue(variable, value.rows, value.lanes)
-        self.names[name] = found
+            equal = self.known[-1][key] = TileValue(variable, value.rows, value.lanes)
+        self.names[name] = equal
 
     def forget(self, buffers: Iterable[Buffer]) -> None:
         """What memory held before it was overwritten."""

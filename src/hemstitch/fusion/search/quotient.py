@@ -43,19 +43,19 @@ class QuotientGraph:
         blocks = [*(self.at[place] for place in sorted(earlier)), block]
         blocks += [()] * (len(places) - 1)
         blocks += [self.at[place] for place in sorted(later)]
-        found = QuotientGraph.__new__(QuotientGraph)
-        found.graph, found.place, found.at = self.graph, self.place.copy(), self.at.copy()
+        copied = QuotientGraph.__new__(QuotientGraph)
+        copied.graph, copied.place, copied.at = self.graph, self.place.copy(), self.at.copy()
         for place, block in zip(sorted({*places, *earlier, *later}), blocks):
-            found.at[place] = block
+            copied.at[place] = block
             for vertex in block:
-                found.place[vertex] = place
-        return found
+                copied.place[vertex] = place
+        return copied
 
     def _between(self, places: Sequence[int], edges: Sequence[Sequence[int]]) -> set[int] | None:
         """Places, between the first and the last of these, of other blocks to which edges lead
         from one of these; None if edges lead on to another of these."""
         inside, first, last = set(places), places[0], places[-1]
-        found: set[int] = set()
+        between: set[int] = set()
         work = list(places)
         while work:
             place = work.pop()
@@ -65,10 +65,10 @@ class QuotientGraph:
                     if target in inside:
                         if place not in inside:
                             return None
-                    elif first < target < last and target not in found:
-                        found.add(target)
+                    elif first < target < last and target not in between:
+                        between.add(target)
                         work.append(target)
-        return found
+        return between
 
 
 def precedence(graph: PlanningGraph, patterns: Sequence[Pattern]) -> list[set[int]]:
