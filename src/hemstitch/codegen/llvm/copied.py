@@ -1,5 +1,5 @@
-"""Rows that are only copied: the C library's memcpy. Unlike vector stores it does not read for
-ownership the lines that it writes (docs/decisions/0089-long-rows-are-copied-by-memcpy.md).
+"""Rows that are only copied: the C library's memcpy, which is faster than vector stores for long
+rows (docs/decisions/0089-long-rows-are-copied-by-memcpy.md).
 """
 
 from __future__ import annotations
