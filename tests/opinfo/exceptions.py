@@ -25,5 +25,3 @@ RANDOM: dict[str, str] = {
     "nn.functional.scaled_dot_product_attention": OWN_STREAM,
 }
 # nn.functional.max_unpool2d is not among them: its indices repeat only where its values do as well.
-# (kind, operation): some samples differ, and why that is right or unavoidable.
-DIFFERENT: dict[tuple[str, str], str] = {}
