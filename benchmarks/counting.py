@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 from benchmarks import stand_in
 from benchmarks.inductor_kernels import Generated, generated
 from benchmarks.machine import version_of
-from hemstitch.explain import Report, explain
+from hemstitch.report.explain import Report, explain
 
 MEGABYTE = 1e6
 NAMES = ("inductor", "hemstitch")

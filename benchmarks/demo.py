@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from benchmarks import machine
 from benchmarks.models.hugging_face import bert_encoder
 from benchmarks.timing import Timing
-from hemstitch.explain import explain
+from hemstitch.report.explain import explain
 
 LAYERS, BATCH, SEQUENCE, HIDDEN = 2, 8, 128, 768
 DROPOUT, STEPS, LEARNING_RATE = 0.1, 20, 1e-3

@@ -25,9 +25,7 @@ from benchmarks.calls import differentiable
 from benchmarks.cases import CASES, Case, tensors
 from benchmarks.products import PRODUCTS
 from hemstitch.backend import compile_with
-from hemstitch.codegen.triton.kernel import TritonProgram, print_kernel
-from hemstitch.compile import Compiled
-from hemstitch.fusion.planner import make_plan
+from hemstitch.driver.compiler import Compiled
 from hemstitch.latency.amd import amd_facts
 from hemstitch.latency.architecture import architecture
 from hemstitch.latency.disassembly import disassemble
@@ -35,12 +33,16 @@ from hemstitch.latency.facts import WIDE_BITS, Facts, facts
 from hemstitch.latency.lint import Expected, Finding, lint, lint_amd
 from hemstitch.latency.ptx import parse_ptx
 from hemstitch.options import Options
-from hemstitch.runtime import cross
-from hemstitch.runtime.cross import relaxed, tools_folder
-from hemstitch.runtime.cuda.kernel import CHECK
-from hemstitch.runtime.signature import signature
-from hemstitch.runtime.source import kernel_of
-from hemstitch.stitch.machine import generic_gpu
+from hemstitch.pipeline import GPU_LOWERING, run_stages
+from hemstitch.planning.planner import make_plan
+from hemstitch.runtime.gpu.loaded_kernel import CHECK
+from hemstitch.stitching.machine import generic_gpu
+from hemstitch.targets.gpu.description import GPULowering
+from hemstitch.targets.gpu.kernel import TritonProgram
+from hemstitch.toolchain import triton_cross as cross
+from hemstitch.toolchain.triton_cross import relaxed, tools_folder
+from hemstitch.toolchain.triton_signature import signature
+from hemstitch.toolchain.triton_source import kernel_of
 
 TARGETS = "sm_80,sm_90,gfx942"
 PROGRAMS = 4 * generic_gpu().threads
@@ -74,7 +76,9 @@ def programs_of(case: Case, rows: int) -> list[TritonProgram]:
     def observe(_: str, compiled: Compiled) -> None:
         for step in make_plan(compiled.graph, generic_gpu(), Options()).kernels:
             kernel = step.stitched.kernel
-            found.append(print_kernel(kernel, step.groups[0].hint, PROGRAMS))
+            found.append(
+                run_stages(GPU_LOWERING, kernel, GPULowering(step.groups[0].hint, PROGRAMS))
+            )
 
     def backend(gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Callable[..., Any]:
         return compile_with(gm, inputs, Options(strict=True), observe)

@@ -23,15 +23,15 @@ import torch._dynamo
 from benchmarks.cases import CASES, Case, bytes_of
 from benchmarks.timing import geometric_mean
 from hemstitch.backend import compile_with
-from hemstitch.compile import Compiled
-from hemstitch.fusion.planner import make_plan
+from hemstitch.driver.compiler import Compiled
 from hemstitch.ir.graph import Graph
+from hemstitch.measure.performance_library import library
+from hemstitch.measure.timing import seconds_of
 from hemstitch.options import Options
-from hemstitch.runtime.jit import host_target
-from hemstitch.runtime.measure import seconds_of
-from hemstitch.runtime.performance import library
-from hemstitch.stitch.estimate import kernel_seconds
-from hemstitch.stitch.machine import generic_cpu
+from hemstitch.planning.planner import make_plan
+from hemstitch.stitching.kernel_estimate import kernel_seconds
+from hemstitch.stitching.machine import generic_cpu
+from hemstitch.toolchain.jit import host_target
 
 USUAL_BYTES = "262144,4194304,67108864"  # in L2, in L3, in memory
 

@@ -15,32 +15,33 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from hemstitch.backend import compile_with
-from hemstitch.compile import Compiled
-from hemstitch.explain import Report, _record
-from hemstitch.fusion.decisions import Decisions
-from hemstitch.fusion.packed import packed_once
-from hemstitch.fusion.plan import KernelStep, LibraryStep, Plan, Step
-from hemstitch.fusion.planner import make_plan
-from hemstitch.fusion.verify import verify_plan
+from hemstitch.driver.builds import build
+from hemstitch.driver.call_list import assemble
+from hemstitch.driver.compiler import Compiled
 from hemstitch.ir.dims import evaluate
 from hemstitch.ir.graph import Graph
 from hemstitch.ir.types import DType
-from hemstitch.kernel import interpret as kernel_interpreter
-from hemstitch.kernel.nodes import Kernel
-from hemstitch.kernel.printer import show
-from hemstitch.kernel.verify import verify
+from hemstitch.kernel_ir import interpreter as kernel_interpreter
+from hemstitch.kernel_ir.nodes import Kernel
+from hemstitch.kernel_ir.printer import show
+from hemstitch.kernel_ir.verifier import verify
 from hemstitch.options import Options
-from hemstitch.runtime import interpret
-from hemstitch.runtime.assemble import assemble
-from hemstitch.runtime.build import build
-from hemstitch.runtime.dtypes import TORCH_DTYPES
+from hemstitch.planning.cached_plan import Decisions
+from hemstitch.planning.plan import KernelStep, LibraryStep, Plan, Step
+from hemstitch.planning.planner import make_plan
+from hemstitch.planning.prepacking import prepack
+from hemstitch.planning.verifier import verify_plan
+from hemstitch.report.explain import Report, _record
+from hemstitch.runtime import interpreter as interpret
 from hemstitch.runtime.executable import Executable
-from hemstitch.runtime.jit import host_target
 from hemstitch.runtime.returned import Result
-from hemstitch.stitch.begin import with_begins
-from hemstitch.stitch.group import Group, Tensor
-from hemstitch.stitch.machine import Machine, generic_cpu
-from hemstitch.stitch.stitch import stitch
+from hemstitch.runtime.torch_dtypes import TORCH_DTYPES
+from hemstitch.stitching.group import Group, Tensor
+from hemstitch.stitching.machine import Machine, generic_cpu
+from hemstitch.stitching.phase_begin import with_begins
+from hemstitch.stitching.stitcher import stitch
+from hemstitch.toolchain.jit import host_target
+from tests.lowered import until_blocking
 
 
 def plan_for(graph: Graph, machine: Machine, planner: str = "auto", *, alone: bool = False) -> Plan:
@@ -227,7 +228,7 @@ def execute(
     """The kernels' results, and the arguments that they have replaced, in order of outputs."""
     plan = plan_for(graph, machine or generic_cpu(2, 8), planner, alone=alone)
     if target == "auto":
-        plan = packed_once(plan, host_target().threads).plan
+        plan = prepack(plan, until_blocking, host_target().threads).plan
         verify_plan(plan)
     fresh = [sum(o.mutates is None for o in graph.outputs[:k]) for k in range(len(graph.outputs))]
     returns = [Result(k) for k, o in enumerate(graph.outputs) if o.mutates is None]

@@ -13,7 +13,7 @@ import torch
 import torch._dynamo.guards
 
 from hemstitch.ir.types import DType
-from hemstitch.stitch.machine import MatrixUnits, generic_cpu
+from hemstitch.stitching.machine import MatrixUnits, generic_cpu
 
 GOLDEN = Path(__file__).parent / "golden"
 os.environ.setdefault("HEMSTITCH_CHECK", "1")
@@ -33,7 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(autouse=True)
 def _library_multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test depends on which is faster here, a kernel or the library."""
-    monkeypatch.setattr("hemstitch.compile.measured_units", lambda threads, lanes: {})
+    monkeypatch.setattr("hemstitch.driver.compiler.measured_units", lambda threads, lanes: {})
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def kernels_multiply(monkeypatch: pytest.MonkeyPatch) -> None:
         nominal = generic_cpu(threads, lanes).products
         return {dtype: replace(each, share=100.0) for dtype, each in nominal.items()}
 
-    monkeypatch.setattr("hemstitch.compile.measured_units", units)
+    monkeypatch.setattr("hemstitch.driver.compiler.measured_units", units)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import Dim, evaluate, symbol
 from hemstitch.ir.graph import Address, Graph, Node, Op, Output, Range
 from hemstitch.ir.types import DType, contiguous_strides
-from hemstitch.runtime.dtypes import TORCH_DTYPES
+from hemstitch.runtime.torch_dtypes import TORCH_DTYPES
 
 SYMBOLS = ("s0", "s1")
 DTYPES = (DType.F32, DType.F32, DType.BF16, DType.I64, DType.U8, DType.BOOL)

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
+from hemstitch.driver import cpu_kernels as native
 from hemstitch.errors import KernelBuildError, KernelBuildWarning, UnsupportedError
-from hemstitch.explain import explain
-from hemstitch.runtime import native
+from hemstitch.report.explain import explain
 
 
 class Page(HTMLParser):
@@ -78,16 +78,18 @@ def test_without_jinja_it_says_what_to_install(report, tmp_path, monkeypatch):
     assert not (tmp_path / "page.html").exists()
 
 
-@pytest.mark.parametrize("where", ["runtime.native", "explain"])
-def test_a_kernel_that_cannot_be_printed_is_a_library_form(monkeypatch, where):
+@pytest.mark.parametrize(
+    ("where", "function"), [("driver.cpu_kernels", "program_of"), ("report.explain", "stages_of")]
+)
+def test_a_kernel_that_cannot_be_printed_is_a_library_form(monkeypatch, where, function):
     """Where it is built, and where there is only a plan."""
 
     def refuse(*_):
         raise KernelBuildError("no room")
 
-    monkeypatch.setattr(importlib.import_module(f"hemstitch.{where}"), "program_of", refuse)
+    monkeypatch.setattr(importlib.import_module(f"hemstitch.{where}"), function, refuse)
     native.LOADED.clear()
-    is_built = where != "explain"
+    is_built = where != "report.explain"
     with nullcontext() if is_built else FakeTensorMode():
         x = torch.randn(8)
     with pytest.warns(KernelBuildWarning) if is_built else nullcontext():

@@ -18,7 +18,7 @@ from benchmarks.gpu.worker import Worker, standing_still, work
 from benchmarks.timing import Timing
 from hemstitch.latency.disassembly import disassemble
 from hemstitch.latency.loops import find_loops
-from hemstitch.stitch.machine import generic_gpu
+from hemstitch.stitching.machine import generic_gpu
 from tests.compiled import plans_of
 
 JOBS = "tests.worker_jobs"
@@ -182,7 +182,7 @@ def test_what_a_microkernel_measures_is_in_its_loops(
     """And not in front of them, where the compiler puts what is the same in each step."""
     pytest.importorskip("triton")
     from benchmarks.gpu import microkernels  # noqa: PLC0415
-    from hemstitch.runtime.cross import compile_for, tools_folder  # noqa: PLC0415
+    from hemstitch.toolchain.triton_cross import compile_for, tools_folder  # noqa: PLC0415
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     signature, constants, opcode = MEASURED[name]

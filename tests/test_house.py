@@ -13,11 +13,19 @@ from tools import house
 @pytest.mark.parametrize(
     ("layer", "source", "message"),
     [
-        ("ir", "import torch", "imports torch, which only runtime,"),
-        ("codegen", "from llvmlite import binding", "imports llvmlite, which only runtime may"),
-        ("latency", "import triton", "imports triton, which only runtime may"),
-        ("ir", "from hemstitch.passes import engine", "imports hemstitch.passes, which is not"),
-        ("ir", "from hemstitch import fusion", "imports hemstitch.fusion, which is not below ir"),
+        ("ir", "import torch", "imports torch, which only matmul,"),
+        (
+            "targets/cpu",
+            "from llvmlite import binding",
+            "imports llvmlite, which only toolchain may",
+        ),
+        ("latency", "import triton", "imports triton, which only targets/gpu,"),
+        ("ir", "from hemstitch.rewrites import engine", "imports hemstitch.rewrites, which is not"),
+        (
+            "ir",
+            "from hemstitch import planning",
+            "imports hemstitch.planning, which is not below ir",
+        ),
         ("mars", "", "mars is not a layer"),
     ],
 )
@@ -29,8 +37,9 @@ def test_a_forbidden_import_is_found(layer: str, source: str, message: str) -> N
 @pytest.mark.parametrize(
     ("layer", "source"),
     [
-        ("runtime", "import torch, llvmlite"),
-        ("passes", "from hemstitch.ir import graph\nimport math"),
+        ("toolchain", "import torch, llvmlite"),
+        ("rewrites", "from hemstitch.ir import graph\nimport math"),
+        ("targets/gpu", "from hemstitch.matmul.lowering import panels"),
     ],
 )
 def test_an_allowed_import_is_not(layer: str, source: str) -> None:
@@ -65,6 +74,26 @@ def test_a_constant_says_what_it_limits(tmp_path: Path) -> None:
 def test_a_class_name_has_one_meaning(tmp_path: Path) -> None:
     for module, name in (("loops", "Loop"), ("nodes", "Loop"), ("index", "Axis")):
         (tmp_path / f"{module}.py").write_text(f"class {name}:\n    pass\n")
-    assert list(house.shared_names(sorted(tmp_path.glob("*.py")))) == [
+    assert list(house.shared_class_names(sorted(tmp_path.glob("*.py")))) == [
         "class Loop is in loops, nodes: one name, one meaning"
     ]
+
+
+def test_a_module_name_has_one_meaning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(house, "ROOT", tmp_path)
+    monkeypatch.setattr(house, "PACKAGE", "")
+    paths = [tmp_path / name for name in ("a/loss.py", "b/loss.py", "a/printer.py", "b/printer.py")]
+    assert list(house.shared_module_names(paths)) == [
+        "module loss is in a, b: one name, one meaning"
+    ]
+
+
+def test_only_the_pipeline_calls_stages(tmp_path: Path) -> None:
+    pipeline, other = tmp_path / "pipeline.py", tmp_path / "other.py"
+    pipeline.write_text("from a import fold, Form\nT = (Stage('x', Form, lambda g, _: fold(g)),)\n")
+    other.write_text("from a import fold\n")
+    assert list(house.stages_called_elsewhere(pipeline, [pipeline, other])) == [
+        "other.py imports the stage a.fold: pipeline.py runs stages"
+    ]
+    other.write_text("from b import fold\n")
+    assert not [*house.stages_called_elsewhere(pipeline, [pipeline, other])]

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from benchmarks import cases
-from hemstitch.explain import explain
+from hemstitch.report.explain import explain
 
 OPTIONS = {"strict": True, "check": True}
 TOLERANCE = 1e-5  # of the largest element

@@ -10,8 +10,8 @@ from torch import Tensor
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.graph import Graph, LibraryCall, Output
 from hemstitch.ir.types import DType, TensorType, contiguous_strides
-from hemstitch.ir.verify import verify
-from hemstitch.runtime import interpret
+from hemstitch.ir.verifier import verify
+from hemstitch.runtime import interpreter as interpret
 
 
 def written_out(

@@ -1,4 +1,4 @@
-"""Checks house rules that a linter cannot: sizes, layers, who may import what, names of classes.
+"""Checks house rules that a linter cannot: sizes, layers, who may import what, names.
 
 python tools/house.py              prints each broken rule; exit status 1 if there is one
 """
@@ -8,21 +8,29 @@ from __future__ import annotations
 import ast
 import sys
 import tokenize
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "src/hemstitch"
 FOLDERS = (PACKAGE, "benchmarks", "tests", "tools")
+# Packages, and modules beside them, from the lowest to the highest: each imports what is below it.
 LAYERS = (
-    *("errors", "options", "workers", "ir", "passes", "kernel", "stitch", "fusion", "codegen"),
-    *("latency", "runtime", "frontend", "compile", "backend", "explain"),
+    *("errors", "options", "workers", "ir", "rewrites", "kernel_ir", "matmul/lowering"),
+    *("stitching", "matmul/patterns", "matmul", "planning", "targets/cpu", "targets/gpu"),
+    *("latency", "cache", "toolchain", "runtime", "capture", "before_autograd", "fallback"),
+    *("joint", "calls", "pipeline", "emulator", "measure", "driver", "backend", "report"),
 )
 IMPORTED_BY = {
-    "torch": ("runtime", "frontend", "backend", "explain"),
-    "llvmlite": ("runtime",),
-    "triton": ("runtime",),
+    "torch": (
+        *("matmul", "toolchain", "runtime", "capture", "before_autograd", "fallback", "joint"),
+        *("calls", "emulator", "measure", "driver", "backend", "report"),
+    ),
+    "llvmlite": ("toolchain",),
+    "triton": ("targets/gpu", "toolchain", "runtime", "emulator", "measure"),
 }
+# A name that says what a module is for its package: a printer of this IR, a nest of that target.
+ROLES = ("printer", "verifier", "interpreter", "kernel", "nest", "memory", "elementwise", "description")
 MAX_FILE, MAX_FUNCTION = 500, 60  # lines of code: no blanks, comments, docstrings
 MAX_PAGE = {"README.md": 120, "CONTRIBUTING.md": 150}
 NOT_CODE = {
@@ -79,14 +87,19 @@ def imported(node: ast.AST) -> list[str]:
     return [node.module or ""] if isinstance(node, ast.ImportFrom) else []
 
 
+def layer_of(parts: Sequence[str]) -> str:
+    """Of a module, which a package has for its first one or two parts."""
+    return next((name for name in ("/".join(parts[:2]), parts[0]) if name in LAYERS), parts[0])
+
+
 def imports(tree: ast.Module, layer: str) -> Iterator[str]:
-    if layer not in LAYERS:
+    if layer not in {name.split("/")[0] for name in LAYERS} | {*LAYERS}:
         yield f"{layer} is not a layer: add it to LAYERS in tools/house.py"
         return
     for name in (name for node in ast.walk(tree) for name in imported(node)):
         package, _, rest = name.partition(".")
-        target = rest.split(".")[0]
-        if package == "hemstitch" and target not in LAYERS[: LAYERS.index(layer) + 1]:
+        below = LAYERS[: LAYERS.index(layer) + 1] if layer in LAYERS else ()
+        if package == "hemstitch" and layer_of(rest.split(".")) not in below:
             yield f"imports {name}, which is not below {layer}"
         if layer not in IMPORTED_BY.get(package, (layer,)):
             yield f"imports {package}, which only {', '.join(IMPORTED_BY[package])} may"
@@ -97,7 +110,31 @@ def broken(path: Path) -> Iterator[str]:
     yield from manners(path, tree)
     yield from sizes(path, tree)
     if path.is_relative_to(ROOT / PACKAGE) and path != ROOT / PACKAGE / "__init__.py":
-        yield from imports(tree, path.relative_to(ROOT / PACKAGE).with_suffix("").parts[0])
+        parts = path.relative_to(ROOT / PACKAGE).with_suffix("").parts
+        yield from imports(tree, layer_of(parts))
+
+
+def stages_called_elsewhere(pipeline: Path, paths: Iterable[Path]) -> Iterator[str]:
+    """There is one pipeline: nothing but its table calls a stage."""
+    tree = ast.parse(pipeline.read_text(encoding="utf-8"))
+    rows = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Stage"
+    ]
+    named = {node.id for row in rows for node in ast.walk(row) if isinstance(node, ast.Name)}
+    stages = {pair for pair in imported_names(tree) if pair[1] in named}
+    for path in paths:
+        if path != pipeline:
+            called = stages.intersection(imported_names(ast.parse(path.read_text("utf-8"))))
+            for module, name in sorted(called):
+                yield f"{path.name} imports the stage {module}.{name}: pipeline.py runs stages"
+
+
+def imported_names(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            yield from ((node.module or "", alias.name) for alias in node.names)
 
 
 def long_pages() -> Iterator[str]:
@@ -107,7 +144,18 @@ def long_pages() -> Iterator[str]:
             yield f"{name}: {length} lines, at most {most}"
 
 
-def shared_names(paths: Iterable[Path]) -> Iterator[str]:
+def shared_module_names(paths: Iterable[Path]) -> Iterator[str]:
+    """A name has one meaning in the whole package, but for those of roles."""
+    modules: dict[str, list[str]] = {}
+    for path in paths:
+        if path.stem != "__init__" and path.stem not in ROLES:
+            modules.setdefault(path.stem, []).append(str(path.parent.relative_to(ROOT / PACKAGE)))
+    for name, places in modules.items():
+        if len(places) > 1:
+            yield f"module {name} is in {', '.join(sorted(places))}: one name, one meaning"
+
+
+def shared_class_names(paths: Iterable[Path]) -> Iterator[str]:
     """Of classes: a name has one meaning in the whole package."""
     modules: dict[str, list[str]] = {}
     for path in paths:
@@ -127,7 +175,9 @@ def main() -> int:
         if path.stat().st_size
         for rule in broken(path)
     ]
-    found += shared_names((ROOT / PACKAGE).rglob("*.py"))
+    package = sorted((ROOT / PACKAGE).rglob("*.py"))
+    found += [*shared_class_names(package), *shared_module_names(package)]
+    found += stages_called_elsewhere(ROOT / PACKAGE / "pipeline.py", package)
     found += long_pages()
     print("\n".join(found) or f"{len(paths)} files keep the house rules")
     return bool(found)

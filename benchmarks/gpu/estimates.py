@@ -18,7 +18,7 @@ from hemstitch.latency.architecture import from_json
 from hemstitch.latency.disassembly import SourceLine, disassemble
 from hemstitch.latency.evaluate import LaunchFacts, evaluate
 from hemstitch.latency.ptx import parse_ptx
-from hemstitch.runtime.cross import ALIGNMENT, compile_for, tools_folder
+from hemstitch.toolchain.triton_cross import ALIGNMENT, compile_for, tools_folder
 
 ROWS, COLUMNS = 65536, 1024
 ROWS_EMULATED = 8

@@ -6,7 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from hemstitch.runtime import device
+from hemstitch.targets.gpu import device_functions as device
 
 
 @triton.jit

@@ -20,7 +20,7 @@ from benchmarks.counting import launches, moved
 from benchmarks.launches import FAMILIES
 from benchmarks.launches.program import Stitchable, floor
 from benchmarks.table import insert
-from hemstitch.explain import Report
+from hemstitch.report.explain import Report
 
 FOLDER = Path(__file__).resolve().parents[2]
 RESULTS = FOLDER / "benchmarks" / "results" / "launches.json"

@@ -7,8 +7,8 @@ python -m benchmarks.planners --deep      a BERT of 24 layers, trained; a graph 
 python -m benchmarks.planners --table     the file's numbers into docs/performance.md
 
 Nothing is built or run, on a GPU that is not there. Predicted times are the machine model's
-(`hemstitch.stitch.estimate`), for all kernels and no library call; so that they compare, products
-of matrices are the library's in all variants.
+(`hemstitch.stitching.kernel_estimate`), for all kernels and no library call; so that they compare,
+products of matrices are the library's in all variants.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from benchmarks.planners.programs import (
     synthetic,
 )
 from benchmarks.table import insert
-from hemstitch.fusion.plan import LibraryStep, Plan
-from hemstitch.fusion.planner import make_plan
 from hemstitch.ir.graph import Graph, toposort
 from hemstitch.options import Options
-from hemstitch.stitch.estimate import kernel_seconds
-from hemstitch.stitch.machine import generic_gpu
+from hemstitch.planning.plan import LibraryStep, Plan
+from hemstitch.planning.planner import make_plan
+from hemstitch.stitching.kernel_estimate import kernel_seconds
+from hemstitch.stitching.machine import generic_gpu
 
 FOLDER = Path(__file__).resolve().parents[2]
 RESULTS = FOLDER / "benchmarks" / "results" / "planners.json"

@@ -15,7 +15,7 @@ from torch import Tensor
 from benchmarks.counting import Made, Program, fake
 from benchmarks.models import WORKLOADS, Batch, Size, Training, Workload, hugging_face
 from hemstitch.backend import compile_with
-from hemstitch.compile import Compiled
+from hemstitch.driver.compiler import Compiled
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, Operand, Output
 from hemstitch.ir.types import DType, contiguous_strides

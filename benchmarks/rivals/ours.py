@@ -7,11 +7,11 @@ from __future__ import annotations
 import torch
 
 from benchmarks.rivals.problem import Made
-from hemstitch.explain import explain
 from hemstitch.ir.types import DType
-from hemstitch.runtime.jit import host_target
-from hemstitch.runtime.measure import measure
-from hemstitch.stitch.probe import ProductProbe
+from hemstitch.measure.timing import measure
+from hemstitch.report.explain import explain
+from hemstitch.stitching.probes import ProductProbe
+from hemstitch.toolchain.jit import host_target
 
 WITHOUT = "_without_products"
 LARGE = (1024, 1024, 1024)  # rows, steps, columns

@@ -13,19 +13,27 @@ import torch.fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._guards import TracingContext
 
-from hemstitch.compile import Begun, Compiled, begin, finish
-from hemstitch.frontend.as_traced import AsTraced
-from hemstitch.frontend.attended import as_many_values_as_keys
-from hemstitch.frontend.capture import Captured
-from hemstitch.frontend.channels import by_channels
-from hemstitch.frontend.cumulative import multiply_along
-from hemstitch.frontend.data_dependent import has_sizes_from_data, in_parts
-from hemstitch.frontend.decompose import decompositions
-from hemstitch.frontend.direct import Calls, CompiledPart, direct
-from hemstitch.frontend.edges import narrow
-from hemstitch.frontend.entry import arguments_of_graph, check_arguments, is_guarded
-from hemstitch.frontend.excluded import mark_excluded
-from hemstitch.frontend.fallback import (
+from hemstitch.calls.argument_checks import arguments_of_graph, check_arguments, is_guarded
+from hemstitch.calls.as_traced import AsTraced
+from hemstitch.calls.data_dependent import has_sizes_from_data, in_parts
+from hemstitch.calls.direct_calls import Calls, CompiledPart, direct
+from hemstitch.calls.effect_tokens import without_tokens
+from hemstitch.calls.unused_gradients import Backward, with_zeros
+from hemstitch.capture.decompositions import decompositions
+from hemstitch.capture.frozen_arguments import frozen_arguments
+from hemstitch.capture.result_aliasing import (
+    TRACED,
+    Results,
+    results_of_backward,
+    results_of_forward,
+)
+from hemstitch.capture.scalar_arguments import only_tensors
+from hemstitch.capture.seeded_random import draw_at_once
+from hemstitch.capture.translation import Captured
+from hemstitch.driver.background import Deferred, Job, later
+from hemstitch.driver.builds import expect_kernels
+from hemstitch.driver.compiler import Begun, Compiled, begin, finish
+from hemstitch.fallback import (
     Boxed,
     Recoverable,
     attempt,
@@ -33,28 +41,11 @@ from hemstitch.frontend.fallback import (
     copied,
     is_repeatable,
 )
-from hemstitch.frontend.frozen import frozen_arguments
-from hemstitch.frontend.in_place import keep_layouts
-from hemstitch.frontend.interpolation import interpolate_by_axes
-from hemstitch.frontend.loss import EveryNth, losses, without
-from hemstitch.frontend.masked import choose_by_masks
-from hemstitch.frontend.overlapping import write_copies
-from hemstitch.frontend.partition import NUMBERS, partition
-from hemstitch.frontend.random import draw_at_once
-from hemstitch.frontend.rewrites import apply
-from hemstitch.frontend.rows import only_read
-from hemstitch.frontend.scalars import only_tensors
-from hemstitch.frontend.sharing import TRACED, Results, results_of_backward, results_of_forward
-from hemstitch.frontend.spectra import values_alone
-from hemstitch.frontend.strided import in_memory
-from hemstitch.frontend.tokens import without_tokens
-from hemstitch.frontend.unused import Backward, with_zeros
-from hemstitch.frontend.windows import as_products
-from hemstitch.frontend.words import by_words
 from hemstitch.ir.graph import Op
+from hemstitch.joint.loss_elimination import EveryNth, losses, without
+from hemstitch.joint.partition import NUMBERS, partition
 from hemstitch.options import Options
-from hemstitch.runtime.background import Deferred, Job, later
-from hemstitch.runtime.build import expect_kernels
+from hemstitch.pipeline import AFTER_AUTOGRAD, BEFORE_AUTOGRAD, Tracing, run_stages
 from hemstitch.runtime.verified import Verified
 from hemstitch.runtime.versions import tell_newer_torch
 
@@ -112,9 +103,7 @@ def _compiled(
     tell_newer_torch()
     if not plan_only:
         expect_kernels(example_inputs, options)
-    write_copies(gm)
-    keep_layouts(gm)
-    as_many_values_as_keys(gm)
+    run_stages(BEFORE_AUTOGRAD, gm, Tracing(options, is_joint=False), options.check)
     parts: dict[str, CompiledPart] = {}
     computing: dict[str, bool] = {}
     recorder, guarded = _recorder(options), is_guarded()
@@ -124,16 +113,19 @@ def _compiled(
         )
         for kind in ("forward", "backward", "inference")
     )
-    interpolate_by_axes(gm)
-    multiply_along(gm)
-    choose_by_masks(gm)
+    rewritten = partial(
+        run_stages, AFTER_AUTOGRAD, told=Tracing(options, is_joint=True), check=options.check
+    )
     with torch._functorch.config.patch(unlift_effect_tokens=True), only_tensors(gm):
         whole: Function = aot_autograd(
             fw_compiler=forward,
             bw_compiler=backward,
             inference_compiler=inference,
             partition_fn=partial(
-                partition, options=options, leaves=[*map(_is_leaf, example_inputs)]
+                partition,
+                rewritten=rewritten,
+                options=options,
+                leaves=[*map(_is_leaf, example_inputs)],
             ),
             decompositions=decompositions(),
             keep_inference_input_mutations=True,
@@ -240,15 +232,8 @@ class _GraphCompiler:
     def _rewritten(self, gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
         """As `partition` does for the two others."""
         new = copied(gm)
-        apply(new, self.options.rewrites)
-        in_memory(new.graph)
-        only_read(new.graph)
-        values_alone(new.graph)
-        by_words(new.graph)
-        by_channels(new.graph, rows=self.options.opens_products)
-        as_products(new.graph)
-        narrow(new.graph)
-        mark_excluded(new.graph)
+        tracing = Tracing(self.options, is_joint=False)
+        run_stages(AFTER_AUTOGRAD, new, tracing, self.options.check)
         return new
 
     def _finish(
@@ -308,7 +293,7 @@ def _computes(compiled: Compiled) -> bool:
     groups = [group for step in compiled.plan.kernels for group in step.groups]
     values = [write.value for group in groups for write in group.writes]
     return (
-        bool(compiled.once)
+        bool(compiled.program.before)
         or any(group.members for group in groups)
         or not all(value.op is Op.CONSTANT for value in values)
     )
@@ -326,7 +311,7 @@ def _recorder(options: Options) -> Any:
     # Only this option needs PyTorch's CUDA graphs, and Triton.
     if not options.cuda_graphs:
         return None
-    return importlib.import_module("hemstitch.runtime.cuda.graphs").Recorder()
+    return importlib.import_module("hemstitch.runtime.gpu.cuda_graphs").Recorder()
 
 
 def _verified(compiled: Compiled) -> Verified:

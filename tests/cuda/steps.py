@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
-from hemstitch.codegen.triton.kernel import TritonProgram, print_kernel
-from hemstitch.fusion.plan import KernelStep
-from hemstitch.runtime.cuda.launch import Launcher
-from hemstitch.stitch.machine import generic_gpu
+from hemstitch.planning.plan import KernelStep
+from hemstitch.runtime.gpu.launch import Launcher
+from hemstitch.stitching.machine import generic_gpu
+from hemstitch.targets.gpu.kernel import TritonProgram
 from tests.compiled import plans_of
+from tests.lowered import triton
 
 PROGRAMS = 132
 
@@ -25,7 +26,7 @@ def step_of(function: Callable[..., Any], *arguments: torch.Tensor) -> KernelSte
 
 
 def program_of(step: KernelStep) -> TritonProgram:
-    return print_kernel(step.stitched.kernel, step.groups[0].hint, PROGRAMS)
+    return triton(step.stitched.kernel, step.groups[0].hint, PROGRAMS)
 
 
 def launcher_of(program: TritonProgram, driver: Any) -> Launcher:

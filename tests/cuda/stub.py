@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from hemstitch.runtime.cuda.device import Device
+from hemstitch.runtime.gpu.device import Device
 
 MOST_ARGUMENTS = 64
 HOST = -1  # what `get_device` says of a tensor in this machine's memory

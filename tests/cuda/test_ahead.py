@@ -10,10 +10,10 @@ import torch
 
 pytest.importorskip("triton")
 
-from hemstitch.fusion.plan import KernelStep
+from hemstitch.driver import gpu_kernels as ahead
 from hemstitch.options import Options
-from hemstitch.runtime.cuda import ahead
-from hemstitch.stitch.machine import generic_gpu
+from hemstitch.planning.plan import KernelStep
+from hemstitch.stitching.machine import generic_gpu
 from tests.compiled import plans_of
 
 ALIKE = 3

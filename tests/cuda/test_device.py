@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hemstitch.runtime.recycle import empty_strided_on
+from hemstitch.runtime.recycling import empty_strided_on
 
 
 @pytest.mark.skipif(torch.version.cuda is None, reason="torch is built for processors only")

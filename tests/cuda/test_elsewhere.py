@@ -12,11 +12,12 @@ import pytest
 pytest.importorskip("triton")
 from triton.compiler import ASTSource
 
-from hemstitch.codegen.triton.kernel import TritonProgram
+from hemstitch.cache import crashes as killed
 from hemstitch.errors import KernelBuildError
-from hemstitch.runtime import helpers, killed
-from hemstitch.runtime.cuda import elsewhere
-from hemstitch.runtime.cuda.kernel import build, variant_of
+from hemstitch.runtime.gpu.loaded_kernel import build, variant_of
+from hemstitch.targets.gpu.kernel import TritonProgram
+from hemstitch.toolchain import llvm_workers as helpers
+from hemstitch.toolchain import triton_workers as elsewhere
 from tests.cuda import steps
 
 # At the end of the kernel's text: only a worker is without PyTorch.

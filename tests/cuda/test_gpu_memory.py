@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 
-from hemstitch.fusion.plan import KernelStep, LibraryStep
-from hemstitch.runtime.assemble import Launch, assemble
+from hemstitch.driver.call_list import assemble
+from hemstitch.planning.plan import KernelStep, LibraryStep
+from hemstitch.runtime.assembly import Launch
 from hemstitch.runtime.executable import Executable
 from hemstitch.runtime.returned import Result
-from hemstitch.stitch.machine import generic_gpu
+from hemstitch.stitching.machine import generic_gpu
 from tests.compiled import plans_of
 
 NOWHERE = torch.device("meta")

@@ -15,8 +15,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 pytest.importorskip("triton")
 
-from hemstitch.runtime.cuda import graphs
-from hemstitch.runtime.cuda.graphs import Recorder, reason_against
+from hemstitch.runtime.gpu import cuda_graphs as graphs
+from hemstitch.runtime.gpu.cuda_graphs import Recorder, reason_against
 
 ON_GPU = torch.device("cuda", 0)
 

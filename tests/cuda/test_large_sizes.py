@@ -11,13 +11,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 pytest.importorskip("triton")
 
-from hemstitch.codegen.triton.kernel import print_kernel
-from hemstitch.fusion import planner
 from hemstitch.ir.dims import evaluate
-from hemstitch.runtime.cuda.grid import grid_of
-from hemstitch.runtime.cuda.kernel import build, variant_of
-from hemstitch.stitch.machine import generic_gpu
+from hemstitch.planning import planner
+from hemstitch.runtime.gpu.grid import grid_of
+from hemstitch.runtime.gpu.loaded_kernel import build, variant_of
+from hemstitch.stitching.machine import generic_gpu
 from tests.compiled import plans_of
+from tests.lowered import triton
 
 ROWS, COLUMNS = 14_200, 151_936  # logits of a long text: more than 2 ** 31
 
@@ -25,7 +25,7 @@ ROWS, COLUMNS = 14_200, 151_936  # logits of a long text: more than 2 ** 31
 def programs_of(function, *arguments):
     for _, plan in plans_of(function, arguments, generic_gpu()):
         for step in plan.kernels:
-            yield print_kernel(step.stitched.kernel, step.groups[0].hint, 132)
+            yield triton(step.stitched.kernel, step.groups[0].hint, 132)
 
 
 def narrow_arithmetic(program, sizes):

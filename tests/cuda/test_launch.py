@@ -9,9 +9,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 pytest.importorskip("triton")
 
 from hemstitch.errors import KernelBuildError
-from hemstitch.runtime.cuda.kernel import Variant, build, load, variant_of
-from hemstitch.runtime.cuda.semaphore import Semaphores, semaphores_of
-from hemstitch.runtime.signature import signature
+from hemstitch.runtime.gpu.loaded_kernel import Variant, build, load, variant_of
+from hemstitch.runtime.gpu.semaphore import Semaphores, semaphores_of
+from hemstitch.toolchain.triton_signature import signature
 from tests.cuda import steps
 
 ALIGNED = Variant(True, ())
@@ -210,7 +210,7 @@ def test_a_captured_launch_has_a_semaphore_and_scratch_of_its_own(driver):
 
 
 def test_more_streams_than_semaphores(driver, monkeypatch):
-    monkeypatch.setattr("hemstitch.runtime.cuda.semaphore.SLOTS", 2)
+    monkeypatch.setattr("hemstitch.runtime.gpu.semaphore.SLOTS", 2)
     semaphores = Semaphores(driver.device(), torch.zeros(64, dtype=torch.int32))
     words = [semaphores.take(stream).data_ptr() for stream in (1, 2, 3, 1, 2)]
     assert words[:2] == words[3:] and words[2] not in words[:2]
@@ -262,7 +262,7 @@ def test_all_numbers_of_programs_share_what_a_ticket_leaves_at_zero(driver):
 
 def test_captured_semaphores_are_cleared_by_nobody(driver, monkeypatch):
     """Each has its own, until there are no more."""
-    monkeypatch.setattr("hemstitch.runtime.cuda.semaphore.SLOTS", 3)
+    monkeypatch.setattr("hemstitch.runtime.gpu.semaphore.SLOTS", 3)
     semaphores = semaphores_of(driver.device())
     (block,) = driver.allocated
     eager = semaphores.take(7)

@@ -9,17 +9,17 @@ from random import Random
 import pytest
 import torch
 
-from hemstitch.fusion.plan import Plan
+from hemstitch.driver.builds import build
+from hemstitch.driver.call_list import assemble
 from hemstitch.ir.graph import Graph
 from hemstitch.options import Options
-from hemstitch.passes.pipeline import optimize
-from hemstitch.runtime import interpret
-from hemstitch.runtime.assemble import assemble
-from hemstitch.runtime.build import build
+from hemstitch.planning.plan import Plan
+from hemstitch.runtime import interpreter as interpret
 from hemstitch.runtime.executable import Executable
 from hemstitch.runtime.returned import Result
-from hemstitch.stitch.machine import generic_gpu
+from hemstitch.stitching.machine import generic_gpu
 from tests.compiled import assert_close, has_halves, plan_for, plans_of
+from tests.lowered import optimize
 from tests.programs import Program, arguments_for
 
 pytest.importorskip("triton")
@@ -162,8 +162,8 @@ def test_occupancy_is_the_drivers():
     """A cooperative launch with one program more than fit is refused, and our own table, from which
     kernels are estimated, says the same."""
     from hemstitch.latency.occupancy import occupancy  # noqa: PLC0415
-    from hemstitch.runtime.cuda.device import device_of, resident_blocks  # noqa: PLC0415
-    from hemstitch.runtime.cuda.kernel import MOST_MEETING, Variant, load  # noqa: PLC0415
+    from hemstitch.runtime.gpu.device import device_of, resident_blocks  # noqa: PLC0415
+    from hemstitch.runtime.gpu.loaded_kernel import MOST_MEETING, Variant, load  # noqa: PLC0415
     from tests.cuda.steps import centred as program  # noqa: PLC0415
 
     device, loaded = device_of(0), load(program(), Variant(True, ()), device_of(0))

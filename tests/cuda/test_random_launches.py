@@ -9,15 +9,14 @@ import pytest
 
 pytest.importorskip("triton")
 
-from hemstitch.codegen.triton.kernel import print_kernel
+from hemstitch.driver.gpu_kernels import likely_sizes
 from hemstitch.ir.dims import evaluate
-from hemstitch.passes.pipeline import optimize
-from hemstitch.runtime.cuda.launch import likely_sizes
-from hemstitch.runtime.dtypes import TORCH_DTYPES
-from hemstitch.runtime.signature import signature
-from hemstitch.stitch.machine import generic_gpu
+from hemstitch.runtime.torch_dtypes import TORCH_DTYPES
+from hemstitch.stitching.machine import generic_gpu
+from hemstitch.toolchain.triton_signature import signature
 from tests.compiled import plan_for
 from tests.cuda import steps
+from tests.lowered import optimize, triton
 from tests.programs import Program
 
 
@@ -33,7 +32,7 @@ def test_they_compile_and_get_their_arguments(seed, driver):
     )
     graph = optimize(program.graph, program.builder)
     for step in plan_for(graph, generic_gpu()).kernels:
-        printed = print_kernel(step.stitched.kernel, step.groups[0].hint, steps.PROGRAMS)
+        printed = triton(step.stitched.kernel, step.groups[0].hint, steps.PROGRAMS)
         sizes = likely_sizes(step, printed)
         values = {str(name): size for name, size in zip(printed.sizes, sizes)}
         zeros = driver.device().zeros

@@ -11,22 +11,25 @@ import torch
 
 pytest.importorskip("triton")
 
-from hemstitch.codegen.triton.kernel import TritonProgram, candidates
+from hemstitch.cache import records as remembered
+from hemstitch.driver.gpu_kernels import candidates
 from hemstitch.errors import KernelBuildError
 from hemstitch.latency.architecture import architecture
 from hemstitch.latency.disassembly import disassemble
-from hemstitch.runtime import remembered
-from hemstitch.runtime.cross import tools_folder
-from hemstitch.runtime.cuda import kernel, tune
-from hemstitch.runtime.cuda.estimate import bytes_of, estimate, shares, trips
-from hemstitch.runtime.cuda.kernel import build, variant_of
+from hemstitch.measure import gpu_tuner as tune
+from hemstitch.measure.gpu_estimate import bytes_of, estimate, shares, trips
+from hemstitch.runtime.gpu import loaded_kernel as kernel
+from hemstitch.runtime.gpu.loaded_kernel import build, variant_of
+from hemstitch.targets.gpu.description import GPULowering
+from hemstitch.targets.gpu.kernel import TritonProgram
+from hemstitch.toolchain.triton_cross import tools_folder
 from tests.cuda import steps
 
 
 @cache
 def softmax() -> tuple[TritonProgram, ...]:
     step = steps.step_of(lambda x: torch.softmax(x, -1), torch.randn(2048, 1000))
-    return tuple(candidates(step.stitched.kernel, step.groups[0].hint, 132))
+    return tuple(candidates(step.stitched.kernel, GPULowering(step.groups[0].hint, 132)))
 
 
 @pytest.fixture
@@ -192,7 +195,7 @@ def test_a_candidate_that_cannot_be_loaded_is_not_timed(choose, estimated, monke
     monkeypatch.setattr(tune, "do_bench", do_bench)
     load = kernel.load
     monkeypatch.setattr(
-        "hemstitch.runtime.cuda.launch.load",
+        "hemstitch.runtime.gpu.launch.load",
         lambda program, *more, **cache: (
             refuse() if program is programs[1] else load(program, *more, **cache)
         ),

@@ -18,12 +18,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from hemstitch.backend import compile_with
-from hemstitch.compile import Compiled
-from hemstitch.fusion.plan import KernelStep, LibraryStep
+from hemstitch.driver.compiler import Compiled
 from hemstitch.ir.graph import LibraryCall
 from hemstitch.ir.types import DType
 from hemstitch.options import CHOICES, Options
-from hemstitch.runtime import interpret
+from hemstitch.planning.plan import KernelStep, LibraryStep
+from hemstitch.runtime import interpreter as interpret
 from hemstitch.runtime.bindings import binding
 
 PREFIX, SUFFIX = "_c10d_functional.", ".default"

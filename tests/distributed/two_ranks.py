@@ -28,15 +28,16 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import profile
 
 from hemstitch.backend import compile_with
-from hemstitch.compile import Compiled
+from hemstitch.driver.compiler import Compiled
 from hemstitch.ir.printer import show
 from hemstitch.ir.types import DType
-from hemstitch.kernel.printer import show as show_kernel
+from hemstitch.kernel_ir.printer import show as show_kernel
+from hemstitch.measure import multiplication as multiplying
+from hemstitch.measure import performance_library as performance
 from hemstitch.options import Options
-from hemstitch.runtime import multiplying, performance
-from hemstitch.runtime.jit import host_target, threads_now
-from hemstitch.stitch.machine import generic_cpu
-from hemstitch.stitch.probe import Probe, RateProbe
+from hemstitch.stitching.machine import generic_cpu
+from hemstitch.stitching.probes import Probe, RateProbe
+from hemstitch.toolchain.jit import host_target, threads_now
 
 WIDTH, SEQUENCE, BATCH = 32, 8, 8
 BUCKET_BYTES = 30_000  # of gradients, so that Dynamo cuts the model in two

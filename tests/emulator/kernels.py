@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-from hemstitch.runtime.device import grid_barrier, spin_until_flipped
+from hemstitch.targets.gpu.device_functions import grid_barrier, spin_until_flipped
 
 
 @triton.jit

@@ -9,7 +9,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from hemstitch.runtime.emulator import (
+from hemstitch.emulator import (
     Checks,
     DeadlockError,
     EmulationError,
@@ -113,7 +113,7 @@ def test_an_order_can_be_repeated() -> None:
 
 
 def test_a_spin_of_its_own_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hemstitch.runtime.emulator.builder.MOST_ATOMICS", 50)
+    monkeypatch.setattr("hemstitch.emulator.checked_builder.MOST_ATOMICS", 50)
     with pytest.raises(DeadlockError, match="spins without spin_until_flipped"):
         emulate(kernels.spins_by_itself, 2, {"token": integer()})
 

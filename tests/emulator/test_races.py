@@ -7,8 +7,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from hemstitch.errors import InternalError, UnsupportedError
-from hemstitch.runtime.emulator import (
+from hemstitch.emulator import (
     Checks,
     EmulationError,
     Order,
@@ -17,6 +16,7 @@ from hemstitch.runtime.emulator import (
     UnwrittenScratchError,
     emulate,
 )
+from hemstitch.errors import InternalError, UnsupportedError
 from tests.emulator import kernels
 
 RACES = Checks()

@@ -9,7 +9,8 @@ import torch
 
 pytest.importorskip("triton")
 
-from hemstitch.runtime.emulator import emulate, reductions
+from hemstitch.emulator import emulate
+from hemstitch.emulator import whole_reductions as reductions
 from tests.emulator import kernels
 
 NAN = float("nan")

@@ -26,7 +26,7 @@ from hemstitch.ir.graph import (
 from hemstitch.ir.parser import Opaque, parse
 from hemstitch.ir.printer import show
 from hemstitch.ir.types import DType, TensorType
-from hemstitch.ir.verify import verify
+from hemstitch.ir.verifier import verify
 from tests.graphs import RandomGraph
 
 

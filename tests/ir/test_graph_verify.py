@@ -8,7 +8,7 @@ from hemstitch.errors import InternalError
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.graph import Graph, Node, Op, Output
 from hemstitch.ir.parser import parse
-from hemstitch.ir.verify import _ROWS, verify
+from hemstitch.ir.verifier import _ROWS, verify
 
 INPUTS = """\
 %0 = input f32[2, 3] "x" position 0 strides (3, 1)

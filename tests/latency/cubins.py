@@ -12,7 +12,7 @@ from hemstitch.latency.disassembly import Disassembly, SourceLine, disassemble
 from hemstitch.latency.evaluate import Estimate, LaunchFacts, evaluate
 from hemstitch.latency.lint import Expected, Finding, lint
 from hemstitch.latency.ptx import parse_ptx
-from hemstitch.runtime.cross import CrossCompiled, compile_for, tools_folder
+from hemstitch.toolchain.triton_cross import CrossCompiled, compile_for, tools_folder
 
 COPY = {"source": "*fp32", "result": "*fp32", "count": "i32"}
 COPY_HALF = {"source": "*bf16", "result": "*bf16", "count": "i32"}

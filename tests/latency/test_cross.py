@@ -14,7 +14,7 @@ pytest.importorskip("triton")
 
 from hemstitch.errors import KernelBuildError
 from hemstitch.latency.disassembly import disassemble
-from hemstitch.runtime.cross import LANGUAGE, build_for, compile_for, tools_folder
+from hemstitch.toolchain.triton_cross import LANGUAGE, build_for, compile_for, tools_folder
 from tests.latency import kernels
 from tests.latency.cubins import COPY, PARTIAL, SUMS, compiled
 

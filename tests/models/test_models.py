@@ -141,7 +141,7 @@ def test_what_cannot_be_compiled_runs_as_it_was_traced(
         raise RuntimeError("no plan today")
 
     monkeypatch.setenv("HEMSTITCH_STRICT", "0")
-    monkeypatch.setattr("hemstitch.compile.planned", refuse)
+    monkeypatch.setattr("hemstitch.pipeline.planned", refuse)
     eager, batch = made(name)
     ours = compiled(copy.deepcopy(eager))
     expected = results(eager, batch, torch.float32)

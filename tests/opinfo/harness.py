@@ -19,9 +19,9 @@ from torch.testing._internal.opinfo.core import OpInfo
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from hemstitch.backend import compile_with
-from hemstitch.compile import Compiled
-from hemstitch.fusion.plan import KernelStep, LibraryStep
+from hemstitch.driver.compiler import Compiled
 from hemstitch.options import Options
+from hemstitch.planning.plan import KernelStep, LibraryStep
 
 # Relative and absolute. Gradients pass through more roundings than results.
 TOLERANCE = {"forward": (1e-4, 1e-5), "backward": (1e-3, 1e-4)}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from hemstitch.fusion.demand import demands
-from hemstitch.fusion.plan import LibraryStep
-from hemstitch.fusion.work import Vertex, Work, is_library_vertex
 from hemstitch.ir.dims import evaluate
 from hemstitch.ir.graph import Graph, Op
-from hemstitch.kernel.traffic import traffic
-from hemstitch.stitch.group import Tensor
+from hemstitch.kernel_ir.traffic import traffic
+from hemstitch.planning.materialisation import demands
+from hemstitch.planning.plan import LibraryStep
+from hemstitch.planning.work import Vertex, Work, is_library_vertex
+from hemstitch.stitching.group import Tensor
 from tests.papers.harness import Planned
 
 

@@ -14,24 +14,25 @@ import torch
 from torch._guards import detect_fake_mode
 
 from hemstitch.backend import compile_with
-from hemstitch.codegen.llvm import kernel as llvm
-from hemstitch.codegen.triton import kernel as triton
-from hemstitch.compile import Compiled
-from hemstitch.fusion.plan import KernelStep, Plan
-from hemstitch.fusion.planner import make_plan
-from hemstitch.fusion.verify import verify_plan
+from hemstitch.driver.compiler import Compiled
 from hemstitch.ir.dims import evaluate
 from hemstitch.ir.graph import Graph, Op
-from hemstitch.kernel.nodes import Kernel, Let, Loop, Nest, Role, statements
-from hemstitch.kernel.traffic import executed, traffic
-from hemstitch.kernel.verify import verify
+from hemstitch.kernel_ir.nodes import Kernel, Let, Loop, Nest, Role, statements
+from hemstitch.kernel_ir.traffic import executed, traffic
+from hemstitch.kernel_ir.verifier import verify
 from hemstitch.latency.disassembly import disassemble
 from hemstitch.latency.facts import facts
 from hemstitch.options import Options
-from hemstitch.runtime.signature import signature
-from hemstitch.runtime.source import kernel_of
-from hemstitch.stitch.machine import Machine, generic_cpu, generic_gpu
-from hemstitch.stitch.schedule import Schedule, Scheme, schedule
+from hemstitch.planning.plan import KernelStep, Plan
+from hemstitch.planning.planner import make_plan
+from hemstitch.planning.verifier import verify_plan
+from hemstitch.stitching.machine import Machine, generic_cpu, generic_gpu
+from hemstitch.stitching.schedule import Schedule, Scheme, schedule
+from hemstitch.targets.cpu.description import Target
+from hemstitch.targets.gpu import kernel as triton
+from hemstitch.toolchain.triton_signature import signature
+from hemstitch.toolchain.triton_source import kernel_of
+from tests import lowered
 from tests.compiled import Simulation
 
 CPU = generic_cpu(threads=2, lanes=8)
@@ -110,12 +111,12 @@ def text_of(step: KernelStep, machine: Machine) -> str:
     kernel = step.stitched.kernel
     if machine.lanes == GPU.lanes:
         return triton_program(step).text
-    target = llvm.Target(lanes=machine.lanes, threads=machine.threads, parallel=True)
-    return llvm.print_kernel(kernel, target).text
+    target = Target(lanes=machine.lanes, threads=machine.threads, parallel=True)
+    return lowered.llvm(kernel, target).text
 
 
 def triton_program(step: KernelStep) -> triton.TritonProgram:
-    return triton.print_kernel(step.stitched.kernel, step.groups[0].hint, PROGRAMS)
+    return lowered.triton(step.stitched.kernel, step.groups[0].hint, PROGRAMS)
 
 
 def graphs_of(
@@ -162,7 +163,7 @@ def plan(
 def grid(program: triton.TritonProgram, resident: int | None) -> int:
     """Programs of a launch on a GPU that holds so many at a time (None: any number)."""
     pytest.importorskip("triton", reason="needs Triton")
-    module = importlib.import_module("hemstitch.runtime.cuda.grid")  # imports Triton
+    module = importlib.import_module("hemstitch.runtime.gpu.grid")  # imports Triton
     programs: int = module.grid_of(program, (), resident).programs
     return programs
 
@@ -170,7 +171,7 @@ def grid(program: triton.TritonProgram, resident: int | None) -> int:
 def machine_code(found: Planned) -> tuple[Any, Any]:
     """Of the only kernel, for an H100: facts of the disassembly, and what Triton made."""
     pytest.importorskip("triton", reason="needs Triton")
-    cross = importlib.import_module("hemstitch.runtime.cross")  # imports Triton
+    cross = importlib.import_module("hemstitch.toolchain.triton_cross")  # imports Triton
     (step,) = found.steps
     program = triton_program(step)
     kernel = kernel_of(program.text, program.entry)

@@ -11,15 +11,15 @@ import torch.nn.functional as F
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from hemstitch.codegen.llvm.layout import scratch_layout
 from hemstitch.ir.dims import evaluate
 from hemstitch.ir.graph import Op
-from hemstitch.kernel.lifetime import phase_lifetimes
-from hemstitch.kernel.nodes import Begin, Role
+from hemstitch.kernel_ir.lifetime import phase_lifetimes
+from hemstitch.kernel_ir.nodes import Begin, Role
 from hemstitch.latency.architecture import AMPERE, HOPPER
 from hemstitch.latency.occupancy import Limiter, occupancy
 from hemstitch.options import Options
-from hemstitch.stitch.schedule import Scheme
+from hemstitch.stitching.schedule import Scheme
+from hemstitch.targets.cpu.scratch_layout import scratch_layout
 from tests.compiled import Simulation
 from tests.papers.harness import (
     CONSERVATIVE,

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from hemstitch.driver.background import later
 from hemstitch.errors import GraphWarning
-from hemstitch.runtime.background import later
 
 ASYNCHRONOUS = {"asynchronous": True}
 
@@ -62,7 +62,7 @@ def test_F2_18_a_failure_in_the_background_leaves_eager_running(monkeypatch) -> 
         raise RuntimeError("no plan today")
 
     torch._dynamo.reset()
-    monkeypatch.setattr("hemstitch.compile.planned", refuse)
+    monkeypatch.setattr("hemstitch.pipeline.planned", refuse)
     x, weight = torch.randn(8, 16, requires_grad=True), torch.randn(16, 12, requires_grad=True)
     function = torch.compile(program, backend="hemstitch", options=ASYNCHRONOUS)
     gate = Gate()

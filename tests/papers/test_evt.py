@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-import hemstitch.frontend.partition as splitting
+import hemstitch.joint.partition as splitting
 from hemstitch.backend import compile_with
-from hemstitch.explain import Report, explain
 from hemstitch.options import Options
+from hemstitch.report.explain import Report, explain
 
 aten = torch.ops.aten
 ROWS, CLASSES = 48, 100
@@ -192,8 +192,8 @@ def test_EV_5_a_users_rewrite_sees_the_graph_and_wrong_ones_are_refused() -> Non
 
 
 def test_EV_6_a_sum_that_is_known_is_not_added_up(measured) -> None:
-    """The gradient of cross entropy sums its one-hot rows; tests/passes/test_reassociate.py has 26
-    such sums, and 8 that stay."""
+    """The gradient of cross entropy sums its one-hot rows; tests/rewrites/test_reassociate.py has
+    26 such sums, and 8 that stay."""
     logits, labels = classes()
     usual = explain(cross_entropy, logits, labels, backward=True)
     report = explain(cross_entropy, logits, labels, backward=True, options={"reassociate": True})

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hemstitch.explain import Report, explain
-from hemstitch.fusion.plan import KernelStep
-from hemstitch.kernel.blocked import Blocking
-from hemstitch.runtime.tune import ALONE, Tuner
-from hemstitch.stitch.machine import generic_cpu
+from hemstitch.matmul.lowering.blocking import Blocking
+from hemstitch.measure.matmul_tuner import ALONE, Tuner
+from hemstitch.planning.plan import KernelStep
+from hemstitch.report.explain import Report, explain
+from hemstitch.stitching.machine import generic_cpu
 from tests.compiled import plans_of
 
 pytestmark = pytest.mark.usefixtures("kernels_multiply")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hemstitch.explain import KernelInfo, Report, explain
+from hemstitch.report.explain import KernelInfo, Report, explain
 
 ROWS, COLUMNS, HIDDEN = 256, 64, 512  # Figure 14 has 4096, 256, 2048
 FLOAT = 4

@@ -13,7 +13,7 @@ from transformers import BertConfig, BertForMaskedLM
 
 import hemstitch
 from benchmarks.models import MORE_WORKLOADS, WORKLOADS, Training
-from hemstitch.frontend import partition
+from hemstitch.joint import partition
 
 MODELS = {**WORKLOADS, **MORE_WORKLOADS}
 STEPS, RATE = 100, 3e-4

@@ -10,18 +10,18 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.models.hugging_face import bert_encoder
-from hemstitch.codegen.llvm.layout import scratch_layout
-from hemstitch.fusion.cluster import MOST_MEMBERS, Clustering
-from hemstitch.fusion.demand import demands
-from hemstitch.fusion.plan import LibraryFormStep
-from hemstitch.fusion.trial import Trials
-from hemstitch.fusion.work import Work
 from hemstitch.ir.dims import evaluate
 from hemstitch.ir.graph import Op, toposort
-from hemstitch.kernel.lifetime import in_place, task_lifetimes
-from hemstitch.kernel.nodes import Role
+from hemstitch.kernel_ir.lifetime import in_place, task_lifetimes
+from hemstitch.kernel_ir.nodes import Role
 from hemstitch.options import Options
-from hemstitch.stitch.group import is_member
+from hemstitch.planning.clusters import MOST_MEMBERS, Clustering
+from hemstitch.planning.materialisation import demands
+from hemstitch.planning.plan import LibraryFormStep
+from hemstitch.planning.trials import Trials
+from hemstitch.planning.work import Work
+from hemstitch.stitching.group import is_member
+from hemstitch.targets.cpu.scratch_layout import scratch_layout
 from tests.papers.harness import (
     CONSERVATIVE,
     CPU,

@@ -15,17 +15,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from hemstitch.codegen.llvm.layout import scratch_layout
 from hemstitch.errors import InternalError
 from hemstitch.ir.graph import Op
-from hemstitch.kernel.nodes import Accumulate, Let, Load, Loop, Phase, Role, statements
-from hemstitch.kernel.traffic import executed
-from hemstitch.kernel.verify import verify
+from hemstitch.kernel_ir.nodes import Accumulate, Let, Load, Loop, Phase, Role, statements
+from hemstitch.kernel_ir.traffic import executed
+from hemstitch.kernel_ir.verifier import verify
 from hemstitch.latency.architecture import HOPPER, architecture
 from hemstitch.latency.evaluate import LaunchFacts, evaluate
 from hemstitch.latency.occupancy import occupancy
 from hemstitch.options import Options
-from hemstitch.stitch.schedule import Scheme
+from hemstitch.stitching.schedule import Scheme
+from hemstitch.targets.cpu.scratch_layout import scratch_layout
 from tests.latency.test_cycles import kernel, row
 from tests.papers.harness import (
     CONSERVATIVE,

@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from benchmarks.cases import CASES
 from benchmarks.models import WORKLOADS, Training
 from benchmarks.models.small import SMALL
-from hemstitch.fusion.plan import LibraryStep
-from hemstitch.fusion.trial import Trials
 from hemstitch.ir.graph import toposort
 from hemstitch.options import Options
-from hemstitch.stitch.group import is_member
+from hemstitch.planning.plan import LibraryStep
+from hemstitch.planning.trials import Trials
+from hemstitch.stitching.group import is_member
 from tests.papers.bounds import least_kernels, least_reads, least_writes
 from tests.papers.harness import (
     CONSERVATIVE,

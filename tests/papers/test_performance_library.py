@@ -17,12 +17,12 @@ import torch
 
 from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
-from hemstitch.kernel.printer import show
-from hemstitch.runtime import performance
-from hemstitch.runtime.jit import host_target
-from hemstitch.runtime.measure import _fastest, measure
-from hemstitch.runtime.performance import Library, key_of
-from hemstitch.stitch.probe import OperationProbe, Probe, ProductProbe
+from hemstitch.kernel_ir.printer import show
+from hemstitch.measure import performance_library as performance
+from hemstitch.measure.performance_library import Library, key_of
+from hemstitch.measure.timing import _fastest, measure
+from hemstitch.stitching.probes import OperationProbe, Probe, ProductProbe
+from hemstitch.toolchain.jit import host_target
 from tests.effort import IS_WHOLE
 from tests.papers.harness import CPU, Planned, plan, random
 

@@ -6,16 +6,16 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from hemstitch.fusion.search.beam import search_beams
-from hemstitch.fusion.search.candidates import candidates
-from hemstitch.fusion.search.exact import plan_exactly
-from hemstitch.fusion.search.judge import Judge
-from hemstitch.fusion.search.problem import PassedValue, Pattern, PlanningProblem
-from hemstitch.fusion.search.program import canonical
-from hemstitch.fusion.search.remake import columns
-from hemstitch.fusion.search.selection import PatternColumns
-from hemstitch.fusion.search.solver import Answer
-from tests.fusion.search.problems import (
+from hemstitch.planning.search.beam import search_beams
+from hemstitch.planning.search.candidates import candidates
+from hemstitch.planning.search.exact_search import plan_exactly
+from hemstitch.planning.search.integer_program import canonical
+from hemstitch.planning.search.judge import Judge
+from hemstitch.planning.search.recomputed_patterns import columns
+from hemstitch.planning.search.search_problem import PassedValue, Pattern, PlanningProblem
+from hemstitch.planning.search.selection import PatternColumns
+from hemstitch.planning.search.solver import Answer
+from tests.planning.search.problems import (
     Inline,
     cost,
     executed,

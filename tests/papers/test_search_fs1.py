@@ -8,13 +8,16 @@ from statistics import mean
 
 import pytest
 
-from hemstitch.fusion.search.beam import search_beams
-from hemstitch.fusion.search.candidates import candidates
-from hemstitch.fusion.search.exact import plan_exactly
-from hemstitch.fusion.search.graph import PlanningGraph
-from hemstitch.fusion.search.greedy import plan_by_layers
-from hemstitch.fusion.search.judge import Judge
-from hemstitch.fusion.search.problem import (
+from hemstitch.planning.search.beam import search_beams
+from hemstitch.planning.search.candidates import candidates
+from hemstitch.planning.search.exact_search import plan_exactly
+from hemstitch.planning.search.greedy_patterns import plan_by_layers
+from hemstitch.planning.search.judge import Judge
+from hemstitch.planning.search.problem_graph import PlanningGraph
+from hemstitch.planning.search.recomputed_patterns import columns
+from hemstitch.planning.search.regions import layers, packs, spans
+from hemstitch.planning.search.search import search
+from hemstitch.planning.search.search_problem import (
     Oracle,
     PassedValue,
     Pattern,
@@ -22,11 +25,8 @@ from hemstitch.fusion.search.problem import (
     Penalty,
     PlanningProblem,
 )
-from hemstitch.fusion.search.regions import layers, packs, spans
-from hemstitch.fusion.search.remake import columns
-from hemstitch.fusion.search.search import search
 from tests.effort import DRAWN
-from tests.fusion.search.problems import (
+from tests.planning.search.problems import (
     Inline,
     cost,
     executed,

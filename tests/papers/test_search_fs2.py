@@ -9,14 +9,14 @@ from itertools import combinations, pairwise
 
 import pytest
 
-from hemstitch.fusion.search.beam import search_beams
-from hemstitch.fusion.search.candidates import candidates
-from hemstitch.fusion.search.judge import Candidate, Judge
-from hemstitch.fusion.search.problem import Oracle, Pattern, PatternPlan, PlanningProblem
-from hemstitch.fusion.search.reduction import BEST, reduce_patterns, remote_patterns
-from hemstitch.fusion.search.search import search
+from hemstitch.planning.search.beam import search_beams
+from hemstitch.planning.search.candidates import candidates
+from hemstitch.planning.search.judge import Candidate, Judge
+from hemstitch.planning.search.pattern_reduction import BEST, reduce_patterns, remote_patterns
+from hemstitch.planning.search.search import search
+from hemstitch.planning.search.search_problem import Oracle, Pattern, PatternPlan, PlanningProblem
 from tests.effort import DRAWN
-from tests.fusion.search.problems import (
+from tests.planning.search.problems import (
     cost,
     executed,
     from_edges,

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-import hemstitch.kernel.interpret as interpreter
-from hemstitch.kernel.nodes import Role
+import hemstitch.kernel_ir.interpreter as interpreter
+from hemstitch.kernel_ir.nodes import Role
 from tests.papers.harness import Planned
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from hemstitch.explain import explain
-from tests.stitch.test_online import (
+from hemstitch.report.explain import explain
+from tests.stitching.test_online import (
     PROGRAMS,
     attention,
     infinite_mask,

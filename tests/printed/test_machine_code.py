@@ -12,15 +12,15 @@ import torch
 from benchmarks.cases import CASES
 from benchmarks.machine_code import PROGRAMS, compiled_for, programs_of, verdict
 from benchmarks.products import PRODUCTS
-from hemstitch.codegen.triton.kernel import print_kernel
 from hemstitch.latency.disassembly import disassemble
 from hemstitch.latency.loops import find_loops
 from hemstitch.latency.ptx import parse_ptx
-from hemstitch.runtime.cross import tools_folder
-from hemstitch.runtime.cuda.estimate import trips
-from hemstitch.stitch.machine import generic_gpu
+from hemstitch.measure.gpu_estimate import trips
+from hemstitch.stitching.machine import generic_gpu
+from hemstitch.toolchain.triton_cross import tools_folder
 from tests.compiled import plans_of
 from tests.effort import some
+from tests.lowered import triton
 
 NAMES = (
     *("layer norm", "softmax + dropout", "rows, columns, elementwise", "where on a mask"),
@@ -66,7 +66,7 @@ def gates():
     tensors = [torch.zeros(4096, 1024, dtype=torch.bfloat16) for _ in range(2)]
     ((_, plan),) = plans_of(function, tensors, generic_gpu())
     ((kernel, hint),) = [(s.stitched.kernel, s.groups[0].hint) for s in plan.kernels]
-    program = print_kernel(kernel, hint, PROGRAMS)
+    program = triton(kernel, hint, PROGRAMS)
     return program, compiled_for(program, "sm_90")
 
 
@@ -98,5 +98,5 @@ def test_rows_that_are_walked_once_stay_in_registers(dtype, target):
     mask = torch.zeros(2, 1, 1024, 1024, dtype=dtype)
     ((_, plan),) = plans_of(attention, [*tensors, mask], generic_gpu())
     ((kernel, hint),) = [(s.stitched.kernel, s.groups[0].hint) for s in plan.kernels]
-    found = verdict(target, print_kernel(kernel, hint, PROGRAMS))
+    found = verdict(target, triton(kernel, hint, PROGRAMS))
     assert not found.findings, str(found)

@@ -10,12 +10,13 @@ import torch
 
 pytest.importorskip("triton")
 
-from hemstitch.codegen.triton.kernel import SEMAPHORE, print_kernel
-from hemstitch.runtime.emulated import scratch_of
-from hemstitch.runtime.emulator import Checks, Order, RaceError, UnwrittenScratchError, emulate
-from hemstitch.runtime.source import kernel_of
-from hemstitch.stitch.machine import generic_gpu
+from hemstitch.driver.emulated_kernels import scratch_of
+from hemstitch.emulator import Checks, Order, RaceError, UnwrittenScratchError, emulate
+from hemstitch.stitching.machine import generic_gpu
+from hemstitch.targets.gpu.kernel import SEMAPHORE
+from hemstitch.toolchain.triton_source import kernel_of
 from tests.compiled import plans_of
+from tests.lowered import triton
 
 PROGRAMS = 3
 MEETING = re.compile(r"device\.(grid_barrier|is_last)\(semaphore, programs\)")
@@ -52,7 +53,7 @@ def program_of(function, x):
     """The only kernel of it."""
     [(_, plan)] = plans_of(function, [x], generic_gpu())
     [step] = plan.kernels
-    return print_kernel(step.stitched.kernel, step.groups[0].hint, PROGRAMS)
+    return triton(step.stitched.kernel, step.groups[0].hint, PROGRAMS)
 
 
 def semaphore():
@@ -119,7 +120,7 @@ def test_what_is_combined_once_comes_a_sector_of_memory_at_a_time():
     """Neighbours among partial results are in different rows."""
     [(_, plan)] = plans_of(lambda x: x - x.sum(0), [torch.zeros(8192, 1024)], generic_gpu())
     (step,) = plan.kernels
-    program = print_kernel(step.stitched.kernel, step.groups[0].hint, 528)
+    program = triton(step.stitched.kernel, step.groups[0].hint, 528)
     assert "partial results, combined once; tiles of 8 rows" in program.text
 
 
@@ -127,5 +128,5 @@ def test_what_all_rows_read_does_not_keep_them_apart():
     """Column sums that each task combines before its first row are there for a tile of rows."""
     [(_, plan)] = plans_of(lambda x: x - x.sum(0), [torch.zeros(1 << 16, 64)], generic_gpu())
     (step,) = plan.kernels
-    program = print_kernel(step.stitched.kernel, step.groups[0].hint, 528)
+    program = triton(step.stitched.kernel, step.groups[0].hint, 528)
     assert re.findall("tiles of (.*) rows", program.text) == ["32", "32"]

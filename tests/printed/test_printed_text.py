@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from hemstitch.codegen.triton.elementwise import TABLES
-from hemstitch.codegen.triton.kernel import print_kernel
 from hemstitch.ir.graph import Op
 from hemstitch.ir.ops import is_elementwise
 from hemstitch.ir.types import DType
-from hemstitch.stitch.machine import generic_gpu
+from hemstitch.stitching.machine import generic_gpu
+from hemstitch.targets.gpu.elementwise import TABLES
 from tests.compiled import plans_of
+from tests.lowered import triton
 
 PROGRAMS = 528  # that an H200 runs at once
 
@@ -21,7 +21,7 @@ def text_of(function, *arguments, backward=False):
     plans = plans_of(function, arguments, generic_gpu(), backward)
     chosen = plans[1:] if backward else plans
     kernels = [
-        print_kernel(step.stitched.kernel, step.groups[0].hint, PROGRAMS).text
+        triton(step.stitched.kernel, step.groups[0].hint, PROGRAMS).text
         for _, plan in chosen
         for step in plan.kernels
     ]

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from benchmarks.products import PRODUCTS
-from hemstitch.codegen.triton.kernel import print_kernel
 from hemstitch.errors import KernelBuildError
-from hemstitch.explain import explain
 from hemstitch.ir.types import DType
-from hemstitch.kernel.index import at
-from hemstitch.kernel.nodes import Buffer, Kernel, Load, Loop, Phase, Role, Store, walk
-from hemstitch.stitch.machine import generic_gpu
+from hemstitch.kernel_ir.index import at
+from hemstitch.kernel_ir.nodes import Buffer, Kernel, Load, Loop, Phase, Role, Store, walk
+from hemstitch.report.explain import explain
+from hemstitch.stitching.machine import generic_gpu
 from tests.compiled import plans_of
+from tests.lowered import triton
 from tests.test_kernel_counts import faked
 
 pytest.importorskip("triton")
@@ -180,4 +180,4 @@ def test_a_row_that_must_keep_something_in_memory_is_no_kernel():
     changed = Phase((replace(nest, body=(kept, again)),))
     kernel = Kernel("k", (*step.stitched.kernel.buffers, row), (changed,))
     with pytest.raises(KernelBuildError, match=r"one has all of row \(kept\)"):
-        print_kernel(kernel, step.groups[0].hint, 528)
+        triton(kernel, step.groups[0].hint, 528)

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hemstitch.passes.pipeline import optimize
-from hemstitch.runtime import interpret
-from hemstitch.stitch.machine import generic_gpu
+from hemstitch.runtime import interpreter as interpret
+from hemstitch.stitching.machine import generic_gpu
 from tests.compiled import assert_close, execute, has_halves
 from tests.effort import examples
+from tests.lowered import optimize
 from tests.programs import Program, arguments_for, hasty
 
 pytest.importorskip("triton")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 
-from hemstitch.runtime import interpret
+from hemstitch.runtime import interpreter as interpret
 from tests.compiled import assert_close, execute
 from tests.effort import examples
-from tests.fusion.test_products import GPU, SEEDS, Around
+from tests.planning.test_products import GPU, SEEDS, Around
 
 pytest.importorskip("triton")
 

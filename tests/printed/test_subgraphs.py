@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from hemstitch.explain import explain
+from hemstitch.report.explain import explain
 from tests.test_kernel_counts import (
     TOLERANCE,
     adamw,

@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from hemstitch.explain import explain
+from hemstitch.report.explain import explain
 
 pytest.importorskip("triton")
 

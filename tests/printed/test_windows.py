@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hemstitch.explain import explain
+from hemstitch.report.explain import explain
 
 pytest.importorskip("triton")
 

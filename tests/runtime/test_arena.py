@@ -10,11 +10,11 @@ import torch
 
 from hemstitch.errors import InternalError
 from hemstitch.ir.types import DType
-from hemstitch.kernel.placement import LINE
-from hemstitch.runtime.assemble import Assembly, IntermediateView, Slot
+from hemstitch.kernel_ir.placement import LINE
+from hemstitch.runtime.assembly import Assembly, IntermediateView, Slot
 from hemstitch.runtime.executable import CACHE, instantiate
-from hemstitch.runtime.memory import BLOCKS, ArenaView, BlockPool
-from hemstitch.runtime.recycle import fresh
+from hemstitch.runtime.recycling import fresh
+from hemstitch.runtime.workspace import BLOCKS, ArenaView, BlockPool
 
 WINDOW = ArenaView(64, (2, 3), (3, 1), torch.float32)
 

@@ -26,13 +26,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import hemstitch
 from hemstitch.backend import compile_with
+from hemstitch.calls.as_traced import AsTraced
+from hemstitch.capture.translation import capture
+from hemstitch.driver import cpu_kernels as native
+from hemstitch.driver.background import BackgroundThread, Deferred, later
 from hemstitch.errors import GraphWarning, KernelBuildError, OptionError
-from hemstitch.frontend.as_traced import AsTraced
-from hemstitch.frontend.capture import capture
 from hemstitch.options import Options
-from hemstitch.runtime import native
-from hemstitch.runtime.background import BackgroundThread, Deferred, later
-from hemstitch.runtime.helpers import Helpers
+from hemstitch.toolchain.llvm_workers import Helpers
 
 Job = Callable[[], None]
 
@@ -279,7 +279,7 @@ def _no_plans(monkeypatch):
     def refuse(*_: object) -> None:
         raise RuntimeError("no plan today")
 
-    monkeypatch.setattr("hemstitch.compile.planned", refuse)
+    monkeypatch.setattr("hemstitch.pipeline.planned", refuse)
 
 
 @pytest.mark.usefixtures("_no_plans")
@@ -322,7 +322,7 @@ def test_what_cannot_be_captured_is_told_at_once(monkeypatch):
     def refuse(*_: object) -> None:
         raise RuntimeError("no capture today")
 
-    monkeypatch.setattr("hemstitch.compile.capture", refuse)
+    monkeypatch.setattr("hemstitch.driver.compiler.capture", refuse)
     held, x = Held(softmax), torch.randn(6, 9)
     with pytest.warns(GraphWarning, match="no capture today"):
         torch.testing.assert_close(held(x), softmax(x))
@@ -458,7 +458,7 @@ START = """
 import os, sys, threading, torch
 from hemstitch.backend import compile_with
 from hemstitch.options import Options
-from hemstitch.runtime.background import later
+from hemstitch.driver.background import later
 torch.set_num_threads(1)
 def program(x):
     return torch.softmax(torch.tanh(x) * 2, -1)

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from hemstitch.fusion import planner
-from hemstitch.runtime import native, sealed
-from hemstitch.runtime.helpers import Helpers
-from hemstitch.runtime.remembered import folder, forget_oldest, recall, remember
-from hemstitch.runtime.sealed import KEY, machine_code
+from hemstitch.cache import machine_code as sealed
+from hemstitch.cache.machine_code import KEY
+from hemstitch.cache.records import folder, forget_oldest, recall, remember
+from hemstitch.driver import cpu_kernels as native
+from hemstitch.planning import planner
+from hemstitch.toolchain.llvm_workers import Helpers
 
 OPTIONS = {"strict": True, "cache": True}
 
@@ -201,16 +202,9 @@ def test_two_that_come_first_have_one_key():
     assert [path.name for path in folder("").iterdir()] == ["key"]
 
 
-def test_another_processor_has_code_of_its_own(monkeypatch):
-    made = []
-
-    def make():
-        made.append(b"a")
-        return b"a"
-
+def test_another_processor_has_code_of_its_own(compiled, monkeypatch):
+    run()
+    monkeypatch.setattr(native.jit, "processor", lambda: "another")
     for _ in range(2):
-        assert machine_code("one", make) == b"a"
-    assert machine_code("another", make) == b"a"
-    monkeypatch.setattr("hemstitch.runtime.sealed.processor", lambda: "another")
-    assert machine_code("one", make) == b"a"
-    assert len(made) == 3
+        run()
+    assert len(compiled) == len(files("code")) == 2

@@ -11,10 +11,13 @@ from dataclasses import replace
 import pytest
 import torch
 
+from hemstitch.cache import crashes as killed
+from hemstitch.driver import cpu_kernels as native
 from hemstitch.errors import KernelBuildWarning
 from hemstitch.options import Options
-from hemstitch.runtime import helpers, killed, native, objects
-from hemstitch.runtime.helpers import Helpers, compilers
+from hemstitch.toolchain import llvm_objects as objects
+from hemstitch.toolchain import llvm_workers as helpers
+from hemstitch.toolchain.llvm_workers import Helpers, compilers
 from hemstitch.workers.worker import Ended, RefusedQuestion, TookTooLong
 
 TEXTS = [f"define i32 @f{n}() {{\n  ret i32 {n}\n}}\n" for n in range(6)]

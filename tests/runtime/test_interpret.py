@@ -10,8 +10,8 @@ from hemstitch.ir.dims import symbol
 from hemstitch.ir.graph import Address, Graph, LibraryCall, Op, Operand, Output, Range
 from hemstitch.ir.ops import OPS, ResultType, is_elementwise
 from hemstitch.ir.types import DType, TensorType, contiguous_strides
-from hemstitch.runtime.dtypes import TORCH_DTYPES
-from hemstitch.runtime.interpret import RULES, evaluate, run, with_strides
+from hemstitch.runtime.interpreter import RULES, evaluate, run, with_strides
+from hemstitch.runtime.torch_dtypes import TORCH_DTYPES
 
 FLOAT_ONLY = {
     *(Op.EXP, Op.EXP2, Op.EXPM1, Op.LOG, Op.LOG2, Op.LOG10, Op.LOG1P, Op.SQRT, Op.RSQRT),

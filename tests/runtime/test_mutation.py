@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hemstitch.explain import explain
+from hemstitch.report.explain import explain
 
 OPTIONS = {"strict": True, "check": True}
 

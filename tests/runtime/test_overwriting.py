@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-import hemstitch.compile
-from hemstitch.runtime.assemble import Assembly, assemble
+import hemstitch.driver.compiler
+from hemstitch.driver.call_list import assemble
+from hemstitch.runtime.assembly import Assembly
 from tests.compiled import watched
 
 ROWS = torch.tensor([3, 0, 3, 6])
@@ -81,7 +82,7 @@ def overwriting(
         assemblies.append(assemble(*arguments))  # type: ignore[arg-type]
         return assemblies[-1]
 
-    monkeypatch.setattr(hemstitch.compile, "assemble", assembled)
+    monkeypatch.setattr(hemstitch.driver.compiler, "assemble", assembled)
     torch._dynamo.reset()
     options = {"strict": True, "check": True, "cache": False}
     compiled = torch.compile(function, backend="hemstitch", options=options)

@@ -8,10 +8,10 @@ from io import StringIO
 import pytest
 import torch
 
+from hemstitch.driver import builds as build
+from hemstitch.driver.progress import CLEAR, with_bar
 from hemstitch.options import Options
-from hemstitch.runtime import build
-from hemstitch.runtime.progress import CLEAR, with_bar
-from hemstitch.stitch.machine import generic_gpu
+from hemstitch.stitching.machine import generic_gpu
 from tests.compiled import plans_of
 
 

@@ -16,8 +16,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from hemstitch.runtime import recycle
-from hemstitch.runtime.recycle import LEAST_BYTES, Layout, Site, keep_what_is_freed, recycled
+from hemstitch.runtime import recycling as recycle
+from hemstitch.runtime.recycling import LEAST_BYTES, Layout, Site, keep_what_is_freed, recycled
 
 COUNT = LEAST_BYTES // 4
 LAYOUT = Layout((COUNT,), (1,), torch.float32)

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
+from hemstitch.driver import cpu_kernels as native
 from hemstitch.errors import KernelBuildWarning
-from hemstitch.fusion import trial
-from hemstitch.runtime import native
-from hemstitch.runtime.helpers import Helpers
-from hemstitch.stitch.refusal import Refused
+from hemstitch.planning import trials as trial
+from hemstitch.stitching.refusal import Refused
+from hemstitch.toolchain.llvm_workers import Helpers
 
 OPTIONS = {"strict": True, "check": True}
 

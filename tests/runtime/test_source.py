@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hemstitch.runtime.source import kernel_of
+from hemstitch.toolchain.triton_source import kernel_of
 
 TEXT = '"""A module of test_source."""\n\n\ndef one():\n    return 1\n'
 

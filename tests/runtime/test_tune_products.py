@@ -8,13 +8,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from hemstitch.fusion.planner import make_plan
-from hemstitch.kernel.blocked import USUAL, Blocking
+from hemstitch.matmul.lowering.blocking import USUAL, Blocking
+from hemstitch.measure import matmul_tuner as tune
+from hemstitch.measure.matmul_tuner import ALONE, KEPT, ROWS, Tuner
+from hemstitch.measure.timing import seconds_of
 from hemstitch.options import Options
-from hemstitch.runtime import tune
-from hemstitch.runtime.measure import seconds_of
-from hemstitch.runtime.tune import ALONE, KEPT, ROWS, Tuner
-from hemstitch.stitch.machine import generic_cpu
+from hemstitch.planning.planner import make_plan
+from hemstitch.stitching.machine import generic_cpu
 from tests.compiled import plans_of
 
 CPU = generic_cpu(2, 8)
@@ -129,7 +129,7 @@ def test_the_option_computes_the_same(monkeypatch, tmp_path, kernels_multiply):
     monkeypatch.setattr(tune, "ROWS", (32, 64))
     monkeypatch.setenv("HOME", str(tmp_path))
     # Else the clock would say whether a kernel multiplies.
-    monkeypatch.setattr("hemstitch.compile.measurements", dict)
+    monkeypatch.setattr("hemstitch.driver.compiler.measurements", dict)
     given = [torch.randn(shape) for shape in ((200, 300), (280, 300), (280,))]
     function = torch.compile(linear, backend="hemstitch", options={"strict": True, "tune": True})
     torch.testing.assert_close(function(*given), linear(*given), rtol=1e-4, atol=1e-4)

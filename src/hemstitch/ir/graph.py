@@ -171,8 +171,8 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class InputAttr:
-    """A graph input: its position among the call's arguments and where its elements lie.
-    `frozen`: a weight, which calls find as it was, unless a program says so (`runtime/once.py`).
+    """A graph input: its position among the call's arguments and where its elements lie. `frozen`:
+    a weight, which calls find as it was, unless a program says so (`runtime/prepacked.py`).
     `is_written`: to by the caller, when the call is over."""
 
     name: str

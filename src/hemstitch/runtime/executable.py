@@ -11,13 +11,13 @@ import torch
 
 from hemstitch.errors import InternalError
 from hemstitch.ir.dims import Dim, evaluate
-from hemstitch.kernel.placement import Lifetime, place
-from hemstitch.runtime.assemble import Assembly, IntermediateView
-from hemstitch.runtime.dtypes import TORCH_DTYPES
-from hemstitch.runtime.jit import threads_now
-from hemstitch.runtime.memory import BLOCKS, ArenaLayout, ArenaView
-from hemstitch.runtime.once import Once
-from hemstitch.runtime.recycle import Layout, fresh, keep_what_is_freed, recycled
+from hemstitch.kernel_ir.placement import Lifetime, place
+from hemstitch.runtime.assembly import Assembly, IntermediateView
+from hemstitch.runtime.prepacked import Once
+from hemstitch.runtime.recycling import Layout, fresh, keep_what_is_freed, recycled
+from hemstitch.runtime.torch_dtypes import TORCH_DTYPES
+from hemstitch.runtime.workspace import BLOCKS, ArenaLayout, ArenaView
+from hemstitch.toolchain.jit import threads_now
 
 CACHE = 32 << 20  # bytes that cores share; intermediates may take them to stay with their threads
 MOST_SIZES = 64  # instances kept for one graph with symbolic sizes; the oldest goes first

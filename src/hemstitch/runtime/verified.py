@@ -11,12 +11,12 @@ from typing import Any
 import torch
 
 from hemstitch.errors import DifferenceError
-from hemstitch.fusion.plan import Plan
 from hemstitch.ir.graph import Graph, Output
+from hemstitch.planning.plan import Plan
 from hemstitch.runtime.executable import Executable
-from hemstitch.runtime.interpret import run
+from hemstitch.runtime.interpreter import run
 from hemstitch.runtime.returned import Result, Returned
-from hemstitch.runtime.rounding import Noise
+from hemstitch.runtime.rounding_noise import Noise
 
 TIMES = 16.0  # an error may be larger than the noise of a few runs, which is at random
 NOISE = (1.0, 1.0, 1.0, TIMES)  # of each run; what is decided in the last shows how much is close

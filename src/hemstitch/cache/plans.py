@@ -1,0 +1,42 @@
+"""What any process of this user has decided about a graph: a plan that need not be looked for
+again. Takes what planning takes, gives its plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from hashlib import sha256
+
+from hemstitch.cache.records import compiler, folder, forget_oldest, recall, remember
+from hemstitch.ir.graph import Graph
+from hemstitch.ir.printer import show
+from hemstitch.options import Options
+from hemstitch.planning.cached_plan import Decisions
+from hemstitch.planning.matmul_inlining import multiplied
+from hemstitch.planning.plan import Plan
+from hemstitch.planning.planner import make_plan
+from hemstitch.stitching.machine import Machine
+
+MAX_CACHE_BYTES = 64 << 20  # bytes of all files: some thousand graphs
+
+
+def planned(graph: Graph, machine: Machine, options: Options) -> Plan:
+    """As `make_plan`."""
+    if not options.cache:
+        return make_plan(graph, machine, options)
+    path = folder("plans") / _key(graph, machine, options)
+    decided = Decisions.parse(recall(path))
+    plan = make_plan(graph, machine, options, decided)
+    if plan.decisions is not None and plan.decisions != decided:
+        remember(path, plan.decisions.record)
+        forget_oldest(path.parent, MAX_CACHE_BYTES)
+    return plan
+
+
+def _key(graph: Graph, machine: Machine, options: Options) -> str:
+    """Of all that a plan depends on."""
+    dtypes = multiplied(graph) if options.opens_products else set()
+    rates = [(dtype, machine.products[dtype]) for dtype in machine.products if dtype in dtypes]
+    rest = replace(machine, products={}, measured=None)
+    decides = options.planner, options.pack, options.opens_products, options.tune
+    facts = (compiler(), show(graph), repr(rest), repr(rates), repr(decides))
+    return sha256("\n".join(facts).encode()).hexdigest()

@@ -1,0 +1,426 @@
+"""From a plan to straight-line Python: one line a kernel, library call or allocation.
+
+The text is made once a graph; sizes enter it as names, so that a call with other sizes only needs
+other values for those names (see `executable`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from hemstitch.ir.dims import Dim, SymbolicDim, known
+from hemstitch.ir.graph import InputAttr, LibraryCall, Operand
+from hemstitch.ir.types import DType, contiguous_strides
+from hemstitch.planning.materialised_views import Alias, agree
+from hemstitch.planning.plan import LibraryStep, Plan
+from hemstitch.runtime.assembly import Assembly, IntermediateView, Launch, Slot
+from hemstitch.runtime.bindings import OUT_FORMS, binding
+from hemstitch.runtime.interpreter import with_strides
+from hemstitch.runtime.recycling import LEAST_BYTES, Layout, empty_strided_on
+from hemstitch.runtime.returned import (
+    Argument,
+    Fixed,
+    Number,
+    Result,
+    Returned,
+    ReturnedNumber,
+    ReturnedView,
+)
+from hemstitch.runtime.torch_dtypes import TORCH_DTYPES
+from hemstitch.stitching.group import Tensor
+
+CPU = torch.device("cpu")
+_NAME = re.compile(r"\b[at]\d+\b")
+
+
+def assemble(
+    plan: Plan,
+    launches: Sequence[Launch | None],
+    returns: Sequence[Returned],
+    arguments: int,
+    device: torch.device = CPU,
+) -> Assembly:
+    """`launches[k]` runs step k where that is no library call; all tensors are on `device`."""
+    return _Assembler(plan, launches, returns, arguments, device).assemble()
+
+
+@dataclass(slots=True)
+class _Assembler:
+    plan: Plan
+    launches: Sequence[Launch | None]
+    returns: Sequence[Returned]
+    arguments: int
+    device: torch.device
+    lines: list[str] = field(default_factory=list)
+    fixed: dict[str, object] = field(default_factory=dict)
+    sizes: dict[str, Dim | tuple[Dim, ...]] = field(default_factory=dict)
+    names: dict[Tensor, str] = field(default_factory=dict)
+    slots: dict[Tensor, Slot] = field(default_factory=dict)
+    windows: dict[IntermediateView, str] = field(default_factory=dict)
+    large: dict[str, Layout] = field(default_factory=dict)
+    scratch: list[Slot] = field(default_factory=list)
+    shared: set[Tensor] = field(default_factory=set)
+    replaced: set[Tensor] = field(default_factory=set)
+    overwriting: set[int] = field(default_factory=set)  # steps
+
+    def assemble(self) -> Assembly:
+        empty = empty_strided_on(self.device)
+        self.fixed |= {"empty": empty, "as_strided": torch.as_strided, "lay": with_strides}
+        self.fixed["copy"] = _copy
+        self._find_shared()
+        self._find_overwriting()
+        if self.device == CPU:
+            self._find_slots()
+        steps: list[list[str]] = []
+        for number, step in enumerate(self.plan.steps):
+            self.lines = []
+            if isinstance(step, LibraryStep):
+                self._library(step, number)
+            else:
+                self._launch(number)
+            steps.append(self.lines)
+        self.lines = []
+        results = ", ".join(self._returned(returned) for returned in self.returns)
+        steps.append(self.lines)
+        source = self._source(steps, results)
+        slots = list(self.slots.values())
+        windows = list(self.windows)
+        return Assembly(
+            *(source, self.fixed, self.sizes, slots, windows, self.scratch),
+            *(self.large, self.device),
+        )
+
+    def _source(self, steps: list[list[str]], results: str) -> str:
+        used = [f"a{p}" for p in range(self.arguments)]
+        head = [f"    {', '.join(used)}, = args"] if used else []
+        body = [f"    {line}" for lines in steps for line in lines]
+        end = [f"    return ({results}{',' if results else ''})"]
+        text = ["def run(args, v=(), p=()):", *head, "    args.clear()", *body, *end]
+        return "\n".join(_with_frees(text)) + "\n"
+
+    # --- where tensors are
+
+    def _find_shared(self) -> None:
+        """Tensors that others may look into for as long as they like: results of the graph, and
+        what library calls hold or may keep. Arguments are not among them, but may be replaced."""
+        outputs = self.plan.outputs
+        self.replaced = {o.tensor for o in outputs if o.tensor.is_argument and o.is_whole}
+        kept = [output.tensor for output in outputs]
+        for step in self.plan.steps:
+            if isinstance(step, LibraryStep) and (_holds_operands(step) or _may_keep(step)):
+                kept.extend(operand.tensor for operand in step.operands)
+        self.shared = {tensor for tensor in kept if not tensor.is_argument}
+
+    def _find_overwriting(self) -> None:
+        """Library calls that would copy an operand to replace elements of the copy, and may as well
+        replace its own: a kernel made it, and nobody reads it afterwards. It is no part of the
+        arena then, since the result is in its memory."""
+        steps = enumerate(self.plan.steps)
+        last = {tensor: n for n, step in steps for tensor in self._touched(step, n)}
+        made = {x for step in self.plan.kernels for x in step.writes} - self.shared
+        for number, step in enumerate(self.plan.steps):
+            tensor = _replaceable(step) if isinstance(step, LibraryStep) else None
+            if tensor is not None and tensor in made and last[tensor] == number:
+                self.overwriting.add(number)
+                self.shared.add(tensor)
+
+    def _find_slots(self) -> None:
+        """Intermediates that kernels or told library calls write live in the arena."""
+        for number, step in enumerate(self.plan.steps):
+            for tensor in self._touched(step, number):
+                if tensor.is_argument or tensor in self.shared:
+                    continue
+                if tensor.is_result and not self._is_told(tensor):
+                    continue
+                slot = self.slots.setdefault(tensor, Slot(_room(tensor), number, number))
+                slot.last = number
+
+    def _touched(self, step: object, number: int) -> list[Tensor]:
+        if isinstance(step, LibraryStep):
+            results = [tensor for tensor in step.results if tensor is not None]
+            return [*(operand.tensor for operand in step.operands), *results]
+        launch = self.launches[number]
+        assert launch is not None
+        return list(launch.tensors)
+
+    def _is_told(self, tensor: Tensor) -> bool:
+        """The result of a library call that writes where it is told to."""
+        if tensor.node.type.dtype is DType.OPAQUE:
+            return False
+        call = tensor.node.inputs[0].attr
+        assert isinstance(call, LibraryCall)
+        contiguous = agree(tensor.node.shape, tensor.strides, contiguous_strides(tensor.node.shape))
+        return call.target in OUT_FORMS and contiguous
+
+    def _name(self, tensor: Tensor) -> str:
+        """The variable that holds a tensor; an output is allocated when it is first named."""
+        if tensor.is_argument:
+            assert isinstance(tensor.node.attr, InputAttr)
+            return f"a{tensor.node.attr.position}"
+        if tensor in self.slots:
+            return self._window(tensor, tensor.node.shape, tensor.strides, 0)
+        if tensor not in self.names:
+            self.names[tensor] = f"t{len(self.names)}"
+            if not tensor.is_result or self._is_told(tensor):
+                self._allocate(tensor)
+        return self.names[tensor]
+
+    def _allocate(self, tensor: Tensor) -> None:
+        layout = _large_layout(tensor) if self.device == CPU else None
+        if layout is not None:
+            name = f"large{len(self.large)}"
+            self.large[name] = layout
+            self.lines.append(f"{self.names[tensor]} = {name}()")
+            return
+        shape, strides = self._sizes(tensor.node.shape), self._sizes(tensor.strides)
+        dtype = self._fix(TORCH_DTYPES[tensor.node.type.dtype], "dtype")
+        self.lines.append(f"{self.names[tensor]} = empty({shape}, {strides}, {dtype})")
+
+    def _window(
+        self, tensor: Tensor, shape: tuple[Dim, ...], strides: tuple[Dim, ...], offset: Dim
+    ) -> str:
+        slot = list(self.slots).index(tensor)
+        window = IntermediateView(slot, shape, strides, offset, tensor.node.type.dtype)
+        return self.windows.setdefault(window, f"v[{len(self.windows)}]")
+
+    def _alias(self, alias: Alias) -> str:
+        if alias.is_whole:
+            return self._name(alias.tensor)
+        if alias.tensor in self.slots:
+            return self._window(alias.tensor, alias.shape, alias.strides, alias.offset)
+        shape, strides = self._sizes(alias.shape), self._sizes(alias.strides)
+        base = self._name(alias.tensor)
+        return _as_strided(base, shape, strides, self._size(alias.offset))
+
+    def _from(self, tensor: Tensor, place: int) -> str:
+        """All of a tensor's memory from an element on."""
+        if place == 0:
+            return self._name(tensor)
+        left = (tensor.extent(known) - place,)
+        return self._alias(Alias(tensor, left, (1,), place))
+
+    # --- steps
+
+    def _launch(self, number: int) -> None:
+        launch = self.launches[number]
+        assert launch is not None
+        places = launch.places or (0,) * len(launch.tensors)
+        tensors = map(self._from, launch.tensors, places)
+        sizes = [self._size(size) for size in launch.sizes]
+        name = self._fix(launch.function, "k")
+        scratch = self._scratch(launch.scratch_bytes, number)
+        self.lines.append(f"{name}({', '.join([*tensors, *sizes, scratch])})")
+
+    def _scratch(self, bytes_: Dim, number: int) -> str:
+        """Of one launch: before and after it others have the memory."""
+        if bytes_ == 0:
+            return "0"
+        self.scratch.append(Slot(bytes_, number, number))
+        return f"p[{len(self.scratch) - 1}]"
+
+    def _library(self, step: LibraryStep, number: int) -> None:
+        call = step.node.attr
+        assert isinstance(call, LibraryCall)
+        operands = [self._operand(step, operand) for operand in step.operands]
+        arguments = [self._argument(argument, operands) for argument in call.arguments]
+        arguments += [f"{key}={self._argument(v, operands)}" for key, v in call.keywords]
+        if any(tensor is not None and tensor.is_argument for tensor in step.results):
+            self.lines.append(f"{self._fix(call.in_place, 'f')}({', '.join(arguments)})")
+            return
+        told = [t for t in step.results if t is not None and self._is_told(t)]
+        if told:
+            name = self._fix(OUT_FORMS[call.target], "f")
+            self.lines.append(f"{name}({', '.join([*arguments, f'out={self._name(told[0])}'])})")
+            return
+        function = binding(call.target, call.arguments, dict(call.keywords))
+        if number in self.overwriting:
+            function = call.in_place
+        text = f"{self._fix(function, 'f')}({', '.join(arguments)})"
+        if all(tensor is None for tensor in step.results):
+            self.lines.append(text)
+        elif call.is_tuple:
+            self.lines.append(f"r{number} = {text}")
+            for index, tensor in enumerate(step.results):
+                if tensor is not None:
+                    self._result(tensor, f"r{number}[{index}]")
+            self.lines.append(f"del r{number}")
+        else:
+            (tensor,) = step.results
+            assert tensor is not None
+            self._result(tensor, text)
+
+    def _operand(self, step: LibraryStep, operand: Alias) -> str:
+        """Who holds an argument that the graph replaces must keep the old contents."""
+        text = self._alias(operand)
+        is_kept = _holds_operands(step) and operand.tensor in self.replaced
+        return f"copy({text})" if is_kept else text
+
+    def _result(self, tensor: Tensor, text: str) -> None:
+        """Take a library call's result, laid out as it was when traced."""
+        name = self._name(tensor)
+        self.lines.append(f"{name} = {text}")
+        if tensor.node.type.dtype is not DType.OPAQUE:
+            strides = self._sizes(tensor.strides)
+            self.lines.append(f"if {name}.stride() != {strides}: {name} = lay({name}, {strides})")
+
+    def _argument(self, argument: object, operands: list[str]) -> str:
+        match argument:
+            case Operand(index):
+                return operands[index]
+            case SymbolicDim():
+                return self._size(argument)
+            case tuple():
+                parts = [self._argument(part, operands) for part in argument]
+                return f"[{', '.join(parts)}]"
+            case bool() | int() | None:
+                return repr(argument)
+            case _:
+                return self._fix(argument, "c")
+
+    def _returned(self, returned: Returned) -> str:
+        match returned:
+            case Result(index):
+                return self._own_result(index)
+            case ReturnedView(base, shape, strides, offset):
+                whole = self._returned(base)
+                layout = self._sizes(shape), self._sizes(strides), self._size(offset)
+                return _as_strided(whole, *layout)
+            case Argument(position):
+                return f"a{position}"
+            case ReturnedNumber(index):
+                return f"{self._alias(self.plan.outputs[index])}.item()"
+            case Number(value):
+                return self._size(value)
+            case Fixed(value):
+                return repr(value) if value is None else self._fix(value, "c")
+
+    def _own_result(self, index: int) -> str:
+        """One that is the caller's alone is no view of what kernels see, and the same tensor
+        wherever it is returned: if the caller writes to it, autograd shall see that."""
+        outputs, alias = self.plan.outputs, self.plan.outputs[index]
+        kept = [output.may_share for output in self.plan.graph.outputs]
+        own = [n for n, each in enumerate(outputs) if not kept[n] and each.shows_as(alias)]
+        if not own or alias.is_whole or alias.tensor.is_argument:
+            return self._alias(alias)
+        name = f"r{own[0]}"
+        line = f"{name} = {self._alias(alias)}.data"
+        if line not in self.lines:
+            self.lines.append(line)
+        return name
+
+    # --- names
+
+    def _fix(self, value: object, hint: str) -> str:
+        for name, fixed in self.fixed.items():
+            if fixed is value:
+                return name
+        name = f"{hint}{len(self.fixed)}"
+        self.fixed[name] = value
+        return name
+
+    def _size(self, size: Dim) -> str:
+        return str(size) if isinstance(size, int) else self._named(size)
+
+    def _sizes(self, sizes: tuple[Dim, ...]) -> str:
+        fixed = [size for size in sizes if isinstance(size, int)]
+        return repr(tuple(fixed)) if len(fixed) == len(sizes) else self._named(sizes)
+
+    def _named(self, value: Dim | tuple[Dim, ...]) -> str:
+        for name, size in self.sizes.items():
+            if size == value and isinstance(size, tuple) == isinstance(value, tuple):
+                return name
+        name = f"s{len(self.sizes)}"
+        self.sizes[name] = value
+        return name
+
+
+def _large_layout(tensor: Tensor) -> Layout | None:
+    """None for a small tensor, and for one whose sizes are not known."""
+    shape = tuple(size for size in tensor.node.shape if isinstance(size, int))
+    strides = tuple(step for step in tensor.strides if isinstance(step, int))
+    bytes_ = tensor.node.type.bytes
+    if len(shape) < len(tensor.node.shape) or len(strides) < len(shape):
+        return None
+    is_large = isinstance(bytes_, int) and bytes_ >= LEAST_BYTES
+    return Layout(shape, strides, TORCH_DTYPES[tensor.node.type.dtype]) if is_large else None
+
+
+def _room(tensor: Tensor) -> Dim:
+    return tensor.node.type.bytes
+
+
+def _with_frees(lines: list[str]) -> list[str]:
+    """`del` each local tensor after the last line that names it, so that its memory is free."""
+    last: dict[str, int] = {}
+    for number, line in enumerate(lines[:-1]):
+        for word in _words(line):
+            last[word] = number
+    returned = set(_words(lines[-1]))
+    gone: dict[int, list[str]] = {}
+    for word, number in last.items():
+        if word not in returned and number > 1:
+            gone.setdefault(number, []).append(word)
+    result: list[str] = []
+    for number, line in enumerate(lines):
+        result.append(line)
+        if number in gone:
+            result.append(f"    del {', '.join(gone[number])}")
+    return result
+
+
+def _words(line: str) -> list[str]:
+    """Names of arguments and tensors in a line: a0, t3."""
+    return [w for w in _NAME.findall(line) if not line.lstrip().startswith("del ")]
+
+
+def _replaceable(step: LibraryStep) -> Tensor | None:
+    """The operand of which the call gives a copy with some elements replaced, if the copy is laid
+    out as it is."""
+    call = step.node.attr
+    assert isinstance(call, LibraryCall)
+    if call.in_place is None or call.arguments[0] != Operand(0):
+        return None
+    (result,), operand = step.results, step.operands[0]
+    tensor = operand.tensor
+    uses = [n for n in _operands(call.arguments) if step.operands[n].tensor is tensor]
+    if result is None or len(uses) > 1:
+        return None
+    same = operand.is_whole and result.node.type == tensor.node.type
+    return tensor if same and agree(operand.shape, result.strides, tensor.strides) else None
+
+
+def _operands(argument: object) -> Iterator[int]:
+    if isinstance(argument, Operand):
+        yield argument.index
+    elif isinstance(argument, tuple):
+        for part in argument:
+            yield from _operands(part)
+
+
+def _holds_operands(step: LibraryStep) -> bool:
+    assert isinstance(step.node.attr, LibraryCall)
+    return step.node.attr.holds_operands
+
+
+def _may_keep(step: LibraryStep) -> bool:
+    assert isinstance(step.node.attr, LibraryCall)
+    return step.node.attr.may_keep_operands
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    """At the same place in a copy of all the memory that it is in: of that a view may show more."""
+    memory = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    layout = tensor.storage_offset(), tensor.shape, tensor.stride()
+    copied = tensor.untyped_storage().clone()  # type: ignore[no-untyped-call]
+    return memory.set_(copied, *layout)
+
+
+def _as_strided(tensor: str, shape: str, strides: str, offset: str) -> str:
+    """From the tensor's own place on, with nothing of ours that may fail: backward cannot begin
+    again. `x` would keep memory alive, so that only what is returned has that name."""
+    given, name = (tensor, tensor) if tensor.isidentifier() else (f"x := {tensor}", "x")
+    return f"as_strided({given}, {shape}, {strides}, {name}.storage_offset() + {offset})"

@@ -1,0 +1,240 @@
+"""Which loops the values of a nest depend on, and whether its products keep to theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+
+from hemstitch.kernel_ir.index import Axis, Computed, Index, Variable
+from hemstitch.kernel_ir.nodes import (
+    BLOCKS,
+    Accumulate,
+    AccumulateInto,
+    AccumulateProduct,
+    Buffer,
+    Constant,
+    Contract,
+    Finish,
+    Init,
+    Let,
+    Load,
+    Loop,
+    Nest,
+    Position,
+    Random,
+    Role,
+    Running,
+    Scan,
+    Stmt,
+    Store,
+    walk,
+)
+from hemstitch.kernel_ir.rewriter import used
+
+Axes = frozenset[Axis]
+PURE = (Let, Constant, Position, Random, Load)  # what the body of a product may consist of
+
+
+def product_problem(nest: Nest) -> str | None:
+    """What keeps a product of the nest from being one of tiles (see `Contract`), if anything."""
+    walker = _Walker(nest)
+    for part in nest.parts:
+        walker.statements(part, None)
+    return walker.problem
+
+
+def row_problem(nest: Nest) -> str | None:
+    """What a row of the nest reads elsewhere than where it left it, or has added up in memory, if
+    anything: then registers of a tile of rows do not do."""
+    added: set[Buffer] = set()
+    stored: dict[Buffer, set[_Place]] = {}
+    loaded: dict[Buffer, set[_Place]] = {}
+    for statement, lanes in _within_loops(nest.body, frozenset()):
+        if isinstance(statement, Store) and statement.buffer.role is Role.TASK:
+            stored.setdefault(statement.buffer, set()).add(_place(statement.index, lanes))
+        if isinstance(statement, Load) and statement.buffer.role is Role.TASK:
+            place = _place(statement.index, lanes) if statement.mask is None else statement.mask
+            loaded.setdefault(statement.buffer, set()).add(place)
+        if isinstance(statement, AccumulateInto):
+            added.add(statement.buffer)
+    for buffer, places in stored.items():
+        read = loaded.get(buffer, set())
+        if not read <= places or (read and buffer in added):
+            return f"matrix units take many rows, but one has all of {buffer.name} ({buffer.why})"
+    return None
+
+
+_Place = Hashable  # in a row: alike for lanes of as many
+
+
+def _place(index: Index, lanes: Axes) -> _Place:
+    def kind(variable: Variable) -> object:
+        return variable.extent if isinstance(variable, Axis) and variable in lanes else variable
+
+    return frozenset((kind(variable), step) for variable, step in index.terms), index.constant
+
+
+def _within_loops(body: Iterable[Stmt], lanes: Axes) -> Iterator[tuple[Stmt, Axes]]:
+    """Each statement, and the axes that are lanes there. What a loop goes through one by one is
+    not, and so no register has all of it."""
+    for statement in body:
+        if isinstance(statement, BLOCKS):
+            is_wide = not isinstance(statement, Loop) or statement.lanes
+            inside = lanes | {statement.axis} if is_wide else lanes
+            yield from _within_loops(statement.body, inside)
+        else:
+            yield statement, lanes
+
+
+def needed_for(name: str, body: Iterable[Stmt]) -> list[Stmt]:
+    """The statements of a product's body that `name` is made of, in order."""
+    found: list[Stmt] = []
+    needed = {name}
+    for statement in reversed(tuple(body)):
+        if isinstance(statement, PURE) and statement.name in needed:
+            found.append(statement)
+            needed |= set(_operands(statement))
+    return found[::-1]
+
+
+def live(body: Iterable[Stmt], wanted: Iterable[str] = ()) -> tuple[Stmt, ...]:
+    """Without the values that nothing behind them reads, but for those that are `wanted`."""
+    found: list[Stmt] = []
+    wanted = set(wanted)
+    for statement in reversed(tuple(body)):
+        if not isinstance(statement, PURE) or statement.name in wanted:
+            found.append(statement)
+            wanted |= set(used(statement))
+    return tuple(found[::-1])
+
+
+def operands_of(body: Iterable[Stmt]) -> set[str]:
+    """The names that statements of a product's body use and do not make."""
+    body = tuple(body)
+    made = {statement.name for statement in body if isinstance(statement, PURE)}
+    return {name for statement in body for name in _operands(statement)} - made
+
+
+def most_alive(body: Iterable[Stmt]) -> int:
+    """How many of the values that a loop's body makes are needed at once, if it runs in order."""
+    body = tuple(body)
+    made = {s.name for s in body if isinstance(s, PURE) and not isinstance(s, Constant)}
+    alive: set[str] = set()
+    most = 0
+    for statement in reversed(body):
+        alive |= made.intersection(_operands(statement))
+        most = max(most, len(alive))
+        alive.discard(getattr(statement, "name", ""))
+    return most
+
+
+def _operands(statement: Stmt) -> Iterator[str]:
+    match statement:
+        case Let(operands=operands):
+            yield from operands
+        case Random(_, seed, index):
+            yield seed
+            yield from _computed(index)
+        case Load(_, _, index, mask):
+            yield from _computed(index)
+            if mask is not None:
+                yield mask
+        case Position(_, index):
+            yield from _computed(index)
+        case Accumulate() | Scan():
+            yield statement.value
+        case Store(index=index) | AccumulateInto(index=index):
+            yield from _computed(index)
+            yield statement.value
+
+
+def _computed(index: Index) -> Iterator[str]:
+    return (variable.name for variable, _ in index.terms if isinstance(variable, Computed))
+
+
+class _Walker:
+    """`axes`: of every value so far."""
+
+    def __init__(self, nest: Nest) -> None:
+        self.nest = nest
+        self.problem: str | None = None
+        self.axes: dict[str, Axes] = {}
+        self.open: set[Axis] = set(nest.rows)
+        self.panels = {s.buffer for s in walk(nest.panels) if isinstance(s, Store)}
+
+    def statements(self, statements: Iterable[Stmt], lane: Axis | None) -> None:
+        for statement in statements:
+            if isinstance(statement, Loop):
+                self.open.add(statement.axis)
+                self.statements(statement.body, statement.axis if statement.lanes else lane)
+                self.open.remove(statement.axis)
+            elif isinstance(statement, Contract):
+                self._contract(statement, lane)
+            elif isinstance(statement, AccumulateProduct):
+                self._product(statement, lane)
+            elif isinstance(statement, Running):
+                self.axes[statement.name] = self.axes[statement.accumulator] - {lane}
+            else:
+                self._value(statement)
+
+    def _value(self, statement: Stmt) -> None:
+        match statement:
+            case Let(name, _, operands):
+                self.axes[name] = self._of(operands)
+            case Constant(name):
+                self.axes[name] = frozenset()
+            case Position(name, index):
+                self.axes[name] = self._at(index)
+            case Random(name, seed, index):
+                self.axes[name] = self._at(index) | self._of((seed,))
+            case Load(name, buffer, index, mask):
+                mask_axes = self._of(() if mask is None else (mask,))
+                self.axes[name] = self._at(index) | self._kept(buffer) | mask_axes
+            case Init(name):
+                self.axes[name] = frozenset()
+            case Accumulate(accumulator, value):
+                self.axes[accumulator] |= self._of((value,))
+            case Scan(name, accumulator, value):
+                self.axes[accumulator] |= self._of((value,))
+                self.axes[name] = self.axes[accumulator]
+            case Finish(name, accumulator, position):
+                left = self.axes[accumulator] & self.open
+                self.axes |= {n: left for n in (name, position) if n is not None}
+            case _:
+                pass
+
+    def _kept(self, buffer: Buffer) -> Axes:
+        """The rows that differ in what they have in a task's memory."""
+        if buffer.role is not Role.TASK:
+            return frozenset()
+        return frozenset(self.nest.rows[:-1] if buffer in self.panels else self.nest.rows)
+
+    def _contract(self, contract: Contract, lane: Axis | None) -> None:
+        self.statements(contract.body, lane)
+        left, right = self.axes[contract.left], self.axes[contract.right]
+        self.axes[contract.name] = (left | right) - {contract.axis}
+        if any(not isinstance(statement, PURE) for statement in contract.body):
+            self.problem = "a product inside the operand of another is made anew in each step"
+        elif lane in left:
+            self.problem = "the left operand of a product differs between lanes"
+        elif self.nest.rows and self.nest.rows[-1] in right:
+            self.problem = "the right operand of a product differs between rows of a tile"
+
+    def _product(self, product: AccumulateProduct, lane: Axis | None) -> None:
+        self.statements(product.body, lane)
+        left, right = self.axes[product.left], self.axes[product.right]
+        self.axes[product.accumulator] |= left | right
+        inside = {statement.name for statement in product.body if isinstance(statement, PURE)}
+        outside = operands_of(product.body)
+        if len(inside) < len(product.body):
+            self.problem = "a product inside the operand of another is made anew in each step"
+        elif lane in self._of(outside) or product.right not in inside:
+            self.problem = "the right operand of a product over lanes is made outside it"
+        elif self.nest.rows and self.nest.rows[-1] in right:
+            self.problem = "the right operand of a product differs between rows of a tile"
+
+    def _of(self, names: Iterable[str]) -> Axes:
+        return frozenset[Axis]().union(*(self.axes[name] for name in names))
+
+    def _at(self, index: Index) -> Axes:
+        found = frozenset(v for v, _ in index.terms if isinstance(v, Axis))
+        return found | self._of(_computed(index))

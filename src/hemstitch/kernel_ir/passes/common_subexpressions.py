@@ -1,0 +1,149 @@
+"""What a nest computes twice, computed once. Loops over the same lanes that read the same are one
+then: the left operands of Winograd's products are 24 sums of 24 elements, up to 16 in each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from math import copysign
+from typing import Union
+
+from hemstitch.ir.graph import Op
+from hemstitch.kernel_ir.dependence import PURE
+from hemstitch.kernel_ir.index import at
+from hemstitch.kernel_ir.nodes import (
+    AccumulateInto,
+    Buffer,
+    Constant,
+    Kernel,
+    Let,
+    Load,
+    Loop,
+    Nest,
+    Position,
+    Random,
+    Stmt,
+    Store,
+    walk,
+)
+from hemstitch.kernel_ir.rewriter import Rewriter
+
+Value = Union[Let, Constant, Position, Random, Load]
+
+
+def eliminate_common_subexpressions(kernel: Kernel) -> Kernel:
+    phases = (
+        replace(phase, nests=tuple(map(without_common_subexpressions, phase.nests)))
+        for phase in kernel.phases
+    )
+    return replace(kernel, phases=tuple(phases))
+
+
+def without_common_subexpressions(nest: Nest) -> Nest:
+    changed = frozenset(
+        statement.buffer
+        for part in nest.parts
+        for statement in walk(part)
+        if isinstance(statement, (Store, AccumulateInto))
+    )
+    task = _ValueScope(changed)
+    prologue = tuple(task.statements(nest.prologue))
+    panels, body, epilogue = (
+        tuple(task.inner().statements(part)) for part in (nest.panels, nest.body, nest.epilogue)
+    )
+    return replace(nest, prologue=prologue, panels=panels, body=body, epilogue=epilogue)
+
+
+@dataclass(slots=True)
+class _ValueScope:
+    """Where statements stand. `changed`: buffers that may hold something else another time;
+    `names`: of values that are known already, the ones that they are known by; `made`: what makes
+    a value."""
+
+    changed: frozenset[Buffer]
+    known: dict[object, str] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    made: dict[str, Stmt] = field(default_factory=dict)
+
+    def inner(self) -> _ValueScope:
+        return _ValueScope(self.changed, dict(self.known), dict(self.names), dict(self.made))
+
+    def statements(self, body: Iterable[Stmt]) -> Iterator[Stmt]:
+        for statement in _joined(body):
+            named = Rewriter(self.names)
+            if isinstance(statement, Loop):
+                again = named.statement(replace(statement, body=()))
+                assert isinstance(again, Loop)
+                yield replace(again, body=tuple(self.inner().statements(statement.body)))
+                continue
+            again = named.statement(statement)
+            if isinstance(again, PURE) and (name := self._known(again)) is not None:
+                self.names[again.name] = name
+            else:
+                yield again
+
+    def _known(self, statement: Value) -> str | None:
+        """By which name; from now on it is by its own."""
+        key = made_by(statement)
+        name = self._masked(statement) or self.known.get(key)
+        if name is not None:
+            return name
+        self.made[statement.name] = statement
+        if not isinstance(statement, Load) or statement.buffer not in self.changed:
+            self.known[key] = statement.name
+        return None
+
+    def _masked(self, statement: Value) -> str | None:
+        """The load that gives the zeros by itself."""
+        match statement:
+            case Let(_, Op.WHERE, (mask, value, other)):
+                match self.made.get(value), self.made.get(other):
+                    case Load(mask=known), Constant(value=zero) if known == mask and _is_zero(zero):
+                        return value
+        return None
+
+
+def made_by(statement: Value) -> object:
+    """What is equal where two values are, but for loads of what has changed."""
+    if isinstance(statement, Constant):
+        return repr(statement.value), statement.dtype  # 0.0 equals -0.0
+    return replace(statement, name="")
+
+
+def _is_zero(value: float) -> bool:
+    return value == 0 and copysign(1, value) > 0
+
+
+def _joined(body: Iterable[Stmt]) -> Iterator[Stmt]:
+    """Loops over lanes that stand side by side, and of which each reads what the one before does,
+    as one."""
+    last: Stmt | None = None
+    for statement in body:
+        together = _together(last, statement)
+        if together is None and last is not None:
+            yield last
+        last = together or statement
+    if last is not None:
+        yield last
+
+
+def _together(first: Stmt | None, second: Stmt) -> Loop | None:
+    match first, second:
+        case Loop(lanes=True, between=None), Loop(lanes=True, between=None):
+            axis, other = first.axis, second.axis
+        case _:
+            return None
+    if (axis.extent, axis.outer, axis.limit) != (other.extent, other.outer, other.limit):
+        return None
+    moved = Rewriter({}, lambda index: index.substitute({other: at(axis)}))
+    body = [moved.statement(statement) for statement in second.body]
+    read, stored = ({s.buffer for s in first.body if isinstance(s, kind)} for kind in (Load, Store))
+    reads, stores = ({s.buffer for s in body if isinstance(s, kind)} for kind in (Load, Store))
+    is_plain = all(isinstance(s, (*PURE, Store)) for s in (*first.body, *body))
+    is_apart = stored.isdisjoint(reads | stores) and read.isdisjoint(stores)
+    places = {(s.buffer, s.index) for s in first.body if isinstance(s, Load)}
+    is_alike = any((s.buffer, s.index) in places for s in body if isinstance(s, Load))
+    if not (is_plain and is_apart and is_alike):
+        return None
+    return replace(first, body=(*first.body, *body))

@@ -1,0 +1,262 @@
+"""Loops cut where what they choose between changes: at the borders of the parts of a concatenation,
+or of what is padded, that is read inside. A piece within one part has nothing left of the others,
+neither their arithmetic nor a condition.
+
+Lanes are cut at whole vectors of any target, so that no vector but a loop's last has unused lanes;
+one across a border is a piece of its own, which still chooses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from hemstitch.ir.graph import Op
+from hemstitch.ir.types import DType
+from hemstitch.kernel_ir.dependence import live
+from hemstitch.kernel_ir.index import Axis, Index, Variable, at
+from hemstitch.kernel_ir.nodes import (
+    BLOCKS,
+    Constant,
+    Contract,
+    Init,
+    Kernel,
+    Let,
+    Load,
+    Loop,
+    Nest,
+    Phase,
+    Position,
+    Scan,
+    Stmt,
+    walk,
+)
+from hemstitch.kernel_ir.rewriter import Rewriter, defined
+
+LEAST_ROWS = 32  # of a nest's piece: it is a nest of its own
+WHOLE = 16  # lanes: whole vectors, whatever the target
+MOST_PIECES = 8  # of a loop: its body is printed for each
+IN_ORDER = (Scan, Contract)  # what is made of all lanes, one after the other
+Bounds = tuple[int, int]  # least and greatest
+
+
+def split_loops(kernel: Kernel) -> Kernel:
+    """The same kernel, with loops in pieces where these have less to do."""
+
+    def nest_of(nest: Nest) -> Nest:
+        pieces = _Pieces(nest)
+        return nest if not pieces.borders else replace(nest, body=pieces.body())
+
+    return _with_nests(kernel, lambda nest: [nest_of(nest)])
+
+
+def split_rows(kernel: Kernel) -> Kernel:
+    """The same kernel, with nests in pieces whose rows lie in one part. It goes before products
+    become tiles: operands are copied in squares where they do not depend on the row's part."""
+    return _with_nests(kernel, lambda nest: _Pieces(nest).nests())
+
+
+def _with_nests(kernel: Kernel, nests_of: Callable[[Nest], Iterable[Nest]]) -> Kernel:
+    def changed(phase: Phase) -> Phase:
+        return replace(phase, nests=tuple(new for old in phase.nests for new in nests_of(old)))
+
+    return replace(kernel, phases=tuple(map(changed, kernel.phases)))
+
+
+@dataclass(slots=True)
+class _KnownBounds:
+    """What holds in a piece: the bounds of its loops' `axes`, conditions, and values that are no
+    more than others."""
+
+    axes: Mapping[Variable, Bounds] = field(default_factory=dict)
+    places: Mapping[Variable, Index] = field(default_factory=dict)
+    bounds: dict[str, Bounds] = field(default_factory=dict)
+    truths: dict[str, bool] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+
+    def within(self, axis: Axis, piece: Axis, low: int) -> _KnownBounds:
+        """In a piece of the loop over `axis` that begins at `low`."""
+        assert isinstance(piece.extent, int)
+        axes = {**self.axes, axis: (low, low + piece.extent - 1)}
+        return replace(
+            self.inside(), axes=axes, places={**self.places, axis: at(piece).shifted(low)}
+        )
+
+    def inside(self) -> _KnownBounds:
+        """In a block that is not cut."""
+        copies = dict(self.bounds), dict(self.truths), dict(self.names)
+        return _KnownBounds(self.axes, self.places, *copies)
+
+    def bounds_of(self, index: Index) -> Bounds | None:
+        if not isinstance(index.constant, int):
+            return None
+        low = high = index.constant
+        for variable, step in index.terms:
+            if variable not in self.axes or not isinstance(step, int):
+                return None
+            ends = [step * end for end in self.axes[variable]]
+            low, high = low + min(ends), high + max(ends)
+        return low, high
+
+
+class _Pieces:
+    """The loops of one nest."""
+
+    def __init__(self, nest: Nest) -> None:
+        everything = [statement for part in nest.parts for statement in walk(part)]
+        self.positions = {s.name: s.index for s in everything if isinstance(s, Position)}
+        self.borders: dict[Axis, set[int]] = {}
+        for statement in everything:
+            if isinstance(statement, Let) and statement.op in _COMPARED:
+                self._add_border(statement)
+        outer = {s.axis.outer for s in everything if isinstance(s, BLOCKS)}
+        self.outer = {axis for axis in outer if axis is not None}
+        self.nest = nest
+        self.known = _KnownBounds()
+        self.count = 0
+        list(self._statements(nest.prologue, self.known))
+
+    def _add_border(self, compared: Let) -> None:
+        left, right = (self.positions.get(name) for name in compared.operands)
+        if left is None or right is None or right.terms or len(left.terms) != 1:
+            return
+        ((axis, step),) = left.terms
+        border = right.constant - left.constant
+        if isinstance(axis, Axis) and step == 1 and isinstance(border, int):
+            self.borders.setdefault(axis, set()).add(border)
+
+    def body(self) -> tuple[Stmt, ...]:
+        return tuple(self._statements(self.nest.body, self.known))
+
+    def nests(self) -> Iterator[Nest]:
+        """One for each piece of its last row axis, if all are large enough."""
+        nest = self.nest
+        ends = self._ends_of_rows()
+        if len(ends) <= 2 or min(high - low for low, high in pairwise(ends)) < LEAST_ROWS:
+            yield nest
+            return
+        *outer, axis = nest.rows
+        for number, (low, high) in enumerate(pairwise(ends)):
+            piece = Axis(f"{axis.name}p{number}", high - low)
+            body = live(self._statements(nest.body, self.known.within(axis, piece, low)))
+            yield replace(nest, rows=(*outer, piece), body=body)
+
+    def _ends_of_rows(self) -> Sequence[int]:
+        """As of a loop. What a task keeps from row to row stays in one nest."""
+        nest = self.nest
+        is_free = not (nest.epilogue or nest.panels or live(nest.prologue))
+        axis = nest.rows[-1] if nest.rows and is_free else None
+        return () if axis is None or axis in self.outer else self._ends(axis, 1)
+
+    def _statements(self, body: Iterable[Stmt], known: _KnownBounds) -> Iterator[Stmt]:
+        """`known` grows with what the statements make."""
+        for statement in body:
+            if isinstance(statement, Loop):
+                yield from self._loop(statement, known)
+            elif isinstance(statement, Contract):
+                yield self._product(statement, known)
+            else:
+                yield from _simplified(statement, known)
+
+    def _loop(self, loop: Loop, known: _KnownBounds) -> Iterator[Stmt]:
+        is_free = loop.axis not in self.outer and loop.between is None
+        is_free &= not any(isinstance(statement, IN_ORDER) for statement in walk(loop.body))
+        ends = self._ends(loop.axis, WHOLE if loop.lanes else 1) if is_free else ()
+        if len(ends) <= 2:
+            yield self._whole(loop, known)
+            return
+        for number, (low, high) in enumerate(pairwise(ends)):
+            piece = Axis(f"{loop.axis.name}p{number}", high - low)
+            inside = known.within(loop.axis, piece, low)
+            inside.names |= self._fresh(loop.body)
+            yield Loop(piece, live(self._statements(loop.body, inside)), loop.lanes)
+
+    def _whole(self, loop: Loop, known: _KnownBounds) -> Loop:
+        return replace(loop, body=live(self._statements(loop.body, known.inside())))
+
+    def _product(self, product: Contract, known: _KnownBounds) -> Contract:
+        inside = known.inside()
+        body = tuple(self._statements(product.body, inside))
+        name = known.names.get(product.name, product.name)
+        left, right = (inside.names.get(old, old) for old in (product.left, product.right))
+        body, wanted = live(body, (left, right)), product.wanted_at(known.places)
+        return replace(product, name=name, body=body, left=left, right=right, wanted=wanted)
+
+    def _ends(self, axis: Axis, unit: int) -> Sequence[int]:
+        """Where pieces begin, at multiples of `unit`, and where the last ends."""
+        extent = axis.extent
+        if not isinstance(extent, int) or axis.limit is not None or axis not in self.borders:
+            return ()
+        floors = {border // unit * unit for border in self.borders[axis]}
+        ceilings = {-(-border // unit) * unit for border in self.borders[axis]}
+        ends = sorted({0, extent} | {end for end in floors | ceilings if 0 < end < extent})
+        return ends if len(ends) <= MOST_PIECES + 1 else ()
+
+    def _fresh(self, body: Sequence[Stmt]) -> dict[str, str]:
+        """Names for what another copy of it makes."""
+        self.count += 1
+        made = {name for statement in walk(body) for name in defined(statement)}
+        made |= {statement.name for statement in walk(body) if isinstance(statement, Init)}
+        return {name: f"{name}_p{self.count}" for name in made}
+
+
+def _simplified(statement: Stmt, known: _KnownBounds) -> Iterator[Stmt]:
+    """The statement in a piece; nothing where it is another value."""
+    rewriter = Rewriter(known.names, lambda index: index.substitute(known.places))
+    match statement:
+        case Constant(name, int(value), DType.I64):
+            known.bounds[name] = value, value
+        case Position(name, index):
+            found = known.bounds_of(index)
+            if found is not None:
+                known.bounds[name] = found
+        case Let(name, op, operands, _, dtype) if op in _COMPARED or op in _JOINED:
+            truth = _truth(op, operands, known)
+            if truth is not None:
+                known.truths[name] = truth
+                yield Constant(known.names.get(name, name), truth, dtype)
+                return
+            if (same := _same(op, operands, known)) is not None:
+                known.names[name] = known.names.get(same, same)
+                return
+        case Let(name, Op.WHERE, (condition, yes, no)) if condition in known.truths:
+            chosen = yes if known.truths[condition] else no
+            known.names[name] = known.names.get(chosen, chosen)
+            return
+        case Load(name, buffer, _, str(mask)) if mask in known.truths:
+            if not known.truths[mask]:
+                yield Constant(known.names.get(name, name), 0, buffer.dtype.compute)
+                return
+            statement = replace(statement, mask=None)
+        case _:
+            pass
+    yield rewriter.statement(statement)
+
+
+def _truth(op: Op, operands: Sequence[str], known: _KnownBounds) -> bool | None:
+    """Of indices compared, or conditions joined, where it is the same in all of a piece."""
+    if op in _JOINED:
+        decides = _JOINED[op]
+        found = [known.truths.get(name) for name in operands]
+        if decides in found:
+            return decides
+        return None if None in found else not decides
+    bounds = [known.bounds.get(name) for name in operands]
+    if bounds[0] is None or bounds[1] is None:
+        return None
+    (low, high), (least, most) = bounds[0], bounds[1]
+    above, below = low >= most, high < least
+    if not (above or below):
+        return None
+    return above if op is Op.GE else below
+
+
+def _same(op: Op, operands: Sequence[str], known: _KnownBounds) -> str | None:
+    """What conditions come to that are joined with one that decides nothing."""
+    left = [name for name in operands if name not in known.truths]
+    return left[0] if op in _JOINED and len(left) == 1 else None
+
+
+_COMPARED = frozenset({Op.GE, Op.LT})  # as `stitching/pulled_values.py` writes borders
+_JOINED = {Op.AND: False, Op.OR: True}  # by the operand that decides alone

@@ -1,0 +1,205 @@
+"""What is the same in every row, or each time that a loop goes round, is computed before it
+(loop-invariant code motion).
+
+each row of i0<12544:                           each task:
+    lanes i1 < 64:                                  lanes i1 < 64:
+        v1 = variance[i1]                               v1_before = variance[i1]
+        v2 = rsqrt v1                                   v2_before = rsqrt v1_before
+        v3 = x[i1 + 64*i0]                              v2_same[i1] = v2_before
+        v4 = mul v3, v2                         each row of i0<12544:
+        y[i1 + 64*i0] = v4                          lanes i1 < 64:
+                                                        v2 = v2_same[i1]
+                                                        v3 = x[i1 + 64*i0]
+                                                        ...
+
+Such values run along the lanes alone: what a normalisation makes of the statistics of each column,
+or of each channel where images lie by channels. Products of matrices have no such loops. What is
+checked before it is computed, as a divisor of integers is, stays where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Union
+
+from hemstitch.ir.dims import Dim
+from hemstitch.ir.ops import OPS
+from hemstitch.kernel_ir.index import Axis, Index, at
+from hemstitch.kernel_ir.nodes import (
+    AccumulateInto,
+    AccumulateProduct,
+    Buffer,
+    Check,
+    Constant,
+    Contract,
+    Kernel,
+    Let,
+    Load,
+    Loop,
+    Nest,
+    Role,
+    Stmt,
+    Store,
+    walk,
+)
+from hemstitch.kernel_ir.rewriter import Rewriter, defined, used
+
+VALUES = (Let, Constant, Load)
+Value = Union[Let, Constant, Load]
+BYTES = 16 << 10  # that a nest keeps, at most: half of L1
+LEAST_TIMES = 64  # that a loop goes round, or a nest has rows, where their number is known
+LEAST_GAIN = 2  # operations and loads each time, less what is loaded of the values kept
+
+
+def hoist_loop_invariants(kernel: Kernel) -> Kernel:
+    """The same kernel; itself where there is nothing to do."""
+    names = {buffer.name for buffer in kernel.buffers}
+    buffers: list[Buffer] = []
+    phases = tuple(
+        replace(phase, nests=tuple(_Motion(names, buffers).nest(nest) for nest in phase.nests))
+        for phase in kernel.phases
+    )
+    if not buffers:
+        return kernel
+    return replace(kernel, buffers=(*kernel.buffers, *buffers), phases=phases)
+
+
+@dataclass(slots=True)
+class _Motion:
+    """In one nest. `names`: that buffers have. `buffers`: those that keep values; `left`: bytes
+    that they may still take."""
+
+    names: set[str]
+    buffers: list[Buffer]
+    left: int = BYTES
+
+    def nest(self, nest: Nest) -> Nest:
+        if any(isinstance(s, (Contract, AccumulateProduct, Check)) for s in walk(nest.body)):
+            return nest
+        before = frozenset(name for statement in nest.prologue for name in defined(statement))
+        prologue, body = nest.prologue, nest.body
+        if _is_long(axis.extent for axis in nest.rows):
+            changed = _changed((*nest.panels, *body, *nest.epilogue))
+            scope = _InvariantScope(self, changed, before)
+            body = tuple(scope.statements(body, frozenset(nest.rows)))
+            prologue = (*prologue, *scope.moved)
+        return replace(nest, prologue=prologue, body=tuple(self._loops(body, before)))
+
+    def _loops(self, body: Iterable[Stmt], before: frozenset[str]) -> Iterator[Stmt]:
+        """What is the same each time that a loop goes round, before the loop."""
+        for statement in body:
+            if isinstance(statement, Loop) and not statement.lanes:
+                inside = statement.body
+                if _is_long((statement.axis.extent,)):
+                    scope = _InvariantScope(self, _changed(inside), before)
+                    inside = tuple(scope.statements(inside, frozenset((statement.axis,))))
+                    yield from scope.moved
+                yield replace(statement, body=tuple(self._loops(inside, before)))
+            else:
+                yield statement
+            before = before.union(defined(statement))
+
+    def buffer(self, value: Let, axis: Axis) -> Buffer:
+        name = f"{value.name}_same"
+        while name in self.names:
+            name += "_"
+        self.names.add(name)
+        why = "the same each time"
+        self.buffers.append(Buffer(name, value.dtype, Role.TASK, axis.extent, why))
+        return self.buffers[-1]
+
+
+@dataclass(slots=True)
+class _InvariantScope:
+    """What goes round. `changed`: buffers that are written to in it; `before`: values that are made
+    before it; `moved`: loops that are to stand there too."""
+
+    motion: _Motion
+    changed: frozenset[Buffer]
+    before: frozenset[str]
+    moved: list[Loop] = field(default_factory=list)
+
+    def statements(self, body: Iterable[Stmt], varying: frozenset[Axis]) -> Iterator[Stmt]:
+        for statement in body:
+            if isinstance(statement, Loop) and statement.lanes:
+                yield self._over_lanes(statement, varying)
+            elif isinstance(statement, Loop):
+                inside = self.statements(statement.body, varying | {statement.axis})
+                yield replace(statement, body=tuple(inside))
+            else:
+                yield statement
+
+    def _over_lanes(self, loop: Loop, varying: frozenset[Axis]) -> Loop:
+        axis, motion = loop.axis, self.motion
+        if loop.between is not None or axis.outer in varying or not isinstance(axis.extent, int):
+            return loop
+        same = self._same(loop.body, varying)
+        rest = [s for s in loop.body if not isinstance(s, VALUES) or s.name not in same]
+        read = frozenset(name for statement in rest for name in used(statement))
+        kept = [value for name, value in same.items() if isinstance(value, Let) and name in read]
+        needed = _needed(kept, same)
+        bytes_ = axis.extent * sum(value.dtype.bytes for value in kept)
+        if bytes_ > motion.left or _gain(needed, kept, read) < LEAST_GAIN:
+            return loop
+        motion.left -= bytes_
+        buffers = {value.name: motion.buffer(value, axis) for value in kept}
+        names = Rewriter({value.name: f"{value.name}_before" for value in needed})
+        stores = [Store(buffer, at(axis), name) for name, buffer in buffers.items()]
+        before = tuple(map(names.statement, (*needed, *stores)))
+        self.moved.append(replace(loop, body=before))
+        loads = [Load(name, buffer, at(axis)) for name, buffer in buffers.items()]
+        others = [s for name, s in same.items() if name in read and name not in buffers]
+        return replace(loop, body=(*loads, *others, *rest))
+
+    def _same(self, body: Iterable[Stmt], varying: frozenset[Axis]) -> Mapping[str, Value]:
+        """Values that depend on nothing that varies, in their order."""
+        same: dict[str, Value] = {}
+        for statement in body:
+            match statement:
+                case Let() | Constant():
+                    is_same = True
+                case Load(mask=None, buffer=buffer, index=index):
+                    is_same = buffer not in self.changed and _is_fixed(index, varying)
+                case _:
+                    continue
+            if is_same and all(name in same or name in self.before for name in used(statement)):
+                same[statement.name] = statement
+        return same
+
+
+def _is_long(extents: Iterable[Dim]) -> bool:
+    known = [extent if isinstance(extent, int) else LEAST_TIMES for extent in extents]
+    return prod(known) >= LEAST_TIMES
+
+
+def _changed(statements: Iterable[Stmt]) -> frozenset[Buffer]:
+    return frozenset(s.buffer for s in walk(statements) if isinstance(s, (Store, AccumulateInto)))
+
+
+def _is_fixed(index: Index, varying: frozenset[Axis]) -> bool:
+    return all(isinstance(v, Axis) and v not in varying for v, _ in index.terms)
+
+
+def _needed(kept: Iterable[Let], same: Mapping[str, Value]) -> list[Value]:
+    """What makes them, in order."""
+    names: set[str] = set()
+    left = [value.name for value in kept]
+    while left:
+        name = left.pop()
+        if name in same and name not in names:
+            names.add(name)
+            left.extend(used(same[name]))
+    return [value for name, value in same.items() if name in names]
+
+
+def _gain(needed: Iterable[Value], kept: Sequence[Let], read: Collection[str]) -> int:
+    """Of a row, for each element. A value that the rest reads is loaded there as before."""
+    work = -len(kept)
+    for value in needed:
+        if isinstance(value, Let):
+            work += OPS[value.op].flops
+        elif isinstance(value, Load):
+            work += value.name not in read
+    return work

@@ -1,0 +1,146 @@
+"""Short rows, several at a time: while one waits until its lanes are combined, which takes as long
+as a few of its vectors, another one is read. A processor does not look that far ahead by itself,
+but for rows that wait once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from hemstitch.kernel_ir.index import Axis, Index, at
+from hemstitch.kernel_ir.nodes import (
+    Accumulate,
+    AccumulateInto,
+    Buffer,
+    Check,
+    Constant,
+    Finish,
+    Init,
+    Kernel,
+    Let,
+    Load,
+    Loop,
+    Nest,
+    Position,
+    Random,
+    Role,
+    Stmt,
+    Store,
+    walk,
+)
+from hemstitch.kernel_ir.rewriter import Rewriter, defined
+
+VECTORS = 12  # of all rows that go abreast
+MAX_ROWS = 4  # rows
+LEAST_STAGES = 3  # that waits divide a row into
+_PLAIN = (Let, Constant, Position, Random, Load, Store, Check, Init, Accumulate, AccumulateInto)
+
+
+def interleave_rows(kernel: Kernel, lanes: int) -> Kernel:
+    """The same kernel, for vectors of so many lanes. Rows that keep something in memory have as
+    much of it each."""
+    found: list[Buffer] = [*kernel.buffers]
+    phases = []
+    for phase in kernel.phases:
+        nests = []
+        for nest in phase.nests:
+            together = _together(nest, lanes, found)
+            nests.append(nest if together is None else together)
+        phases.append(replace(phase, nests=tuple(nests)))
+    return replace(kernel, buffers=tuple(found), phases=tuple(phases))
+
+
+def _together(nest: Nest, lanes: int, buffers: list[Buffer]) -> Nest | None:
+    """`buffers`: all of the kernel, to which those of other rows come. None where rows are long,
+    wait for too little, or do not come out even."""
+    count = _count(nest, lanes)
+    if count < 2:
+        return None
+    *outer, last = nest.rows
+    assert isinstance(last.extent, int), "looked at before"
+    group = Axis(f"{last.name}g", last.extent // count)
+    own, prepared = (_written(part) for part in (nest.body, nest.prologue))
+    if own.keys() & prepared.keys():  # what rows find there is not theirs alone
+        return None
+    rows = []
+    for number in range(count):
+        places = at(group).scaled(count).shifted(number)
+        copies = {b: replace(b, name=f"{b.name}_{number}") for b in own} if number else {}
+        buffers.extend(copies.values())
+        rows.append(_stages(_row(nest.body, last, places, number, copies)))
+    body = [statement for stage in zip(*rows) for row in stage for statement in row]
+    why = f"{nest.why}, {count} abreast"
+    return replace(
+        nest, rows=(*outer, group), body=tuple(body), weight=nest.weight * count, why=why
+    )
+
+
+def _written(body: Iterable[Stmt]) -> dict[Buffer, None]:
+    """Of a task's own, in the order of the program."""
+    stores = (s for s in walk(body) if isinstance(s, Store))
+    return {s.buffer: None for s in stores if s.buffer.role is Role.TASK}
+
+
+def _count(nest: Nest, lanes: int) -> int:
+    """How many rows go abreast."""
+    loops = [s for s in nest.body if isinstance(s, Loop)]
+    plain = [s for s in nest.body if not isinstance(s, Loop | Finish)]
+    inside = [s for loop in loops for s in loop.body]
+    if (
+        not nest.rows
+        or not isinstance(nest.rows[-1].extent, int)
+        or nest.epilogue
+        or nest.panels
+        or not all(isinstance(s, _PLAIN) for s in (*plain, *inside))
+        or not all(map(_is_simple, loops))
+        or len(_stages(nest.body)) < LEAST_STAGES
+    ):
+        return 1
+    extents = [loop.axis.extent for loop in loops if loop.axis.limit is None]
+    known = [extent for extent in extents if isinstance(extent, int) and extent > 0]
+    if len(known) < len(loops):
+        return 1
+    count = MAX_ROWS
+    while count > 1 and (count * max(known) > VECTORS * lanes or nest.rows[-1].extent % count):
+        count //= 2
+    return count
+
+
+def _is_simple(loop: Loop) -> bool:
+    """Over lanes that lie side by side."""
+    places = (s.index for s in loop.body if isinstance(s, Load | Store | AccumulateInto))
+    is_near = all(place.coefficient(loop.axis) in (0, 1) for place in places)
+    return loop.lanes and loop.between is None and is_near
+
+
+def _row(
+    body: Sequence[Stmt], axis: Axis, place: Index, number: int, copies: dict[Buffer, Buffer]
+) -> Iterator[Stmt]:
+    """The statements for the row at `place`; names as they are for the first one."""
+    names: dict[str, str] = {}
+    if number:
+        made = [name for s in walk(body) for name in defined(s)]
+        made += [s.name for s in walk(body) if isinstance(s, Init)]
+        names = {name: f"{name}_{number}" for name in made}
+    rewriter = Rewriter(
+        names,
+        lambda index: index.substitute({axis: place}),
+        lambda buffer, index: (copies.get(buffer, buffer), index),
+    )
+    return map(rewriter.statement, body)
+
+
+def _stages(body: Iterable[Stmt]) -> list[list[Stmt]]:
+    """Each ends where lanes have been combined, and something comes behind."""
+    stages: list[list[Stmt]] = [[]]
+    across = set[str]()
+    for statement in body:
+        last = stages[-1][-1] if stages[-1] else None
+        waits = isinstance(last, Finish) and last.accumulator in across
+        if waits and not isinstance(statement, Finish):
+            stages.append([])
+        stages[-1].append(statement)
+        if isinstance(statement, Init) and statement.across:
+            across.add(statement.name)
+    return stages

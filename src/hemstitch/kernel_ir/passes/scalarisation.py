@@ -1,0 +1,169 @@
+"""Loops over lanes that count from a maximum so far, or add up products, as loops that take a lane
+at a time: for printers that have nothing better.
+
+What is read before it is finished, is counted from that, or has columns, becomes a row buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from hemstitch.ir.graph import Op
+from hemstitch.ir.ops import identity
+from hemstitch.ir.types import DType
+from hemstitch.kernel_ir.index import Index, at
+from hemstitch.kernel_ir.nodes import (
+    Accumulate,
+    AccumulateProduct,
+    Buffer,
+    Constant,
+    Finish,
+    Init,
+    Kernel,
+    Let,
+    Load,
+    Loop,
+    Phase,
+    Role,
+    Running,
+    Stmt,
+    Store,
+    statements,
+)
+
+ONLINE = (Running, AccumulateProduct)
+_JOIN = {Op.SUM: Op.ADD, Op.MAX: Op.MAXIMUM}
+
+
+def scalarise(kernel: Kernel) -> Kernel:
+    """The same kernel without `Running` and `AccumulateProduct`."""
+    everything = list(statements(kernel))
+    loops = [s for s in everything if isinstance(s, Loop) and _is_online(s)]
+    if not loops:
+        return kernel
+    added = {
+        statement.accumulator
+        for loop in loops
+        for statement in loop.body
+        if isinstance(statement, Accumulate | AccumulateProduct)
+    }
+    inits = {s.name: s for s in everything if isinstance(s, Init) and s.name in added}
+    followed = {init.follows for init in inits.values()}
+    followed |= {
+        statement.accumulator for statement in everything if isinstance(statement, Running)
+    }
+    buffers = {
+        init.name: _buffer(init)
+        for init in inits.values()
+        if init.name in followed or init.follows is not None or init.columns is not None
+    }
+    lowering = _Lowering(inits, buffers)
+    phases = tuple(lowering.phase(phase) for phase in kernel.phases)
+    return replace(kernel, phases=phases, buffers=(*kernel.buffers, *buffers.values()))
+
+
+def _is_online(loop: Loop) -> bool:
+    return loop.lanes and any(isinstance(statement, ONLINE) for statement in loop.body)
+
+
+def _buffer(init: Init) -> Buffer:
+    size = 1 if init.columns is None else init.columns.extent
+    return Buffer(f"{init.name}_row", init.dtype, Role.TASK, size, "an accumulator")
+
+
+def _place(init: Init) -> Index:
+    return Index() if init.columns is None else at(init.columns)
+
+
+def _each(init: Init, body: Iterable[Stmt]) -> Iterator[Stmt]:
+    """The statements for every element of an accumulator."""
+    if init.columns is None:
+        yield from body
+    else:
+        yield Loop(init.columns, tuple(body), lanes=True)
+
+
+@dataclass(slots=True)
+class _Lowering:
+    """`inits`: the accumulators that such loops add to; `buffers`: what some of them become."""
+
+    inits: Mapping[str, Init]
+    buffers: Mapping[str, Buffer]
+    names: int = 0
+
+    def phase(self, phase: Phase) -> Phase:
+        nests = (replace(nest, body=tuple(self._block(nest.body))) for nest in phase.nests)
+        return replace(phase, nests=tuple(nests))
+
+    def _new(self, hint: str) -> str:
+        self.names += 1
+        return f"one_{hint}{self.names}"
+
+    def _block(self, body: Iterable[Stmt]) -> Iterator[Stmt]:
+        for statement in body:
+            yield from self._statement(statement)
+
+    def _statement(self, statement: Stmt) -> Iterator[Stmt]:
+        match statement:
+            case Loop(axis, body, lanes):
+                yield Loop(axis, tuple(self._block(body)), lanes and not _is_online(statement))
+            case Init(name) if name in self.buffers:
+                start, value = self._new("start"), identity(statement.op, statement.dtype)
+                yield Constant(start, value, statement.dtype)
+                yield from _each(statement, [self._store(statement, start)])
+            case Init(name) if name in self.inits:
+                yield replace(statement, across=False)
+            case Finish(name, accumulator) | Running(name, accumulator) if (
+                accumulator in self.buffers
+            ):
+                yield self._load(name, self.inits[accumulator])
+            case Accumulate(accumulator, value) if accumulator in self.buffers:
+                yield from self._accumulate(self.inits[accumulator], value)
+            case AccumulateProduct():
+                yield self._product(statement)
+            case _:
+                yield statement
+
+    def _load(self, name: str, init: Init) -> Stmt:
+        return Load(name, self.buffers[init.name], _place(init))
+
+    def _store(self, init: Init, value: str) -> Stmt:
+        return Store(self.buffers[init.name], _place(init), value)
+
+    def _accumulate(self, init: Init, value: str) -> Iterator[Stmt]:
+        """And what follows is made relative to the new maximum."""
+        old, new, dtype = self._new("old"), self._new("new"), init.dtype
+        yield self._load(old, init)
+        yield Let(new, _JOIN[init.op], (old, value), dtype, dtype)
+        yield self._store(init, new)
+        followers = [each for each in self.inits.values() if each.follows == init.name]
+        if not followers:
+            return
+        step, scale, lowest, zero, none = map(self._new, ("step", "scale", "low", "zero", "none"))
+        yield Let(step, Op.SUB, (old, new), dtype, dtype)
+        yield Let(scale, Op.EXP, (step,), dtype, dtype)
+        yield Constant(lowest, identity(Op.MAX, dtype), dtype)
+        yield Constant(zero, 0.0, dtype)
+        yield Let(none, Op.EQ, (old, lowest), dtype, DType.BOOL)
+        for each in followers:
+            yield from _each(each, self._scaled(each, scale, none, zero))
+
+    def _scaled(self, init: Init, scale: str, none: str, zero: str) -> Iterator[Stmt]:
+        held, scaled, kept = map(self._new, ("held", "scaled", "kept"))
+        yield self._load(held, init)
+        yield Let(scaled, Op.MUL, (held, scale), init.dtype, init.dtype)
+        yield Let(kept, Op.WHERE, (none, zero, scaled), init.dtype, init.dtype)
+        yield self._store(init, kept)
+
+    def _product(self, product: AccumulateProduct) -> Stmt:
+        held, step, total = map(self._new, ("held", "step", "total"))
+        init = self.inits[product.accumulator]
+        operands = (product.left, product.right)
+        added = (
+            Let(step, Op.MUL, operands, init.dtype, init.dtype),
+            self._load(held, init),
+            Let(total, Op.ADD, (held, step), init.dtype, init.dtype),
+            self._store(init, total),
+        )
+        return Loop(product.axis, (*product.body, *added), lanes=True)

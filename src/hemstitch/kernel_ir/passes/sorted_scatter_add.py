@@ -1,0 +1,236 @@
+"""Sums by index in the order of where they go, for printers of processors.
+
+As stitched, a task has some of the columns, and adds each line to its place in the order in which
+lines come: two lines far away in memory for each, of which caches keep nothing where the result is
+large. Here a task has some of the places. It numbers the lines by a counting sort, those that go
+to one place side by side, and adds up its own: a place is written once, and whole lines are read.
+Lines of one place stay in their order, so the sums are the same to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from hemstitch.ir.graph import Op
+from hemstitch.ir.types import DType
+from hemstitch.kernel_ir.dependence import PURE, live, needed_for
+from hemstitch.kernel_ir.index import Axis, Computed, Index, Variable, at
+from hemstitch.kernel_ir.nodes import (
+    AccumulateInto,
+    Buffer,
+    Check,
+    Constant,
+    Kernel,
+    Let,
+    Load,
+    Loop,
+    Nest,
+    Position,
+    Role,
+    Stmt,
+    Store,
+)
+from hemstitch.kernel_ir.rewriter import Rewriter, defined
+
+LARGE = 1 << 20  # bytes of a result that L2 does not keep
+LEAST_COLUMNS = 96  # of narrower lines more than the sorting is not gained
+MAX_PLACES = (1 << 31) - 4  # places or lines: they are numbered in 32 bits
+
+
+def sort_scatter_adds(kernel: Kernel, tasks: int) -> Kernel:
+    """The same kernel, for so many tasks."""
+    buffers = list(kernel.buffers)
+    phases = []
+    for phase in kernel.phases:
+        nests = []
+        for nest in phase.nests:
+            found = _Sums.of(nest)
+            if found is not None and found.is_worth_it(tasks):
+                ordered = _Ordered(nest, found, tasks, f"place{len(buffers)}")
+                nest = ordered.nest()
+                buffers += ordered.buffers
+            nests.append(nest)
+        phases.append(replace(phase, nests=tuple(nests)))
+    return replace(kernel, phases=tuple(phases), buffers=tuple(buffers))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """What such a nest consists of: `zero` is stored to all `places`, in a loop over lanes, then
+    for each of `lines` come `before` and, lane by lane, `inside`, which ends in `add`. `place`:
+    where a line goes."""
+
+    places: Axis
+    nothing: Constant
+    zero: Store
+    lines: Axis
+    before: Sequence[Stmt]
+    lanes: Axis
+    inside: Sequence[Stmt]
+    add: AccumulateInto
+    place: Computed
+
+    @staticmethod
+    def of(nest: Nest) -> _Sums | None:
+        match nest:
+            case Nest(
+                rows=(block,),
+                body=(
+                    Loop(places, (Loop(lanes, (Constant() as nothing, Store() as zero), True),)),
+                    Loop(lines, (*before, Loop(same, (*inside, AccumulateInto() as add), True))),
+                ),
+                epilogue=(),
+                panels=(),
+            ) if lanes is same and lanes.outer is block:
+                pass
+            case _:
+                return None
+        computed = [v for v, _ in add.index.terms if isinstance(v, Computed)]
+        is_plain = all(isinstance(s, (*PURE, Check)) for s in (*before, *inside))
+        is_sum = add.op is Op.SUM and add.buffer is zero.buffer
+        if len(computed) != 1 or not is_plain or not is_sum:
+            return None
+        (place,) = computed
+        is_made_before = any(place.name in defined(s) for s in before)
+        is_same = add.index.substitute({place: at(places)}) == zero.index
+        if not is_made_before or not is_same or place.extent != places.extent:
+            return None
+        return _Sums(places, nothing, zero, lines, before, lanes, inside, add, place)
+
+    @property
+    def columns(self) -> int:
+        assert isinstance(self.lanes.limit, int)
+        return self.lanes.limit
+
+    def is_worth_it(self, tasks: int) -> bool:
+        """A large result, of wide lines, and all sizes are known. The order of lines, in each task,
+        takes no more than the lines would."""
+        sizes = (self.places.extent, self.lines.extent, self.lanes.limit)
+        known = [size for size in sizes if isinstance(size, int)]
+        if len(known) < len(sizes) or self.columns < max(LEAST_COLUMNS, 2 * tasks):
+            return False
+        is_large = known[0] * self.columns * self.add.buffer.dtype.bytes > LARGE
+        return is_large and max(known) <= MAX_PLACES
+
+
+class _Ordered:
+    """The nest of such sums with places for rows. `name`: of all that is new."""
+
+    def __init__(self, old: Nest, sums: _Sums, tasks: int, name: str) -> None:
+        self.old, self.sums, self.tasks, self.name, self.names = old, sums, tasks, name, 0
+        places, count = sums.places.extent, sums.lines.extent
+        assert isinstance(places, int) and isinstance(count, int)
+        self.count = count
+        self.size = max(1, -(-places // tasks))
+        self.row = Axis(f"{self.sums.places.name}b", -(-places // self.size))
+        self.inner = Axis(f"{self.sums.places.name}e", self.size, self.row, places)
+        self.lanes = Axis(self.sums.lanes.name, self.sums.columns)
+        why = "lines in the order of their places"
+        self.keys = self._buffer("keys", self.count, why)
+        self.order = self._buffer("order", self.count, why)
+        self.ends = self._buffer("ends", self.size + 3, why)
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        return self.keys, self.order, self.ends
+
+    def nest(self) -> Nest:
+        weight = (self.size + self.count) * self.sums.columns // self.tasks
+        body = (*self._sorted(), self._added())
+        why = f"{self.old.why}, by their places"
+        return Nest((self.row,), self.old.prologue, body, (), weight, why)
+
+    def _sorted(self) -> Iterator[Stmt]:
+        """A key for each line: 0 before this task's places, then one more for each of them, and one
+        behind. How often there is each, where each begins, which line is where. Then `ends` says
+        where the lines of each key end."""
+        new, number, one = self._new, DType.I32, self._new("one")
+        yield Constant(one, 1, number)
+        yield from self._keys()
+        cleared, nothing = Axis(new("c"), self.size + 3), new("nothing")
+        zero = (Constant(nothing, 0, number), Store(self.ends, at(cleared), nothing))
+        yield Loop(cleared, zero, lanes=True)
+        line = Axis(new("n"), self.count)
+        key, found = self._number(self.keys, at(line), new("key"))
+        add = AccumulateInto(self.ends, key.shifted(1), Op.SUM, number, one)
+        yield Loop(line, (*found, add), lanes=False)
+        each, before, own, both = Axis(new("k"), self.size + 2), new("a"), new("b"), new("sum")
+        summed = (
+            Load(before, self.ends, at(each)),
+            Load(own, self.ends, at(each).shifted(1)),
+            Let(both, Op.ADD, (before, own), number, number),
+            Store(self.ends, at(each).shifted(1), both),
+        )
+        yield Loop(each, summed, lanes=False)
+        line, place, narrow = Axis(new("o"), self.count), new("line"), new("line32")
+        key, found = self._number(self.keys, at(line), new("key"))
+        there, begin = self._number(self.ends, key, new("there"))
+        placed = (
+            Position(place, at(line)),
+            Let(narrow, Op.CAST, (place,), DType.I64, number),
+            Store(self.order, there, narrow),
+            AccumulateInto(self.ends, key, Op.SUM, number, one),
+        )
+        yield Loop(line, (*found, *begin, *placed), lanes=False)
+
+    def _keys(self) -> Iterator[Stmt]:
+        """With all that is checked of a line, which is not checked again."""
+        new, sums, wide = self._new, self.sums, DType.I64
+        low, least, most, one = new("low"), new("least"), new("most"), new("up")
+        yield Position(low, at(self.row).scaled(self.size))
+        yield Constant(least, -1, wide)
+        yield Constant(most, self.size, wide)
+        yield Constant(one, 1, wide)
+        line = Axis(new("l"), self.count)
+        wanted = [sums.place.name, *(s.condition for s in sums.before if isinstance(s, Check))]
+        needed = {id(s) for name in wanted for s in needed_for(name, sums.before)}
+        kept = [s for s in sums.before if id(s) in needed or isinstance(s, Check)]
+        names = {name: new(name) for s in kept for name in defined(s)}
+        rewriter = Rewriter(names, lambda index: index.substitute({sums.lines: at(line)}))
+        apart, floor, key, up, narrow = (new(f"key{k}") for k in range(5))
+        made = (
+            Let(apart, Op.SUB, (names.get(sums.place.name, sums.place.name), low), wide, wide),
+            Let(floor, Op.MAXIMUM, (apart, least), wide, wide),
+            Let(key, Op.MINIMUM, (floor, most), wide, wide),
+            Let(up, Op.ADD, (key, one), wide, wide),
+            Let(narrow, Op.CAST, (up,), wide, DType.I32),
+            Store(self.keys, at(line), narrow),
+        )
+        yield Loop(line, (*map(rewriter.statement, kept), *made), lanes=True)
+
+    def _added(self) -> Loop:
+        """To each of this task's places the lines that go there."""
+        sums, first, last = self.sums, self._new("first"), self._new("last")
+        here = at(self.row).scaled(self.size) + at(self.inner)
+        clear = self._columns((sums.nothing, sums.zero), {sums.places: here})
+        _, begin = self._number(self.ends, at(self.inner), first)
+        _, end = self._number(self.ends, at(self.inner).shifted(1), last)
+        turn = Axis(self._new("t"), self.count)
+        line, found = self._number(self.order, at(turn), self._new("line"))
+        rewriter = Rewriter({}, lambda index: index.substitute({sums.lines: line}))
+        before = [rewriter.statement(s) for s in sums.before if not isinstance(s, Check)]
+        inside = self._columns((*sums.inside, sums.add), {sums.lines: line, sums.place: here})
+        body = live((*found, *before, inside))
+        lines = Loop(turn, body, lanes=False, between=(first, last))
+        return Loop(self.inner, (clear, *begin, *end, lines), lanes=False)
+
+    def _columns(self, body: Iterable[Stmt], places: Mapping[Variable, Index]) -> Loop:
+        (block,) = self.old.rows
+        now = {block: Index(), self.sums.lanes: at(self.lanes), **places}
+        rewriter = Rewriter({}, lambda index: index.substitute(now))
+        return Loop(self.lanes, tuple(map(rewriter.statement, body)), lanes=True)
+
+    def _number(self, buffer: Buffer, index: Index, name: str) -> tuple[Index, Sequence[Stmt]]:
+        """What is there, as an index, and how it is read."""
+        narrow = f"{name}_32"
+        cast = Let(name, Op.CAST, (narrow,), DType.I32, DType.I64)
+        bound = self.size + 2 if buffer is self.keys else self.count
+        return at(Computed(name, bound)), (Load(narrow, buffer, index), cast)
+
+    def _buffer(self, name: str, size: int, why: str) -> Buffer:
+        return Buffer(f"{self.name}_{name}", DType.I32, Role.TASK, size, why)
+
+    def _new(self, hint: str) -> str:
+        self.names += 1
+        return f"{hint}_{self.name}_{self.names}"

@@ -1,0 +1,218 @@
+"""Short reductions in memory, unrolled: all terms meet in registers, and memory is written once.
+
+fill: buffer[i] = 0                          for i:
+for k < 3: for i:                               x0, x1, x2 = load[0, i], load[1, i], load[2, i]
+    x = load[k, i]                              buffer[i] = 0 + (x0 + x1 + x2)
+    buffer[i] = buffer[i] + x
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from hemstitch.ir.graph import Op
+from hemstitch.kernel_ir.dependence import PURE
+from hemstitch.kernel_ir.index import Axis, Index
+from hemstitch.kernel_ir.nodes import (
+    AccumulateInto,
+    Buffer,
+    Constant,
+    Kernel,
+    Let,
+    Loop,
+    Nest,
+    Stmt,
+    Store,
+    buffers_of,
+    walk,
+)
+from hemstitch.kernel_ir.rewriter import Rewriter, defined, used
+
+MAX_TERMS = 16  # of one sum that meet in registers
+MAX_STATEMENTS = 256  # of an unrolled loop's body
+JOINED: Mapping[Op, Op] = {
+    Op.SUM: Op.ADD,
+    Op.PROD: Op.MUL,
+    Op.MAX: Op.MAXIMUM,
+    Op.MIN: Op.MINIMUM,
+}
+
+
+def unroll_reductions(kernel: Kernel) -> Kernel:
+    """The same kernel. What is added up is so in another order."""
+
+    def nest_of(nest: Nest) -> Nest:
+        return replace(nest, body=tuple(_statements(nest.body)))
+
+    phases = (replace(p, nests=tuple(map(nest_of, p.nests))) for p in kernel.phases)
+    return replace(kernel, phases=tuple(phases))
+
+
+def _statements(body: Sequence[Stmt]) -> Sequence[Stmt]:
+    """Inner loops first."""
+    loops = [
+        replace(s, body=tuple(_statements(s.body))) if isinstance(s, Loop) and not s.lanes else s
+        for s in body
+    ]
+    return _stored([new for old in loops for new in _short(old)])
+
+
+def _short(statement: Stmt) -> Sequence[Stmt]:
+    """What stands for a loop whose iterations all add to the same elements."""
+    if not isinstance(statement, Loop) or not _is_short(statement):
+        return (statement,)
+    axis, extent = statement.axis, statement.axis.extent
+    assert isinstance(extent, int)
+    varying: set[str] = set()
+    for inner in walk(statement.body):
+        if isinstance(inner, PURE) and (_knows(inner, axis) or varying & {*used(inner)}):
+            varying |= {*defined(inner)}
+    return tuple(_Unrolling(axis, extent, frozenset(varying)).body(statement.body))
+
+
+def _is_short(loop: Loop) -> bool:
+    inside = list(walk(loop.body))
+    added = [s for s in inside if isinstance(s, AccumulateInto)]
+    touched = [b for s in inside for b in buffers_of(s)]
+    extent = loop.axis.extent
+    return (
+        not loop.lanes
+        and loop.between is None
+        and loop.axis.outer is None
+        and isinstance(extent, int)
+        and 1 < extent <= MAX_TERMS
+        and extent * len(inside) <= MAX_STATEMENTS
+        and bool(added)
+        and all(isinstance(s, (*PURE, AccumulateInto)) or _is_plain(s) for s in inside)
+        and all(_is_joined(s) and not _knows(s, loop.axis) for s in added)
+        and all(touched.count(s.buffer) == 1 for s in added)
+    )
+
+
+def _is_plain(statement: Stmt) -> bool:
+    return isinstance(statement, Loop) and statement.between is None
+
+
+def _is_joined(statement: AccumulateInto) -> bool:
+    return statement.op in JOINED and statement.positions is None and not statement.atomic
+
+
+def _knows(statement: Stmt, axis: Axis) -> bool:
+    index = getattr(statement, "index", None)
+    return isinstance(index, Index) and any(variable == axis for variable, _ in index.terms)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unrolling:
+    """Of the loop over `axis`. `varying`: values that are others in each iteration."""
+
+    axis: Axis
+    extent: int
+    varying: frozenset[str]
+
+    def body(self, body: Iterable[Stmt]) -> Iterator[Stmt]:
+        for statement in body:
+            match statement:
+                case Loop():
+                    yield replace(statement, body=tuple(self.body(statement.body)))
+                case AccumulateInto():
+                    yield from self._added(statement)
+                case _ if self.varying.isdisjoint(defined(statement)):
+                    yield statement
+                case _:
+                    yield from (self._copy(statement, k) for k in range(self.extent))
+
+    def _copy(self, statement: Stmt, k: int) -> Stmt:
+        names = {name: self._name(name, k) for name in self.varying}
+        here = Index((), k)
+        return Rewriter(names, lambda index: index.substitute({self.axis: here})).statement(
+            statement
+        )
+
+    def _name(self, name: str, k: int) -> str:
+        return f"{name}_{self.axis.name}{k}" if name in self.varying else name
+
+    def _added(self, statement: AccumulateInto) -> Iterator[Stmt]:
+        dtype, total = statement.dtype, self._name(statement.value, 0)
+        for k in range(1, self.extent):
+            name = f"{statement.value}_{statement.buffer.name}_{self.axis.name}to{k}"
+            operands = total, self._name(statement.value, k)
+            yield Let(name, JOINED[statement.op], operands, dtype, dtype)
+            total = name
+        yield replace(statement, value=total)
+
+
+def _stored(body: Sequence[Stmt]) -> Sequence[Stmt]:
+    """What is filled and then added to once is stored."""
+    result: list[Stmt] = []
+    fills: dict[Buffer, tuple[Loop, Constant, Store]] = {}
+    for statement in body:
+        touched = {b for s in walk((statement,)) for b in buffers_of(s)}
+        filled = _filled(statement)
+        for buffer in touched & {*fills}:
+            fill, zero, store = fills.pop(buffer)
+            if filled is None and _is_alone(statement, fill, store):
+                assert isinstance(statement, Loop)
+                result = [s for s in result if s is not fill]
+                statement = replace(
+                    statement, body=tuple(_with_stores(statement.body, zero, store))
+                )
+        if filled is not None:
+            assert isinstance(statement, Loop)
+            fills[filled[1].buffer] = (statement, *filled)
+        result.append(statement)
+    return result
+
+
+def _filled(statement: Stmt) -> tuple[Constant, Store] | None:
+    """Of loops that store nothing but one constant."""
+    while isinstance(statement, Loop) and statement.between is None and len(statement.body) == 1:
+        (statement,) = statement.body
+    match statement:
+        case Loop(body=(Constant(name) as zero, Store(value=value) as store)) if name == value:
+            return zero, store
+    return None
+
+
+def _is_alone(statement: Stmt, fill: Loop, store: Store) -> bool:
+    """It adds once to each element that was filled, in the same loops, and reads none."""
+    paths = list(_paths(statement, store.buffer))
+    if len(paths) != 1:
+        return False
+    added, axes = paths[0]
+    filled = {s.axis for s in walk((fill,)) if isinstance(s, Loop)}
+    return (
+        isinstance(added, AccumulateInto)
+        and _is_joined(added)
+        and added.index == store.index
+        and {*axes} == filled
+        and len(axes) == len(filled)
+    )
+
+
+def _paths(
+    statement: Stmt, buffer: Buffer, axes: tuple[Axis, ...] = ()
+) -> Iterator[tuple[Stmt, tuple[Axis, ...]]]:
+    """What touches the buffer, and the loops around it."""
+    if isinstance(statement, Loop):
+        if statement.between is not None:
+            axes = (*axes, *axes)
+        for inner in statement.body:
+            yield from _paths(inner, buffer, (*axes, statement.axis))
+    elif any(b is buffer for s in walk((statement,)) for b in buffers_of(s)):
+        yield statement, axes
+
+
+def _with_stores(body: Iterable[Stmt], zero: Constant, store: Store) -> Iterator[Stmt]:
+    for statement in body:
+        match statement:
+            case Loop():
+                yield replace(statement, body=tuple(_with_stores(statement.body, zero, store)))
+            case AccumulateInto(buffer, index, op, dtype, value) if buffer is store.buffer:
+                name = f"{buffer.name}_{zero.name}_{value}"
+                yield zero
+                yield Let(name, JOINED[op], (zero.name, value), dtype, dtype)
+                yield Store(buffer, index, name)
+            case _:
+                yield statement

@@ -1,0 +1,512 @@
+"""What holds of any kernel. Takes one, says which statement of it breaks which rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from hemstitch.errors import InternalError
+from hemstitch.ir.dims import evaluate, symbols
+from hemstitch.ir.graph import Op
+from hemstitch.ir.ops import OPS, SCANNED, OpClass, ResultType, is_reduction
+from hemstitch.ir.types import DType
+from hemstitch.kernel_ir.dependence import product_problem
+from hemstitch.kernel_ir.index import Axis, Computed, Index, Variable
+from hemstitch.kernel_ir.nodes import (
+    TASK,
+    Accumulate,
+    AccumulateInto,
+    AccumulateProduct,
+    Begin,
+    Buffer,
+    Check,
+    Constant,
+    Contract,
+    Finish,
+    Init,
+    Kernel,
+    Let,
+    Load,
+    Loop,
+    Nest,
+    Position,
+    Random,
+    Role,
+    Running,
+    Scan,
+    Stmt,
+    Store,
+    walk,
+)
+from hemstitch.kernel_ir.printer import text
+
+ARG = (Op.ARGMAX, Op.ARGMIN)
+SAMPLE = {"threads": 3}  # bounds that depend on the number of tasks are checked for this many
+
+
+def verify(kernel: Kernel) -> None:
+    """Raises InternalError with the first thing that is wrong."""
+    _check_begins(kernel)
+    _Buffers(kernel).check()
+    for phase in kernel.phases:
+        for nest in phase.nests:
+            _NestCheck(kernel, phase.is_alone).check(nest)
+            problem = product_problem(nest)
+            if problem is not None:
+                raise _wrong(kernel, problem)
+
+
+def _wrong(kernel: Kernel, what: str) -> InternalError:
+    return InternalError(f"invalid kernel {kernel.name}: {what}")
+
+
+def _check_begins(kernel: Kernel) -> None:
+    """A ticket leaves one task, and nobody comes back."""
+    is_alone = False
+    for number, phase in enumerate(kernel.phases):
+        begin = phase.begin
+        if number == 0 and begin is not Begin.BARRIER:
+            raise _wrong(kernel, f"the first phase begins with {begin.value}")
+        if is_alone and begin is not Begin.ALONE:
+            raise _wrong(kernel, f"a {begin.value} behind a ticket, where one task is left")
+        if not is_alone and begin is Begin.ALONE:
+            raise _wrong(kernel, "a phase for one task, and no ticket says which")
+        is_alone = phase.is_alone
+
+
+# --- buffers
+
+
+class _Buffers:
+    """Who writes and reads each buffer, and when."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+
+    def check(self) -> None:
+        names = [buffer.name for buffer in self.kernel.buffers]
+        if len(set(names)) != len(names):
+            raise _wrong(self.kernel, "two buffers have one name")
+        written: set[Buffer] = set()  # in phases before the present one
+        for phase in self.kernel.phases:
+            filled = [self._nest(nest, written) for nest in phase.nests]
+            written.update(*filled)
+
+    def _nest(self, nest: Nest, before: set[Buffer]) -> set[Buffer]:
+        """What the nest writes."""
+        filled: set[Buffer] = set()
+        everything = [statement for part in nest.parts for statement in walk(part)]
+        alone = {b for b in _written(everything) if _is_own(b, nest, everything)}
+        for statement in everything:
+            for buffer in _read(statement):
+                self._check_read(buffer, statement, before, filled, alone)
+            for buffer in _written([statement]):
+                self._check_written(buffer, statement)
+                filled.add(buffer)
+        return filled
+
+    def _check_read(
+        self,
+        buffer: Buffer,
+        statement: Stmt,
+        before: set[Buffer],
+        filled: set[Buffer],
+        alone: set[Buffer],
+    ) -> None:
+        self._check_declared(buffer, statement)
+        where = f"{text(statement)}: {buffer.name}"
+        if buffer.role is Role.TASK and buffer not in filled:
+            raise _wrong(self.kernel, f"{where} is read before it is written in this nest")
+        if isinstance(statement, AccumulateInto):
+            if buffer not in (before if statement.atomic else filled):
+                raise _wrong(self.kernel, f"{where} is added to before it is cleared")
+        elif buffer.role is Role.SHARED and buffer not in before | (alone & filled):
+            raise _wrong(self.kernel, f"{where} is not written in an earlier phase")
+
+    def _check_written(self, buffer: Buffer, statement: Stmt) -> None:
+        self._check_declared(buffer, statement)
+        if buffer.role is Role.INPUT:
+            raise _wrong(self.kernel, f"{text(statement)}: {buffer.name} is an input")
+
+    def _check_declared(self, buffer: Buffer, statement: Stmt) -> None:
+        if buffer not in self.kernel.buffers:
+            raise _wrong(self.kernel, f"{text(statement)}: {buffer.name} is not declared")
+
+
+def _is_own(buffer: Buffer, nest: Nest, statements: Iterable[Stmt]) -> bool:
+    """Each task, or each row, touches its own part of `buffer` only."""
+    found = [
+        s.index
+        for s in statements
+        if isinstance(s, (Load, Store, AccumulateInto)) and s.buffer is buffer
+    ]
+    if all(index.coefficient(TASK) != 0 for index in found):
+        return True
+    steps = {tuple(index.coefficient(axis) for axis in nest.rows) for index in found}
+    return len(steps) == 1 and all(step != 0 for step in steps.pop())
+
+
+def _read(statement: Stmt) -> Iterator[Buffer]:
+    match statement:
+        case Load(_, buffer):
+            yield buffer
+        case AccumulateInto(buffer, positions=positions):
+            yield buffer
+            if positions is not None:
+                yield positions
+        case _:
+            return
+
+
+def _written(statements: Iterable[Stmt]) -> Iterator[Buffer]:
+    for statement in statements:
+        if isinstance(statement, (Store, AccumulateInto)):
+            yield statement.buffer
+        if isinstance(statement, AccumulateInto) and statement.positions is not None:
+            yield statement.positions
+
+
+# --- statements
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """A name: the type it is computed with, and whether it may differ between lanes."""
+
+    dtype: DType
+    varies: bool
+
+
+@dataclass(slots=True)
+class _Open:
+    """An accumulator that is declared and not finished. `lanes`: whether inside a lane loop."""
+
+    op: Op
+    dtype: DType
+    across: bool
+    lanes: bool
+    columns: Axis | None = None
+
+    @property
+    def is_followed(self) -> bool:
+        """It can be."""
+        return self.op is Op.MAX and self.across and self.dtype.is_float
+
+
+@dataclass(slots=True)
+class _VerifiedScope:
+    """A block of statements: what it defines is gone at its end."""
+
+    axis: Axis | None
+    lanes: bool
+    values: dict[str, _Value] = field(default_factory=dict)
+    open: dict[str, _Open] = field(default_factory=dict)
+
+
+class _NestCheck:
+    """One walk through a nest, as a task would run it. `is_alone`: as the only one, so that what it
+    would find at the numbers of other tasks is nobody's work."""
+
+    def __init__(self, kernel: Kernel, is_alone: bool) -> None:
+        self.kernel = kernel
+        self.scopes = [_VerifiedScope(None, lanes=False)]
+        self.axes: set[Axis] = set() if is_alone else {TASK}
+        self.defined: set[str] = set()
+        self.statement: Stmt | None = None
+
+    def check(self, nest: Nest) -> None:
+        self._block(nest.prologue)
+        self.axes |= set(nest.rows)
+        self._require(len(set(nest.rows)) == len(nest.rows), "a row axis is there twice")
+        for axis in nest.rows:
+            self._require(axis.outer is None, f"row axis {axis} is the inner part of another")
+        self._require(not nest.panels or bool(nest.rows), "panels, and no rows")
+        for part in (nest.panels, nest.body, nest.epilogue):
+            self._block(part)
+        self._close()
+
+    def _require(self, condition: bool, problem: str) -> None:
+        if not condition:
+            where = "" if self.statement is None else f"{text(self.statement)}: "
+            raise _wrong(self.kernel, f"{where}{problem}")
+
+    def _block(self, statements: Iterable[Stmt]) -> None:
+        for statement in statements:
+            self.statement = statement
+            _CHECKS[type(statement)](self, statement)
+
+    def _close(self) -> None:
+        left = self.scopes.pop().open
+        self._require(not left, f"{', '.join(left)} is never finished")
+
+    @property
+    def _lane_axis(self) -> Axis | None:
+        return next((scope.axis for scope in self.scopes if scope.lanes), None)
+
+    # --- names
+
+    def _define(self, name: str, dtype: DType, varies: bool) -> None:
+        self._require(name not in self.defined, f"{name} is defined twice")
+        self.defined.add(name)
+        self.scopes[-1].values[name] = _Value(dtype.compute, varies)
+
+    def _use(self, name: str, dtype: DType) -> bool:
+        """Whether the value may differ between lanes."""
+        found = next((s.values[name] for s in self.scopes if name in s.values), None)
+        self._require(found is not None, f"{name} is not defined here")
+        assert found is not None
+        wanted = dtype.compute
+        self._require(found.dtype is wanted, f"{name} is {found.dtype}, not {wanted}")
+        return found.varies
+
+    def _index(self, index: Index) -> bool:
+        """Whether it may differ between lanes."""
+        varies = False
+        for variable, _ in index.terms:
+            if isinstance(variable, Computed):
+                varies |= self._use(variable.name, DType.I64)
+            else:
+                self._require(variable in self.axes, f"there is no loop over {variable} here")
+                varies |= variable is self._lane_axis
+        return varies
+
+    # --- one method for each kind of statement
+
+    def _let(self, let: Let) -> None:
+        row = OPS[let.op]
+        self._require(row.op_class is OpClass.ELEMENTWISE, "is not elementwise")
+        self._require(row.arity == len(let.operands), f"takes {row.arity} operands")
+        types = [let.source] * len(let.operands)
+        if let.op is Op.WHERE:
+            types[0] = DType.BOOL
+        varies = [self._use(name, dtype) for name, dtype in zip(let.operands, types)]
+        expected = {ResultType.SAME: let.source, ResultType.BOOL: DType.BOOL}.get(row.result)
+        if expected is not None:
+            fits = let.dtype.compute is expected.compute
+            self._require(fits, f"gives {expected}, not {let.dtype}")
+        self._define(let.name, let.dtype, any(varies))
+
+    def _constant(self, constant: Constant) -> None:
+        self._define(constant.name, constant.dtype, False)
+
+    def _position(self, position: Position) -> None:
+        self._define(position.name, DType.I64, self._index(position.index))
+
+    def _random(self, random: Random) -> None:
+        self._require(not self._use(random.seed, DType.I64), "the seed differs between lanes")
+        self._define(random.name, DType.F32, self._index(random.index))
+
+    def _load(self, load: Load) -> None:
+        varies = self._index(load.index)
+        if load.mask is not None:
+            varies |= self._use(load.mask, DType.BOOL)
+        else:
+            self._bounds(load.buffer, load.index)
+        self._define(load.name, load.buffer.dtype, varies)
+
+    def _store(self, store: Store) -> None:
+        value = self._use(store.value, store.buffer.dtype)
+        self._require(self._index(store.index) or not value, "all lanes are stored in one place")
+        self._bounds(store.buffer, store.index)
+
+    def _init(self, init: Init) -> None:
+        self._require(is_reduction(init.op), "is no reduction")
+        is_new = init.name not in self.defined
+        self._require(is_new, f"{init.name} is defined twice")
+        self.defined.add(init.name)
+        lanes = self._lane_axis is not None
+        self._require(not (init.across and lanes), "combines lanes inside a lane loop")
+        found = _Open(init.op, init.dtype, init.across, lanes, init.columns)
+        is_sum = found.op is Op.SUM and found.across and found.dtype.is_float
+        if init.follows is not None:
+            self._require(is_sum, "only a sum of floats across lanes can follow")
+            is_followed = self._opened(init.follows).is_followed
+            self._require(is_followed, f"{init.follows} is no maximum across lanes")
+        if init.compensated:
+            is_plain = init.op is Op.SUM and init.dtype.is_float and not init.across
+            self._require(is_plain, "only a sum of floats that combines no lanes is compensated")
+        if init.columns is not None:
+            self._require(is_sum, "only a sum of floats across lanes can have columns")
+            self._require(init.columns not in self.axes, f"{init.columns} is looped over already")
+        self.scopes[-1].open[init.name] = found
+
+    def _opened(self, name: str) -> _Open:
+        found = next((s.open[name] for s in self.scopes if name in s.open), None)
+        self._require(found is not None, f"{name} is not declared, or finished")
+        assert found is not None
+        return found
+
+    def _accumulate(self, accumulate: Accumulate) -> None:
+        name = accumulate.accumulator
+        found = self._opened(name)
+        self._require(found.columns is None, f"{name} has columns")
+        self._use(accumulate.value, found.dtype)
+        lanes = self._lane_axis is not None
+        if found.across:
+            self._require(lanes, f"{name} combines lanes, and there are none")
+        else:
+            self._require(lanes == found.lanes, f"{name} does not combine lanes")
+        has_position = accumulate.position is not None or accumulate.order is not None
+        self._require(has_position == (found.op in ARG), "a position, or none, where needed")
+        if accumulate.position is not None:
+            self._index(accumulate.position)
+        if accumulate.order is not None:
+            self._use(accumulate.order, DType.I64)
+
+    def _running(self, running: Running) -> None:
+        found = self._opened(running.accumulator)
+        self._require(found.is_followed, f"{running.accumulator} is no maximum across lanes")
+        self._require(self._lane_axis is not None, "there are no lanes here")
+        self._define(running.name, found.dtype, False)
+
+    def _scan(self, scan: Scan) -> None:
+        found = self._opened(scan.accumulator)
+        is_scanned = found.across and found.op in SCANNED.values() and found.columns is None
+        self._require(is_scanned, f"{scan.accumulator} is no sum or product across lanes")
+        self._require(self._lane_axis is not None, "there are no lanes here")
+        self._use(scan.value, found.dtype)
+        self._define(scan.name, found.dtype, True)
+
+    def _finish(self, finish: Finish) -> None:
+        name = finish.accumulator
+        found = self._opened(name)
+        scope = next(scope for scope in self.scopes if name in scope.open)
+        del scope.open[name]
+        if found.columns is not None:
+            inside = self.scopes[-1].lanes and self.scopes[-1].axis is found.columns
+            self._require(inside, f"{name} has {found.columns} for columns")
+            self._define(finish.name, found.dtype, True)
+            return
+        self._require(scope is self.scopes[-1], f"{name} is not declared in this block")
+        self._define(finish.name, found.dtype, found.lanes)
+        if finish.position_name is not None:
+            self._require(found.op in ARG, f"{found.op.value} has no position")
+            self._define(finish.position_name, DType.I64, found.lanes)
+
+    def _accumulate_into(self, into: AccumulateInto) -> None:
+        self._require(into.dtype.compute is into.buffer.dtype.compute, "is of another type")
+        value = self._use(into.value, into.dtype)
+        varies = self._index(into.index)
+        is_uniform = self._lane_axis is None or varies or not value
+        self._require(is_uniform, "all lanes are added in one place")
+        has_position = into.positions is not None and into.order is not None
+        self._require(has_position == (into.op in ARG), "a position, or none, where needed")
+        if into.order is not None:
+            self._use(into.order, DType.I64)
+        self._bounds(into.buffer, into.index)
+
+    def _check(self, check: Check) -> None:
+        self._use(check.condition, DType.BOOL)
+
+    def _loop(self, loop: Loop) -> None:
+        axis = loop.axis
+        self._require(axis not in self.axes, f"{axis} is looped over already")
+        self._require(not loop.lanes or self._lane_axis is None, "lanes inside lanes")
+        for name in loop.between or ():
+            varies = self._use(name, DType.I64)
+            self._require(not loop.lanes and not varies, "each lane would have ends of its own")
+        outer = axis.outer
+        if outer is not None:
+            self._require(outer in self.axes, f"there is no loop over {outer} here")
+        self.axes.add(axis)
+        self.scopes.append(_VerifiedScope(axis, loop.lanes))
+        self._block(loop.body)
+        self.statement = loop
+        self._close()
+        self.axes.remove(axis)
+
+    def _contract(self, contract: Contract) -> None:
+        axis = contract.axis
+        self._require(axis not in self.axes, f"{axis} is looped over already")
+        self.axes.add(axis)
+        self.scopes.append(_VerifiedScope(axis, lanes=False))
+        self._block(contract.body)
+        self.statement = contract
+        varies = [self._use(name, contract.source) for name in (contract.left, contract.right)]
+        if contract.wanted is not None:
+            self._index(contract.wanted)
+        self._close()
+        self.axes.remove(axis)
+        self._require(contract.dtype is contract.source.compute, "is added up in another type")
+        self._define(contract.name, contract.dtype, any(varies))
+
+    def _accumulate_product(self, product: AccumulateProduct) -> None:
+        found, axis = self._opened(product.accumulator), product.axis
+        self._require(found.columns is axis, f"{product.accumulator} has no columns {axis}")
+        self._require(self._lane_axis is not None, "there are no lanes here")
+        self._require(axis not in self.axes, f"{axis} is looped over already")
+        self._require(found.dtype is product.source.compute, "is added up in another type")
+        self._use(product.left, product.source)
+        self.axes.add(axis)
+        self.scopes.append(_VerifiedScope(axis, lanes=False))
+        self._block(product.body)
+        self.statement = product
+        self._use(product.right, product.source)
+        self._close()
+        self.axes.remove(axis)
+
+    # --- bounds
+
+    def _bounds(self, buffer: Buffer, index: Index) -> None:
+        """Scratch only: a parameter's memory may go beyond its elements, where it is strided."""
+        if buffer.role not in (Role.TASK, Role.SHARED):
+            return
+        dims = [buffer.size, index.constant, *(c for _, c in index.terms)]
+        dims += [axis.extent for axis in self.axes]
+        if any(symbols(dim) - SAMPLE.keys() for dim in dims):
+            return
+        if any(evaluate(axis.extent, SAMPLE) == 0 for axis in self.axes):
+            return  # never runs
+        low, high = _range(index)
+        size = evaluate(buffer.size, SAMPLE)
+        self._require(low >= 0, f"{buffer.name} is reached {-low} before its start")
+        self._require(high < size, f"{buffer.name} has {size} elements, {high} is reached")
+
+
+def _range(index: Index) -> tuple[int, int]:
+    """The least and greatest value, for `SAMPLE`'s sizes."""
+    left = {variable: evaluate(step, SAMPLE) for variable, step in index.terms}
+    low = high = evaluate(index.constant, SAMPLE)
+    for variable, step in _joined(left):
+        reach = step * (evaluate(variable.extent, SAMPLE) - 1)
+        low, high = low + min(reach, 0), high + max(reach, 0)
+    return low, high
+
+
+def _joined(steps: Mapping[Variable, int]) -> Iterator[tuple[Variable, int]]:
+    """Each variable and its step; the two parts of a cut axis as the whole, which has a limit."""
+    left = dict(steps)
+    for variable in steps:
+        if not isinstance(variable, Axis) or variable.outer is None or variable.limit is None:
+            continue
+        if symbols(variable.limit) - SAMPLE.keys():
+            continue
+        inner = left[variable]
+        if left.get(variable.outer) == inner * evaluate(variable.extent, SAMPLE):
+            del left[variable], left[variable.outer]
+            yield Axis(variable.name, variable.limit), inner
+    yield from left.items()
+
+
+_CHECKS: Mapping[type, Callable[[_NestCheck, Any], None]] = MappingProxyType(
+    {
+        Let: _NestCheck._let,
+        Constant: _NestCheck._constant,
+        Position: _NestCheck._position,
+        Random: _NestCheck._random,
+        Load: _NestCheck._load,
+        Store: _NestCheck._store,
+        Init: _NestCheck._init,
+        Accumulate: _NestCheck._accumulate,
+        Running: _NestCheck._running,
+        Scan: _NestCheck._scan,
+        Finish: _NestCheck._finish,
+        AccumulateInto: _NestCheck._accumulate_into,
+        Check: _NestCheck._check,
+        Loop: _NestCheck._loop,
+        Contract: _NestCheck._contract,
+        AccumulateProduct: _NestCheck._accumulate_product,
+    }
+)

@@ -1,0 +1,113 @@
+"""Convolutions by the library whose weights are frozen. Takes a graph, gives one in which a call of
+its own lays such a weight out as the library wants it, which the weight alone decides
+(`rewrites/weight_folding.py`); else the library does so in each convolution.
+
+Convolutions that are products of matrices stay as they are: kernels pack what they multiply with.
+Those that multiply sums of their windows have these as a further operand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from hemstitch.ir.builder import Builder
+from hemstitch.ir.dims import Dim
+from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, Operand
+from hemstitch.ir.types import DType, TensorType, contiguous_strides
+from hemstitch.matmul.patterns.convolution_choice import opened_convolution
+from hemstitch.matmul.patterns.convolutions import named
+from hemstitch.matmul.patterns.direct_convolution import FewChannels
+from hemstitch.matmul.patterns.winograd import Winograd
+from hemstitch.rewrites.engine import Rule, rewrite
+from hemstitch.rewrites.weight_folding import Leaves, frozen_leaves
+
+RANK = 4  # of images
+LAY = torch.ops.mkldnn._reorder_convolution_weight.default
+CONVOLVE = torch.ops.mkldnn._convolution_pointwise.default
+
+
+def lay_out_convolution_weights(graph: Graph, builder: Builder, opens_products: bool) -> Graph:
+    """`graph` itself where no weight is frozen. `opens_products`: kernels may multiply."""
+    leaves = frozen_leaves(graph)
+    if not any(leaves.values()):
+        return graph
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return graph
+    rule = Rule(frozenset({Op.RESULT}), _Laying(leaves, _types(), opens_products).convolution)
+    return rewrite(graph, [rule], builder)
+
+
+def _types() -> frozenset[DType]:
+    """Of elements, that the library does this for."""
+    has_bf16: bool = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return frozenset({DType.F32, DType.BF16} if has_bf16 else {DType.F32})
+
+
+@dataclass(frozen=True, slots=True)
+class _Laying:
+    leaves: Mapping[Node, Leaves]
+    types: frozenset[DType]
+    opens_products: bool
+
+    def convolution(self, builder: Builder, result: Node) -> Node | None:
+        """a convolution with a frozen weight -> one with that weight laid out"""
+        (library,) = result.inputs
+        call, operands = library.attr, library.inputs
+        assert isinstance(call, LibraryCall)
+        given = named(call)
+        if given is None or "gradient" in given:
+            return None
+        x, weight = given["x"], given["weight"]
+        assert isinstance(x, Operand) and isinstance(weight, Operand)
+        image, matrix = operands[x.index], operands[weight.index]
+        is_laid = self.leaves.get(matrix) and image is not matrix and not given["transposed"]
+        if not is_laid or image.type.rank != RANK or image.type.dtype not in self.types:
+            return None
+        opened = opened_convolution(builder, call, operands) if self.opens_products else None
+        if isinstance(opened, (Winograd, FewChannels)) and opened.sums is None:
+            return _with_sums(builder, call, operands, opened.sums_of_windows())
+        if opened is not None:
+            return None
+        how = tuple(given[name] for name in ("padding", "stride", "dilation", "groups"))
+        strides = call.operand_strides[weight.index]
+        laid = builder.library(_layout(strides, image.shape, how), (matrix,))[0]
+        assert laid is not None
+        convolution = replace(
+            call,
+            name=str(CONVOLVE),
+            target=CONVOLVE,
+            arguments=(x, weight, given["bias"], *how, "none", (), ""),
+            operand_strides=tuple(
+                None if place == weight.index else each
+                for place, each in enumerate(call.operand_strides)
+            ),
+        )
+        changed = (laid if node is matrix else node for node in operands)
+        return builder.library(convolution, tuple(changed))[0]
+
+
+def _with_sums(
+    builder: Builder, call: LibraryCall, operands: Sequence[Node], sums: Node
+) -> Node | None:
+    """The call does not look at them."""
+    strides = (*call.operand_strides, contiguous_strides(sums.shape))
+    return builder.library(replace(call, operand_strides=strides), (*operands, sums))[0]
+
+
+def _layout(
+    strides: tuple[Dim, ...] | None, image: Sequence[Dim], how: tuple[object, ...]
+) -> LibraryCall:
+    """For images of this shape, where it is known; else for any. Only the library knows the shape
+    of what it gives."""
+    is_known = all(isinstance(size, int) for size in image)
+    return LibraryCall(
+        name=str(LAY),
+        target=LAY,
+        arguments=(Operand(0), *how, tuple(image) if is_known else None),
+        keywords=(),
+        operand_strides=(strides,),
+        results=((TensorType((), DType.OPAQUE), ()),),
+    )

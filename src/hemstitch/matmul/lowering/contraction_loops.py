@@ -1,0 +1,59 @@
+"""Products of matrices as loops that add up: what `Contract` stands for, for printers that have
+nothing better."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from hemstitch.ir.graph import Op
+from hemstitch.kernel_ir.nodes import (
+    Accumulate,
+    Contract,
+    Finish,
+    Init,
+    Kernel,
+    Let,
+    Loop,
+    Nest,
+    Phase,
+    Stmt,
+    statements,
+)
+from hemstitch.matmul.lowering.tile_matmul import TileProduct
+
+
+def expand_contractions(kernel: Kernel) -> Kernel:
+    """The same kernel without products."""
+    if not any(isinstance(statement, Contract) for statement in statements(kernel)):
+        return kernel
+    return replace(kernel, phases=tuple(map(_phase, kernel.phases)))
+
+
+def _phase(phase: Phase) -> Phase:
+    return replace(phase, nests=tuple(map(_nest, phase.nests)))
+
+
+def _nest(nest: Nest) -> Nest:
+    return replace(nest, body=tuple(_statements(nest.body)))
+
+
+def _statements(statements: Iterable[Stmt]) -> Iterator[Stmt]:
+    for statement in statements:
+        match statement:
+            case Contract():
+                yield from _loop(statement)
+            case Loop(body=body) if TileProduct.of(statement) is None:
+                yield replace(statement, body=tuple(_statements(body)))
+            case _:
+                yield statement
+
+
+def _loop(contract: Contract) -> Iterator[Stmt]:
+    total, product = f"{contract.name}_sum", f"{contract.name}_step"
+    operands = (contract.left, contract.right)
+    step = Let(product, Op.MUL, operands, contract.dtype, contract.dtype)
+    yield Init(total, Op.SUM, contract.dtype, across=False)
+    body = (*contract.body, step, Accumulate(total, product))
+    yield Loop(contract.axis, body, lanes=False)
+    yield Finish(contract.name, total)

@@ -1,0 +1,100 @@
+"""How many rows of a nest with products go by together. Takes a nest and the number of threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from hemstitch.ir.dims import Dim, product
+from hemstitch.ir.types import DType
+from hemstitch.kernel_ir.dependence import needed_for
+from hemstitch.kernel_ir.index import Axis, Computed
+from hemstitch.kernel_ir.nodes import (
+    EPILOGUE_ROWS,
+    AccumulateInto,
+    Contract,
+    Load,
+    Loop,
+    Nest,
+    Stmt,
+    walk,
+)
+from hemstitch.matmul.lowering.panels import NEAR
+from hemstitch.matmul.lowering.row_parts import task_buffers
+
+LEAST_BLOCKS = 4  # of a thread
+LEAST_ROWS = 4  # of a block: for fewer an operand is not read by a task more
+TILE = 1 << 17  # elements of its rows that stay in L2: half of one of 1 MB
+EVEN = 4
+UNEQUAL = 1.04  # times the blocks of a thread in the mean, that the longest waited for has
+
+
+def most_rows(nest: Nest, threads: int, most: int) -> int:
+    """Of a block. Sums of rows in single precision grow no longer than `EPILOGUE_ROWS`. What is
+    beyond L2 is read the less often the more rows there are, but either their steps or their
+    columns stay there (`targets/cpu/micro_kernel.py`), and each thread has several blocks; of few
+    rows, one. Also of those that are read by columns, as nothing of them is copied."""
+    loops = [s for s in nest.body if isinstance(s, Loop)]
+    sizes = [
+        (loop.axis.extent, statement.axis.extent)
+        for loop in loops
+        for statement in loop.body
+        if isinstance(statement, Contract)
+    ]
+    known = [(a, b) for a, b in sizes if isinstance(a, int) and isinstance(b, int)]
+    rows = product(axis.extent for axis in nest.rows)
+    is_known = len(known) == len(sizes) and isinstance(rows, int)
+    few = EPILOGUE_ROWS
+    if isinstance(rows, int):
+        few = min(few, max(LEAST_ROWS, -(-rows // threads)))
+    is_summed = bool(nest.epilogue) and not keeps_rows_apart(nest)
+    if is_summed or not is_known or all(a * b <= NEAR for a, b in known):
+        return few
+    assert isinstance(rows, int)
+    fitting = TILE // max(min(a, b) for a, b in known)
+    if all(is_by_columns(load, nest.rows[-1]) for load in _left_operands(loops)):
+        blocks = threads * -(-rows // (threads * fitting))
+        return max(-(-rows // blocks), few)
+    fair = -(-rows // (threads * LEAST_BLOCKS))
+    return max(min(fitting, fair, most), few)
+
+
+def rows_of_block(extent: Dim, most: int, threads: int) -> int:
+    """As many as are allowed, or fewer that come out even; or, where so many threads would have
+    blocks that differ in number by much, that give them equally many."""
+    if not isinstance(extent, int) or extent == 0:
+        return most
+    blocks = max(1, -(-extent // most))
+    sizes = range(min(extent, most), extent // (2 * blocks), -1)
+    whole = (size for size in sizes if extent % size == 0)
+    found = max(whole, key=lambda size: (size % EVEN == 0, size), default=-(-extent // blocks))
+    count = -(-extent // found)
+    equal = -(-count // threads) * threads
+    return found if count < threads or equal <= UNEQUAL * count else -(-extent // equal)
+
+
+def keeps_rows_apart(nest: Nest) -> bool:
+    """What its epilogue takes up has a place for each row of a block."""
+    taken = task_buffers(nest.epilogue)
+    sums = [s for s in walk(nest.body) if isinstance(s, AccumulateInto) and s.buffer in taken]
+    return bool(sums) and all(s.index.coefficient(nest.rows[-1]) != 0 for s in sums)
+
+
+def _left_operands(loops: Iterable[Loop]) -> Iterator[Load | None]:
+    """Of their products; None for what is computed."""
+    for loop in loops:
+        contracts = [statement for statement in loop.body if isinstance(statement, Contract)]
+        yield from (plain_load(needed_for(c.left, c.body), DType.F32) for c in contracts)
+
+
+def is_by_columns(left: Load | None, row: Axis) -> bool:
+    """What is multiplied in one step lies side by side."""
+    return left is not None and left.index.coefficient(row) == 1
+
+
+def plain_load(needed: Sequence[Stmt], dtype: DType) -> Load | None:
+    """The operand, where it is in memory as that."""
+    match needed:
+        case [Load(_, buffer, index, None) as load] if buffer.dtype is dtype:
+            return None if any(isinstance(v, Computed) for v, _ in index.terms) else load
+        case _:
+            return None

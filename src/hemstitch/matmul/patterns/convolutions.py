@@ -1,0 +1,325 @@
+"""Convolutions along one axis, and those of images whose window is one element, as products of
+matrices. Takes a library call with its operands, gives what each of its results is.
+
+A window of so many steps is as many products with shifted rows of the input, added up; a matrix of
+windows is never in memory. Rows are positions and columns are channels, so the channels of the
+input must lie side by side, as the features of words do: the library wants them the other way
+round, and copies it first. Larger windows of images would be as many products as they have cells.
+Strides of images leave rows and columns out, whose gradient is zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from hemstitch.ir.builder import Builder
+from hemstitch.ir.dims import Dim, known
+from hemstitch.ir.graph import LibraryCall, Node, Op, Operand, Range
+from hemstitch.ir.types import DType
+from hemstitch.matmul.patterns.image_tiles import ALL, CHANNELS_FIRST, CHANNELS_LAST, Parts
+
+MOST_STEPS = 16  # of a window
+ROWS_LAST = (0, 2, 1)  # [batch, channels, rows] seen as [batch, rows, channels], or back
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """`total` adds up `products`, and perhaps a bias."""
+
+    products: tuple[Node, ...]
+    total: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The value of a call's result, and the `sums` in it. `parts`: those that it is made in."""
+
+    value: Node
+    sums: Sequence[Sum]
+    parts: Parts | None = None
+
+    @staticmethod
+    def of(parts: Parts, sums: Sequence[Sum]) -> Written:
+        return Written(parts.images, sums, parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """So many, of `size`: one element for each so many-th (`strides`) of rows and of columns, from
+    the first on, of images whose size is `of`."""
+
+    count: int
+    size: tuple[int, int]
+    strides: tuple[int, int]
+    of: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """`x` [batch, length, channels] and `weight` [features, channels, steps] give, or have for
+    their `gradient`, [batch, positions, features]. Zeros around `x`: `padding` on either side.
+    `images`: what it gives, where all positions of all of them are one axis here."""
+
+    builder: Builder
+    x: Node
+    weight: Node
+    bias: Node | None
+    gradient: Node | None
+    stride: int
+    padding: int
+    positions: int
+    images: Images | None = None
+
+    @property
+    def steps(self) -> int:
+        return known(self.weight.shape[2])
+
+    @property
+    def spared_bytes(self) -> Dim:
+        """What the library lays out anew, or reads and writes to do so: the input, in backward its
+        gradient too; no images."""
+        if self.images is not None:
+            return 0
+        return self.x.type.bytes * (2 if self.gradient is None else 4)
+
+    def result(self, number: int) -> Written:
+        """The call's result with this number."""
+        if self.gradient is None:
+            rows, sums = self._output()
+            return Written(self._channels_first(rows), sums)
+        if number == 0:
+            rows, sums = self._of_x(self.gradient)
+            return Written(self._channels_first(rows, spread=True), sums)
+        value, sums = (self._of_weight, self._of_bias)[number - 1](self.gradient)
+        is_window = number == 1 and self.images is not None
+        value = self.builder.reshape(value, (*value.shape, 1)) if is_window else value
+        return Written(value, sums)
+
+    def _channels_first(self, rows: Node, *, spread: bool = False) -> Node:
+        """Of [batch, positions, channels]. `spread`: to where x has them, with zeros between."""
+        if self.images is None:
+            return self.builder.permute(rows, ROWS_LAST)
+        shape = self.images.count, *self.images.size, rows.shape[2]
+        images = self.builder.reshape(rows, shape)
+        if spread and self.images.size != self.images.of:
+            images = self._spread(images, self.images)
+        return self.builder.permute(images, CHANNELS_FIRST)
+
+    def _spread(self, rows: Node, images: Images) -> Node:
+        builder, channels = self.builder, rows.shape[3]
+        zero = builder.constant(0, rows.type.dtype)
+        count, (height, width), (down, right) = images.count, images.size, images.strides
+        apart = builder.reshape(rows, (count, height, 1, width, 1, channels))
+        filled = builder.pad(apart, (0,) * 6, (count, height, down, width, right, channels), zero)
+        whole = builder.reshape(filled, (count, height * down, width * right, channels))
+        return builder.slice(whole, (ALL,) * 4, (count, *images.of, channels))
+
+    def _output(self) -> tuple[Node, list[Sum]]:
+        """sum over t of x[l * stride + t] @ weight[t]"""
+        builder, x = self.builder, self._padded(known(self.x.shape[1]) + self.padding)
+        factors = [
+            (self._rows(x, t, self.stride, self.positions), self._step(t, (1, 0)))
+            for t in range(self.steps)
+        ]
+        found = self._added(factors, self.bias)
+        batch, features = self.x.shape[0], self.weight.shape[0]
+        return builder.reshape(found.total, (batch, self.positions, features)), [found]
+
+    def _of_x(self, gradient: Node) -> tuple[Node, list[Sum]]:
+        """Rows m * stride + q of x were read in the steps t = j * stride + q of windows m - j."""
+        builder, x, (batch, length, channels) = self.builder, self.x, self.x.shape
+        last, most = ceil(self.steps / self.stride) - 1, known(length) + 2 * self.padding
+        windows = max(self.positions, ceil(most / self.stride))
+        padded = self._zeros_around(gradient, last, last + windows)
+        sums: list[Sum] = []
+        phases: list[Node] = []
+        for phase in range(self.stride):
+            steps = range(phase, self.steps, self.stride)
+            factors = [
+                (self._rows(padded, last - j, 1, windows), self._step(t, (0, 1)))
+                for j, t in enumerate(steps)
+            ]
+            one = batch, windows, 1, channels
+            if factors:
+                sums.append(self._added(factors))
+                phases.append(builder.reshape(sums[-1].total, one))
+            else:
+                phases.append(builder.constant(0, x.type.dtype, one))
+        all_rows = batch, windows * self.stride, channels
+        rows = builder.reshape(builder.concat(phases, 2), all_rows)
+        return builder.slice(rows, (ALL, Range(self.padding), ALL), self.x.shape), sums
+
+    def _of_weight(self, gradient: Node) -> tuple[Node, list[Sum]]:
+        """sum over l of gradient[l] @ x[l * stride + t], for `stride` steps t at once, whose rows
+        of x lie one behind the other."""
+        builder, (batch, _, channels) = self.builder, self.x.shape
+        features, groups = self.weight.shape[0], ceil(self.steps / self.stride)
+        windows = self.positions + groups - 1
+        x = self._padded(windows * self.stride - self.padding)
+        wide = builder.reshape(x, (batch, windows, self.stride * channels))
+        left = builder.permute(gradient, ROWS_LAST)
+        shape = batch, self.positions, wide.shape[2]
+        parts = [builder.slice(wide, (ALL, Range(j), ALL), shape) for j in range(groups)]
+        sums = [Sum((product,), product) for product in (builder.dot(left, p) for p in parts)]
+        whole = [self._rounded(builder.reduce(Op.SUM, each.total, (0,))) for each in sums]
+        split = [builder.reshape(w, (features, 1, self.stride, channels)) for w in whole]
+        steps = builder.permute(builder.concat(split, 1), (0, 3, 1, 2))
+        steps = builder.reshape(steps, (features, channels, groups * self.stride))
+        return builder.slice(steps, (ALL, ALL, ALL), self.weight.shape), sums
+
+    def _of_bias(self, gradient: Node) -> tuple[Node, list[Sum]]:
+        wide = self.builder.cast(gradient, gradient.type.dtype.compute)
+        return self._rounded(self.builder.reduce(Op.SUM, wide, (0, 1))), []
+
+    def _added(self, factors: Sequence[tuple[Node, Node]], bias: Node | None = None) -> Sum:
+        products = tuple(self.builder.dot(left, right) for left, right in factors)
+        total = products[0]
+        for product in products[1:]:
+            total = self.builder.make(Op.ADD, total, product)
+        if bias is not None:
+            wide = self.builder.cast(bias, total.type.dtype)
+            total = self.builder.make(Op.ADD, total, self.builder.broadcast(wide, total.shape))
+        return Sum(products, self._rounded(total))
+
+    def _rounded(self, x: Node) -> Node:
+        return self.builder.cast(x, self.x.type.dtype)
+
+    def _step(self, step: int, order: tuple[int, int]) -> Node:
+        """Of the weight, [features, channels] in this order."""
+        shape = self.weight.shape[:2]
+        part = self.builder.slice(self.weight, (ALL, ALL, Range(step)), (*shape, 1))
+        return self.builder.permute(self.builder.reshape(part, shape), order)
+
+    def _rows(self, x: Node, start: int, stride: int, count: int) -> Node:
+        """[batch * count, channels]"""
+        batch, _, channels = x.shape
+        ranges = ALL, Range(start, stride), ALL
+        part = self.builder.slice(x, ranges, (batch, count, channels))
+        return self.builder.reshape(part, (batch * count, channels))
+
+    def _padded(self, end: int) -> Node:
+        """x with the zeros before it, to this row of it: with zeros behind, or cut off."""
+        batch, length, channels = self.x.shape
+        shape = batch, min(known(length), end), channels
+        return self._zeros_around(
+            self.builder.slice(self.x, (ALL, ALL, ALL), shape), self.padding, self.padding + end
+        )
+
+    def _zeros_around(self, x: Node, low: int, length: int) -> Node:
+        fill = self.builder.constant(0, x.type.dtype)
+        return self.builder.pad(x, (0, low, 0), (x.shape[0], length, x.shape[2]), fill)
+
+
+def convolution_of(
+    builder: Builder, call: LibraryCall, inputs: Sequence[Node]
+) -> Convolution | None:
+    """What the call convolves; None if it is none that is written out here."""
+    found = operands_of(call, inputs)
+    if found is None:
+        return None
+    given, operands = found
+    x, weight = operands["x"], operands["weight"]
+    if x.type.rank == 4:
+        return _of_images(builder, given, operands)
+    if given["dilation"] != (1,) or known(weight.shape[2]) > MOST_STEPS:
+        return None
+    stride, padding = _only(given["stride"]), _only(given["padding"])
+    gradient = operands.get("gradient")
+    return Convolution(
+        builder,
+        builder.permute(x, ROWS_LAST),
+        weight,
+        operands.get("bias"),
+        None if gradient is None else builder.permute(gradient, ROWS_LAST),
+        stride,
+        padding,
+        (known(x.shape[2]) + 2 * padding - known(weight.shape[2])) // stride + 1,
+    )
+
+
+def operands_of(
+    call: LibraryCall, inputs: Sequence[Node]
+) -> tuple[Mapping[str, object], Mapping[str, Node]] | None:
+    """The arguments of a convolution that may be written out, and those among them that are
+    tensors, by their names here; None for any other call."""
+    given = named(call)
+    if given is None:
+        return None
+    operands = {
+        name: inputs[argument.index]
+        for name, argument in given.items()
+        if isinstance(argument, Operand)
+    }
+    is_usual = (given["transposed"], given["groups"]) == (False, 1)
+    if not is_usual or not all(map(_is_known, operands.values())):
+        return None
+    return (given, operands) if _lies_by_channels(call, given["x"]) else None
+
+
+def sums_given(operands: Mapping[str, Node], inputs: Sequence[Node]) -> Node | None:
+    """Those of the windows, a further operand of calls whose weights are frozen."""
+    return inputs[len(operands)] if len(inputs) > len(operands) else None
+
+
+def named(call: LibraryCall) -> dict[str, object] | None:
+    """The arguments of a convolution, or of its gradients, by their names here; None if the call is
+    neither."""
+    names = _ARGUMENTS.get(call.name)
+    return None if names is None else dict(zip(names, call.arguments))
+
+
+def _of_images(
+    builder: Builder, given: Mapping[str, object], operands: Mapping[str, Node]
+) -> Convolution | None:
+    """Each element of each image is a row, and a window, but for those that a stride leaves out."""
+    weight, gradient = operands["weight"], operands.get("gradient")
+    window = weight.shape[2:], given["padding"], given["dilation"]
+    strides = given["stride"]
+    if window != ((1, 1), (0, 0), (1, 1)) or not isinstance(strides, tuple):
+        return None
+    count, _, *of = map(known, operands["x"].shape)
+    height, width = (-(-size // stride) for size, stride in zip(of, strides))
+
+    def rows(images: Node) -> Node:
+        """Of all images, or of what a stride leaves."""
+        by_channels, channels = builder.permute(images, CHANNELS_LAST), images.shape[1]
+        if by_channels.shape[1:3] != (height, width):
+            ranges = ALL, *(Range(0, stride) for stride in strides), ALL
+            by_channels = builder.slice(by_channels, ranges, (count, height, width, channels))
+        return builder.reshape(by_channels, (1, count * height * width, channels))
+
+    return Convolution(
+        *(builder, rows(operands["x"]), builder.reshape(weight, (*weight.shape[:2], 1))),
+        operands.get("bias"),
+        None if gradient is None else rows(gradient),
+        *(1, 0, count * height * width),
+        Images(count, (height, width), strides, (of[0], of[1])),
+    )
+
+
+def _only(value: object) -> int:
+    assert isinstance(value, tuple)
+    (number,) = value
+    assert isinstance(number, int)
+    return number
+
+
+def _lies_by_channels(call: LibraryCall, x: object) -> bool:
+    assert isinstance(x, Operand)
+    strides = call.operand_strides[x.index]
+    return strides is not None and strides[1] == 1
+
+
+def _is_known(operand: Node) -> bool:
+    """A tensor of numbers, not empty, whose sizes are known."""
+    sizes = operand.shape
+    return operand.type.dtype is not DType.OPAQUE and all(isinstance(n, int) and n for n in sizes)
+
+
+_HOW = ("stride", "padding", "dilation", "transposed", "output padding", "groups")
+_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
+    "aten.convolution.default": ("x", "weight", "bias", *_HOW),
+    "aten.convolution_backward.default": ("gradient", "x", "weight", "bias sizes", *_HOW, "mask"),
+}

@@ -1,0 +1,68 @@
+"""How fast this processor multiplies matrices: by the library, and in kernels of ours. Takes a
+machine's nominal units, gives measured ones.
+
+Which of the two is faster depends on the host: the library reaches the peak of the processors that
+it was written for, and less than half of it on others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+
+from hemstitch.ir.types import DType
+from hemstitch.measure.performance_library import measurements
+from hemstitch.stitching.machine import MatrixUnits, generic_cpu
+from hemstitch.stitching.matmul_rates import Measured
+from hemstitch.stitching.probes import Probe
+
+
+class MeasuredUnits(Mapping[DType, MatrixUnits]):
+    """Has what `nominal` has, and measures only what it is asked for."""
+
+    def __init__(
+        self,
+        nominal: Mapping[DType, MatrixUnits],
+        threads: int,
+        lanes: int,
+        seconds: Mapping[Probe, float],
+    ) -> None:
+        self._nominal = nominal
+        self._threads = threads
+        self._lanes = lanes
+        self._seconds = seconds
+        self._known: dict[DType, MatrixUnits] = {}
+
+    def __getitem__(self, dtype: DType) -> MatrixUnits:
+        if dtype not in self._known:
+            self._known[dtype] = self._units(dtype)
+        return self._known[dtype]
+
+    def _units(self, dtype: DType) -> MatrixUnits:
+        """On a processor that does much else only one thread has a clock of its own: then each of
+        them is as fast as one alone."""
+        nominal = self._nominal[dtype]
+        for threads in dict.fromkeys((self._threads, 1)):
+            measured = Measured(dtype, threads, self._lanes, self._seconds)
+            times = self._threads / threads
+            with suppress(KeyError):
+                rates = measured.rates.times_as_fast(times)
+                library, kernel = measured.at_once("library"), measured.at_once("kernel")
+                rate, share = times * library, kernel / library
+                return replace(nominal, operations_per_second=rate, share=share, measured=rates)
+        return nominal
+
+    def __contains__(self, dtype: object) -> bool:
+        return dtype in self._nominal
+
+    def __iter__(self) -> Iterator[DType]:
+        return iter(self._nominal)
+
+    def __len__(self) -> int:
+        return len(self._nominal)
+
+
+def measured_units(threads: int, lanes: int) -> MeasuredUnits:
+    """Of this process's processor, or of its job's."""
+    return MeasuredUnits(generic_cpu(threads, lanes).products, threads, lanes, measurements())

@@ -1,0 +1,228 @@
+"""From a graph to a plan: demands, clusters, order, kernels. Read `make_plan` first."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from hemstitch.errors import InternalError, PlanWarning
+from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, toposort
+from hemstitch.options import Options
+from hemstitch.planning.cached_plan import Decisions, Labelled, clustering_of, decisions_of
+from hemstitch.planning.clusters import Clustering
+from hemstitch.planning.greedy_merging import merge_all
+from hemstitch.planning.kernel_names import kernel_name
+from hemstitch.planning.launches import launches
+from hemstitch.planning.materialisation import demands
+from hemstitch.planning.materialised_views import Demands
+from hemstitch.planning.matmul_gain import without_gain
+from hemstitch.planning.matmul_inlining import open_products
+from hemstitch.planning.peak_memory import in_less_memory
+from hemstitch.planning.plan import KernelStep, LibraryFormStep, LibraryStep, Plan, Step
+from hemstitch.planning.profitability import no_worse, without_loss
+from hemstitch.planning.rematerialisation import worth_remaking
+from hemstitch.planning.search.search import Method
+from hemstitch.planning.searched_plans import searched
+from hemstitch.planning.topological_order import Cluster
+from hemstitch.planning.trials import Trials
+from hemstitch.planning.verifier import verify_plan
+from hemstitch.planning.work import Vertex, Work
+from hemstitch.stitching.deadline import PLANNING_SECONDS, Deadline, OutOfTime
+from hemstitch.stitching.group import Group, through_memory
+from hemstitch.stitching.machine import Machine
+from hemstitch.stitching.refusal import Refusal, Refused
+
+Units = Sequence[Sequence[Vertex]]
+
+METHODS: Mapping[str, Method] = {"beam": "beam", "ilp": "exact"}
+
+
+def make_plan(
+    graph: Graph,
+    machine: Machine,
+    options: Options,
+    decided: Decisions | None = None,
+    seconds: float = PLANNING_SECONDS,
+) -> Plan:
+    """`decided`: what was decided about the same graph before; where it turns out to be about
+    another one, this one is planned. `seconds`: after which the conservative plan has to do, for
+    which there is as much time again; raises OutOfTime where that is not enough either."""
+    try:
+        return _planned(graph, Trials(machine, Deadline(seconds)), options, decided)
+    except OutOfTime as error:
+        if options.strict or options.planner == "conservative":
+            raise
+        warnings.warn(PlanWarning(str(error)), stacklevel=2)
+    cautious = replace(options, planner="conservative")
+    return _planned(graph, Trials(machine, Deadline(seconds)), cautious, None)
+
+
+def _planned(graph: Graph, trials: Trials, options: Options, decided: Decisions | None) -> Plan:
+    if decided is not None:
+        with suppress(InternalError):
+            return _as_decided(graph, trials, options, decided)
+    clustering, closed = _with_products(graph, trials, options)
+    refusals = (*_closed(graph, closed), *_refusals(clustering))
+    return _plan(graph, clustering, refusals, options)
+
+
+def _as_decided(graph: Graph, trials: Trials, options: Options, decided: Decisions) -> Plan:
+    """Raises InternalError where that is no plan of this graph."""
+    conservative = options.planner == "conservative"
+    clustering, refusals = clustering_of(graph, trials, decided, conservative=conservative)
+    plan = _plan(graph, clustering, refusals, options)
+    verify_plan(plan)
+    return plan
+
+
+def _plan(graph: Graph, clustering: Clustering, refusals: Labelled, options: Options) -> Plan:
+    work = clustering.work
+    return Plan(
+        work.graph,
+        tuple(_steps(clustering, options.pack)),
+        tuple(work.demands.outputs[number] for number in range(len(graph.outputs))),
+        refusals,
+        decisions_of(graph, clustering, refusals),
+    )
+
+
+def _with_products(
+    graph: Graph, trials: Trials, options: Options
+) -> tuple[Clustering, dict[LibraryCall, Refusal]]:
+    """Again without those products of matrices that gained nothing, until all that are left do.
+    What gains nothing as it was merged is not finished first."""
+    closed: dict[LibraryCall, Refusal] = {}
+    while trials.machine.products and options.opens_products:
+        opened = open_products(graph, trials.machine, closed)
+        closed |= opened.refused
+        if opened.graph.roots == graph.roots:
+            break
+        work = _work(opened.graph, opened.obstacles)
+        merged = _merged(work, trials, options, opened.units)
+        more = without_gain(opened, merged)
+        if not more:
+            clustering = _best(merged, options)
+            more = without_gain(opened, clustering)
+            if not more:
+                return clustering, closed
+        closed |= more
+    return _best(_merged(_work(graph), trials, options), options), closed
+
+
+def _best(merged: Clustering, options: Options) -> Clustering:
+    finished = _finished(merged)
+    if options.planner == "conservative":
+        return finished
+    cautious = replace(options, planner="conservative")
+    other = _merged(merged.work, merged.trials, cautious, merged.units)
+    return no_worse(finished, other, options.pack, _finished)
+
+
+def _finished(merged: Clustering) -> Clustering:
+    return without_loss(_with_remade(merged))
+
+
+def _work(graph: Graph, obstacles: frozenset[Node] = frozenset()) -> Work:
+    return Work(graph, demands(graph, obstacles))
+
+
+def _merged(work: Work, trials: Trials, options: Options, units: Units = ()) -> Clustering:
+    """Once more where a node alone cannot look through a reshape that then gets memory."""
+    is_conservative = options.planner == "conservative"
+    while True:
+        clustering = Clustering(work, trials, units, conservative=is_conservative, units=units)
+        merge_all(clustering)
+        clustering.settle()
+        if options.planner in METHODS:
+            clustering = searched(clustering, METHODS[options.planner], options.pack)
+        obstacles = work.demands.obstacles
+        more = clustering.obstacles() - obstacles
+        if not more:
+            return clustering
+        work = _work(work.graph, obstacles | more)
+
+
+def _with_remade(clustering: Clustering) -> Clustering:
+    """Values that cross kernels, but move less when every reader makes them again, do not cross;
+    then their readers may have become neighbours."""
+    kept: frozenset[Node] = frozenset()
+    while remade := worth_remaking(clustering, kept):
+        found = clustering.remaking(remade)
+        refused = found.remade_in_vain()
+        if not refused:
+            merge_all(found)
+            found.settle()
+            return found if len(found.clusters) <= len(clustering.clusters) else clustering
+        kept |= refused
+    return clustering
+
+
+def _steps(clustering: Clustering, pack: bool) -> list[Step]:
+    work = clustering.work
+    results = {n: n for n in toposort(work.graph.roots) if n.op is Op.RESULT}
+    steps: list[Step] = []
+    for launch in in_less_memory(clustering, launches(clustering, pack)):
+        first = launch[0]
+        if first.is_library:
+            steps.append(_library_step(first, work.demands, results))
+        elif first in clustering.unstitchable:
+            steps.extend(_apart(clustering, first, len(steps)))
+        else:
+            groups = tuple(clustering.group_of(cluster) for cluster in launch)
+            steps.append(_kernel_step(clustering, groups, len(steps)))
+    return steps
+
+
+def _kernel_step(clustering: Clustering, groups: tuple[Group, ...], number: int) -> KernelStep:
+    members = [node for group in groups for node in group.members]
+    name = kernel_name(number, members, clustering.work.graph.origins)
+    return KernelStep(groups, clustering.trials.stitched(groups, name))
+
+
+def _apart(clustering: Clustering, cluster: Cluster, number: int) -> list[Step]:
+    """What is no single kernel: several, where it only moves values (`x.copy_(x.t())`)."""
+    group, why = clustering.group_of(cluster), clustering.unstitchable[cluster]
+    form = LibraryFormStep(group, why)
+    if group.members or form.is_meant:
+        return [form]
+    parts = enumerate(through_memory(group), number)
+    try:
+        return [_kernel_step(clustering, (part,), place) for place, part in parts]
+    except Refused:
+        return [form]
+
+
+def _library_step(cluster: Cluster, needs: Demands, results: dict[Node, Node]) -> LibraryStep:
+    (node,) = cluster.vertices
+    assert isinstance(node, Node) and isinstance(node.attr, LibraryCall)
+    found = {r.attr: needs.tensors[r] for r in results if r.inputs[0] is node}
+    count = len(node.attr.results)
+    return LibraryStep(node, needs.operands[node], tuple(found.get(i) for i in range(count)))
+
+
+def _closed(graph: Graph, closed: Mapping[LibraryCall, Refusal]) -> Labelled:
+    """Why products are the library's, in their order."""
+    refused = ((n, n.attr) for n in toposort(graph.roots) if isinstance(n.attr, LibraryCall))
+    return tuple((_product_label(n, call), closed[call]) for n, call in refused if call in closed)
+
+
+def _product_label(node: Node, call: LibraryCall) -> str:
+    shapes = ", ".join(str(list(operand.shape)) for operand in node.inputs)
+    return f"{call.name} of {shapes}"
+
+
+def _refusals(clustering: Clustering) -> Labelled:
+    """The last word on every pair of neighbours that are still clusters of their own."""
+    alive = set(clustering.clusters)
+    return tuple(
+        (f"{_label(first)} | {_label(second)}", refusal)
+        for (first, second), refusal in clustering.refusals.items()
+        if first in alive and second in alive and refusal.check != "library"
+    )
+
+
+def _label(cluster: Cluster) -> str:
+    nodes = [vertex for vertex in cluster.vertices if isinstance(vertex, Node)]
+    return nodes[-1].op.value if nodes else "write"

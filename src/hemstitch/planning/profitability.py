@@ -1,0 +1,175 @@
+"""No fusion at a loss (FusionStitching 2020, section 6: no negative optimisation). A kernel falls
+apart where the machine model thinks its pieces faster: those of the conservative planner; those
+whose tasks never wait for each other (AStitch fuses across a barrier without asking what it costs);
+those that compute an expensive value once for all rows that read it (FusionStitching 2020, section
+4.2: such an operation may be a sub-root).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from hemstitch.ir.dims import evaluate
+from hemstitch.ir.graph import Node, Op
+from hemstitch.ir.ops import OPS, combines, is_elementwise
+from hemstitch.kernel_ir.nodes import Let
+from hemstitch.kernel_ir.traffic import executed
+from hemstitch.planning.clusters import Clustering
+from hemstitch.planning.greedy_merging import merge_all
+from hemstitch.planning.launches import seconds
+from hemstitch.planning.topological_order import Cluster
+from hemstitch.planning.work import Vertex
+from hemstitch.stitching.refusal import Refusal
+
+LOSS = 0.95  # share of a kernel's time below which its pieces are believed to take less: closer
+# than that, the model cannot tell, and fewer kernels are the better guess
+FEW = 20  # pieces, of which a single launch is more than that share
+
+
+def without_loss(clustering: Clustering) -> Clustering:
+    """The same clustering where nothing is lost."""
+    merged = [c for c in clustering.clusters if len(c.vertices) > 1 and _is_kernel(clustering, c)]
+    merged = [cluster for cluster in merged if _may_lose(clustering, cluster)]
+    best: dict[Cluster, list[list[Vertex]]] = {c: [c.vertices] for c in clustering.clusters}
+    for is_doubtful, divided in _WAYS:
+        doubtful = [cluster for cluster in merged if is_doubtful(clustering, cluster)]
+        if not doubtful:
+            continue
+        parts = divided(clustering, doubtful)
+        merge_all(parts)
+        parts.settle()
+        for cluster in doubtful:
+            pieces = list(dict.fromkeys(parts.cluster_of[vertex] for vertex in cluster.vertices))
+            found = [piece.vertices for piece in pieces]
+            is_possible = all(_is_piece(clustering, parts, piece) for piece in pieces)
+            now = _seconds(clustering, best[cluster])
+            if is_possible and _seconds(clustering, found) < LOSS * now:
+                best[cluster] = found
+    if all(len(pieces) == 1 for pieces in best.values()):
+        return clustering
+    found = [vertices for pieces in best.values() for vertices in pieces]
+    settled = Clustering(clustering.work, clustering.trials, found)
+    settled.settle()
+    for cluster, lists in best.items():
+        if len(lists) > 1:
+            now, then = _seconds(clustering, [cluster.vertices]), _seconds(clustering, lists)
+            _tell(settled, {settled.cluster_of[each[0]] for each in lists}, now, then)
+    return settled
+
+
+def no_worse(
+    clustering: Clustering,
+    conservative: Clustering,
+    pack: bool,
+    finished: Callable[[Clustering], Clustering],
+) -> Clustering:
+    """Pieces that are launched together can be faster than kernels that each look well. Where they
+    are few, they are `finished` as well."""
+    few = len(conservative.clusters) <= FEW
+    other = finished(conservative) if few else conservative
+    if len(other.unstitchable) > len(clustering.unstitchable):
+        return clustering  # what is left to the library has no time
+    now, then = seconds(clustering, pack), seconds(other, pack)
+    if then >= LOSS * now:
+        return clustering
+    _tell(other, set(other.clusters), now, then)
+    return other
+
+
+def _may_lose(clustering: Clustering, cluster: Cluster) -> bool:
+    """Two kernels could be faster, if all they did were to move what this one moves."""
+    trials, group = clustering.trials, clustering.group_of(cluster)
+    return trials.least_seconds(group, 2) < LOSS * trials.seconds([group])
+
+
+def _tell(clustering: Clustering, clusters: set[Cluster], together: float, apart: float) -> None:
+    """Why neighbours among them stay apart."""
+    why = f"{together * 1e6:.1f} us together, {apart * 1e6:.1f} us apart, by the machine model"
+    for cluster in clusters:
+        for after in cluster.after & clusters:
+            clustering.refusals[cluster, after] = Refusal("loss", why)
+
+
+def _reduces(_: Clustering, cluster: Cluster) -> bool:
+    """Without a reduction inside, conservative pieces are the same or move more."""
+    return any(isinstance(v, Node) and combines(v.op) for v in cluster.vertices)
+
+
+def _waits(clustering: Clustering, cluster: Cluster) -> bool:
+    kernel = clustering.trials.stitched([clustering.group_of(cluster)], "attempt").kernel
+    return len(kernel.phases) > 1
+
+
+def _conservative(clustering: Clustering, doubtful: Iterable[Cluster]) -> Clustering:
+    left = _left(clustering, doubtful)
+    work, trials = clustering.work, clustering.trials
+    return Clustering(work, trials, left, conservative=True, inside=clustering)
+
+
+def _without_waiting(clustering: Clustering, doubtful: Iterable[Cluster]) -> Clustering:
+    left = _left(clustering, doubtful)
+    return Clustering(clustering.work, clustering.trials.apart, left, inside=clustering)
+
+
+def _repeats(clustering: Clustering, cluster: Cluster) -> bool:
+    """Something expensive is computed for every row that reads it."""
+    trials, group = clustering.trials, clustering.group_of(cluster)
+    once: Counter[Op] = Counter()
+    for node in group.members:
+        if OPS[node.op].is_expensive and is_elementwise(node.op):
+            once[node.op] += evaluate(node.type.size, group.hints)
+    if not once:
+        return False
+    sizes = {**group.hints, "threads": trials.machine.threads}
+    computed: Counter[Op] = Counter()
+    for phase in trials.stitched([group], "attempt").kernel.phases:
+        for statement, times in executed(phase, sizes):
+            if isinstance(statement, Let) and statement.op in once:
+                computed[statement.op] += times
+    return any(times >= 2 * once[op] for op, times in computed.items())
+
+
+def _with_sub_roots(clustering: Clustering, doubtful: Iterable[Cluster]) -> Clustering:
+    left, work = _left(clustering, doubtful), clustering.work
+
+    def sub_root(first: Cluster, second: Cluster) -> Refusal | None:
+        members = [v for v in first.vertices if isinstance(v, Node)]
+        expensive = [v for v in members if OPS[v.op].is_expensive and is_elementwise(v.op)]
+        least = min((work.bytes(node) for node in expensive), default=0)
+        for reader in second.vertices if expensive else ():
+            size = work.bytes(reader if isinstance(reader, Node) else reader.value)
+            if size >= 2 * least and any(node in work.reads[reader] for node in members):
+                return Refusal("sub-root", "it would compute an expensive value for every row")
+        return None
+
+    return Clustering(work, clustering.trials, left, inside=clustering, more=(sub_root,))
+
+
+_WAYS: tuple[
+    tuple[
+        Callable[[Clustering, Cluster], bool],
+        Callable[[Clustering, Iterable[Cluster]], Clustering],
+    ],
+    ...,
+] = ((_repeats, _with_sub_roots), (_waits, _without_waiting), (_reduces, _conservative))
+
+
+def _left(clustering: Clustering, doubtful: Iterable[Cluster]) -> list[list[Vertex]]:
+    """What stays as it is."""
+    taken = set(doubtful)
+    return [cluster.vertices for cluster in clustering.clusters if cluster not in taken]
+
+
+def _is_kernel(clustering: Clustering, cluster: Cluster) -> bool:
+    return not cluster.is_library and cluster not in clustering.unstitchable
+
+
+def _is_piece(clustering: Clustering, parts: Clustering, piece: Cluster) -> bool:
+    """What is a kernel where no task waits for another need be none where they may."""
+    group = clustering.work.group(piece.vertices)
+    return _is_kernel(parts, piece) and clustering.trials.refusal(group) is None
+
+
+def _seconds(clustering: Clustering, pieces: Iterable[list[Vertex]]) -> float:
+    return sum(clustering.trials.seconds([clustering.work.group(each)]) for each in pieces)

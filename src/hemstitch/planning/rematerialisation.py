@@ -1,0 +1,144 @@
+"""Which values every kernel that reads them makes again, so that none stores them: bf16 widened to
+f32, for one. Takes merged clusters, gives nodes.
+
+A value that crosses kernels is stored by one and loaded by the others. Where it follows cheaply
+from one tensor that is no larger, they can load that instead (FusionStitching 2020, section 3.1,
+between kernels). It is asked when clusters are merged, since what is made and read in one kernel
+moves nothing; clusters only lose vertices by it, so there are never more kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from dataclasses import dataclass
+
+from hemstitch.ir.dims import Dim, evaluate
+from hemstitch.ir.graph import LibraryCall, Node, Op
+from hemstitch.ir.ops import OPS, combines, is_elementwise, is_reduction
+from hemstitch.planning.clusters import Clustering
+from hemstitch.planning.topological_order import Cluster
+from hemstitch.planning.work import Vertex, Work
+
+
+def worth_remaking(clustering: Clustering, kept: Container[Node]) -> frozenset[Node]:
+    """`kept`: values that must stay as they are."""
+    search = _Search(clustering, kept)
+    for node in clustering.work.rank:
+        search.visit(node)
+    return frozenset(search.remade)
+
+
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    """A tensor that a value follows from (None: from no tensor at all), the members in between, the
+    value among them, and their arithmetic for one element."""
+
+    source: Node | None
+    between: frozenset[Node]
+    flops: int
+
+
+class _Search:
+    """Visits producers first, so that what a value is made from is settled before it."""
+
+    def __init__(self, clustering: Clustering, kept: Container[Node]) -> None:
+        self.clustering = clustering
+        self.work = clustering.work
+        self.kept = kept
+        self.changing = _changing(clustering.work)
+        self.remade: set[Node] = set()
+        self.stored: set[Node] = set()  # because something is remade from it
+        self.near: dict[Cluster, set[Vertex]] = {
+            cluster: {n for v in cluster.vertices for n in (v, *clustering.work.reads[v])}
+            for cluster in clustering.clusters
+        }
+
+    def visit(self, node: Node) -> None:
+        others = self._other_readers(node)
+        if not others or not self._may_be_remade(node, others):
+            return
+        origins = list(self._origins(node))
+        best = max(origins, key=lambda origin: self._gain(node, origin, others), default=None)
+        if best is None or self._gain(node, best, others) <= 0:
+            return
+        self.remade |= best.between
+        if best.source is not None:
+            self.stored.add(best.source)
+            for reader in others:
+                self.near[reader].add(best.source)
+
+    def _other_readers(self, node: Node) -> set[Cluster]:
+        clusters = self.clustering.cluster_of
+        readers = self.work.readers.get(node, ())
+        return {clusters[reader] for reader in readers} - {clusters.get(node)}
+
+    def _may_be_remade(self, node: Node, others: set[Cluster]) -> bool:
+        if not is_elementwise(node.op) or node in self.work.demanded or node in self.kept:
+            return False
+        concerned = [self.clustering.cluster_of[node], *others]
+        return not any(c.is_library or c in self.clustering.unstitchable for c in concerned)
+
+    def _is_stored(self, node: Node) -> bool:
+        if node in self.work.demanded or node.op in (Op.INPUT, Op.RESULT):
+            return True
+        return node in self.stored or (node not in self.remade and bool(self._other_readers(node)))
+
+    def _origins(self, node: Node) -> Iterator[_Origin]:
+        """Each single tensor that `node` follows from."""
+        rank, frontier, passed, flops = self.work.rank, {node}, set[Node](), 0
+        while frontier:
+            last = max(frontier, key=lambda n: rank[n])
+            is_end = last is not node and (self._is_stored(last) or last in self.kept)
+            if is_end or not is_elementwise(last.op) or OPS[last.op].is_expensive:
+                return
+            passed.add(last)
+            between = self.work.between(last.inputs)
+            flops += OPS[last.op].flops + sum(OPS[n.op].flops for n in between)
+            frontier = (frontier - {last}) | self.work.sources(last.inputs).keys()
+            if len(frontier) <= 1 and not frontier & self.changing:
+                yield _Origin(next(iter(frontier), None), frozenset(passed), flops)
+
+    def _gain(self, node: Node, origin: _Origin, others: set[Cluster]) -> float:
+        """Seconds saved, were all memory L2: the least that a byte costs. A source larger than the
+        value would take more room while it waits for its readers."""
+        machine = self.clustering.trials.machine
+        mine, source = self.work.bytes(node), origin.source
+        its = 0 if source is None else self.work.bytes(source)
+        if its > mine:
+            return 0.0
+        loads = sum(source not in self.near[reader] for reader in others)
+        stores = source is not None and not self._is_stored(source)
+        saved = mine * (1 + len(others)) - its * (stores + loads)
+        work = origin.flops * sum(self._times(node, reader) for reader in others)
+        operations = machine.operations_per_second * machine.lanes
+        return (saved / machine.cache_bytes_per_second - work / operations) / machine.threads
+
+    def _times(self, node: Node, reader: Cluster) -> int:
+        """For how many elements `reader` makes `node`: those of the largest value that takes it
+        along into its loop."""
+        most, seen, work = 0, set[Vertex](), [node]
+        while work:
+            for vertex in self.work.readers.get(work.pop(), ()):
+                if self.clustering.cluster_of[vertex] is not reader or vertex in seen:
+                    continue
+                seen.add(vertex)
+                most = max(most, evaluate(_volume(vertex), self.work.hints))
+                if isinstance(vertex, Node) and not is_reduction(vertex.op):
+                    work.append(vertex)
+        return most
+
+
+def _volume(vertex: Vertex) -> Dim:
+    if not isinstance(vertex, Node):
+        return vertex.value.type.size
+    return vertex.inputs[0].type.size if combines(vertex.op) else vertex.type.size
+
+
+def _changing(work: Work) -> set[Node]:
+    """Memory whose contents a later step may replace: what is made from it must be made before."""
+    demands = work.demands
+    replaced = {write.tensor.node for write in demands.writes if write.tensor.is_argument}
+    for node, operands in demands.operands.items():
+        if isinstance(node.attr, LibraryCall) and node.attr.effects:
+            replaced |= {operand.tensor.node for operand in operands}
+    return replaced

@@ -1,0 +1,39 @@
+"""The sets of vertices from which a plan is chosen: convex, without library calls, and each worth
+more than its vertices one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import chain
+
+from hemstitch.planning.search.judge import Candidate, Judge
+from hemstitch.planning.search.pattern_reduction import BEST, reduce_patterns, remote_patterns
+from hemstitch.planning.search.regions import FOOTPRINT, packs, regions
+
+MOST_CANDIDATES = 20_000  # bounds the memory of a search, and the time of an exact one
+
+
+def candidates(
+    judge: Judge,
+    more: Iterable[frozenset[int]] = (),
+    best: int = BEST,
+    footprint: int = FOOTPRINT,
+    most: int = MOST_CANDIDATES,
+) -> list[Candidate]:
+    """Best first. `more`: sets that others propose; they and the regions are never left out, so
+    that a plan of these sets can be found."""
+    local = reduce_patterns(judge, best)
+    certain = _proposed(judge, chain(more, regions(judge)))
+    others = chain(
+        *local, remote_patterns(judge, local, best), _proposed(judge, packs(judge, footprint))
+    )
+    ranked = sorted(dict.fromkeys(others), key=lambda candidate: -candidate.score)
+    found = list(dict.fromkeys((*certain, *ranked)))[:most]
+    return sorted(found, key=lambda candidate: -candidate.score)
+
+
+def _proposed(judge: Judge, sets: Iterable[frozenset[int]]) -> list[Candidate]:
+    """The convex ones among these that gain."""
+    convex = (vertices for vertices in sets if judge.hull(vertices) == vertices)
+    found = (judge.candidate(vertices) for vertices in dict.fromkeys(convex))
+    return [candidate for candidate in found if candidate.score > 0]

@@ -1,0 +1,80 @@
+"""Patterns that make cheap values again: columns for the exact planner beside the candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from hemstitch.planning.search.judge import Candidate, Judge
+from hemstitch.planning.search.search_problem import Pattern
+
+
+def columns(judge: Judge, candidates: Iterable[Candidate]) -> list[Pattern]:
+    """Each vertex alone, each candidate, and what they become when they make values again."""
+    problem = judge.problem
+    plain = [Pattern(frozenset((vertex,))) for vertex in range(problem.count)]
+    plain += [candidate.pattern for candidate in candidates]
+    if not problem.cheap:
+        return plain
+    found = dict.fromkeys(plain)
+    for pattern in plain:
+        if problem.fixed.isdisjoint(pattern.vertices):
+            for own in dict.fromkeys((pattern, _disowned(judge, pattern))):
+                found[own] = None
+                found |= dict.fromkeys(_remaking(judge, own))
+    return list(found)
+
+
+def _disowned(judge: Judge, pattern: Pattern) -> Pattern:
+    """Its cheap vertices made for itself alone, so that another pattern may hold them too."""
+    kept = _stored(judge)
+    own = pattern.vertices & judge.problem.cheap - kept
+    return Pattern(pattern.vertices - own, own) if own < pattern.vertices else pattern
+
+
+def _stored(judge: Judge) -> set[int]:
+    """Vertices of which something is stored in every plan."""
+    graph, opened = judge.graph, judge.traffic.open
+    return {
+        vertex
+        for vertex in judge.problem.cheap
+        if any(number not in opened for number in graph.made[vertex])
+    }
+
+
+def _remaking(judge: Judge, pattern: Pattern) -> Iterator[Pattern]:
+    """With each cheap value that it loads made again, alone; with all, as long as that loads no
+    more; and with all down to what is not cheap."""
+    for maker in sorted(_makers(judge, pattern)):
+        yield _with(pattern, maker)
+    for is_careful in (True, False):
+        grown = _grown(judge, pattern, is_careful)
+        if grown != pattern:
+            yield grown
+
+
+def _grown(judge: Judge, pattern: Pattern, is_careful: bool) -> Pattern:
+    """Consumers before producers: what a remade vertex reads may be remade as well."""
+    refused: set[int] = set()
+    while makers := _makers(judge, pattern) - refused:
+        larger = _with(pattern, max(makers))
+        fits = judge.problem.size(larger.computed) <= judge.problem.most
+        if fits and (not is_careful or _loaded(judge, larger) <= _loaded(judge, pattern)):
+            pattern = larger
+        else:
+            refused.add(max(makers))
+    return pattern
+
+
+def _makers(judge: Judge, pattern: Pattern) -> set[int]:
+    """Cheap vertices outside, of which it loads something."""
+    values = judge.problem.values
+    found = {values[number].maker for number in judge.traffic.loads(pattern)}
+    return {maker for maker in found if maker is not None and maker in judge.problem.cheap}
+
+
+def _with(pattern: Pattern, maker: int) -> Pattern:
+    return Pattern(pattern.vertices, pattern.remade | {maker})
+
+
+def _loaded(judge: Judge, pattern: Pattern) -> int:
+    return sum(judge.problem.values[number].bytes for number in judge.traffic.loads(pattern))

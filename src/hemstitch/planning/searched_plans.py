@@ -1,0 +1,99 @@
+"""Planners that search, over the work of a graph. Takes merged clusters, gives them or better ones.
+
+Here the work becomes a problem of numbered vertices and values, which `search` knows how to solve,
+and a solution becomes clusters again. It weighs bytes and launches (FusionStitching's delta
+evaluator); of the few plans that are left, the machine model says which one is the fastest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from graphlib import TopologicalSorter
+
+from hemstitch.ir.graph import Node
+from hemstitch.planning.clusters import MOST_MEMBERS, Clustering
+from hemstitch.planning.launches import seconds
+from hemstitch.planning.profitability import LOSS
+from hemstitch.planning.search.search import Method, search
+from hemstitch.planning.search.search_problem import (
+    Oracle,
+    PassedValue,
+    Pattern,
+    PatternPlan,
+    PlanningProblem,
+)
+from hemstitch.planning.work import Vertex, Work, is_library_vertex
+from hemstitch.stitching.machine import Machine
+
+
+def searched(clustering: Clustering, method: Method, pack: bool) -> Clustering:
+    """The plan that the method finds with these clusters among its candidates, where that is
+    faster than they are, launched as `pack` says."""
+    work, trials = clustering.work, clustering.trials
+    vertices = _in_order(work)
+    number = {vertex: place for place, vertex in enumerate(vertices)}
+
+    def chosen(pattern: Pattern) -> list[Vertex]:
+        return sorted((vertices[n] for n in pattern.vertices), key=work.place)
+
+    def legal(pattern: Pattern) -> bool:
+        return trials.refusal(work.group(chosen(pattern))) is None
+
+    def in_time(_: Pattern) -> float:
+        trials.deadline.check()
+        return 0.0
+
+    def clusters(plan: PatternPlan) -> Clustering:
+        found = Clustering(work, trials, [chosen(pattern) for pattern in plan.patterns])
+        found.settle()
+        return found
+
+    problem = problem_of(work, vertices, trials.machine)
+    merged = [frozenset(number[v] for v in c.vertices) for c in clustering.clusters]
+    found = clusters(
+        search(
+            *(problem, Oracle(legal, in_time), method),
+            more=[each for each in merged if len(each) > 1],
+            final=lambda plan: seconds(clusters(plan), pack),
+        )
+    )
+    # More kernels have to gain more than the model's uncertainty.
+    margin = LOSS if len(found.clusters) > len(clustering.clusters) else 1.0
+    return found if seconds(found, pack) < margin * seconds(clustering, pack) else clustering
+
+
+def problem_of(work: Work, vertices: Sequence[Vertex], machine: Machine) -> PlanningProblem:
+    """`vertices`: in the order of their numbers. A value is what a vertex makes or what is in
+    memory; what writes store is the same in every plan, and waits for them by order alone."""
+    number = {vertex: place for place, vertex in enumerate(vertices)}
+    values = []
+    made = (v for v in vertices if isinstance(v, Node) and v in work.demanded)
+    for node in dict.fromkeys([*work.readers, *made]):
+        readers = tuple(number[vertex] for vertex in work.readers.get(node, ()))
+        is_kept = node in work.demanded
+        values.append(PassedValue(work.bytes(node), number.get(node), readers, is_kept))
+    units = dict.fromkeys(map(tuple, work.unit_of.values()))
+    return PlanningProblem(
+        len(vertices),
+        tuple((number[before], number[after]) for before, after in _edges_between_units(work)),
+        tuple(values),
+        fixed=frozenset(number[v] for v in vertices if is_library_vertex(v)),
+        together=tuple(frozenset(number[v] for v in unit) for unit in units),
+        most=MOST_MEMBERS,
+        launch_bytes=int(machine.launch_seconds * machine.memory_bytes_per_second),
+    )
+
+
+def _in_order(work: Work) -> list[Vertex]:
+    """What a vertex reads comes before it. Vertices that are one unit may wait for each other, and
+    come one behind the other."""
+    units = {vertex: tuple(work.unit_of.get(vertex, (vertex,))) for vertex in work.vertices}
+    before: dict[tuple[Vertex, ...], list[tuple[Vertex, ...]]] = {u: [] for u in units.values()}
+    for first, second in _edges_between_units(work):
+        before[units[second]].append(units[first])
+    return [vertex for unit in TopologicalSorter(before).static_order() for vertex in unit]
+
+
+def _edges_between_units(work: Work) -> list[tuple[Vertex, Vertex]]:
+    units = work.unit_of
+    return [(a, b) for a, b in work.edges if a is not b and not (a in units and b in units)]

@@ -1,0 +1,184 @@
+"""The work of a graph as planning sees it: vertices, what each reads, what must run before what.
+
+A vertex is what planning may not cut further: a member node, a write of something that is no
+member (a transposed result, a mutated input), or a library call, which never merges. A member that
+every reader makes again (`remade`) is no vertex: it is looked through, as a view is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Union
+
+from hemstitch.ir.dims import evaluate
+from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, toposort
+from hemstitch.planning.intermediate_layout import orders, strides_in_order
+from hemstitch.planning.materialised_views import Demands
+from hemstitch.stitching.group import Group, Tensor, Write, is_member
+
+Vertex = Union[Node, Write]
+
+
+def is_library_vertex(vertex: Vertex) -> bool:
+    return isinstance(vertex, Node) and vertex.op is Op.LIBRARY
+
+
+def operands_of(vertex: Vertex) -> tuple[Node, ...]:
+    return vertex.sources if isinstance(vertex, Write) else vertex.inputs
+
+
+def _gives_nothing(effect: Node) -> bool:
+    """As a check: what the program writes after it stays as it was where the check fails."""
+    return isinstance(effect.attr, LibraryCall) and effect.attr.results == (None,)
+
+
+class Work:
+    """What does not change while clusters are merged."""
+
+    def __init__(
+        self, graph: Graph, demands: Demands, remade: frozenset[Node] = frozenset()
+    ) -> None:
+        self.graph = graph
+        self.demands = demands
+        self.hints = graph.hints
+        self.remade = remade
+        self.tensors = dict(demands.tensors)
+        self.demanded = frozenset(demands.tensors)
+        order = toposort(graph.roots)
+        self.rank = {node: position for position, node in enumerate(order)}
+        self._layouts = orders(order, self.tensors)
+        members = [n for n in order if is_member(n) or n.op is Op.LIBRARY]
+        self.vertices: list[Vertex] = [*(n for n in members if n not in remade), *demands.writes]
+        self.made_by: dict[Node, list[Vertex]] = {}
+        for write in demands.writes:
+            self.made_by.setdefault(write.tensor.node, []).append(write)
+        self.reads: dict[Vertex, dict[Node, None]] = {
+            vertex: self._read_by(vertex) for vertex in self.vertices
+        }
+        self.readers: dict[Node, list[Vertex]] = {}
+        for vertex, nodes in self.reads.items():
+            for node in nodes:
+                self.readers.setdefault(node, []).append(vertex)
+        self._bytes: dict[Node, int] = {}
+        self._groups: dict[tuple[Vertex, ...], Group] = {}
+        self.edges = list(dict.fromkeys(self._orders(graph, demands)))
+        self.unit_of = self._units(demands)
+
+    def _orders(self, graph: Graph, demands: Demands) -> Iterator[tuple[Vertex, Vertex]]:
+        """Which vertex must run before which."""
+        for vertex, nodes in self.reads.items():
+            for node in nodes:
+                for producer in self.producers(node):
+                    yield producer, vertex
+        for node, operands in demands.operands.items():
+            read = {operand.tensor for operand in operands}
+            for write in demands.writes:
+                if write.tensor in read and not write.tensor.is_argument:
+                    yield write, node
+        yield from pairwise(graph.effects)
+        checks = [node for node in graph.effects if _gives_nothing(node)]
+        for write in demands.writes:
+            if write.tensor.is_argument:  # whoever reads the old contents comes first
+                for reader in (*self.readers.get(write.tensor.node, ()), *checks):
+                    yield reader, write
+
+    def _units(self, demands: Demands) -> dict[Vertex, list[Vertex]]:
+        """Arguments replaced by each other's old contents (a, b = b, a): all at once or not."""
+        replacing = [write for write in demands.writes if write.tensor.is_argument]
+        replaced = {write.tensor.node for write in replacing}
+        together: list[Vertex] = [
+            write for write in replacing if self.reads[write].keys() & replaced
+        ]
+        return dict.fromkeys(together, together)
+
+    def producers(self, node: Node) -> list[Vertex]:
+        """The vertices that make a source; none for graph inputs."""
+        if node.op is Op.RESULT:
+            return [node.inputs[0]]
+        if is_member(node):
+            return [node]
+        return self.made_by[node] if node.op is not Op.INPUT else []
+
+    def position(self, vertex: Vertex) -> int:
+        """In the program."""
+        node = vertex if isinstance(vertex, Node) else vertex.value
+        return self.rank.get(node, len(self.rank))
+
+    def place(self, vertex: Vertex) -> int:
+        """In a topological order: writes come after all nodes."""
+        if isinstance(vertex, Node):
+            return self.rank[vertex]
+        return len(self.rank) + self.rank.get(vertex.value, 0)
+
+    def bytes(self, node: Node) -> int:
+        if node not in self._bytes:
+            self._bytes[node] = evaluate(node.type.bytes, self.hints)
+        return self._bytes[node]
+
+    # --- groups
+
+    def group(self, vertices: Sequence[Vertex]) -> Group:
+        """What the kernel of these vertices computes, reads and writes; for the same ones the same
+        object, since they are asked for again and again."""
+        key = tuple(vertices)
+        if key not in self._groups:
+            self._groups[key] = self._group(key)
+        return self._groups[key]
+
+    def _group(self, vertices: tuple[Vertex, ...]) -> Group:
+        inside = set(vertices)
+        own = [v for v in vertices if isinstance(v, Node)]
+        writes = [v for v in vertices if isinstance(v, Write)]
+        for node in own:
+            outside = any(reader not in inside for reader in self.readers.get(node, ()))
+            if outside or node in self.demanded:
+                tensor = self._tensor(node)
+                writes.append(Write(node, tensor, tensor.strides))
+        read = {n for v in vertices for n in self.reads[v] if n not in inside}
+        reads = {node: self._tensor(node) for node in sorted(read, key=lambda n: self.rank[n])}
+        below = (node for v in vertices for node in self.between(operands_of(v)))
+        remade = self.remade.intersection(below) if self.remade else self.remade
+        members = sorted([*own, *remade], key=lambda n: self.rank[n])
+        return Group(tuple(members), tuple(writes), reads, self.hints, remade)
+
+    def _tensor(self, node: Node) -> Tensor:
+        if node not in self.tensors:
+            order = self._layouts.get(node, range(node.type.rank))
+            self.tensors[node] = Tensor(node, strides_in_order(node.shape, order))
+        return self.tensors[node]
+
+    # --- what is read
+
+    def _read_by(self, vertex: Vertex) -> dict[Node, None]:
+        """A library call reads its operands' memory, and what a write puts there only the write;
+        where another call has replaced what was there, it waits for that."""
+        if isinstance(vertex, Node) and vertex.op is Op.LIBRARY:
+            operands = (operand.tensor for operand in self.demands.operands[vertex])
+            found = {t.node: None for t in operands if self.tensors.get(t.node) is t}
+            replaced = self.demands.in_place.intersection(self.sources(vertex.inputs))
+            return found | dict.fromkeys(sorted(replaced, key=lambda node: self.rank[node]))
+        return self.sources(operands_of(vertex))
+
+    def sources(self, start: Iterable[Node]) -> dict[Node, None]:
+        """The nodes in memory or computed elsewhere from which `start` is had."""
+        return {node: None for node, is_source in self._walk(start) if is_source}
+
+    def between(self, start: Iterable[Node]) -> list[Node]:
+        """`start` and what is below, down to the sources: views, what is made inline or again."""
+        return [node for node, is_source in self._walk(start) if not is_source]
+
+    def _walk(self, start: Iterable[Node]) -> Iterator[tuple[Node, bool]]:
+        """Each node down to the sources, and whether it is one."""
+        seen: set[Node] = set()
+        work = list(start)
+        while work:
+            node = work.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            is_source = is_member(node) or node.op in (Op.INPUT, Op.RESULT)
+            is_source = (is_source and node not in self.remade) or node in self.demanded
+            yield node, is_source
+            if not is_source:
+                work.extend(node.inputs)

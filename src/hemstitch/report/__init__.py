@@ -1,0 +1,1 @@
+"""Takes a program, gives what became of it."""

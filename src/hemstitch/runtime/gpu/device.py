@@ -1,0 +1,102 @@
+"""A GPU as launches see it: its numbers, its current stream, memory on it."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Any
+
+import torch
+
+from hemstitch.errors import KernelBuildError
+from hemstitch.latency.architecture import ARCHITECTURES, WARP, Architecture
+from hemstitch.runtime.recycling import empty_strided_on
+
+_CUDA: Any = torch._C  # a build without CUDA has none of these names
+DRIVER = "libcuda.so.1"  # Triton has loaded it
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """`stream` gives the raw handle of the device's current stream. `current` and `exchange` are of
+    this thread: which device is current, and the former one when another becomes it."""
+
+    index: int
+    name: str
+    target: str  # such as sm_90
+    processors: int
+    memory_bytes_per_second: float | None  # as the driver has it, if PyTorch passes that on
+    stream: Callable[[int], int]
+    current: Callable[[], int]
+    exchange: Callable[[int], int]
+    is_capturing: Callable[[], bool]
+    empty: Callable[[int], torch.Tensor]  # bytes; on the current device
+    zeros: Callable[[int], torch.Tensor]  # i32
+
+    @property
+    def architecture(self) -> Architecture | None:
+        """None where no table has its limits."""
+        known = ARCHITECTURES.get(self.target)
+        if known is None:
+            return None
+        bandwidth = self.memory_bytes_per_second or known.memory_bytes_per_second
+        return replace(known, sms=self.processors, memory_bytes_per_second=bandwidth)
+
+    @contextmanager
+    def as_current(self) -> Iterator[None]:
+        before = self.exchange(self.index)
+        try:
+            yield
+        finally:
+            self.exchange(before)
+
+
+@cache
+def device_of(index: int) -> Device:
+    """By torch's number."""
+    major, minor = torch.cuda.get_device_capability(index)
+    properties = torch.cuda.get_device_properties(index)
+    place = torch.device("cuda", index)
+    empty = empty_strided_on(place)
+    return Device(
+        index=index,
+        name=torch.cuda.get_device_name(index),
+        target=f"sm_{major}{minor}",
+        processors=properties.multi_processor_count,
+        memory_bytes_per_second=_bandwidth(properties),
+        stream=_CUDA._cuda_getCurrentRawStream,
+        current=_CUDA._cuda_getDevice,
+        exchange=_CUDA._cuda_exchangeDevice,
+        is_capturing=_CUDA._cuda_isCurrentStreamCapturing,
+        empty=lambda count: empty((count,), (1,), torch.uint8),
+        zeros=partial(torch.zeros, dtype=torch.int32, device=place),
+    )
+
+
+def _bandwidth(properties: Any) -> float | None:
+    """Two transfers a clock."""
+    kilohertz = getattr(properties, "memory_clock_rate", None)
+    bits = getattr(properties, "memory_bus_width", None)
+    return 2e3 * kilohertz * bits / 8 if kilohertz and bits else None
+
+
+def resident_blocks(function: int, warps: int, shared_bytes: int) -> int:
+    """Of a function that is loaded, on one multiprocessor of the current device: the number that
+    the driver holds cooperative launches to."""
+    count = ctypes.c_int()
+    status = ctypes.CDLL(DRIVER).cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        ctypes.byref(count),
+        ctypes.c_void_p(function),
+        ctypes.c_int(warps * WARP),
+        ctypes.c_size_t(shared_bytes),
+    )
+    if status:
+        raise KernelBuildError(f"the driver does not tell the occupancy: error {status}")
+    return count.value
+
+
+def current_index() -> int:
+    return torch.cuda.current_device()

@@ -1,0 +1,30 @@
+"""How many programs a launch has, and what scratch they need. Takes a program, its sizes and how
+much the device holds at a time, gives a `Grid`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hemstitch.ir.dims import evaluate
+from hemstitch.targets.gpu.kernel import TritonProgram
+
+MOST_PROGRAMS = 1 << 30  # so that a program's number and the next one's tile fit 32 bits
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """`offsets`: where each scratch buffer starts, in bytes."""
+
+    programs: int  # 0: there is nothing to do
+    offsets: tuple[int, ...]
+    scratch_bytes: int
+
+
+def grid_of(program: TritonProgram, sizes: tuple[int, ...], resident: int | None) -> Grid:
+    """A program for each tile, but no more than `resident`; None where that does not matter."""
+    values = {str(name): size for name, size in zip(program.sizes, sizes)}
+    most = MOST_PROGRAMS if resident is None else resident
+    programs = min(evaluate(program.tiles, values), most)
+    values["threads"] = programs
+    offsets, scratch_bytes = program.scratch_layout(values)
+    return Grid(programs, tuple(offsets), scratch_bytes)

@@ -1,0 +1,55 @@
+"""Sums of the last few rows of a task, added to its sums of all rows. Takes a reduction and the
+memory of the former, and gives what is done now and then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hemstitch.ir.graph import Node, Op
+from hemstitch.ir.types import DType
+from hemstitch.kernel_ir.index import Axis, Index, at
+from hemstitch.kernel_ir.nodes import (
+    TASK,
+    AccumulateInto,
+    Buffer,
+    Constant,
+    Let,
+    Load,
+    Loop,
+    Stmt,
+    Store,
+)
+from hemstitch.kernel_ir.passes.compensated_sums import added_with_lost
+from hemstitch.stitching.buffers import Buffers, partial_step
+
+
+def flush(buffers: Buffers, node: Node, recent: Buffer) -> tuple[Stmt, ...]:
+    """They start anew after it."""
+    new = buffers.name
+    axis, value = Axis(new("k"), node.type.size), new("v")
+    place = at(axis) + at(TASK).scaled(partial_step(node))
+    add = _compensated if buffers.is_compensated(node) else _widened
+    added = tuple(add(buffers, node, place, value, recent.dtype))
+    zero = new("zero")
+    body: tuple[Stmt, ...] = (
+        Load(value, recent, at(axis)),
+        *added,
+        Constant(zero, 0, recent.dtype),
+        Store(recent, at(axis), zero),
+    )
+    return (Loop(axis, body, lanes=True),)
+
+
+def _widened(
+    buffers: Buffers, node: Node, place: Index, value: str, dtype: DType
+) -> Iterator[Stmt]:
+    wide, (partial, _) = buffers.name("w"), buffers.partial(node)
+    yield Let(wide, Op.CAST, (value,), dtype, partial.dtype)
+    yield AccumulateInto(partial, place, node.op, partial.dtype, wide)
+
+
+def _compensated(
+    buffers: Buffers, node: Node, place: Index, value: str, dtype: DType
+) -> Iterator[Stmt]:
+    (partial, _), lost = buffers.partial(node), buffers.lost(node)
+    return added_with_lost(buffers.name, partial, lost, place, value)

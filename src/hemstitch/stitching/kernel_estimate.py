@@ -1,0 +1,115 @@
+"""How long a kernel takes, by the machine's few numbers, or by measurements where it has them. It
+ranks plans: FusionStitching's latency evaluator (2020, section 4.3) for when there is no machine
+code to look at yet.
+
+Each phase takes as long as its bytes, or as the arithmetic of its busiest task, whichever is more;
+a launch and every meeting of all tasks come on top. With machine code, see `latency`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import ceil, prod
+
+from hemstitch.ir.dims import evaluate
+from hemstitch.kernel_ir.nodes import (
+    BLOCKS,
+    AccumulateProduct,
+    Begin,
+    Contract,
+    Kernel,
+    Loop,
+    Nest,
+    Phase,
+    Stmt,
+    walk,
+)
+from hemstitch.kernel_ir.traffic import phase_traffic, read_again, traffic
+from hemstitch.stitching.costs import Costs, LoopContext
+from hemstitch.stitching.machine import Machine
+from hemstitch.stitching.phase_begin import ARRIVAL
+
+
+def kernel_seconds(kernel: Kernel, machine: Machine, hints: Mapping[str, int]) -> float:
+    """Seconds of one call, the launch included."""
+    sizes = {**hints, "threads": machine.threads}
+    costs = Costs.of(kernel, machine)
+    total = costs.launch_seconds()
+    for phase in kernel.phases:
+        read, written = phase_traffic(phase, sizes)
+        memory = costs.memory_seconds(sum(read.values()) + sum(written.values()))
+        total += max(memory, _arithmetic_seconds(phase, costs, sizes))
+    waits = {Begin.BARRIER: 1.0, Begin.TICKET: ARRIVAL, Begin.ALONE: 0.0}
+    return total + machine.barrier_seconds * sum(waits[p.begin] for p in kernel.phases[1:])
+
+
+def least_seconds(
+    kernel: Kernel, machine: Machine, hints: Mapping[str, int], kernels: int
+) -> float:
+    """What so many kernels that do the same take at least: launches, and each byte of arguments and
+    results once."""
+    sizes = {**hints, "threads": machine.threads}
+    read, written = traffic(kernel, sizes)
+    costs, parameters = Costs.of(kernel, machine), kernel.parameters
+    moved = sum(read.get(b, 0) + written.get(b, 0) for b in parameters) - read_again(kernel, sizes)
+    return kernels * costs.launch_seconds() + costs.memory_seconds(max(0, moved))
+
+
+def _arithmetic_seconds(phase: Phase, costs: Costs, sizes: Mapping[str, int]) -> float:
+    """Of the busiest task. Nests share the tasks, so that the average counts where it is more."""
+    tasks = 1 if phase.is_alone else costs.machine.threads
+    busiest = everyone = 0.0
+    for nest in phase.nests:
+        rows = ceil(
+            prod(evaluate(axis.extent, sizes) for axis in nest.rows)
+            / _rows_of_a_tile(nest, costs.machine, sizes)
+        )
+        once, each = _work_of(nest, costs, sizes)
+        busiest = max(busiest, once + ceil(rows / tasks) * each)
+        everyone += tasks * once + rows * each
+    return max(busiest, everyone / tasks) / costs.machine.operations_per_second
+
+
+def _rows_of_a_tile(nest: Nest, machine: Machine, sizes: Mapping[str, int]) -> int:
+    """Rows that one vector holds, where short ones share a tile."""
+    if not machine.tiles_in_registers:
+        return 1
+    loops = (s for s in walk(nest.body) if isinstance(s, Loop) and s.lanes)
+    longest = max((evaluate(loop.axis.extent, sizes) for loop in loops), default=1)
+    return max(1, machine.lanes // max(1, longest))
+
+
+def _work_of(nest: Nest, costs: Costs, sizes: Mapping[str, int]) -> tuple[float, float]:
+    """Vector instructions before the first row, and of each row."""
+    return _work(nest.prologue, costs, sizes), _work(nest.body, costs, sizes)
+
+
+def _work(
+    statements: Iterable[Stmt],
+    costs: Costs,
+    sizes: Mapping[str, int],
+    lanes: LoopContext | None = None,
+) -> float:
+    machine, total = costs.machine, 0.0
+    for statement in statements:
+        if isinstance(statement, (Contract, AccumulateProduct)) and machine.products:
+            total += _multiplications(statement, machine, sizes)
+        elif isinstance(statement, BLOCKS):
+            extent = evaluate(statement.axis.extent, sizes)
+            wide = (
+                isinstance(statement, Loop) and statement.lanes and LoopContext(statement, extent)
+            )
+            steps = ceil(extent / machine.lanes) if wide else extent
+            total += steps * _work(statement.body, costs, sizes, wide or lanes)
+        total += costs.instructions(statement, lanes)
+    return total
+
+
+def _multiplications(
+    product: Contract | AccumulateProduct, machine: Machine, sizes: Mapping[str, int]
+) -> float:
+    """What a vector of products takes on a task's share of the matrix units."""
+    units = machine.products[product.source]
+    work = 2 * evaluate(product.axis.extent, sizes) * machine.lanes
+    seconds = work * machine.threads / (units.operations_per_second * units.share)
+    return seconds * machine.operations_per_second

@@ -1,0 +1,89 @@
+"""Groups of nodes become one kernel. Read `stitch` first; the rest of this folder is its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hemstitch.kernel_ir.dependence import row_problem
+from hemstitch.kernel_ir.nodes import Buffer, Kernel, Nest, Role
+from hemstitch.stitching.buffers import Buffers
+from hemstitch.stitching.deadline import Deadline
+from hemstitch.stitching.group import Group, Tensor
+from hemstitch.stitching.kernel_identity import Identity, identity
+from hemstitch.stitching.machine import Machine
+from hemstitch.stitching.nest_builder import NestBuilder
+from hemstitch.stitching.online_softmax import walked_once
+from hemstitch.stitching.partial_results import combining_nest
+from hemstitch.stitching.phase_begin import with_begins
+from hemstitch.stitching.recomputation import Evaluations
+from hemstitch.stitching.refusal import Refused
+from hemstitch.stitching.scatter_mapping import filling_nest
+from hemstitch.stitching.schedule import schedule
+from hemstitch.stitching.transpose_tiles import tiled
+
+
+@dataclass(frozen=True, slots=True)
+class Stitched:
+    """A kernel and the tensors its parameters stand for, in order, each from the element in
+    `places` on."""
+
+    kernel: Kernel
+    tensors: tuple[Tensor, ...]
+    places: tuple[int, ...]
+
+    @property
+    def replaced(self) -> frozenset[Buffer]:
+        """Parameters through which the kernel writes over an argument's old contents."""
+        pairs = zip(self.kernel.parameters, self.tensors)
+        return frozenset(b for b, t in pairs if t.is_argument and b.role is Role.OUTPUT)
+
+
+def stitch(
+    groups: Sequence[Group],
+    machine: Machine,
+    name: str,
+    found: Identity | None = None,
+    deadline: Deadline | None = None,
+) -> Stitched:
+    """One kernel for groups that need nothing of each other (AStitch's independent scheme).
+    `found`: what they are, if that is known.
+
+    Raises Refused, with the reason, where a group cannot be one kernel; OutOfTime after `deadline`.
+    """
+    written = frozenset(write.tensor for group in groups for write in group.writes)
+    found = found or identity(groups, machine.alignment)
+    places = dict(zip(found.tensors, found.places))
+    room, is_double = machine.l2_bytes // 2, machine.sums_in_double
+    buffers = Buffers(written, places, room, Evaluations(groups), is_double, deadline)
+    phases: list[list[Nest]] = []
+    for whole in groups:
+        group = walked_once(whole) if machine.keeps_rows_in_registers else whole
+        scheduled = schedule(group, machine)
+        if scheduled.phases > 1 and not machine.meets:
+            why = "tasks would wait for each other, and `global_stitching` is off"
+            raise Refused("global", why)
+        for phase in range(scheduled.phases):
+            if phase == len(phases):
+                phases.append([])
+            for nest in range(len(scheduled.mappings)):
+                if scheduled.at(nest, phase):
+                    built = NestBuilder(group, scheduled, buffers, nest, phase).build()
+                    if scheduled.unification.contracted and machine.keeps_rows_in_registers:
+                        _check_rows(built)
+                    if machine.crosses_in_tiles:
+                        built = tiled(built, buffers, machine)
+                    phases[phase].append(built)
+            phases[phase].extend(filling_nest(buffers, w) for w in scheduled.filled_in(phase))
+            for node in scheduled.combined_in(phase):
+                phases[phase].append(combining_nest(buffers, node, machine))
+    parameters = [*buffers.tensors.values(), *buffers.scratch]
+    hints = groups[0].hints
+    kernel = Kernel(name, tuple(parameters), with_begins(phases, machine, hints))
+    return Stitched(kernel, tuple(buffers.tensors), tuple(places[t] for t in buffers.tensors))
+
+
+def _check_rows(nest: Nest) -> None:
+    problem = row_problem(nest)
+    if problem is not None:
+        raise Refused("product", problem)

@@ -1,0 +1,365 @@
+"""Thread mapping: which axes are rows dealt out to tasks, which one runs over lanes, in what order.
+
+AStitch's adaptive mapping (section 4.2), for both targets: many rows are dealt out whole; where
+rows are few and long, the lane axis is cut into blocks and reductions across blocks go through
+partial results; very short rows run lanes across rows. One formula ranks the few candidates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil, prod
+
+from hemstitch.ir.dims import Dim, quotient
+from hemstitch.ir.graph import Node
+from hemstitch.kernel_ir.index import Axis, Computed, Index, Variable, at
+from hemstitch.kernel_ir.placement import LINE
+from hemstitch.stitching.group import Group, adds_up_products, has_few_terms, is_scatter_root
+from hemstitch.stitching.loop_shapes import Mapping, RootShape
+from hemstitch.stitching.machine import Machine
+from hemstitch.stitching.matmul_mapping import MatmulLoops, product_mapping
+from hemstitch.stitching.partial_results import seconds as combining_seconds
+from hemstitch.stitching.refusal import Refused
+from hemstitch.stitching.scan_mapping import follows, is_scan_root, scanned_axis
+
+STRIDED = 16  # most vector instructions of a strided access, one a lane; a contiguous one is 1
+GATHERED = 0.8  # of a strided access: a gather often finds several elements in a cache line
+REVERSED = 2.0  # vector instructions of a load against the order of memory: a block and a shuffle
+HORIZONTAL = 12.0  # vector instructions to combine the lanes of one accumulator
+KEPT_SHARE = 0.5  # of the arithmetic that later loops of a row do again rather than keep
+ROW_BUFFER = 10.0  # vector instructions to pass one scalar through a row buffer
+NARROW_ACCUMULATE, WIDE_ACCUMULATE = 2.0, 8.0  # to add a vector to memory, in f32 and in f64
+DECODE = 4.0  # vector instructions' time to take one more axis out of a row number
+BLOCK = 4096  # most elements of the lane axis in one block, where it is cut
+BLOCKS_PER_THREAD = 4
+SHORTEST_LANES = 32
+
+
+def choose(
+    group: Group, shapes: Sequence[RootShape], products: Sequence[MatmulLoops], machine: Machine
+) -> Iterator[tuple[Mapping, list[RootShape]]]:
+    """Mappings, each with the roots that follow it (AStitch's dominants): those for products of
+    matrices first, then by the largest root."""
+    left = [shape for shape in shapes if not is_scatter_root(shape.root)]
+    while left:
+        needed = {node for shape in left for node in shape.products}
+        open_ = [product for product in products if product.node in needed]
+        if open_ and any(is_scan_root(shape.root) for shape in left):
+            raise Refused("scan", "beside a product of matrices")
+        if open_:
+            mapping = product_mapping(open_, left, group.along, machine)
+        else:
+            # Of nothing and of one element the one with axes, which all that follow it need.
+            dominant = max(left, key=lambda shape: (max(1, shape.volume), len(shape.axes)))
+            mapping = _choose_one(group, dominant, left, machine)
+        followers = [shape for shape in left if follows(shape, mapping, machine)]
+        if open_ and not machine.keeps_rows_in_registers:
+            followers = [s for s in followers if not _runs_across(s, mapping, followers)]
+        if open_ and not any(shape.products for shape in followers):
+            raise Refused("product", "nothing reads it row by row")
+        assert followers, "a mapping is made for one of them at least"
+        yield mapping, followers
+        left = [shape for shape in left if shape not in followers]
+
+
+def _runs_across(shape: RootShape, mapping: Mapping, shapes: Sequence[RootShape]) -> bool:
+    """It adds up, lane by lane, what lies far apart, and side by side in neighbouring rows: columns
+    of a left operand. It goes its own way, where nothing but a write waits for it."""
+    inner = mapping.inner(mapping.placed(shape.axes))
+    if not shape.reduced or shape.products or not inner or inner[-1] not in shape.reduced:
+        return False
+    if any(shape.root.reduction in s.needs and (s.reduced or s.products) for s in shapes):
+        return False
+    steps = [(a.coefficient(inner[-1]), a.coefficient(mapping.rows[-1])) for a in shape.addresses]
+    own = [(lane, row) for lane, row in steps if lane != 0 and row != 0]  # for each, one of its own
+    return bool(own) and all(lane != 1 and row == 1 for lane, row in own)
+
+
+def _choose_one(
+    group: Group, dominant: RootShape, shapes: Sequence[RootShape], machine: Machine
+) -> Mapping:
+    if not dominant.axes:
+        return Mapping((), ())
+    scanned = scanned_axis(dominant, shapes)
+    lane = min(
+        dominant.axes if scanned is None else _lanes_of_scan(group, dominant, scanned, machine),
+        key=lambda axis: _lane_cost(group, dominant, axis, shapes, machine),
+    )
+    order = _memory_order(group, dominant, shapes, lane)
+    if scanned is not None and scanned is not lane:
+        order = [*(axis for axis in order if axis not in (scanned, lane)), scanned, lane]
+    candidates = list(_candidates(group, dominant, order, shapes, machine))
+    if not machine.meets:
+        candidates = [mapping for mapping in candidates if _is_whole(mapping, shapes)]
+        has_rows = any(mapping.rows for mapping in candidates) or dominant.reduced >= set(
+            dominant.axes
+        )
+        if not has_rows and len(group.members) > 1:
+            raise Refused("global", "one task would do it all, as `global_stitching` is off")
+    if scanned is not None:
+        candidates = [mapping for mapping in candidates if scanned in mapping.order]
+    if scanned is not None and scanned is not lane:
+        in_cache = [m for m in candidates if _keeps_columns(group, m, machine)]
+        candidates = in_cache or candidates
+    return min(candidates, key=lambda mapping: _seconds(group, mapping, shapes, machine))
+
+
+def _lanes_of_scan(
+    group: Group, dominant: RootShape, scanned: Axis, machine: Machine
+) -> list[Axis]:
+    """Its own axis, and on a processor those whose lanes can scan a column each: they lie side by
+    side, and fill half a vector, as each step waits for the one before."""
+    lanes = [scanned]
+    for axis in dominant.axes if not machine.tiles_in_registers else ():
+        is_near = all(address.coefficient(axis) in (0, 1, -1) for address in dominant.addresses)
+        if is_near and axis is not scanned and 2 * group.hint(axis.extent) >= machine.lanes:
+            lanes.append(axis)
+    return lanes
+
+
+def _keeps_columns(group: Group, mapping: Mapping, machine: Machine) -> bool:
+    """What the lanes of a scan have come to stays in L1, in f64."""
+    return 8 * group.hint(mapping.order[-1].extent) <= machine.l1_bytes
+
+
+def _lane_cost(
+    group: Group, dominant: RootShape, axis: Axis, shapes: Sequence[RootShape], machine: Machine
+) -> float:
+    """Vector instructions if `axis` runs over lanes, summed over the roots that have it."""
+    extent = max(1, group.hint(axis.extent))
+    steps = ceil(extent / machine.lanes) / extent  # per element; short axes waste lanes
+    sides = [axis]  # of a tile
+    if machine.tiles_in_registers:
+        order = _memory_order(group, dominant, shapes, axis)
+        outer = [a for a in order[:-1] if a in dominant.axes]
+        if _are_rows(outer, shapes):
+            steps = min(steps, 1 / machine.lanes)
+            sides += [a for a in outer[-1:] if _is_side(group, a, shapes)]
+    total = 0.0
+    for shape in shapes:
+        if axis not in shape.axes:
+            total += shape.volume * (shape.flops + len(shape.addresses)) / machine.lanes
+            continue
+        memory = sum(
+            _access_cost(shape, address, sides, machine, is_store=address is shape.stored)
+            + _line_cost(address.coefficient(axis), extent, machine)
+            for address in shape.addresses
+        )
+        memory += _accumulator_cost(shape, axis, shapes, machine)
+        total += shape.volume * steps * (shape.flops + memory)
+        if axis in shape.reduced:
+            total += shape.volume * _horizontal(extent, machine) / extent
+    return total
+
+
+def _are_rows(outer: Sequence[Axis], shapes: Sequence[RootShape]) -> bool:
+    """All of them can be: rows that are next to each other in memory then are so in a tile."""
+    return len(outer) == 1 or not any(shape.reduced & set(outer) for shape in shapes)
+
+
+def _horizontal(extent: int, machine: Machine) -> float:
+    """Vector instructions to combine the lanes of a row. Several short rows of a tile are one
+    vector."""
+    is_shared = machine.tiles_in_registers and extent < machine.lanes
+    return HORIZONTAL * (extent / machine.lanes if is_shared else 1.0)
+
+
+def _is_side(group: Group, axis: Axis, shapes: Sequence[RootShape]) -> bool:
+    """Of tiles: it is too short for lanes, and nothing needs it whole."""
+    is_short = group.hint(axis.extent) < SHORTEST_LANES
+    return is_short and not any(axis in shape.reduced for shape in shapes)
+
+
+def _access_cost(
+    shape: RootShape, address: Index, sides: Sequence[Axis], machine: Machine, *, is_store: bool
+) -> float:
+    """`sides`: of a tile, the lanes first. What lies side by side along one of them comes from
+    memory together."""
+    step, *others = (address.coefficient(side) for side in sides)
+    computed = (v for v, _ in address.terms if isinstance(v, Computed))
+    one_by_one = float(min(machine.lanes, STRIDED))
+    if any(sides[0] in shape.computed.get(variable, ()) for variable in computed):
+        return one_by_one * GATHERED
+    if step in (0, 1):
+        return 1.0 if step else 0.2
+    if step == -1 and not is_store:
+        return REVERSED
+    near = [float(step) for step in others if step in (1, 2)]
+    return min([*near, one_by_one])
+
+
+def _line_cost(step: Dim, extent: int, machine: Machine) -> float:
+    """Vector instructions' time until lanes that lie in as many cache lines are there, beyond what
+    it takes to load them. Neighbours in these lines are other rows' lanes: where L2 does not hold
+    them until then, each lane's line comes from behind it. Of lines that lie apart by a power of
+    two it holds as much less: they share few of its sets."""
+    if machine.tiles_in_registers or not isinstance(step, int) or abs(step) <= 1:
+        return 0.0
+    apart = 4 * abs(step)
+    moved, lines = min(apart, LINE), apart // LINE
+    sets = 1 if lines == 0 or apart % LINE else lines & -lines
+    if extent * moved * sets <= machine.l2_bytes:
+        return 0.0
+    return machine.lanes * moved / machine.cache_bytes_per_second * machine.operations_per_second
+
+
+def _accumulator_cost(
+    shape: RootShape, axis: Axis, shapes: Sequence[RootShape], machine: Machine
+) -> float:
+    """Beyond that of one whose lanes lie side by side: what is read where another row made it is
+    added up in scratch, which lies as the result does."""
+    if machine.tiles_in_registers or not shape.reduced or axis in shape.reduced:
+        return 0.0
+    kept = [a for a in shape.axes if a not in shape.reduced]
+    readers = (s for s in shapes if shape.root.reduction in s.needs)
+    if axis is kept[-1] or all(set(kept) - {axis} <= set(s.axes) for s in readers):
+        return 0.0
+    return 2 * (min(machine.lanes, STRIDED) - 1.0)
+
+
+def _memory_order(
+    group: Group, dominant: RootShape, shapes: Sequence[RootShape], lane: Axis
+) -> list[Axis]:
+    """All axes, those with the longest strides first, the lane axis last."""
+    strides: dict[Axis, int] = dict.fromkeys(dominant.axes, 0)
+    for shape in shapes:
+        for axis in shape.axes:
+            found = [abs(group.hint(address.coefficient(axis))) for address in shape.addresses]
+            strides[axis] = max([strides.get(axis, 0), *found])
+    inner = [axis for axis in strides if axis is not lane]
+    return [*sorted(inner, key=lambda axis: -strides[axis]), lane]
+
+
+def _candidates(
+    group: Group,
+    dominant: RootShape,
+    order: Sequence[Axis],
+    shapes: Sequence[RootShape],
+    machine: Machine,
+) -> Iterator[Mapping]:
+    """Whole rows; one outer axis though it is reduced; rows and blocks of the lane axis; blocks.
+    Where sums over rows stay in registers, also those that one reduction is whole in, and all but
+    the innermost axes. Of equals the first is taken: it walks memory in the longest steps."""
+    lane = order[-1]
+    reduced = frozenset().union(*(shape.reduced for shape in shapes))
+    outer = [axis for axis in order[:-1] if axis in dominant.axes]
+    sets = [tuple(axis for axis in outer if axis not in reduced), *((axis,) for axis in outer)]
+    if machine.tiles_in_registers:
+        sums = [shape.reduced for shape in shapes if shape.reduced]
+        sets += [tuple(axis for axis in outer if axis not in each) for each in sums]
+        sets += [tuple(outer[:count]) for count in range(2, len(outer) + 1)]
+    block, inner, split = _cut(group, lane, machine)
+    options = dict.fromkeys([*sets, ()])
+    for rows in options:
+        yield Mapping(rows, tuple(axis for axis in order if axis not in rows))
+    if group.hint(block.extent) > 1:
+        for rows in options:
+            rest = tuple(axis for axis in order[:-1] if axis not in rows)
+            yield Mapping((*rows, block), (*rest, inner), split)
+
+
+def _is_whole(mapping: Mapping, shapes: Sequence[RootShape]) -> bool:
+    """No root that follows the mapping leaves partial results."""
+    rows = set(mapping.rows)
+    followers = (shape for shape in shapes if rows <= set(mapping.placed(shape.axes)))
+    return not any(rows & set(mapping.placed(shape.reduced)) for shape in followers)
+
+
+def _cut(group: Group, lane: Axis, machine: Machine) -> tuple[Axis, Axis, dict[Variable, Index]]:
+    """The lane axis in blocks, so that every thread has some; the last one may be shorter."""
+    wanted = ceil(group.hint(lane.extent) / (machine.threads * BLOCKS_PER_THREAD))
+    size = min(BLOCK, max(machine.least_block, -(-wanted // 64) * 64))
+    if machine.tiles_in_registers:  # which have powers of two
+        size = 1 << (size - 1).bit_length()
+    blocks: Dim = quotient(lane.extent + (size - 1), size)
+    block = Axis(f"{lane.name}b", blocks)
+    inner = Axis(f"{lane.name}e", size, block, lane.extent)
+    return block, inner, {lane: at(block).scaled(size) + at(inner)}
+
+
+@dataclass(slots=True)
+class _CostWalk:
+    """Roots that share one walk over the rows: they wait for the same things."""
+
+    flops: float = 0.0  # vector instructions of arithmetic; what roots have in common counts once
+    memory: float = 0.0  # of loads and stores
+    reductions: float = 0.0  # of what accumulators cost beside the arithmetic
+
+
+def _seconds(
+    group: Group, mapping: Mapping, shapes: Sequence[RootShape], machine: Machine
+) -> float:
+    """Estimated time of all roots under one mapping.
+
+    Roots run in walks: behind each barrier everything is read and computed anew; later in a row
+    only what was not kept is. Roots that cannot follow the mapping get a nest of their own.
+    """
+    rows = set(mapping.rows)
+    count = max(1, prod(group.hint(axis.extent) for axis in mapping.rows))
+    threads = min(machine.threads, count)
+    walks: dict[tuple[int, bool], _CostWalk] = {}
+    phase: dict[Node, int] = {}
+    partial: set[Node] = set()
+    total = 0.0
+    for shape in shapes:
+        axes = mapping.placed(shape.axes)
+        reduced = frozenset(mapping.placed(shape.reduced))
+        first = max((phase[n] + (n in partial) for n in shape.needs if n in phase), default=0)
+        waits = any(phase.get(n) == first and n not in partial for n in shape.needs)
+        if shape.root.reduction is not None:
+            phase[shape.root.reduction] = first
+            if reduced & rows or not rows <= set(axes):
+                partial.add(shape.root.reduction)
+                kept = prod(group.hint(a.extent) for a in axes if a not in reduced)
+                followers = (s for s in shapes if rows <= set(mapping.placed(s.axes)))
+                for_all = any(shape.root.reduction in s.needs for s in followers)
+                total += combining_seconds(kept, count, machine, for_all=for_all)
+        walk = walks.setdefault((first, waits), _CostWalk())
+        walk.flops = max(walk.flops, shape.volume * shape.flops / machine.lanes)
+        walk.memory += shape.volume * len(shape.addresses) / machine.lanes
+        if shape.reduced:
+            walk.reductions += _reduction_work(group, mapping, shape, machine)
+    uneven = -(-count // threads) * threads / count
+    for (first, waits), walk in walks.items():
+        access, again = (1.0, KEPT_SHARE) if waits else (machine.access, 1.0)
+        work = walk.memory * access + walk.flops * again + walk.reductions
+        total += work * uneven / threads / machine.operations_per_second
+        if waits or first:
+            total += _reload_seconds(walk, count if waits else 1, threads, machine)
+    barriers = max((first for first, _ in walks), default=0)
+    decode = count * len(mapping.rows[1:]) * DECODE / threads / machine.operations_per_second
+    return total + barriers * machine.barrier_seconds + decode
+
+
+def _reload_seconds(walk: _CostWalk, rows: int, threads: int, machine: Machine) -> float:
+    """A walk that is not the first reads again: from L1 for nothing, else from where the row fits;
+    behind a barrier the row is everything."""
+    sums = 0.0 if machine.tiles_in_registers else walk.reductions
+    moved = 4.0 * (walk.memory + sums) * machine.lanes
+    row_bytes = moved / rows
+    if row_bytes <= machine.l1_bytes:
+        return 0.0
+    if row_bytes <= machine.l2_bytes:
+        return moved / machine.cache_bytes_per_second / threads
+    if machine.access > 1.0:  # then it says what a task's share of the bandwidth makes of a load
+        return walk.memory * machine.access / threads / machine.operations_per_second
+    return moved / machine.memory_bytes_per_second
+
+
+def _reduction_work(group: Group, mapping: Mapping, shape: RootShape, machine: Machine) -> float:
+    """Vector instructions to keep the accumulator: lanes combined, or memory read and written."""
+    inner, reduced = mapping.inner(mapping.placed(shape.axes)), set(mapping.placed(shape.reduced))
+    node, volume = shape.root.reduction, shape.volume
+    if not inner:
+        return 0.0
+    if inner[-1] not in reduced:  # an accumulator in memory; see buffers.accumulator_dtype
+        is_narrow = reduced & set(mapping.rows) or (
+            node is not None and (adds_up_products(node) or has_few_terms(node))
+        )
+        return (NARROW_ACCUMULATE if is_narrow else WIDE_ACCUMULATE) * volume / machine.lanes
+    extent = max(1, group.hint(inner[-1].extent))
+    cost = _horizontal(extent, machine)
+    if any(axis not in reduced for axis in inner):
+        cost += ROW_BUFFER
+    return cost * volume / extent

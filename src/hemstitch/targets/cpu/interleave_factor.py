@@ -1,0 +1,44 @@
+"""How many vectors of a lane loop are worked on at once, to hide latencies."""
+
+from __future__ import annotations
+
+from hemstitch.ir.ops import OPS
+from hemstitch.kernel_ir.index import Axis
+from hemstitch.kernel_ir.nodes import Let, Scan, Stmt, walk
+
+USUAL = 4  # and as many as one Philox makes random numbers for
+LONG_BODY = 64  # statements; of longer ones two copies fill the registers
+LONG_CHAIN = 64  # flops one after the other: more than a processor looks ahead, which would
+# otherwise begin the next copies while the first wait; docs/performance.md
+CHAIN_SHARE = 0.7  # of a body's flops; one with less works on several things at once anyway
+
+
+def copies_for(axis: Axis, body: tuple[Stmt, ...], width: int) -> int:
+    if any(isinstance(statement, Scan) for statement in walk(body)):
+        return 1  # what one vector holds begins where the one before ends
+    copies = USUAL
+    if _is_one_long_chain(body):
+        copies = USUAL * 2
+    elif sum(1 for _ in walk(body)) > LONG_BODY:
+        copies = USUAL // 2
+    while copies > 1 and isinstance(axis.extent, int) and axis.extent < copies * width:
+        copies //= 2
+    return copies
+
+
+def copies_of_rest(body: tuple[Stmt, ...], vectors: int) -> int:
+    """All the vectors that are left at once, or one by one where that is much to print."""
+    return vectors if vectors * sum(1 for _ in walk(body)) <= LONG_BODY else 1
+
+
+def _is_one_long_chain(body: tuple[Stmt, ...]) -> bool:
+    work = 0
+    depth: dict[str, int] = {}  # flops of the longest way to a value
+    for statement in walk(body):
+        if isinstance(statement, Let):
+            flops = OPS[statement.op].flops
+            work += flops
+            before = max((depth.get(name, 0) for name in statement.operands), default=0)
+            depth[statement.name] = before + flops
+    longest = max(depth.values(), default=0)
+    return longest >= LONG_CHAIN and longest >= CHAIN_SHARE * work

@@ -1,0 +1,199 @@
+"""Matrices in memory, and products of them, as the printers of both kinds of tiles take them
+(`micro_kernel.py`, `skinny_matmul.py`): where elements lie, arithmetic on sizes that may be
+numbers, and loops over pieces of an extent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from hemstitch.targets.cpu.emitter import Emitter, Value
+
+FEWER = 3  # times: the next size of tiles, where the number of rows is not known
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """f32, or pairs of bf16, in memory: `down` of them from a row to the next, `across` from a
+    column to the next."""
+
+    start: Value
+    down: Value
+    across: Value
+
+    def at(self, e: Emitter, row: Value, column: Value) -> Value:
+        place = plus(e, times(e, row, self.down), times(e, column, self.across))
+        return moved(e, self.start, place)
+
+    def from_(self, e: Emitter, row: Value, column: Value) -> Matrix:
+        """Without the rows and columns before these."""
+        return replace(self, start=self.at(e, row, column))
+
+
+@dataclass(frozen=True, slots=True)
+class RightPanels:
+    """So many `columns` of the right operand lie together, then, `step` elements on, the next."""
+
+    columns: int
+    step: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """An element or a term is of use where start + rows * row + columns * column + steps * step is
+    not negative; `rows`, `columns` and `steps` are -1, 0 or 1. `together`: steps are 1 or pairs."""
+
+    start: Value
+    rows: int
+    columns: int
+    steps: int
+    together: int
+
+    def after(self, e: Emitter, step: Value) -> Wanted:
+        """Where steps are counted from this one on."""
+        passed = times(e, step, e.i64(self.steps * self.together))
+        return replace(self, start=plus(e, self.start, passed))
+
+    def ends(self, e: Emitter, tile: Sequence[tuple[Value, int]], steps: Value) -> Ends:
+        """Of `steps`: from the first to behind the last that are of use to an element of a tile,
+        whose rows and columns are each a first one and how many."""
+        most = self.start
+        for (first, count), sign in zip(tile, (self.rows, self.columns)):
+            if sign > 0:
+                most = plus(e, most, plus(e, first, e.i64(count - 1)))
+            elif sign < 0:
+                most = e.binary("sub", most, first)
+        zero, one, shift = e.i64(0), e.i64(1), e.i64(self.together - 1)
+        if self.steps > 0:
+            first = e.intrinsic("smax", e.binary("sub", zero, most), zero)
+            return e.binary("lshr", first, shift), steps
+        if self.steps < 0:
+            last = e.binary("add", e.binary("ashr", most, shift), one)
+            return zero, e.intrinsic("smin", last, steps)
+        return zero, e.select(e.compare("slt", most, zero), zero, steps)
+
+
+@dataclass(frozen=True, slots=True)
+class MatmulTile:
+    """result = left * right: `rows` by `columns`, each a sum of `steps`. The columns of `right` (in
+    a strip, where there are `strips`), or the steps of both, and the columns of `result` lie side
+    by side; the latter may have room for whole vectors of them. `is_first`: whether `result` is to
+    be written, not added to; None: it is. `is_paired`: both operands are pairs of bf16. What is
+    asked for meanwhile: so many steps `behind`, what all strips multiply with next, or, if
+    `is_far`, what this strip's rows do; and `next_rows`, pieces of memory of so many bytes.
+    `wanted`: None for all. `more`: what is added to it, of as many rows and columns; then all steps
+    go by at once."""
+
+    left: Matrix
+    right: Matrix
+    result: Matrix
+    rows: Value
+    columns: Value
+    steps: Value
+    has_room: bool
+    is_paired: bool
+    most_rows: int | None = None
+    strips: RightPanels | None = None
+    wanted: Wanted | None = None
+    is_first: Value | None = None
+    behind: int | None = None
+    is_far: bool = False
+    next_rows: Sequence[tuple[Value, int]] = ()
+    more: Sequence[MatmulTile] = ()
+
+    @property
+    def is_by_columns(self) -> bool:
+        """What is multiplied in one step lies side by side in the left operand as well."""
+        return self.left.down.text == "1"
+
+    @property
+    def is_by_steps(self) -> bool:
+        """The steps of both operands lie side by side: there are few columns."""
+        return self.right.down.text == "1" and self.right.across.text != "1"
+
+    def right_at(self, e: Emitter, column: Value) -> Value:
+        """The first step of a column."""
+        if self.strips is None:
+            return self.right.at(e, e.i64(0), column)
+        width = e.i64(self.strips.columns)
+        before = times(e, divided(e, column, width), self.strips.step)
+        return moved(e, self.right.start, plus(e, before, remainder(e, column, width)))
+
+
+def as_number(value: Value) -> int | None:
+    """None for what only a call knows."""
+    return None if value.text.startswith("%") else int(value.text)
+
+
+Pieces = list[tuple[Value, Value, int]]
+Ends = tuple[Value, Value]
+
+
+def pieces(e: Emitter, extent: Value, most: int, unit: int) -> Pieces:
+    """(from, to, step): steps of at most `most` and about equal; then what is left, as one step if
+    the extent is known, else in fewer and fewer, down to `unit`."""
+    known = as_number(extent)
+    if known is None:
+        return _pieces_of_unknown(e, extent, most, unit)
+    count = max(1, -(-known // most))
+    step = max(1, -(-known // (count * unit))) * unit
+    whole = known // step * step
+    ends = [(0, whole, step), (whole, known, known - whole)]
+    return [(e.i64(low), e.i64(high), size) for low, high, size in ends if low < high]
+
+
+def _pieces_of_unknown(e: Emitter, extent: Value, most: int, unit: int) -> Pieces:
+    found: Pieces = []
+    low, step = e.i64(0), most
+    while step > unit:
+        whole = e.binary("sub", extent, e.binary("srem", extent, e.i64(step)))
+        found.append((low, whole, step))
+        low, step = whole, max(step // (FEWER * unit) * unit, unit)
+    return [*found, (low, extent, unit)]
+
+
+def each_of(
+    e: Emitter, low: Value, high: Value, step: int, inside: Callable[[Value], None]
+) -> None:
+    first, last = as_number(low), as_number(high)
+    if first is not None and last is not None and last - first == step:
+        inside(low)
+        return
+
+    def run(index: Value, carried: Sequence[Value]) -> Sequence[Value]:
+        inside(index)
+        return carried
+
+    e.loop(low, high, e.i64(step), [], run)
+
+
+def divided(e: Emitter, a: Value, b: Value) -> Value:
+    known = as_number(a)
+    return e.binary("udiv", a, b) if known is None else e.i64(known // int(b.text))
+
+
+def remainder(e: Emitter, a: Value, b: Value) -> Value:
+    known = as_number(a)
+    return e.binary("urem", a, b) if known is None else e.i64(known % int(b.text))
+
+
+def moved(e: Emitter, start: Value, offset: Value) -> Value:
+    if offset.text == "0":
+        return start
+    return e.define("ptr", f"getelementptr float, {start}, {offset}")
+
+
+def times(e: Emitter, a: Value, b: Value) -> Value:
+    if "%" not in a.text + b.text:
+        return e.i64(int(a.text) * int(b.text))
+    if a.text == "1":
+        return b
+    return a if b.text == "1" else e.binary("mul", a, b)
+
+
+def plus(e: Emitter, a: Value, b: Value) -> Value:
+    if "%" not in a.text + b.text:
+        return e.i64(int(a.text) + int(b.text))
+    if a.text == "0":
+        return b
+    return a if b.text == "0" else e.binary("add", a, b)

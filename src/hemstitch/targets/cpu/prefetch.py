@@ -1,0 +1,159 @@
+"""Which loads ask early for what later rows read, and how far ahead.
+
+Processors fetch ahead by themselves, but only along what is being read: a row that is walked more
+than once (a softmax, a normalisation) leaves memory idle from its second walk on, and a stream ends
+with its page. So one of the later walks, that with most arithmetic, asks for one of the next rows.
+What is read in pieces, some columns of each line, is no stream at all, nor are some lines of each
+channel's image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from hemstitch.ir.ops import OPS
+from hemstitch.kernel_ir.index import Axis, Index
+from hemstitch.kernel_ir.nodes import Buffer, Let, Load, Loop, Nest, Role, Stmt
+from hemstitch.kernel_ir.placement import LINE
+
+AHEAD = 8192  # bytes; whole rows, at least one
+SHORT_ROW = 512  # bytes; of rows that are walked once, only short ones gain
+LONG_WALK = 1 << 20  # bytes, in pieces; what is shorter may be in a cache
+LARGEST_ROW = 32768  # bytes that a row reads of one buffer; more would push out what is in use
+LARGE = 12 << 20  # bytes of a tensor that hardly lies in a cache before it is read
+FAR = 1024  # bytes between pieces that no processor takes for one stream
+ROWS_AHEAD = 2  # of rows in such pieces
+
+
+@dataclass(frozen=True, slots=True)
+class _PrefetchWalk:
+    """A load of an argument in a loop over lanes, that walks on by `stride`; `work`: flops of an
+    element there; `around`: the axis of the loop that this one is in, if it is in one."""
+
+    load: Load
+    lane: Axis
+    stride: int
+    work: int
+    around: Axis | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """For what lies `distance` elements ahead, so many `lines` for each vector, to come into this
+    `level` of the caches. Rows that are no longer than `SHORT_ROW` come into L1; of longer ones L1,
+    which waits for few lines at a time, would get so many that the walk's own loads wait behind
+    them."""
+
+    distance: int
+    level: int
+    lines: int = 1
+
+
+def asks(nest: Nest) -> Mapping[str, Ask]:
+    """Of such loads, by their names."""
+    if not nest.rows:
+        return {}
+    found = dict(_asks_for_lines(nest))
+    streams: dict[tuple[Buffer, Index], list[_PrefetchWalk]] = {}
+    for walk in _walks(nest.body):
+        if walk.stride == 1:
+            streams.setdefault((walk.load.buffer, walk.load.index), []).append(walk)
+    for walks in streams.values():
+        walk = max(walks[1:] or walks, key=lambda walk: walk.work)
+        ask = _ask_of_pieces(walk) or _ask(walk.load, walk.lane, nest.rows, len(walks))
+        if ask is not None:
+            found[walk.load.name] = ask
+    return found
+
+
+def _walks(body: tuple[Stmt, ...], around: Axis | None = None) -> Iterator[_PrefetchWalk]:
+    for loop in body:
+        if not isinstance(loop, Loop):
+            continue
+        if not loop.lanes:
+            yield from _walks(loop.body, loop.axis)
+            continue
+        work = sum(OPS[statement.op].flops for statement in loop.body if isinstance(statement, Let))
+        for load in loop.body:
+            if not isinstance(load, Load) or load.buffer.role is not Role.INPUT:
+                continue
+            stride = load.index.coefficient(loop.axis)
+            if isinstance(stride, int) and stride > 0:
+                yield _PrefetchWalk(load, loop.axis, stride, work, around)
+
+
+def _asks_for_lines(nest: Nest) -> Iterator[tuple[str, Ask]]:
+    """Of rows that read pieces far apart, each of which the next row goes on with. Each load of a
+    piece asks for what a later row reads from there up to where the next load does: all at once
+    would be more than a processor waits for."""
+    pieces: dict[tuple[Buffer, object], list[_PrefetchWalk]] = {}
+    for walk in _walks(nest.body):
+        pieces.setdefault((walk.load.buffer, walk.load.index.terms), []).append(walk)
+    for walks in pieces.values():
+        step = _step_within_pieces(walks[0], nest.rows[-1])
+        loads = {walk.load.index.constant: walk.load for walk in walks}
+        starts = {start: load for start, load in loads.items() if isinstance(start, int)}
+        if step is None or len(starts) < len(loads):
+            continue
+        bytes_ = walks[0].load.buffer.dtype.bytes
+        end = min(starts) + step
+        for start in sorted(starts, reverse=True):
+            if (end - start) * bytes_ >= LINE:
+                lines = -(-(end - start) * bytes_ // LINE)
+                yield starts[start].name, Ask(ROWS_AHEAD * step, 2, lines)
+                end = start
+
+
+def _step_within_pieces(walk: _PrefetchWalk, row: Axis) -> int | None:
+    """How many elements a row goes on in pieces that are far apart and of a large tensor. Blocks
+    of one row, whose next is a row further, are none."""
+    index, bytes_ = walk.load.index, walk.load.buffer.dtype.bytes
+    if walk.around is None or not all(isinstance(axis, Axis) for axis, _ in index.terms):
+        return None
+    step, apart = index.coefficient(row), index.coefficient(walk.around)
+    whole, pieces, size = walk.load.buffer.size, walk.around.extent, walk.lane.extent
+    if not isinstance(step, int) or not isinstance(apart, int) or not isinstance(whole, int):
+        return None
+    if not isinstance(pieces, int) or not isinstance(size, int):
+        return None
+    is_far = apart * bytes_ >= FAR and whole * bytes_ >= LARGE
+    goes_on = walk.stride * (size - 1) < step < apart and pieces * step * bytes_ <= LARGEST_ROW
+    return step if is_far and goes_on else None
+
+
+def _ask_of_pieces(walk: _PrefetchWalk) -> Ask | None:
+    """Of a walk through some columns of a matrix: pieces of lines that lie far apart."""
+    if walk.around is None:
+        return None
+    step, size = walk.load.index.coefficient(walk.around), walk.lane.extent
+    pieces, bytes_ = walk.around.extent, walk.load.buffer.dtype.bytes
+    if not isinstance(step, int) or not isinstance(size, int) or not isinstance(pieces, int):
+        return None
+    if not 0 < size * bytes_ <= SHORT_ROW or pieces * size * bytes_ < LONG_WALK or step <= size:
+        return None
+    return Ask(step * -(-AHEAD // (size * bytes_)), 1)
+
+
+def _ask(load: Load, lane: Axis, rows: Sequence[Axis], walks: int) -> Ask | None:
+    step, bytes_ = load.index.coefficient(rows[-1]), load.buffer.dtype.bytes
+    volume = _volume(load.index, rows)
+    if not isinstance(step, int) or step <= 0 or volume is None:
+        return None
+    if walks == 1:
+        if step != lane.extent or step * bytes_ > SHORT_ROW:
+            return None
+    elif volume * bytes_ > LARGEST_ROW:
+        return None
+    level = 1 if volume * bytes_ <= SHORT_ROW else 2
+    return Ask(step * -(-AHEAD // (volume * bytes_)), level)
+
+
+def _volume(index: Index, rows: Sequence[Axis]) -> int | None:
+    """How many elements a row reads."""
+    volume = 1
+    for axis, _ in index.terms:
+        if not isinstance(axis, Axis) or not isinstance(axis.extent, int):
+            return None
+        volume *= 1 if axis in rows else max(axis.extent, 1)
+    return volume

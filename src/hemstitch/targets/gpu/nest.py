@@ -1,0 +1,432 @@
+"""One nest as a Triton function: nest(program, programs, buffers, sizes).
+
+What a row has loaded or computed stays known, by its text, for as long as nothing overwrites it: so
+a later loop over the same lanes finds it in registers, and a row buffer that only such loops read
+is never stored at all (AStitch's local and regional schemes, and its hierarchical reuse).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from functools import partial
+
+from typing_extensions import assert_never
+
+from hemstitch.ir.dims import Dim, divides, product
+from hemstitch.ir.failure import Failure
+from hemstitch.ir.graph import Op
+from hemstitch.kernel_ir.index import Axis
+from hemstitch.kernel_ir.nodes import (
+    TASK,
+    Accumulate,
+    AccumulateInto,
+    AccumulateProduct,
+    Buffer,
+    Check,
+    Constant,
+    Contract,
+    Finish,
+    Init,
+    Let,
+    Load,
+    Loop,
+    Nest,
+    Position,
+    Random,
+    Role,
+    Running,
+    Scan,
+    Stmt,
+    Store,
+    walk,
+)
+from hemstitch.targets.gpu import half_rounding as halves
+from hemstitch.targets.gpu import memory
+from hemstitch.targets.gpu import philox_tiles as random
+from hemstitch.targets.gpu import triton_types as types
+from hemstitch.targets.gpu.accumulator_tiles import Reductions, own_sums
+from hemstitch.targets.gpu.elementwise import apply
+from hemstitch.targets.gpu.function_merging import chosen, parameters_of
+from hemstitch.targets.gpu.load_hoisting import early
+from hemstitch.targets.gpu.matmul_tiles import STAGES, Products
+from hemstitch.targets.gpu.multiple_accumulators import side_by_side
+from hemstitch.targets.gpu.register_accumulators import Carried, carried_accumulators
+from hemstitch.targets.gpu.scope import ZERO, Tile, TileValue, TritonScope
+from hemstitch.targets.gpu.tiling import Tiling, is_tile, only_reduces
+
+UNROLL, UNROLL_ROWS, UNROLL_TERMS = 8, 2, 2
+
+
+@dataclass(slots=True)
+class TritonNestPrinter:
+    """`shift`: tiles of the nests before this one in its phase. `is_alone`: one program has all.
+    `alike`: the buffers of all nests that the function is for, where there are several."""
+
+    nest: Nest
+    tiling: Tiling
+    shift: Dim
+    scope: TritonScope
+    is_alone: bool
+    alike: Sequence[tuple[Buffer, ...]] = ()
+    memory: memory.MemoryPrinter = field(init=False)
+    reductions: Reductions = field(init=False)
+    products: Products = field(init=False)
+    carried: Mapping[Buffer, Carried] = field(init=False)
+    coarse: Set[str] = field(init=False)
+    rounded: Mapping[str, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        nest = self.nest
+        self.memory = memory.MemoryPrinter(self.scope, memory.conflicting(nest), memory.own(nest))
+        running = _running(nest)
+        terms = side_by_side(nest, self.tiling, running)
+        sums = own_sums(nest)
+        self.reductions = Reductions(self.scope, self.tiling, self.memory, running, sums, terms)
+        self.products = Products(self.scope, self.tiling)
+        self.carried = carried_accumulators(self.nest, self.tiling)
+        self.coarse = halves.soon_rounded(nest)
+        self.rounded = halves.roundings(nest, self.coarse)
+
+    def print(self) -> list[str]:
+        """The lines of the function's body."""
+        scope, writer = self.scope, self.scope.writer
+        scope.axes[TASK] = TileValue("program")
+        writer.line(f"{ZERO} = tl.zeros([1, 1], tl.int{64 if scope.needs_64_bits else 32})")
+        for carried in self.carried.values():
+            self.reductions.start_carried(carried)
+        if self.is_alone or self._is_for_all_programs:
+            self._rows()
+        else:
+            with scope.block(f"if {self._first()} < {scope.size(self.tiles)}:", ()):
+                self._rows()
+        return writer.text(self.memory.dead)
+
+    def _rows(self) -> None:
+        scope = self.scope
+        self._statements(self.nest.prologue)
+        if self.reductions.own_sums - self.carried.keys():
+            scope.writer.line(memory.BARRIER)  # any thread may have filled what another one adds to
+        tiles = scope.size(self.tiles)
+        dealt = f"0, {tiles}" if self.is_alone else f"{self._first()}, {tiles}, programs"
+        head = f"for {'turn' if self.alike else 'tile'} in tl.range({dealt}):"
+        with scope.block(head, written(self.nest.body)):
+            scope.in_rows = True
+            if self.alike:
+                self._choose()
+            self._decode()
+            self._load_early()
+            self._statements(self.nest.body)
+            if self.memory.in_memory:  # threads of the next row write what others still read
+                scope.writer.line(memory.BARRIER)
+            scope.in_rows = False
+        assert not self.nest.epilogue, "sums of rows are carried in registers"
+        scope.row_mask = None
+        for carried in self.carried.values():
+            self._bring_home(carried)
+
+    def _load_early(self) -> None:
+        for loop, load in early(self.nest, self.tiling, self.memory.conflicting):
+            if loop is None:
+                self.memory.load(load)
+            else:
+                self._tile(loop, partial(self.memory.load, load))
+
+    def _choose(self) -> None:
+        """Which nest it is for this time, and which of its tiles."""
+        writer, each = self.scope.writer, self.scope.size(self._own_tiles)
+        writer.line(f"which = turn // {each}")
+        writer.line(f"tile = turn % {each}")
+        for buffer in self.alike[0]:
+            names = [*parameters_of(buffer.name, len(self.alike))]
+            writer.line(f"{buffer.name} = {chosen(names, 'which')}")
+
+    @property
+    def _is_for_all_programs(self) -> bool:
+        """Programs without a row must run it too: others look for what it leaves."""
+        everything = [*walk(self.nest.prologue), *walk(self.nest.body)]
+        shared = (b for b in written(everything) if b.role is Role.SHARED)
+        return not self.nest.prologue or any(True for _ in shared)
+
+    @property
+    def tiles(self) -> Dim:
+        """How many tiles of rows there are, of all nests."""
+        return self._own_tiles * max(1, len(self.alike))
+
+    @property
+    def _own_tiles(self) -> Dim:
+        size, rows = self.tiling.rows, self.nest.rows
+        if not self.tiling.is_aligned:
+            return _tiles(product(axis.extent for axis in rows), size)
+        return product(axis.extent for axis in rows[:-1]) * _tiles(rows[-1].extent, size)
+
+    def _first(self) -> str:
+        """The first tile of this program: tiles of all nests of a phase are dealt out in turn."""
+        if self.shift == 0:
+            return "program"
+        return f"(program + programs - {self.scope.size(self.shift)} % programs) % programs"
+
+    def _decode(self) -> None:
+        """The row axes' indices from the tile's number, the last axis fastest."""
+        rows = self.nest.rows
+        if not rows:
+            return
+        if self.tiling.is_aligned:
+            last = _tiles(rows[-1].extent, self.tiling.rows)
+            size = self.scope.size(last)
+            block, rest = ("", "tile") if last == 1 else (f"tile % {size}", f"tile // {size}")
+            self._decode_last(block, rows[-1].extent)
+            self.scope.axes[rows[-1]] = TileValue("row", rows=True)
+            if rows[:-1]:
+                self.scope.writer.line(f"outer = {rest}")
+            self._decode_axes("outer", rows[:-1], is_tile=False)
+        else:
+            self._decode_last("tile", product(axis.extent for axis in rows))
+            self._decode_axes("row", rows, is_tile=True)
+
+    def _decode_last(self, tile: str, count: Dim) -> None:
+        """The numbers of a tile's rows, and which of them exist. `tile`: empty for the only one."""
+        scope, size = self.scope, self.tiling.rows
+        within = f"tl.arange(0, {size})[:, None]" if size > 1 else ZERO
+        wide = ".to(tl.int64)" if scope.needs_64_bits else ""
+        if tile:
+            first = f"({tile}){wide}" if "%" in tile else f"{tile}{wide}"
+            scope.writer.line(f"row = {f'{size} * {first}' if size > 1 else first} + {within}")
+        else:
+            scope.writer.line(f"row = {within}{wide}")
+        scope.row_mask = None
+        if size > 1 and not divides(size, count):
+            scope.writer.line(f"row_exists = row < {scope.size(count)}")
+            scope.row_mask = "row_exists"
+
+    def _decode_axes(self, rest: str, rows: Sequence[Axis], *, is_tile: bool) -> None:
+        """`rest` numbers all combinations of `rows`; a tile, or the same for all rows of one."""
+        scope = self.scope
+        for axis, outer in zip(reversed(rows[1:]), reversed(rows[:-1])):
+            extent = scope.size(axis.extent)
+            scope.writer.line(f"row_{axis.name} = {rest} % {extent}")
+            scope.axes[axis] = TileValue(f"row_{axis.name}", rows=is_tile)
+            name = f"row_{outer.name}" if outer is rows[0] else f"rows_{outer.name}"
+            scope.writer.line(f"{name} = {rest} // {extent}")
+            rest = name
+        if rows:
+            scope.axes[rows[0]] = TileValue(rest, rows=is_tile)
+
+    def _bring_home(self, carried: Carried) -> None:
+        """After the last row, what was carried goes where the next phase looks for it."""
+        statement = carried.statement
+        if carried.axis is None:
+            self.reductions.store_carried(carried)
+        else:
+            with_lanes = Loop(carried.axis, (statement,), lanes=True)
+            self._tile(with_lanes, lambda: self.reductions.store_carried(carried))
+
+    # --- statements
+
+    def _statements(self, statements: Iterable[Stmt]) -> None:
+        for statement in statements:
+            self._statement(statement)
+
+    def _statement(self, statement: Stmt) -> None:  # noqa: C901, PLR0912  a case a kind
+        scope = self.scope
+        match statement:
+            case Let():
+                self._let(statement)
+            case Constant(name, value, dtype):
+                text = (
+                    f"tl.full([1, 1], {types.literal(value, dtype)}, {types.NAMES[dtype.compute]})"
+                )
+                scope.define(name, ("constant", text), TileValue(text))
+            case Position(name, index):
+                found = scope.index(index)
+                text = f"({found.text}).to(tl.int64)"
+                scope.define(name, ("let", text), TileValue(text, found.rows, found.lanes))
+            case Random(name, seed, index):
+                drawn = random.uniform(scope, scope.names[seed], index)
+                scope.define(name, ("let", drawn.text), drawn)
+            case Load():
+                self.memory.load(statement)
+            case Store(buffer):
+                if buffer not in self.carried:  # what is carried starts in registers
+                    self.memory.store(statement)
+            case Init():
+                loops = self._accumulates(statement.name) if statement.columns is None else []
+                self.reductions.init(statement, loops)
+            case Accumulate():
+                self.reductions.accumulate(statement)
+            case Running():
+                self.reductions.running_value(statement)
+            case Scan():
+                self.reductions.scan(statement)
+            case Finish():
+                self.reductions.finish(statement)
+            case AccumulateInto(buffer):
+                if buffer in self.carried:
+                    self.reductions.accumulate_carried(self.carried[buffer])
+                else:
+                    self.reductions.accumulate_into(statement)
+            case Check(condition, failure):
+                self._check(scope.names[condition], failure)
+            case Loop():
+                self._loop(statement)
+            case Contract():
+                self.products.contract(statement, self._statements)
+            case AccumulateProduct():
+                self.products.accumulate(statement, self._statements)
+            case _:
+                assert_never(statement)
+
+    def _let(self, let: Let) -> None:
+        operands = [self.scope.names[name] for name in let.operands]
+        result = TileValue("")
+        for operand in operands:
+            result = result.along(operand)
+        if let.op is Op.CAST:
+            how = self.rounded.get(let.name, "")
+            text = types.cast(operands[0].text, let.source, let.dtype, how)
+        else:
+            texts = (operand.text for operand in operands)
+            text = apply(let.op, let.source.compute, *texts, is_coarse=let.name in self.coarse)
+        value = TileValue(text, result.rows, result.lanes)
+        if text == operands[0].text:  # a cast that changes nothing
+            self.scope.names[let.name] = value
+        else:
+            self.scope.define(let.name, ("let", text, let.source, let.dtype), value)
+
+    def _check(self, condition: TileValue, failure: Failure) -> None:
+        mask = self.scope.mask(condition)
+        holds = condition.text if mask is None else f"{condition.text} | ~({mask})"
+        self.scope.writer.line(f"tl.device_assert({holds}, {json.dumps(failure.text)})")
+
+    # --- loops
+
+    def _loop(self, loop: Loop) -> None:
+        scope = self.scope
+        if self._only_starts_carried(loop):
+            return
+        if scope.tile is None and is_tile(loop):
+            self._tile(loop, lambda: self._statements(loop.body))
+            return
+        assert loop.axis.outer is None, "only the lane axis is cut"
+        terms = self.reductions.terms_of(loop)
+        if terms > 1:
+            self._side_by_side(loop, terms)
+            return
+        name = f"at_{loop.axis.name}"
+        # Loads of several iterations are in flight at once.
+        factor = UNROLL if only_reduces(loop) else UNROLL_ROWS if _walks(loop) else 1
+        unrolled = f", loop_unroll_factor={factor}" if factor > 1 else ""
+        head = f"for {name} in tl.range(0, {scope.size(loop.axis.extent)}{unrolled}):"
+        with scope.block(head, written(loop.body)):
+            scope.axes[loop.axis] = TileValue(name)
+            self._statements(loop.body)
+
+    def _side_by_side(self, loop: Loop, terms: int) -> None:
+        """So many iterations at once, in the rows of a tile."""
+        scope, axis = self.scope, loop.axis
+        start, name = f"from_{axis.name}", f"at_{axis.name}"
+        dealt = f"0, {scope.size(axis.extent)}, {terms}"
+        if sum(isinstance(s, Load) for s in loop.body) < UNROLL_TERMS:  # at once as it is
+            dealt += f", loop_unroll_factor={UNROLL_TERMS}"
+        with scope.block(f"for {start} in tl.range({dealt}):", ()), scope.more_rows(terms):
+            wide = ".to(tl.int64)" if scope.needs_64_bits else ""
+            scope.writer.line(f"{name} = {start} + tl.arange(0, {terms})[:, None]{wide}")
+            scope.axes[axis] = TileValue(name, rows=True)
+            scope.row_mask = scope.exists(axis, name, terms)
+            self._statements(loop.body)
+
+    def _only_starts_carried(self, loop: Loop) -> bool:
+        """Filling an accumulator that starts in registers."""
+        effects = [s for s in walk(loop.body) if not isinstance(s, (Constant, Loop))]
+        return bool(effects) and all(
+            isinstance(s, Store) and s.buffer in self.carried for s in effects
+        )
+
+    def _tile(self, loop: Loop, inside: Callable[[], None]) -> None:
+        """The lanes of a loop at once, or so many of them at a time."""
+        scope, axis = self.scope, loop.axis
+        lanes = self.tiling.lanes[axis]
+        extent = scope.size(axis.extent)
+        if lanes.whole:
+            name = scope.lanes(lanes.size)
+            scope.axes[axis] = TileValue(name, lanes=True)
+            scope.tile = Tile(axis, None, lanes.size, scope.exists(axis, name, lanes.size))
+            inside()
+        else:
+            start, name = f"from_{axis.name}", f"at_{axis.name}"
+            self.products.load_ahead(loop, self._statements)
+            ahead = f", num_stages={STAGES}" if self.tiling.steps else ""
+            head = f"for {start} in tl.range(0, {extent}, {lanes.size}{ahead}):"
+            with scope.block(head, written(loop.body)):
+                scope.writer.line(f"{name} = {start} + {scope.range_of(lanes.size)}")
+                scope.axes[axis] = TileValue(name, lanes=True)
+                scope.tile = Tile(axis, start, lanes.size, scope.exists(axis, name, lanes.size))
+                inside()
+        scope.tile = None
+
+    def _accumulates(self, name: str) -> list[Loop]:
+        """The loops between the place where an accumulator is declared and where it is added to."""
+        for part in (self.nest.prologue, self.nest.body):
+            found = _path(part, name)
+            if found is not None:
+                return found
+        raise AssertionError(f"nothing is added to {name}")
+
+
+def _running(nest: Nest) -> set[str]:
+    """Accumulators whose value so far matters."""
+    everything = list(walk(nest.body))
+    read = {s.accumulator for s in everything if isinstance(s, Running | Scan)}
+    return read | {s.follows for s in everything if isinstance(s, Init) and s.follows is not None}
+
+
+def _walks(loop: Loop) -> bool:
+    """Over rows that are added up."""
+    return all(isinstance(s, Loop) and only_reduces(s) for s in loop.body)
+
+
+def _tiles(count: Dim, size: int) -> Dim:
+    return (count + (size - 1)) // size if size > 1 else count
+
+
+def written(statements: Iterable[Stmt]) -> list[Buffer]:
+    """Buffers that these statements write."""
+    found: dict[Buffer, None] = {}
+    for statement in walk(statements):
+        if isinstance(statement, (Store, AccumulateInto)):
+            found[statement.buffer] = None
+        if isinstance(statement, AccumulateInto) and statement.positions is not None:
+            found[statement.positions] = None
+    return list(found)
+
+
+def _path(statements: Iterable[Stmt], name: str) -> list[Loop] | None:
+    """Loops around the statement that adds to `name`, from its declaration inwards."""
+    rest = iter(statements)
+    for statement in rest:
+        if isinstance(statement, Init) and statement.name == name:
+            return _way(rest, name)
+        if isinstance(statement, Loop):
+            found = _path(statement.body, name)
+            if found is not None:
+                return found
+    return None
+
+
+def _way(statements: Iterable[Stmt], name: str) -> list[Loop] | None:
+    for statement in statements:
+        if isinstance(statement, Accumulate | Scan) and statement.accumulator == name:
+            return []
+        if isinstance(statement, Loop):
+            found = _way(statement.body, name)
+            if found is not None:
+                return [statement, *found]
+    return None
+
+
+def may_be_alike(nest: Nest) -> bool:
+    """Nothing of it outlasts a row, so that a program can go over to another nest."""
+    buffers = {s.buffer for s in walk(nest.body) if isinstance(s, (Load, Store, AccumulateInto))}
+    is_prepared = any(not isinstance(statement, Constant) for statement in nest.prologue)
+    return not is_prepared and not any(buffer.role is Role.TASK for buffer in buffers)

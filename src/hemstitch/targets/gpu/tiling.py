@@ -1,0 +1,296 @@
+"""How large the tiles of a nest are: so many rows by so many lanes in one program's hands.
+
+A lane axis whose whole extent fits a tile stays in registers between the loops over it; a longer or
+unknown one is looped over. Several short rows share a tile (AStitch's horizontal packing).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from hemstitch.ir.dims import Dim, divides
+from hemstitch.ir.dims import product as product_of
+from hemstitch.ir.types import DType
+from hemstitch.kernel_ir.dependence import most_alive
+from hemstitch.kernel_ir.index import Axis
+from hemstitch.kernel_ir.nodes import (
+    Accumulate,
+    AccumulateInto,
+    AccumulateProduct,
+    Contract,
+    Let,
+    Load,
+    Loop,
+    Nest,
+    Stmt,
+    walk,
+)
+from hemstitch.stitching.matmul_mapping import LEAST_TILE, rows_of_a_tile
+from hemstitch.stitching.matmul_mapping import MOST_ROWS as MOST_PRODUCT_ROWS
+from hemstitch.stitching.online_softmax import LONGEST_ROW
+
+LARGEST_WHOLE = 8192  # lanes of a row that stay in registers: 16 warps, 16 elements a thread
+LOOPED = 1024  # lanes of a tile of a longer row
+TILE = 2048  # elements that a tile should have, so that each thread keeps several loads in flight
+PER_WARP = 512  # elements: 16 for each thread
+LEAST_PER_WARP = 128  # four for each thread: they come from memory at once
+WARPS_A_PROCESSOR = 16  # hide what one of them waits for
+MOST_ROWS = 64
+SECTOR = 8  # elements of f32 that come from memory together
+MOST_WARPS = 16
+THREADS = 32  # of a warp
+REGISTERS = 128  # of the 255 of a thread, for values: addresses, masks and a division need some
+# Products of matrices
+ACCUMULATED = 16384  # elements of a tile that is added up in registers: 64 a thread of 8 warps
+ACCUMULATED_ONE_BY_ONE = 8192  # of f32, whose operands are there too
+DOT_PER_WARP = 1024
+MOST_DOT_WARPS = 8
+GROUP = 4  # warps that work on one product together
+BLOCK = 64  # lanes of a longer row at a time
+BLOCK_ONE_BY_ONE = 32
+MOST_STEPS = 64  # whose operands fit shared memory at once
+MOST_STEPS_AGAIN = 128
+MOST_STEPS_ONE_BY_ONE = 32  # whose operands fit registers
+HALF = 2  # bytes
+STEP_BYTES = 128  # of each row of an operand in one block of steps
+BLOCK_BYTES = 1 << 14  # of a block of the right operand
+
+
+@dataclass(frozen=True, slots=True)
+class LaneTile:
+    """A lane axis: the lanes of one tile, and whether these are all of it."""
+
+    size: int
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TileShape:
+    """What tiles should be like: elements of one, and of one in the hands of a warp."""
+
+    elements: int = TILE
+    per_warp: int = PER_WARP
+
+
+USUAL = TileShape()
+CANDIDATES = (  # the usual one first; what differs from it by a factor of two
+    USUAL,
+    TileShape(TILE, PER_WARP // 2),
+    TileShape(TILE, PER_WARP * 2),
+    TileShape(TILE * 2, PER_WARP),
+    TileShape(TILE // 2, PER_WARP // 2),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """`rows`: of one tile. `lanes`: of every loop that is printed as a tile. `steps`: of every
+    product of matrices, so many at a time; where there are any, a tile's rows differ in the last
+    row axis only."""
+
+    rows: int
+    lanes: Mapping[Axis, LaneTile]
+    per_warp: int = PER_WARP
+    steps: Mapping[Axis, LaneTile] = field(default_factory=dict)
+    elements: int = 0  # of all tiles, likely; unknown where there are products
+
+    @property
+    def is_aligned(self) -> bool:
+        """No tile has rows that differ in another axis than the last."""
+        return bool(self.steps)
+
+    @property
+    def warps(self) -> int:
+        """Of 32 threads, so that the largest tile gives each thread enough to do."""
+        widest = max((lanes.size for lanes in self.lanes.values()), default=1)
+        least, most = (GROUP, MOST_DOT_WARPS) if self.steps else (1, MOST_WARPS)
+        return min(most, max(least, power_of_two(self.rows * widest) // self.per_warp))
+
+
+def power_of_two(size: int) -> int:
+    """The least that is no smaller."""
+    return 1 << max(0, size - 1).bit_length()
+
+
+def choose(
+    nest: Nest, hint: Callable[[Dim], int], programs: int, shape: TileShape = USUAL
+) -> Tiling:
+    """`hint`: a likely value of a size; `programs`: how many there should be at least."""
+    lanes = {loop.axis: _lanes(loop.axis.extent) for loop in tile_loops(nest)}
+    products = [s for s in walk(nest.body) if isinstance(s, Contract | AccumulateProduct)]
+    if products:
+        return _choose_products(nest, products, lanes, hint, programs, shape)
+    lanes = _in_blocks(nest, lanes, shape)
+    least = _least_rows(nest)
+    if least > 1:
+        lanes = {axis: _at_most(shape.elements // least, each) for axis, each in lanes.items()}
+    widest = max((each.size for each in lanes.values()), default=1)
+    rows = 1
+    count = hint(product_of(axis.extent for axis in nest.rows)) if nest.rows else 1
+    per_warp = _per_warp(nest, shape)
+    if nest.rows and not _is_bounded_by_its_row(nest) and not _adds_to_other_rows(nest):
+        enough = max(power_of_two(count // programs + 1) // 2, least)
+        elements = shape.elements * per_warp // shape.per_warp  # as many warps, with less each
+        rows = max(1, min(MOST_ROWS, max(elements, least * widest) // widest, enough))
+    return Tiling(rows, lanes, per_warp, elements=count * widest)
+
+
+def spread(tilings: Sequence[Tiling], programs: int) -> list[Tiling]:
+    """Of all nests of a kernel. Where the largest is small, each warp has less, so that there are
+    as many as the device holds: all nests run with the warps of the one that has most."""
+    if any(tiling.steps for tiling in tilings):
+        return [*tilings]
+    per_warp = max(tiling.per_warp for tiling in tilings)
+    most = max(tiling.elements for tiling in tilings) // (programs * WARPS_A_PROCESSOR)
+    while per_warp > LEAST_PER_WARP and per_warp > most:
+        per_warp //= 2
+    return [replace(tiling, per_warp=min(per_warp, tiling.per_warp)) for tiling in tilings]
+
+
+def _per_warp(nest: Nest, shape: TileShape) -> int:
+    """Fewer elements for each warp where their values would not fit its registers."""
+    found = shape.per_warp
+    while _most_alive(nest) * found > REGISTERS * THREADS and found > THREADS:
+        found //= 2
+    return found
+
+
+def _most_alive(nest: Nest) -> int:
+    return max((most_alive(loop.body) for loop in tile_loops(nest)), default=0)
+
+
+def _in_blocks(
+    nest: Nest, lanes: Mapping[Axis, LaneTile], shape: TileShape
+) -> dict[Axis, LaneTile]:
+    """Of rows that one loop alone walks over, so many lanes at a time that their values fit the
+    registers of few warps: the more warps, the fewer are left for each."""
+    loops = Counter(loop.axis for loop in tile_loops(nest))
+    most = GROUP * _per_warp(nest, shape)
+    is_crowded = _per_warp(nest, shape) < shape.per_warp
+    return {
+        axis: LaneTile(most, False)
+        if is_crowded and loops[axis] == 1 and each.size > most
+        else each
+        for axis, each in lanes.items()
+    }
+
+
+def _least_rows(nest: Nest) -> int:
+    """Where neighbours in memory are in other rows, a tile has those that come with the first."""
+    for loop in tile_loops(nest) if nest.rows else ():
+        last = nest.rows[-1]
+        loads = (s.index for s in walk(loop.body) if isinstance(s, Load))
+        if any(i.coefficient(last) == 1 and i.coefficient(loop.axis) not in (0, 1) for i in loads):
+            return SECTOR
+    return 1
+
+
+def _at_most(size: int, lanes: LaneTile) -> LaneTile:
+    return lanes if lanes.whole else replace(lanes, size=min(size, lanes.size))
+
+
+def _choose_products(
+    nest: Nest,
+    products: Sequence[Contract | AccumulateProduct],
+    lanes: Mapping[Axis, LaneTile],
+    hint: Callable[[Dim], int],
+    programs: int,
+    shape: TileShape,
+) -> Tiling:
+    """As many rows as registers hold beside the widest tile, but tiles for all programs."""
+    has_units = all(product.source.bytes == HALF for product in products)
+    block = LaneTile(BLOCK if has_units else BLOCK_ONE_BY_ONE, False)
+    lanes = {axis: replace(each, size=max(LEAST_TILE, each.size)) for axis, each in lanes.items()}
+    long = [loop.axis for loop in tile_loops(nest) if _has_product(loop)]
+    long = [axis for axis in long if not lanes[axis].whole or lanes[axis].size > LONGEST_ROW]
+    lanes |= dict.fromkeys(long, block)  # long rows go by in blocks
+    # What is done once, before the first row, is no tile of rows.
+    widest = max(lanes[loop.axis].size for loop in _tile_loops(nest.body))
+    extents = [hint(axis.extent) for axis in nest.rows]
+    most = (ACCUMULATED if has_units else ACCUMULATED_ONE_BY_ONE) * shape.elements // TILE
+    # Of long rows what is not added up is a block, and soon gone.
+    held = 1 if long and has_units else power_of_two(len(products))
+    rows = min(MOST_PRODUCT_ROWS, most // held // widest, power_of_two(extents[-1]))
+    rows = rows_of_a_tile(extents, rows, programs)
+    steps: dict[Axis, LaneTile] = {}
+    for loop in tile_loops(nest):
+        inside = list(walk(loop.body))
+        if any(isinstance(s, AccumulateProduct) for s in inside):
+            steps[loop.axis] = lanes[loop.axis]
+        for product in inside:
+            if isinstance(product, Contract):
+                again = not lanes[loop.axis].whole
+                steps[product.axis] = lanes.get(product.axis) or _steps(product, widest, again)
+    per_warp = DOT_PER_WARP * shape.per_warp // PER_WARP
+    if long and not has_units:
+        per_warp //= 2
+    return Tiling(rows, lanes, per_warp, steps)
+
+
+def _has_product(loop: Loop) -> bool:
+    return any(isinstance(s, Contract | AccumulateProduct) for s in walk(loop.body))
+
+
+def _steps(product: Contract, widest: int, again: bool) -> LaneTile:
+    """The whole sum at once, if it is short, else in blocks, several of which are loaded ahead.
+    `again`: for each of several blocks of lanes, so that the left operand had better stay."""
+    extent, most = product.axis.extent, most_steps(product.source)
+    if isinstance(extent, int) and extent <= (LONGEST_ROW if again else most):
+        return LaneTile(max(LEAST_TILE, power_of_two(extent)), True)
+    block = min(STEP_BYTES, BLOCK_BYTES // widest) // product.source.bytes
+    return LaneTile(max(LEAST_TILE, min(most, block)), False)
+
+
+def most_steps(source: DType, again: bool = False) -> int:
+    """How many steps of a sum go in one instruction of Triton's. There are no matrix units for f32:
+    Triton takes all operands of its steps into registers at once. `again`: with a left operand that
+    is in registers already, cut or not."""
+    if source.bytes != HALF:
+        return MOST_STEPS_ONE_BY_ONE
+    return MOST_STEPS_AGAIN if again else MOST_STEPS
+
+
+def _lanes(extent: Dim) -> LaneTile:
+    """A loop that never runs remains one: what it would load may be nowhere."""
+    if isinstance(extent, int) and extent <= LARGEST_WHOLE:
+        return LaneTile(power_of_two(extent), extent > 0)
+    return LaneTile(LOOPED, False)
+
+
+def tile_loops(nest: Nest) -> Iterator[Loop]:
+    """Loops that are printed as tiles: those over lanes, and serial ones that only reduce."""
+    for part in (nest.prologue, nest.body, nest.epilogue):
+        yield from _tile_loops(part)
+
+
+def _tile_loops(statements: Iterable[Stmt]) -> Iterator[Loop]:
+    for statement in statements:
+        if isinstance(statement, Loop):
+            if is_tile(statement):
+                yield statement
+            else:
+                yield from _tile_loops(statement.body)
+
+
+def is_tile(loop: Loop) -> bool:
+    """Whether a loop outside all tiles is one."""
+    return loop.lanes or only_reduces(loop)
+
+
+def only_reduces(loop: Loop) -> bool:
+    return all(isinstance(s, (Load, Let, Accumulate)) for s in loop.body)
+
+
+def _is_bounded_by_its_row(nest: Nest) -> bool:
+    """The last block of an axis that was cut may be shorter than the others."""
+    loops = (s for s in walk(nest.body) if isinstance(s, Loop) and s.axis.limit is not None)
+    return any(not divides(loop.axis.extent, loop.axis.limit or 0) for loop in loops)
+
+
+def _adds_to_other_rows(nest: Nest) -> bool:
+    """Some rows of a tile, and not all of them, add to one place in memory."""
+    sums = (s for s in walk(nest.body) if isinstance(s, AccumulateInto))
+    found = (sum(s.index.coefficient(axis) != 0 for axis in nest.rows) for s in sums)
+    return any(0 < count < len(nest.rows) for count in found)

@@ -1,0 +1,121 @@
+"""An object file to a Python-callable function, in process. Beside `llvm_objects.py`, the only user
+of llvmlite."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import llvmlite.binding as llvm
+import torch
+
+from hemstitch.targets.cpu.description import Target
+from hemstitch.targets.cpu.emitter import Features
+from hemstitch.targets.cpu.kernel import DATA_POINTER
+from hemstitch.targets.cpu.math64 import SLEEF
+from hemstitch.toolchain import llvm_objects as objects
+
+Entry = Callable[..., None]
+METH_FASTCALL = 0x80
+OPENMP = ("GOMP_parallel", "GOMP_barrier", "omp_get_thread_num", "omp_get_num_threads")
+
+
+class _MethodDefinition(ctypes.Structure):
+    """PyMethodDef of CPython's C API."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+def threads_now() -> int:
+    """As many as torch would use for an operation."""
+    return torch.get_num_threads()
+
+
+@cache
+def host_target() -> Target:
+    """The widest vectors LLVM finds on this processor, and all its threads."""
+    features = llvm.get_host_cpu_features()
+    lanes = 16 if features.get("avx512f") else 8 if features.get("avx2") else 4
+    threads = max(torch.get_num_threads(), os.cpu_count() or 1)
+    usual = features_of(llvm.get_host_cpu_name(), features)
+    needed = {4: "avx2", 8: "avx512f"}
+    bound = [n for n, names in SLEEF.items() if features.get(needed[n]) and _bind(names)]
+    own = replace(usual, sleef=max(bound, default=0))
+    return Target(lanes, threads, _bind_symbols(), own)
+
+
+def processor() -> str:
+    """What machine code depends on: the processor, and the version of LLVM that makes it."""
+    features = llvm.get_host_cpu_features().flatten()
+    return f"{llvm.get_host_cpu_name()} {features} LLVM {llvm.llvm_version_info}"
+
+
+def features_of(processor: str, known: Mapping[str, bool]) -> Features:
+    """Of LLVM's name for a processor and of what it says of that."""
+    avx512 = bool(known.get("avx512f") and known.get("avx512vl"))  # for vectors of any width
+    return Features(avx512, avx512 and bool(known.get("avx512bf16")), processor == "znver4")
+
+
+def load(machine_code: bytes, name: str) -> Entry:
+    """Link what `compiled` gave; the function `name` becomes callable, and keeps its machine code
+    alive as long as itself."""
+    host_target()
+    engine = _linked(machine_code)
+    address = engine.get_function_address(name)
+    definition = _MethodDefinition(name.encode(), address, METH_FASTCALL, None)
+    make = ctypes.pythonapi.PyCFunction_NewEx
+    make.restype = ctypes.py_object
+    make.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
+    # The function's `self` is released last of all (meth_dealloc), so it may own what that needs.
+    entry: Entry = make(ctypes.addressof(definition), (engine, definition), None)
+    return entry
+
+
+def _linked(machine_code: bytes) -> llvm.ExecutionEngine:
+    """In memory, bound to torch's and OpenMP's functions."""
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), objects.target_machine())
+    engine.add_object_file(llvm.ObjectFileRef.from_data(machine_code))
+    engine.finalize_object()
+    return engine
+
+
+def assembly(text: str) -> str:
+    """The host's machine code as text, for reports and debugging."""
+    host_target()
+    return str(objects.target_machine().emit_assembly(llvm.parse_assembly(text)))
+
+
+@cache
+def _bind_symbols() -> bool:
+    """Make torch's and OpenMP's functions known to the JIT; whether there is an OpenMP."""
+    objects.initialize()
+    guards: Any = torch._C._dynamo.guards
+    llvm.add_symbol(DATA_POINTER, guards._torchinductor_pyobject_tensor_data_ptr)
+    return _bind((*OPENMP, "omp_get_max_threads"))
+
+
+def _bind(names: Iterable[str]) -> bool:
+    """Whether torch's library has all of them. It also finds the OpenMP that torch itself uses,
+    never a second one."""
+    library = ctypes.CDLL(_torch_library())
+    try:
+        for name in names:
+            function = getattr(library, name)
+            llvm.add_symbol(name, ctypes.cast(function, ctypes.c_void_p).value)
+    except AttributeError:
+        return False
+    return True
+
+
+def _torch_library() -> str:
+    name = "libtorch_cpu.so"
+    return f"{torch.__path__[0]}/lib/{name}"
