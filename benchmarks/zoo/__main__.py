@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.machine import describe, version_of
 from benchmarks.zoo.process import Limits, preload, row
-from benchmarks.zoo.row import LIBRARIES, PHASES, How, library
+from benchmarks.zoo.row import LIBRARIES, PHASES, How, judged, library
 from benchmarks.zoo.table import line, write
 
 
@@ -48,7 +48,10 @@ def _try_all(options: argparse.Namespace, record: dict[str, Any]) -> None:
             if not phases or "ended" in before or not before.get("built", True):
                 continue
             how = How(options.backend, options.threads, phases)
-            trials[pool.submit(row, package, name, how, limits)] = key, {"family": family, **before}
+            trials[pool.submit(row, judged, package, name, how, limits)] = (
+                key,
+                {"family": family, **before},
+            )
         try:
             for trial in as_completed(trials):
                 key, before = trials[trial]

@@ -7,11 +7,12 @@ import multiprocessing
 import resource
 import signal
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from benchmarks.zoo.row import How, judged
+from benchmarks.zoo.row import How
 
 GIBIBYTE = 1 << 30
 TIMES = 10
@@ -33,10 +34,17 @@ class Limits:
     memory: int
 
 
-def row(package: str, name: str, how: How, limits: Limits) -> dict[str, Any]:
-    """What the child said; "ended" says how, where it did not come to its end."""
+def row(
+    asked: Callable[..., Iterator[dict[str, Any]]],
+    package: str,
+    name: str,
+    how: How,
+    limits: Limits,
+) -> dict[str, Any]:
+    """What the child said when `asked` about the model; "ended" says how, where it did not come to
+    its end."""
     receiver, sender = CONTEXT.Pipe(duplex=False)
-    child = CONTEXT.Process(target=_child, args=(sender, limits, package, name, how))
+    child = CONTEXT.Process(target=_child, args=(sender, limits, asked, package, name, how))
     start = time.monotonic()
     child.start()
     sender.close()
@@ -62,9 +70,14 @@ def _heard(receiver: Connection, deadline: float) -> dict[str, Any]:
     return said
 
 
-def _child(sender: Connection, limits: Limits, *arguments: Any) -> None:
+def _child(
+    sender: Connection,
+    limits: Limits,
+    asked: Callable[..., Iterator[dict[str, Any]]],
+    *arguments: Any,
+) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limits.memory * GIBIBYTE,) * 2)
     resource.setrlimit(resource.RLIMIT_CPU, (limits.seconds, limits.seconds + PATIENCE))
-    for part in judged(*arguments):
+    for part in asked(*arguments):
         sender.send(part)
     sender.send({"done": True})

@@ -80,9 +80,9 @@ def judged(package: str, name: str, how: How) -> Iterator[dict[str, Any]]:
 
 
 def _phase(model: Model, phase: str, backend: str) -> dict[str, Any]:
-    model = Model(_ready(model.module, phase), model.inputs)
+    model = Model(ready(model.module, phase), model.inputs)
     try:
-        eager, again = (_results(model, model.module, seed) for seed in SEEDS)
+        eager, again = (results_of(model, model.module, seed) for seed in SEEDS)
     except Exception as error:
         return {"state": "not run", "why": _short(error)}
     if any(not torch.equal(eager[key], again[key]) for key in eager):
@@ -106,7 +106,7 @@ def _phase(model: Model, phase: str, backend: str) -> dict[str, Any]:
     return record | {"state": "wrong" if other is None else "wrong as aot_eager", "why": worst}
 
 
-def _ready(module: nn.Module, phase: str) -> nn.Module:
+def ready(module: nn.Module, phase: str) -> nn.Module:
     for part in module.modules():
         if isinstance(part, nn.modules.dropout._DropoutNd):
             part.p = 0.0
@@ -125,7 +125,7 @@ def _tried(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            results = _results(model, compiled)
+            results = results_of(model, compiled)
         except Exception as error:
             raised = _short(error)
     said = [str(w.message) for w in caught if str(w.message).startswith(FALLBACKS)]
@@ -144,8 +144,8 @@ def _disturbed(model: Model, compiled: Callable[..., object]) -> list[Run]:
                 parameter.copy_(_off(value, generator))
         inputs = {key: _off(value, generator) for key, value in model.inputs.items()}
         disturbed = Model(model.module, inputs)
-        eager = _results(disturbed, model.module)
-        runs.append(Run(_results(disturbed, compiled), eager, _wide(disturbed) or eager))
+        eager = results_of(disturbed, model.module)
+        runs.append(Run(results_of(disturbed, compiled), eager, _wide(disturbed) or eager))
     with torch.no_grad():
         for parameter, value in zip(model.module.parameters(), before):
             parameter.copy_(value)
@@ -159,7 +159,7 @@ def _off(value: Any, generator: torch.Generator) -> Any:
     return value * (1 + noise * torch.finfo(value.dtype).eps)
 
 
-def _results(model: Model, function: Callable[..., object], seed: int = SEEDS[0]) -> Results:
+def results_of(model: Model, function: Callable[..., object], seed: int = SEEDS[0]) -> Results:
     """Results by their places; in training, gradients by the names of parameters as well. Buffers
     are as they were, afterwards: a step of training changes them."""
     buffers = {name: buffer.clone() for name, buffer in model.module.named_buffers()}
@@ -203,7 +203,7 @@ def _wide(model: Model) -> Results | None:
         wide = Model(copy.deepcopy(model.module).double(), inputs)
         torch.set_default_dtype(torch.float64)
         try:
-            return _results(wide, wide.module)
+            return results_of(wide, wide.module)
         finally:
             torch.set_default_dtype(before)
     return None
