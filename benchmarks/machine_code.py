@@ -36,8 +36,7 @@ from hemstitch.options import Options
 from hemstitch.pipeline import GPU_LOWERING, run_stages
 from hemstitch.planning.planner import make_plan
 from hemstitch.runtime.gpu.loaded_kernel import CHECK
-from hemstitch.stitching.machine import generic_gpu
-from hemstitch.targets.gpu.description import GPULowering
+from hemstitch.targets.gpu.description import GPULowering, generic_gpu
 from hemstitch.targets.gpu.kernel import TritonProgram
 from hemstitch.toolchain import triton_cross as cross
 from hemstitch.toolchain.triton_cross import relaxed, tools_folder

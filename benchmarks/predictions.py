@@ -30,7 +30,7 @@ from hemstitch.measure.timing import seconds_of
 from hemstitch.options import Options
 from hemstitch.planning.planner import make_plan
 from hemstitch.stitching.kernel_estimate import kernel_seconds
-from hemstitch.stitching.machine import generic_cpu
+from hemstitch.targets.cpu.description import generic_cpu
 from hemstitch.toolchain.jit import host_target
 
 USUAL_BYTES = "262144,4194304,67108864"  # in L2, in L3, in memory

@@ -25,6 +25,7 @@ from hemstitch.kernel_ir import interpreter as kernel_interpreter
 from hemstitch.kernel_ir.nodes import Kernel
 from hemstitch.kernel_ir.printer import show
 from hemstitch.kernel_ir.verifier import verify
+from hemstitch.machine.record import Machine
 from hemstitch.options import Options
 from hemstitch.planning.cached_plan import Decisions
 from hemstitch.planning.plan import KernelStep, LibraryStep, Plan, Step
@@ -37,9 +38,9 @@ from hemstitch.runtime.executable import Executable
 from hemstitch.runtime.returned import Result
 from hemstitch.runtime.torch_dtypes import TORCH_DTYPES
 from hemstitch.stitching.group import Group, Tensor
-from hemstitch.stitching.machine import Machine, generic_cpu
 from hemstitch.stitching.phase_begin import with_begins
 from hemstitch.stitching.stitcher import stitch
+from hemstitch.targets.cpu.description import generic_cpu
 from hemstitch.toolchain.jit import host_target
 from tests.lowered import until_blocking
 

@@ -13,7 +13,8 @@ import torch
 import torch._dynamo.guards
 
 from hemstitch.ir.types import DType
-from hemstitch.stitching.machine import MatrixUnits, generic_cpu
+from hemstitch.machine.record import MatrixUnits
+from hemstitch.targets.cpu.description import generic_cpu
 
 GOLDEN = Path(__file__).parent / "golden"
 os.environ.setdefault("HEMSTITCH_CHECK", "1")

@@ -14,8 +14,8 @@ from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import Dim, divides, evaluate, quotient, symbol
 from hemstitch.ir.graph import Address, Graph, Node, Op, Output, Range, toposort
 from hemstitch.ir.types import DType
+from hemstitch.machine.record import Machine
 from hemstitch.runtime.torch_dtypes import TORCH_DTYPES
-from hemstitch.stitching.machine import Machine
 
 SIZES = (1, 2, 2, 3, 4, 5, 6, 7, 8, 12, 16, 17, 31, 32, 64)
 LONG = (97, 128, 257, 600)

@@ -18,7 +18,7 @@ from benchmarks.gpu.worker import Worker, standing_still, work
 from benchmarks.timing import Timing
 from hemstitch.latency.disassembly import disassemble
 from hemstitch.latency.loops import find_loops
-from hemstitch.stitching.machine import generic_gpu
+from hemstitch.targets.gpu.description import generic_gpu
 from tests.compiled import plans_of
 
 JOBS = "tests.worker_jobs"

@@ -36,7 +36,7 @@ from hemstitch.options import Options
 from hemstitch.planning.plan import LibraryStep, Plan
 from hemstitch.planning.planner import make_plan
 from hemstitch.stitching.kernel_estimate import kernel_seconds
-from hemstitch.stitching.machine import generic_gpu
+from hemstitch.targets.gpu.description import generic_gpu
 
 FOLDER = Path(__file__).resolve().parents[2]
 RESULTS = FOLDER / "benchmarks" / "results" / "planners.json"

@@ -8,9 +8,9 @@ import torch
 
 from benchmarks.rivals.problem import Made
 from hemstitch.ir.types import DType
+from hemstitch.machine.probes import ProductProbe
 from hemstitch.measure.timing import measure
 from hemstitch.report.explain import explain
-from hemstitch.stitching.probes import ProductProbe
 from hemstitch.toolchain.jit import host_target
 
 WITHOUT = "_without_products"

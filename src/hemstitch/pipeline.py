@@ -47,6 +47,7 @@ from hemstitch.kernel_ir.passes.scalarisation import scalarise
 from hemstitch.kernel_ir.passes.sorted_scatter_add import sort_scatter_adds
 from hemstitch.kernel_ir.passes.unrolling import unroll_reductions
 from hemstitch.kernel_ir.verifier import verify as verify_kernel
+from hemstitch.machine.record import Machine
 from hemstitch.matmul.convolution_weights import lay_out_convolution_weights
 from hemstitch.matmul.lowering.blocking import block_matmuls
 from hemstitch.matmul.lowering.contraction_loops import expand_contractions
@@ -64,7 +65,6 @@ from hemstitch.rewrites.matmul_merging import merge_matmuls
 from hemstitch.rewrites.reassociation import REASSOCIATE, common_factor
 from hemstitch.rewrites.view_propagation import LAYOUT, slicing
 from hemstitch.rewrites.weight_folding import split_weight_work
-from hemstitch.stitching.machine import Machine
 from hemstitch.targets.cpu.description import CPULowering, Target
 from hemstitch.targets.cpu.kernel import print_llvm
 from hemstitch.targets.cpu.non_temporal import mark_non_temporal_stores

@@ -28,7 +28,7 @@ from hemstitch.runtime.returned import (
     ReturnedNumber,
     ReturnedView,
 )
-from hemstitch.stitching.machine import generic_cpu
+from hemstitch.targets.cpu.description import generic_cpu
 from tests.compiled import plans_of
 
 REWRITTEN = partial(run_stages, AFTER_AUTOGRAD, told=Tracing(Options(), is_joint=True))

@@ -17,7 +17,7 @@ from hemstitch.errors import GraphWarning
 from hemstitch.ir.graph import LibraryCall
 from hemstitch.ir.types import contiguous_strides
 from hemstitch.planning.plan import LibraryStep
-from hemstitch.stitching.machine import generic_cpu
+from hemstitch.targets.cpu.description import generic_cpu
 from tests.compiled import plans_of
 from tests.effort import IS_WHOLE
 

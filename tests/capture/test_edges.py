@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hemstitch.ir.graph import Graph, LibraryCall, Op, toposort
-from hemstitch.stitching.machine import generic_cpu
+from hemstitch.targets.cpu.description import generic_cpu
 from tests.compiled import plans_of
 from tests.effort import some
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 import hemstitch
 from hemstitch.ir.graph import Graph, LibraryCall, toposort
 from hemstitch.report.explain import Report
-from hemstitch.stitching.machine import generic_cpu
+from hemstitch.targets.cpu.description import generic_cpu
 from tests.capture.helpers import convolutions, convolutions_in, results
 from tests.compiled import plans_of
 from tests.effort import IS_WHOLE, some

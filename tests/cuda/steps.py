@@ -10,7 +10,7 @@ import torch
 
 from hemstitch.planning.plan import KernelStep
 from hemstitch.runtime.gpu.launch import Launcher
-from hemstitch.stitching.machine import generic_gpu
+from hemstitch.targets.gpu.description import generic_gpu
 from hemstitch.targets.gpu.kernel import TritonProgram
 from tests.compiled import plans_of
 from tests.lowered import triton

@@ -13,7 +13,7 @@ pytest.importorskip("triton")
 from hemstitch.driver import gpu_kernels as ahead
 from hemstitch.options import Options
 from hemstitch.planning.plan import KernelStep
-from hemstitch.stitching.machine import generic_gpu
+from hemstitch.targets.gpu.description import generic_gpu
 from tests.compiled import plans_of
 
 ALIKE = 3

@@ -12,7 +12,7 @@ from hemstitch.planning.plan import KernelStep, LibraryStep
 from hemstitch.runtime.assembly import Launch
 from hemstitch.runtime.executable import Executable
 from hemstitch.runtime.returned import Result
-from hemstitch.stitching.machine import generic_gpu
+from hemstitch.targets.gpu.description import generic_gpu
 from tests.compiled import plans_of
 
 NOWHERE = torch.device("meta")

@@ -15,7 +15,7 @@ from hemstitch.ir.dims import evaluate
 from hemstitch.planning import planner
 from hemstitch.runtime.gpu.grid import grid_of
 from hemstitch.runtime.gpu.loaded_kernel import build, variant_of
-from hemstitch.stitching.machine import generic_gpu
+from hemstitch.targets.gpu.description import generic_gpu
 from tests.compiled import plans_of
 from tests.lowered import triton
 

@@ -17,7 +17,7 @@ from hemstitch.planning.plan import Plan
 from hemstitch.runtime import interpreter as interpret
 from hemstitch.runtime.executable import Executable
 from hemstitch.runtime.returned import Result
-from hemstitch.stitching.machine import generic_gpu
+from hemstitch.targets.gpu.description import generic_gpu
 from tests.compiled import assert_close, has_halves, plan_for, plans_of
 from tests.lowered import optimize
 from tests.programs import Program, arguments_for

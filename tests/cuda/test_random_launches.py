@@ -12,7 +12,7 @@ pytest.importorskip("triton")
 from hemstitch.driver.gpu_kernels import likely_sizes
 from hemstitch.ir.dims import evaluate
 from hemstitch.runtime.torch_dtypes import TORCH_DTYPES
-from hemstitch.stitching.machine import generic_gpu
+from hemstitch.targets.gpu.description import generic_gpu
 from hemstitch.toolchain.triton_signature import signature
 from tests.compiled import plan_for
 from tests.cuda import steps

@@ -13,15 +13,15 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
+from hemstitch.machine.matmul_rates import Measured
+from hemstitch.machine.probes import OperationProbe, Probe, ProductProbe
 from hemstitch.matmul.lowering.blocking import Blocking
 from hemstitch.measure import multiplication as multiplying
 from hemstitch.measure import ranks as job
 from hemstitch.measure.matmul_tuner import Tuner
 from hemstitch.measure.performance_library import measurements
 from hemstitch.measure.ranks import agreed
-from hemstitch.stitching.machine import generic_cpu
-from hemstitch.stitching.matmul_rates import Measured
-from hemstitch.stitching.probes import OperationProbe, Probe, ProductProbe
+from hemstitch.targets.cpu.description import generic_cpu
 from tests.runtime.test_tune_products import linear, step_of
 
 PROBE = OperationProbe(Op.EXP, DType.F32, DType.F32, rows=2, length=1024, lanes=8)

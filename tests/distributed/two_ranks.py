@@ -32,11 +32,11 @@ from hemstitch.driver.compiler import Compiled
 from hemstitch.ir.printer import show
 from hemstitch.ir.types import DType
 from hemstitch.kernel_ir.printer import show as show_kernel
+from hemstitch.machine.probes import Probe, RateProbe
 from hemstitch.measure import multiplication as multiplying
 from hemstitch.measure import performance_library as performance
 from hemstitch.options import Options
-from hemstitch.stitching.machine import generic_cpu
-from hemstitch.stitching.probes import Probe, RateProbe
+from hemstitch.targets.cpu.description import generic_cpu
 from hemstitch.toolchain.jit import host_target, threads_now
 
 WIDTH, SEQUENCE, BATCH = 32, 8, 8

@@ -79,7 +79,8 @@ def test_a_barrier_that_only_some_reach(order: Order) -> None:
     before = threading.active_count()
     message = (
         r"4 of 6 programs wait forever, 2 have ended: program 0 waits until semaphore\[0\] .* has "
-        r"another sign than \d+, but it stays \d+\n  at .*device.py:\d+: spin_until_flipped"
+        r"another sign than \d+, but it stays \d+\n  at .*device_functions.py:\d+: "
+        r"spin_until_flipped"
     )
     with pytest.raises(DeadlockError, match=message):
         emulate(kernels.barrier_for_some, 6, arguments, order=order)

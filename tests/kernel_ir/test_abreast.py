@@ -15,7 +15,7 @@ from hemstitch.kernel_ir.passes.row_interleaving import interleave_rows
 from hemstitch.kernel_ir.printer import show
 from hemstitch.kernel_ir.verifier import verify
 from hemstitch.planning.plan import KernelStep
-from hemstitch.stitching.machine import generic_cpu
+from hemstitch.targets.cpu.description import generic_cpu
 from tests.compiled import Simulation, plans_of
 from tests.effort import examples
 

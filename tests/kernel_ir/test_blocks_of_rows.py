@@ -7,7 +7,7 @@ import torch
 
 from hemstitch.kernel_ir.nodes import Contract, walk
 from hemstitch.matmul.lowering.blocking import in_blocks
-from hemstitch.stitching.machine import generic_cpu
+from hemstitch.targets.cpu.description import generic_cpu
 from tests.compiled import plans_of
 
 

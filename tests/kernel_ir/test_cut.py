@@ -15,7 +15,7 @@ from hemstitch.kernel_ir.passes.index_set_splitting import split_loops, split_ro
 from hemstitch.kernel_ir.printer import show
 from hemstitch.kernel_ir.verifier import verify
 from hemstitch.planning.plan import KernelStep
-from hemstitch.stitching.machine import generic_cpu
+from hemstitch.targets.cpu.description import generic_cpu
 from tests.compiled import Simulation, plan_for, plans_of
 from tests.effort import examples
 

@@ -10,7 +10,7 @@ from hemstitch.ir.graph import Op
 from hemstitch.kernel_ir.nodes import Let, Store, statements
 from hemstitch.kernel_ir.passes.diagonal_fill import fill_diagonals
 from hemstitch.kernel_ir.passes.index_set_splitting import split_loops
-from hemstitch.stitching.machine import generic_cpu
+from hemstitch.targets.cpu.description import generic_cpu
 from tests.compiled import Simulation, plans_of, watched, with_kernels
 
 CPU = generic_cpu(2, 8)

@@ -13,7 +13,7 @@ from hemstitch.ir.graph import Op
 from hemstitch.kernel_ir.nodes import Buffer, Let, Loop, Role
 from hemstitch.kernel_ir.passes.loop_invariants import hoist_loop_invariants
 from hemstitch.runtime.verified import difference
-from hemstitch.stitching.machine import generic_cpu
+from hemstitch.targets.cpu.description import generic_cpu
 from tests.compiled import Simulation, plans_of, watched, with_kernels
 
 CPU = generic_cpu(2, 8)

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from hemstitch.kernel_ir.printer import show
-from hemstitch.stitching.machine import generic_cpu
+from hemstitch.targets.cpu.description import generic_cpu
 from tests.compiled import plans_of
 
 

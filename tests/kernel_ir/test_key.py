@@ -17,8 +17,7 @@ from hemstitch.kernel_ir.index import Axis, Index, at
 from hemstitch.kernel_ir.nodes import Kernel, statements
 from hemstitch.options import Options
 from hemstitch.planning.planner import make_plan
-from hemstitch.stitching.machine import generic_cpu
-from hemstitch.targets.cpu.description import Target
+from hemstitch.targets.cpu.description import Target, generic_cpu
 from tests.lowered import llvm
 from tests.planning.test_random_programs import SEEDS, kinds_of, program_of
 

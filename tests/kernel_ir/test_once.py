@@ -27,7 +27,7 @@ from hemstitch.kernel_ir.nodes import (
 )
 from hemstitch.kernel_ir.passes.common_subexpressions import without_common_subexpressions
 from hemstitch.matmul.lowering.blocking import in_blocks
-from hemstitch.stitching.machine import generic_cpu
+from hemstitch.targets.cpu.description import generic_cpu
 from tests.compiled import plans_of
 
 IN = Buffer("in", DType.F32, Role.INPUT, 64)

@@ -17,7 +17,7 @@ from hemstitch.matmul.lowering.batch_reduce import totals
 from hemstitch.matmul.lowering.blocking import block_matmuls
 from hemstitch.matmul.lowering.tile_matmul import TileProduct
 from hemstitch.runtime.verified import difference
-from hemstitch.stitching.machine import generic_cpu
+from hemstitch.targets.cpu.description import generic_cpu
 from tests.compiled import plans_of
 
 OPTIONS = {"strict": True, "check": True}

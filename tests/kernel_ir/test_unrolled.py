@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from hemstitch.kernel_ir.nodes import AccumulateInto, Role, statements
 from hemstitch.kernel_ir.passes.unrolling import MAX_TERMS, unroll_reductions
-from hemstitch.stitching.machine import generic_cpu
+from hemstitch.targets.cpu.description import generic_cpu
 from tests.compiled import Simulation, plans_of, watched, with_kernels
 
 CPU = generic_cpu(2, 8)

@@ -22,14 +22,15 @@ from hemstitch.kernel_ir.traffic import executed, traffic
 from hemstitch.kernel_ir.verifier import verify
 from hemstitch.latency.disassembly import disassemble
 from hemstitch.latency.facts import facts
+from hemstitch.machine.record import Machine
 from hemstitch.options import Options
 from hemstitch.planning.plan import KernelStep, Plan
 from hemstitch.planning.planner import make_plan
 from hemstitch.planning.verifier import verify_plan
-from hemstitch.stitching.machine import Machine, generic_cpu, generic_gpu
 from hemstitch.stitching.schedule import Schedule, Scheme, schedule
-from hemstitch.targets.cpu.description import Target
+from hemstitch.targets.cpu.description import Target, generic_cpu
 from hemstitch.targets.gpu import kernel as triton
+from hemstitch.targets.gpu.description import generic_gpu
 from hemstitch.toolchain.triton_signature import signature
 from hemstitch.toolchain.triton_source import kernel_of
 from tests import lowered

@@ -19,7 +19,7 @@ from hemstitch.matmul.lowering.blocking import Blocking
 from hemstitch.measure.matmul_tuner import ALONE, Tuner
 from hemstitch.planning.plan import KernelStep
 from hemstitch.report.explain import Report, explain
-from hemstitch.stitching.machine import generic_cpu
+from hemstitch.targets.cpu.description import generic_cpu
 from tests.compiled import plans_of
 
 pytestmark = pytest.mark.usefixtures("kernels_multiply")

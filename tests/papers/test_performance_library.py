@@ -18,10 +18,10 @@ import torch
 from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
 from hemstitch.kernel_ir.printer import show
+from hemstitch.machine.probes import OperationProbe, Probe, ProductProbe
 from hemstitch.measure import performance_library as performance
 from hemstitch.measure.performance_library import Library, key_of
 from hemstitch.measure.timing import _fastest, measure
-from hemstitch.stitching.probes import OperationProbe, Probe, ProductProbe
 from hemstitch.toolchain.jit import host_target
 from tests.effort import IS_WHOLE
 from tests.papers.harness import CPU, Planned, plan, random

@@ -15,7 +15,7 @@ from hemstitch.capture.effects import has_effects
 from hemstitch.ir.dims import known
 from hemstitch.ir.graph import Op, toposort
 from hemstitch.matmul.patterns.attention import LEAST_ROWS, MOST_PARTS, NAME
-from hemstitch.stitching.machine import generic_cpu
+from hemstitch.targets.cpu.description import generic_cpu
 from tests.compiled import plans_of
 
 BATCH, HEADS, ROWS, KEYS, FEATURES = 2, 3, 37, 45, 16

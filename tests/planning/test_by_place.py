@@ -14,7 +14,7 @@ from hemstitch.kernel_ir.passes.sorted_scatter_add import sort_scatter_adds
 from hemstitch.kernel_ir.printer import show
 from hemstitch.kernel_ir.verifier import verify
 from hemstitch.planning.plan import KernelStep
-from hemstitch.stitching.machine import generic_cpu
+from hemstitch.targets.cpu.description import generic_cpu
 from tests.compiled import Simulation, plans_of
 from tests.effort import examples
 

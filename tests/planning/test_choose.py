@@ -23,7 +23,8 @@ from hemstitch.planning.search.search_problem import Pattern
 from hemstitch.planning.trials import Trials
 from hemstitch.planning.work import Work, is_library_vertex
 from hemstitch.stitching.kernel_estimate import kernel_seconds
-from hemstitch.stitching.machine import generic_cpu, generic_gpu
+from hemstitch.targets.cpu.description import generic_cpu
+from hemstitch.targets.gpu.description import generic_gpu
 from tests.compiled import plans_of
 from tests.planning.test_random_programs import kinds_of, program_of
 

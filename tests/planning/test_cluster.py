@@ -9,7 +9,7 @@ from hemstitch.planning.clusters import Clustering
 from hemstitch.planning.materialisation import demands
 from hemstitch.planning.trials import Trials
 from hemstitch.planning.work import Work
-from hemstitch.stitching.machine import generic_cpu
+from hemstitch.targets.cpu.description import generic_cpu
 from tests.graphs import single
 
 SHAPE, STRIDES = (8, 8), (8, 1)

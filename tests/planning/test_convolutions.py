@@ -12,7 +12,7 @@ from hemstitch import explain
 from hemstitch.ir.graph import Operand
 from hemstitch.matmul.patterns.convolutions import convolution_of
 from hemstitch.planning.plan import LibraryStep
-from hemstitch.stitching.machine import generic_cpu
+from hemstitch.targets.cpu.description import generic_cpu
 from tests.compiled import assert_close, assert_trains_as_eager, plans_of
 from tests.effort import some
 from tests.written_out import written_out

@@ -29,7 +29,7 @@ from hemstitch.options import Options
 from hemstitch.planning.plan import KernelStep, LibraryStep
 from hemstitch.planning.planner import make_plan
 from hemstitch.runtime import interpreter as interpret
-from hemstitch.stitching.machine import generic_cpu
+from hemstitch.targets.cpu.description import generic_cpu
 from tests.compiled import Simulation, assert_close, execute, plan_for, plans_of
 from tests.planning.test_products import SEEDS, Around
 

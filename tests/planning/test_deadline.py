@@ -14,7 +14,7 @@ from hemstitch.planning import planner
 from hemstitch.planning.planner import make_plan
 from hemstitch.planning.verifier import verify_plan
 from hemstitch.stitching.deadline import Deadline, OutOfTime
-from hemstitch.stitching.machine import generic_cpu
+from hemstitch.targets.cpu.description import generic_cpu
 from tests.programs import Program
 
 MACHINE = generic_cpu(2, 8)

@@ -15,7 +15,7 @@ from hemstitch.planning.cached_plan import Decisions
 from hemstitch.planning.planner import make_plan
 from hemstitch.planning.verifier import verify_plan
 from hemstitch.runtime import interpreter as interpret
-from hemstitch.stitching.machine import generic_cpu
+from hemstitch.targets.cpu.description import generic_cpu
 from tests.compiled import Simulation, assert_close
 from tests.effort import examples
 from tests.lowered import optimize

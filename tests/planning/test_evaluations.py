@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from hemstitch.kernel_ir.nodes import statements
-from hemstitch.stitching.machine import generic_cpu
 from hemstitch.stitching.recomputation import Evaluations
+from hemstitch.targets.cpu.description import generic_cpu
 from tests.compiled import plans_of
 from tests.effort import some
 

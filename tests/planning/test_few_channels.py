@@ -21,7 +21,7 @@ from hemstitch.matmul.lowering.tile_matmul import TileProduct
 from hemstitch.matmul.patterns import direct_convolution as few_channels
 from hemstitch.matmul.patterns.direct_convolution import few_channels_of
 from hemstitch.runtime.verified import difference
-from hemstitch.stitching.machine import generic_cpu
+from hemstitch.targets.cpu.description import generic_cpu
 from tests.compiled import assert_close, assert_trains_as_eager, plans_of
 from tests.written_out import written_out
 

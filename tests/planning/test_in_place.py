@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hemstitch.planning.plan import LibraryStep
-from hemstitch.stitching.machine import generic_cpu
+from hemstitch.targets.cpu.description import generic_cpu
 from tests.compiled import plans_of
 
 OPTIONS = {"strict": True, "check": True}

@@ -17,7 +17,7 @@ from hemstitch.planning.intermediate_layout import orders, strides_in_order
 from hemstitch.planning.materialisation import demands
 from hemstitch.runtime.verified import difference
 from hemstitch.stitching.group import Tensor as InMemory
-from hemstitch.stitching.machine import generic_cpu
+from hemstitch.targets.cpu.description import generic_cpu
 from tests.compiled import plans_of
 
 SHAPE = (2, 3, 4, 5)

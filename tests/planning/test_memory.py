@@ -22,7 +22,7 @@ from hemstitch.planning.materialisation import demands
 from hemstitch.planning.peak_memory import in_less_memory
 from hemstitch.planning.trials import Trials
 from hemstitch.planning.work import Work
-from hemstitch.stitching.machine import generic_cpu
+from hemstitch.targets.cpu.description import generic_cpu
 from tests.compiled import plans_of
 
 CPU = replace(generic_cpu(2, 8), products={})  # products are the library's

@@ -17,8 +17,7 @@ from hemstitch.matmul.lowering.blocking import IN_PLACE, block_matmuls
 from hemstitch.options import Options
 from hemstitch.planning.plan import KernelStep
 from hemstitch.planning.planner import make_plan
-from hemstitch.stitching.machine import generic_cpu
-from hemstitch.targets.cpu.description import Target
+from hemstitch.targets.cpu.description import Target, generic_cpu
 from tests.compiled import plans_of
 from tests.lowered import llvm
 

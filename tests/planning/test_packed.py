@@ -19,7 +19,7 @@ from hemstitch.kernel_ir.verifier import verify
 from hemstitch.planning.plan import KernelStep, Plan
 from hemstitch.planning.prepacking import prepack
 from hemstitch.planning.verifier import verify_plan
-from hemstitch.stitching.machine import generic_cpu
+from hemstitch.targets.cpu.description import generic_cpu
 from hemstitch.toolchain.jit import threads_now
 from tests.compiled import plans_of
 from tests.lowered import until_blocking

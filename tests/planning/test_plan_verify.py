@@ -15,7 +15,7 @@ from hemstitch.planning.plan import KernelStep
 from hemstitch.planning.planner import make_plan
 from hemstitch.planning.verifier import verify_plan
 from hemstitch.stitching.group import Tensor
-from hemstitch.stitching.machine import generic_cpu
+from hemstitch.targets.cpu.description import generic_cpu
 
 SHAPE, STRIDES = (8, 16), (16, 1)
 

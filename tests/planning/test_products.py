@@ -15,20 +15,22 @@ from hemstitch.ir.builder import Builder
 from hemstitch.ir.graph import Graph, Op, Output, toposort
 from hemstitch.ir.types import DType, contiguous_strides
 from hemstitch.kernel_ir.nodes import Contract, statements
+from hemstitch.machine.record import Execution
 from hemstitch.matmul.lowering.contraction_loops import expand_contractions
 from hemstitch.options import Options
 from hemstitch.planning.plan import KernelStep, LibraryStep
 from hemstitch.planning.planner import make_plan
 from hemstitch.runtime import interpreter as interpret
 from hemstitch.stitching.group import Group, Tensor, Write, is_member
-from hemstitch.stitching.machine import generic_cpu, generic_gpu
 from hemstitch.stitching.refusal import Refused
 from hemstitch.stitching.stitcher import stitch
+from hemstitch.targets.cpu.description import generic_cpu
+from hemstitch.targets.gpu.description import generic_gpu
 from tests.compiled import assert_close, execute, plans_of, simulate
 
 GPU = generic_gpu(4)
 # A processor that multiplies matrices in its kernels: slow, and the same numbers.
-CPU = replace(generic_cpu(2, 8), products=GPU.products, keeps_rows_in_registers=True)
+CPU = replace(generic_cpu(2, 8), products=GPU.products, execution=Execution.SIMT)
 
 
 def steps_of(function, *arguments, **options):

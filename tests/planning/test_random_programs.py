@@ -11,7 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hemstitch.runtime import interpreter as interpret
-from hemstitch.stitching.machine import generic_cpu, generic_gpu
+from hemstitch.targets.cpu.description import generic_cpu
+from hemstitch.targets.gpu.description import generic_gpu
 from tests.compiled import assert_close, execute, has_halves, simulate
 from tests.effort import examples
 from tests.lowered import optimize

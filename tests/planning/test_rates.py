@@ -10,15 +10,15 @@ import torch
 import torch.nn.functional as F
 
 from hemstitch.ir.types import DType
+from hemstitch.machine.matmul_rates import Measured
+from hemstitch.machine.probes import Probe, RateProbe
 from hemstitch.measure import timing as measure
 from hemstitch.measure.multiplication import MeasuredUnits
 from hemstitch.measure.performance_library import Answers
 from hemstitch.options import Options
 from hemstitch.planning.plan import LibraryStep, Plan
 from hemstitch.planning.planner import make_plan
-from hemstitch.stitching.machine import generic_cpu
-from hemstitch.stitching.matmul_rates import Measured
-from hemstitch.stitching.probes import Probe, RateProbe
+from hemstitch.targets.cpu.description import generic_cpu
 from tests.compiled import plans_of
 
 NOMINAL = generic_cpu(2, 16)

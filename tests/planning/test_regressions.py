@@ -10,7 +10,7 @@ from hemstitch.ir.graph import Graph, LibraryCall, Op, Operand, Output, Range
 from hemstitch.ir.parser import parse
 from hemstitch.ir.types import DType, contiguous_strides
 from hemstitch.runtime import interpreter as interpret
-from hemstitch.stitching.machine import generic_cpu
+from hemstitch.targets.cpu.description import generic_cpu
 from tests.compiled import assert_close, execute, plan_for, plans_of, simulate
 from tests.effort import some
 

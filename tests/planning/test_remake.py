@@ -14,7 +14,7 @@ from hemstitch.ir.types import DType
 from hemstitch.planning import clusters as cluster
 from hemstitch.planning.verifier import verify_plan
 from hemstitch.report.explain import explain
-from hemstitch.stitching.machine import generic_cpu
+from hemstitch.targets.cpu.description import generic_cpu
 from tests.compiled import plan_for
 
 OPTIONS = {"strict": True, "check": True}

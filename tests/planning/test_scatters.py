@@ -7,7 +7,8 @@ import torch
 
 import hemstitch
 from hemstitch.kernel_ir.printer import show
-from hemstitch.stitching.machine import generic_cpu, generic_gpu
+from hemstitch.targets.cpu.description import generic_cpu
+from hemstitch.targets.gpu.description import generic_gpu
 from tests.compiled import plans_of
 
 STRICT = {"strict": True}

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from hemstitch.kernel_ir.nodes import Kernel
-from hemstitch.stitching.machine import generic_cpu
+from hemstitch.targets.cpu.description import generic_cpu
 from tests.compiled import plans_of
 
 pytestmark = pytest.mark.filterwarnings("error:H007")  # a kernel that cannot be built

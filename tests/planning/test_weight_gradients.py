@@ -15,7 +15,7 @@ from hemstitch.ir.graph import LibraryCall, Op, Operand
 from hemstitch.ir.types import DType, TensorType
 from hemstitch.matmul.patterns import weight_gradients
 from hemstitch.matmul.patterns.weight_gradients import weight_gradient_of
-from hemstitch.stitching.machine import generic_cpu
+from hemstitch.targets.cpu.description import generic_cpu
 from hemstitch.toolchain.jit import host_target
 from tests.compiled import assert_close, assert_trains_as_eager, plans_of
 from tests.written_out import written_out

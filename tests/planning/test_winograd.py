@@ -16,7 +16,7 @@ from hemstitch import explain
 from hemstitch.ir.graph import Operand
 from hemstitch.matmul.patterns import winograd
 from hemstitch.matmul.patterns.winograd import winograd_of
-from hemstitch.stitching.machine import generic_cpu
+from hemstitch.targets.cpu.description import generic_cpu
 from tests.compiled import assert_close, assert_trains_as_eager, watched
 from tests.effort import some
 from tests.written_out import written_out

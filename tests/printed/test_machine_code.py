@@ -16,7 +16,7 @@ from hemstitch.latency.disassembly import disassemble
 from hemstitch.latency.loops import find_loops
 from hemstitch.latency.ptx import parse_ptx
 from hemstitch.measure.gpu_estimate import trips
-from hemstitch.stitching.machine import generic_gpu
+from hemstitch.targets.gpu.description import generic_gpu
 from hemstitch.toolchain.triton_cross import tools_folder
 from tests.compiled import plans_of
 from tests.effort import some

@@ -12,7 +12,7 @@ pytest.importorskip("triton")
 
 from hemstitch.driver.emulated_kernels import scratch_of
 from hemstitch.emulator import Checks, Order, RaceError, UnwrittenScratchError, emulate
-from hemstitch.stitching.machine import generic_gpu
+from hemstitch.targets.gpu.description import generic_gpu
 from hemstitch.targets.gpu.kernel import SEMAPHORE
 from hemstitch.toolchain.triton_source import kernel_of
 from tests.compiled import plans_of

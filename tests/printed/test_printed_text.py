@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from hemstitch.ir.graph import Op
 from hemstitch.ir.ops import is_elementwise
 from hemstitch.ir.types import DType
-from hemstitch.stitching.machine import generic_gpu
+from hemstitch.targets.gpu.description import generic_gpu
 from hemstitch.targets.gpu.elementwise import TABLES
 from tests.compiled import plans_of
 from tests.lowered import triton

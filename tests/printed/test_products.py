@@ -13,7 +13,7 @@ from hemstitch.ir.types import DType
 from hemstitch.kernel_ir.index import at
 from hemstitch.kernel_ir.nodes import Buffer, Kernel, Load, Loop, Phase, Role, Store, walk
 from hemstitch.report.explain import explain
-from hemstitch.stitching.machine import generic_gpu
+from hemstitch.targets.gpu.description import generic_gpu
 from tests.compiled import plans_of
 from tests.lowered import triton
 from tests.test_kernel_counts import faked

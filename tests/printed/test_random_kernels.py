@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hemstitch.runtime import interpreter as interpret
-from hemstitch.stitching.machine import generic_gpu
+from hemstitch.targets.gpu.description import generic_gpu
 from tests.compiled import assert_close, execute, has_halves
 from tests.effort import examples
 from tests.lowered import optimize

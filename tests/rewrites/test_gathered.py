@@ -9,7 +9,7 @@ from torch import Tensor
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.graph import LibraryCall, Node, Op, toposort
 from hemstitch.runtime.verified import difference
-from hemstitch.stitching.machine import generic_cpu
+from hemstitch.targets.cpu.description import generic_cpu
 from tests.compiled import plans_of
 from tests.lowered import optimize
 

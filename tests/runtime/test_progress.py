@@ -11,7 +11,7 @@ import torch
 from hemstitch.driver import builds as build
 from hemstitch.driver.progress import CLEAR, with_bar
 from hemstitch.options import Options
-from hemstitch.stitching.machine import generic_gpu
+from hemstitch.targets.gpu.description import generic_gpu
 from tests.compiled import plans_of
 
 

@@ -14,7 +14,7 @@ from hemstitch.measure.matmul_tuner import ALONE, KEPT, ROWS, Tuner
 from hemstitch.measure.timing import seconds_of
 from hemstitch.options import Options
 from hemstitch.planning.planner import make_plan
-from hemstitch.stitching.machine import generic_cpu
+from hemstitch.targets.cpu.description import generic_cpu
 from tests.compiled import plans_of
 
 CPU = generic_cpu(2, 8)

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from hemstitch.kernel_ir.nodes import Begin
-from hemstitch.stitching.machine import generic_cpu, generic_gpu
 from hemstitch.stitching.phase_begin import with_begins
+from hemstitch.targets.cpu.description import generic_cpu
+from hemstitch.targets.gpu.description import generic_gpu
 from tests.compiled import plans_of
 
 GPU = generic_gpu()

@@ -14,13 +14,14 @@ from hemstitch.ir.graph import Address, Graph, Op, Output
 from hemstitch.ir.ops import OPS, ResultType, is_elementwise, is_reduction
 from hemstitch.ir.types import DType
 from hemstitch.kernel_ir.nodes import Kernel
+from hemstitch.machine.probes import OperationProbe, Probe
+from hemstitch.machine.record import Machine
 from hemstitch.measure.timing import graph_of
 from hemstitch.options import Options
 from hemstitch.planning.planner import make_plan
 from hemstitch.stitching.costs import MOST_STEP, Costs
 from hemstitch.stitching.kernel_estimate import kernel_seconds
-from hemstitch.stitching.machine import CROWD, Machine, generic_cpu
-from hemstitch.stitching.probes import OperationProbe, Probe
+from hemstitch.targets.cpu.description import generic_cpu
 from tests.graphs import single
 
 LAUNCH, ACCESS = 1e-7, 1e-9  # seconds of a call, and of a vector's load, store or negation
@@ -144,7 +145,9 @@ def test_tasks_share_the_copying():
     """And of memory's bandwidth there is only so much."""
     alone, many = costs(MACHINE), costs(replace(MACHINE, threads=64))
     assert many.memory_seconds(1 << 24) == pytest.approx(alone.memory_seconds(1 << 24) / 64)
-    assert many.memory_seconds(1 << 30) == pytest.approx(alone.memory_seconds(1 << 30) / CROWD)
+    assert many.memory_seconds(1 << 30) == pytest.approx(
+        alone.memory_seconds(1 << 30) / MACHINE.bandwidth_threads
+    )
 
 
 def test_a_launch_of_several_tasks_is_not_measured():

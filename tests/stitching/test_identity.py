@@ -17,7 +17,7 @@ from hemstitch.planning.trials import Trials
 from hemstitch.planning.work import Work
 from hemstitch.stitching import stitcher as module
 from hemstitch.stitching.kernel_identity import identity
-from hemstitch.stitching.machine import generic_cpu
+from hemstitch.targets.cpu.description import generic_cpu
 from tests.compiled import plans_of
 
 CHAIN = """

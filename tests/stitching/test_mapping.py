@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from hemstitch.kernel_ir.nodes import Loop, statements, walk
-from hemstitch.stitching.machine import generic_cpu, generic_gpu
+from hemstitch.targets.cpu.description import generic_cpu
+from hemstitch.targets.gpu.description import generic_gpu
 from tests.compiled import plans_of
 
 GPU = generic_gpu()

@@ -14,7 +14,7 @@ from hemstitch.kernel_ir.nodes import Running, statements
 from hemstitch.kernel_ir.passes.scalarisation import scalarise
 from hemstitch.kernel_ir.verifier import verify
 from hemstitch.matmul.lowering.contraction_loops import expand_contractions
-from hemstitch.stitching.machine import generic_gpu
+from hemstitch.targets.gpu.description import generic_gpu
 from tests.compiled import Simulation, execute, plan_for
 from tests.effort import some
 from tests.lowered import optimize

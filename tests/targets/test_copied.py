@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hemstitch.driver.cpu_kernels import program_of
-from hemstitch.stitching.machine import generic_cpu
+from hemstitch.targets.cpu.description import generic_cpu
 from hemstitch.targets.cpu.row_copies import LONG_ROW
 from hemstitch.toolchain.jit import threads_now
 from tests.compiled import plans_of

@@ -11,7 +11,7 @@ from torch import Tensor
 from hemstitch.driver.cpu_kernels import program_of
 from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
-from hemstitch.stitching.machine import generic_cpu
+from hemstitch.targets.cpu.description import generic_cpu
 from hemstitch.targets.cpu.elementwise import apply
 from hemstitch.targets.cpu.emitter import PORTABLE, Emitter, Features, Value
 from hemstitch.toolchain.jit import assembly, host_target, threads_now

@@ -12,7 +12,7 @@ from hemstitch.driver.cpu_kernels import program_of
 from hemstitch.kernel_ir.nodes import Kernel
 from hemstitch.matmul.lowering.blocking import block_matmuls
 from hemstitch.runtime.verified import difference
-from hemstitch.stitching.machine import generic_cpu
+from hemstitch.targets.cpu.description import generic_cpu
 from hemstitch.targets.cpu.next_block import PrefetchRegion, asked_for
 from hemstitch.toolchain.jit import threads_now
 from tests.compiled import plans_of

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hemstitch.driver.cpu_kernels import program_of
-from hemstitch.stitching.machine import generic_cpu
+from hemstitch.targets.cpu.description import generic_cpu
 from hemstitch.toolchain.jit import threads_now
 from tests.compiled import plans_of
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from hemstitch.driver.cpu_kernels import program_of
 from hemstitch.ir.types import DType
 from hemstitch.kernel_ir.index import Axis, Index, at
-from hemstitch.stitching.machine import generic_cpu
 from hemstitch.targets.cpu import non_temporal as streams
+from hemstitch.targets.cpu.description import generic_cpu
 from hemstitch.targets.cpu.lane_loop import LEAST_PEELED, LaneLoop, fills_lines
 from hemstitch.targets.cpu.non_temporal import LEAST
 from hemstitch.toolchain.jit import threads_now

@@ -9,12 +9,12 @@ from hashlib import sha256
 from hemstitch.cache.records import compiler, folder, forget_oldest, recall, remember
 from hemstitch.ir.graph import Graph
 from hemstitch.ir.printer import show
+from hemstitch.machine.record import Machine
 from hemstitch.options import Options
 from hemstitch.planning.cached_plan import Decisions
 from hemstitch.planning.matmul_inlining import multiplied
 from hemstitch.planning.plan import Plan
 from hemstitch.planning.planner import make_plan
-from hemstitch.stitching.machine import Machine
 
 MAX_CACHE_BYTES = 64 << 20  # bytes of all files: some thousand graphs
 

@@ -12,6 +12,7 @@ from hemstitch.driver.builds import build_first
 from hemstitch.driver.call_list import assemble
 from hemstitch.ir.graph import Graph
 from hemstitch.ir.verifier import verify
+from hemstitch.machine.record import Machine
 from hemstitch.measure.multiplication import measured_units
 from hemstitch.measure.performance_library import measurements
 from hemstitch.options import Options
@@ -23,7 +24,8 @@ from hemstitch.runtime.executable import Executable
 from hemstitch.runtime.gpu_facts import multiplies_exactly, multiprocessors
 from hemstitch.runtime.prepacked import Once
 from hemstitch.runtime.returned import Result
-from hemstitch.stitching.machine import Machine, generic_cpu, generic_gpu
+from hemstitch.targets.cpu.description import generic_cpu
+from hemstitch.targets.gpu.description import generic_gpu
 from hemstitch.toolchain.jit import host_target, threads_now
 
 

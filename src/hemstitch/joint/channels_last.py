@@ -41,7 +41,7 @@ from hemstitch.capture.traced_nodes import (
 )
 from hemstitch.matmul.patterns.convolutions import MOST_STEPS, ROWS_LAST
 from hemstitch.runtime.torch_dtypes import from_torch
-from hemstitch.stitching.machine import generic_cpu
+from hemstitch.targets.cpu.description import generic_cpu
 from hemstitch.toolchain.jit import host_target
 
 aten = torch.ops.aten

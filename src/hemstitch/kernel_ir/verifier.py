@@ -13,7 +13,7 @@ from hemstitch.ir.graph import Op
 from hemstitch.ir.ops import OPS, SCANNED, OpClass, ResultType, is_reduction
 from hemstitch.ir.types import DType
 from hemstitch.kernel_ir.dependence import product_problem
-from hemstitch.kernel_ir.index import Axis, Computed, Index, Variable
+from hemstitch.kernel_ir.index import Axis, AxisPart, Computed, Index, Variable
 from hemstitch.kernel_ir.nodes import (
     TASK,
     Accumulate,
@@ -268,8 +268,9 @@ class _NestCheck:
             if isinstance(variable, Computed):
                 varies |= self._use(variable.name, DType.I64)
             else:
-                self._require(variable in self.axes, f"there is no loop over {variable} here")
-                varies |= variable is self._lane_axis
+                axis = variable.axis if isinstance(variable, AxisPart) else variable
+                self._require(axis in self.axes, f"there is no loop over {axis} here")
+                varies |= axis is self._lane_axis
         return varies
 
     # --- one method for each kind of statement

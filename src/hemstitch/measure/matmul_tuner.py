@@ -22,13 +22,13 @@ from typing import Any
 from hemstitch.cache.records import recall, remember
 from hemstitch.ir.graph import Node, Op
 from hemstitch.kernel_ir.nodes import Contract, statements
+from hemstitch.machine.probes import ProductProbe
 from hemstitch.matmul.lowering.blocking import USUAL, Blocking
 from hemstitch.measure.ranks import agreed
 from hemstitch.measure.timing import bare_product, seconds_of
 from hemstitch.pipeline import CPU_LOWERING, run_stages
 from hemstitch.planning.plan import KernelStep
 from hemstitch.stitching.group import Group
-from hemstitch.stitching.probes import ProductProbe
 from hemstitch.targets.cpu.description import CPULowering
 from hemstitch.toolchain.jit import host_target, processor, threads_now
 from hemstitch.workers.worker import Ended

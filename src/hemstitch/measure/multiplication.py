@@ -12,10 +12,11 @@ from contextlib import suppress
 from dataclasses import replace
 
 from hemstitch.ir.types import DType
+from hemstitch.machine.matmul_rates import Measured
+from hemstitch.machine.probes import Probe
+from hemstitch.machine.record import MatrixUnits
 from hemstitch.measure.performance_library import measurements
-from hemstitch.stitching.machine import MatrixUnits, generic_cpu
-from hemstitch.stitching.matmul_rates import Measured
-from hemstitch.stitching.probes import Probe
+from hemstitch.targets.cpu.description import generic_cpu
 
 
 class MeasuredUnits(Mapping[DType, MatrixUnits]):

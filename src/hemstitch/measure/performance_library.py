@@ -15,9 +15,9 @@ from pathlib import Path
 import torch
 
 from hemstitch.cache.records import folder, recall, remember
+from hemstitch.machine.probes import Probe
 from hemstitch.measure.ranks import agreed
 from hemstitch.measure.timing import measure
-from hemstitch.stitching.probes import Probe
 from hemstitch.toolchain.jit import processor
 
 

@@ -19,6 +19,8 @@ from hemstitch.ir.dims import Dim
 from hemstitch.ir.graph import Graph, Node, Op, Output, toposort
 from hemstitch.ir.ops import OPS, is_reduction
 from hemstitch.ir.types import DType, TensorType, contiguous_strides
+from hemstitch.machine.matmul_rates import Measured
+from hemstitch.machine.probes import OperationProbe, Probe, ProductProbe, RateProbe
 from hemstitch.matmul.lowering.blocking import USUAL, Blocking
 from hemstitch.options import Options
 from hemstitch.pipeline import CPU_LOWERING, run_stages
@@ -26,11 +28,8 @@ from hemstitch.planning.plan import KernelStep
 from hemstitch.planning.planner import make_plan
 from hemstitch.runtime.torch_dtypes import TORCH_DTYPES
 from hemstitch.stitching.group import Group, Tensor, Write, is_member
-from hemstitch.stitching.machine import generic_cpu
-from hemstitch.stitching.matmul_rates import Measured
-from hemstitch.stitching.probes import OperationProbe, Probe, ProductProbe, RateProbe
 from hemstitch.stitching.stitcher import stitch
-from hemstitch.targets.cpu.description import CPULowering
+from hemstitch.targets.cpu.description import CPULowering, generic_cpu
 from hemstitch.targets.cpu.kernel import LLVMProgram
 from hemstitch.toolchain.compile_lock import CODE_GENERATOR
 from hemstitch.toolchain.jit import Entry, host_target, load

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from hemstitch.ir.dims import evaluate
 from hemstitch.ir.graph import Node, Op
+from hemstitch.machine.record import Execution
 from hemstitch.planning.clusters import Clustering
 from hemstitch.planning.topological_order import Cluster
 
@@ -53,13 +54,13 @@ def _is_short(clustering: Clustering, cluster: Cluster) -> bool:
         return False
     machine, hints = clustering.trials.machine, clustering.work.hints
     products = [v for v in cluster.vertices if isinstance(v, Node) and v.op is Op.DOT]
+    if products and machine.execution is Execution.SIMT:
+        return True
     seconds = 0.0
     for product in products:
         units = machine.products[product.inputs[0].type.dtype]
-        if units.tile:
-            return True
         work = evaluate(product.type.size * product.inputs[0].shape[-1], hints)
-        seconds += 2 * work / (units.operations_per_second * units.share)
+        seconds += units.seconds(2 * work)
     return seconds < LONG * machine.launch_seconds
 
 

@@ -27,17 +27,17 @@ from hemstitch.kernel_ir.nodes import (
     statements,
     walk,
 )
+from hemstitch.machine.matmul_rates import Rates
+from hemstitch.machine.probes import ProductProbe
+from hemstitch.machine.record import Execution, Machine, MatrixUnits
 from hemstitch.matmul.lowering.blocking import FEW_COLUMNS, in_blocks
 from hemstitch.matmul.patterns.gemv import is_vector
 from hemstitch.planning.clusters import Clustering
 from hemstitch.planning.materialisation import strides_in_memory
 from hemstitch.planning.topological_order import Cluster
 from hemstitch.planning.work import Vertex
-from hemstitch.stitching.machine import Machine, MatrixUnits
 from hemstitch.stitching.matmul_mapping import COLUMNS, LEAST_TILE, MOST_ROWS, rows_of_a_tile
-from hemstitch.stitching.matmul_rates import Rates
 from hemstitch.stitching.online_softmax import is_long
-from hemstitch.stitching.probes import ProductProbe
 from hemstitch.stitching.refusal import Refusal
 from hemstitch.stitching.view_indices import broken_at
 
@@ -133,7 +133,7 @@ def refusal_of(
     if dtype not in machine.products or is_vector(left, right):
         return Refusal("product", "no kernel multiplies so")
     units = machine.products[dtype]
-    if units.tile:
+    if machine.execution is Execution.SIMT:
         return None
     values = [result, *(node for node in map(below, factors) if node.op is not Op.INPUT)]
     moved = 2 * sum(evaluate(value.type.bytes, hints) for value in values)
@@ -186,8 +186,8 @@ class _Kernel:
     def of(cluster: Cluster, clustering: Clustering) -> _Kernel:
         machine, hints = clustering.trials.machine, clustering.work.hints
         kernel = clustering.trials.stitched([clustering.group_of(cluster)], "attempt").kernel
-        has_units = machine.keeps_rows_in_registers
-        packed = 0.0 if has_units else _packed(kernel, hints, machine.threads)
+        is_simt = machine.execution is Execution.SIMT
+        packed = 0.0 if is_simt else _packed(kernel, hints, machine.threads)
         return _Kernel(kernel, frozenset(cluster.vertices), packed)
 
 
@@ -197,15 +197,16 @@ def _weighed(product: Node, opened: Opened, clustering: Clustering, kernel: _Ker
     result, inside = opened.results[product], kernel.inside
     machine, hints = clustering.trials.machine, clustering.work.hints
     units = machine.products[product.inputs[0].type.dtype]
+    is_simt = machine.execution is Execution.SIMT
     library, ours, doubt = _seconds(product, opened, clustering, kernel)
     added = [other for other, total in opened.results.items() if total is result]
     if not inside - _made_for(added, result):
-        return Weighed(min(library, ours) if units.tile else library, ours, doubt=doubt)
+        return Weighed(min(library, ours) if is_simt else library, ours, doubt=doubt)
     saved = _saved(result, inside, clustering) if product is added[0] else 0
     saved += sum(_saved(operand, inside, clustering) for operand in map(below, product.inputs))
     share = _share(product, opened.widths[product], hints)
     launch = share * machine.launch_seconds
-    if units.tile:  # a call takes the host longer, which nobody sees while the GPU multiplies
+    if is_simt:  # a call takes the host longer, which nobody sees while the GPU multiplies
         work = evaluate(product.type.size * product.inputs[0].shape[-1], hints)
         launch += max(0.0, share * units.call_seconds - 2 * work / units.operations_per_second)
     return Weighed(library, ours, saved / machine.memory_bytes_per_second + launch, doubt)
@@ -230,7 +231,7 @@ def _seconds(
     dtype = product.inputs[0].type.dtype
     units = machine.products[dtype]
     work = evaluate(product.type.size * product.inputs[0].shape[-1], hints)
-    if units.tile:
+    if machine.execution is Execution.SIMT:
         library = max(2 * work / units.operations_per_second, share * LEAST_SECONDS)
         return library, _in_tiles(product, work, kernel.kernel, units, clustering), 0.0
     rates, theirs = units.rates(dtype), opened.right_of_call(product)
@@ -287,10 +288,6 @@ def _by_library(
     return share * rates.call + rates.by_library(matrices, elements, rows)
 
 
-def _multiplied(work: int, units: MatrixUnits) -> float:
-    return 2 * work / (units.operations_per_second * units.share)
-
-
 def _in_tiles(
     product: Node, work: int, kernel: Kernel, units: MatrixUnits, clustering: Clustering
 ) -> float:
@@ -298,7 +295,7 @@ def _in_tiles(
     limit; of few tiles, or a few more than there are multiprocessors, most of these have none."""
     machine, hints = clustering.trials.machine, clustering.work.hints
     columns = _columns(kernel, hints)
-    most = max(LEAST_TILE, min(units.tile // columns, MOST_ROWS))
+    most = max(LEAST_TILE, min(units.tile_elements // columns, MOST_ROWS))
     tiles, flattest, has_sums = 0, most, False
     for nest in (nest for phase in kernel.phases for nest in phase.nests):
         inside = list(walk(nest.body))
@@ -311,7 +308,7 @@ def _in_tiles(
     bytes_ = work * (1 / flattest + 1 / columns) * product.inputs[0].type.dtype.bytes
     loaded = bytes_ / units.operand_bytes_per_second * (BESIDE_SUMS if has_sums else 1.0)
     at_once = max(1, tiles) / ceil(max(1, tiles) / machine.threads)
-    return max(_multiplied(work, units) * machine.threads / at_once, loaded)
+    return max(units.seconds(2 * work) * machine.threads / at_once, loaded)
 
 
 def _packed(kernel: Kernel, hints: Mapping[str, int], threads: int) -> float:

@@ -23,6 +23,7 @@ from hemstitch.ir.graph import (
 )
 from hemstitch.ir.ops import is_elementwise
 from hemstitch.ir.types import DType, contiguous_strides
+from hemstitch.machine.record import Execution, Machine
 from hemstitch.matmul.lowering.blocking import FEW_COLUMNS
 from hemstitch.matmul.patterns.attention import NAME as ATTENTION
 from hemstitch.matmul.patterns.attention import attention_of
@@ -36,7 +37,6 @@ from hemstitch.rewrites.engine import Rule, rewrite
 from hemstitch.rewrites.view_propagation import ranges_of
 from hemstitch.rewrites.weight_folding import frozen_leaves
 from hemstitch.stitching.group import is_member
-from hemstitch.stitching.machine import Machine
 
 MULTIPLIED = frozenset({DType.F32, DType.F16, DType.BF16})
 LARGE = 1 << 20  # elements of an operand that is worth to be read once, as it lies
@@ -139,7 +139,7 @@ class _Opening:
         few rows that they are columns of less than a vector, where steps lie side by side: also one
         that could be packed before any call."""
         sizes = (*left.shape, *right.shape[1:])
-        is_gpu = self.machine.keeps_rows_in_registers
+        is_gpu = self.machine.execution is Execution.SIMT
         if is_gpu or len(sizes) > 3 or right in self.shared:
             return False
         rows, steps, columns = (size if isinstance(size, int) else 0 for size in sizes)
@@ -152,7 +152,7 @@ class _Opening:
     def _is_open(self, result: Node) -> bool:
         """On processors; whether its products gain is seen when they are fused."""
         dtype = result.type.dtype
-        if result.inputs[0].attr in self.closed or self.machine.keeps_rows_in_registers:
+        if result.inputs[0].attr in self.closed or self.machine.execution is Execution.SIMT:
             return False
         return dtype in MULTIPLIED and dtype in self.machine.products
 

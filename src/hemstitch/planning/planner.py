@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from hemstitch.errors import InternalError, PlanWarning
 from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, toposort
+from hemstitch.machine.record import Machine
 from hemstitch.options import Options
 from hemstitch.planning.cached_plan import Decisions, Labelled, clustering_of, decisions_of
 from hemstitch.planning.clusters import Clustering
@@ -31,7 +32,6 @@ from hemstitch.planning.verifier import verify_plan
 from hemstitch.planning.work import Vertex, Work
 from hemstitch.stitching.deadline import PLANNING_SECONDS, Deadline, OutOfTime
 from hemstitch.stitching.group import Group, through_memory
-from hemstitch.stitching.machine import Machine
 from hemstitch.stitching.refusal import Refusal, Refused
 
 Units = Sequence[Sequence[Vertex]]

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from graphlib import TopologicalSorter
 
 from hemstitch.ir.graph import Node
+from hemstitch.machine.record import Machine
 from hemstitch.planning.clusters import MOST_MEMBERS, Clustering
 from hemstitch.planning.launches import seconds
 from hemstitch.planning.profitability import LOSS
@@ -23,7 +24,6 @@ from hemstitch.planning.search.search_problem import (
     PlanningProblem,
 )
 from hemstitch.planning.work import Vertex, Work, is_library_vertex
-from hemstitch.stitching.machine import Machine
 
 
 def searched(clustering: Clustering, method: Method, pack: bool) -> Clustering:

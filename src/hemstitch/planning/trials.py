@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 
 from hemstitch.ir.types import DType
 from hemstitch.kernel_ir.hazard import hazard
+from hemstitch.machine.record import Machine
 from hemstitch.stitching.deadline import Deadline
 from hemstitch.stitching.group import Group
 from hemstitch.stitching.kernel_estimate import kernel_seconds, least_seconds
 from hemstitch.stitching.kernel_identity import Identity, identity
-from hemstitch.stitching.machine import Machine
 from hemstitch.stitching.refusal import OPAQUE, Refusal, Refused
 from hemstitch.stitching.stitcher import Stitched, stitch
 

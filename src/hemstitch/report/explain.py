@@ -26,12 +26,12 @@ from hemstitch.ir.graph import LibraryCall
 from hemstitch.kernel_ir.nodes import Kernel, Role
 from hemstitch.kernel_ir.printer import show
 from hemstitch.kernel_ir.traffic import read_again, traffic
+from hemstitch.machine.record import Machine
 from hemstitch.options import Options
 from hemstitch.pipeline import GPU_LOWERING, snapshots
 from hemstitch.planning.plan import KernelStep, LibraryFormStep, LibraryStep, Step
 from hemstitch.runtime.gpu_facts import EMULATED
 from hemstitch.stitching.group import Group
-from hemstitch.stitching.machine import Machine
 from hemstitch.stitching.online_softmax import walked_once
 from hemstitch.stitching.schedule import schedule
 from hemstitch.targets.cpu.kernel import LLVMProgram

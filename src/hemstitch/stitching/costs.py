@@ -29,8 +29,8 @@ from hemstitch.kernel_ir.nodes import (
     Store,
     statements,
 )
-from hemstitch.stitching.machine import CROWD, Machine
-from hemstitch.stitching.probes import OperationProbe, Probe
+from hemstitch.machine.probes import OperationProbe, Probe
+from hemstitch.machine.record import Machine
 
 ELEMENTS = 2048  # of a probe, so that operand and result stay in L1
 MOST_LENGTH = 1024  # a longer row takes no less for each vector
@@ -75,7 +75,11 @@ class Costs:
         """Of tasks that copy a share each, in the same cache as that or in none."""
         machine = self.machine
         size = min(max(_power_of_two(moved // machine.threads), LEAST_COPY), MOST_COPY)
-        tasks = min(machine.threads, CROWD) if size > machine.l2_bytes else machine.threads
+        tasks = (
+            min(machine.threads, machine.bandwidth_threads)
+            if size > machine.l2_bytes
+            else machine.threads
+        )
         rows = size // (2 * DType.F32.bytes * MOST_LENGTH)
         try:
             seconds = self._without_launch(self._plain(DType.F32, MOST_LENGTH, rows))

@@ -22,11 +22,11 @@ from hemstitch.kernel_ir.nodes import (
     Nest,
     Phase,
     Stmt,
-    walk,
 )
 from hemstitch.kernel_ir.traffic import phase_traffic, read_again, traffic
+from hemstitch.machine.record import Machine
 from hemstitch.stitching.costs import Costs, LoopContext
-from hemstitch.stitching.machine import Machine
+from hemstitch.stitching.lane_models import model_of
 from hemstitch.stitching.phase_begin import ARRIVAL
 
 
@@ -62,21 +62,12 @@ def _arithmetic_seconds(phase: Phase, costs: Costs, sizes: Mapping[str, int]) ->
     for nest in phase.nests:
         rows = ceil(
             prod(evaluate(axis.extent, sizes) for axis in nest.rows)
-            / _rows_of_a_tile(nest, costs.machine, sizes)
+            / model_of(costs.machine).rows_of_a_vector(nest, costs.machine, sizes)
         )
         once, each = _work_of(nest, costs, sizes)
         busiest = max(busiest, once + ceil(rows / tasks) * each)
         everyone += tasks * once + rows * each
     return max(busiest, everyone / tasks) / costs.machine.operations_per_second
-
-
-def _rows_of_a_tile(nest: Nest, machine: Machine, sizes: Mapping[str, int]) -> int:
-    """Rows that one vector holds, where short ones share a tile."""
-    if not machine.tiles_in_registers:
-        return 1
-    loops = (s for s in walk(nest.body) if isinstance(s, Loop) and s.lanes)
-    longest = max((evaluate(loop.axis.extent, sizes) for loop in loops), default=1)
-    return max(1, machine.lanes // max(1, longest))
 
 
 def _work_of(nest: Nest, costs: Costs, sizes: Mapping[str, int]) -> tuple[float, float]:
@@ -111,5 +102,4 @@ def _multiplications(
     """What a vector of products takes on a task's share of the matrix units."""
     units = machine.products[product.source]
     work = 2 * evaluate(product.axis.extent, sizes) * machine.lanes
-    seconds = work * machine.threads / (units.operations_per_second * units.share)
-    return seconds * machine.operations_per_second
+    return units.seconds(work * machine.threads) * machine.operations_per_second

@@ -16,11 +16,11 @@ from math import prod
 from hemstitch.ir.dims import quotient
 from hemstitch.ir.graph import Node
 from hemstitch.kernel_ir.index import Axis, Index, Variable, at
+from hemstitch.machine.record import Execution, Machine
 from hemstitch.stitching.axis_collapsing import Folding
 from hemstitch.stitching.dimension_unification import Unification
 from hemstitch.stitching.group import Group
 from hemstitch.stitching.loop_shapes import Mapping, RootShape
-from hemstitch.stitching.machine import Machine
 from hemstitch.stitching.online_softmax import LONGEST_ROW, is_long
 from hemstitch.stitching.refusal import Refused
 
@@ -87,7 +87,7 @@ def product_mapping(
     rows, (column,) = (*first.batch, *first.rows), first.steps if inside else first.columns
     axes = dict.fromkeys(axis for shape in shapes for axis in shape.axes)
     order = tuple(axis for axis in axes if axis not in rows and axis is not column)
-    if not machine.keeps_rows_in_registers:
+    if machine.execution is Execution.SIMD:
         return Mapping(rows, (*order, column))
     is_summed = any(column in product.steps for product in products)
     is_one_block = isinstance(column.extent, int) and column.extent <= COLUMNS
@@ -126,5 +126,5 @@ def _check(product: MatmulLoops, machine: Machine) -> None:
         raise Refused("product", "columns, or what is added up, do not lie along one axis")
     *outer, inner = (axis.extent for axis in product.rows)
     is_short = bool(outer) and isinstance(inner, int) and inner < LEAST_BLOCK
-    if is_short and not machine.keeps_rows_in_registers:
+    if is_short and machine.execution is Execution.SIMD:
         raise Refused("product", f"rows are read by several axes, the innermost of {inner}")

@@ -19,8 +19,8 @@ from hemstitch.kernel_ir.nodes import (
     Stmt,
     Store,
 )
+from hemstitch.machine.record import Machine
 from hemstitch.stitching.buffers import Buffers, partial_step
-from hemstitch.stitching.machine import Machine
 
 CLEARED_AND_FLUSHED = 4  # passes over a task's own sums in double, beside narrow ones of half that
 
@@ -35,7 +35,7 @@ def pays(reads: Iterable[tuple[int, int]], machine: Machine) -> bool:
 def seconds(elements: int, tasks: int, machine: Machine, *, for_all: bool) -> float:
     """That partial results of one reduction take: each task leaves its own, and then they are
     combined `for_all` tasks in the cheaper way, or else by those that need them, a share each."""
-    passes, width = (CLEARED_AND_FLUSHED, 8) if machine.sums_in_double else (1, 4)
+    passes, width = (CLEARED_AND_FLUSHED, 8) if machine.accumulator_bytes == 8 else (1, 4)
     is_small = elements * width <= machine.l1_bytes  # then it is latency that counts
     copies = 1 if is_small else min(machine.copies, -(-tasks // machine.threads))
     copy = elements * width / machine.cache_bytes_per_second

@@ -25,7 +25,7 @@ from hemstitch.kernel_ir.nodes import (
     Store,
     walk,
 )
-from hemstitch.stitching.machine import Machine
+from hemstitch.machine.record import Machine
 
 ARRIVAL = 0.5  # of a barrier's time: one of its two trips
 WHY = {

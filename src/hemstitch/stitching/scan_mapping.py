@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from hemstitch.ir.graph import Node
 from hemstitch.ir.ops import is_scan
 from hemstitch.kernel_ir.index import Axis
+from hemstitch.machine.record import Execution, Machine
 from hemstitch.stitching.group import Root
 from hemstitch.stitching.loop_shapes import Mapping, RootShape
-from hemstitch.stitching.machine import Machine
 from hemstitch.stitching.refusal import Refused
 
 
@@ -31,7 +31,7 @@ def follows(shape: RootShape, mapping: Mapping, machine: Machine) -> bool:
     is_walked = (
         not is_scan_root(shape.root)
         or mapping.order[-1:] == (_axis(shape),)
-        or (not machine.tiles_in_registers and columns(shape, mapping) is not None)
+        or (machine.execution is Execution.SIMD and columns(shape, mapping) is not None)
     )
     return is_walked and set(mapping.rows) <= set(mapping.placed(shape.axes))
 

@@ -16,12 +16,12 @@ from hemstitch.ir.graph import Op
 from hemstitch.ir.ops import identity
 from hemstitch.kernel_ir.index import Axis, Index, Variable, at
 from hemstitch.kernel_ir.nodes import Constant, Loop, Nest, Store
+from hemstitch.machine.record import Execution, Machine
 from hemstitch.stitching.axis_collapsing import Folding
 from hemstitch.stitching.buffers import Buffers
 from hemstitch.stitching.dimension_unification import Unification
 from hemstitch.stitching.group import Group, Write, is_scatter_root
 from hemstitch.stitching.loop_shapes import Mapping, RootShape, domain_of
-from hemstitch.stitching.machine import Machine
 from hemstitch.stitching.refusal import Refused
 
 LINE = 16  # elements that tasks do not share: a cache line
@@ -56,7 +56,7 @@ def _mapping(
     """`results`: the axes of what is made."""
     places = [axis for axis in results if axis not in shape.axes]
     inner = [axis for axis in shape.axes if axis is not lane]
-    if machine.tiles_in_registers:
+    if machine.execution is Execution.SIMT:
         return Mapping(tuple(inner), (*places, lane), atomic=True)
     rows = [axis for axis in inner if axis not in shape.reduced]
     added = [axis for axis in inner if axis in shape.reduced]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from hemstitch.ir.graph import Node
+from hemstitch.machine.record import Machine
 from hemstitch.stitching.axis_collapsing import Folding
 from hemstitch.stitching.dimension_unification import Unification
 from hemstitch.stitching.group import (
@@ -23,7 +24,6 @@ from hemstitch.stitching.group import (
     roots,
 )
 from hemstitch.stitching.loop_shapes import Mapping, RootShape, shapes_of
-from hemstitch.stitching.machine import Machine
 from hemstitch.stitching.matmul_mapping import products_of
 from hemstitch.stitching.online_softmax import LONGEST_ROW
 from hemstitch.stitching.partial_results import pays

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from hemstitch.kernel_ir.dependence import row_problem
 from hemstitch.kernel_ir.nodes import Buffer, Kernel, Nest, Role
+from hemstitch.machine.record import Execution, Machine
 from hemstitch.stitching.buffers import Buffers
 from hemstitch.stitching.deadline import Deadline
 from hemstitch.stitching.group import Group, Tensor
 from hemstitch.stitching.kernel_identity import Identity, identity
-from hemstitch.stitching.machine import Machine
 from hemstitch.stitching.nest_builder import NestBuilder
 from hemstitch.stitching.online_softmax import walked_once
 from hemstitch.stitching.partial_results import combining_nest
@@ -54,11 +54,11 @@ def stitch(
     written = frozenset(write.tensor for group in groups for write in group.writes)
     found = found or identity(groups, machine.alignment)
     places = dict(zip(found.tensors, found.places))
-    room, is_double = machine.l2_bytes // 2, machine.sums_in_double
+    room, is_double = machine.l2_bytes // 2, machine.accumulator_bytes == 8
     buffers = Buffers(written, places, room, Evaluations(groups), is_double, deadline)
     phases: list[list[Nest]] = []
     for whole in groups:
-        group = walked_once(whole) if machine.keeps_rows_in_registers else whole
+        group = walked_once(whole) if machine.execution is Execution.SIMT else whole
         scheduled = schedule(group, machine)
         if scheduled.phases > 1 and not machine.meets:
             why = "tasks would wait for each other, and `global_stitching` is off"
@@ -69,9 +69,9 @@ def stitch(
             for nest in range(len(scheduled.mappings)):
                 if scheduled.at(nest, phase):
                     built = NestBuilder(group, scheduled, buffers, nest, phase).build()
-                    if scheduled.unification.contracted and machine.keeps_rows_in_registers:
+                    if scheduled.unification.contracted and machine.execution is Execution.SIMT:
                         _check_rows(built)
-                    if machine.crosses_in_tiles:
+                    if machine.execution is Execution.SIMD:
                         built = tiled(built, buffers, machine)
                     phases[phase].append(built)
             phases[phase].extend(filling_nest(buffers, w) for w in scheduled.filled_in(phase))

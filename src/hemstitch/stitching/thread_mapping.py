@@ -9,31 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import ceil, prod
 
 from hemstitch.ir.dims import Dim, quotient
 from hemstitch.ir.graph import Node
 from hemstitch.kernel_ir.index import Axis, Computed, Index, Variable, at
-from hemstitch.kernel_ir.placement import LINE
+from hemstitch.machine.record import Execution, Machine
 from hemstitch.stitching.group import Group, adds_up_products, has_few_terms, is_scatter_root
+from hemstitch.stitching.lane_models import STRIDED, model_of
 from hemstitch.stitching.loop_shapes import Mapping, RootShape
-from hemstitch.stitching.machine import Machine
 from hemstitch.stitching.matmul_mapping import MatmulLoops, product_mapping
 from hemstitch.stitching.partial_results import seconds as combining_seconds
 from hemstitch.stitching.refusal import Refused
 from hemstitch.stitching.scan_mapping import follows, is_scan_root, scanned_axis
 
-STRIDED = 16  # most vector instructions of a strided access, one a lane; a contiguous one is 1
 GATHERED = 0.8  # of a strided access: a gather often finds several elements in a cache line
 REVERSED = 2.0  # vector instructions of a load against the order of memory: a block and a shuffle
-HORIZONTAL = 12.0  # vector instructions to combine the lanes of one accumulator
 KEPT_SHARE = 0.5  # of the arithmetic that later loops of a row do again rather than keep
 ROW_BUFFER = 10.0  # vector instructions to pass one scalar through a row buffer
 NARROW_ACCUMULATE, WIDE_ACCUMULATE = 2.0, 8.0  # to add a vector to memory, in f32 and in f64
 DECODE = 4.0  # vector instructions' time to take one more axis out of a row number
 BLOCK = 4096  # most elements of the lane axis in one block, where it is cut
 BLOCKS_PER_THREAD = 4
-SHORTEST_LANES = 32
 
 
 def choose(
@@ -54,7 +52,7 @@ def choose(
             dominant = max(left, key=lambda shape: (max(1, shape.volume), len(shape.axes)))
             mapping = _choose_one(group, dominant, left, machine)
         followers = [shape for shape in left if follows(shape, mapping, machine)]
-        if open_ and not machine.keeps_rows_in_registers:
+        if open_ and machine.execution is Execution.SIMD:
             followers = [s for s in followers if not _runs_across(s, mapping, followers)]
         if open_ and not any(shape.products for shape in followers):
             raise Refused("product", "nothing reads it row by row")
@@ -83,7 +81,9 @@ def _choose_one(
         return Mapping((), ())
     scanned = scanned_axis(dominant, shapes)
     lane = min(
-        dominant.axes if scanned is None else _lanes_of_scan(group, dominant, scanned, machine),
+        dominant.axes
+        if scanned is None
+        else [scanned, *model_of(machine).lanes_across(group, dominant, scanned, machine)],
         key=lambda axis: _lane_cost(group, dominant, axis, shapes, machine),
     )
     order = _memory_order(group, dominant, shapes, lane)
@@ -105,19 +105,6 @@ def _choose_one(
     return min(candidates, key=lambda mapping: _seconds(group, mapping, shapes, machine))
 
 
-def _lanes_of_scan(
-    group: Group, dominant: RootShape, scanned: Axis, machine: Machine
-) -> list[Axis]:
-    """Its own axis, and on a processor those whose lanes can scan a column each: they lie side by
-    side, and fill half a vector, as each step waits for the one before."""
-    lanes = [scanned]
-    for axis in dominant.axes if not machine.tiles_in_registers else ():
-        is_near = all(address.coefficient(axis) in (0, 1, -1) for address in dominant.addresses)
-        if is_near and axis is not scanned and 2 * group.hint(axis.extent) >= machine.lanes:
-            lanes.append(axis)
-    return lanes
-
-
 def _keeps_columns(group: Group, mapping: Mapping, machine: Machine) -> bool:
     """What the lanes of a scan have come to stays in L1, in f64."""
     return 8 * group.hint(mapping.order[-1].extent) <= machine.l1_bytes
@@ -129,13 +116,12 @@ def _lane_cost(
     """Vector instructions if `axis` runs over lanes, summed over the roots that have it."""
     extent = max(1, group.hint(axis.extent))
     steps = ceil(extent / machine.lanes) / extent  # per element; short axes waste lanes
-    sides = [axis]  # of a tile
-    if machine.tiles_in_registers:
-        order = _memory_order(group, dominant, shapes, axis)
-        outer = [a for a in order[:-1] if a in dominant.axes]
-        if _are_rows(outer, shapes):
-            steps = min(steps, 1 / machine.lanes)
-            sides += [a for a in outer[-1:] if _is_side(group, a, shapes)]
+    model = model_of(machine)
+    outer = partial(_outer, group, dominant, shapes, axis)
+    beside = model.beside_lanes(group, outer, shapes)
+    if beside is not None:
+        steps = min(steps, 1 / machine.lanes)
+    sides = [axis, *(beside or ())]
     total = 0.0
     for shape in shapes:
         if axis not in shape.axes:
@@ -143,32 +129,22 @@ def _lane_cost(
             continue
         memory = sum(
             _access_cost(shape, address, sides, machine, is_store=address is shape.stored)
-            + _line_cost(address.coefficient(axis), extent, machine)
+            + model.line_cost(address.coefficient(axis), extent, machine)
             for address in shape.addresses
         )
-        memory += _accumulator_cost(shape, axis, shapes, machine)
+        memory += model.accumulator_cost(shape, axis, shapes, machine)
         total += shape.volume * steps * (shape.flops + memory)
         if axis in shape.reduced:
-            total += shape.volume * _horizontal(extent, machine) / extent
+            total += shape.volume * model.horizontal(extent, machine) / extent
     return total
 
 
-def _are_rows(outer: Sequence[Axis], shapes: Sequence[RootShape]) -> bool:
-    """All of them can be: rows that are next to each other in memory then are so in a tile."""
-    return len(outer) == 1 or not any(shape.reduced & set(outer) for shape in shapes)
-
-
-def _horizontal(extent: int, machine: Machine) -> float:
-    """Vector instructions to combine the lanes of a row. Several short rows of a tile are one
-    vector."""
-    is_shared = machine.tiles_in_registers and extent < machine.lanes
-    return HORIZONTAL * (extent / machine.lanes if is_shared else 1.0)
-
-
-def _is_side(group: Group, axis: Axis, shapes: Sequence[RootShape]) -> bool:
-    """Of tiles: it is too short for lanes, and nothing needs it whole."""
-    is_short = group.hint(axis.extent) < SHORTEST_LANES
-    return is_short and not any(axis in shape.reduced for shape in shapes)
+def _outer(
+    group: Group, dominant: RootShape, shapes: Sequence[RootShape], lane: Axis
+) -> list[Axis]:
+    """Around the lanes, of the dominant's axes."""
+    order = _memory_order(group, dominant, shapes, lane)
+    return [axis for axis in order[:-1] if axis in dominant.axes]
 
 
 def _access_cost(
@@ -187,35 +163,6 @@ def _access_cost(
         return REVERSED
     near = [float(step) for step in others if step in (1, 2)]
     return min([*near, one_by_one])
-
-
-def _line_cost(step: Dim, extent: int, machine: Machine) -> float:
-    """Vector instructions' time until lanes that lie in as many cache lines are there, beyond what
-    it takes to load them. Neighbours in these lines are other rows' lanes: where L2 does not hold
-    them until then, each lane's line comes from behind it. Of lines that lie apart by a power of
-    two it holds as much less: they share few of its sets."""
-    if machine.tiles_in_registers or not isinstance(step, int) or abs(step) <= 1:
-        return 0.0
-    apart = 4 * abs(step)
-    moved, lines = min(apart, LINE), apart // LINE
-    sets = 1 if lines == 0 or apart % LINE else lines & -lines
-    if extent * moved * sets <= machine.l2_bytes:
-        return 0.0
-    return machine.lanes * moved / machine.cache_bytes_per_second * machine.operations_per_second
-
-
-def _accumulator_cost(
-    shape: RootShape, axis: Axis, shapes: Sequence[RootShape], machine: Machine
-) -> float:
-    """Beyond that of one whose lanes lie side by side: what is read where another row made it is
-    added up in scratch, which lies as the result does."""
-    if machine.tiles_in_registers or not shape.reduced or axis in shape.reduced:
-        return 0.0
-    kept = [a for a in shape.axes if a not in shape.reduced]
-    readers = (s for s in shapes if shape.root.reduction in s.needs)
-    if axis is kept[-1] or all(set(kept) - {axis} <= set(s.axes) for s in readers):
-        return 0.0
-    return 2 * (min(machine.lanes, STRIDED) - 1.0)
 
 
 def _memory_order(
@@ -245,10 +192,7 @@ def _candidates(
     reduced = frozenset().union(*(shape.reduced for shape in shapes))
     outer = [axis for axis in order[:-1] if axis in dominant.axes]
     sets = [tuple(axis for axis in outer if axis not in reduced), *((axis,) for axis in outer)]
-    if machine.tiles_in_registers:
-        sums = [shape.reduced for shape in shapes if shape.reduced]
-        sets += [tuple(axis for axis in outer if axis not in each) for each in sums]
-        sets += [tuple(outer[:count]) for count in range(2, len(outer) + 1)]
+    sets += model_of(machine).more_rows(outer, shapes)
     block, inner, split = _cut(group, lane, machine)
     options = dict.fromkeys([*sets, ()])
     for rows in options:
@@ -270,8 +214,7 @@ def _cut(group: Group, lane: Axis, machine: Machine) -> tuple[Axis, Axis, dict[V
     """The lane axis in blocks, so that every thread has some; the last one may be shorter."""
     wanted = ceil(group.hint(lane.extent) / (machine.threads * BLOCKS_PER_THREAD))
     size = min(BLOCK, max(machine.least_block, -(-wanted // 64) * 64))
-    if machine.tiles_in_registers:  # which have powers of two
-        size = 1 << (size - 1).bit_length()
+    size = model_of(machine).block(size)
     blocks: Dim = quotient(lane.extent + (size - 1), size)
     block = Axis(f"{lane.name}b", blocks)
     inner = Axis(f"{lane.name}e", size, block, lane.extent)
@@ -335,7 +278,7 @@ def _seconds(
 def _reload_seconds(walk: _CostWalk, rows: int, threads: int, machine: Machine) -> float:
     """A walk that is not the first reads again: from L1 for nothing, else from where the row fits;
     behind a barrier the row is everything."""
-    sums = 0.0 if machine.tiles_in_registers else walk.reductions
+    sums = model_of(machine).sums_in_memory * walk.reductions
     moved = 4.0 * (walk.memory + sums) * machine.lanes
     row_bytes = moved / rows
     if row_bytes <= machine.l1_bytes:
@@ -359,7 +302,7 @@ def _reduction_work(group: Group, mapping: Mapping, shape: RootShape, machine: M
         )
         return (NARROW_ACCUMULATE if is_narrow else WIDE_ACCUMULATE) * volume / machine.lanes
     extent = max(1, group.hint(inner[-1].extent))
-    cost = _horizontal(extent, machine)
+    cost = model_of(machine).horizontal(extent, machine)
     if any(axis not in reduced for axis in inner):
         cost += ROW_BUFFER
     return cost * volume / extent

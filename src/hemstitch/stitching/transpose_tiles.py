@@ -31,8 +31,8 @@ from hemstitch.kernel_ir.nodes import (
     Store,
     walk,
 )
+from hemstitch.machine.record import Machine
 from hemstitch.stitching.buffers import Buffers
-from hemstitch.stitching.machine import Machine
 
 FAR = 8  # elements: a step of the lanes from which on a tile is worth it
 NEAR = (1, 2)  # elements: steps of the axis around the lanes that a processor loads as vectors

@@ -27,7 +27,7 @@ SETTINGS = "TRITON_"  # in front of what Triton reads in the environment
 @once
 def compilers() -> WorkerPool:
     """Of this process."""
-    return WorkerPool(Path(__file__).parents[1] / "triton_worker.py", LIMITS)
+    return WorkerPool(Path(__file__).with_name("triton_worker.py"), LIMITS)
 
 
 def compile_elsewhere(

@@ -22,9 +22,9 @@ from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import known
 from hemstitch.ir.graph import LibraryCall, Node, Op, Range
 from hemstitch.ir.types import DType
+from hemstitch.machine.record import Machine
 from hemstitch.matmul.patterns.convolutions import Sum, Written, operands_of
 from hemstitch.matmul.patterns.image_tiles import ALL, CHANNELS_LAST, with_zeros
-from hemstitch.stitching.machine import Machine
 
 TYPE = DType.F32
 LANES = 8

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from hemstitch.ir.types import DType
 from hemstitch.kernel_ir.nodes import Buffer
+from hemstitch.machine.record import Execution, Machine, MatrixUnits
 from hemstitch.matmul.lowering.blocking import USUAL, Blocking
 from hemstitch.targets.cpu.emitter import PORTABLE, Features
 from hemstitch.targets.cpu.interleave_factor import USUAL as USUAL_COPIES
 
+CROWD = 8  # threads of a processor that together use all of memory's bandwidth
 TERMS = 64  # that each lane adds up, before all of them go to a longer sum
 
 
@@ -42,3 +45,36 @@ class CPULowering:
     def terms(self) -> int:
         """Elements of a block of a long sum."""
         return TERMS * USUAL_COPIES * self.target.lanes
+
+
+def generic_cpu(threads: int, lanes: int) -> Machine:
+    """A present-day core: 3.5 GHz, two vector instructions a cycle. How fast it multiplies, where
+    that is not measured (`measure/multiplication.py`), is a Xeon's with AVX-512 and AMX: of f32 our
+    kernels are as fast as the library. Half types the library multiplies three times as fast, but
+    takes 35 us longer to begin. How fast operands are packed is an EPYC's (docs/performance.md)."""
+    each = threads * lanes / 16
+    half = MatrixUnits(2.5e11 * each, 0.3, 1e10 * threads, call_seconds=35e-6)
+    products = {
+        DType.F32: MatrixUnits(1e11 * each, 0.95, 8e9 * threads, call_seconds=3e-6),
+        **dict.fromkeys((DType.F16, DType.BF16), half),
+    }
+    return Machine(
+        execution=Execution.SIMD,
+        threads=threads,
+        copies=1,
+        lanes=lanes,
+        least_block=256,
+        l1_bytes=32 << 10,
+        l2_bytes=1 << 20,
+        accumulator_bytes=8,
+        alignment=1,
+        operations_per_second=7e9,
+        access=1.0,
+        memory_bytes_per_second=20e9 * min(threads, CROWD),
+        bandwidth_threads=CROWD,
+        cache_bytes_per_second=60e9,
+        most_packed=64,
+        products=products,
+        launch_seconds=2e-6,
+        barrier_seconds=1e-6,
+    )

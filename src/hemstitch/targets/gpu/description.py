@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hemstitch.ir.dims import Dim
+from hemstitch.ir.types import DType
+from hemstitch.machine.record import Execution, Machine, MatrixUnits
 from hemstitch.targets.gpu.tiling import USUAL, TileShape
 
 
@@ -17,3 +19,36 @@ class GPULowering:
     hint: Callable[[Dim], int]
     programs: int
     shape: TileShape = USUAL
+
+
+def generic_gpu(processors: int = 132, *, exact_products: bool = True) -> Machine:
+    """A task is a program that has a multiprocessor for itself: 128 lanes, 1.7 GHz, and its share
+    of 4 TB/s. A program's sums run over a few hundred rows at most, and then over programs: f32 is
+    enough for them. Without `exact_products` the library rounds f32 to TF32, and then multiplies
+    faster than kernels, which do not. How fast operands of half types come, and how much longer
+    than a launch the host takes for a call, are an H200's (docs/decisions/0069)."""
+    half = MatrixUnits(7e14, 0.75, 6e12, 16384, call_seconds=1e-5)
+    units = dict.fromkeys((DType.F16, DType.BF16), half)
+    if exact_products:
+        units[DType.F32] = MatrixUnits(5e13, 0.75, 6e12, 8192)
+    lanes, operations, bandwidth = 128, 1.7e9, 4e12
+    return Machine(
+        execution=Execution.SIMT,
+        threads=processors,
+        copies=8,
+        lanes=lanes,
+        least_block=64,
+        l1_bytes=32 << 10,
+        l2_bytes=256 << 10,
+        accumulator_bytes=4,
+        alignment=16,
+        operations_per_second=operations,
+        access=4 * lanes * operations * processors / bandwidth,
+        memory_bytes_per_second=bandwidth,
+        bandwidth_threads=processors,
+        cache_bytes_per_second=5e12 / processors,
+        most_packed=32,
+        products=units,
+        launch_seconds=3e-6,
+        barrier_seconds=2e-6,
+    )

@@ -60,7 +60,7 @@ class ProductProbe(_Multiplies):
 @dataclass(frozen=True, slots=True)
 class RateProbe(_Multiplies):
     """One of a few, timed for milliseconds, from which any other follows
-    (`stitching/matmul_rates.py`)."""
+    (`machine/matmul_rates.py`)."""
 
 
 Probe = Union[OperationProbe, ProductProbe, RateProbe]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from math import log
 
 from hemstitch.ir.types import DType
-from hemstitch.stitching.probes import Probe, RateProbe, Way
+from hemstitch.machine.probes import Probe, RateProbe, Way
 
 SMALL = (512, 512)  # steps, columns of a right operand in L2: 1 MB in f32
 LARGE = (
