@@ -26,6 +26,7 @@ from tools import house
             "from hemstitch import planning",
             "imports hemstitch.planning, which is not below ir",
         ),
+        ("runtime", "from hemstitch.planning import plan", "which runtime may not know"),
         ("mars", "", "mars is not a layer"),
     ],
 )

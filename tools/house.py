@@ -29,6 +29,8 @@ IMPORTED_BY = {
     "llvmlite": ("toolchain",),
     "triton": ("targets/gpu", "toolchain", "runtime", "emulator", "measure"),
 }
+# What runs knows nothing of what decides.
+NOT_IMPORTED_BY = {"runtime": ("planning", "rewrites")}
 # A name that says what a module is for its package: a printer of this IR, a nest of that target.
 ROLES = (
     *("printer", "verifier", "interpreter", "description"),
@@ -104,6 +106,8 @@ def imports(tree: ast.Module, layer: str) -> Iterator[str]:
         below = LAYERS[: LAYERS.index(layer) + 1] if layer in LAYERS else ()
         if package == "hemstitch" and layer_of(rest.split(".")) not in below:
             yield f"imports {name}, which is not below {layer}"
+        if layer_of(rest.split(".")) in NOT_IMPORTED_BY.get(layer, ()):
+            yield f"imports {name}, which {layer} may not know"
         if layer not in IMPORTED_BY.get(package, (layer,)):
             yield f"imports {package}, which only {', '.join(IMPORTED_BY[package])} may"
 

@@ -33,6 +33,7 @@ from hemstitch.capture.translation import Captured
 from hemstitch.driver.background import Deferred, Job, later
 from hemstitch.driver.builds import expect_kernels
 from hemstitch.driver.compiler import Begun, Compiled, begin, finish
+from hemstitch.driver.verified import Verified
 from hemstitch.fallback import (
     Boxed,
     Recoverable,
@@ -46,7 +47,6 @@ from hemstitch.joint.loss_elimination import EveryNth, losses, without
 from hemstitch.joint.partition import NUMBERS, partition
 from hemstitch.options import Options
 from hemstitch.pipeline import AFTER_AUTOGRAD, BEFORE_AUTOGRAD, Tracing, run_stages
-from hemstitch.runtime.verified import Verified
 from hemstitch.runtime.versions import tell_newer_torch
 
 Function = Callable[..., Any]

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hemstitch.backend import compile_with
+from hemstitch.driver.verified import difference
 from hemstitch.options import Options
 from hemstitch.planning.plan import KernelStep, LibraryStep
-from hemstitch.runtime.verified import difference
 
 ROWS, COLUMNS, WIDE = 96, 40, 56
 

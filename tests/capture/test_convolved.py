@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import hemstitch
-from hemstitch.runtime.verified import difference
+from hemstitch.driver.verified import difference
 
 OPTIONS = {"freeze": True, "strict": True, "check": True}
 LAY, CONVOLVE = (

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 import hemstitch
 from hemstitch.driver import cpu_kernels as native
+from hemstitch.driver.verified import difference
 from hemstitch.errors import OptionError
 from hemstitch.options import Options
 from hemstitch.planning.plan import KernelStep
 from hemstitch.runtime.prepacked import Once
-from hemstitch.runtime.verified import difference
 
 STRICT = {"freeze": True, "strict": True, "check": True}
 FEATURES, HIDDEN, ROWS = 24, 80, 10

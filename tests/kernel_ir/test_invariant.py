@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from hemstitch.driver.verified import difference
 from hemstitch.ir.graph import Op
 from hemstitch.kernel_ir.nodes import Buffer, Let, Loop, Role
 from hemstitch.kernel_ir.passes.loop_invariants import hoist_loop_invariants
-from hemstitch.runtime.verified import difference
 from hemstitch.targets.cpu.description import generic_cpu
 from tests.compiled import Simulation, plans_of, watched, with_kernels
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from hemstitch.driver.verified import difference
 from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
 from hemstitch.kernel_ir.index import Axis
@@ -16,7 +17,6 @@ from hemstitch.kernel_ir.nodes import Contract, Let, Loop, statements
 from hemstitch.matmul.lowering.batch_reduce import totals
 from hemstitch.matmul.lowering.blocking import block_matmuls
 from hemstitch.matmul.lowering.tile_matmul import TileProduct
-from hemstitch.runtime.verified import difference
 from hemstitch.targets.cpu.description import generic_cpu
 from tests.compiled import plans_of
 

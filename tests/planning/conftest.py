@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import llvmlite.binding as llvm
 import pytest
 import torch
@@ -28,7 +30,7 @@ def target(request, monkeypatch):
     parallel = jit.host_target().parallel and threads > 1
     found = Target(lanes, threads, parallel, Features(avx512=processor == "avx512"))
     monkeypatch.setattr(jit, "host_target", lambda: found)
-    monkeypatch.setattr(printer, "GRAIN", 1)
+    monkeypatch.setattr(printer, "CPU", replace(printer.CPU, thread_elements=1))
     if processor == "haswell":
         triple = llvm.Target.from_default_triple()
         old = triple.create_target_machine

@@ -21,6 +21,7 @@ from hemstitch.kernel_ir.nodes import (
 from hemstitch.kernel_ir.passes.index_set_splitting import split_rows
 from hemstitch.kernel_ir.printer import show
 from hemstitch.kernel_ir.verifier import verify
+from hemstitch.machine.cpu_numbers import CPU as NUMBERS
 from hemstitch.matmul.lowering import blocking as panels_of_blocks
 from hemstitch.matmul.lowering import panels
 from hemstitch.matmul.lowering.blocking import block_matmuls
@@ -209,10 +210,10 @@ def plan_in_blocks(graph):
     return replace(plan, steps=tuple(steps))
 
 
-@pytest.fixture(params=[0, panels.NEAR], ids=["packed", "near"])
+@pytest.fixture(params=[0, NUMBERS.near_elements], ids=["packed", "near"])
 def nearness(request, monkeypatch):
     """With and without panels: the matrices of these programs are small."""
-    monkeypatch.setattr(panels_of_blocks, "NEAR", request.param)
+    monkeypatch.setattr(panels_of_blocks, "CPU", replace(NUMBERS, near_elements=request.param))
 
 
 RANDOM = settings(

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from hemstitch import explain
+from hemstitch.driver.verified import difference
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.graph import Operand
 from hemstitch.ir.types import DType
@@ -20,7 +21,6 @@ from hemstitch.matmul.lowering.blocking import block_matmuls
 from hemstitch.matmul.lowering.tile_matmul import TileProduct
 from hemstitch.matmul.patterns import direct_convolution as few_channels
 from hemstitch.matmul.patterns.direct_convolution import few_channels_of
-from hemstitch.runtime.verified import difference
 from hemstitch.targets.cpu.description import generic_cpu
 from tests.compiled import assert_close, assert_trains_as_eager, plans_of
 from tests.written_out import written_out

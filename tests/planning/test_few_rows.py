@@ -11,7 +11,8 @@ from hemstitch.ir.graph import Op
 from hemstitch.kernel_ir.nodes import Contract, Let, Load, Loop, Role, statements, walk
 from hemstitch.kernel_ir.printer import show
 from hemstitch.kernel_ir.verifier import verify
-from hemstitch.matmul.lowering.blocking import FEW_COLUMNS, block_matmuls
+from hemstitch.machine.cpu_numbers import CPU as NUMBERS
+from hemstitch.matmul.lowering.blocking import block_matmuls
 from hemstitch.matmul.lowering.tile_matmul import TileProduct
 from hemstitch.planning.plan import LibraryStep
 from hemstitch.report.explain import explain
@@ -135,7 +136,7 @@ def by_steps(tile):
 
 
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
-@pytest.mark.parametrize("rows", [2, 5, FEW_COLUMNS])
+@pytest.mark.parametrize("rows", [2, 5, NUMBERS.skinny_columns])
 def test_neither_operand_is_copied(rows, dtype):
     """Rows of a power of two lie in one set of a cache, and are read in order."""
     weight = zeros(96, 1024, dtype=dtype)

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from hemstitch.driver.verified import difference
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.graph import InputAttr, Op, Range, toposort
 from hemstitch.ir.ops import is_elementwise
 from hemstitch.ir.types import DType, contiguous_strides
 from hemstitch.planning.intermediate_layout import orders, strides_in_order
 from hemstitch.planning.materialisation import demands
-from hemstitch.runtime.verified import difference
 from hemstitch.stitching.group import Tensor as InMemory
 from hemstitch.targets.cpu.description import generic_cpu
 from tests.compiled import plans_of

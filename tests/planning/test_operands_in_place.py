@@ -13,7 +13,8 @@ import torch
 from hemstitch.kernel_ir.interpreter import _shares
 from hemstitch.kernel_ir.nodes import Contract, Load, Role, Store, statements
 from hemstitch.kernel_ir.verifier import verify
-from hemstitch.matmul.lowering.blocking import IN_PLACE, block_matmuls
+from hemstitch.machine.cpu_numbers import CPU as NUMBERS
+from hemstitch.matmul.lowering.blocking import block_matmuls
 from hemstitch.options import Options
 from hemstitch.planning.plan import KernelStep
 from hemstitch.planning.planner import make_plan
@@ -154,7 +155,12 @@ def test_of_half_precision_both_are_packed_in_pairs():
 
 @pytest.mark.parametrize(
     ("rows", "columns", "is_packed"),
-    [(512, 768, False), (16, 768, True), (8192, 768, True), (512, IN_PLACE // 256, True)],
+    [
+        (512, 768, False),
+        (16, 768, True),
+        (8192, 768, True),
+        (512, NUMBERS.unpacked_elements // 256, True),
+    ],
     ids=str,
 )
 def test_an_operand_is_packed_for_many_rows_and_where_it_is_far(rows, columns, is_packed):

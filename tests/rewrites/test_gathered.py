@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from hemstitch.driver.verified import difference
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.graph import LibraryCall, Node, Op, toposort
-from hemstitch.runtime.verified import difference
 from hemstitch.targets.cpu.description import generic_cpu
 from tests.compiled import plans_of
 from tests.lowered import optimize

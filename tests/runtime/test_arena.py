@@ -11,8 +11,9 @@ import torch
 from hemstitch.errors import InternalError
 from hemstitch.ir.types import DType
 from hemstitch.kernel_ir.placement import LINE
+from hemstitch.machine.cpu_numbers import CPU
 from hemstitch.runtime.assembly import Assembly, IntermediateView, Slot
-from hemstitch.runtime.executable import CACHE, instantiate
+from hemstitch.runtime.executable import instantiate
 from hemstitch.runtime.recycling import fresh
 from hemstitch.runtime.workspace import BLOCKS, ArenaView, BlockPool
 
@@ -92,7 +93,8 @@ def test_memory_made_in_inference_mode_is_used_outside():
 
 
 @pytest.mark.parametrize(
-    ("unit", "threads", "units"), [(1 << 20, 1, 6), (1 << 20, 2, 7), (CACHE // 6, 2, 6)]
+    ("unit", "threads", "units"),
+    [(1 << 20, 1, 6), (1 << 20, 2, 7), (CPU.shared_cache_bytes // 6, 2, 6)],
 )
 def test_as_far_as_a_cache_has_room_memory_is_halved_as_before(monkeypatch, unit, threads, units):
     """Where four units were, two lie in the middle, so that one more has no such place left."""

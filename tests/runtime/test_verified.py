@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from hemstitch.driver.verified import agree, disagreement
 from hemstitch.errors import DifferenceError
 from hemstitch.runtime.executable import Executable
-from hemstitch.runtime.verified import agree, disagreement
 from tests.effort import some
 
 FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16]

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from hemstitch.driver.cpu_kernels import program_of
+from hemstitch.machine.cpu_numbers import CPU
 from hemstitch.targets.cpu.description import generic_cpu
-from hemstitch.targets.cpu.row_copies import LONG_ROW
 from hemstitch.toolchain.jit import threads_now
 from tests.compiled import plans_of
 
-LONG = LONG_ROW // 4  # of f32
+LONG = CPU.memcpy_bytes // 4  # of f32
 COPIES: dict[str, Callable[[Tensor], Tensor]] = {
     "cat": lambda x: torch.cat([x, x.flip(0)], -1),
     "flip": lambda x: x.flip(0),

@@ -90,7 +90,7 @@ def errors(result: np.ndarray, exact: np.ndarray) -> np.ndarray:
 
 
 AVX512 = features_of("", llvm.get_host_cpu_features()).avx512
-FEATURES = [PORTABLE, *[Features(avx512=True), Features(avx512=True, zen4=True)] * AVX512]
+FEATURES = [PORTABLE, *[Features(avx512=True), Features(avx512=True, fast_division=True)] * AVX512]
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")

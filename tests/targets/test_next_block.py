@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from hemstitch.driver.cpu_kernels import program_of
+from hemstitch.driver.verified import difference
 from hemstitch.kernel_ir.nodes import Kernel
 from hemstitch.matmul.lowering.blocking import block_matmuls
-from hemstitch.runtime.verified import difference
 from hemstitch.targets.cpu.description import generic_cpu
 from hemstitch.targets.cpu.next_block import PrefetchRegion, asked_for
 from hemstitch.toolchain.jit import threads_now

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,14 +12,14 @@ from torch import Tensor
 from hemstitch.driver.cpu_kernels import program_of
 from hemstitch.ir.types import DType
 from hemstitch.kernel_ir.index import Axis, Index, at
+from hemstitch.machine.cpu_numbers import CPU
 from hemstitch.targets.cpu import non_temporal as streams
 from hemstitch.targets.cpu.description import generic_cpu
-from hemstitch.targets.cpu.lane_loop import LEAST_PEELED, LaneLoop, fills_lines
-from hemstitch.targets.cpu.non_temporal import LEAST
+from hemstitch.targets.cpu.lane_loop import LaneLoop, fills_lines
 from hemstitch.toolchain.jit import threads_now
 from tests.compiled import plans_of
 
-ROWS = LEAST // 8 // 1024  # of 1024 f32 that are read and written
+ROWS = CPU.non_temporal_bytes // 8 // 1024  # of 1024 f32 that are read and written
 
 
 def texts(function, *arguments: Tensor) -> list[str]:
@@ -45,11 +46,12 @@ def test_what_is_larger_than_the_caches(rows: int, width: int, streams: bool) ->
 
 
 @pytest.mark.parametrize(
-    ("width", "streams"), [(LEAST_PEELED + 1, True), (LEAST_PEELED - 1, False)]
+    ("width", "streams"),
+    [(CPU.peeled_row_elements + 1, True), (CPU.peeled_row_elements - 1, False)],
 )
 def test_short_rows_that_begin_within_a_line_do_not(width: int, streams: bool) -> None:
     """Longer ones begin with a masked vector that ends where a line does."""
-    x = torch.empty(LEAST // 8 // width + 9, width + 1)
+    x = torch.empty(CPU.non_temporal_bytes // 8 // width + 9, width + 1)
     (text,) = texts(lambda x: torch.relu(x[:, 1:]) + 1, x)
     assert ("!nontemporal" in text) == streams
 
@@ -74,11 +76,16 @@ def test_rows_that_begin_within_a_line(
     name: str, dynamic: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At every place of a line, with each number of lanes left."""
-    monkeypatch.setattr(streams, "LEAST", 0)
+    monkeypatch.setattr(streams, "CPU", replace(CPU, non_temporal_bytes=0))
     function = PEELED[name]
     torch._dynamo.reset()
     run = torch.compile(function, backend="hemstitch", dynamic=dynamic, options={"strict": True})
-    for width in (LEAST_PEELED + 9, 2 * LEAST_PEELED + 24, 1000, 1023):
+    for width in (
+        CPU.peeled_row_elements + 9,
+        2 * CPU.peeled_row_elements + 24,
+        1000,
+        1023,
+    ):
         x = torch.randn(33, width)
         torch.testing.assert_close(run(x), function(x), rtol=1e-5, atol=1e-5)
         assert any("!nontemporal" in text for text in texts(function, x))

@@ -20,6 +20,12 @@ def number(unit: str, meaning: str, default: Any = ...) -> Any:
     return field(metadata=metadata) if default is ... else field(default=default, metadata=metadata)
 
 
+def measured(default: Any, unit: str, meaning: str, source: str) -> Any:
+    """A field that has a value wherever nothing else is known. `source`: a decision's number, a
+    page, or whose manual says so."""
+    return field(default=default, metadata={"unit": unit, "meaning": meaning, "source": source})
+
+
 class Execution(Enum):
     """How the lanes of a loop run, which decides where a row waits."""
 

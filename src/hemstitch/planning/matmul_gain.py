@@ -27,10 +27,11 @@ from hemstitch.kernel_ir.nodes import (
     statements,
     walk,
 )
+from hemstitch.machine.cpu_numbers import CPU
 from hemstitch.machine.matmul_rates import Rates
 from hemstitch.machine.probes import ProductProbe
 from hemstitch.machine.record import Execution, Machine, MatrixUnits
-from hemstitch.matmul.lowering.blocking import FEW_COLUMNS, in_blocks
+from hemstitch.matmul.lowering.blocking import in_blocks
 from hemstitch.matmul.patterns.gemv import is_vector
 from hemstitch.planning.clusters import Clustering
 from hemstitch.planning.materialisation import strides_in_memory
@@ -250,7 +251,7 @@ def _in_blocks(
     pace, elements = rates.packed.at(_elements(right, hints)), evaluate(left.type.size, hints)
     is_packed = kernel.packed < inf and right in opened.frozen
     packing = 0.0 if is_packed else kernel.packed / opened.uses[right] * pace.operand
-    if columns <= FEW_COLUMNS:
+    if columns <= CPU.skinny_columns:
         return packing + elements * (rates.few.operand + columns * rates.few.row)
     row = rates.turned if product in opened.turned else pace.row
     return packing + elements * ceil(columns / tile) * tile * row

@@ -23,8 +23,8 @@ from hemstitch.ir.graph import (
 )
 from hemstitch.ir.ops import is_elementwise
 from hemstitch.ir.types import DType, contiguous_strides
+from hemstitch.machine.cpu_numbers import CPU
 from hemstitch.machine.record import Execution, Machine
-from hemstitch.matmul.lowering.blocking import FEW_COLUMNS
 from hemstitch.matmul.patterns.attention import NAME as ATTENTION
 from hemstitch.matmul.patterns.attention import attention_of
 from hemstitch.matmul.patterns.convolution_choice import opened_convolution
@@ -145,7 +145,7 @@ class _Opening:
         rows, steps, columns = (size if isinstance(size, int) else 0 for size in sizes)
         if not 0 < LEAST_TIMES * rows <= min(steps, columns):
             return False
-        if rows <= FEW_COLUMNS and right.op is Op.PERMUTE and _is_there(right):
+        if rows <= CPU.skinny_columns and right.op is Op.PERMUTE and _is_there(right):
             return True
         return rows <= MOST_TURNED and steps * columns >= LARGE and right not in self.frozen
 

@@ -12,6 +12,7 @@ import torch
 from hemstitch.errors import InternalError
 from hemstitch.ir.dims import Dim, evaluate
 from hemstitch.kernel_ir.placement import Lifetime, place
+from hemstitch.machine.cpu_numbers import CPU
 from hemstitch.runtime.assembly import Assembly, IntermediateView
 from hemstitch.runtime.prepacked import Once
 from hemstitch.runtime.recycling import Layout, fresh, keep_what_is_freed, recycled
@@ -19,7 +20,6 @@ from hemstitch.runtime.torch_dtypes import TORCH_DTYPES
 from hemstitch.runtime.workspace import BLOCKS, ArenaLayout, ArenaView
 from hemstitch.toolchain.jit import threads_now
 
-CACHE = 32 << 20  # bytes that cores share; intermediates may take them to stay with their threads
 MOST_SIZES = 64  # instances kept for one graph with symbolic sizes; the oldest goes first
 Arguments = list[object]
 Call = Callable[[Arguments], tuple[object, ...]]
@@ -98,7 +98,7 @@ def instantiate(
     exec(code, namespace)
     slots = [*assembly.slots, *assembly.scratch]
     lifetimes = [Lifetime(evaluate(slot.bytes, values), slot.first, slot.last) for slot in slots]
-    offsets, total = place(lifetimes, CACHE if threads_now() > 1 else None)
+    offsets, total = place(lifetimes, CPU.shared_cache_bytes if threads_now() > 1 else None)
     run: Any = namespace["run"]
     if not slots:
         return run  # type: ignore[no-any-return]

@@ -13,7 +13,7 @@ from typing import Any
 import llvmlite.binding as llvm
 import torch
 
-from hemstitch.targets.cpu.description import Target
+from hemstitch.targets.cpu.description import FAST_DIVISION, Target
 from hemstitch.targets.cpu.emitter import Features
 from hemstitch.targets.cpu.kernel import DATA_POINTER
 from hemstitch.targets.cpu.math64 import SLEEF
@@ -62,7 +62,7 @@ def processor() -> str:
 def features_of(processor: str, known: Mapping[str, bool]) -> Features:
     """Of LLVM's name for a processor and of what it says of that."""
     avx512 = bool(known.get("avx512f") and known.get("avx512vl"))  # for vectors of any width
-    return Features(avx512, avx512 and bool(known.get("avx512bf16")), processor == "znver4")
+    return Features(avx512, avx512 and bool(known.get("avx512bf16")), processor in FAST_DIVISION)
 
 
 def load(machine_code: bytes, name: str) -> Entry:

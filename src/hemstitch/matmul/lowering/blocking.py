@@ -37,8 +37,9 @@ from hemstitch.kernel_ir.nodes import (
 )
 from hemstitch.kernel_ir.placement import LINE
 from hemstitch.kernel_ir.rewriter import Rewriter, defined, used
+from hemstitch.machine.cpu_numbers import CPU
 from hemstitch.matmul.lowering.batch_reduce import Total, totals
-from hemstitch.matmul.lowering.panels import NEAR, Columns, PackedPanels, Panel
+from hemstitch.matmul.lowering.panels import Columns, PackedPanels, Panel
 from hemstitch.matmul.lowering.row_blocks import (
     is_by_columns,
     keeps_rows_apart,
@@ -49,10 +50,6 @@ from hemstitch.matmul.lowering.row_blocks import (
 from hemstitch.matmul.lowering.row_parts import BlockPart, Reach, task_buffers
 from hemstitch.matmul.lowering.tile_matmul import TileProduct
 
-IN_PLACE = 1 << 20  # elements of a right operand that is not packed, if rows are not so many
-FEW, MANY = 256, 2048  # rows: between them to pack an operand costs more than it gains
-FEW_COLUMNS = 16  # their vectors would be nearly empty, those of steps are not
-PAGE = 1 << 12  # bytes: rows this far apart lie in one set of a cache
 NEXT = "_next"  # the name of what is multiplied at once with another
 VECTOR = 16  # elements: rows of a tile start at whole vectors, whatever the target
 
@@ -308,7 +305,7 @@ class _BlockedNest:
         steps, axis, row = _ContractionSteps.of(contract), contract.axis, self.old.rows[-1]
         first, second = plain_load(left, steps.dtype), plain_load(right, DType.F32)
         is_by_steps = (
-            _is_at_most(lanes.extent, FEW_COLUMNS)
+            _is_at_most(lanes.extent, CPU.skinny_columns)
             and axis.outer is None
             and _lies_by_steps(first, steps, axis, row)
             and (second is None or second.index.coefficient(lanes) != 1)
@@ -404,7 +401,7 @@ class _BlockedNest:
         if steps.together == 1 and (is_by_columns(left, row) or left.index.coefficient(axis) == 0):
             return True
         apart = left.index.coefficient(row)
-        is_in_one_set = divides(PAGE // left.buffer.dtype.bytes, apart)
+        is_in_one_set = divides(CPU.set_bytes // left.buffer.dtype.bytes, apart)
         return _lies_by_steps(left, steps, axis, row) and not is_in_one_set
 
     def _right(
@@ -449,13 +446,17 @@ class _BlockedNest:
         What is far away is read again and again by the rows of a block. Few rows may be one of the
         kernels that share it. Where the left one is read by columns, both are read once."""
         are_columns = any(is_by_columns(left, row) for row in (self.old.rows[-1], self.inner))
-        if _is_at_most(size, NEAR) or are_columns:
+        if _is_at_most(size, CPU.near_elements) or are_columns:
             return True
         own = {variable for variable, _ in right.index.terms}
         rows = product(axis.extent for axis in self.old.rows if axis not in own)
-        if not isinstance(rows, int) or rows > MANY or not _is_at_most(size, IN_PLACE):
+        if (
+            not isinstance(rows, int)
+            or rows > CPU.pack_many_rows
+            or not _is_at_most(size, CPU.unpacked_elements)
+        ):
             return False
-        return rows >= FEW or not own.isdisjoint(self.old.rows)
+        return rows >= CPU.pack_few_rows or not own.isdisjoint(self.old.rows)
 
     def _operand(self, contract: Contract, factors: _OperandFactors, size: Dim, why: str) -> Buffer:
         """Memory for the right one, of all tasks or of each."""

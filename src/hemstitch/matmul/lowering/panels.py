@@ -17,9 +17,7 @@ from hemstitch.ir.dims import Dim, quotient
 from hemstitch.kernel_ir.index import Axis, Index, at
 from hemstitch.kernel_ir.nodes import Buffer, Loop, Nest, Stmt, Store
 from hemstitch.kernel_ir.rewriter import Rewriter
-
-NARROW = 16  # columns: strips are whole vectors, which are loaded without a mask
-NEAR = 1 << 16  # elements of an operand that stays in L2 whatever lies around it
+from hemstitch.machine.cpu_numbers import CPU
 
 # Of an element in a column, of which copy of the loops, and which of the steps that lie side by
 # side: the name of its value, and the statements that make it.
@@ -37,7 +35,11 @@ class PackedPanels:
     def of(columns: Axis, width: int) -> PackedPanels:
         """As wide as that, or one vector of the widest where there are no more columns."""
         extent = columns.extent
-        width = NARROW if isinstance(extent, int) and extent <= NARROW else width
+        width = (
+            CPU.narrow_columns
+            if isinstance(extent, int) and extent <= CPU.narrow_columns
+            else width
+        )
         outer = Axis(f"{columns.name}s", quotient(extent + (width - 1), width))
         return PackedPanels(outer, Axis(f"{columns.name}i", width, outer, extent))
 

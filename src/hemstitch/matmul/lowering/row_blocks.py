@@ -18,14 +18,10 @@ from hemstitch.kernel_ir.nodes import (
     Stmt,
     walk,
 )
-from hemstitch.matmul.lowering.panels import NEAR
+from hemstitch.machine.cpu_numbers import CPU
 from hemstitch.matmul.lowering.row_parts import task_buffers
 
-LEAST_BLOCKS = 4  # of a thread
-LEAST_ROWS = 4  # of a block: for fewer an operand is not read by a task more
-TILE = 1 << 17  # elements of its rows that stay in L2: half of one of 1 MB
 EVEN = 4
-UNEQUAL = 1.04  # times the blocks of a thread in the mean, that the longest waited for has
 
 
 def most_rows(nest: Nest, threads: int, most: int) -> int:
@@ -45,16 +41,16 @@ def most_rows(nest: Nest, threads: int, most: int) -> int:
     is_known = len(known) == len(sizes) and isinstance(rows, int)
     few = EPILOGUE_ROWS
     if isinstance(rows, int):
-        few = min(few, max(LEAST_ROWS, -(-rows // threads)))
+        few = min(few, max(CPU.block_rows, -(-rows // threads)))
     is_summed = bool(nest.epilogue) and not keeps_rows_apart(nest)
-    if is_summed or not is_known or all(a * b <= NEAR for a, b in known):
+    if is_summed or not is_known or all(a * b <= CPU.near_elements for a, b in known):
         return few
     assert isinstance(rows, int)
-    fitting = TILE // max(min(a, b) for a, b in known)
+    fitting = CPU.block_elements // max(min(a, b) for a, b in known)
     if all(is_by_columns(load, nest.rows[-1]) for load in _left_operands(loops)):
         blocks = threads * -(-rows // (threads * fitting))
         return max(-(-rows // blocks), few)
-    fair = -(-rows // (threads * LEAST_BLOCKS))
+    fair = -(-rows // (threads * CPU.blocks_of_a_thread))
     return max(min(fitting, fair, most), few)
 
 
@@ -69,7 +65,7 @@ def rows_of_block(extent: Dim, most: int, threads: int) -> int:
     found = max(whole, key=lambda size: (size % EVEN == 0, size), default=-(-extent // blocks))
     count = -(-extent // found)
     equal = -(-count // threads) * threads
-    return found if count < threads or equal <= UNEQUAL * count else -(-extent // equal)
+    return found if count < threads or equal <= CPU.unequal_blocks * count else -(-extent // equal)
 
 
 def keeps_rows_apart(nest: Nest) -> bool:

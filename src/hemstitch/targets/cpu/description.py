@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 from hemstitch.ir.types import DType
 from hemstitch.kernel_ir.nodes import Buffer
+from hemstitch.machine.cpu_numbers import CPU
 from hemstitch.machine.record import Execution, Machine, MatrixUnits
 from hemstitch.matmul.lowering.blocking import USUAL, Blocking
 from hemstitch.targets.cpu.emitter import PORTABLE, Features
-from hemstitch.targets.cpu.interleave_factor import USUAL as USUAL_COPIES
 
-CROWD = 8  # threads of a processor that together use all of memory's bandwidth
-TERMS = 64  # that each lane adds up, before all of them go to a longer sum
+# By LLVM's names: what no feature flag says. Measured: docs/performance.md.
+FAST_DIVISION = frozenset({"znver4"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,12 @@ class CPULowering:
     @property
     def copies(self) -> int:
         """Vectors that a lane loop has in flight."""
-        return USUAL_COPIES
+        return CPU.vectors_in_flight
 
     @property
     def terms(self) -> int:
         """Elements of a block of a long sum."""
-        return TERMS * USUAL_COPIES * self.target.lanes
+        return CPU.cascade_terms * CPU.vectors_in_flight * self.target.lanes
 
 
 def generic_cpu(threads: int, lanes: int) -> Machine:
@@ -70,8 +70,8 @@ def generic_cpu(threads: int, lanes: int) -> Machine:
         alignment=1,
         operations_per_second=7e9,
         access=1.0,
-        memory_bytes_per_second=20e9 * min(threads, CROWD),
-        bandwidth_threads=CROWD,
+        memory_bytes_per_second=20e9 * min(threads, CPU.bandwidth_threads),
+        bandwidth_threads=CPU.bandwidth_threads,
         cache_bytes_per_second=60e9,
         most_packed=64,
         products=products,

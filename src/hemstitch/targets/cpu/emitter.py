@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 
+from hemstitch.machine.cpu_numbers import CPU
+
 BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64}
 BITS |= {"half": 16, "bfloat": 16, "float": 32, "double": 64}
 _OF_MEMORY_OR_WAY = ("load", "call", "atomicrmw", "phi")  # what may differ each time
-LAG = 3  # instructions of a chain before the next begins
 _MANGLED = {"half": "f16", "bfloat": "bf16", "float": "f32", "double": "f64"}
 
 
@@ -39,13 +40,13 @@ class Value:
 @dataclass(frozen=True, slots=True)
 class Features:
     """What a processor has beyond what all have. `avx512`: AVX-512's instructions for vectors of 4,
-    8 and 16 lanes; `bf16`: and those that multiply bf16; `zen4`: and divides 16 lanes within 6
-    cycles, beside multiplications, where others take 16, and underflows in no time. `sleef`: there
-    is a library of functions of so many doubles, and of fewer."""
+    8 and 16 lanes; `bf16`: and those that multiply bf16; `fast_division`: and divides 16 lanes
+    within 6 cycles, beside multiplications, where others take 16, and underflows in no time.
+    `sleef`: there is a library of functions of so many doubles, and of fewer."""
 
     avx512: bool = False
     bf16: bool = False
-    zen4: bool = False
+    fast_division: bool = False
     sleef: int = 0
 
 
@@ -107,8 +108,8 @@ class Emitter:
         self._known = known if self.block == block else {}
         if self.block == block:
             chains = [self.lines[a:b] for a, b in pairwise(ends)]
-            if self.features.avx512 and len(chains[0]) > LAG:
-                chains = [[""] * (LAG * k) + chain for k, chain in enumerate(chains)]
+            if self.features.avx512 and len(chains[0]) > CPU.chain_lag:
+                chains = [[""] * (CPU.chain_lag * k) + chain for k, chain in enumerate(chains)]
             self.lines[start:] = [line for turn in zip_longest(*chains) for line in turn if line]
         return results
 

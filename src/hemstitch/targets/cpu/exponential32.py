@@ -65,7 +65,7 @@ def sigmoid(e: Emitter, x: Value) -> Value:
     """s / (s + exp(-r)) with s = 2^n: whatever the sign of x, neither tail loses its small values.
     The quotient by one Newton step, but where a division costs less."""
     bounded = at_most(e, x, f32(e, _HIGHEST))
-    if e.features.zen4:  # whose comparisons also take the places of multiplications
+    if e.features.fast_division:  # whose comparisons also take the places of multiplications
         power, whole = _fraction(e, at_least(e, bounded, f32(e, _LOWEST)))
         return divide(e, power, whole)
     counts = e.compare("uge", x, f32(e, _LOWEST))  # what is left out would underflow, as in exp

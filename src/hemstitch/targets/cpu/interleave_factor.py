@@ -5,22 +5,19 @@ from __future__ import annotations
 from hemstitch.ir.ops import OPS
 from hemstitch.kernel_ir.index import Axis
 from hemstitch.kernel_ir.nodes import Let, Scan, Stmt, walk
+from hemstitch.machine.cpu_numbers import CPU
 
-USUAL = 4  # and as many as one Philox makes random numbers for
-LONG_BODY = 64  # statements; of longer ones two copies fill the registers
-LONG_CHAIN = 64  # flops one after the other: more than a processor looks ahead, which would
 # otherwise begin the next copies while the first wait; docs/performance.md
-CHAIN_SHARE = 0.7  # of a body's flops; one with less works on several things at once anyway
 
 
 def copies_for(axis: Axis, body: tuple[Stmt, ...], width: int) -> int:
     if any(isinstance(statement, Scan) for statement in walk(body)):
         return 1  # what one vector holds begins where the one before ends
-    copies = USUAL
+    copies = CPU.vectors_in_flight
     if _is_one_long_chain(body):
-        copies = USUAL * 2
-    elif sum(1 for _ in walk(body)) > LONG_BODY:
-        copies = USUAL // 2
+        copies = CPU.vectors_in_flight * 2
+    elif sum(1 for _ in walk(body)) > CPU.long_body:
+        copies = CPU.vectors_in_flight // 2
     while copies > 1 and isinstance(axis.extent, int) and axis.extent < copies * width:
         copies //= 2
     return copies
@@ -28,7 +25,7 @@ def copies_for(axis: Axis, body: tuple[Stmt, ...], width: int) -> int:
 
 def copies_of_rest(body: tuple[Stmt, ...], vectors: int) -> int:
     """All the vectors that are left at once, or one by one where that is much to print."""
-    return vectors if vectors * sum(1 for _ in walk(body)) <= LONG_BODY else 1
+    return vectors if vectors * sum(1 for _ in walk(body)) <= CPU.long_body else 1
 
 
 def _is_one_long_chain(body: tuple[Stmt, ...]) -> bool:
@@ -41,4 +38,4 @@ def _is_one_long_chain(body: tuple[Stmt, ...]) -> bool:
             before = max((depth.get(name, 0) for name in statement.operands), default=0)
             depth[statement.name] = before + flops
     longest = max(depth.values(), default=0)
-    return longest >= LONG_CHAIN and longest >= CHAIN_SHARE * work
+    return longest >= CPU.look_ahead_flops and longest >= CPU.chain_share * work

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from hemstitch.ir.dims import Dim, SymbolicDim, product, total
 from hemstitch.ir.failure import Failure
 from hemstitch.kernel_ir.nodes import Buffer, Kernel, Nest, Phase
+from hemstitch.machine.cpu_numbers import CPU
 from hemstitch.targets.cpu.description import CPULowering, Target
 from hemstitch.targets.cpu.emitter import Emitter, Value
 from hemstitch.targets.cpu.nest import LLVMNestPrinter
 from hemstitch.targets.cpu.scratch_layout import ScratchLayout, scratch_layout
 from hemstitch.targets.cpu.slots import STATUS, Slot, Slots
 
-GRAIN = 1 << 14  # elements of work that pay for one more thread; docs/performance.md
 DATA_POINTER = "hemstitch_data_pointer"  # bound to torch's function when the module is loaded
 ABSENT_MESSAGE = "a kernel was given a tensor that has no memory"
 TICKETS = "tickets"  # the slot of the table that counts who has come to a ticket
@@ -263,7 +263,7 @@ def _run(table: _Table, target: Target, declarations: dict[str, str]) -> str:
     name = table.kernel.name
     if target.parallel:
         allowed = e.convert("zext", e.call("omp_get_max_threads", "i32"), "i64")
-        worth = e.binary("udiv", table.load(e, work(table.kernel)), e.i64(GRAIN))
+        worth = e.binary("udiv", table.load(e, work(table.kernel)), e.i64(CPU.thread_elements))
         worth = e.intrinsic("smin", worth, e.i64(target.threads))
         threads = e.intrinsic("smin", worth, allowed)
         several = e.compare("sgt", threads, e.i64(1))

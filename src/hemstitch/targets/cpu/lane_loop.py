@@ -10,10 +10,8 @@ from hemstitch.ir.types import DType
 from hemstitch.kernel_ir.index import Axis, Computed, Index
 from hemstitch.kernel_ir.nodes import Buffer, Constant, Let, Load, Position, Stmt, Store
 from hemstitch.kernel_ir.placement import LINE
+from hemstitch.machine.cpu_numbers import CPU
 from hemstitch.targets.cpu.emitter import Emitter, Value
-
-LEAST_STREAM = 16  # bytes
-LEAST_PEELED = 256  # elements of a row; of shorter ones the vector that is not full costs as much
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +71,7 @@ def store_to_peel_for(
     """The first non-temporal store whose rows begin within a line. A loop that draws numbers or
     adds lanes up begins with whole vectors."""
     extent = axis.extent
-    if isinstance(extent, int) and extent < LEAST_PEELED:
+    if isinstance(extent, int) and extent < CPU.peeled_row_elements:
         return None
     if not all(isinstance(s, Let | Load | Store | Constant | Position) for s in body):
         return None
@@ -103,7 +101,7 @@ def draws_by_four(lanes: LaneLoop | None, index: Index) -> bool:
 def fills_lines(lanes: LaneLoop | None, width: int, dtype: DType, index: Index) -> bool:
     """Whether whole vectors are stored one after the other from the start of a cache's line, each
     of as many bytes as one instruction can store past the caches."""
-    if lanes is None or lanes.mask is not None or width * dtype.bytes < LEAST_STREAM:
+    if lanes is None or lanes.mask is not None or width * dtype.bytes < CPU.streaming_store_bytes:
         return False
     if (peeled := lanes.peeled) is not None:
         return index == peeled.index and dtype.bytes == peeled.buffer.dtype.bytes

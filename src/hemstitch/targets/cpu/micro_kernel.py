@@ -16,7 +16,7 @@ from functools import partial
 
 from hemstitch.ir.types import DType
 from hemstitch.kernel_ir.placement import LINE
-from hemstitch.matmul.lowering.panels import NEAR
+from hemstitch.machine.cpu_numbers import CPU
 from hemstitch.targets.cpu import memory
 from hemstitch.targets.cpu import skinny_matmul as dots
 from hemstitch.targets.cpu.emitter import Emitter, Value
@@ -75,7 +75,7 @@ def _is_far(product: MatmulTile) -> bool:
     columns, steps = as_number(product.columns), as_number(product.steps)
     if product.strips is not None or columns is None or steps is None:
         return False
-    return columns * steps > NEAR
+    return columns * steps > CPU.near_elements
 
 
 def _is_less(a: Value, b: Value) -> bool:

@@ -11,10 +11,8 @@ from math import prod
 from hemstitch.ir.dims import Dim
 from hemstitch.kernel_ir.index import Axis, Computed, Index
 from hemstitch.kernel_ir.nodes import Buffer, Load, Loop, Nest, Role, Store
+from hemstitch.machine.cpu_numbers import CPU
 from hemstitch.matmul.lowering.tile_matmul import TileProduct
-
-LEAST = 1 << 16  # bytes of an argument: less is in a cache soon
-MOST_STEPS = 192  # of a product that asks: the rows of a longer one come in time
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +44,7 @@ def asked_for(nest: Nest) -> Mapping[str, list[PrefetchRegion]]:
     for tile in filter(None, map(TileProduct.of, loops)):
         sizes = (tile.contract.axis.extent, tile.rows.extent, tile.columns)
         known = [size for size in sizes if isinstance(size, int) and size > 0]
-        if len(known) == len(sizes) and known[0] <= MOST_STEPS:
+        if len(known) == len(sizes) and known[0] <= CPU.next_block_steps:
             products[tile.contract.name] = _Asking(prod(known))
     regions = dict.fromkeys(region for loop in loops for region in _regions(loop, nest))
     for region in sorted(regions, key=lambda region: -region.bytes) if products else ():
@@ -96,7 +94,7 @@ def _region(
     next_one = index.coefficient(block)
     if not is_affine or row * count != next_one or not 0 < row * count < size:
         return None
-    if size * buffer.dtype.bytes < LEAST:
+    if size * buffer.dtype.bytes < CPU.next_block_bytes:
         return None
     terms = tuple((v, step) for v, step in index.terms if v in nest.rows)
     return PrefetchRegion(

@@ -13,11 +13,11 @@ from dataclasses import replace
 
 from hemstitch.kernel_ir.nodes import Kernel
 from hemstitch.kernel_ir.traffic import traffic
+from hemstitch.machine.cpu_numbers import CPU
 from hemstitch.targets.cpu.description import CPULowering
 
 # Bytes of half as much again as the last cache that one can count on: processors report larger ones
 # too, which their other tenants share. Docs as above.
-LEAST = 48 << 20
 
 
 def mark_non_temporal_stores(kernel: Kernel, lowering: CPULowering) -> Kernel:
@@ -26,7 +26,7 @@ def mark_non_temporal_stores(kernel: Kernel, lowering: CPULowering) -> Kernel:
     if not lowering.aligned:
         return kernel
     read, written = traffic(kernel, lowering.sizes)
-    if sum(read.values()) + sum(written.values()) < LEAST:
+    if sum(read.values()) + sum(written.values()) < CPU.non_temporal_bytes:
         return kernel
     buffers = (b for b in lowering.aligned if b in written and b not in read)
     return replace(kernel, non_temporal=frozenset(buffers))

@@ -16,14 +16,7 @@ from hemstitch.ir.ops import OPS
 from hemstitch.kernel_ir.index import Axis, Index
 from hemstitch.kernel_ir.nodes import Buffer, Let, Load, Loop, Nest, Role, Stmt
 from hemstitch.kernel_ir.placement import LINE
-
-AHEAD = 8192  # bytes; whole rows, at least one
-SHORT_ROW = 512  # bytes; of rows that are walked once, only short ones gain
-LONG_WALK = 1 << 20  # bytes, in pieces; what is shorter may be in a cache
-LARGEST_ROW = 32768  # bytes that a row reads of one buffer; more would push out what is in use
-LARGE = 12 << 20  # bytes of a tensor that hardly lies in a cache before it is read
-FAR = 1024  # bytes between pieces that no processor takes for one stream
-ROWS_AHEAD = 2  # of rows in such pieces
+from hemstitch.machine.cpu_numbers import CPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +34,9 @@ class _PrefetchWalk:
 @dataclass(frozen=True, slots=True)
 class Ask:
     """For what lies `distance` elements ahead, so many `lines` for each vector, to come into this
-    `level` of the caches. Rows that are no longer than `SHORT_ROW` come into L1; of longer ones L1,
-    which waits for few lines at a time, would get so many that the walk's own loads wait behind
-    them."""
+    `level` of the caches. Rows that are no longer than `prefetch_short_row_bytes` come into L1;
+    of longer ones L1, which waits for few lines at a time, would get so many that the walk's own
+    loads wait behind them."""
 
     distance: int
     level: int
@@ -101,7 +94,7 @@ def _asks_for_lines(nest: Nest) -> Iterator[tuple[str, Ask]]:
         for start in sorted(starts, reverse=True):
             if (end - start) * bytes_ >= LINE:
                 lines = -(-(end - start) * bytes_ // LINE)
-                yield starts[start].name, Ask(ROWS_AHEAD * step, 2, lines)
+                yield starts[start].name, Ask(CPU.prefetch_rows * step, 2, lines)
                 end = start
 
 
@@ -117,8 +110,10 @@ def _step_within_pieces(walk: _PrefetchWalk, row: Axis) -> int | None:
         return None
     if not isinstance(pieces, int) or not isinstance(size, int):
         return None
-    is_far = apart * bytes_ >= FAR and whole * bytes_ >= LARGE
-    goes_on = walk.stride * (size - 1) < step < apart and pieces * step * bytes_ <= LARGEST_ROW
+    is_far = apart * bytes_ >= CPU.stream_gap_bytes and whole * bytes_ >= CPU.prefetch_tensor_bytes
+    goes_on = (
+        walk.stride * (size - 1) < step < apart and pieces * step * bytes_ <= CPU.prefetch_row_bytes
+    )
     return step if is_far and goes_on else None
 
 
@@ -130,9 +125,13 @@ def _ask_of_pieces(walk: _PrefetchWalk) -> Ask | None:
     pieces, bytes_ = walk.around.extent, walk.load.buffer.dtype.bytes
     if not isinstance(step, int) or not isinstance(size, int) or not isinstance(pieces, int):
         return None
-    if not 0 < size * bytes_ <= SHORT_ROW or pieces * size * bytes_ < LONG_WALK or step <= size:
+    if (
+        not 0 < size * bytes_ <= CPU.prefetch_short_row_bytes
+        or pieces * size * bytes_ < CPU.prefetch_walk_bytes
+        or step <= size
+    ):
         return None
-    return Ask(step * -(-AHEAD // (size * bytes_)), 1)
+    return Ask(step * -(-CPU.prefetch_bytes // (size * bytes_)), 1)
 
 
 def _ask(load: Load, lane: Axis, rows: Sequence[Axis], walks: int) -> Ask | None:
@@ -141,12 +140,12 @@ def _ask(load: Load, lane: Axis, rows: Sequence[Axis], walks: int) -> Ask | None
     if not isinstance(step, int) or step <= 0 or volume is None:
         return None
     if walks == 1:
-        if step != lane.extent or step * bytes_ > SHORT_ROW:
+        if step != lane.extent or step * bytes_ > CPU.prefetch_short_row_bytes:
             return None
-    elif volume * bytes_ > LARGEST_ROW:
+    elif volume * bytes_ > CPU.prefetch_row_bytes:
         return None
-    level = 1 if volume * bytes_ <= SHORT_ROW else 2
-    return Ask(step * -(-AHEAD // (volume * bytes_)), level)
+    level = 1 if volume * bytes_ <= CPU.prefetch_short_row_bytes else 2
+    return Ask(step * -(-CPU.prefetch_bytes // (volume * bytes_)), level)
 
 
 def _volume(index: Index, rows: Sequence[Axis]) -> int | None:

@@ -8,9 +8,8 @@ from collections.abc import Callable
 
 from hemstitch.kernel_ir.index import Axis
 from hemstitch.kernel_ir.nodes import Load, Stmt, Store
+from hemstitch.machine.cpu_numbers import CPU
 from hemstitch.targets.cpu.emitter import Emitter, Value
-
-LONG_ROW = 4096  # bytes; shorter ones take longer by memcpy where the caches hold them
 
 
 def copied(axis: Axis, body: tuple[Stmt, ...]) -> tuple[Store, Load] | None:
@@ -21,7 +20,8 @@ def copied(axis: Axis, body: tuple[Stmt, ...]) -> tuple[Store, Load] | None:
             target, source = store.buffer, load.buffer
             walks = {access.index.coefficient(axis) for access in (load, store)}
             is_long = (
-                not isinstance(axis.extent, int) or axis.extent * target.dtype.bytes >= LONG_ROW
+                not isinstance(axis.extent, int)
+                or axis.extent * target.dtype.bytes >= CPU.memcpy_bytes
             )
             is_copy = store.value == load.name and target.dtype is source.dtype and walks == {1}
             return (store, load) if is_copy and is_long and target is not source else None
@@ -33,7 +33,7 @@ def copy_if_long(
 ) -> Value:
     """`pointer`: where what is stored or loaded begins. Gives how many elements are left."""
     size = row[0].buffer.dtype.bytes
-    is_long = e.compare("sge", extent, e.i64(LONG_ROW // size))
+    is_long = e.compare("sge", extent, e.i64(CPU.memcpy_bytes // size))
     with e.when(is_long):
         ends = [pointer(access) for access in row]
         bytes_ = e.binary("mul", extent, e.i64(size))

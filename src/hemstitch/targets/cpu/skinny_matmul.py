@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from hemstitch.ir.types import DType
+from hemstitch.machine.cpu_numbers import CPU
 from hemstitch.targets.cpu import memory
 from hemstitch.targets.cpu.emitter import Emitter, Value
 from hemstitch.targets.cpu.matmul_operands import (
@@ -24,7 +25,6 @@ from hemstitch.targets.cpu.matmul_operands import (
 # A vector of steps from one on, in lanes that exist, or in all: the sums as they are then.
 Step = Callable[[Value | None, Value, Sequence[Value]], Sequence[Value]]
 
-MOST_ROWS = 8  # of a tile; they are streams of memory as well
 L2 = 2
 
 
@@ -37,7 +37,7 @@ def multiply(e: Emitter, product: MatmulTile) -> None:
         for low, high, wide in pieces(e, product.columns, columns, 1):
             each_of(e, low, high, wide, partial(_tile, e, product, count, wide, row))
 
-    for low, high, count in pieces(e, product.rows, min(MOST_ROWS, sums // columns), 1):
+    for low, high, count in pieces(e, product.rows, min(CPU.skinny_rows, sums // columns), 1):
         each_of(e, low, high, count, partial(rows, count))
 
 

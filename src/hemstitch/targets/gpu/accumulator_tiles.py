@@ -24,12 +24,13 @@ from hemstitch.kernel_ir.nodes import (
     Store,
     walk,
 )
+from hemstitch.machine.gpu_numbers import GPU
 from hemstitch.targets.gpu import tile_reductions as reduce
 from hemstitch.targets.gpu.elementwise import apply
 from hemstitch.targets.gpu.memory import BARRIER, MemoryPrinter
 from hemstitch.targets.gpu.register_accumulators import Carried
 from hemstitch.targets.gpu.scope import TileValue, TritonScope
-from hemstitch.targets.gpu.tiling import THREADS, Tiling, is_tile
+from hemstitch.targets.gpu.tiling import Tiling, is_tile
 from hemstitch.targets.gpu.triton_types import NAMES, literal
 
 ROWS, LANES = 0, 1  # the axes of a tile
@@ -288,7 +289,7 @@ class Reductions:
 
     def _has_rows(self, carried: Carried) -> bool:
         """Where a tile's rows are different threads', which would have to meet for each tile."""
-        is_narrow = self._lanes_of(carried) < VECTOR * THREADS * self.tiling.warps
+        is_narrow = self._lanes_of(carried) < VECTOR * GPU.warp_threads * self.tiling.warps
         return self.tiling.rows > 1 and is_narrow
 
     def _lanes_of(self, carried: Carried) -> int:

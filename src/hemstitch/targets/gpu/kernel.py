@@ -23,6 +23,7 @@ from hemstitch.kernel_ir.nodes import (
     walk,
 )
 from hemstitch.kernel_ir.placement import Lifetime, place
+from hemstitch.machine.gpu_numbers import GPU
 from hemstitch.targets.gpu import tiling
 from hemstitch.targets.gpu.description import GPULowering
 from hemstitch.targets.gpu.function_merging import alike, parameters_of
@@ -43,7 +44,6 @@ from hemstitch.targets.gpu import device_functions as device
 '''
 SEMAPHORE = "semaphore"  # where programs meet; zero before the first launch
 MOST_32_BIT = (1 << 31) - 1
-LINE = 128  # bytes; of a cache line: no two buffers share one
 _BEGIN = {
     Begin.BARRIER: f"{STEP}device.grid_barrier({SEMAPHORE}, programs)",
     Begin.TICKET: f"{STEP}if device.is_last({SEMAPHORE}, programs):",
@@ -82,7 +82,7 @@ class TritonProgram:
         """Where each scratch buffer starts, in bytes, and how many they take together: those that
         no phase has both of share memory. Inside a phase nothing orders different threads."""
         bytes_ = [evaluate(b.size, sizes) * b.dtype.bytes for b in self.scratch]
-        return place([Lifetime(n, *life) for n, life in zip(bytes_, self.lives)], LINE)
+        return place([Lifetime(n, *life) for n, life in zip(bytes_, self.lives)], GPU.line_bytes)
 
 
 @dataclass(frozen=True, slots=True)

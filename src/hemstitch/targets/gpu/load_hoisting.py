@@ -25,13 +25,13 @@ from hemstitch.kernel_ir.nodes import (
     Store,
     walk,
 )
-from hemstitch.targets.gpu.tiling import THREADS, Tiling, is_tile
+from hemstitch.machine.gpu_numbers import GPU
+from hemstitch.targets.gpu.tiling import Tiling, is_tile
 
 BRANCHING = {
     *(Op.DIV, Op.RECIPROCAL, Op.SQRT, Op.RSQRT, Op.POW, Op.FMOD, Op.REMAINDER, Op.FLOORDIV),
     *(Op.SIN, Op.COS, Op.TAN, Op.SINH, Op.COSH, Op.ATAN2, Op.TRUNCDIV, Op.EXPM1, Op.LOG1P),
 }
-MOST_EARLY = 64  # registers of a thread
 
 
 def early(nest: Nest, tiling: Tiling, never: Container[Buffer]) -> list[tuple[Loop | None, Load]]:
@@ -42,7 +42,7 @@ def early(nest: Nest, tiling: Tiling, never: Container[Buffer]) -> list[tuple[Lo
     found: list[tuple[Loop | None, Load]] = []
     seen: set[Hashable] = set()
     written: set[Buffer] = set()
-    free, is_late, any_late = float(MOST_EARLY), False, False
+    free, is_late, any_late = float(GPU.hoisted_registers), False, False
     for loop, statement in _in_order(nest, tiling):
         if isinstance(statement, Store | AccumulateInto):
             written.add(statement.buffer)
@@ -95,4 +95,4 @@ def _registers(load: Load, nest: Nest, tiling: Tiling, loop: Loop | None) -> flo
     variables = {variable for variable, _ in load.index.terms}
     rows = tiling.rows if variables & {*nest.rows} else 1
     lanes = tiling.lanes[loop.axis].size if loop is not None and loop.axis in variables else 1
-    return max(1.0, rows * lanes / (THREADS * tiling.warps))
+    return max(1.0, rows * lanes / (GPU.warp_threads * tiling.warps))

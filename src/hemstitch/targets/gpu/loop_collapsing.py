@@ -28,7 +28,8 @@ from hemstitch.kernel_ir.nodes import (
     walk,
 )
 from hemstitch.kernel_ir.rewriter import Rewriter
-from hemstitch.targets.gpu.tiling import LARGEST_WHOLE, is_tile, power_of_two
+from hemstitch.machine.gpu_numbers import GPU
+from hemstitch.targets.gpu.tiling import is_tile, power_of_two
 
 MOST_MORE = 1.5  # lanes, those that do not exist included, than before
 
@@ -83,7 +84,7 @@ def _can_be_one(loops: Sequence[Loop]) -> bool:
     another one has written; there are not too many."""
     *outer, last = (_size(loop.axis) for loop in loops)
     lanes = power_of_two(prod(outer) * last)
-    if not 0 < lanes <= min(LARGEST_WHOLE, MOST_MORE * prod(outer) * power_of_two(last)):
+    if not 0 < lanes <= min(GPU.whole_lanes, MOST_MORE * prod(outer) * power_of_two(last)):
         return False
     everything = list(walk(loops[0].body))
     if any(isinstance(s, Running | Scan) for s in everything):

@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Container, Iterator
 
 from hemstitch.kernel_ir.nodes import Accumulate, Init, Loop, Nest, walk
-from hemstitch.targets.gpu.tiling import TILE, Tiling, only_reduces, tile_loops
+from hemstitch.machine.gpu_numbers import GPU
+from hemstitch.targets.gpu.tiling import Tiling, only_reduces, tile_loops
 
 FEWEST = 64  # terms that are worth a tile of their own
 MAX_ACCUMULATORS = 512  # side by side
@@ -24,7 +25,7 @@ def side_by_side(nest: Nest, tiling: Tiling, running: Container[str]) -> dict[st
     added = Counter(s.accumulator for s in everything if isinstance(s, Accumulate))
     found: dict[str, int] = {}
     for tile in tile_loops(nest):
-        count = min(MAX_ACCUMULATORS, TILE // tiling.lanes[tile.axis].size)
+        count = min(MAX_ACCUMULATORS, GPU.tile_elements // tiling.lanes[tile.axis].size)
         inside = {s.name for s in walk(tile.body) if isinstance(s, Init)}
         for loop in _long_sums(tile):
             names = {s.accumulator for s in loop.body if isinstance(s, Accumulate)}

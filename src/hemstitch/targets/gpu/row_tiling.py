@@ -26,8 +26,8 @@ from hemstitch.kernel_ir.nodes import (
     walk,
 )
 from hemstitch.kernel_ir.rewriter import Rewriter, used
+from hemstitch.machine.gpu_numbers import GPU
 
-ROWS_A_PROCESSOR = 64  # so many are left for each: all programs on it have some, about as many
 MIN_ROWS_TOGETHER, MAX_ROWS_TOGETHER = 4, 64  # rows that become one
 
 
@@ -36,7 +36,7 @@ def tile_rows(kernel: Kernel, hint: Callable[[Dim], int], programs: int) -> Kern
 
     def nest_of(nest: Nest) -> Nest:
         count = hint(product(axis.extent for axis in nest.rows)) if nest.rows else 0
-        most = min(MAX_ROWS_TOGETHER, count // (ROWS_A_PROCESSOR * programs))
+        most = min(MAX_ROWS_TOGETHER, count // (GPU.multiprocessor_rows * programs))
         found = (_gathered(nest, axis, most) for axis in nest.rows[:-1])
         return next((each for each in found if each is not None), nest)
 

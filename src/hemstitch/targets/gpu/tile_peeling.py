@@ -22,11 +22,10 @@ from hemstitch.kernel_ir.nodes import (
     Store,
 )
 from hemstitch.kernel_ir.rewriter import Rewriter
+from hemstitch.machine.gpu_numbers import GPU
 from hemstitch.targets.gpu.loop_fission import MOST_NESTS
-from hemstitch.targets.gpu.tiling import LARGEST_WHOLE, power_of_two
+from hemstitch.targets.gpu.tiling import power_of_two
 
-LEAST_PART = 512  # lanes; of shorter rows what is done once a row weighs more
-MOST_EMPTY = 0.2  # of a tile's lanes
 _OF_ROWS = (Load, Let, Constant, Position)
 _OF_LANES = (*_OF_ROWS, Random, Store, AccumulateInto)
 
@@ -70,8 +69,10 @@ def _even(nest: Nest) -> Nest:
 def _part(axis: Axis) -> int | None:
     """Lanes of a part; None where the axis is better left whole."""
     extent = axis.extent
-    if not isinstance(extent, int) or not 0 < extent <= LARGEST_WHOLE:
+    if not isinstance(extent, int) or not 0 < extent <= GPU.whole_lanes:
         return None
     size = extent & -extent  # the largest power of two that divides it
-    is_wasteful = extent < (1 - MOST_EMPTY) * power_of_two(extent)
-    return size if is_wasteful and size >= LEAST_PART and extent // size <= MOST_NESTS else None
+    is_wasteful = extent < (1 - GPU.empty_share) * power_of_two(extent)
+    return (
+        size if is_wasteful and size >= GPU.peeled_lanes and extent // size <= MOST_NESTS else None
+    )

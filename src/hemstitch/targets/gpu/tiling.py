@@ -27,35 +27,19 @@ from hemstitch.kernel_ir.nodes import (
     Stmt,
     walk,
 )
+from hemstitch.machine.gpu_numbers import GPU
 from hemstitch.stitching.matmul_mapping import LEAST_TILE, rows_of_a_tile
 from hemstitch.stitching.matmul_mapping import MOST_ROWS as MOST_PRODUCT_ROWS
 from hemstitch.stitching.online_softmax import LONGEST_ROW
 
-LARGEST_WHOLE = 8192  # lanes of a row that stay in registers: 16 warps, 16 elements a thread
-LOOPED = 1024  # lanes of a tile of a longer row
-TILE = 2048  # elements that a tile should have, so that each thread keeps several loads in flight
-PER_WARP = 512  # elements: 16 for each thread
-LEAST_PER_WARP = 128  # four for each thread: they come from memory at once
-WARPS_A_PROCESSOR = 16  # hide what one of them waits for
 MOST_ROWS = 64
-SECTOR = 8  # elements of f32 that come from memory together
-MOST_WARPS = 16
-THREADS = 32  # of a warp
-REGISTERS = 128  # of the 255 of a thread, for values: addresses, masks and a division need some
 # Products of matrices
-ACCUMULATED = 16384  # elements of a tile that is added up in registers: 64 a thread of 8 warps
-ACCUMULATED_ONE_BY_ONE = 8192  # of f32, whose operands are there too
-DOT_PER_WARP = 1024
-MOST_DOT_WARPS = 8
-GROUP = 4  # warps that work on one product together
 BLOCK = 64  # lanes of a longer row at a time
 BLOCK_ONE_BY_ONE = 32
 MOST_STEPS = 64  # whose operands fit shared memory at once
 MOST_STEPS_AGAIN = 128
 MOST_STEPS_ONE_BY_ONE = 32  # whose operands fit registers
 HALF = 2  # bytes
-STEP_BYTES = 128  # of each row of an operand in one block of steps
-BLOCK_BYTES = 1 << 14  # of a block of the right operand
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,17 +54,17 @@ class LaneTile:
 class TileShape:
     """What tiles should be like: elements of one, and of one in the hands of a warp."""
 
-    elements: int = TILE
-    per_warp: int = PER_WARP
+    elements: int = GPU.tile_elements
+    per_warp: int = GPU.warp_elements
 
 
 USUAL = TileShape()
 CANDIDATES = (  # the usual one first; what differs from it by a factor of two
     USUAL,
-    TileShape(TILE, PER_WARP // 2),
-    TileShape(TILE, PER_WARP * 2),
-    TileShape(TILE * 2, PER_WARP),
-    TileShape(TILE // 2, PER_WARP // 2),
+    TileShape(GPU.tile_elements, GPU.warp_elements // 2),
+    TileShape(GPU.tile_elements, GPU.warp_elements * 2),
+    TileShape(GPU.tile_elements * 2, GPU.warp_elements),
+    TileShape(GPU.tile_elements // 2, GPU.warp_elements // 2),
 )
 
 
@@ -92,7 +76,7 @@ class Tiling:
 
     rows: int
     lanes: Mapping[Axis, LaneTile]
-    per_warp: int = PER_WARP
+    per_warp: int = GPU.warp_elements
     steps: Mapping[Axis, LaneTile] = field(default_factory=dict)
     elements: int = 0  # of all tiles, likely; unknown where there are products
 
@@ -105,7 +89,7 @@ class Tiling:
     def warps(self) -> int:
         """Of 32 threads, so that the largest tile gives each thread enough to do."""
         widest = max((lanes.size for lanes in self.lanes.values()), default=1)
-        least, most = (GROUP, MOST_DOT_WARPS) if self.steps else (1, MOST_WARPS)
+        least, most = (GPU.warp_group, GPU.dot_warps) if self.steps else (1, GPU.program_warps)
         return min(most, max(least, power_of_two(self.rows * widest) // self.per_warp))
 
 
@@ -143,8 +127,8 @@ def spread(tilings: Sequence[Tiling], programs: int) -> list[Tiling]:
     if any(tiling.steps for tiling in tilings):
         return [*tilings]
     per_warp = max(tiling.per_warp for tiling in tilings)
-    most = max(tiling.elements for tiling in tilings) // (programs * WARPS_A_PROCESSOR)
-    while per_warp > LEAST_PER_WARP and per_warp > most:
+    most = max(tiling.elements for tiling in tilings) // (programs * GPU.multiprocessor_warps)
+    while per_warp > GPU.least_warp_elements and per_warp > most:
         per_warp //= 2
     return [replace(tiling, per_warp=min(per_warp, tiling.per_warp)) for tiling in tilings]
 
@@ -152,7 +136,10 @@ def spread(tilings: Sequence[Tiling], programs: int) -> list[Tiling]:
 def _per_warp(nest: Nest, shape: TileShape) -> int:
     """Fewer elements for each warp where their values would not fit its registers."""
     found = shape.per_warp
-    while _most_alive(nest) * found > REGISTERS * THREADS and found > THREADS:
+    while (
+        _most_alive(nest) * found > GPU.value_registers * GPU.warp_threads
+        and found > GPU.warp_threads
+    ):
         found //= 2
     return found
 
@@ -167,7 +154,7 @@ def _in_blocks(
     """Of rows that one loop alone walks over, so many lanes at a time that their values fit the
     registers of few warps: the more warps, the fewer are left for each."""
     loops = Counter(loop.axis for loop in tile_loops(nest))
-    most = GROUP * _per_warp(nest, shape)
+    most = GPU.warp_group * _per_warp(nest, shape)
     is_crowded = _per_warp(nest, shape) < shape.per_warp
     return {
         axis: LaneTile(most, False)
@@ -183,7 +170,7 @@ def _least_rows(nest: Nest) -> int:
         last = nest.rows[-1]
         loads = (s.index for s in walk(loop.body) if isinstance(s, Load))
         if any(i.coefficient(last) == 1 and i.coefficient(loop.axis) not in (0, 1) for i in loads):
-            return SECTOR
+            return GPU.sector_elements
     return 1
 
 
@@ -209,7 +196,11 @@ def _choose_products(
     # What is done once, before the first row, is no tile of rows.
     widest = max(lanes[loop.axis].size for loop in _tile_loops(nest.body))
     extents = [hint(axis.extent) for axis in nest.rows]
-    most = (ACCUMULATED if has_units else ACCUMULATED_ONE_BY_ONE) * shape.elements // TILE
+    most = (
+        (GPU.accumulated_elements if has_units else GPU.accumulated_f32_elements)
+        * shape.elements
+        // GPU.tile_elements
+    )
     # Of long rows what is not added up is a block, and soon gone.
     held = 1 if long and has_units else power_of_two(len(products))
     rows = min(MOST_PRODUCT_ROWS, most // held // widest, power_of_two(extents[-1]))
@@ -223,7 +214,7 @@ def _choose_products(
             if isinstance(product, Contract):
                 again = not lanes[loop.axis].whole
                 steps[product.axis] = lanes.get(product.axis) or _steps(product, widest, again)
-    per_warp = DOT_PER_WARP * shape.per_warp // PER_WARP
+    per_warp = GPU.dot_warp_elements * shape.per_warp // GPU.warp_elements
     if long and not has_units:
         per_warp //= 2
     return Tiling(rows, lanes, per_warp, steps)
@@ -239,7 +230,7 @@ def _steps(product: Contract, widest: int, again: bool) -> LaneTile:
     extent, most = product.axis.extent, most_steps(product.source)
     if isinstance(extent, int) and extent <= (LONGEST_ROW if again else most):
         return LaneTile(max(LEAST_TILE, power_of_two(extent)), True)
-    block = min(STEP_BYTES, BLOCK_BYTES // widest) // product.source.bytes
+    block = min(GPU.dot_step_bytes, GPU.dot_block_bytes // widest) // product.source.bytes
     return LaneTile(max(LEAST_TILE, min(most, block)), False)
 
 
@@ -254,9 +245,9 @@ def most_steps(source: DType, again: bool = False) -> int:
 
 def _lanes(extent: Dim) -> LaneTile:
     """A loop that never runs remains one: what it would load may be nowhere."""
-    if isinstance(extent, int) and extent <= LARGEST_WHOLE:
+    if isinstance(extent, int) and extent <= GPU.whole_lanes:
         return LaneTile(power_of_two(extent), extent > 0)
-    return LaneTile(LOOPED, False)
+    return LaneTile(GPU.looped_lanes, False)
 
 
 def tile_loops(nest: Nest) -> Iterator[Loop]:

@@ -25,8 +25,9 @@ from hemstitch.kernel_ir.nodes import (
     Store,
 )
 from hemstitch.kernel_ir.rewriter import Rewriter
+from hemstitch.machine.gpu_numbers import GPU
 from hemstitch.targets.gpu.loop_collapsing import on_one
-from hemstitch.targets.gpu.tiling import SECTOR, power_of_two
+from hemstitch.targets.gpu.tiling import power_of_two
 
 
 def distribute_work(kernel: Kernel, programs: int) -> Kernel:
@@ -53,7 +54,7 @@ def _dealt(nest: Nest, programs: int) -> Nest | None:
     count = prod(sizes)
     if len(sizes) < len(axes) or count == 0:
         return None
-    size = max(SECTOR, power_of_two(-(-count // programs)))
+    size = max(GPU.sector_elements, power_of_two(-(-count // programs)))
     whole, block = Axis(f"{loop.axis.name}w", count), Axis(f"{loop.axis.name}d", -(-count // size))
     inner = Axis(f"{loop.axis.name}n", size, block, count)
     both = at(block).scaled(size) + at(inner)

@@ -1,0 +1,28 @@
+"""The numbers of the hardware say what they are of, in which unit, and who says so."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from hemstitch.machine.cpu_numbers import CPU, CPUNumbers
+from hemstitch.machine.gpu_numbers import GPU, GPUNumbers
+from hemstitch.machine.record import Machine, MatrixUnits
+
+DECISIONS = Path(__file__).parents[1] / "docs" / "decisions"
+OTHER_SOURCES = ("x86-64", "CUDA", "performance.md", "exactness")
+
+
+@pytest.mark.parametrize("record", [CPUNumbers, GPUNumbers, Machine, MatrixUnits])
+def test_each_number_has_a_unit_and_a_meaning(record: type) -> None:
+    numbers = [field for field in fields(record) if field.type in ("int", "float")]
+    assert numbers
+    assert [f.name for f in numbers if not (f.metadata["unit"] and f.metadata["meaning"])] == []
+
+
+@pytest.mark.parametrize("record", [CPU, GPU])
+def test_each_source_is_there(record: CPUNumbers | GPUNumbers) -> None:
+    sources = {field.metadata["source"] for field in fields(record)} - {*OTHER_SOURCES}
+    assert [source for source in sources if not [*DECISIONS.glob(f"{source}-*.md")]] == []
