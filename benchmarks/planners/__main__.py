@@ -75,7 +75,7 @@ class Line:
 
 def line_of(model: str, mode: str, variant: str, graphs: Sequence[Graph]) -> Line:
     options = VARIANTS[variant]
-    machine = replace(MACHINE, meets=options.global_stitching)
+    machine = replace(MACHINE, has_grid_barrier=options.global_stitching)
     started = time.perf_counter()
     plans = [make_plan(graph, machine, options) for graph in graphs]
     seconds = time.perf_counter() - started

@@ -69,7 +69,7 @@ class Options:
     check: bool = False  # check every intermediate form after every stage
 
     @property
-    def opens_products(self) -> bool:
+    def inlines_matmuls(self) -> bool:
         """Whether planning looks for products of matrices that kernels could do."""
         return self.products and self.planner != "conservative"
 

@@ -143,7 +143,7 @@ class Compilation(Simplification):
     @property
     def multiplies(self) -> bool:
         """Kernels may multiply matrices."""
-        return self.options.opens_products and bool(self.machine.products)
+        return self.options.inlines_matmuls and bool(self.machine.products)
 
 
 # --- torch.fx: what must be said before autograd, and what is said of the graphs that it gives
@@ -180,7 +180,7 @@ AFTER_AUTOGRAD = (
         TRACED,
         TRACED,
         lambda gm, tracing: propagate_channels_last(
-            gm.graph, rows=tracing.options.opens_products and not tracing.is_joint
+            gm.graph, rows=tracing.options.inlines_matmuls and not tracing.is_joint
         ),
     ),
     Stage("patch embedding as matmul", TRACED, TRACED, lambda gm, _: multiply_patches(gm.graph)),

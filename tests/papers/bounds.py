@@ -5,7 +5,7 @@ from __future__ import annotations
 from hemstitch.ir.dims import evaluate
 from hemstitch.ir.graph import Graph, Op
 from hemstitch.kernel_ir.traffic import traffic
-from hemstitch.planning.materialisation import demands
+from hemstitch.planning.materialisation import materialisation
 from hemstitch.planning.plan import LibraryStep
 from hemstitch.planning.work import Vertex, Work, is_library_vertex
 from hemstitch.stitching.group import Tensor
@@ -15,7 +15,7 @@ from tests.papers.harness import Planned
 def least_kernels(graph: Graph) -> int:
     """On the longest chain: what stands before a library call and what stands behind it are never
     one kernel."""
-    work = Work(graph, demands(graph))
+    work = Work(graph, materialisation(graph))
     after: dict[Vertex, list[Vertex]] = {vertex: [] for vertex in work.vertices}
     waits = dict.fromkeys(work.vertices, 0)
     for first, second in work.edges:

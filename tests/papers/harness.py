@@ -145,7 +145,7 @@ def graphs_of(
 
 def planned(graph: Graph, machine: Machine, options: Options = DEFAULT) -> Planned:
     """Checked in all its parts."""
-    machine = replace(machine, meets=options.global_stitching)
+    machine = replace(machine, has_grid_barrier=options.global_stitching)
     plan = make_plan(graph, machine, options)
     verify_plan(plan)
     for step in plan.kernels:

@@ -16,7 +16,7 @@ from hemstitch.kernel_ir.lifetime import in_place, task_lifetimes
 from hemstitch.kernel_ir.nodes import Role
 from hemstitch.options import Options
 from hemstitch.planning.clusters import MOST_MEMBERS, Clustering
-from hemstitch.planning.materialisation import demands
+from hemstitch.planning.materialisation import materialisation
 from hemstitch.planning.plan import LibraryFormStep
 from hemstitch.planning.trials import Trials
 from hemstitch.planning.work import Work
@@ -187,7 +187,7 @@ def test_F1_11_any_program_has_a_plan_and_two_roots_agree(machine, measured):
         found = planned(program.graph, machine, Options(pack=False))
         assert not any(isinstance(step, LibraryFormStep) for step in found.plan.steps), seed
         count += 1
-        work = Work(program.graph, demands(program.graph))
+        work = Work(program.graph, materialisation(program.graph))
         clustering = Clustering(work, Trials(machine))
         for cluster in clustering.clusters:
             alone += 1

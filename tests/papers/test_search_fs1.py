@@ -52,7 +52,7 @@ def with_parts(judge: Judge, found: list[Pattern]) -> list[Pattern]:
     """And what the planner puts in place of a pattern that is refused."""
     every = dict.fromkeys(found)
     for pattern in (work := list(every)):
-        if len(pattern.vertices) > 1 and not pattern.remade and not judge.is_legal(pattern):
+        if len(pattern.vertices) > 1 and not pattern.rematerialised and not judge.is_legal(pattern):
             parts = [part.pattern for part in judge.parts(sorted(pattern.vertices))]
             work += [part for part in parts if part not in every]
             every |= dict.fromkeys(parts)

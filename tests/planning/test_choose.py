@@ -14,7 +14,7 @@ from hemstitch.options import Options
 from hemstitch.planning import searched_plans as choose
 from hemstitch.planning.clusters import Clustering
 from hemstitch.planning.greedy_merging import merge_all
-from hemstitch.planning.materialisation import demands
+from hemstitch.planning.materialisation import materialisation
 from hemstitch.planning.plan import KernelStep
 from hemstitch.planning.planner import make_plan
 from hemstitch.planning.profitability import LOSS
@@ -35,7 +35,7 @@ MACHINES = (generic_cpu(2, 8), generic_gpu())
 
 def clustered(graph, machine, conservative=False):
     trials = Trials(machine)
-    clustering = Clustering(Work(graph, demands(graph)), trials, conservative=conservative)
+    clustering = Clustering(Work(graph, materialisation(graph)), trials, conservative=conservative)
     merge_all(clustering)
     clustering.settle()
     return clustering
@@ -50,7 +50,7 @@ def predicted_bytes(clustering):
     clusters = [cluster for cluster in clustering.clusters if not cluster.is_library]
     patterns = [Pattern(frozenset(number[v] for v in c.vertices)) for c in clusters]
     weighed = Judge(problem).traffic.of_plan(patterns) - len(patterns) * problem.launch_bytes
-    return weighed + sum(work.bytes(w.value) for w in work.demands.writes)
+    return weighed + sum(work.bytes(w.value) for w in work.materialisation.writes)
 
 
 def signature_bytes(clustering):

@@ -6,7 +6,7 @@ from hemstitch.ir.builder import Builder
 from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
 from hemstitch.planning.clusters import Clustering
-from hemstitch.planning.materialisation import demands
+from hemstitch.planning.materialisation import materialisation
 from hemstitch.planning.trials import Trials
 from hemstitch.planning.work import Work
 from hemstitch.targets.cpu.description import generic_cpu
@@ -22,7 +22,7 @@ def test_what_lasts_is_not_tried_again_when_one_of_two_has_grown(monkeypatch):
     both = builder.make(Op.ADD, made, builder.permute(made, (1, 0)))
     beside = builder.make(Op.NEG, made)
     graph = single(builder, both, beside)
-    clustering = Clustering(Work(graph, demands(graph)), Trials(generic_cpu(1, 8)))
+    clustering = Clustering(Work(graph, materialisation(graph)), Trials(generic_cpu(1, 8)))
     of = clustering.cluster_of
 
     assert not clustering.try_merge(of[made], of[both])

@@ -47,11 +47,41 @@ def test_nothing_is_looked_for(monkeypatch):
         None,
         [],
         {"opened": []},
-        {"opened": [], "obstacles": [], "remade": [], "clusters": [3], "refusals": []},
-        {"opened": [True], "obstacles": [], "remade": [], "clusters": [], "refusals": []},
-        {"opened": [1.0], "obstacles": [], "remade": [], "clusters": [], "refusals": []},
-        {"opened": [], "obstacles": [], "remade": [], "clusters": [], "refusals": [["a", "b"]]},
-        {"opened": [], "obstacles": [], "remade": [], "clusters": [], "refusals": ["abc"]},
+        {
+            "opened": [],
+            "fusion_barriers": [],
+            "rematerialised": [],
+            "clusters": [3],
+            "refusals": [],
+        },
+        {
+            "opened": [True],
+            "fusion_barriers": [],
+            "rematerialised": [],
+            "clusters": [],
+            "refusals": [],
+        },
+        {
+            "opened": [1.0],
+            "fusion_barriers": [],
+            "rematerialised": [],
+            "clusters": [],
+            "refusals": [],
+        },
+        {
+            "opened": [],
+            "fusion_barriers": [],
+            "rematerialised": [],
+            "clusters": [],
+            "refusals": [["a", "b"]],
+        },
+        {
+            "opened": [],
+            "fusion_barriers": [],
+            "rematerialised": [],
+            "clusters": [],
+            "refusals": ["abc"],
+        },
     ],
 )
 def test_what_is_no_record(record):
@@ -80,9 +110,9 @@ def tampered(decided, random):
         case 0:
             return replace(decided, opened=some)
         case 1:
-            return replace(decided, obstacles=some)
+            return replace(decided, fusion_barriers=some)
         case 2:
-            return replace(decided, remade=some)
+            return replace(decided, rematerialised=some)
         case 3 if numbers:
             random.shuffle(numbers)
             clusters = [[numbers.pop() for _ in each] for each in clusters]

@@ -15,7 +15,7 @@ from hemstitch.ir.graph import InputAttr, Op, Range, toposort
 from hemstitch.ir.ops import is_elementwise
 from hemstitch.ir.types import DType, contiguous_strides
 from hemstitch.planning.intermediate_layout import orders, strides_in_order
-from hemstitch.planning.materialisation import demands
+from hemstitch.planning.materialisation import materialisation
 from hemstitch.stitching.group import Tensor as InMemory
 from hemstitch.targets.cpu.description import generic_cpu
 from tests.compiled import plans_of
@@ -216,7 +216,7 @@ def test_what_each_element_of_a_window_gets_lies_by_channels(between: nn.Module)
     graphs = plans_of(model, (x,), generic_cpu(2, 8), backward=True)
     for graph, _ in graphs:
         nodes = toposort(graph.roots)
-        order = orders(nodes, demands(graph).tensors)
+        order = orders(nodes, materialisation(graph).tensors)
         images = [n for n in nodes if is_elementwise(n.op) and n.shape == x.shape]
         assert images
         assert {order[node] for node in images} == {(0, 2, 3, 1)}

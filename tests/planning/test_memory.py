@@ -18,7 +18,7 @@ from hemstitch.options import Options
 from hemstitch.planning.clusters import Clustering
 from hemstitch.planning.greedy_merging import merge_all
 from hemstitch.planning.launches import launches
-from hemstitch.planning.materialisation import demands
+from hemstitch.planning.materialisation import materialisation
 from hemstitch.planning.peak_memory import in_less_memory
 from hemstitch.planning.trials import Trials
 from hemstitch.planning.work import Work
@@ -43,7 +43,7 @@ def backward_graph():
 
 
 def clustered(graph):
-    clustering = Clustering(Work(graph, demands(graph, frozenset())), Trials(CPU))
+    clustering = Clustering(Work(graph, materialisation(graph, frozenset())), Trials(CPU))
     merge_all(clustering)
     clustering.settle()
     return clustering

@@ -195,7 +195,7 @@ def test_nests_that_come_out_even_are_dealt_out_one_by_one():
         assert all(before[1] == after[0] for before, after in pairwise(ends))
 
 
-def asks(function, *arguments):
+def prefetches(function, *arguments):
     """How many instructions, where a nest multiplies, ask for what will be multiplied later."""
     (step,) = steps_of(function, *arguments)
     text = llvm(step.stitched.kernel, Target(16, 2, False)).text
@@ -207,7 +207,7 @@ def asks(function, *arguments):
 
 def test_the_next_block_of_steps_is_asked_for():
     def of_gradient(steps, columns):
-        return asks(gradient_of_weights, zeros(steps, 96), zeros(steps, columns))
+        return prefetches(gradient_of_weights, zeros(steps, 96), zeros(steps, columns))
 
     assert of_gradient(5000, 64) == 2 * 1  # both operands, in one kind of tile
     assert of_gradient(150, 64) == 0  # one block
@@ -217,13 +217,13 @@ def test_the_next_strip_of_columns_is_asked_for():
     """Of an operand that lies as it came, where each strip is multiplied with all rows at once."""
 
     def of_product(rows, steps, columns):
-        return asks(lambda x, y: torch.relu(x @ y), zeros(rows, steps), zeros(steps, columns))
+        return prefetches(lambda x, y: torch.relu(x @ y), zeros(rows, steps), zeros(steps, columns))
 
     kinds = 2  # of tiles: blocks of 64 rows are no whole number of the larger
     assert of_product(1024, 384, 768) == 2 * kinds  # a strip is two vectors
     assert of_product(1024, 384, 16) == 0  # it stays in L2
     assert of_product(8192, 384, 768) == 0  # it was packed
-    assert asks(gradient_of_weights, zeros(500, 96), zeros(500, 1000)) > 0
+    assert prefetches(gradient_of_weights, zeros(500, 96), zeros(500, 1000)) > 0
 
 
 def test_partial_results_of_separate_rows_are_taken_up_after_many_blocks():

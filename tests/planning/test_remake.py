@@ -100,8 +100,8 @@ def around_a_call(make, dtype=DType.F32):
     x = builder.input("x", 0, SHAPE, dtype, STRIDES)
     value = make(builder, x)
     result = called(builder, builder.make(Op.EXP, builder.cast(value, DType.F32)))
-    meets = builder.make(Op.ADD, result, builder.cast(value, DType.F32))
-    return Graph((x,), (Output(meets, STRIDES),)), value
+    has_grid_barrier = builder.make(Op.ADD, result, builder.cast(value, DType.F32))
+    return Graph((x,), (Output(has_grid_barrier, STRIDES),)), value
 
 
 def called(builder, operand):
@@ -111,10 +111,10 @@ def called(builder, operand):
     return result
 
 
-def remade(graph, machine=None):
+def rematerialised(graph, machine=None):
     plan = plan_for(graph, machine or generic_cpu(2, 8))
     groups = [group for step in plan.kernels for group in step.groups]
-    return frozenset().union(*(group.remade for group in groups)), plan
+    return frozenset().union(*(group.rematerialised for group in groups)), plan
 
 
 def relu(builder, x):
@@ -133,7 +133,7 @@ def relu(builder, x):
 )
 def test_cheap_functions_of_one_tensor_are_made_again(make, dtype):
     graph, value = around_a_call(make, dtype)
-    found, plan = remade(graph)
+    found, plan = rematerialised(graph)
     assert value in found
     assert all(node in (graph.inputs[0],) or node.op is Op.RESULT for node in loaded(plan))
 
@@ -157,7 +157,7 @@ def loaded(plan):
 )
 def test_others_are_stored(make, dtype):
     graph, value = around_a_call(make, dtype)
-    found, plan = remade(graph)
+    found, plan = rematerialised(graph)
     assert value not in found and value in loaded(plan)
 
 
@@ -166,7 +166,7 @@ def test_rounded_to_half_and_widened_is_stored_as_half():
         return builder.cast(builder.cast(builder.make(Op.TANH, x), DType.BF16), DType.F32)
 
     graph, value = around_a_call(rounded)
-    found, plan = remade(graph)
+    found, plan = rematerialised(graph)
     assert found == {value} and value.inputs[0] in loaded(plan)
 
 
@@ -178,7 +178,7 @@ def test_a_small_tensor_is_not_widened_for_every_row():
     wide = builder.broadcast(builder.cast(bias, DType.F32), SHAPE)
     result = called(builder, builder.make(Op.MUL, x, wide))
     graph = Graph((x, bias), (Output(builder.make(Op.ADD, result, wide), STRIDES),))
-    assert not remade(graph)[0]
+    assert not rematerialised(graph)[0]
 
 
 def test_it_is_read_along_two_axes_at_once():
@@ -189,14 +189,16 @@ def test_it_is_read_along_two_axes_at_once():
     both = builder.make(Op.ADD, wide, builder.permute(wide, (1, 0)))
     result = called(builder, builder.make(Op.EXP, wide))
     graph = Graph((x,), (Output(builder.make(Op.ADD, result, both), (64, 1)),))
-    found, plan = remade(graph)
+    found, plan = rematerialised(graph)
     assert found == {wide} and len(plan.kernels) == 2
 
 
 def test_what_no_reader_can_make_is_stored(monkeypatch):
-    monkeypatch.setattr(cluster.Clustering, "remade_in_vain", lambda self: self.work.remade)
+    monkeypatch.setattr(
+        cluster.Clustering, "rematerialised_in_vain", lambda self: self.work.rematerialised
+    )
     graph, value = around_a_call(relu)
-    found, plan = remade(graph)
+    found, plan = rematerialised(graph)
     assert not found and value in loaded(plan)
 
 
@@ -208,7 +210,7 @@ def with_groups(plan, **changes):
 
 def test_a_mistake_is_found():
     graph, _ = around_a_call(relu)
-    _, plan = remade(graph)
+    _, plan = rematerialised(graph)
     verify_plan(plan)
     with pytest.raises(InternalError, match="is made by several groups"):
-        verify_plan(with_groups(plan, remade=frozenset()))
+        verify_plan(with_groups(plan, rematerialised=frozenset()))

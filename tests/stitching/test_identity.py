@@ -12,7 +12,7 @@ from hemstitch.ir.builder import Builder
 from hemstitch.ir.graph import Op
 from hemstitch.ir.parser import parse
 from hemstitch.kernel_ir.printer import show
-from hemstitch.planning.materialisation import demands
+from hemstitch.planning.materialisation import materialisation
 from hemstitch.planning.trials import Trials
 from hemstitch.planning.work import Work
 from hemstitch.stitching import stitcher as module
@@ -31,7 +31,7 @@ output %3 strides ({size}, 1)
 
 def group_of(text):
     graph = parse(text, Builder())
-    work = Work(graph, demands(graph))
+    work = Work(graph, materialisation(graph))
     return work.group(work.vertices)
 
 

@@ -9,7 +9,7 @@ from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
 from hemstitch.kernel_ir.index import Axis
 from hemstitch.kernel_ir.nodes import Let
-from hemstitch.targets.cpu.interleave_factor import copies_for
+from hemstitch.targets.cpu.interleave_factor import unroll_factor
 
 F32 = DType.F32
 
@@ -32,10 +32,10 @@ def chain(length: int, name: str = "x") -> tuple[Let, ...]:
     ],
 )
 def test_long_chains_need_more_copies(body: tuple[Let, ...], copies: int) -> None:
-    assert copies_for(Axis("i", 1024), body, 16) == copies
-    assert copies_for(Axis("i", symbol("n")), body, 16) == copies
+    assert unroll_factor(Axis("i", 1024), body, 16) == copies
+    assert unroll_factor(Axis("i", symbol("n")), body, 16) == copies
 
 
 @pytest.mark.parametrize(("extent", "copies"), [(128, 8), (127, 4), (40, 2), (16, 1), (3, 1)])
 def test_no_more_than_an_axis_has(extent: Dim, copies: int) -> None:
-    assert copies_for(Axis("i", extent), chain(8), 16) == copies
+    assert unroll_factor(Axis("i", extent), chain(8), 16) == copies

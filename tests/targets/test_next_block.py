@@ -13,7 +13,7 @@ from hemstitch.driver.verified import difference
 from hemstitch.kernel_ir.nodes import Kernel
 from hemstitch.matmul.lowering.blocking import block_matmuls
 from hemstitch.targets.cpu.description import generic_cpu
-from hemstitch.targets.cpu.next_block import PrefetchRegion, asked_for
+from hemstitch.targets.cpu.next_block import PrefetchRegion, prefetched_regions
 from hemstitch.toolchain.jit import threads_now
 from tests.compiled import plans_of
 
@@ -34,7 +34,9 @@ def inputs(steps: int, columns: int = 128, rows: int = ROWS) -> tuple[Tensor, ..
 
 def regions_of(kernel: Kernel) -> dict[str, list[PrefetchRegion]]:
     nests = (nest for phase in block_matmuls(kernel, 2).phases for nest in phase.nests)
-    return {name: found for nest in nests for name, found in asked_for(nest).items() if found}
+    return {
+        name: found for nest in nests for name, found in prefetched_regions(nest).items() if found
+    }
 
 
 def test_all_that_a_block_of_rows_moves_is_asked_for_once() -> None:

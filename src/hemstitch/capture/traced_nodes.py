@@ -53,7 +53,7 @@ def without_tangent(joint: Graph) -> set[Node]:
     return found
 
 
-def is_made_again(node: Node) -> bool:
+def is_recomputed(node: Node) -> bool:
     """By torch.utils.checkpoint."""
     return node.meta.get("recompute") in AGAIN
 

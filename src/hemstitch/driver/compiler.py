@@ -87,7 +87,7 @@ def begin(
     captured = capture(traced, example_inputs, private, frozen, results)
     target = target_of(captured.device, options)
     machine = machine_for(target, multiprocessors(captured.device))
-    machine = replace(machine, meets=options.global_stitching)
+    machine = replace(machine, has_grid_barrier=options.global_stitching)
     if target == "cpu":
         machine = replace(machine, products=measured_units(machine.threads, machine.lanes))
     if target == "cpu" and options.tune:

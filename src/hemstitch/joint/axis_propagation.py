@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.fx import Node
 from torch.utils._pytree import tree_leaves
 
-from hemstitch.capture.traced_nodes import arguments_of, is_made_again, name_of, value_of
+from hemstitch.capture.traced_nodes import arguments_of, is_recomputed, name_of, value_of
 from hemstitch.joint.slices import Region
 
 Line = Sequence[int | None]
@@ -95,7 +95,7 @@ def shape_of(node: Node) -> Sequence[Any]:
 
 def axes_of(node: Node) -> Axes | None:
     """None: nothing is known of it."""
-    if node.op != "call_function" or is_made_again(node) or not has_known_sizes(node):
+    if node.op != "call_function" or is_recomputed(node) or not has_known_sizes(node):
         return None
     if is_pointwise(node):
         return Axes([(x, _aligned(x, node)) for x in node.all_input_nodes])
@@ -104,7 +104,7 @@ def axes_of(node: Node) -> Axes | None:
 
 
 def is_reshape(node: Node) -> bool:
-    return name_of(node) in VIEWS and not is_made_again(node) and has_known_sizes(node)
+    return name_of(node) in VIEWS and not is_recomputed(node) and has_known_sizes(node)
 
 
 def has_known_sizes(node: Node) -> bool:

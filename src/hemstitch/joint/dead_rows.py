@@ -22,7 +22,7 @@ from torch.fx.node import map_arg
 
 from hemstitch.capture.effects import drop_unread
 from hemstitch.capture.fake_calls import call_before
-from hemstitch.capture.traced_nodes import arguments_of, is_made_again, is_tensor, name_of, value_of
+from hemstitch.capture.traced_nodes import arguments_of, is_recomputed, is_tensor, name_of, value_of
 from hemstitch.joint.axis_propagation import (
     ATTENTION,
     Parts,
@@ -181,7 +181,7 @@ def _source(node: Node) -> Node:
 
 def _region(node: Node, whole: Node, axis: int, start: int | Node | None) -> Region | None:
     """From `start` on; `node` says how many. None where only a call knows."""
-    if is_made_again(node) or not has_known_sizes(node) or isinstance(start, Node):
+    if is_recomputed(node) or not has_known_sizes(node) or isinstance(start, Node):
         return None
     shape, first = shape_of(whole), start or 0
     axis %= len(shape)

@@ -30,7 +30,7 @@ from hemstitch.capture.fake_calls import call_before
 from hemstitch.capture.traced_nodes import (
     arguments_of,
     gradients_of,
-    is_made_again,
+    is_recomputed,
     name_of,
     value_of,
 )
@@ -121,7 +121,7 @@ def _text(node: Node) -> _Text | None:
 def _turns(node: Node) -> bool:
     match name_of(node), arguments_of(node):
         case ("transpose", (_, 1, 2) | (_, 2, 1)) | ("permute", (_, [0, 2, 1])):
-            return not is_made_again(node)
+            return not is_recomputed(node)
     return False
 
 
@@ -130,7 +130,7 @@ def _is_backward(node: Node) -> bool:
 
 
 def _convolution(node: Node) -> _HoistedConvolution | None:
-    if node.target is not aten.convolution.default or is_made_again(node):
+    if node.target is not aten.convolution.default or is_recomputed(node):
         return None
     match arguments_of(node):
         case (image, weight, bias, [stride], *how) if _turns(image) and tuple(how) == PLAIN:

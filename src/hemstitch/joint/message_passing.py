@@ -22,7 +22,7 @@ from torch.fx import Graph, Node
 
 from hemstitch.capture.effects import drop_unread
 from hemstitch.capture.fake_calls import call_before
-from hemstitch.capture.traced_nodes import arguments_of, formulas, is_made_again, name_of, value_of
+from hemstitch.capture.traced_nodes import arguments_of, formulas, is_recomputed, name_of, value_of
 
 aten = torch.ops.aten
 
@@ -177,7 +177,7 @@ def _passed(node: Node) -> _Passed | None:
         case _:
             return None
     rows = _rows(node, zeros)
-    if node.kwargs or is_made_again(node) or rows is None or target is None:
+    if node.kwargs or is_recomputed(node) or rows is None or target is None:
         return None
     gathered, weight = _weighted(sent)
     match name_of(gathered), arguments_of(gathered):
@@ -225,7 +225,7 @@ def _unexpanded(node: Node) -> Node:
 
 def _product(dense: Node) -> _EdgeMatmul | None:
     """What `dense` is, if one reader reads it."""
-    if not _is_read_once(dense) or is_made_again(dense) or dense.kwargs:
+    if not _is_read_once(dense) or is_recomputed(dense) or dense.kwargs:
         return None
     match name_of(dense), arguments_of(dense):
         case "mm", (left, right):

@@ -20,7 +20,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from hemstitch.capture.effects import drop_unread, may_be_merged, runs_unread
 from hemstitch.capture.traced_nodes import (
     base_of,
-    is_made_again,
+    is_recomputed,
     refuse_moves,
     without_tangent,
 )
@@ -33,7 +33,7 @@ from hemstitch.joint.mutated_arguments import (
     copy_beside_written,
     results_of,
 )
-from hemstitch.joint.recomputed_reads import make_again
+from hemstitch.joint.recomputed_reads import recompute_reads
 from hemstitch.joint.saved_activations import question, read_by_backward
 from hemstitch.options import Options
 from hemstitch.planning.saving import exact_saving as exact
@@ -102,7 +102,7 @@ def _partition(
     }
     asked = question(joint.graph, num_fwd_outputs, unseen, written - read)
     decision = decide(asked.problem, options)
-    make_again(joint.graph, asked, decision)
+    recompute_reads(joint.graph, asked, decision)
     kept = asked.saved(decision), asked.copied(decision)
     forward, backward = split(joint, num_fwd_outputs, *kept)
     forward.meta[NUMBERS] = unseen
@@ -113,7 +113,7 @@ def _once(joint: torch.fx.Graph) -> Iterator[torch.fx.Node]:
     """Calls of forward that check or tell something. Backward has their operands often enough, and
     torch would put them there as well. (What a checkpoint makes again runs again, as in eager.)"""
     for node in without_tangent(joint):
-        is_call = node.op == "call_function" and runs_unread(node) and not is_made_again(node)
+        is_call = node.op == "call_function" and runs_unread(node) and not is_recomputed(node)
         if is_call and not (isinstance(node.target, OpOverload) and node.target._schema.is_mutable):
             yield node
 

@@ -20,7 +20,7 @@ from torch.fx import Graph, Node
 
 from hemstitch.capture.effects import drop_unread
 from hemstitch.capture.fake_calls import call_before
-from hemstitch.capture.traced_nodes import arguments_of, gradients_of, is_made_again, value_of
+from hemstitch.capture.traced_nodes import arguments_of, gradients_of, is_recomputed, value_of
 
 aten = torch.ops.aten
 
@@ -56,7 +56,7 @@ def multiply_patches(graph: Graph) -> None:
 def _convolution(node: Node) -> _PatchConvolution | None:
     image, weight, bias, stride, padding, *how = arguments_of(node)
     is_known = _is_known(value_of(image), value_of(weight), value_of(node))
-    if not is_known or tuple(how) != PLAIN or is_made_again(node):
+    if not is_known or tuple(how) != PLAIN or is_recomputed(node):
         return None
     again = gradients_of(node)
     if len(again) > 1 or any(_of_image(each) for each in again):

@@ -13,7 +13,7 @@ from hemstitch.joint.saved_activations import Question
 from hemstitch.planning.saving.saving_problem import Decision, cost_of_kernel, reached
 
 
-def make_again(joint: Graph, asked: Question, decision: Decision) -> None:
+def recompute_reads(joint: Graph, asked: Question, decision: Decision) -> None:
     """`decision` stays as it is; only who reads what it saves changes."""
     problem, items = asked.problem, asked.problem.items
     made_in = _made_in(asked, decision)

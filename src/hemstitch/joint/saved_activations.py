@@ -26,7 +26,7 @@ from hemstitch.capture.traced_nodes import (
     bytes_of,
     is_given,
     is_library,
-    is_made_again,
+    is_recomputed,
     is_tensor,
     is_view,
     outputs_of,
@@ -110,7 +110,7 @@ def read_by_backward(joint: Graph, results: int) -> set[Node]:
 
 def _read_outside(forward: Collection[Node], joint: Graph, gradients: Iterable[Node]) -> set[Node]:
     """What a checkpoint makes again reads what it is made of in backward."""
-    late = (n for n in joint.nodes if n.op != "output" and (n not in forward or is_made_again(n)))
+    late = (n for n in joint.nodes if n.op != "output" and (n not in forward or is_recomputed(n)))
     return {base_of(x) for x in (*gradients, *chain.from_iterable(map(tensors_of, late)))}
 
 
@@ -191,7 +191,7 @@ def _item(
         is_free = node not in unread
         return SavedValue(size, is_given=is_free, is_written=is_free, is_saveable=not is_free)
     sources = tuple(numbers[source] for source in tensors_of(node) if source in numbers)
-    if is_made_again(node):
+    if is_recomputed(node):
         return SavedValue(size, sources, is_saveable=False)
     is_asked = node.meta.get("recompute") is CheckpointPolicy.MUST_SAVE
     if is_library(node) or is_asked:

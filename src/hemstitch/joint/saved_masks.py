@@ -14,7 +14,7 @@ from hemstitch.capture.traced_nodes import (
     bytes_of,
     is_given,
     is_library,
-    is_made_again,
+    is_recomputed,
     is_view,
     tensors_of,
 )
@@ -49,7 +49,7 @@ def costs(
 
 def _recipe(node: Node, seen: Set[Node], recipes: Mapping[Node, _Recipe]) -> _Recipe | None:
     """None: it takes a value that the program wants made again, and not kept."""
-    if is_made_again(node):
+    if is_recomputed(node):
         return None
     if is_given(node) or node in seen or is_library(node):
         return _Recipe(frozenset(), frozenset((base_of(node),)))

@@ -16,7 +16,7 @@ from torch.fx import Node
 from torch.fx.node import map_arg
 
 from hemstitch.capture.fake_calls import call_before
-from hemstitch.capture.traced_nodes import arguments_of, is_made_again, name_of
+from hemstitch.capture.traced_nodes import arguments_of, is_recomputed, name_of
 from hemstitch.joint.axis_propagation import is_pointwise, shape_of
 from hemstitch.joint.zero_propagation import is_zero, zero_where_all, zero_wherever
 
@@ -73,7 +73,7 @@ class Pooled:
         if _below(node) is _below(arguments_of(self.maxima)[0]):
             largest = call_before(at, operator.getitem, self.maxima, 0)
             return call_before(at, aten.reshape.default, largest, [*self.shape])
-        if is_pointwise(node) and not is_made_again(node):
+        if is_pointwise(node) and not is_recomputed(node):
             return self._made_of(at, node, windows, {})
         whole = call_before(at, aten.expand.default, node, [*shape_of(self.path[0])])
         return call_before(at, aten.gather.default, whole, WINDOWS, windows)
@@ -109,7 +109,7 @@ def _path(gradient: Node) -> Sequence[Node]:
 
 def _keeping_zeros(node: Node) -> Iterator[Node]:
     """Operands that make the result zero wherever they are, element by element."""
-    if is_made_again(node):
+    if is_recomputed(node):
         return
     if name_of(node) in SAME:
         yield from (x for x in node.all_input_nodes if _below(x) is _below(node))

@@ -83,5 +83,5 @@ class Machine:
     most_packed: int = number("groups", "of one launch: bounds code, arguments and registers")
     launch_seconds: float = number("s", "of the host, for each launch")
     barrier_seconds: float = number("s", "of a grid-wide barrier")
-    meets: bool = True
+    has_grid_barrier: bool = True
     measured: Mapping[Probe, float] | None = None

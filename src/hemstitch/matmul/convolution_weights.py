@@ -17,10 +17,8 @@ from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import Dim
 from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, Operand
 from hemstitch.ir.types import DType, TensorType, contiguous_strides
-from hemstitch.matmul.patterns.convolution_choice import opened_convolution
 from hemstitch.matmul.patterns.convolutions import named
-from hemstitch.matmul.patterns.direct_convolution import FewChannels
-from hemstitch.matmul.patterns.winograd import Winograd
+from hemstitch.matmul.patterns.registry import pattern_of
 from hemstitch.rewrites.engine import Rule, rewrite
 from hemstitch.rewrites.weight_folding import Leaves, frozen_leaves
 
@@ -29,14 +27,14 @@ LAY = torch.ops.mkldnn._reorder_convolution_weight.default
 CONVOLVE = torch.ops.mkldnn._convolution_pointwise.default
 
 
-def lay_out_convolution_weights(graph: Graph, builder: Builder, opens_products: bool) -> Graph:
-    """`graph` itself where no weight is frozen. `opens_products`: kernels may multiply."""
+def lay_out_convolution_weights(graph: Graph, builder: Builder, inlines_matmuls: bool) -> Graph:
+    """`graph` itself where no weight is frozen. `inlines_matmuls`: kernels may multiply."""
     leaves = frozen_leaves(graph)
     if not any(leaves.values()):
         return graph
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return graph
-    rule = Rule(frozenset({Op.RESULT}), _Laying(leaves, _types(), opens_products).convolution)
+    rule = Rule(frozenset({Op.RESULT}), _Laying(leaves, _types(), inlines_matmuls).convolution)
     return rewrite(graph, [rule], builder)
 
 
@@ -50,7 +48,7 @@ def _types() -> frozenset[DType]:
 class _Laying:
     leaves: Mapping[Node, Leaves]
     types: frozenset[DType]
-    opens_products: bool
+    inlines_matmuls: bool
 
     def convolution(self, builder: Builder, result: Node) -> Node | None:
         """a convolution with a frozen weight -> one with that weight laid out"""
@@ -66,11 +64,10 @@ class _Laying:
         is_laid = self.leaves.get(matrix) and image is not matrix and not given["transposed"]
         if not is_laid or image.type.rank != RANK or image.type.dtype not in self.types:
             return None
-        opened = opened_convolution(builder, call, operands) if self.opens_products else None
-        if isinstance(opened, (Winograd, FewChannels)) and opened.sums is None:
-            return _with_sums(builder, call, operands, opened.sums_of_windows())
-        if opened is not None:
-            return None
+        pattern = pattern_of(builder, call, operands) if self.inlines_matmuls else None
+        if pattern is not None:
+            sums = pattern.constant_operand()
+            return None if sums is None else _with_sums(builder, call, operands, sums)
         how = tuple(given[name] for name in ("padding", "stride", "dilation", "groups"))
         strides = call.operand_strides[weight.index]
         laid = builder.library(_layout(strides, image.shape, how), (matrix,))[0]

@@ -16,8 +16,8 @@ from hemstitch.errors import InternalError
 from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, toposort
 from hemstitch.ir.ops import is_elementwise
 from hemstitch.planning.clusters import Clustering
-from hemstitch.planning.materialisation import demands
-from hemstitch.planning.matmul_inlining import open_products
+from hemstitch.planning.materialisation import materialisation
+from hemstitch.planning.matmul_inlining import inline_matmuls
 from hemstitch.planning.trials import Trials
 from hemstitch.planning.work import Vertex, Work, is_library_vertex
 from hemstitch.stitching.refusal import Refusal
@@ -29,12 +29,13 @@ Labelled = tuple[tuple[str, Refusal], ...]
 @dataclass(frozen=True, slots=True)
 class Decisions:
     """`opened`: library calls whose products kernels compute, by their number among the calls of
-    the graph. `obstacles`, `remade`: nodes, by their number in the graph that has these products
-    in sight; `clusters`: of the vertices of its work. `refusals`: why neighbours stayed apart."""
+    the graph. `fusion_barriers`, `remade`: nodes, by their number in the graph that has these
+    products in sight; `clusters`: of the vertices of its work. `refusals`: why neighbours stayed
+    apart."""
 
     opened: tuple[int, ...]
-    obstacles: tuple[int, ...]
-    remade: tuple[int, ...]
+    fusion_barriers: tuple[int, ...]
+    rematerialised: tuple[int, ...]
     clusters: tuple[tuple[int, ...], ...]
     refusals: tuple[tuple[str, str, str], ...]
 
@@ -49,22 +50,27 @@ class Decisions:
         match record:
             case {
                 "opened": [*opened],
-                "obstacles": [*obstacles],
-                "remade": [*remade],
+                "fusion_barriers": [*fusion_barriers],
+                "rematerialised": [*rematerialised],
                 "clusters": [*clusters],
                 "refusals": [*refusals],
             } if all(isinstance(each, list) for each in (*clusters, *refusals)):
                 pass
             case _:
                 return None
-        numbers = (*opened, *obstacles, *remade, *(n for each in clusters for n in each))
+        numbers = (
+            *opened,
+            *fusion_barriers,
+            *rematerialised,
+            *(n for each in clusters for n in each),
+        )
         texts = [text for each in refusals for text in each]
         is_whole = all(type(number) is int for number in numbers)
         is_whole = is_whole and all(isinstance(text, str) for text in texts)
         if not is_whole or any(len(each) != 3 for each in refusals):
             return None
         return Decisions(
-            *(tuple(opened), tuple(obstacles), tuple(remade)),
+            *(tuple(opened), tuple(fusion_barriers), tuple(rematerialised)),
             tuple(map(tuple, clusters)),
             tuple((label, check, why) for label, check, why in refusals),
         )
@@ -77,8 +83,8 @@ def decisions_of(graph: Graph, clustering: Clustering, refusals: Labelled) -> De
     place = {vertex: number for number, vertex in enumerate(work.vertices)}
     return Decisions(
         tuple(number for number, call in enumerate(_calls(graph)) if call not in left),
-        _numbers(work.graph, work.demands.obstacles),
-        _numbers(work.graph, work.remade),
+        _numbers(work.graph, work.materialisation.fusion_barriers),
+        _numbers(work.graph, work.rematerialised),
         tuple(tuple(place[v] for v in cluster.vertices) for cluster in clustering.clusters),
         tuple((label, refusal.check, refusal.why) for label, refusal in refusals),
     )
@@ -92,13 +98,15 @@ def clustering_of(
     opened = set(_picked(calls, decided.opened))
     if opened:
         closed = {call for call in calls if call not in opened}
-        graph = open_products(graph, trials.machine, closed).graph
+        graph = inline_matmuls(graph, trials.machine, closed).graph
     nodes = toposort(graph.roots)
-    obstacles, remade = (_picked(nodes, each) for each in (decided.obstacles, decided.remade))
-    needs = demands(graph, frozenset(obstacles))
-    if not all(is_elementwise(node.op) and node not in needs.tensors for node in remade):
+    fusion_barriers, rematerialised = (
+        _picked(nodes, each) for each in (decided.fusion_barriers, decided.rematerialised)
+    )
+    needs = materialisation(graph, frozenset(fusion_barriers))
+    if not all(is_elementwise(node.op) and node not in needs.tensors for node in rematerialised):
         raise InternalError("decisions: what cannot be made again")
-    work = Work(graph, needs, frozenset(remade))
+    work = Work(graph, needs, frozenset(rematerialised))
     merged = [_picked(work.vertices, each) for each in decided.clusters]
     _check(work, merged)
     try:

@@ -238,7 +238,7 @@ class Clustering:
             if refusal is not None:
                 self.unstitchable[cluster] = refusal
 
-    def obstacles(self) -> frozenset[Node]:
+    def fusion_barriers(self) -> frozenset[Node]:
         """Reshapes that what is no kernel even alone cannot look through."""
         failed = [c for c, refusal in self.unstitchable.items() if refusal.check == "reshape"]
         return frozenset(
@@ -251,21 +251,23 @@ class Clustering:
 
     # --- values made again
 
-    def remaking(self, nodes: frozenset[Node]) -> Clustering:
+    def rematerialising(self, nodes: frozenset[Node]) -> Clustering:
         """The same clusters, but that whoever reads `nodes` makes them."""
         left = ([v for v in c.vertices if v not in nodes] for c in self.clusters)
         merged = [vertices for vertices in left if vertices]
-        work = Work(self.work.graph, self.work.demands, nodes)
+        work = Work(self.work.graph, self.work.materialisation, nodes)
         conservative, units = self.conservative, self.units
         return Clustering(work, self.trials, merged, conservative=conservative, units=units)
 
-    def remade_in_vain(self) -> frozenset[Node]:
+    def rematerialised_in_vain(self) -> frozenset[Node]:
         """What clusters make again that are no kernel with it."""
         found: set[Node] = set()
         for cluster in self.clusters:
-            remade = frozenset() if cluster.is_library else self.group_of(cluster).remade
-            if remade and self.refusal_of(cluster) is not None:
-                found |= remade
+            rematerialised = (
+                frozenset() if cluster.is_library else self.group_of(cluster).rematerialised
+            )
+            if rematerialised and self.refusal_of(cluster) is not None:
+                found |= rematerialised
         return frozenset(found)
 
     # --- what clusters are

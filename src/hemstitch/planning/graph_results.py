@@ -14,7 +14,7 @@ from hemstitch.ir.ops import is_view
 from hemstitch.ir.types import DType, contiguous_strides
 from hemstitch.planning.materialised_views import (
     Alias,
-    Demands,
+    Materialisation,
     agree,
     alias_of,
     another,
@@ -27,7 +27,7 @@ from hemstitch.stitching.view_indices import INVERTIBLE, strides_below
 Taken = set[Union[Tensor, Node]]  # memory that is a result's, or will be
 
 
-def demand_outputs(found: Demands, graph: Graph) -> None:
+def demand_outputs(found: Materialisation, graph: Graph) -> None:
     """Results that are the caller's alone, and mutated inputs."""
     taken: Taken = set()
     changed = {output.mutates for output in graph.outputs}
@@ -44,7 +44,7 @@ def demand_outputs(found: Demands, graph: Graph) -> None:
 
 
 def _expanded(
-    found: Demands, output: Output, changed: set[Node | None], taken: Taken
+    found: Materialisation, output: Output, changed: set[Node | None], taken: Taken
 ) -> Alias | None:
     """Where eager gives one element under many indices (an expanded gradient), so do we: of a copy
     if those elements are an argument or a result already, with which it shares nothing in eager."""
@@ -64,7 +64,7 @@ def _expanded(
     return replace(alias, tensor=tensor)
 
 
-def _repeated(found: Demands, output: Output, taken: Taken) -> Alias | None:
+def _repeated(found: Materialisation, output: Output, taken: Taken) -> Alias | None:
     """What it repeats in memory of its own, if it is laid out as those elements are."""
     value, strides = output.value, output.strides
     orders: list[tuple[int, ...]] = []
@@ -88,7 +88,7 @@ def _repeated(found: Demands, output: Output, taken: Taken) -> Alias | None:
     return Alias(alias.tensor, output.value.shape, steps, alias.offset)
 
 
-def demand_shared(found: Demands, graph: Graph) -> None:
+def demand_shared(found: Materialisation, graph: Graph) -> None:
     """Results kept for backward: views of what is in memory anyway, where their strides agree; and
     a result of the user's itself, whose version counter tells autograd if it is written to."""
     own = {alias.tensor: alias for alias in found.outputs.values()}
@@ -114,7 +114,7 @@ def demand_shared(found: Demands, graph: Graph) -> None:
             found.outputs[number] = _kept(found, output, taken)
 
 
-def _may_keep(found: Demands, alias: Alias, own: Alias | None, private: Taken) -> bool:
+def _may_keep(found: Materialisation, alias: Alias, own: Alias | None, private: Taken) -> bool:
     """It is a result, or shares no memory with one."""
     is_result = own is not None and alias.shows_as(own)
     return is_result or private.isdisjoint(_shown(found, alias.tensor))
@@ -124,7 +124,7 @@ def _is_written(argument: Node) -> bool:
     return isinstance(argument.attr, InputAttr) and argument.attr.is_written
 
 
-def _kept(found: Demands, output: Output, taken: Taken) -> Alias:
+def _kept(found: Materialisation, output: Output, taken: Taken) -> Alias:
     """Raises UnsupportedError where it would not be laid out as backward reads it."""
     value, strides = output.value, output.strides
     alias = _expanded(found, output, set(), taken) or _output(found, value, strides, taken)
@@ -133,7 +133,7 @@ def _kept(found: Demands, output: Output, taken: Taken) -> Alias:
     return alias
 
 
-def _output(found: Demands, value: Node, strides: tuple[Dim, ...], taken: Taken) -> Alias:
+def _output(found: Materialisation, value: Node, strides: tuple[Dim, ...], taken: Taken) -> Alias:
     """A tensor of its own for every result: the caller may write to one and keep the others. The
     program, and a compiled backward, rely on its strides, though elements be far apart, as those of
     one row in each sequence are. Eager keeps all that lies between them; here nothing is there."""
@@ -156,7 +156,7 @@ def _output(found: Demands, value: Node, strides: tuple[Dim, ...], taken: Taken)
     return Alias(tensor, value.shape, strides, 0)
 
 
-def _is_ours(found: Demands, alias: Alias) -> bool:
+def _is_ours(found: Materialisation, alias: Alias) -> bool:
     """A library call or kernels make it, and nothing beside it."""
     tensor = alias.tensor
     is_made = found.tensors.get(tensor.node) is tensor and not tensor.is_argument
@@ -164,7 +164,7 @@ def _is_ours(found: Demands, alias: Alias) -> bool:
     return not _shows_argument(found, tensor) if tensor.is_result else is_made and is_whole
 
 
-def _shows_argument(found: Demands, result: Tensor) -> bool:
+def _shows_argument(found: Materialisation, result: Tensor) -> bool:
     return any(_node(shown).op is Op.INPUT for shown in _shown(found, result))
 
 
@@ -172,7 +172,7 @@ def _node(shown: Tensor | Node) -> Node:
     return shown.node if isinstance(shown, Tensor) else shown
 
 
-def _shown(found: Demands, tensor: Tensor) -> Iterator[Tensor | Node]:
+def _shown(found: Materialisation, tensor: Tensor) -> Iterator[Tensor | Node]:
     """It, and what it is a view of, if a library call made it so: tensors, and nodes that will be
     in memory for that call."""
     yield tensor
@@ -189,10 +189,12 @@ def _shown(found: Demands, tensor: Tensor) -> Iterator[Tensor | Node]:
             yield value
 
 
-def _seen(found: Demands, value: Node, strides: tuple[Dim, ...]) -> tuple[Node, tuple[Dim, ...]]:
+def _seen(
+    found: Materialisation, value: Node, strides: tuple[Dim, ...]
+) -> tuple[Node, tuple[Dim, ...]]:
     """What a result is a view of, element by element, and the strides of that: in memory so, all
     others read it there as well."""
-    while value.op in INVERTIBLE and value not in found.obstacles:
+    while value.op in INVERTIBLE and value not in found.fusion_barriers:
         below = strides_below(value, strides)
         if below is None or value.inputs[0] in found.tensors:
             break

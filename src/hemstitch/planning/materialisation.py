@@ -23,7 +23,7 @@ from hemstitch.ir.types import DType, contiguous_strides
 from hemstitch.planning.graph_results import demand_outputs, demand_shared
 from hemstitch.planning.materialised_views import (
     Alias,
-    Demands,
+    Materialisation,
     agree,
     alias_of,
     another,
@@ -36,9 +36,11 @@ from hemstitch.stitching.view_indices import is_even
 MOST_VIEWS = 64  # between an element and where it is read
 
 
-def demands(graph: Graph, obstacles: frozenset[Node] = frozenset()) -> Demands:
-    """`obstacles`: as in `Demands`."""
-    found = Demands(obstacles=obstacles, hints=graph.hints)
+def materialisation(
+    graph: Graph, fusion_barriers: frozenset[Node] = frozenset()
+) -> Materialisation:
+    """`fusion_barriers`: as in `Materialisation`."""
+    found = Materialisation(fusion_barriers=fusion_barriers, hints=graph.hints)
     nodes = toposort(graph.roots)
     for node, strides in strides_in_memory(graph).items():
         found.tensors[node] = Tensor(node, strides)
@@ -48,7 +50,7 @@ def demands(graph: Graph, obstacles: frozenset[Node] = frozenset()) -> Demands:
     below: dict[Node, int] = {}
     for node in nodes:
         if node.op is Op.RESHAPE or node.op is Op.CONCAT:
-            _materialise_obstacles(found, node, node in obstacles)
+            _materialise_fusion_barriers(found, node, node in fusion_barriers)
         below[node] = _looked_through(found, node, below)
     demand_outputs(found, graph)
     for node in nodes:
@@ -99,13 +101,17 @@ def _in_place(graph: Graph, nodes: Sequence[Node]) -> Iterator[tuple[Node, Node]
             yield result, argument
 
 
-def _materialise_obstacles(found: Demands, node: Node, is_obstacle: bool) -> None:
+def _materialise_fusion_barriers(
+    found: Materialisation, node: Node, is_fusion_barrier: bool
+) -> None:
     """Views that no loop of a reader can look through get memory of their own: concatenations of
     many parts, and what is below a reshape that cuts axes unevenly."""
     if node.op is Op.CONCAT and len(node.inputs) > MOST_CONCAT_PARTS:
         tensor = found.tensors[node] = Tensor(node, contiguous_strides(node.shape))
         found.write(node, tensor)
-    elif node.op is Op.RESHAPE and (is_obstacle or not is_even(node.inputs[0].shape, node.shape)):
+    elif node.op is Op.RESHAPE and (
+        is_fusion_barrier or not is_even(node.inputs[0].shape, node.shape)
+    ):
         (source,) = node.inputs
         known = found.tensors.get(source)
         contiguous = contiguous_strides(source.shape)
@@ -116,13 +122,13 @@ def _materialise_obstacles(found: Demands, node: Node, is_obstacle: bool) -> Non
             found.writes.append(Write(source, tensor, contiguous))
 
 
-def _materialise(found: Demands, node: Node) -> None:
+def _materialise(found: Materialisation, node: Node) -> None:
     tensor = found.tensors[node] = Tensor(node, contiguous_strides(node.shape))
     if not is_member(node):
         found.write(node, tensor)
 
 
-def _looked_through(found: Demands, node: Node, below: dict[Node, int]) -> int:
+def _looked_through(found: Materialisation, node: Node, below: dict[Node, int]) -> int:
     """How many views a reader of `node` looks through, one as often as there are paths to it. Where
     they are too many, the operand with the most gets memory of its own."""
     if not is_view(node.op) or node.type.dtype is DType.OPAQUE:
@@ -135,7 +141,7 @@ def _looked_through(found: Demands, node: Node, below: dict[Node, int]) -> int:
     return 1 + sum(counts[x] for x in node.inputs)
 
 
-def _operand(found: Demands, value: Node, strides: tuple[Dim, ...] | None) -> Alias:
+def _operand(found: Materialisation, value: Node, strides: tuple[Dim, ...] | None) -> Alias:
     """An alias of what is in memory where its strides are as traced, else a tensor of its own."""
     if value.type.dtype is DType.OPAQUE:
         return uncopied(found, value)

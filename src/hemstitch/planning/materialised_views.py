@@ -36,14 +36,14 @@ class Alias:
 
 
 @dataclass(slots=True)
-class Demands:
+class Materialisation:
     """`tensors`: every node in memory, views among them where nothing else will do.
     `writes`: what kernels must store there that is not simply a member's own value.
     `operands`: for each library node, where each input is read.
     `outputs`: for each graph output, where the caller finds it.
     `views`: views that writes fill; library calls and outputs may read there, kernels do not.
     `in_place`: results of library calls that these write over an argument of the graph.
-    `obstacles`: reshapes that readers are known not to look through.
+    `fusion_barriers`: reshapes that readers are known not to look through.
     `hints`: the graph's."""
 
     tensors: dict[Node, Tensor] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Demands:
     writes: list[Write] = field(default_factory=list)
     operands: dict[Node, tuple[Alias, ...]] = field(default_factory=dict)
     outputs: dict[int, Alias] = field(default_factory=dict)
-    obstacles: frozenset[Node] = frozenset()
+    fusion_barriers: frozenset[Node] = frozenset()
     hints: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -119,19 +119,19 @@ def alias_of(tensors: Mapping[Node, Tensor], value: Node) -> Alias | None:
     return Alias(Tensor(base, contiguous_strides(base.shape)), value.shape, strides, offset)
 
 
-def another(found: Demands, value: Node, strides: tuple[Dim, ...]) -> Tensor:
+def another(found: Materialisation, value: Node, strides: tuple[Dim, ...]) -> Tensor:
     return Tensor(value, strides, is_copy=value in found.tensors)
 
 
 def copy_of(
-    found: Demands, value: Node, strides: tuple[Dim, ...], private: Container[Tensor] = ()
+    found: Materialisation, value: Node, strides: tuple[Dim, ...], private: Container[Tensor] = ()
 ) -> Tensor | None:
     """One of `value` with these strides that is made already, but none of `private`."""
     copies = (w.tensor for w in found.writes if w.tensor.node is value and w.strides == strides)
     return next((tensor for tensor in copies if tensor not in private), None)
 
 
-def uncopied(found: Demands, value: Node) -> Alias:
+def uncopied(found: Materialisation, value: Node) -> Alias:
     """Itself: no kernel can copy a type that only library calls touch."""
     tensor = found.tensors[value]
     return Alias(tensor, value.shape, tensor.strides, 0)

@@ -53,16 +53,16 @@ DOUBT = 0.1
 
 
 @dataclass(slots=True)
-class Opened:
+class InlinedMatmuls:
     """`calls`: the library calls that each product stands for, whole or for some columns; `widths`:
     how many columns these calls make; `results`: what they gave. `spared`: bytes that a call would
-    move beside multiplying; `fewer`: multiplications that it would do beside those
-    of its products. `together`: products that gain in one kernel only; `units`:
-    nodes that planning begins with as one; `stored`: reshapes of what is to be in memory. `uses`:
-    how many products multiply with a right operand, which is packed once for all; `frozen`: such
-    operands that are packed before any call. `turned`: transposed products, whose left operand is
-    the right one of their call. `obstacles`: reshapes that no loop over what a product adds up
-    looks through. `refused`: calls that are left to the library from the beginning."""
+    move beside multiplying; `fewer`: multiplications that it would do beside those of its products.
+    `together`: products that gain in one kernel only; `units`: nodes that planning begins with as
+    one; `stored`: reshapes of what is to be in memory. `uses`: how many products multiply with a
+    right operand, which is packed once for all; `frozen`: such operands that are packed before any
+    call. `turned`: transposed products, whose left operand is the right one of their call.
+    `fusion_barriers`: reshapes that no loop over what a product adds up looks through. `refused`:
+    calls that are left to the library from the beginning."""
 
     graph: Graph
     calls: dict[Node, list[LibraryCall]] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Opened:
     results: dict[Node, Node] = field(default_factory=dict)
     spared: dict[LibraryCall, Dim] = field(default_factory=dict)
     fewer: Counter[LibraryCall] = field(default_factory=Counter)
-    together: dict[LibraryCall, list[list[Node]]] = field(default_factory=dict)
+    together: dict[LibraryCall, Sequence[Sequence[Node]]] = field(default_factory=dict)
     units: list[list[Node]] = field(default_factory=list)
     stored: set[Node] = field(default_factory=set)
     uses: Counter[Node] = field(default_factory=Counter)
@@ -82,7 +82,7 @@ class Opened:
         return product.inputs[0 if product in self.turned else 1]
 
     @property
-    def obstacles(self) -> frozenset[Node]:
+    def fusion_barriers(self) -> frozenset[Node]:
         steps = [(p.inputs[0], p.type.rank - 1) for p in self.calls]
         steps += [(p.inputs[1], p.type.rank - 2) for p in self.calls]
         known = strides_in_memory(self.graph)
@@ -146,7 +146,7 @@ def refusal_of(
     return None if weighed.gain > 0 else weighed.refusal
 
 
-def without_gain(opened: Opened, clustering: Clustering) -> dict[LibraryCall, Refusal]:
+def without_gain(opened: InlinedMatmuls, clustering: Clustering) -> dict[LibraryCall, Refusal]:
     """The calls that the library had better do."""
     machine, hints = clustering.trials.machine, clustering.work.hints
     weighed: dict[LibraryCall, Weighed] = {
@@ -192,7 +192,9 @@ class _Kernel:
         return _Kernel(kernel, frozenset(cluster.vertices), packed)
 
 
-def _weighed(product: Node, opened: Opened, clustering: Clustering, kernel: _Kernel) -> Weighed:
+def _weighed(
+    product: Node, opened: InlinedMatmuls, clustering: Clustering, kernel: _Kernel
+) -> Weighed:
     """A kernel saves traffic that stays on chip and a launch. What several products are added up to
     is counted with the first of them."""
     result, inside = opened.results[product], kernel.inside
@@ -219,7 +221,7 @@ def _share(product: Node, width: Dim, hints: Mapping[str, int]) -> float:
 
 
 def _seconds(
-    product: Node, opened: Opened, clustering: Clustering, kernel: _Kernel
+    product: Node, opened: InlinedMatmuls, clustering: Clustering, kernel: _Kernel
 ) -> tuple[float, float, float]:
     """Of the library, of whose time for all its columns the product has its share; of a kernel of
     ours; and the doubt, where rates come from other shapes."""
@@ -242,7 +244,11 @@ def _seconds(
 
 
 def _in_blocks(
-    product: Node, opened: Opened, kernel: _Kernel, machine: Machine, hints: Mapping[str, int]
+    product: Node,
+    opened: InlinedMatmuls,
+    kernel: _Kernel,
+    machine: Machine,
+    hints: Mapping[str, int],
 ) -> float:
     """Without matrix units. The last tile of columns takes as long as any other."""
     (left, right), columns = product.inputs, evaluate(product.shape[-1], hints)

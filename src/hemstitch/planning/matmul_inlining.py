@@ -26,13 +26,11 @@ from hemstitch.ir.types import DType, contiguous_strides
 from hemstitch.machine.cpu_numbers import CPU
 from hemstitch.machine.record import Execution, Machine
 from hemstitch.matmul.patterns.attention import NAME as ATTENTION
-from hemstitch.matmul.patterns.attention import attention_of
-from hemstitch.matmul.patterns.convolution_choice import opened_convolution
-from hemstitch.matmul.patterns.convolutions import Convolution, named
+from hemstitch.matmul.patterns.convolutions import named
 from hemstitch.matmul.patterns.gemv import VectorProduct, is_vector
 from hemstitch.matmul.patterns.image_tiles import Behind, nodes_behind
-from hemstitch.matmul.patterns.weight_gradients import weight_gradient_of
-from hemstitch.planning.matmul_gain import Opened, below, refusal_of
+from hemstitch.matmul.patterns.registry import pattern_of
+from hemstitch.planning.matmul_gain import InlinedMatmuls, below, refusal_of
 from hemstitch.rewrites.engine import Rule, rewrite
 from hemstitch.rewrites.view_propagation import ranges_of
 from hemstitch.rewrites.weight_folding import frozen_leaves
@@ -43,13 +41,15 @@ LARGE = 1 << 20  # elements of an operand that is worth to be read once, as it l
 MOST_TURNED, LEAST_TIMES = 128, 4  # rows; and how many times as many steps and columns there are
 
 
-def open_products(graph: Graph, machine: Machine, closed: Collection[LibraryCall]) -> Opened:
+def inline_matmuls(
+    graph: Graph, machine: Machine, closed: Collection[LibraryCall]
+) -> InlinedMatmuls:
     """`graph` with every product of the machine in sight, but for the calls in `closed`."""
     leaves = frozen_leaves(graph)
     frozen = {node for node, is_frozen in leaves.items() if is_frozen}
-    opened = Opened(graph)
+    opened = InlinedMatmuls(graph)
     sliced, shared = _sliced(graph), _shared(graph)
-    opening = _Opening(machine, closed, sliced, shared, frozen, _behind(graph), opened)
+    opening = _Inlining(machine, closed, sliced, shared, frozen, _behind(graph), opened)
     rules = [
         Rule(frozenset({Op.RESULT}), opening.whole),
         Rule(frozenset({Op.SLICE}), opening.part),
@@ -79,25 +79,21 @@ def _may_be_opened(node: Node) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Opening:
+class _Inlining:
     machine: Machine
     closed: Collection[LibraryCall]
     sliced: Collection[object]
     shared: Collection[Node]
     frozen: Collection[Node]
     behind: Mapping[tuple[object, object], int]
-    opened: Opened
+    opened: InlinedMatmuls
     tiled: list[_Tiled] = field(default_factory=list)
 
     def whole(self, builder: Builder, node: Node) -> Node | None:
         """a result of a library call -> what the call computes"""
         if node.inputs[0].attr in self.sliced:
             return None
-        return (
-            self._columns(builder, node, node)
-            or self._convolution(builder, node)
-            or self._attention(builder, node)
-        )
+        return self._columns(builder, node, node) or self._pattern(builder, node)
 
     def part(self, builder: Builder, node: Node) -> Node | None:
         """a slice of the result of a library call -> what the call computes there"""
@@ -156,51 +152,35 @@ class _Opening:
             return False
         return dtype in MULTIPLIED and dtype in self.machine.products
 
-    def _attention(self, builder: Builder, node: Node) -> Node | None:
-        call, number, opened = node.inputs[0].attr, node.attr, self.opened
-        assert isinstance(call, LibraryCall) and isinstance(number, int)
-        attention = attention_of(builder, call, node.inputs[0].inputs)
-        if attention is None or not self._is_open(node):
-            return None
-        value, parts = attention.result(number)
-        for part in parts:
-            self._store(part.stored)
-            for product, made in part.products:
-                opened.calls.setdefault(product, []).append(call)
-                opened.widths[product] = product.shape[-1]
-                opened.results[product] = made
-        opened.together[call] = [[product for product, _ in part.products] for part in parts]
-        return value
-
-    def _convolution(self, builder: Builder, node: Node) -> Node | None:
+    def _pattern(self, builder: Builder, node: Node) -> Node | None:
         call, number, opened = node.inputs[0].attr, node.attr, self.opened
         assert isinstance(call, LibraryCall) and isinstance(number, int)
         if not self._is_open(node):
             return None
         operands = node.inputs[0].inputs
-        convolution = opened_convolution(builder, call, operands) or weight_gradient_of(
-            builder, call, operands, self.machine
-        )
-        if convolution is None:
+        pattern = pattern_of(builder, call, operands, self.machine)
+        if pattern is None:
             return None
-        written = convolution.result(number)
-        products = [(product, each.total) for each in written.sums for product in each.products]
+        inlined = pattern.result(number)
+        products = inlined.products
         for product, total in products:
             opened.calls.setdefault(product, []).append(call)
-            opened.widths[product] = product.shape[-1] * len(products)
+            together = len(products) if inlined.is_one_matmul else 1
+            opened.widths[product] = product.shape[-1] * together
             opened.results[product] = total
-        if isinstance(convolution, Convolution):
-            opened.spared[call] = convolution.spared_bytes
-        elif products:
-            opened.fewer[call] += convolution.fewer(number)
-            spared = convolution.spared_bytes(number)
-            opened.spared[call] = opened.spared.get(call, 0) + spared
-            self._store(convolution.images)
-            parts, left = written.parts, self.behind[call, number]
+        if inlined.together:
+            opened.together[call] = inlined.together
+        if inlined.spared_by_call:
+            opened.spared[call] = inlined.spared_by_call
+        self._store(inlined.stored)
+        if inlined.is_unit:
+            opened.fewer[call] += inlined.fewer
+            opened.spared[call] = opened.spared.get(call, 0) + inlined.spared_bytes
+            parts, left = inlined.parts, self.behind[call, number]
             behind = Behind.of(parts, left) if parts else None
             made = [product for product, _ in products]
-            self.tiled.append(_Tiled(written.value, made, operands, behind))
-        return written.value
+            self.tiled.append(_Tiled(inlined.value, made, operands, behind))
+        return inlined.value
 
     def then(self, builder: Builder, node: Node) -> Node | None:
         """elementwise work on images that are made in parts -> the same on each part"""

@@ -71,7 +71,7 @@ def _flow(clustering: Clustering, launches: Sequence[Launch]) -> _Flow:
         for number, launch in enumerate(launches)
     ]
     flow = _Flow(before, [[] for _ in launches], [[] for _ in launches], {}, {})
-    results = {alias.tensor.node for alias in work.demands.outputs.values()}
+    results = {alias.tensor.node for alias in work.materialisation.outputs.values()}
     for value, readers in work.readers.items():
         makers = {number_of[clustering.cluster_of[vertex]] for vertex in work.producers(value)}
         others = {number_of[clustering.cluster_of[vertex]] for vertex in readers} - makers

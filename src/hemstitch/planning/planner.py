@@ -16,14 +16,14 @@ from hemstitch.planning.clusters import Clustering
 from hemstitch.planning.greedy_merging import merge_all
 from hemstitch.planning.kernel_names import kernel_name
 from hemstitch.planning.launches import launches
-from hemstitch.planning.materialisation import demands
-from hemstitch.planning.materialised_views import Demands
+from hemstitch.planning.materialisation import materialisation
+from hemstitch.planning.materialised_views import Materialisation
 from hemstitch.planning.matmul_gain import without_gain
-from hemstitch.planning.matmul_inlining import open_products
+from hemstitch.planning.matmul_inlining import inline_matmuls
 from hemstitch.planning.peak_memory import in_less_memory
 from hemstitch.planning.plan import KernelStep, LibraryFormStep, LibraryStep, Plan, Step
-from hemstitch.planning.profitability import no_worse, without_loss
-from hemstitch.planning.rematerialisation import worth_remaking
+from hemstitch.planning.profitability import at_least_as_fast, without_unprofitable_fusion
+from hemstitch.planning.rematerialisation import worth_rematerialising
 from hemstitch.planning.search.search import Method
 from hemstitch.planning.searched_plans import searched
 from hemstitch.planning.topological_order import Cluster
@@ -82,7 +82,7 @@ def _plan(graph: Graph, clustering: Clustering, refusals: Labelled, options: Opt
     return Plan(
         work.graph,
         tuple(_steps(clustering, options.pack)),
-        tuple(work.demands.outputs[number] for number in range(len(graph.outputs))),
+        tuple(work.materialisation.outputs[number] for number in range(len(graph.outputs))),
         refusals,
         decisions_of(graph, clustering, refusals),
     )
@@ -94,12 +94,12 @@ def _with_products(
     """Again without those products of matrices that gained nothing, until all that are left do.
     What gains nothing as it was merged is not finished first."""
     closed: dict[LibraryCall, Refusal] = {}
-    while trials.machine.products and options.opens_products:
-        opened = open_products(graph, trials.machine, closed)
+    while trials.machine.products and options.inlines_matmuls:
+        opened = inline_matmuls(graph, trials.machine, closed)
         closed |= opened.refused
         if opened.graph.roots == graph.roots:
             break
-        work = _work(opened.graph, opened.obstacles)
+        work = _work(opened.graph, opened.fusion_barriers)
         merged = _merged(work, trials, options, opened.units)
         more = without_gain(opened, merged)
         if not more:
@@ -117,15 +117,15 @@ def _best(merged: Clustering, options: Options) -> Clustering:
         return finished
     cautious = replace(options, planner="conservative")
     other = _merged(merged.work, merged.trials, cautious, merged.units)
-    return no_worse(finished, other, options.pack, _finished)
+    return at_least_as_fast(finished, other, options.pack, _finished)
 
 
 def _finished(merged: Clustering) -> Clustering:
-    return without_loss(_with_remade(merged))
+    return without_unprofitable_fusion(_with_rematerialised(merged))
 
 
-def _work(graph: Graph, obstacles: frozenset[Node] = frozenset()) -> Work:
-    return Work(graph, demands(graph, obstacles))
+def _work(graph: Graph, fusion_barriers: frozenset[Node] = frozenset()) -> Work:
+    return Work(graph, materialisation(graph, fusion_barriers))
 
 
 def _merged(work: Work, trials: Trials, options: Options, units: Units = ()) -> Clustering:
@@ -137,20 +137,20 @@ def _merged(work: Work, trials: Trials, options: Options, units: Units = ()) -> 
         clustering.settle()
         if options.planner in METHODS:
             clustering = searched(clustering, METHODS[options.planner], options.pack)
-        obstacles = work.demands.obstacles
-        more = clustering.obstacles() - obstacles
+        fusion_barriers = work.materialisation.fusion_barriers
+        more = clustering.fusion_barriers() - fusion_barriers
         if not more:
             return clustering
-        work = _work(work.graph, obstacles | more)
+        work = _work(work.graph, fusion_barriers | more)
 
 
-def _with_remade(clustering: Clustering) -> Clustering:
+def _with_rematerialised(clustering: Clustering) -> Clustering:
     """Values that cross kernels, but move less when every reader makes them again, do not cross;
     then their readers may have become neighbours."""
     kept: frozenset[Node] = frozenset()
-    while remade := worth_remaking(clustering, kept):
-        found = clustering.remaking(remade)
-        refused = found.remade_in_vain()
+    while rematerialised := worth_rematerialising(clustering, kept):
+        found = clustering.rematerialising(rematerialised)
+        refused = found.rematerialised_in_vain()
         if not refused:
             merge_all(found)
             found.settle()
@@ -166,7 +166,7 @@ def _steps(clustering: Clustering, pack: bool) -> list[Step]:
     for launch in in_less_memory(clustering, launches(clustering, pack)):
         first = launch[0]
         if first.is_library:
-            steps.append(_library_step(first, work.demands, results))
+            steps.append(_library_step(first, work.materialisation, results))
         elif first in clustering.unstitchable:
             steps.extend(_apart(clustering, first, len(steps)))
         else:
@@ -194,7 +194,9 @@ def _apart(clustering: Clustering, cluster: Cluster, number: int) -> list[Step]:
         return [form]
 
 
-def _library_step(cluster: Cluster, needs: Demands, results: dict[Node, Node]) -> LibraryStep:
+def _library_step(
+    cluster: Cluster, needs: Materialisation, results: dict[Node, Node]
+) -> LibraryStep:
     (node,) = cluster.vertices
     assert isinstance(node, Node) and isinstance(node.attr, LibraryCall)
     found = {r.attr: needs.tensors[r] for r in results if r.inputs[0] is node}

@@ -27,7 +27,7 @@ LOSS = 0.95  # share of a kernel's time below which its pieces are believed to t
 FEW = 20  # pieces, of which a single launch is more than that share
 
 
-def without_loss(clustering: Clustering) -> Clustering:
+def without_unprofitable_fusion(clustering: Clustering) -> Clustering:
     """The same clustering where nothing is lost."""
     merged = [c for c in clustering.clusters if len(c.vertices) > 1 and _is_kernel(clustering, c)]
     merged = [cluster for cluster in merged if _may_lose(clustering, cluster)]
@@ -58,7 +58,7 @@ def without_loss(clustering: Clustering) -> Clustering:
     return settled
 
 
-def no_worse(
+def at_least_as_fast(
     clustering: Clustering,
     conservative: Clustering,
     pack: bool,

@@ -20,12 +20,12 @@ from hemstitch.planning.topological_order import Cluster
 from hemstitch.planning.work import Vertex, Work
 
 
-def worth_remaking(clustering: Clustering, kept: Container[Node]) -> frozenset[Node]:
+def worth_rematerialising(clustering: Clustering, kept: Container[Node]) -> frozenset[Node]:
     """`kept`: values that must stay as they are."""
     search = _Search(clustering, kept)
     for node in clustering.work.rank:
         search.visit(node)
-    return frozenset(search.remade)
+    return frozenset(search.rematerialised)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class _Search:
         self.work = clustering.work
         self.kept = kept
         self.changing = _changing(clustering.work)
-        self.remade: set[Node] = set()
+        self.rematerialised: set[Node] = set()
         self.stored: set[Node] = set()  # because something is remade from it
         self.near: dict[Cluster, set[Vertex]] = {
             cluster: {n for v in cluster.vertices for n in (v, *clustering.work.reads[v])}
@@ -61,7 +61,7 @@ class _Search:
         best = max(origins, key=lambda origin: self._gain(node, origin, others), default=None)
         if best is None or self._gain(node, best, others) <= 0:
             return
-        self.remade |= best.between
+        self.rematerialised |= best.between
         if best.source is not None:
             self.stored.add(best.source)
             for reader in others:
@@ -81,7 +81,9 @@ class _Search:
     def _is_stored(self, node: Node) -> bool:
         if node in self.work.demanded or node.op in (Op.INPUT, Op.RESULT):
             return True
-        return node in self.stored or (node not in self.remade and bool(self._other_readers(node)))
+        return node in self.stored or (
+            node not in self.rematerialised and bool(self._other_readers(node))
+        )
 
     def _origins(self, node: Node) -> Iterator[_Origin]:
         """Each single tensor that `node` follows from."""
@@ -136,9 +138,9 @@ def _volume(vertex: Vertex) -> Dim:
 
 def _changing(work: Work) -> set[Node]:
     """Memory whose contents a later step may replace: what is made from it must be made before."""
-    demands = work.demands
-    replaced = {write.tensor.node for write in demands.writes if write.tensor.is_argument}
-    for node, operands in demands.operands.items():
+    materialisation = work.materialisation
+    replaced = {write.tensor.node for write in materialisation.writes if write.tensor.is_argument}
+    for node, operands in materialisation.operands.items():
         if isinstance(node.attr, LibraryCall) and node.attr.effects:
             replaced |= {operand.tensor.node for operand in operands}
     return replaced

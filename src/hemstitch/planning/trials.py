@@ -37,7 +37,7 @@ class Trials:
     def apart(self) -> Trials:
         """For the same machine where no task waits for another; kept, as all that is known here."""
         if self._apart is None:
-            self._apart = Trials(replace(self.machine, meets=False), self.deadline)
+            self._apart = Trials(replace(self.machine, has_grid_barrier=False), self.deadline)
         return self._apart
 
     def refusal(self, group: Group) -> Refusal | None:

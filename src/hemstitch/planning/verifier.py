@@ -161,10 +161,12 @@ def _check_members(plan: Plan) -> None:
     groups = [group for step in plan.steps for group in _groups(step)]
     loaded = {node for group in groups for node in group.reads}
     for group in groups:
-        for node in group.remade:
+        for node in group.rematerialised:
             _require(is_elementwise(node.op), f"{_name(node)} is too much to be made again")
             _require(node not in loaded, f"{_name(node)} is made again and loaded")
-    made = Counter(node for group in groups for node in group.members if node not in group.remade)
+    made = Counter(
+        node for group in groups for node in group.members if node not in group.rematerialised
+    )
     for node, count in made.items():
         _require(count == 1, f"{_name(node)} is made by several groups")
 

@@ -14,7 +14,7 @@ from typing import Union
 from hemstitch.ir.dims import evaluate
 from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, toposort
 from hemstitch.planning.intermediate_layout import orders, strides_in_order
-from hemstitch.planning.materialised_views import Demands
+from hemstitch.planning.materialised_views import Materialisation
 from hemstitch.stitching.group import Group, Tensor, Write, is_member
 
 Vertex = Union[Node, Write]
@@ -37,21 +37,27 @@ class Work:
     """What does not change while clusters are merged."""
 
     def __init__(
-        self, graph: Graph, demands: Demands, remade: frozenset[Node] = frozenset()
+        self,
+        graph: Graph,
+        materialisation: Materialisation,
+        rematerialised: frozenset[Node] = frozenset(),
     ) -> None:
         self.graph = graph
-        self.demands = demands
+        self.materialisation = materialisation
         self.hints = graph.hints
-        self.remade = remade
-        self.tensors = dict(demands.tensors)
-        self.demanded = frozenset(demands.tensors)
+        self.rematerialised = rematerialised
+        self.tensors = dict(materialisation.tensors)
+        self.demanded = frozenset(materialisation.tensors)
         order = toposort(graph.roots)
         self.rank = {node: position for position, node in enumerate(order)}
         self._layouts = orders(order, self.tensors)
         members = [n for n in order if is_member(n) or n.op is Op.LIBRARY]
-        self.vertices: list[Vertex] = [*(n for n in members if n not in remade), *demands.writes]
+        self.vertices: list[Vertex] = [
+            *(n for n in members if n not in rematerialised),
+            *materialisation.writes,
+        ]
         self.made_by: dict[Node, list[Vertex]] = {}
-        for write in demands.writes:
+        for write in materialisation.writes:
             self.made_by.setdefault(write.tensor.node, []).append(write)
         self.reads: dict[Vertex, dict[Node, None]] = {
             vertex: self._read_by(vertex) for vertex in self.vertices
@@ -62,30 +68,32 @@ class Work:
                 self.readers.setdefault(node, []).append(vertex)
         self._bytes: dict[Node, int] = {}
         self._groups: dict[tuple[Vertex, ...], Group] = {}
-        self.edges = list(dict.fromkeys(self._orders(graph, demands)))
-        self.unit_of = self._units(demands)
+        self.edges = list(dict.fromkeys(self._orders(graph, materialisation)))
+        self.unit_of = self._units(materialisation)
 
-    def _orders(self, graph: Graph, demands: Demands) -> Iterator[tuple[Vertex, Vertex]]:
+    def _orders(
+        self, graph: Graph, materialisation: Materialisation
+    ) -> Iterator[tuple[Vertex, Vertex]]:
         """Which vertex must run before which."""
         for vertex, nodes in self.reads.items():
             for node in nodes:
                 for producer in self.producers(node):
                     yield producer, vertex
-        for node, operands in demands.operands.items():
+        for node, operands in materialisation.operands.items():
             read = {operand.tensor for operand in operands}
-            for write in demands.writes:
+            for write in materialisation.writes:
                 if write.tensor in read and not write.tensor.is_argument:
                     yield write, node
         yield from pairwise(graph.effects)
         checks = [node for node in graph.effects if _gives_nothing(node)]
-        for write in demands.writes:
+        for write in materialisation.writes:
             if write.tensor.is_argument:  # whoever reads the old contents comes first
                 for reader in (*self.readers.get(write.tensor.node, ()), *checks):
                     yield reader, write
 
-    def _units(self, demands: Demands) -> dict[Vertex, list[Vertex]]:
+    def _units(self, materialisation: Materialisation) -> dict[Vertex, list[Vertex]]:
         """Arguments replaced by each other's old contents (a, b = b, a): all at once or not."""
-        replacing = [write for write in demands.writes if write.tensor.is_argument]
+        replacing = [write for write in materialisation.writes if write.tensor.is_argument]
         replaced = {write.tensor.node for write in replacing}
         together: list[Vertex] = [
             write for write in replacing if self.reads[write].keys() & replaced
@@ -138,9 +146,11 @@ class Work:
         read = {n for v in vertices for n in self.reads[v] if n not in inside}
         reads = {node: self._tensor(node) for node in sorted(read, key=lambda n: self.rank[n])}
         below = (node for v in vertices for node in self.between(operands_of(v)))
-        remade = self.remade.intersection(below) if self.remade else self.remade
-        members = sorted([*own, *remade], key=lambda n: self.rank[n])
-        return Group(tuple(members), tuple(writes), reads, self.hints, remade)
+        rematerialised = (
+            self.rematerialised.intersection(below) if self.rematerialised else self.rematerialised
+        )
+        members = sorted([*own, *rematerialised], key=lambda n: self.rank[n])
+        return Group(tuple(members), tuple(writes), reads, self.hints, rematerialised)
 
     def _tensor(self, node: Node) -> Tensor:
         if node not in self.tensors:
@@ -154,9 +164,9 @@ class Work:
         """A library call reads its operands' memory, and what a write puts there only the write;
         where another call has replaced what was there, it waits for that."""
         if isinstance(vertex, Node) and vertex.op is Op.LIBRARY:
-            operands = (operand.tensor for operand in self.demands.operands[vertex])
+            operands = (operand.tensor for operand in self.materialisation.operands[vertex])
             found = {t.node: None for t in operands if self.tensors.get(t.node) is t}
-            replaced = self.demands.in_place.intersection(self.sources(vertex.inputs))
+            replaced = self.materialisation.in_place.intersection(self.sources(vertex.inputs))
             return found | dict.fromkeys(sorted(replaced, key=lambda node: self.rank[node]))
         return self.sources(operands_of(vertex))
 
@@ -178,7 +188,7 @@ class Work:
                 continue
             seen.add(node)
             is_source = is_member(node) or node.op in (Op.INPUT, Op.RESULT)
-            is_source = (is_source and node not in self.remade) or node in self.demanded
+            is_source = (is_source and node not in self.rematerialised) or node in self.demanded
             yield node, is_source
             if not is_source:
                 work.extend(node.inputs)

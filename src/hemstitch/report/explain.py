@@ -32,7 +32,7 @@ from hemstitch.pipeline import GPU_LOWERING, snapshots
 from hemstitch.planning.plan import KernelStep, LibraryFormStep, LibraryStep, Step
 from hemstitch.runtime.gpu_facts import EMULATED
 from hemstitch.stitching.group import Group
-from hemstitch.stitching.online_softmax import walked_once
+from hemstitch.stitching.online_softmax import with_online_softmax
 from hemstitch.stitching.schedule import schedule
 from hemstitch.targets.cpu.kernel import LLVMProgram
 from hemstitch.targets.gpu.description import GPULowering
@@ -69,7 +69,9 @@ class KernelInfo:
     @cached_property
     def schemes(self) -> tuple[str, ...]:
         """Those of AStitch that its reductions came to (`stitching/schedule.py`), each once."""
-        scheduled = [schedule(walked_once(group), self._machine) for group in self._step.groups]
+        scheduled = [
+            schedule(with_online_softmax(group), self._machine) for group in self._step.groups
+        ]
         schemes = [scheme for each in scheduled for scheme in each.schemes.values()]
         return tuple(sorted({scheme.value for scheme in schemes}))
 

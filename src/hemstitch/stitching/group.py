@@ -92,7 +92,7 @@ class Group:
     writes: tuple[Write, ...]
     reads: Mapping[Node, Tensor]
     hints: Mapping[str, int]
-    remade: frozenset[Node] = frozenset()
+    rematerialised: frozenset[Node] = frozenset()
     along: frozenset[Node] = (
         frozenset()
     )  # products that add up along the lanes; see online_softmax.py

@@ -98,7 +98,7 @@ class _Numbering:
 
     def rows(self) -> Hashable:
         group = self.group
-        members = [(self._number(node), node in group.remade) for node in group.members]
+        members = [(self._number(node), node in group.rematerialised) for node in group.members]
         writes = [self._write(write) for write in group.writes]
         read = [self.bound.number(tensor) for tensor in group.reads.values()]
         return tuple(self.found), tuple(members), tuple(writes), tuple(read)

@@ -99,7 +99,7 @@ class NestBuilder(Values):
         ]
         first: dict[Node, int] = {}
         for position, ((order, _), nodes) in enumerate(zip(loops, evaluated)):
-            for node in nodes - self.group.remade:
+            for node in nodes - self.group.rematerialised:
                 if order and set(order) == set(self._row_axes(node)):
                     first.setdefault(node, position)
         kept = kept_values(self.group, evaluated, first)

@@ -34,7 +34,7 @@ def is_long(row: Dim) -> bool:
     return not isinstance(row, int) or row > LONGEST_ROW
 
 
-def walked_once(group: Group) -> Group:
+def with_online_softmax(group: Group) -> Group:
     """The group with its long rows to be walked once, or the same one where it has none."""
     products = [node for node in group.members if node.op is Op.DOT]
     if not any(is_long(size) for p in products for size in (p.shape[-1], p.inputs[0].shape[-1])):

@@ -92,7 +92,7 @@ class Schedule:
 def schedule(group: Group, machine: Machine) -> Schedule:
     """Raises Refused where the group cannot be one kernel."""
     found = roots(group)
-    own = [node for node in group.members if node not in group.remade]
+    own = [node for node in group.members if node not in group.rematerialised]
     unification = Unification(own, [w.value for w in group.writes], group.reads)
     shapes, folding = shapes_of(group, found, unification)
     mappings: list[Mapping] = []

@@ -13,7 +13,7 @@ from hemstitch.stitching.deadline import Deadline
 from hemstitch.stitching.group import Group, Tensor
 from hemstitch.stitching.kernel_identity import Identity, identity
 from hemstitch.stitching.nest_builder import NestBuilder
-from hemstitch.stitching.online_softmax import walked_once
+from hemstitch.stitching.online_softmax import with_online_softmax
 from hemstitch.stitching.partial_results import combining_nest
 from hemstitch.stitching.phase_begin import with_begins
 from hemstitch.stitching.recomputation import Evaluations
@@ -58,9 +58,9 @@ def stitch(
     buffers = Buffers(written, places, room, Evaluations(groups), is_double, deadline)
     phases: list[list[Nest]] = []
     for whole in groups:
-        group = walked_once(whole) if machine.execution is Execution.SIMT else whole
+        group = with_online_softmax(whole) if machine.execution is Execution.SIMT else whole
         scheduled = schedule(group, machine)
-        if scheduled.phases > 1 and not machine.meets:
+        if scheduled.phases > 1 and not machine.has_grid_barrier:
             why = "tasks would wait for each other, and `global_stitching` is off"
             raise Refused("global", why)
         for phase in range(scheduled.phases):

@@ -90,7 +90,7 @@ def _choose_one(
     if scanned is not None and scanned is not lane:
         order = [*(axis for axis in order if axis not in (scanned, lane)), scanned, lane]
     candidates = list(_candidates(group, dominant, order, shapes, machine))
-    if not machine.meets:
+    if not machine.has_grid_barrier:
         candidates = [mapping for mapping in candidates if _is_whole(mapping, shapes)]
         has_rows = any(mapping.rows for mapping in candidates) or dominant.reduced >= set(
             dominant.axes

@@ -21,6 +21,7 @@ from hemstitch.ir.dims import known
 from hemstitch.ir.graph import LibraryCall, MatmulAxis, Node, Op, Operand, Range, Within
 from hemstitch.ir.types import DType
 from hemstitch.matmul.patterns.gemv import VectorProduct, apart
+from hemstitch.matmul.patterns.inlined import Inlined, MatmulSum
 from hemstitch.stitching.group import MOST_CONCAT_PARTS
 
 NAME = "aten._scaled_dot_product_flash_attention_for_cpu.default"
@@ -58,13 +59,26 @@ class Attention:
     scale: float
     within: Within | None = None
 
-    def result(self, number: int) -> tuple[Node, list[AttentionPart]]:
-        """The value of the call's result with this number, and what it is made of."""
-        b, parts = self.builder, [*self._parts()]
+    def constant_operand(self) -> None:
+        """It has no weights."""
+
+    def result(self, number: int) -> Inlined:
+        """The call's result with this number."""
+        parts = [*self._parts()]
+        return Inlined(
+            self._value(parts, number),
+            [MatmulSum((product,), total) for part in parts for product, total in part.products],
+            stored=[node for part in parts for node in part.stored],
+            together=[[product for product, _ in part.products] for part in parts],
+            is_one_matmul=False,
+        )
+
+    def _value(self, parts: Sequence[AttentionPart], number: int) -> Node:
+        b = self.builder
         if number == 1:
-            return b.concat([part.logsumexp for part in parts], 2), parts
+            return b.concat([part.logsumexp for part in parts], 2)
         outputs = [b.permute(part.output, HEADS_LATER) for part in parts]
-        return b.permute(b.concat(outputs, 1), HEADS_LATER), parts
+        return b.permute(b.concat(outputs, 1), HEADS_LATER)
 
     def _parts(self) -> Iterator[AttentionPart]:
         rows, keys = self.q.shape[2], self.k.shape[2]

@@ -18,31 +18,11 @@ from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import Dim, known
 from hemstitch.ir.graph import LibraryCall, Node, Op, Operand, Range
 from hemstitch.ir.types import DType
-from hemstitch.matmul.patterns.image_tiles import ALL, CHANNELS_FIRST, CHANNELS_LAST, Parts
+from hemstitch.matmul.patterns.image_tiles import ALL, CHANNELS_FIRST, CHANNELS_LAST
+from hemstitch.matmul.patterns.inlined import Inlined, MatmulSum
 
 MOST_STEPS = 16  # of a window
 ROWS_LAST = (0, 2, 1)  # [batch, channels, rows] seen as [batch, rows, channels], or back
-
-
-@dataclass(frozen=True, slots=True)
-class Sum:
-    """`total` adds up `products`, and perhaps a bias."""
-
-    products: tuple[Node, ...]
-    total: Node
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """The value of a call's result, and the `sums` in it. `parts`: those that it is made in."""
-
-    value: Node
-    sums: Sequence[Sum]
-    parts: Parts | None = None
-
-    @staticmethod
-    def of(parts: Parts, sums: Sequence[Sum]) -> Written:
-        return Written(parts.images, sums, parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,18 +64,25 @@ class Convolution:
             return 0
         return self.x.type.bytes * (2 if self.gradient is None else 4)
 
-    def result(self, number: int) -> Written:
+    def constant_operand(self) -> None:
+        """Kernels pack the weights themselves."""
+
+    def result(self, number: int) -> Inlined:
         """The call's result with this number."""
+        value, sums = self._result(number)
+        return Inlined(value, sums, spared_by_call=self.spared_bytes)
+
+    def _result(self, number: int) -> tuple[Node, Sequence[MatmulSum]]:
         if self.gradient is None:
             rows, sums = self._output()
-            return Written(self._channels_first(rows), sums)
+            return self._channels_first(rows), sums
         if number == 0:
             rows, sums = self._of_x(self.gradient)
-            return Written(self._channels_first(rows, spread=True), sums)
+            return self._channels_first(rows, spread=True), sums
         value, sums = (self._of_weight, self._of_bias)[number - 1](self.gradient)
         is_window = number == 1 and self.images is not None
         value = self.builder.reshape(value, (*value.shape, 1)) if is_window else value
-        return Written(value, sums)
+        return value, sums
 
     def _channels_first(self, rows: Node, *, spread: bool = False) -> Node:
         """Of [batch, positions, channels]. `spread`: to where x has them, with zeros between."""
@@ -116,7 +103,7 @@ class Convolution:
         whole = builder.reshape(filled, (count, height * down, width * right, channels))
         return builder.slice(whole, (ALL,) * 4, (count, *images.of, channels))
 
-    def _output(self) -> tuple[Node, list[Sum]]:
+    def _output(self) -> tuple[Node, list[MatmulSum]]:
         """sum over t of x[l * stride + t] @ weight[t]"""
         builder, x = self.builder, self._padded(known(self.x.shape[1]) + self.padding)
         factors = [
@@ -127,13 +114,13 @@ class Convolution:
         batch, features = self.x.shape[0], self.weight.shape[0]
         return builder.reshape(found.total, (batch, self.positions, features)), [found]
 
-    def _of_x(self, gradient: Node) -> tuple[Node, list[Sum]]:
+    def _of_x(self, gradient: Node) -> tuple[Node, list[MatmulSum]]:
         """Rows m * stride + q of x were read in the steps t = j * stride + q of windows m - j."""
         builder, x, (batch, length, channels) = self.builder, self.x, self.x.shape
         last, most = ceil(self.steps / self.stride) - 1, known(length) + 2 * self.padding
         windows = max(self.positions, ceil(most / self.stride))
         padded = self._zeros_around(gradient, last, last + windows)
-        sums: list[Sum] = []
+        sums: list[MatmulSum] = []
         phases: list[Node] = []
         for phase in range(self.stride):
             steps = range(phase, self.steps, self.stride)
@@ -151,7 +138,7 @@ class Convolution:
         rows = builder.reshape(builder.concat(phases, 2), all_rows)
         return builder.slice(rows, (ALL, Range(self.padding), ALL), self.x.shape), sums
 
-    def _of_weight(self, gradient: Node) -> tuple[Node, list[Sum]]:
+    def _of_weight(self, gradient: Node) -> tuple[Node, list[MatmulSum]]:
         """sum over l of gradient[l] @ x[l * stride + t], for `stride` steps t at once, whose rows
         of x lie one behind the other."""
         builder, (batch, _, channels) = self.builder, self.x.shape
@@ -162,18 +149,18 @@ class Convolution:
         left = builder.permute(gradient, ROWS_LAST)
         shape = batch, self.positions, wide.shape[2]
         parts = [builder.slice(wide, (ALL, Range(j), ALL), shape) for j in range(groups)]
-        sums = [Sum((product,), product) for product in (builder.dot(left, p) for p in parts)]
+        sums = [MatmulSum((product,), product) for product in (builder.dot(left, p) for p in parts)]
         whole = [self._rounded(builder.reduce(Op.SUM, each.total, (0,))) for each in sums]
         split = [builder.reshape(w, (features, 1, self.stride, channels)) for w in whole]
         steps = builder.permute(builder.concat(split, 1), (0, 3, 1, 2))
         steps = builder.reshape(steps, (features, channels, groups * self.stride))
         return builder.slice(steps, (ALL, ALL, ALL), self.weight.shape), sums
 
-    def _of_bias(self, gradient: Node) -> tuple[Node, list[Sum]]:
+    def _of_bias(self, gradient: Node) -> tuple[Node, list[MatmulSum]]:
         wide = self.builder.cast(gradient, gradient.type.dtype.compute)
         return self._rounded(self.builder.reduce(Op.SUM, wide, (0, 1))), []
 
-    def _added(self, factors: Sequence[tuple[Node, Node]], bias: Node | None = None) -> Sum:
+    def _added(self, factors: Sequence[tuple[Node, Node]], bias: Node | None = None) -> MatmulSum:
         products = tuple(self.builder.dot(left, right) for left, right in factors)
         total = products[0]
         for product in products[1:]:
@@ -181,7 +168,7 @@ class Convolution:
         if bias is not None:
             wide = self.builder.cast(bias, total.type.dtype)
             total = self.builder.make(Op.ADD, total, self.builder.broadcast(wide, total.shape))
-        return Sum(products, self._rounded(total))
+        return MatmulSum(products, self._rounded(total))
 
     def _rounded(self, x: Node) -> Node:
         return self.builder.cast(x, self.x.type.dtype)

@@ -27,8 +27,9 @@ from hemstitch.matmul.patterns.bilinear import (
     toom_cook,
     transposed,
 )
-from hemstitch.matmul.patterns.convolutions import Sum, Written, operands_of, sums_given
+from hemstitch.matmul.patterns.convolutions import operands_of, sums_given
 from hemstitch.matmul.patterns.image_tiles import ALL, CHANNELS_LAST, ImageTiling, Parts, with_zeros
+from hemstitch.matmul.patterns.inlined import Inlined, MatmulSum
 
 TYPE = DType.F32  # half types would round each line's product
 MOST_CHANNELS = 4
@@ -130,23 +131,21 @@ class FewChannels:
         """Elements of a window's line."""
         return known(self.weight.shape[3]) * known(self.weight.shape[1])
 
-    def fewer(self, _: int) -> int:
+    def _fewer(self) -> int:
         """Multiplications than the library does."""
         features, _, lines, _ = map(known, self.weight.shape)
         height, width = self.size
         fewer = lines * height - _products(self._pieces) * self._tiling.tiles[0]
         return fewer * known(self.x.shape[0]) * width * self.line * features
 
-    def spared_bytes(self, _: int) -> int:
-        return 0
+    def constant_operand(self) -> Node | None:
+        return self.sums_of_windows() if self.sums is None else None
 
-    @property
-    def images(self) -> Sequence[Node]:
-        """Reshapes of what had better be in memory: windows read its elements again and again."""
-        return [self._lines()]
-
-    def result(self, number: int) -> Written:
+    def result(self, number: int) -> Inlined:
         """The call's only result."""
+        return self._output().as_unit([self._lines()], 0, self._fewer())
+
+    def _output(self) -> Inlined:
         alike: dict[tuple[float, ...], list[Node]] = {}
         for piece, lines, windows in zip(self._pieces, self._sums(), self._windows()):
             for counts, line, window in zip(transposed(piece.way.results), lines, windows):
@@ -155,7 +154,7 @@ class FewChannels:
         totals = [each.total for each in sums]
         cells = combined(self.builder, transposed(tuple(alike)), totals)
         grid = [[self._biased(cell)] for cell in cells]
-        return Written.of(Parts.of(self.builder, self._tiling, grid), sums)
+        return Inlined.of(Parts.of(self.builder, self._tiling, grid), sums)
 
     def sums_of_windows(self) -> Node:
         """[products, line, features]: what the weight alone decides."""
@@ -225,11 +224,11 @@ class FewChannels:
         rows = known(windows.shape[0]) * width
         return self.builder.dot(self.builder.reshape(windows, (rows, self.line)), window)
 
-    def _added(self, products: Sequence[Node]) -> Sum:
+    def _added(self, products: Sequence[Node]) -> MatmulSum:
         total = products[0]
         for product in products[1:]:
             total = self.builder.make(Op.ADD, total, product)
-        return Sum(tuple(products), total)
+        return MatmulSum(tuple(products), total)
 
     def _biased(self, cell: Node) -> Node:
         if self.bias is None:

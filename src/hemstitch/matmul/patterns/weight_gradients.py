@@ -23,8 +23,9 @@ from hemstitch.ir.dims import known
 from hemstitch.ir.graph import LibraryCall, Node, Op, Range
 from hemstitch.ir.types import DType
 from hemstitch.machine.record import Machine
-from hemstitch.matmul.patterns.convolutions import Sum, Written, operands_of
+from hemstitch.matmul.patterns.convolutions import operands_of
 from hemstitch.matmul.patterns.image_tiles import ALL, CHANNELS_LAST, with_zeros
+from hemstitch.matmul.patterns.inlined import Inlined, MatmulSum
 
 TYPE = DType.F32
 LANES = 8
@@ -36,11 +37,11 @@ MOST_LINES = 11
 
 
 def weight_gradient_of(
-    builder: Builder, call: LibraryCall, inputs: Sequence[Node], machine: Machine
+    builder: Builder, call: LibraryCall, inputs: Sequence[Node], machine: Machine | None
 ) -> WeightGradient | None:
     """None if it is none that is written out here."""
     described = operands_of(call, inputs)
-    if machine.lanes != LANES or described is None:
+    if machine is None or machine.lanes != LANES or described is None:
         return None
     how, operands = described
     match how:
@@ -89,13 +90,20 @@ class WeightGradient:
         """Reshapes of what had better be in memory: products add up along it."""
         return [self._flat(self.x, self.padding), self._flat(self.gradient, (0, 0))]
 
-    def result(self, number: int) -> Written:
+    def constant_operand(self) -> None:
+        """Gradients have none."""
+
+    def result(self, number: int) -> Inlined:
         """The call's result with this number."""
+        saved = self.spared_bytes(number), self.fewer(number)
+        return self._result(number).as_unit(self.images, *saved)
+
+    def _result(self, number: int) -> Inlined:
         if number == 0:
-            return Written(self._of_x(), [])
+            return Inlined(self._of_x(), [])
         if number == 1:
             return self._of_weight()
-        return Written(self.builder.reduce(Op.SUM, self.gradient, (0, 2, 3)), [])
+        return Inlined(self.builder.reduce(Op.SUM, self.gradient, (0, 2, 3)), [])
 
     def _of_x(self) -> Node:
         *others, _ = self.call.arguments
@@ -107,7 +115,7 @@ class WeightGradient:
         assert of_x is not None
         return of_x
 
-    def _of_weight(self) -> Written:
+    def _of_weight(self) -> Inlined:
         """sum over p of x[p + line] @ gradient[p], for each line of a window"""
         builder, (features, channels, lines, columns) = self.builder, self.weight.shape
         elements, gradient = self.images
@@ -120,10 +128,10 @@ class WeightGradient:
         for number in range(known(lines)):
             part = builder.slice(windows, (Range(number * across), ALL), (steps, line))
             product = builder.dot(builder.permute(part, (1, 0)), right)
-            sums.append(Sum((product,), product))
+            sums.append(MatmulSum((product,), product))
         shape = 1, columns, channels, features
         by_lines = [builder.reshape(line_sum.total, shape) for line_sum in sums]
-        return Written(builder.permute(builder.concat(by_lines, 0), (3, 2, 0, 1)), sums)
+        return Inlined(builder.permute(builder.concat(by_lines, 0), (3, 2, 0, 1)), sums)
 
     @property
     def _room(self) -> tuple[int, int]:

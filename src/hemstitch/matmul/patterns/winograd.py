@@ -33,7 +33,7 @@ from hemstitch.matmul.patterns.bilinear import (
     combined,
     transposed,
 )
-from hemstitch.matmul.patterns.convolutions import Sum, Written, operands_of, sums_given
+from hemstitch.matmul.patterns.convolutions import operands_of, sums_given
 from hemstitch.matmul.patterns.image_tiles import (
     ALL,
     CHANNELS_LAST,
@@ -42,6 +42,7 @@ from hemstitch.matmul.patterns.image_tiles import (
     Parts,
     with_zeros,
 )
+from hemstitch.matmul.patterns.inlined import Inlined, MatmulSum
 
 TYPES = (DType.F32, DType.F64)  # half types would round the sums
 LEAST_CHANNELS = 32  # with fewer the sums take longer than the multiplications that they save
@@ -147,22 +148,30 @@ class Winograd:
         down, right = self.strides
         return FORWARD[down], FORWARD[right]
 
-    def result(self, number: int) -> Written:
+    def constant_operand(self) -> Node | None:
+        is_known = self.sums is not None or self.gradient is not None
+        return None if is_known else self.sums_of_windows()
+
+    def result(self, number: int) -> Inlined:
         """The call's result with this number."""
+        saved = self.spared_bytes(number), self.fewer(number)
+        return self._result(number).as_unit(self.images, *saved)
+
+    def _result(self, number: int) -> Inlined:
         if self.gradient is None:
             return self._output()
         if number == 0:
             return self._of_x(self.gradient)
         if number == 1:
             return self._of_weight(self.gradient)
-        return Written(self.builder.reduce(Op.SUM, self.gradient, (0, 2, 3)), [])
+        return Inlined(self.builder.reduce(Op.SUM, self.gradient, (0, 2, 3)), [])
 
-    def _output(self) -> Written:
+    def _output(self) -> Inlined:
         ways, size = self._forward, self.size
         sums = self._tiled(ways, self.x, self.padding, size)
         return self._added(ways, sums, self._given() or self._turned(), size, self.bias)
 
-    def _of_x(self, gradient: Node) -> Written:
+    def _of_x(self, gradient: Node) -> Inlined:
         """The windows that an element was in read it in the opposite order."""
         (down, right), (above, left) = self.strides, self.padding
         ways, around = self._backward, (_before(down, above), _before(right, left))
@@ -248,7 +257,7 @@ class Winograd:
         windows: Grid,
         size: tuple[int, int],
         bias: Node | None = None,
-    ) -> Written:
+    ) -> Inlined:
         products = [
             [self.builder.dot(tile, window) for tile, window in zip(*rows)]
             for rows in zip(sums, windows)
@@ -257,10 +266,10 @@ class Winograd:
         if bias is not None:
             grid = [[self._biased(cell, bias) for cell in row] for row in grid]
         tiling = ImageTiling(known(self.x.shape[0]), size, _tiles(ways, size))
-        found = [Sum((product,), product) for row in products for product in row]
-        return Written.of(Parts.of(self.builder, tiling, grid), found)
+        found = [MatmulSum((product,), product) for row in products for product in row]
+        return Inlined.of(Parts.of(self.builder, tiling, grid), found)
 
-    def _of_weight(self, gradient: Node) -> Written:
+    def _of_weight(self, gradient: Node) -> Inlined:
         builder, ways = self.builder, self._short
         tiles, (down, right) = _tiles(ways, self.size), (len(way.results) for way in ways)
         size = down * tiles[0], right * tiles[1]
@@ -280,8 +289,8 @@ class Winograd:
         for row in self._both_ways([transposed(way.window) for way in ways], products):
             apart = [builder.reshape(cell, (*shape[:2], 1, 1)) for cell in row]
             rows.append(builder.concat(apart, 3))
-        found = [Sum((product,), product) for row in products for product in row]
-        return Written(builder.concat(rows, 2), found)
+        found = [MatmulSum((product,), product) for row in products for product in row]
+        return Inlined(builder.concat(rows, 2), found)
 
     def _both_ways(self, matrices: Sequence[Matrix], grid: Grid) -> list[list[Node]]:
         """Sums of the cells of each column, and then of each row of these."""

@@ -24,7 +24,7 @@ class Contraction:
     members: tuple[tuple[int, ...], ...]
 
     def expand(self, pattern: Pattern) -> Pattern:
-        return Pattern(self._all(pattern.vertices), self._all(pattern.remade))
+        return Pattern(self._all(pattern.vertices), self._all(pattern.rematerialised))
 
     def expand_plan(self, plan: PatternPlan) -> PatternPlan:
         return replace(plan, patterns=tuple(self.expand(p) for p in plan.patterns))

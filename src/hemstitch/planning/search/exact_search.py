@@ -90,7 +90,9 @@ class _Solving:
         for number in self.columns.usable:
             found.setdefault(root(min(patterns[number].vertices)), []).append(number)
         for component in found.values():
-            component.sort(key=lambda n: (sorted(patterns[n].vertices), sorted(patterns[n].remade)))
+            component.sort(
+                key=lambda n: (sorted(patterns[n].vertices), sorted(patterns[n].rematerialised))
+            )
         return list(found.values())
 
     def _solved(self, component: list[int]) -> Answer | None:
@@ -121,7 +123,7 @@ class _Solving:
         found = [pattern for pattern in chosen if not judge.is_legal(pattern)]
         for pattern in found:
             self.columns.banned.add(self.columns.numbers[pattern])
-            if len(pattern.vertices) > 1 and not pattern.remade:
+            if len(pattern.vertices) > 1 and not pattern.rematerialised:
                 for part in judge.parts(sorted(pattern.vertices)):
                     self.columns.add(part.pattern)
         return bool(found)

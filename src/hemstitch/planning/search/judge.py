@@ -79,7 +79,7 @@ class Judge:
         makes values again: whether that can stay depends on all the others."""
         quotient = QuotientGraph(self.graph)
         kept: list[Pattern] = []
-        several = [p for p in patterns if len(p.vertices) > 1 and not p.remade]
+        several = [p for p in patterns if len(p.vertices) > 1 and not p.rematerialised]
         for pattern in sorted(several, key=lambda pattern: -self.score(pattern.vertices)):
             is_free = all(quotient.is_alone(vertex) for vertex in pattern.vertices)
             merged = quotient.merged(pattern.vertices) if is_free else None

@@ -73,7 +73,7 @@ def _makers(judge: Judge, pattern: Pattern) -> set[int]:
 
 
 def _with(pattern: Pattern, maker: int) -> Pattern:
-    return Pattern(pattern.vertices, pattern.remade | {maker})
+    return Pattern(pattern.vertices, pattern.rematerialised | {maker})
 
 
 def _loaded(judge: Judge, pattern: Pattern) -> int:

@@ -44,11 +44,11 @@ class Pattern:
     computes `remade`, cheap vertices, for itself alone."""
 
     vertices: frozenset[int]
-    remade: frozenset[int] = frozenset()
+    rematerialised: frozenset[int] = frozenset()
 
     @property
     def computed(self) -> frozenset[int]:
-        return self.vertices | self.remade
+        return self.vertices | self.rematerialised
 
 
 @dataclass(frozen=True, slots=True)

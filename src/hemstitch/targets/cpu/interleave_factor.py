@@ -10,7 +10,7 @@ from hemstitch.machine.cpu_numbers import CPU
 # otherwise begin the next copies while the first wait; docs/performance.md
 
 
-def copies_for(axis: Axis, body: tuple[Stmt, ...], width: int) -> int:
+def unroll_factor(axis: Axis, body: tuple[Stmt, ...], width: int) -> int:
     if any(isinstance(statement, Scan) for statement in walk(body)):
         return 1  # what one vector holds begins where the one before ends
     copies = CPU.vectors_in_flight
@@ -23,7 +23,7 @@ def copies_for(axis: Axis, body: tuple[Stmt, ...], width: int) -> int:
     return copies
 
 
-def copies_of_rest(body: tuple[Stmt, ...], vectors: int) -> int:
+def unroll_factor_of_rest(body: tuple[Stmt, ...], vectors: int) -> int:
     """All the vectors that are left at once, or one by one where that is much to print."""
     return vectors if vectors * sum(1 for _ in walk(body)) <= CPU.long_body else 1
 

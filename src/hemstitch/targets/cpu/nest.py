@@ -42,7 +42,7 @@ from hemstitch.targets.cpu.accumulators import Accumulators, packed, unpack
 from hemstitch.targets.cpu.conversions import cast, constant
 from hemstitch.targets.cpu.elementwise import apply
 from hemstitch.targets.cpu.emitter import Emitter, Value
-from hemstitch.targets.cpu.interleave_factor import copies_for, copies_of_rest
+from hemstitch.targets.cpu.interleave_factor import unroll_factor, unroll_factor_of_rest
 from hemstitch.targets.cpu.lane_loop import (
     Crossed,
     LaneLoop,
@@ -53,7 +53,7 @@ from hemstitch.targets.cpu.lane_loop import (
     until_line,
 )
 from hemstitch.targets.cpu.matmul_operands import MatmulTile, Matrix, RightPanels, Wanted
-from hemstitch.targets.cpu.next_block import PrefetchRegion, asked_for
+from hemstitch.targets.cpu.next_block import PrefetchRegion, prefetched_regions
 from hemstitch.targets.cpu.slots import STATUS, Slots
 
 Inside = Callable[[Value], None]
@@ -77,7 +77,9 @@ class LLVMNestPrinter:
     _words: dict[str, list[Value]] = field(default_factory=dict)  # what random numbers are made of
     _lanes: LaneLoop | None = None
     _peeled: nodes.Store | None = None  # see LaneLoop
-    _asks: Mapping[str, prefetch.Ask] = field(default_factory=dict)  # of loads, by name
+    _prefetches: Mapping[str, prefetch.SoftwarePrefetch] = field(
+        default_factory=dict
+    )  # of loads, by name
     _regions: Mapping[str, Sequence[PrefetchRegion]] = field(
         default_factory=dict
     )  # of products, too
@@ -88,7 +90,7 @@ class LLVMNestPrinter:
         self._failed = checks.begin(e, nest)
         self._axes[TASK] = Value("%task", "i64")
         self._statements(nest.prologue)
-        self._asks, self._regions = prefetch.asks(nest), asked_for(nest)
+        self._prefetches, self._regions = prefetch.prefetches(nest), prefetched_regions(nest)
 
         def row(number: Value, carried: Sequence[Value]) -> Sequence[Value]:
             extents = [self.slots.dim(axis.extent) for axis in nest.rows]
@@ -292,7 +294,7 @@ class LLVMNestPrinter:
             extent = copied.copy_if_long(
                 e, row, extent, lambda access: self._pointer(access.buffer, access.index, 0)
             )
-        copies, low = copies_for(axis, body, e.width), e.i64(0)
+        copies, low = unroll_factor(axis, body, e.width), e.i64(0)
         self._peeled = store_to_peel_for(axis, body, self.streams)
         if (store := self._peeled) is not None:
             self._axes[axis] = low
@@ -306,7 +308,7 @@ class LLVMNestPrinter:
             low, whole = whole, self._whole(extent, e.width, whole)
             together = 1
             if whole.text.isdigit():
-                together = copies_of_rest(body, (int(whole.text) - int(low.text)) // e.width)
+                together = unroll_factor_of_rest(body, (int(whole.text) - int(low.text)) // e.width)
             self._whole_vectors(axis, body, low, whole, together)
         if whole != extent:
             masked = partial(self._vectors, axis, body, copies=1, extent=extent)
@@ -433,7 +435,7 @@ class LLVMNestPrinter:
     # --- memory
 
     def _prefetch(self, name: str, buffer: Buffer, index: Index) -> None:
-        ask = self._asks.get(name)
+        ask = self._prefetches.get(name)
         if ask is not None:
             for copy in self._copies():
                 pointer = self._pointer(buffer, index, copy)

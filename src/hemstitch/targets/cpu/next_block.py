@@ -25,7 +25,7 @@ class PrefetchRegion:
 
 
 @dataclass(slots=True)
-class _Asking:
+class _PrefetchingMatmul:
     """A product of so many `steps`, all tiles together, and the `regions` that it asks for."""
 
     steps: int
@@ -37,7 +37,7 @@ class _Asking:
         return sum(region.bytes for region in self.regions) / self.steps
 
 
-def asked_for(nest: Nest) -> Mapping[str, list[PrefetchRegion]]:
+def prefetched_regions(nest: Nest) -> Mapping[str, list[PrefetchRegion]]:
     """By which product, by its name: the more steps it has, the more."""
     loops = list(_loops(nest))
     products = {}
@@ -45,7 +45,7 @@ def asked_for(nest: Nest) -> Mapping[str, list[PrefetchRegion]]:
         sizes = (tile.contract.axis.extent, tile.rows.extent, tile.columns)
         known = [size for size in sizes if isinstance(size, int) and size > 0]
         if len(known) == len(sizes) and known[0] <= CPU.next_block_steps:
-            products[tile.contract.name] = _Asking(prod(known))
+            products[tile.contract.name] = _PrefetchingMatmul(prod(known))
     regions = dict.fromkeys(region for loop in loops for region in _regions(loop, nest))
     for region in sorted(regions, key=lambda region: -region.bytes) if products else ():
         min(products.values(), key=lambda asking: asking.load).regions.append(region)

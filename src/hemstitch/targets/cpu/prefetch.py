@@ -32,7 +32,7 @@ class _PrefetchWalk:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class SoftwarePrefetch:
     """For what lies `distance` elements ahead, so many `lines` for each vector, to come into this
     `level` of the caches. Rows that are no longer than `prefetch_short_row_bytes` come into L1;
     of longer ones L1, which waits for few lines at a time, would get so many that the walk's own
@@ -43,7 +43,7 @@ class Ask:
     lines: int = 1
 
 
-def asks(nest: Nest) -> Mapping[str, Ask]:
+def prefetches(nest: Nest) -> Mapping[str, SoftwarePrefetch]:
     """Of such loads, by their names."""
     if not nest.rows:
         return {}
@@ -76,7 +76,7 @@ def _walks(body: tuple[Stmt, ...], around: Axis | None = None) -> Iterator[_Pref
                 yield _PrefetchWalk(load, loop.axis, stride, work, around)
 
 
-def _asks_for_lines(nest: Nest) -> Iterator[tuple[str, Ask]]:
+def _asks_for_lines(nest: Nest) -> Iterator[tuple[str, SoftwarePrefetch]]:
     """Of rows that read pieces far apart, each of which the next row goes on with. Each load of a
     piece asks for what a later row reads from there up to where the next load does: all at once
     would be more than a processor waits for."""
@@ -94,7 +94,7 @@ def _asks_for_lines(nest: Nest) -> Iterator[tuple[str, Ask]]:
         for start in sorted(starts, reverse=True):
             if (end - start) * bytes_ >= LINE:
                 lines = -(-(end - start) * bytes_ // LINE)
-                yield starts[start].name, Ask(CPU.prefetch_rows * step, 2, lines)
+                yield starts[start].name, SoftwarePrefetch(CPU.prefetch_rows * step, 2, lines)
                 end = start
 
 
@@ -117,7 +117,7 @@ def _step_within_pieces(walk: _PrefetchWalk, row: Axis) -> int | None:
     return step if is_far and goes_on else None
 
 
-def _ask_of_pieces(walk: _PrefetchWalk) -> Ask | None:
+def _ask_of_pieces(walk: _PrefetchWalk) -> SoftwarePrefetch | None:
     """Of a walk through some columns of a matrix: pieces of lines that lie far apart."""
     if walk.around is None:
         return None
@@ -131,10 +131,10 @@ def _ask_of_pieces(walk: _PrefetchWalk) -> Ask | None:
         or step <= size
     ):
         return None
-    return Ask(step * -(-CPU.prefetch_bytes // (size * bytes_)), 1)
+    return SoftwarePrefetch(step * -(-CPU.prefetch_bytes // (size * bytes_)), 1)
 
 
-def _ask(load: Load, lane: Axis, rows: Sequence[Axis], walks: int) -> Ask | None:
+def _ask(load: Load, lane: Axis, rows: Sequence[Axis], walks: int) -> SoftwarePrefetch | None:
     step, bytes_ = load.index.coefficient(rows[-1]), load.buffer.dtype.bytes
     volume = _volume(load.index, rows)
     if not isinstance(step, int) or step <= 0 or volume is None:
@@ -145,7 +145,7 @@ def _ask(load: Load, lane: Axis, rows: Sequence[Axis], walks: int) -> Ask | None
     elif volume * bytes_ > CPU.prefetch_row_bytes:
         return None
     level = 1 if volume * bytes_ <= CPU.prefetch_short_row_bytes else 2
-    return Ask(step * -(-CPU.prefetch_bytes // (volume * bytes_)), level)
+    return SoftwarePrefetch(step * -(-CPU.prefetch_bytes // (volume * bytes_)), level)
 
 
 def _volume(index: Index, rows: Sequence[Axis]) -> int | None:
