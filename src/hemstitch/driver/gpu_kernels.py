@@ -14,7 +14,7 @@ from hemstitch.cache.records import folder
 from hemstitch.kernel_ir.nodes import Kernel
 from hemstitch.measure.gpu_tuner import best
 from hemstitch.options import Options
-from hemstitch.pipeline import GPU_LOWERING, run_stages
+from hemstitch.pipeline import GPU, KERNEL, TEXT, run_stages, stages_to
 from hemstitch.planning.plan import KernelStep
 from hemstitch.runtime.assembly import Launch
 from hemstitch.runtime.gpu.device import current_index, device_of
@@ -91,8 +91,9 @@ def likely_sizes(step: KernelStep, program: TritonProgram) -> tuple[int, ...]:
 def candidates(kernel: Kernel, lowering: GPULowering) -> Iterator[TritonProgram]:
     """The kernel with tiles of several shapes, each different; the usual one first."""
     seen: set[tuple[str, int]] = set()
+    kernel = run_stages(stages_to(GPU, KERNEL), kernel, lowering)
     for shape in tiling.CANDIDATES:
-        program = run_stages(GPU_LOWERING, kernel, replace(lowering, shape=shape))
+        program = run_stages(stages_to(GPU, TEXT), kernel, replace(lowering, shape=shape))
         if (program.text, program.warps) not in seen:
             seen.add((program.text, program.warps))
             yield program

@@ -29,9 +29,9 @@ Labelled = tuple[tuple[str, Refusal], ...]
 @dataclass(frozen=True, slots=True)
 class Decisions:
     """`opened`: library calls whose products kernels compute, by their number among the calls of
-    the graph. `fusion_barriers`, `remade`: nodes, by their number in the graph that has these
-    products in sight; `clusters`: of the vertices of its work. `refusals`: why neighbours stayed
-    apart."""
+    the graph. `fusion_barriers`, `rematerialised`: nodes, by their number in the graph that has
+    these products in sight; `clusters`: of the vertices of its work. `refusals`: why neighbours
+    stayed apart."""
 
     opened: tuple[int, ...]
     fusion_barriers: tuple[int, ...]

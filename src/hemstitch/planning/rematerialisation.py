@@ -47,7 +47,7 @@ class _Search:
         self.kept = kept
         self.changing = _changing(clustering.work)
         self.rematerialised: set[Node] = set()
-        self.stored: set[Node] = set()  # because something is remade from it
+        self.stored: set[Node] = set()  # because something is rematerialised from it
         self.near: dict[Cluster, set[Vertex]] = {
             cluster: {n for v in cluster.vertices for n in (v, *clustering.work.reads[v])}
             for cluster in clustering.clusters

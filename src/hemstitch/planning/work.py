@@ -2,7 +2,7 @@
 
 A vertex is what planning may not cut further: a member node, a write of something that is no
 member (a transposed result, a mutated input), or a library call, which never merges. A member that
-every reader makes again (`remade`) is no vertex: it is looked through, as a view is.
+every reader makes again (`rematerialised`) is no vertex: it is looked through, as a view is.
 """
 
 from __future__ import annotations

@@ -84,8 +84,9 @@ class Group:
     `members` in topological order: elementwise, gather, reduction, scan and product nodes, no
     views.
 
-    Whatever else they read is in memory (`reads`), a view of something, or made inline. `remade`:
-    elementwise members that other groups make as well; they follow whatever loop reads them.
+    Whatever else they read is in memory (`reads`), a view of something, or made inline.
+    `rematerialised`: elementwise members that other groups make as well; they follow whatever loop
+    reads them.
     """
 
     members: tuple[Node, ...]

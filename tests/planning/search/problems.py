@@ -129,7 +129,8 @@ def wish(rng: random.Random, chance: float = 0.7) -> Oracle:
     salt = rng.random()
 
     def draw(pattern: Pattern, what: str) -> random.Random:
-        return random.Random(f"{salt} {what} {sorted(pattern.vertices)} {sorted(pattern.remade)}")
+        sets = sorted(pattern.vertices), sorted(pattern.rematerialised)
+        return random.Random(f"{salt} {what} {sets[0]} {sets[1]}")
 
     return Oracle(
         lambda pattern: draw(pattern, "legal").random() < chance,

@@ -1,6 +1,6 @@
 """Images that are made in parts: each element of a tile apart, for all tiles together. Takes a
 part for each element and gives the images, as the reshapes and concatenations that say where the
-parts lie in memory (`Demands.write`); elementwise work behind them goes to the parts.
+parts lie in memory (`Materialisation.write`); elementwise work behind them goes to the parts.
 """
 
 from __future__ import annotations

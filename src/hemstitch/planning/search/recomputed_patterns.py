@@ -53,7 +53,8 @@ def _remaking(judge: Judge, pattern: Pattern) -> Iterator[Pattern]:
 
 
 def _grown(judge: Judge, pattern: Pattern, is_careful: bool) -> Pattern:
-    """Consumers before producers: what a remade vertex reads may be remade as well."""
+    """Consumers before producers: what a rematerialised vertex reads may be rematerialised as
+    well."""
     refused: set[int] = set()
     while makers := _makers(judge, pattern) - refused:
         larger = _with(pattern, max(makers))

@@ -41,7 +41,7 @@ class PlanningProblem:
 @dataclass(frozen=True, slots=True)
 class Pattern:
     """Vertices that become one kernel. It stores what others load of what `vertices` make, and
-    computes `remade`, cheap vertices, for itself alone."""
+    computes `rematerialised`, cheap vertices, for itself alone."""
 
     vertices: frozenset[int]
     rematerialised: frozenset[int] = frozenset()
