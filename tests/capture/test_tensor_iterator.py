@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -21,6 +21,7 @@ PAIRED = (
 )
 BY_NUMBER = (aten.mul.Scalar, aten.pow.Tensor_Scalar, aten.leaky_relu.default)
 MEMORY = torch.linspace(0.5, 2, 4096)
+VOLUME = MEMORY.half().as_strided((1, 2, 2, 1, 1), (0, 1, 2, 0, 0))  # also channels-last
 
 
 @st.composite
@@ -58,6 +59,7 @@ def test_of_two(views: list[Tensor], op: Any) -> None:
 
 
 @settings(deadline=None, max_examples=200)
+@example([VOLUME], aten.pow.Tensor_Scalar)
 @given(operands(1), st.sampled_from(BY_NUMBER))
 def test_of_one_and_a_number(views: list[Tensor], op: Any) -> None:
     _check(op, [*views, 2.0])
