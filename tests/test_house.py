@@ -98,3 +98,11 @@ def test_only_the_pipeline_calls_stages(tmp_path: Path) -> None:
     ]
     other.write_text("from b import fold\n")
     assert not [*house.stages_called_elsewhere(pipeline, [pipeline, other])]
+
+
+def test_a_word_that_the_field_has_another_for_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "sample.py"
+    path.write_text('"""Fine."""\n\nobstacles = ()\n')
+    assert list(house.manners(path, ast.parse(path.read_text()))) == [
+        "line 3 says obstacles, for which the field has a word"
+    ]

@@ -44,6 +44,13 @@ NOT_CODE = {
 }
 UNFINISHED = ("TODO", "FIXME", "XXX")
 NAMELESS = ("MOST",)  # constants that do not say of what
+# Identifiers for which the field has a word: fusion barriers, rematerialised, inlined, row
+# interleaving, prepacking, online softmax, recomputed, index-set splitting, scalarise.
+HOME_MADE = (
+    *("obstacles", "remade", "remaking", "opens_products", "open_products", "abreast"),
+    *("packed_once", "walked_once", "make_again", "is_made_again", "cut_rows", "cut_loops"),
+    "by_channels",
+)
 
 Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 Documented = (ast.Module, ast.ClassDef, *Function)
@@ -82,6 +89,8 @@ def manners(path: Path, tree: ast.Module) -> Iterator[str]:
                 yield f"line {token.start[0]} says that something is unfinished"
             if token.type == tokenize.NAME and token.string in NAMELESS:
                 yield f"line {token.start[0]} has a constant {token.string}: name what it limits"
+            if token.type == tokenize.NAME and token.string in HOME_MADE:
+                yield f"line {token.start[0]} says {token.string}, for which the field has a word"
 
 
 def imported(node: ast.AST) -> list[str]:

@@ -36,9 +36,9 @@ def calls_of(function: Any, *arguments: Tensor) -> int:
 
 def test_all_of_a_tensor_in_its_order_is_a_view() -> None:
     x = torch.randn(8, 20, 1, 1, requires_grad=True)
-    by_channels = x.detach().contiguous(memory_format=torch.channels_last).requires_grad_()
+    channels_last = x.detach().contiguous(memory_format=torch.channels_last).requires_grad_()
     assert calls_of(lambda x: torch.as_strided(x, (8, 20), (20, 1)).exp(), x) == 0
-    assert calls_of(lambda x: (x * 2).mean((2, 3)).flatten(1).exp(), by_channels) == 0
+    assert calls_of(lambda x: (x * 2).mean((2, 3)).flatten(1).exp(), channels_last) == 0
 
 
 @pytest.mark.parametrize(

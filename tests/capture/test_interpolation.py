@@ -50,9 +50,9 @@ MODES: list[tuple[str, bool | None, bool]] = [
 ]
 
 
-def _images(dtype: torch.dtype, by_channels: bool) -> torch.Tensor:
+def _images(dtype: torch.dtype, channels_last: bool) -> torch.Tensor:
     x = torch.randn(2, 3, 9, 13).to(dtype)
-    layout = torch.channels_last if by_channels else torch.contiguous_format
+    layout = torch.channels_last if channels_last else torch.contiguous_format
     return x.contiguous(memory_format=layout).requires_grad_()
 
 
@@ -83,16 +83,16 @@ def _assert_as_eager(
     assert "index_put" not in str(report), "the gradient adds up by index"
 
 
-@pytest.mark.parametrize("mode, corners, by_channels", MODES)
-def test_values_and_gradients(mode: str, corners: bool | None, by_channels: bool) -> None:
+@pytest.mark.parametrize("mode, corners, channels_last", MODES)
+def test_values_and_gradients(mode: str, corners: bool | None, channels_last: bool) -> None:
     # Nearest chooses in single precision; what is rounded twice may choose another neighbour.
-    _assert_as_eager(_sizes_of(mode, corners), _images(torch.float32, by_channels), 1e-5)
+    _assert_as_eager(_sizes_of(mode, corners), _images(torch.float32, channels_last), 1e-5)
 
 
 @pytest.mark.parametrize("dtype, bound", [(torch.float64, 1e-13), (torch.bfloat16, 2e-2)])
 def test_other_types(dtype: torch.dtype, bound: float) -> None:
     program = _sizes_of("bilinear", True)
-    _assert_as_eager(program, _images(dtype, by_channels=False), bound)
+    _assert_as_eager(program, _images(dtype, channels_last=False), bound)
 
 
 @pytest.mark.parametrize(
@@ -123,10 +123,10 @@ WAYS = [("nearest", None), ("nearest-exact", None)]
 WAYS += [(mode, corners) for mode in ("bilinear", "bicubic") for corners in (False, True)]
 
 
-@pytest.mark.parametrize("by_channels", [False, True])
+@pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("mode, corners", WAYS)
 def test_infinities_reach_as_far_as_eagers(
-    mode: str, corners: bool | None, by_channels: bool
+    mode: str, corners: bool | None, channels_last: bool
 ) -> None:
     """Weights of zero make no number of them, in the gradient too; what is no tap does not. An axis
     that keeps its size is copied, or is not, as ATen has it for each mode."""
@@ -136,7 +136,7 @@ def test_infinities_reach_as_far_as_eagers(
         return [F.interpolate(x, mode=mode, align_corners=corners, **size) for size in sizes]
 
     compiled, _ = watched(program)
-    layout = torch.channels_last if by_channels else torch.contiguous_format
+    layout = torch.channels_last if channels_last else torch.contiguous_format
     for place in (0, 8, 34):  # of an image of five rows
         x = torch.randn(2, 3, 5, 7).contiguous(memory_format=layout)
         x.permute(2, 3, 0, 1)[divmod(place, 7)] = float("inf")

@@ -63,9 +63,9 @@ def steps(x: torch.Tensor) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", PROGRAMS)
-@pytest.mark.parametrize("by_channels", some([True], [False]))
-def test_values_and_gradients(kind: str, by_channels: bool) -> None:
-    layout = torch.channels_last if by_channels else torch.contiguous_format
+@pytest.mark.parametrize("channels_last", some([True], [False]))
+def test_values_and_gradients(kind: str, channels_last: bool) -> None:
+    layout = torch.channels_last if channels_last else torch.contiguous_format
     x = torch.randn(2, 3, 9, 12).contiguous(memory_format=layout).requires_grad_()
     compiled, report = watched(lambda x: [program(x) for program in PROGRAMS[kind]])
     results, expected = compiled(x), [program(x) for program in PROGRAMS[kind]]

@@ -26,13 +26,13 @@ WINDOWS: dict[str, dict[str, Any]] = {
 }
 
 
-def images(shape: tuple[int, ...], by_channels: bool) -> Tensor:
+def images(shape: tuple[int, ...], channels_last: bool) -> Tensor:
     """With NaN and whole windows of -inf, and no two equal."""
     x = torch.randn(shape)
     x = torch.where(torch.rand(shape) < 0.3, -math.inf, x)
     x[..., :3, :3] = -math.inf
     x = torch.where(torch.rand(shape) < 0.05, math.nan, x)
-    is_image = by_channels and x.dim() == 4
+    is_image = channels_last and x.dim() == 4
     return x.contiguous(memory_format=torch.channels_last) if is_image else x
 
 
@@ -41,9 +41,9 @@ def test_values_and_places(name: str) -> None:
     def program(x: Tensor) -> Any:
         return F.max_pool2d(x, **WINDOWS[name], return_indices=True)
 
-    for shape, by_channels in product(SHAPES, (False, True)):
+    for shape, channels_last in product(SHAPES, (False, True)):
         torch._dynamo.reset()
-        x = images(shape, by_channels)
+        x = images(shape, channels_last)
         found = torch.compile(program, backend="hemstitch", options={"strict": True})(x)
         for ours, theirs in zip(found, program(x), strict=True):
             torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
@@ -61,14 +61,14 @@ def gradients(program: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, T
 
 
 @pytest.mark.parametrize(
-    ("by_channels", "height"), some([(False, 9), (True, 8)], [(False, 8), (True, 9)])
+    ("channels_last", "height"), some([(False, 9), (True, 8)], [(False, 8), (True, 9)])
 )
 @pytest.mark.parametrize("name", WINDOWS)
-def test_gradients(name: str, by_channels: bool, height: int) -> None:
+def test_gradients(name: str, channels_last: bool, height: int) -> None:
     def program(x: Tensor) -> Tensor:
         return F.max_pool2d(torch.sin(x), **WINDOWS[name]).square()
 
-    layout = torch.channels_last if by_channels else torch.contiguous_format
+    layout = torch.channels_last if channels_last else torch.contiguous_format
     x = torch.randn(2, 3, height, 10).contiguous(memory_format=layout).requires_grad_()
     torch.testing.assert_close(*gradients(program, x))
 

@@ -48,7 +48,7 @@ def added(y, x):
     return y.exp() + x
 
 
-def by_channels(x, mean, variance, weight):
+def channels_last(x, mean, variance, weight):
     return F.relu(F.batch_norm(x, mean, variance, weight))
 
 
@@ -59,7 +59,7 @@ def chosen(y, x):
 
 CASES = {
     "statistics of columns": (normalised, [(300, 24)], Op.RSQRT),
-    "channels": (by_channels, [(2, 16, 9, 11), *[(16,)] * 3], Op.RSQRT),
+    "channels": (channels_last, [(2, 16, 9, 11), *[(16,)] * 3], Op.RSQRT),
     "conditions": (chosen, [(40,), (200, 40)], Op.EXP),
     "several axes": (added, [(3, 33), (70, 3, 33)], Op.EXP),
     "only the inner axis": (added, [(33,), (70, 90, 33)], Op.EXP),

@@ -359,7 +359,7 @@ MAINLOOPS: dict[str, tuple[Program, list[tuple[int, ...]], int]] = {
 }
 
 
-def by_channels(given: list[Tensor]) -> list[Tensor]:
+def channels_last(given: list[Tensor]) -> list[Tensor]:
     """The first, if it is an image."""
     first, *others = given
     is_image = first.dim() == 4
@@ -370,7 +370,7 @@ def by_channels(given: list[Tensor]) -> list[Tensor]:
 def test_EV_26_mainloops_with_epilogues(name: str) -> None:
     """Convolutions with larger windows are the library's, with one kernel behind them."""
     program, shapes, calls = MAINLOOPS[name]
-    given = by_channels(matrices(*shapes))
+    given = channels_last(matrices(*shapes))
     found = report(program, *given)
     assert (found.kernel_count, len(found.library_calls)) == (1, calls), str(found)
     assert_exact(program, given)
@@ -425,7 +425,7 @@ def test_EV_28_batch_norm_and_relu_behind_a_convolution_are_one_kernel() -> None
         y = F.conv2d(x, w, None, 1, 1)
         return F.relu(F.batch_norm(y, None, None, gamma, beta, training=True))
 
-    given = by_channels(matrices((4, 8, 9, 9), (6, 8, 3, 3), (6,), (6,)))
+    given = channels_last(matrices((4, 8, 9, 9), (6, 8, 3, 3), (6,), (6,)))
     found = report(program, *given)
     assert (found.kernel_count, len(found.library_calls)) == (1, 1), str(found)
     assert_exact(program, given)

@@ -103,11 +103,11 @@ def bottleneck(x, first, bias, second):
 
 
 @pytest.mark.usefixtures("kernels_multiply")
-@pytest.mark.parametrize("by_channels", [False, True])
-def test_bottlenecks_in_kernels(by_channels):
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_bottlenecks_in_kernels(channels_last):
     shapes = (3, 24, 6, 5), (40, 24, 1, 1), (40,), (24, 40, 1, 1)
     arguments = [torch.randn(shape) for shape in shapes]
-    if by_channels:
+    if channels_last:
         arguments[0] = arguments[0].contiguous(memory_format=torch.channels_last)
     arguments = [argument.requires_grad_() for argument in arguments]
     assert not assert_trains_as_eager(bottleneck, arguments).library_calls

@@ -31,7 +31,7 @@ NARROW = generic_cpu(1, 8)
     *(st.integers(1, 3), st.integers(1, 3), st.integers(1, 3)),
     *(st.tuples(st.integers(0, 2), st.integers(0, 2)), st.booleans()),
 )
-def test_any_image(height, width, lines, columns, count, features, channels, zeros, by_channels):
+def test_any_image(height, width, lines, columns, count, features, channels, zeros, channels_last):
     """Also where the gradient does not lie by channels."""
     if height + 2 * zeros[0] < lines or width + 2 * zeros[1] < columns or lines * columns == 1:
         return
@@ -41,7 +41,7 @@ def test_any_image(height, width, lines, columns, count, features, channels, zer
         x = torch.randn(count, height, width, channels, dtype=torch.float64).permute(0, 3, 1, 2)
         weight = torch.randn(features, channels, lines, columns, dtype=torch.float64)
         gradient = torch.randn_like(F.conv2d(x, weight, padding=zeros))
-        if by_channels:
+        if channels_last:
             gradient = gradient.contiguous(memory_format=torch.channels_last)
         how = [1, 1], [*zeros], [1, 1], False, [0, 0], 1, [True] * 3
         exact = aten.convolution_backward.default(gradient, x, weight, [features], *how)

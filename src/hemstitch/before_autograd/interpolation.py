@@ -275,10 +275,10 @@ def interpolate(
     recompute_scale_factor: bool | None = None,
     antialias: bool = False,
     *,
-    by_channels: bool = False,
+    channels_last: bool = False,
 ) -> Tensor:
     """As `torch.nn.functional.interpolate`, which it calls for what it does not do itself.
-    `by_channels`: images will lie so, whatever the layout they are traced in."""
+    `channels_last`: images will lie so, whatever the layout they are traced in."""
     sizes = _sizes(input, size, scale_factor, bool(recompute_scale_factor))
     if sizes is None or antialias or not _is_ours(input, mode, align_corners):
         return F.interpolate(
@@ -297,7 +297,7 @@ def interpolate(
     layout = suggest_memory_format(input)
     x = input.to(torch.promote_types(input.dtype, torch.float32))
     if along:
-        in_rows = not by_channels and layout is torch.contiguous_format
+        in_rows = not channels_last and layout is torch.contiguous_format
         x = _apply_separable(x, along, back, in_rows)
     return x.to(input.dtype).contiguous(memory_format=layout)
 
@@ -346,22 +346,22 @@ def _upsample(
     mode: str = "nearest",
     align_corners: bool | None = None,
     *,
-    by_channels: bool = False,
+    channels_last: bool = False,
 ) -> Tensor:
     sizes = input, size, scale_factor
-    return interpolate(*sizes, mode, align_corners, by_channels=by_channels)
+    return interpolate(*sizes, mode, align_corners, channels_last=channels_last)
 
 
 def _upsample_nearest(
-    input: Tensor, size: Any = None, scale_factor: Any = None, *, by_channels: bool = False
+    input: Tensor, size: Any = None, scale_factor: Any = None, *, channels_last: bool = False
 ) -> Tensor:
-    return _upsample(input, size, scale_factor, by_channels=by_channels)
+    return _upsample(input, size, scale_factor, channels_last=channels_last)
 
 
 def _upsample_bilinear(
-    input: Tensor, size: Any = None, scale_factor: Any = None, *, by_channels: bool = False
+    input: Tensor, size: Any = None, scale_factor: Any = None, *, channels_last: bool = False
 ) -> Tensor:
-    return _upsample(input, size, scale_factor, "bilinear", True, by_channels=by_channels)
+    return _upsample(input, size, scale_factor, "bilinear", True, channels_last=channels_last)
 
 
 _OURS: dict[Any, Callable[..., Tensor]] = {
@@ -378,10 +378,10 @@ def interpolate_by_axes(gm: torch.fx.GraphModule) -> None:
     convolves lie by channels (`joint/channels_last.py`)."""
     modules = [module for module in gm.modules() if isinstance(module, torch.fx.GraphModule)]
     nodes = [node for module in modules for node in module.graph.nodes]
-    by_channels = any(node.target in _CONVOLUTIONS for node in nodes)
+    channels_last = any(node.target in _CONVOLUTIONS for node in nodes)
     calls = [n for n in nodes if n.op == "call_function" and n.target in _OURS]
     for node in calls:
         node.target = _OURS[node.target]
-        node.kwargs = {**node.kwargs, "by_channels": by_channels}
+        node.kwargs = {**node.kwargs, "channels_last": channels_last}
     for module in modules if calls else ():
         module.recompile()

@@ -271,11 +271,11 @@ def _of_images(
 
     def rows(images: Node) -> Node:
         """Of all images, or of what a stride leaves."""
-        by_channels, channels = builder.permute(images, CHANNELS_LAST), images.shape[1]
-        if by_channels.shape[1:3] != (height, width):
+        channels_last, channels = builder.permute(images, CHANNELS_LAST), images.shape[1]
+        if channels_last.shape[1:3] != (height, width):
             ranges = ALL, *(Range(0, stride) for stride in strides), ALL
-            by_channels = builder.slice(by_channels, ranges, (count, height, width, channels))
-        return builder.reshape(by_channels, (1, count * height * width, channels))
+            channels_last = builder.slice(channels_last, ranges, (count, height, width, channels))
+        return builder.reshape(channels_last, (1, count * height * width, channels))
 
     return Convolution(
         *(builder, rows(operands["x"]), builder.reshape(weight, (*weight.shape[:2], 1))),
