@@ -127,3 +127,11 @@ def test_every_decision_is_short_and_numbered() -> None:
         lines = page.read_text().splitlines()
         assert len(lines) <= MOST_LINES_OF_A_DECISION, page.name
         assert re.match(rf"# 0*{int(page.name[:4])}[:.] ", lines[0]), page.name
+
+
+def test_what_the_glossary_names_is_there() -> None:
+    text = (ROOT / "docs" / "glossary.md").read_text()
+    rows = [line.split("|") for line in text.splitlines() if line.startswith("| ")]
+    named = [re.findall(r"`([\w/]+(?:\.py)?)`", row[3]) for row in rows if row[1] != " term "]
+    assert all(named), "each term says where it is"
+    assert [place for each in named for place in each if not (PACKAGE / place).exists()] == []
