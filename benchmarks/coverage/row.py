@@ -136,16 +136,18 @@ def covered(package: str, name: str, how: How) -> Iterator[dict[str, Any]]:
         model = Model(ready(model.module, phase), model.inputs)
         watch, kernel_stages = planned(model), Counter[str]()
         gains: dict[str, tuple[int, int, int]] = {}
+        needed: set[str] = set()
         for compiled in watch.compiled:
             for step in compiled.plan.kernels:
-                _count_kernel(step, compiled, kernel_stages, gains)
+                _count_kernel(step, compiled, kernel_stages, gains, needed)
         cost = watch.cost()
         yield {
             phase: {
                 "fired": dict(watch.fired),
                 "kernel_stages": dict(kernel_stages),
                 "cost": (cost.launches, cost.bytes, cost.operations),
-                "gains": gains | _gains(model, watch, cost),
+                "gains": gains | _gains(model, watch, cost, needed),
+                "needed": sorted(needed),
             }
         }
 
@@ -156,7 +158,8 @@ def planned(model: Model, without: str = "") -> Watch:
     torch._dynamo.reset()
 
     def backend(gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Callable[..., Any]:
-        options = Options.parse({"cache": False}, None)
+        # A graph that fell back would cost nothing.
+        options = Options.parse({"cache": False, "strict": True}, None)
         return compile_with(gm, inputs, options, lambda _, made: watch.compiled.append(made), True)
 
     with watching(watch):
@@ -165,22 +168,23 @@ def planned(model: Model, without: str = "") -> Watch:
     return watch
 
 
-def _gains(model: Model, watch: Watch, cost: Cost) -> dict[str, tuple[int, int, int]]:
-    """What the program costs more without a stage, of those that found something."""
+def _gains(
+    model: Model, watch: Watch, cost: Cost, needed: set[str]
+) -> dict[str, tuple[int, int, int]]:
+    """What the program costs more without a stage, of those that found something. `needed`: takes
+    the stages without which nothing compiles."""
     names = [
         stage.name
         for stage in (*pipeline.BEFORE_AUTOGRAD, *pipeline.AFTER_AUTOGRAD, *pipeline.CPU)
         if stage.gives in (TRACED, pipeline.GRAPH, PROGRAM) and watch.fired[stage.name]
     ]
-    needed = ("plan", "split off what frozen weights decide")
-    found = {}
+    gains = {}
     for name in names:
-        if name not in needed:
-            try:
-                found[name] = cost.of(planned(model, name).cost())
-            except Exception:  # it is needed
-                continue
-    return found
+        try:
+            gains[name] = cost.of(planned(model, name).cost())
+        except Exception:
+            needed.add(name)
+    return gains
 
 
 def _count_kernel(
@@ -188,6 +192,7 @@ def _count_kernel(
     compiled: Compiled,
     counts: Counter[str],
     gains: dict[str, tuple[int, int, int]],
+    needed: set[str],
 ) -> None:
     """Stages that change the kernel, and what it costs more without each of them."""
     watch = Watch()
@@ -201,7 +206,8 @@ def _count_kernel(
             *_, other = lowered(step, name)
             cost = Cost()
             _add_kernel(cost, other, compiled.graph.hints)
-        except Exception:  # no other stage does what it does
+        except Exception:
+            needed.add(name)
             continue
         more = whole.of(cost)
         gains[name] = tuple(a + b for a, b in zip(gains.get(name, (0, 0, 0)), more))  # type: ignore[assignment]

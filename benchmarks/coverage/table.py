@@ -24,8 +24,8 @@ threads: for an answer, and for a step of training. Nothing is timed.
 - *launches*, *bytes*, *operations*: what the program costs more without the stage, in all its
   kernels and library calls: the median, and the largest, of the models in which it changes
   something. Operations are those of the kernel IR, each as often as it runs, and of library calls
-  what PyTorch's counter of flops says. A dash: nothing compiles without the stage, or it only
-  changes the order of what is done.
+  what PyTorch's counter of flops says. *needed*: something does not compile without the stage. A
+  dash: it only changes the order of what is done.
 """
 
 Row = Mapping[str, Any]
@@ -93,6 +93,9 @@ def _gains(name: str, rows: Sequence[Row]) -> Iterator[str]:
         for phase in PHASES
         if name in row.get(phase, {}).get("gains", {})
     ]
+    if any(name in row.get(phase, {}).get("needed", ()) for row in rows for phase in PHASES):
+        yield from ("needed",) * 3
+        return
     for place in range(3):
         shares = [gain[place] / cost[place] for gain, cost in known if cost[place]]
         yield f"{median(shares):+.1%}, {max(shares):+.0%}" if any(shares) else "-"

@@ -46,37 +46,37 @@ def test_nothing_is_looked_for(monkeypatch):
     [
         None,
         [],
-        {"opened": []},
+        {"inlined": []},
         {
-            "opened": [],
+            "inlined": [],
             "fusion_barriers": [],
             "rematerialised": [],
             "clusters": [3],
             "refusals": [],
         },
         {
-            "opened": [True],
+            "inlined": [True],
             "fusion_barriers": [],
             "rematerialised": [],
             "clusters": [],
             "refusals": [],
         },
         {
-            "opened": [1.0],
+            "inlined": [1.0],
             "fusion_barriers": [],
             "rematerialised": [],
             "clusters": [],
             "refusals": [],
         },
         {
-            "opened": [],
+            "inlined": [],
             "fusion_barriers": [],
             "rematerialised": [],
             "clusters": [],
             "refusals": [["a", "b"]],
         },
         {
-            "opened": [],
+            "inlined": [],
             "fusion_barriers": [],
             "rematerialised": [],
             "clusters": [],
@@ -108,7 +108,7 @@ def tampered(decided, random):
     some = tuple(random.choices(range(-1, 2 + 2 * len(numbers)), k=random.randint(1, 3)))
     match random.randrange(7):
         case 0:
-            return replace(decided, opened=some)
+            return replace(decided, inlined=some)
         case 1:
             return replace(decided, fusion_barriers=some)
         case 2:

@@ -125,7 +125,7 @@ def test_a_key_that_others_may_know_opens_nothing(change, compiled):
     assert len(compiled) == 2
 
 
-@pytest.mark.parametrize("content", ["", "null", "[1, 2]", '{"opened": [0]}', "[" * 100_000, "\0"])
+@pytest.mark.parametrize("content", ["", "null", "[1, 2]", '{"inlined": [0]}', "[" * 100_000, "\0"])
 def test_a_record_that_is_none_is_planned_again(content):
     run()
     (path,) = files("plans")

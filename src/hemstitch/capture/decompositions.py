@@ -21,7 +21,7 @@ from torch.fx.experimental.symbolic_shapes import (
     statically_known_true,
 )
 
-from hemstitch.capture import checked_ops as checked
+from hemstitch.capture import checked_ops
 from hemstitch.capture.result_layouts import as_in_eager, packet_of
 from hemstitch.capture.rules import RULES
 from hemstitch.capture.static_moves import moved_by_views
@@ -43,17 +43,17 @@ EXPANDED = (
 
 # Eager looks at their operands, torch's decompositions do not.
 CHECKING: Decompositions = {
-    aten.bernoulli.default: checked.bernoulli,
-    aten.binary_cross_entropy.default: checked.binary_cross_entropy,
-    aten.binary_cross_entropy_with_logits.default: checked.with_logits,
-    **dict.fromkeys((aten.mse_loss.default, aten.smooth_l1_loss.default), checked.of_floats),
+    aten.bernoulli.default: checked_ops.bernoulli,
+    aten.binary_cross_entropy.default: checked_ops.binary_cross_entropy,
+    aten.binary_cross_entropy_with_logits.default: checked_ops.with_logits,
+    **dict.fromkeys((aten.mse_loss.default, aten.smooth_l1_loss.default), checked_ops.of_floats),
     **dict.fromkeys(
-        (aten.huber_loss.default, aten.soft_margin_loss.default), checked.of_first_type
+        (aten.huber_loss.default, aten.soft_margin_loss.default), checked_ops.of_first_type
     ),
     # The incoming gradient has the type of the loss, and what is given back too.
-    aten.huber_loss_backward.default: checked.of_first_type,
-    aten.soft_margin_loss_backward.default: checked.of_first_type,
-    aten.binary_cross_entropy_backward.default: checked.of_first_type,
+    aten.huber_loss_backward.default: checked_ops.of_first_type,
+    aten.soft_margin_loss_backward.default: checked_ops.of_first_type,
+    aten.binary_cross_entropy_backward.default: checked_ops.of_first_type,
 }
 # Gradients of a part: zeros, of which the library would make a copy with the part in it.
 PARTS = ("slice_backward", "select_backward", "diagonal_backward", "unfold_backward")

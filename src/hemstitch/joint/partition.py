@@ -36,8 +36,7 @@ from hemstitch.joint.mutated_arguments import (
 from hemstitch.joint.recomputed_reads import recompute_reads
 from hemstitch.joint.saved_activations import question, read_by_backward
 from hemstitch.options import Options
-from hemstitch.planning.saving import exact_saving as exact
-from hemstitch.planning.saving import saving_heuristic as heuristic
+from hemstitch.planning.saving import exact_saving, saving_heuristic
 from hemstitch.planning.saving.budget import within
 from hemstitch.planning.saving.saving_problem import Decision, SavingProblem
 from hemstitch.planning.search.solver import Solver
@@ -121,9 +120,9 @@ def _once(joint: torch.fx.Graph) -> Iterator[torch.fx.Node]:
 def decide(problem: SavingProblem, options: Options) -> Decision:
     """By the integer program where the planner is one, else by the heuristic."""
     if options.planner != "ilp":
-        return within(problem, options.memory_budget, heuristic.decide)
+        return within(problem, options.memory_budget, saving_heuristic.decide)
     with Solver() as solver:
-        by_program = partial(exact.decide, solver=solver, seconds=SECONDS)
+        by_program = partial(exact_saving.decide, solver=solver, seconds=SECONDS)
         return within(problem, options.memory_budget, by_program)
 
 

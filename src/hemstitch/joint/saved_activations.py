@@ -33,7 +33,7 @@ from hemstitch.capture.traced_nodes import (
     tensors_of,
     without_tangent,
 )
-from hemstitch.joint import saved_masks as early
+from hemstitch.joint import saved_masks
 from hemstitch.joint.recompute_cost import effort_of
 from hemstitch.planning.saving.saving_problem import Decision, SavedValue, SavingProblem
 
@@ -75,7 +75,7 @@ def question(
     kernel_of = _kernels(joint, forward)
     nodes = tuple(node for node in joint.nodes if node in forward and is_tensor(node))
     numbers = {node: number for number, node in enumerate(nodes)}
-    costs = early.costs(nodes, seen, kernel_of)
+    costs = saved_masks.costs(nodes, seen, kernel_of)
     gradients = [x for x in outputs[results:] if isinstance(x, Node)]
     unread = frozenset(written) - _read_outside(seen, joint, gradients)
     items = tuple(_item(node, numbers, kernel_of, seen, costs, unread) for node in nodes)

@@ -5,7 +5,7 @@ kept."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -14,16 +14,10 @@ from hemstitch.machine.matmul_rates import Pace, Rates
 from hemstitch.machine.probes import Probe
 
 
-def number(unit: str, meaning: str, default: Any = ...) -> Any:
-    """A field of a record of numbers."""
-    metadata = {"unit": unit, "meaning": meaning}
-    return field(metadata=metadata) if default is ... else field(default=default, metadata=metadata)
-
-
-def measured(default: Any, unit: str, meaning: str, source: str) -> Any:
-    """A field that has a value wherever nothing else is known. `source`: a decision's number, a
-    page, or whose manual says so."""
-    return field(default=default, metadata={"unit": unit, "meaning": meaning, "source": source})
+def number(unit: str, meaning: str, default: Any = MISSING, source: str = "") -> Any:
+    """A field of a record. `source`: a decision's number, a page, or whose manual says so."""
+    metadata = {"unit": unit, "meaning": meaning, "source": source}
+    return field(default=default, metadata=metadata)
 
 
 class Execution(Enum):

@@ -28,12 +28,12 @@ Labelled = tuple[tuple[str, Refusal], ...]
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """`opened`: library calls whose products kernels compute, by their number among the calls of
+    """`inlined`: library calls whose products kernels compute, by their number among the calls of
     the graph. `fusion_barriers`, `rematerialised`: nodes, by their number in the graph that has
     these products in sight; `clusters`: of the vertices of its work. `refusals`: why neighbours
     stayed apart."""
 
-    opened: tuple[int, ...]
+    inlined: tuple[int, ...]
     fusion_barriers: tuple[int, ...]
     rematerialised: tuple[int, ...]
     clusters: tuple[tuple[int, ...], ...]
@@ -49,7 +49,7 @@ class Decisions:
         """None for what is no such record."""
         match record:
             case {
-                "opened": [*opened],
+                "inlined": [*inlined],
                 "fusion_barriers": [*fusion_barriers],
                 "rematerialised": [*rematerialised],
                 "clusters": [*clusters],
@@ -59,7 +59,7 @@ class Decisions:
             case _:
                 return None
         numbers = (
-            *opened,
+            *inlined,
             *fusion_barriers,
             *rematerialised,
             *(n for each in clusters for n in each),
@@ -70,14 +70,14 @@ class Decisions:
         if not is_whole or any(len(each) != 3 for each in refusals):
             return None
         return Decisions(
-            *(tuple(opened), tuple(fusion_barriers), tuple(rematerialised)),
+            *(tuple(inlined), tuple(fusion_barriers), tuple(rematerialised)),
             tuple(map(tuple, clusters)),
             tuple((label, check, why) for label, check, why in refusals),
         )
 
 
 def decisions_of(graph: Graph, clustering: Clustering, refusals: Labelled) -> Decisions:
-    """`graph`: as it was before its products were opened."""
+    """`graph`: as it was before its products were inlined."""
     work = clustering.work
     left = set(_calls(work.graph))
     place = {vertex: number for number, vertex in enumerate(work.vertices)}
@@ -95,9 +95,9 @@ def clustering_of(
 ) -> tuple[Clustering, Labelled]:
     """Raises InternalError where the decisions are not about this graph."""
     calls = _calls(graph)
-    opened = set(_picked(calls, decided.opened))
-    if opened:
-        closed = {call for call in calls if call not in opened}
+    inlined = set(_picked(calls, decided.inlined))
+    if inlined:
+        closed = {call for call in calls if call not in inlined}
         graph = inline_matmuls(graph, trials.machine, closed).graph
     nodes = toposort(graph.roots)
     fusion_barriers, rematerialised = (

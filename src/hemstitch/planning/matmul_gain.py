@@ -1,6 +1,6 @@
 """Which products of matrices become part of kernels, and which remain calls of the library.
 
-A library call that multiplies matrices is *opened* (`matmul_inlining.py`). Planning then decides
+A library call that multiplies matrices is *inlined* (`matmul_inlining.py`). Planning then decides
 what is fused with it. Where that saves less time in memory traffic and launches than the library is
 faster at multiplying, the call is closed again (see planner.py).
 """
@@ -146,29 +146,29 @@ def refusal_of(
     return None if weighed.gain > 0 else weighed.refusal
 
 
-def without_gain(opened: InlinedMatmuls, clustering: Clustering) -> dict[LibraryCall, Refusal]:
+def without_gain(inlined: InlinedMatmuls, clustering: Clustering) -> dict[LibraryCall, Refusal]:
     """The calls that the library had better do."""
     machine, hints = clustering.trials.machine, clustering.work.hints
     weighed: dict[LibraryCall, Weighed] = {
         call: Weighed(saved=evaluate(bytes_, hints) / machine.memory_bytes_per_second)
-        for call, bytes_ in opened.spared.items()
+        for call, bytes_ in inlined.spared.items()
     }
-    for call, multiplications in opened.fewer.items():
+    for call, multiplications in inlined.fewer.items():
         units = machine.products[DType.F32]
         saved = 2 * multiplications / units.operations_per_second
         weighed[call] += Weighed(saved=saved)
     kernels: dict[Cluster, _Kernel] = {}
-    for product, calls in opened.calls.items():
+    for product, calls in inlined.calls.items():
         cluster = clustering.cluster_of.get(product)
         one = IMPOSSIBLE
         if cluster is not None and cluster not in clustering.unstitchable:
             kernel = kernels.get(cluster)
             if kernel is None:
                 kernel = kernels[cluster] = _Kernel.of(cluster, clustering)
-            one = _weighed(product, opened, clustering, kernel)
+            one = _weighed(product, inlined, clustering, kernel)
         for call in calls:
             weighed[call] = weighed.get(call, Weighed()) + one
-    for call, lists in opened.together.items():
+    for call, lists in inlined.together.items():
         if any(len({clustering.cluster_of.get(each) for each in some}) > 1 for some in lists):
             weighed[call] = IMPOSSIBLE
     return {call: each.refusal for call, each in weighed.items() if not each.gain > 0}
@@ -193,21 +193,21 @@ class _Kernel:
 
 
 def _weighed(
-    product: Node, opened: InlinedMatmuls, clustering: Clustering, kernel: _Kernel
+    product: Node, inlined: InlinedMatmuls, clustering: Clustering, kernel: _Kernel
 ) -> Weighed:
     """A kernel saves traffic that stays on chip and a launch. What several products are added up to
     is counted with the first of them."""
-    result, inside = opened.results[product], kernel.inside
+    result, inside = inlined.results[product], kernel.inside
     machine, hints = clustering.trials.machine, clustering.work.hints
     units = machine.products[product.inputs[0].type.dtype]
     is_simt = machine.execution is Execution.SIMT
-    library, ours, doubt = _seconds(product, opened, clustering, kernel)
-    added = [other for other, total in opened.results.items() if total is result]
+    library, ours, doubt = _seconds(product, inlined, clustering, kernel)
+    added = [other for other, total in inlined.results.items() if total is result]
     if not inside - _made_for(added, result):
         return Weighed(min(library, ours) if is_simt else library, ours, doubt=doubt)
     saved = _saved(result, inside, clustering) if product is added[0] else 0
     saved += sum(_saved(operand, inside, clustering) for operand in map(below, product.inputs))
-    share = _share(product, opened.widths[product], hints)
+    share = _share(product, inlined.widths[product], hints)
     launch = share * machine.launch_seconds
     if is_simt:  # a call takes the host longer, which nobody sees while the GPU multiplies
         work = evaluate(product.type.size * product.inputs[0].shape[-1], hints)
@@ -221,11 +221,15 @@ def _share(product: Node, width: Dim, hints: Mapping[str, int]) -> float:
 
 
 def _seconds(
-    product: Node, opened: InlinedMatmuls, clustering: Clustering, kernel: _Kernel
+    product: Node, inlined: InlinedMatmuls, clustering: Clustering, kernel: _Kernel
 ) -> tuple[float, float, float]:
     """Of the library, of whose time for all its columns the product has its share; of a kernel of
     ours; and the doubt, where rates come from other shapes."""
-    machine, hints, width = clustering.trials.machine, clustering.work.hints, opened.widths[product]
+    machine, hints, width = (
+        clustering.trials.machine,
+        clustering.work.hints,
+        inlined.widths[product],
+    )
     share = _share(product, width, hints)
     measured = _measured(product, width, machine)
     if measured is not None:
@@ -237,15 +241,15 @@ def _seconds(
     if machine.execution is Execution.SIMT:
         library = max(2 * work / units.operations_per_second, share * LEAST_SECONDS)
         return library, _in_tiles(product, work, kernel.kernel, units, clustering), 0.0
-    rates, theirs = units.rates(dtype), opened.right_of_call(product)
+    rates, theirs = units.rates(dtype), inlined.right_of_call(product)
     library = _by_library(work, theirs, rates, hints, share)
     doubt = 0.0 if units.measured is None else DOUBT * library
-    return library, _in_blocks(product, opened, kernel, machine, hints), doubt
+    return library, _in_blocks(product, inlined, kernel, machine, hints), doubt
 
 
 def _in_blocks(
     product: Node,
-    opened: InlinedMatmuls,
+    inlined: InlinedMatmuls,
     kernel: _Kernel,
     machine: Machine,
     hints: Mapping[str, int],
@@ -255,11 +259,11 @@ def _in_blocks(
     dtype = left.type.dtype
     rates, tile = machine.products[dtype].rates(dtype), TILE_VECTORS * machine.lanes
     pace, elements = rates.packed.at(_elements(right, hints)), evaluate(left.type.size, hints)
-    is_packed = kernel.packed < inf and right in opened.frozen
-    packing = 0.0 if is_packed else kernel.packed / opened.uses[right] * pace.operand
+    is_packed = kernel.packed < inf and right in inlined.frozen
+    packing = 0.0 if is_packed else kernel.packed / inlined.uses[right] * pace.operand
     if columns <= CPU.skinny_columns:
         return packing + elements * (rates.few.operand + columns * rates.few.row)
-    row = rates.turned if product in opened.turned else pace.row
+    row = rates.turned if product in inlined.turned else pace.row
     return packing + elements * ceil(columns / tile) * tile * row
 
 

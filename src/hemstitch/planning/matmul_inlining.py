@@ -47,25 +47,25 @@ def inline_matmuls(
     """`graph` with every product of the machine in sight, but for the calls in `closed`."""
     leaves = frozen_leaves(graph)
     frozen = {node for node, is_frozen in leaves.items() if is_frozen}
-    opened = InlinedMatmuls(graph)
+    inlined = InlinedMatmuls(graph)
     sliced, shared = _sliced(graph), _shared(graph)
-    opening = _Inlining(machine, closed, sliced, shared, frozen, _behind(graph), opened)
+    opening = _Inlining(machine, closed, sliced, shared, frozen, _behind(graph), inlined)
     rules = [
         Rule(frozenset({Op.RESULT}), opening.whole),
         Rule(frozenset({Op.SLICE}), opening.part),
         Rule(frozenset(filter(is_elementwise, Op)), opening.then),
     ]
-    opened.graph = rewrite(graph, rules, Builder.after(graph))
+    inlined.graph = rewrite(graph, rules, Builder.after(graph))
     for tiled in opening.tiled:
         opening.unite(tiled)
-    opened.uses.update(product.inputs[1] for product in opened.calls)
-    leaves = frozen_leaves(opened.graph)
-    opened.frozen.update(right for right in opened.uses if leaves.get(right))
-    return opened
+    inlined.uses.update(product.inputs[1] for product in inlined.calls)
+    leaves = frozen_leaves(inlined.graph)
+    inlined.frozen.update(right for right in inlined.uses if leaves.get(right))
+    return inlined
 
 
 def multiplied(graph: Graph) -> set[DType]:
-    """Element types of what may be opened: how fast these are multiplied decides about a plan."""
+    """Element types of what may be inlined: how fast these are multiplied decides about a plan."""
     calls = ((n.inputs[0], n.type.dtype) for n in toposort(graph.roots) if n.op is Op.RESULT)
     return {dtype for call, dtype in calls if _may_be_opened(call)}
 
@@ -86,7 +86,7 @@ class _Inlining:
     shared: Collection[Node]
     frozen: Collection[Node]
     behind: Mapping[tuple[object, object], int]
-    opened: InlinedMatmuls
+    inlined: InlinedMatmuls
     tiled: list[_Tiled] = field(default_factory=list)
 
     def whole(self, builder: Builder, node: Node) -> Node | None:
@@ -102,7 +102,7 @@ class _Inlining:
         return self._columns(builder, whole, node) if is_one else None
 
     def _columns(self, builder: Builder, whole: Node, columns: Node) -> Node | None:
-        call, opened = whole.inputs[0].attr, self.opened
+        call, inlined = whole.inputs[0].attr, self.inlined
         assert isinstance(call, LibraryCall)
         if call in self.closed or not _is_product(call, whole):
             return None
@@ -111,22 +111,22 @@ class _Inlining:
             vector = VectorProduct.of(builder, left, _cut(builder, right, whole, columns))
             self._store((vector.vector,))
             return _result(builder, vector.sums, addend, whole, columns)
-        refusal = refusal_of(whole, (left, right), opened.graph.hints, self.machine)
+        refusal = refusal_of(whole, (left, right), inlined.graph.hints, self.machine)
         if refusal is not None:
-            opened.refused[call] = refusal
+            inlined.refused[call] = refusal
             return None
         if columns is whole and self._is_better_turned(left, right):
             within = call.within and call.within.turned
             product = builder.dot(_transposed(builder, right), _transposed(builder, left), within)
-            opened.turned.add(product)
-            opened.widths[product], total = product.shape[-1], _transposed(builder, product)
+            inlined.turned.add(product)
+            inlined.widths[product], total = product.shape[-1], _transposed(builder, product)
         else:
             within = call.within if columns is whole else None
             product = total = builder.dot(left, _cut(builder, right, whole, columns), within)
-            opened.widths[product] = whole.shape[-1]
+            inlined.widths[product] = whole.shape[-1]
         result = _result(builder, total, addend, whole, columns)
-        opened.calls.setdefault(product, []).append(call)
-        opened.results[product] = result
+        inlined.calls.setdefault(product, []).append(call)
+        inlined.results[product] = result
         return result
 
     def _is_better_turned(self, left: Node, right: Node) -> bool:
@@ -153,7 +153,7 @@ class _Inlining:
         return dtype in MULTIPLIED and dtype in self.machine.products
 
     def _pattern(self, builder: Builder, node: Node) -> Node | None:
-        call, number, opened = node.inputs[0].attr, node.attr, self.opened
+        call, number, inlined = node.inputs[0].attr, node.attr, self.inlined
         assert isinstance(call, LibraryCall) and isinstance(number, int)
         if not self._is_open(node):
             return None
@@ -161,26 +161,26 @@ class _Inlining:
         pattern = pattern_of(builder, call, operands, self.machine)
         if pattern is None:
             return None
-        inlined = pattern.result(number)
-        products = inlined.products
+        result = pattern.result(number)
+        products = result.products
         for product, total in products:
-            opened.calls.setdefault(product, []).append(call)
-            together = len(products) if inlined.is_one_matmul else 1
-            opened.widths[product] = product.shape[-1] * together
-            opened.results[product] = total
-        if inlined.together:
-            opened.together[call] = inlined.together
-        if inlined.spared_by_call:
-            opened.spared[call] = inlined.spared_by_call
-        self._store(inlined.stored)
-        if inlined.is_unit:
-            opened.fewer[call] += inlined.fewer
-            opened.spared[call] = opened.spared.get(call, 0) + inlined.spared_bytes
-            parts, left = inlined.parts, self.behind[call, number]
+            inlined.calls.setdefault(product, []).append(call)
+            together = len(products) if result.is_one_matmul else 1
+            inlined.widths[product] = product.shape[-1] * together
+            inlined.results[product] = total
+        if result.together:
+            inlined.together[call] = result.together
+        if result.spared_by_call:
+            inlined.spared[call] = result.spared_by_call
+        self._store(result.stored)
+        if result.is_unit:
+            inlined.fewer[call] += result.fewer
+            inlined.spared[call] = inlined.spared.get(call, 0) + result.spared_bytes
+            parts, left = result.parts, self.behind[call, number]
             behind = Behind.of(parts, left) if parts else None
             made = [product for product, _ in products]
-            self.tiled.append(_Tiled(inlined.value, made, operands, behind))
-        return inlined.value
+            self.tiled.append(_Tiled(result.value, made, operands, behind))
+        return result.value
 
     def then(self, builder: Builder, node: Node) -> Node | None:
         """elementwise work on images that are made in parts -> the same on each part"""
@@ -189,7 +189,7 @@ class _Inlining:
 
     def _store(self, reshapes: Iterable[Node]) -> None:
         """What they show is to be in memory."""
-        self.opened.stored.update(x for x in reshapes if not _is_there(x))
+        self.inlined.stored.update(x for x in reshapes if not _is_there(x))
 
     def unite(self, tiled: _Tiled) -> None:
         """The products and what they are added up to, with the work behind, and what each side of
@@ -201,8 +201,8 @@ class _Inlining:
         lefts, rights = ([product.inputs[side] for product in products] for side in (0, 1))
         sides = [_between(lefts, tiled.operands), _between(rights, tiled.operands)]
         units = [[*_between([value], [*products, *beside]), *products], *sides]
-        known = {node for unit in self.opened.units for node in unit}
-        self.opened.units += [[node for node in unit if node not in known] for unit in units]
+        known = {node for unit in self.inlined.units for node in unit}
+        self.inlined.units += [[node for node in unit if node not in known] for unit in units]
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,16 +95,16 @@ def _with_products(
     What gains nothing as it was merged is not finished first."""
     closed: dict[LibraryCall, Refusal] = {}
     while trials.machine.products and options.inlines_matmuls:
-        opened = inline_matmuls(graph, trials.machine, closed)
-        closed |= opened.refused
-        if opened.graph.roots == graph.roots:
+        inlined = inline_matmuls(graph, trials.machine, closed)
+        closed |= inlined.refused
+        if inlined.graph.roots == graph.roots:
             break
-        work = _work(opened.graph, opened.fusion_barriers)
-        merged = _merged(work, trials, options, opened.units)
-        more = without_gain(opened, merged)
+        work = _work(inlined.graph, inlined.fusion_barriers)
+        merged = _merged(work, trials, options, inlined.units)
+        more = without_gain(inlined, merged)
         if not more:
             clustering = _best(merged, options)
-            more = without_gain(opened, clustering)
+            more = without_gain(inlined, clustering)
             if not more:
                 return clustering, closed
         closed |= more

@@ -17,7 +17,7 @@ from hemstitch.targets.cpu.description import FAST_DIVISION, Target
 from hemstitch.targets.cpu.emitter import Features
 from hemstitch.targets.cpu.kernel import DATA_POINTER
 from hemstitch.targets.cpu.math64 import SLEEF
-from hemstitch.toolchain import llvm_objects as objects
+from hemstitch.toolchain import llvm_objects
 
 Entry = Callable[..., None]
 METH_FASTCALL = 0x80
@@ -82,7 +82,7 @@ def load(machine_code: bytes, name: str) -> Entry:
 
 def _linked(machine_code: bytes) -> llvm.ExecutionEngine:
     """In memory, bound to torch's and OpenMP's functions."""
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), objects.target_machine())
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), llvm_objects.target_machine())
     engine.add_object_file(llvm.ObjectFileRef.from_data(machine_code))
     engine.finalize_object()
     return engine
@@ -91,13 +91,13 @@ def _linked(machine_code: bytes) -> llvm.ExecutionEngine:
 def assembly(text: str) -> str:
     """The host's machine code as text, for reports and debugging."""
     host_target()
-    return str(objects.target_machine().emit_assembly(llvm.parse_assembly(text)))
+    return str(llvm_objects.target_machine().emit_assembly(llvm.parse_assembly(text)))
 
 
 @cache
 def _bind_symbols() -> bool:
     """Make torch's and OpenMP's functions known to the JIT; whether there is an OpenMP."""
-    objects.initialize()
+    llvm_objects.initialize()
     guards: Any = torch._C._dynamo.guards
     llvm.add_symbol(DATA_POINTER, guards._torchinductor_pyobject_tensor_data_ptr)
     return _bind((*OPENMP, "omp_get_max_threads"))

@@ -11,7 +11,7 @@ from contextlib import closing
 from functools import cache
 from pathlib import Path
 
-from hemstitch.toolchain import llvm_objects as objects
+from hemstitch.toolchain import llvm_objects
 from hemstitch.workers.pool import Asker, WorkerPool
 from hemstitch.workers.worker import CannotStart, Limits
 
@@ -23,7 +23,7 @@ LIMITS = Limits(processor_seconds=60.0, seconds=600.0, memory=4 << 30)
 @cache
 def compilers() -> WorkerPool:
     """Of this process."""
-    return WorkerPool(Path(objects.__file__), LIMITS)
+    return WorkerPool(Path(llvm_objects.__file__), LIMITS)
 
 
 class Helpers:
@@ -51,7 +51,7 @@ class Helpers:
         try:
             return self._asker.ask(text.encode()) if begun is None else begun.result()
         except CannotStart:
-            return objects.compiled(text)
+            return llvm_objects.compiled(text)
 
 
 def compiled(text: str) -> bytes:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import time
 from collections.abc import Hashable, Iterable, Iterator
 
-from hemstitch.planning.saving import saving_heuristic as heuristic
+from hemstitch.planning.saving import saving_heuristic
 from hemstitch.planning.saving.saving_problem import Decision, SavingProblem, cost, forced, reached
 from hemstitch.planning.search.exact_search import Solves
 from hemstitch.planning.search.integer_program import IntegerProgram, Row, canonical
@@ -36,7 +36,7 @@ Kernel = tuple[int | None, frozenset[int]]  # the operand that it is for, what i
 def decide(problem: SavingProblem, solver: Solves, seconds: float) -> Decision:
     """Parts that are not solved in time are decided by the heuristic."""
     deadline = time.monotonic() + seconds
-    rough = heuristic.decide(problem)
+    rough = saving_heuristic.decide(problem)
     always = forced(problem)
     saved, is_optimal = set(always), True
     known: dict[IntegerProgram, Answer] = {}

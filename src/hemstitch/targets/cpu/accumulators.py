@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hemstitch.kernel_ir.nodes import Accumulate, Init, Scan, Stmt, walk
-from hemstitch.targets.cpu import vector_reductions as reduce
+from hemstitch.targets.cpu import vector_reductions
 from hemstitch.targets.cpu.emitter import Emitter, Value
 from hemstitch.targets.cpu.vector_reductions import Accumulator
 
@@ -22,7 +22,7 @@ class Accumulators(dict[str, Accumulator]):
     def widen(self, e: Emitter, body: tuple[Stmt, ...], copies: int) -> None:
         """Those from outside get a partner for each further copy of the body."""
         for accumulator in self.changed(body):
-            start = reduce.start(e, accumulator.op, accumulator.dtype)
+            start = vector_reductions.start(e, accumulator.op, accumulator.dtype)
             accumulator.copies += [start] * (copies - 1)
 
     def narrow(self, e: Emitter, body: tuple[Stmt, ...]) -> None:
@@ -31,7 +31,7 @@ class Accumulators(dict[str, Accumulator]):
             while half := len(accumulator.copies) // 2:
                 copies = accumulator.copies
                 pairs, single = zip(copies[:half], copies[half : 2 * half]), copies[2 * half :]
-                joined = [reduce.joined(e, accumulator, a, b) for a, b in pairs]
+                joined = [vector_reductions.joined(e, accumulator, a, b) for a, b in pairs]
                 accumulator.copies = [*joined, *single]
 
 

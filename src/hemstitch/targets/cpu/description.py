@@ -52,10 +52,10 @@ def generic_cpu(threads: int, lanes: int) -> Machine:
     that is not measured (`measure/multiplication.py`), is a Xeon's with AVX-512 and AMX: of f32 our
     kernels are as fast as the library. Half types the library multiplies three times as fast, but
     takes 35 us longer to begin. How fast operands are packed is an EPYC's (docs/performance.md)."""
-    each = threads * lanes / 16
-    half = MatrixUnits(2.5e11 * each, 0.3, 1e10 * threads, call_seconds=35e-6)
+    scale = threads * lanes / 16
+    half = MatrixUnits(2.5e11 * scale, 0.3, 1e10 * threads, call_seconds=35e-6)
     products = {
-        DType.F32: MatrixUnits(1e11 * each, 0.95, 8e9 * threads, call_seconds=3e-6),
+        DType.F32: MatrixUnits(1e11 * scale, 0.95, 8e9 * threads, call_seconds=3e-6),
         **dict.fromkeys((DType.F16, DType.BF16), half),
     }
     return Machine(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from hemstitch.ir.types import DType
 from hemstitch.kernel_ir.placement import LINE
-from hemstitch.targets.cpu import masked_access as masked
+from hemstitch.targets.cpu import masked_access
 from hemstitch.targets.cpu.conversions import COMPUTE, STORAGE, from_storage, to_storage
 from hemstitch.targets.cpu.emitter import Emitter, Value, mangle
 from hemstitch.targets.cpu.register_transpose import interleaved, transposed
@@ -165,14 +165,14 @@ def _load_block(e: Emitter, dtype: DType, pointer: Value, mask: Value | None) ->
     type_ = e.vector(STORAGE[dtype])
     if mask is None:
         return e.define(type_, f"load {type_}, {pointer}, align {dtype.bytes}")
-    return masked.load(e, type_, pointer, dtype.bytes, mask)
+    return masked_access.load(e, type_, pointer, dtype.bytes, mask)
 
 
 def _store_block(e: Emitter, stored: Value, pointer: Value, align: int, mask: Value | None) -> None:
     if mask is None:
         e.line(f"store {stored}, {pointer}, align {align}")
         return
-    masked.store(e, stored, pointer, align, mask)
+    masked_access.store(e, stored, pointer, align, mask)
 
 
 def _as_word(e: Emitter, x: Value) -> Value:

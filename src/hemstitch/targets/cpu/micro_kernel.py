@@ -17,8 +17,7 @@ from functools import partial
 from hemstitch.ir.types import DType
 from hemstitch.kernel_ir.placement import LINE
 from hemstitch.machine.cpu_numbers import CPU
-from hemstitch.targets.cpu import memory
-from hemstitch.targets.cpu import skinny_matmul as dots
+from hemstitch.targets.cpu import memory, skinny_matmul
 from hemstitch.targets.cpu.emitter import Emitter, Value
 from hemstitch.targets.cpu.matmul_operands import (
     Ends,
@@ -56,7 +55,7 @@ def multiply(e: Emitter, product: MatmulTile, steps: int) -> None:
     columns. Blocks of half as many steps where lines of both operands also have what other tiles
     need."""
     if product.is_by_steps:
-        dots.multiply(e, product)
+        skinny_matmul.multiply(e, product)
         return
     if product.more:
         steps = as_number(product.steps) or steps

@@ -31,10 +31,7 @@ from hemstitch.kernel_ir.nodes import (
 from hemstitch.kernel_ir.placement import LINE
 from hemstitch.matmul.lowering.tile_matmul import Factors, TileProduct
 from hemstitch.targets.cpu import failure_checks as checks
-from hemstitch.targets.cpu import memory, prefetch
-from hemstitch.targets.cpu import micro_kernel as products
-from hemstitch.targets.cpu import register_transpose as crossing
-from hemstitch.targets.cpu import row_copies as copied
+from hemstitch.targets.cpu import memory, micro_kernel, prefetch, register_transpose, row_copies
 from hemstitch.targets.cpu import row_loop as rows
 from hemstitch.targets.cpu import vector_philox as philox
 from hemstitch.targets.cpu import vector_reductions as reduce
@@ -114,7 +111,7 @@ class LLVMNestPrinter:
 
     def _statements(self, statements: Sequence[Stmt]) -> None:
         axis = self._lanes.axis if self._lanes is not None else None
-        for found in crossing.with_twins(statements, axis):
+        for found in register_transpose.with_twins(statements, axis):
             if isinstance(found, tuple):
                 self._store_twins(*found)
             else:
@@ -158,7 +155,7 @@ class LLVMNestPrinter:
             case Loop(axis, body, lanes):
                 tile = TileProduct.of(statement)
                 if tile is not None:
-                    products.multiply(self.emitter, self._product(tile), self.steps)
+                    micro_kernel.multiply(self.emitter, self._product(tile), self.steps)
                 elif lanes and self._lanes is None:
                     self._lane_loop(axis, body)
                 else:
@@ -179,12 +176,12 @@ class LLVMNestPrinter:
         if loop.between is not None:
             start, extent = (e.lane(self._get(name, 0)) for name in loop.between)
         width, is_free = e.width, self._lanes is None and loop.between is None
-        lanes = crossing.lanes_to_cross(axis, body, width) if is_free else None
+        lanes = register_transpose.lanes_to_cross(axis, body, width) if is_free else None
         if lanes is not None:
             whole = self._whole(extent, width, start)
             self._loop(start, whole, width, body, partial(self._crossed, axis, lanes))
             start = whole
-            if crossing.overlaps(extent, width):
+            if register_transpose.overlaps(extent, width):
                 self._crossed(axis, lanes, e.i64(int(extent.text) - width))
                 start = extent
         if lanes is None or start != extent:
@@ -288,10 +285,10 @@ class LLVMNestPrinter:
     def _lane_loop(self, axis: Axis, body: tuple[Stmt, ...]) -> None:
         """Whole vectors several at a time, then those that are left, then a masked one."""
         e, extent = self.emitter, self._extent(axis)
-        row = copied.copied(axis, body)
+        row = row_copies.copied(axis, body)
         if row is not None and row[0].buffer not in self.streams:
             self._axes[axis] = e.i64(0)
-            extent = copied.copy_if_long(
+            extent = row_copies.copy_if_long(
                 e, row, extent, lambda access: self._pointer(access.buffer, access.index, 0)
             )
         copies, low = unroll_factor(axis, body, e.width), e.i64(0)
@@ -503,7 +500,7 @@ class LLVMNestPrinter:
         step along the axis around."""
         if (lanes := self._lanes) is None or (crossed := lanes.crossed) is None:
             return None
-        step = crossing.crossed_step(access, crossed.axis, lanes.axis)
+        step = register_transpose.crossed_step(access, crossed.axis, lanes.axis)
         return None if step is None else (self._lane_stride(access.index), crossed.count, step)
 
     def _store_twins(self, first: nodes.Store, second: nodes.Store) -> None:

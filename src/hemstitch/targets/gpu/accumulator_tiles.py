@@ -25,7 +25,7 @@ from hemstitch.kernel_ir.nodes import (
     walk,
 )
 from hemstitch.machine.gpu_numbers import GPU
-from hemstitch.targets.gpu import tile_reductions as reduce
+from hemstitch.targets.gpu import tile_reductions
 from hemstitch.targets.gpu.elementwise import apply
 from hemstitch.targets.gpu.memory import BARRIER, MemoryPrinter
 from hemstitch.targets.gpu.register_accumulators import Carried
@@ -79,7 +79,9 @@ class Reductions:
         tile = next((loop for loop in loops if scope.tile is None and is_tile(loop)), None)
         lanes = self.tiling.lanes[tile.axis] if tile is not None else None
         is_single = lanes is not None and lanes.whole and len(loops) == 1
-        parts = [init.name] if init.op not in reduce.ARG else [init.name, f"{init.name}_at"]
+        parts = (
+            [init.name] if init.op not in tile_reductions.ARG else [init.name, f"{init.name}_at"]
+        )
         held = _TritonAccumulator(
             init.op, init.dtype, tile is not None, is_single, parts, scope.in_rows
         )
@@ -115,8 +117,8 @@ class Reductions:
         followers = [other for other, each in self.open.items() if each.follows == name]
         if followers:
             write(f"{name}_old = {name}")
-        new = reduce.along(held.op, held.dtype, tile, LANES)
-        write(f"{name} = {reduce.combine(held.op, held.dtype, name, new)}")
+        new = tile_reductions.along(held.op, held.dtype, tile, LANES)
+        write(f"{name} = {tile_reductions.combine(held.op, held.dtype, name, new)}")
         if followers:
             write(f"{name}_scale = {apply(Op.EXP, held.dtype, f'{name}_old - {name}')}")
             write(f'{name}_none = {name}_old == float("-inf")')
@@ -137,7 +139,7 @@ class Reductions:
             self._existing(value, start, lanes=is_lanes, rows=statement.accumulator in self.terms)
             for value, (start, _) in zip(values, _start(held.op, held.dtype))
         ]
-        if held.op in reduce.ARG:
+        if held.op in tile_reductions.ARG:
             texts = self._of_one_shape(values, texts)
         if held.is_running:
             self._accumulate_running(held, statement.accumulator, texts[0])
@@ -153,12 +155,15 @@ class Reductions:
         ((nothing, _),) = _start(held.op, held.dtype)
         tile = f"{scan.name}_tile"
         write(f"{tile} = {self._existing(value, nothing, lanes=True, rows=False)}")
-        before = reduce.combine(
-            held.op, held.dtype, scan.accumulator, reduce.scanned(held.op, held.dtype, tile)
+        before = tile_reductions.combine(
+            held.op,
+            held.dtype,
+            scan.accumulator,
+            tile_reductions.scanned(held.op, held.dtype, tile),
         )
         write(f"{scan.name} = {before}")
-        total = reduce.along(held.op, held.dtype, tile, LANES)
-        total = reduce.combine(held.op, held.dtype, scan.accumulator, total)
+        total = tile_reductions.along(held.op, held.dtype, tile, LANES)
+        total = tile_reductions.combine(held.op, held.dtype, scan.accumulator, total)
         write(f"{scan.accumulator} = {total}")
         self.scope.names[scan.name] = TileValue(scan.name, held.rows, lanes=True)
 
@@ -167,17 +172,17 @@ class Reductions:
         held = self.open.pop(finish.accumulator)
         rows, lanes = held.rows, scope.tile is not None
         along = LANES if held.combines else ROWS if finish.accumulator in self.terms else None
-        if held.op in reduce.ARG:
+        if held.op in tile_reductions.ARG:
             text = ", ".join(held.parts)
             if along is not None:
-                text = reduce.pairs_along(held.op, held.parts, along)
+                text = tile_reductions.pairs_along(held.op, held.parts, along)
             position = finish.position_name or f"{finish.name}_at"
             scope.writer.line(f"{finish.name}, {position} = {text}")
             scope.names |= {name: TileValue(name, rows, lanes) for name in (finish.name, position)}
             return
         text = held.parts[0]
         if along is not None:
-            text = reduce.along(held.op, held.dtype, text, along)
+            text = tile_reductions.along(held.op, held.dtype, text, along)
         if text == held.parts[0] and not held.is_single:
             scope.names[finish.name] = TileValue(text, rows, lanes)  # a variable of its own already
         else:
@@ -255,11 +260,13 @@ class Reductions:
         ]
 
     def _rows_combined(self, op: Op, dtype: DType, parts: Sequence[str]) -> list[str]:
-        if op in reduce.ARG:
+        if op in tile_reductions.ARG:
             names = [f"rows_{len(self.scope.names)}", f"rows_{len(self.scope.names)}_at"]
-            self.scope.writer.line(f"{', '.join(names)} = {reduce.pairs_along(op, parts, ROWS)}")
+            self.scope.writer.line(
+                f"{', '.join(names)} = {tile_reductions.pairs_along(op, parts, ROWS)}"
+            )
             return names
-        return [reduce.along(op, dtype, parts[0], ROWS)]
+        return [tile_reductions.along(op, dtype, parts[0], ROWS)]
 
     # --- accumulators that are carried over all rows
 
@@ -312,13 +319,13 @@ def own_sums(nest: Nest) -> set[Buffer]:
 def _start(op: Op, dtype: DType) -> list[tuple[str, str]]:
     """(value, type) of what an accumulator's parts hold before anything is added."""
     held = [(literal(identity(op, dtype), dtype), NAMES[dtype.compute])]
-    if op in reduce.ARG:
+    if op in tile_reductions.ARG:
         held.append((literal(highest(DType.I64), DType.I64), "tl.int64"))
     return held
 
 
 def _combined(op: Op, dtype: DType, parts: Sequence[str], new: Sequence[str]) -> str:
     """The statement that adds `new` to an accumulator."""
-    if op in reduce.ARG:
-        return f"{', '.join(parts)} = {reduce.ARG[op]}({', '.join([*parts, *new])})"
-    return f"{parts[0]} = {reduce.combine(op, dtype, parts[0], new[0])}"
+    if op in tile_reductions.ARG:
+        return f"{', '.join(parts)} = {tile_reductions.ARG[op]}({', '.join([*parts, *new])})"
+    return f"{parts[0]} = {tile_reductions.combine(op, dtype, parts[0], new[0])}"

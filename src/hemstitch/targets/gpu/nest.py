@@ -42,10 +42,7 @@ from hemstitch.kernel_ir.nodes import (
     Store,
     walk,
 )
-from hemstitch.targets.gpu import half_rounding as halves
-from hemstitch.targets.gpu import memory
-from hemstitch.targets.gpu import philox_tiles as random
-from hemstitch.targets.gpu import triton_types as types
+from hemstitch.targets.gpu import half_rounding, memory, philox_tiles, triton_types
 from hemstitch.targets.gpu.accumulator_tiles import Reductions, own_sums
 from hemstitch.targets.gpu.elementwise import apply
 from hemstitch.targets.gpu.function_merging import chosen, parameters_of
@@ -86,8 +83,8 @@ class TritonNestPrinter:
         self.reductions = Reductions(self.scope, self.tiling, self.memory, running, sums, terms)
         self.products = Products(self.scope, self.tiling)
         self.carried = carried_accumulators(self.nest, self.tiling)
-        self.coarse = halves.soon_rounded(nest)
-        self.rounded = halves.roundings(nest, self.coarse)
+        self.coarse = half_rounding.soon_rounded(nest)
+        self.rounded = half_rounding.roundings(nest, self.coarse)
 
     def print(self) -> list[str]:
         """The lines of the function's body."""
@@ -234,16 +231,15 @@ class TritonNestPrinter:
             case Let():
                 self._let(statement)
             case Constant(name, value, dtype):
-                text = (
-                    f"tl.full([1, 1], {types.literal(value, dtype)}, {types.NAMES[dtype.compute]})"
-                )
+                written, name_of = triton_types.literal(value, dtype), triton_types.NAMES
+                text = f"tl.full([1, 1], {written}, {name_of[dtype.compute]})"
                 scope.define(name, ("constant", text), TileValue(text))
             case Position(name, index):
                 found = scope.index(index)
                 text = f"({found.text}).to(tl.int64)"
                 scope.define(name, ("let", text), TileValue(text, found.rows, found.lanes))
             case Random(name, seed, index):
-                drawn = random.uniform(scope, scope.names[seed], index)
+                drawn = philox_tiles.uniform(scope, scope.names[seed], index)
                 scope.define(name, ("let", drawn.text), drawn)
             case Load():
                 self.memory.load(statement)
@@ -284,7 +280,7 @@ class TritonNestPrinter:
             result = result.along(operand)
         if let.op is Op.CAST:
             how = self.rounded.get(let.name, "")
-            text = types.cast(operands[0].text, let.source, let.dtype, how)
+            text = triton_types.cast(operands[0].text, let.source, let.dtype, how)
         else:
             texts = (operand.text for operand in operands)
             text = apply(let.op, let.source.compute, *texts, is_coarse=let.name in self.coarse)
