@@ -31,7 +31,6 @@ from hemstitch.joint.channels_last import propagate_channels_last
 from hemstitch.joint.dead_rows import eliminate_dead_rows
 from hemstitch.joint.embedding_hoisting import hoist_embeddings
 from hemstitch.joint.mask_analysis import analyse_masks
-from hemstitch.joint.message_passing import narrow_messages
 from hemstitch.joint.partition import merge_repetitions
 from hemstitch.joint.patch_embedding import multiply_patches
 from hemstitch.joint.singular_values import drop_unread_vectors
@@ -184,7 +183,6 @@ AFTER_AUTOGRAD = (
         ),
     ),
     Stage("patch embedding as matmul", TRACED, TRACED, lambda gm, _: multiply_patches(gm.graph)),
-    Stage("narrow message passing", TRACED, TRACED, lambda gm, _: narrow_messages(gm.graph)),
     Stage("analyse masks", TRACED, TRACED, lambda gm, _: analyse_masks(gm.graph)),
 )
 
