@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from hemstitch import explain
 from hemstitch.driver.verified import difference
 from hemstitch.ir.builder import Builder
-from hemstitch.ir.graph import Operand
+from hemstitch.ir.calls import Operand
 from hemstitch.ir.types import DType
 from hemstitch.kernel_ir.nodes import Contract, Loop, statements
 from hemstitch.matmul.lowering.blocking import block_matmuls

@@ -38,8 +38,9 @@ from hemstitch.capture.symbolic_sizes import Sizes
 from hemstitch.capture.traced_nodes import copy_of_written, is_copy, refuse_moves
 from hemstitch.errors import InternalError, UnsupportedError
 from hemstitch.ir.builder import NOTHING, Builder
+from hemstitch.ir.calls import LibraryCall, Operand
 from hemstitch.ir.dims import Dim, SymbolicDim
-from hemstitch.ir.graph import Graph, InputAttr, LibraryCall, Node, Op, Operand, Output
+from hemstitch.ir.graph import Graph, InputAttr, Node, Op, Output
 from hemstitch.ir.layout import overlaps, repeats, without_gaps
 from hemstitch.ir.types import DType, TensorType
 from hemstitch.runtime.returned import (
@@ -299,7 +300,7 @@ class _Capture:
             operand_strides=((),),
             results=((TensorType((), dtype), ()),),
         )
-        (brought,) = self.builder.library(call, (number,))
+        (brought,) = self.builder.call(call, (number,))
         assert brought is not None
         return Expr(self.builder, brought)
 
@@ -321,7 +322,7 @@ class _Capture:
             results=((self._type(node.meta["val"]), (1,)),),
             effects=True,
         )
-        (seeds,) = self.builder.library(call, ())
+        (seeds,) = self.builder.call(call, ())
         assert seeds is not None
         self.effects.append(seeds.inputs[0])
         self.environment[node] = Expr(self.builder, seeds)
@@ -355,7 +356,7 @@ class _Capture:
         if any(value is None for value in values):
             raise UnsupportedError("a check of what only the call knows")
         call, operands = call_of_numbers(str(node.target), function, values)
-        self.builder.library(call, operands)
+        self.builder.call(call, operands)
         self.effects.append(self.builder.make(Op.LIBRARY, *operands, attr=call, type=NOTHING))
 
     def skip(self, node: torch.fx.Node) -> None:

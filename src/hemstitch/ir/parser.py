@@ -6,27 +6,37 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from hemstitch.errors import InternalError
 from hemstitch.ir import dims
 from hemstitch.ir.builder import Builder
+from hemstitch.ir.calls import (
+    Convolution,
+    ConvolutionBackward,
+    LibraryCall,
+    MatmulAxis,
+    Operand,
+    Operation,
+    ResultTypes,
+    Strides,
+    StructuredCall,
+    Within,
+)
 from hemstitch.ir.dims import Dim
 from hemstitch.ir.failure import Failure
 from hemstitch.ir.graph import (
+    CALLED,
     Address,
     Attr,
     Graph,
     InputAttr,
-    LibraryCall,
-    MatmulAxis,
     Node,
     Op,
-    Operand,
     Output,
     Range,
     Windows,
-    Within,
 )
 from hemstitch.ir.ops import OPS, SCANNED, OpClass
 from hemstitch.ir.types import DType, TensorType
@@ -254,21 +264,39 @@ class _Reader:
             is_written=self.accept("written"),
         )
 
-    def call(self) -> LibraryCall:
+    def structured(self, operation: Callable[..., Operation]) -> StructuredCall:
+        given: dict[str, Any] = {}
+        while not self.accept("operands"):
+            name = self.take("word")
+            if name == "within":
+                given[name] = self.within()
+            else:
+                given[name] = self.flag() if self.kind == "word" else self.argument()
+        if operation is ConvolutionBackward:
+            wanted = given.pop("wanted")
+            given = {"convolution": Convolution(**given), "wanted": wanted}
+        return StructuredCall(operation(**given), *self._memory())
+
+    def flag(self) -> bool:
+        """False where it says so; a name alone is true."""
+        return not self.accept("false")
+
+    def _memory(self) -> tuple[tuple[Strides | None, ...], ResultTypes]:
+        """How operands and results of a call lie."""
+        strides = tuple(self.items(lambda: None if self.accept("none") else self.dims()))
+        self.expect("results")
+        return strides, tuple(self.items(self._result))
+
+    def library_call(self) -> LibraryCall:
         name = self.string()
         self.expect("arguments")
         arguments = tuple(self.items(self.argument))
         self.expect("keywords")
         keywords = tuple(self.items(self._keyword))
         self.expect("operands")
-        strides = tuple(self.items(lambda: None if self.accept("none") else self.dims()))
-        self.expect("results")
-        results = tuple(self.items(self._result))
+        memory = self._memory()
         is_tuple, effects = self.accept("tuple"), self.accept("effects")
-        return LibraryCall(
-            *(name, None, arguments, keywords, strides, results, is_tuple, effects),
-            within=self.within(),
-        )
+        return LibraryCall(name, None, arguments, keywords, *memory, is_tuple, effects)
 
     def within(self) -> Within | None:
         if self.kind is None:
@@ -317,7 +345,8 @@ _ATTRIBUTES: dict[Op, Callable[[_Reader], Attr]] = {
     Op.SLICE: _Reader.ranges,
     Op.UNFOLD: _Reader.windows,
     **dict.fromkeys((Op.GATHER, Op.SCATTER_ADD), _Reader.addresses),
-    Op.LIBRARY: _Reader.call,
+    Op.LIBRARY: _Reader.library_call,
+    **{op: partial(_Reader.structured, operation=kind) for kind, op in CALLED.items()},
     Op.CHECK: _Reader.failure,
     Op.DOT: _Reader.within,
     **dict.fromkeys((Op.IOTA, Op.CONCAT, Op.RESULT, *SCANNED), _Reader.integer),

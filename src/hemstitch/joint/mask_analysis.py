@@ -25,7 +25,7 @@ from torch.fx.node import map_arg
 from hemstitch.capture.effects import has_effects
 from hemstitch.capture.library_calls import WITHIN
 from hemstitch.capture.traced_nodes import arguments_of, formulas, name_of, value_of
-from hemstitch.ir.graph import MatmulAxis, Within
+from hemstitch.ir.calls import MatmulAxis, Within
 from hemstitch.joint.axis_propagation import ATTENTION, has_known_sizes
 
 aten = torch.ops.aten

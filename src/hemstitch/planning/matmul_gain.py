@@ -12,8 +12,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, inf, prod
 
+from hemstitch.ir.calls import Call
 from hemstitch.ir.dims import Dim, evaluate
-from hemstitch.ir.graph import Graph, LibraryCall, Node, Op
+from hemstitch.ir.graph import Graph, Node, Op
 from hemstitch.ir.ops import is_view
 from hemstitch.ir.types import DType
 from hemstitch.kernel_ir.nodes import (
@@ -65,18 +66,18 @@ class InlinedMatmuls:
     calls that are left to the library from the beginning."""
 
     graph: Graph
-    calls: dict[Node, list[LibraryCall]] = field(default_factory=dict)
+    calls: dict[Node, list[Call]] = field(default_factory=dict)
     widths: dict[Node, Dim] = field(default_factory=dict)
     results: dict[Node, Node] = field(default_factory=dict)
-    spared: dict[LibraryCall, Dim] = field(default_factory=dict)
-    fewer: Counter[LibraryCall] = field(default_factory=Counter)
-    together: dict[LibraryCall, Sequence[Sequence[Node]]] = field(default_factory=dict)
+    spared: dict[Call, Dim] = field(default_factory=dict)
+    fewer: Counter[Call] = field(default_factory=Counter)
+    together: dict[Call, Sequence[Sequence[Node]]] = field(default_factory=dict)
     units: list[list[Node]] = field(default_factory=list)
     stored: set[Node] = field(default_factory=set)
     uses: Counter[Node] = field(default_factory=Counter)
     frozen: set[Node] = field(default_factory=set)
     turned: set[Node] = field(default_factory=set)
-    refused: dict[LibraryCall, Refusal] = field(default_factory=dict)
+    refused: dict[Call, Refusal] = field(default_factory=dict)
 
     def right_of_call(self, product: Node) -> Node:
         return product.inputs[0 if product in self.turned else 1]
@@ -146,10 +147,10 @@ def refusal_of(
     return None if weighed.gain > 0 else weighed.refusal
 
 
-def without_gain(inlined: InlinedMatmuls, clustering: Clustering) -> dict[LibraryCall, Refusal]:
+def without_gain(inlined: InlinedMatmuls, clustering: Clustering) -> dict[Call, Refusal]:
     """The calls that the library had better do."""
     machine, hints = clustering.trials.machine, clustering.work.hints
-    weighed: dict[LibraryCall, Weighed] = {
+    weighed: dict[Call, Weighed] = {
         call: Weighed(saved=evaluate(bytes_, hints) / machine.memory_bytes_per_second)
         for call, bytes_ in inlined.spared.items()
     }

@@ -11,13 +11,15 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from hemstitch.ir.builder import Builder
+from hemstitch.ir.calls import Call, Matmul
 from hemstitch.ir.graph import (
     Graph,
-    LibraryCall,
     Node,
     Op,
-    Operand,
     Range,
+    call_of,
+    operation_of,
+    result_strides,
     toposort,
     users,
 )
@@ -25,8 +27,6 @@ from hemstitch.ir.ops import is_elementwise
 from hemstitch.ir.types import DType, contiguous_strides
 from hemstitch.machine.cpu_numbers import CPU
 from hemstitch.machine.record import Execution, Machine
-from hemstitch.matmul.patterns.attention import NAME as ATTENTION
-from hemstitch.matmul.patterns.convolutions import named
 from hemstitch.matmul.patterns.gemv import VectorProduct, is_vector
 from hemstitch.matmul.patterns.image_tiles import Behind, nodes_behind
 from hemstitch.matmul.patterns.registry import pattern_of
@@ -36,14 +36,13 @@ from hemstitch.rewrites.view_propagation import ranges_of
 from hemstitch.rewrites.weight_folding import frozen_leaves
 from hemstitch.stitching.group import is_member
 
+CONVOLUTIONS = Op.CONVOLUTION, Op.CONVOLUTION_BACKWARD
 MULTIPLIED = frozenset({DType.F32, DType.F16, DType.BF16})
 LARGE = 1 << 20  # elements of an operand that is worth to be read once, as it lies
 MOST_TURNED, LEAST_TIMES = 128, 4  # rows; and how many times as many steps and columns there are
 
 
-def inline_matmuls(
-    graph: Graph, machine: Machine, closed: Collection[LibraryCall]
-) -> InlinedMatmuls:
+def inline_matmuls(graph: Graph, machine: Machine, closed: Collection[Call]) -> InlinedMatmuls:
     """`graph` with every product of the machine in sight, but for the calls in `closed`."""
     leaves = frozen_leaves(graph)
     frozen = {node for node, is_frozen in leaves.items() if is_frozen}
@@ -71,17 +70,15 @@ def multiplied(graph: Graph) -> set[DType]:
 
 
 def _may_be_opened(node: Node) -> bool:
-    call = node.attr
-    assert isinstance(call, LibraryCall)
-    if call.name in _OPERANDS:
+    if node.op is Op.MATMUL:
         return not is_vector(*node.inputs[-2:])
-    return call.name == ATTENTION or _convolves(call)
+    return node.op is Op.ATTENTION or node.op in CONVOLUTIONS
 
 
 @dataclass(frozen=True, slots=True)
 class _Inlining:
     machine: Machine
-    closed: Collection[LibraryCall]
+    closed: Collection[Call]
     sliced: Collection[object]
     shared: Collection[Node]
     frozen: Collection[Node]
@@ -102,11 +99,11 @@ class _Inlining:
         return self._columns(builder, whole, node) if is_one else None
 
     def _columns(self, builder: Builder, whole: Node, columns: Node) -> Node | None:
-        call, inlined = whole.inputs[0].attr, self.inlined
-        assert isinstance(call, LibraryCall)
-        if call in self.closed or not _is_product(call, whole):
+        call, operation, inlined = call_of(whole), operation_of(whole), self.inlined
+        if call in self.closed or not isinstance(operation, Matmul) or not _is_product(whole):
             return None
-        (left, right), addend = _parts(call, whole.inputs[0].inputs)
+        *addends, left, right = whole.inputs[0].inputs
+        addend = addends[0] if addends else None
         if is_vector(left, right) and self._is_open(whole):
             vector = VectorProduct.of(builder, left, _cut(builder, right, whole, columns))
             self._store((vector.vector,))
@@ -116,12 +113,12 @@ class _Inlining:
             inlined.refused[call] = refusal
             return None
         if columns is whole and self._is_better_turned(left, right):
-            within = call.within and call.within.turned
+            within = operation.within and operation.within.transposed
             product = builder.dot(_transposed(builder, right), _transposed(builder, left), within)
             inlined.turned.add(product)
             inlined.widths[product], total = product.shape[-1], _transposed(builder, product)
         else:
-            within = call.within if columns is whole else None
+            within = operation.within if columns is whole else None
             product = total = builder.dot(left, _cut(builder, right, whole, columns), within)
             inlined.widths[product] = whole.shape[-1]
         result = _result(builder, total, addend, whole, columns)
@@ -153,8 +150,8 @@ class _Inlining:
         return dtype in MULTIPLIED and dtype in self.machine.products
 
     def _pattern(self, builder: Builder, node: Node) -> Node | None:
-        call, number, inlined = node.inputs[0].attr, node.attr, self.inlined
-        assert isinstance(call, LibraryCall) and isinstance(number, int)
+        call, number, inlined = call_of(node), node.attr, self.inlined
+        assert isinstance(number, int)
         if not self._is_open(node):
             return None
         operands = node.inputs[0].inputs
@@ -220,12 +217,8 @@ def _behind(graph: Graph) -> Mapping[tuple[object, object], int]:
     """How many elementwise nodes follow each result of a convolution and nothing else."""
     nodes, roots = toposort(graph.roots), frozenset(graph.roots)
     readers = users(nodes)
-    results = [node for node in nodes if node.op is Op.RESULT and _convolves(node.inputs[0].attr)]
+    results = [n for n in nodes if n.op is Op.RESULT and n.inputs[0].op in CONVOLUTIONS]
     return {(x.inputs[0].attr, x.attr): nodes_behind(x, readers, roots) for x in results}
-
-
-def _convolves(call: object) -> bool:
-    return isinstance(call, LibraryCall) and named(call) is not None
 
 
 def _between(ends: Iterable[Node], stops: Collection[Node]) -> list[Node]:
@@ -248,7 +241,7 @@ def _shared(graph: Graph) -> set[Node]:
     """What several calls multiply with: it is packed once."""
     rights = Counter[Node]()
     for node in toposort(graph.roots):
-        if isinstance(node.attr, LibraryCall) and node.attr.name in _OPERANDS:
+        if node.op is Op.MATMUL:
             rights[node.inputs[-1]] += 1
     return {right for right, times in rights.items() if times > 1}
 
@@ -298,36 +291,13 @@ def _result(builder: Builder, total: Node, addend: Node | None, whole: Node, col
     return builder.cast(total, whole.type.dtype)
 
 
-def _is_product(call: LibraryCall, result: Node) -> bool:
-    """All operands have elements, and one type; the result lies as a kernel would lay it."""
-    wanted = _OPERANDS.get(call.name)
-    plain = all(isinstance(argument, Operand) for argument in call.arguments)
-    if wanted is None or not plain or len(call.arguments) != wanted or call.keywords:
-        return False
-    first = call.results[0]
-    operands = result.inputs[0].inputs
-    same = all(operand.type.dtype is result.type.dtype for operand in operands)
+def _is_product(result: Node) -> bool:
+    """All operands have elements; the result lies as a kernel would lay it."""
     return (
-        same
-        and not any(0 in operand.shape for operand in operands)
-        and result.type.dtype in MULTIPLIED
-        and first is not None
-        and first[1] == contiguous_strides(result.shape)
+        result.type.dtype in MULTIPLIED
+        and not any(0 in operand.shape for operand in result.inputs[0].inputs)
+        and result_strides(result) == contiguous_strides(result.shape)
     )
-
-
-def _parts(call: LibraryCall, inputs: Sequence[Node]) -> tuple[Sequence[Node], Node | None]:
-    """The two factors, and what is added."""
-    operands = [inputs[a.index] for a in call.arguments if isinstance(a, Operand)]
-    return operands[-2:], (operands[0] if len(operands) > 2 else None)
-
-
-_OPERANDS: Mapping[str, int] = {
-    "aten.mm.default": 2,
-    "aten.bmm.default": 2,
-    "aten.addmm.default": 3,
-    "aten.baddbmm.default": 3,
-}
 
 
 def _is_there(value: Node) -> bool:

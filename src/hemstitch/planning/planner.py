@@ -8,7 +8,9 @@ from contextlib import suppress
 from dataclasses import replace
 
 from hemstitch.errors import InternalError, PlanWarning
-from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, toposort
+from hemstitch.ir.calls import Call
+from hemstitch.ir.graph import Graph, Node, Op, call_of, toposort
+from hemstitch.ir.ops import is_call
 from hemstitch.machine.record import Machine
 from hemstitch.options import Options
 from hemstitch.planning.cached_plan import Decisions, Labelled, clustering_of, decisions_of
@@ -90,10 +92,10 @@ def _plan(graph: Graph, clustering: Clustering, refusals: Labelled, options: Opt
 
 def _with_products(
     graph: Graph, trials: Trials, options: Options
-) -> tuple[Clustering, dict[LibraryCall, Refusal]]:
+) -> tuple[Clustering, dict[Call, Refusal]]:
     """Again without those products of matrices that gained nothing, until all that are left do.
     What gains nothing as it was merged is not finished first."""
-    closed: dict[LibraryCall, Refusal] = {}
+    closed: dict[Call, Refusal] = {}
     while trials.machine.products and options.inlines_matmuls:
         inlined = inline_matmuls(graph, trials.machine, closed)
         closed |= inlined.refused
@@ -198,21 +200,21 @@ def _library_step(
     cluster: Cluster, needs: Materialisation, results: dict[Node, Node]
 ) -> LibraryStep:
     (node,) = cluster.vertices
-    assert isinstance(node, Node) and isinstance(node.attr, LibraryCall)
+    assert isinstance(node, Node)
     found = {r.attr: needs.tensors[r] for r in results if r.inputs[0] is node}
-    count = len(node.attr.results)
+    count = len(call_of(node).results)
     return LibraryStep(node, needs.operands[node], tuple(found.get(i) for i in range(count)))
 
 
-def _closed(graph: Graph, closed: Mapping[LibraryCall, Refusal]) -> Labelled:
+def _closed(graph: Graph, closed: Mapping[Call, Refusal]) -> Labelled:
     """Why products are the library's, in their order."""
-    refused = ((n, n.attr) for n in toposort(graph.roots) if isinstance(n.attr, LibraryCall))
-    return tuple((_product_label(n, call), closed[call]) for n, call in refused if call in closed)
+    calls = ((node, call_of(node)) for node in toposort(graph.roots) if is_call(node.op))
+    return tuple((_call_label(node), closed[call]) for node, call in calls if call in closed)
 
 
-def _product_label(node: Node, call: LibraryCall) -> str:
+def _call_label(node: Node) -> str:
     shapes = ", ".join(str(list(operand.shape)) for operand in node.inputs)
-    return f"{call.name} of {shapes}"
+    return f"{node.op.value} of {shapes}"
 
 
 def _refusals(clustering: Clustering) -> Labelled:

@@ -16,8 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hemstitch.ir.builder import Builder
+from hemstitch.ir.calls import Call
 from hemstitch.ir.dims import known
-from hemstitch.ir.graph import LibraryCall, Node, Op, Range
+from hemstitch.ir.graph import Node, Op, Range
 from hemstitch.ir.types import DType
 from hemstitch.matmul.patterns.bilinear import (
     MOST_AT_ONCE,
@@ -27,7 +28,7 @@ from hemstitch.matmul.patterns.bilinear import (
     toom_cook,
     transposed,
 )
-from hemstitch.matmul.patterns.convolutions import operands_of, sums_given
+from hemstitch.matmul.patterns.convolutions import plain_convolution
 from hemstitch.matmul.patterns.image_tiles import ALL, CHANNELS_LAST, ImageTiling, Parts, with_zeros
 from hemstitch.matmul.patterns.inlined import Inlined, MatmulSum
 
@@ -42,22 +43,18 @@ MOST_LINES = 11
 OF_LINES, OF_RESULTS = 5, 10
 
 
-def few_channels_of(
-    builder: Builder, call: LibraryCall, inputs: Sequence[Node]
-) -> FewChannels | None:
+def few_channels_of(builder: Builder, call: Call, inputs: Sequence[Node]) -> FewChannels | None:
     """None if it is none that is written out here."""
-    found = operands_of(call, inputs)
-    if found is None or "gradient" in found[1]:
+    plain = plain_convolution(call, inputs)
+    if plain is None or plain.gradient is not None:
         return None
-    given, operands = found
-    x, weight = operands["x"], operands["weight"]
-    strides, padding = given["stride"], given["padding"]
+    x, weight, how = plain.x, plain.weight, plain.how
     is_image = x.type.rank == len(CHANNELS_LAST) and x.type.dtype is TYPE
-    if not is_image or given["dilation"] != (1, 1):
+    if not is_image or how.dilation != (1, 1):
         return None
-    assert isinstance(strides, tuple) and isinstance(padding, tuple)
-    bias, sums = operands.get("bias"), sums_given(operands, inputs)
-    made = FewChannels(builder, x, weight, bias, strides, padding, sums)
+    (down, right), (above, left) = how.stride, how.padding
+    strides, padding = (down, right), (above, left)
+    made = FewChannels(builder, x, weight, plain.bias, strides, padding, plain.weight_sums)
     features, channels, lines, _ = map(known, weight.shape)
     return (
         made
