@@ -323,6 +323,16 @@ def result_strides(result: Node) -> tuple[Dim, ...]:
     return described[1]
 
 
+def strides_in_memory(graph: Graph) -> dict[Node, tuple[Dim, ...]]:
+    """Of arguments and of results of calls, which lie as the caller and the library say."""
+    strides: dict[Node, tuple[Dim, ...]] = {}
+    for node in graph.inputs:
+        assert isinstance(node.attr, InputAttr)
+        strides[node] = node.attr.strides
+    results = (node for node in toposort(graph.roots) if node.op is Op.RESULT)
+    return strides | {node: result_strides(node) for node in results}
+
+
 def toposort(outputs: Iterable[Node]) -> list[Node]:
     """All nodes that `outputs` need, producers before consumers."""
     order: dict[Node, None] = {}

@@ -16,9 +16,9 @@ from hemstitch.errors import InternalError
 from hemstitch.ir.calls import Call
 from hemstitch.ir.graph import Graph, Node, call_of, toposort
 from hemstitch.ir.ops import is_call, is_elementwise
+from hemstitch.matmul.inlining import inline_matmuls
 from hemstitch.planning.clusters import Clustering
 from hemstitch.planning.materialisation import materialisation
-from hemstitch.planning.matmul_inlining import inline_matmuls
 from hemstitch.planning.trials import Trials
 from hemstitch.planning.work import Vertex, Work, is_library_vertex
 from hemstitch.stitching.refusal import Refusal
@@ -98,8 +98,8 @@ def clustering_of(
     calls = _calls(graph)
     inlined = set(_picked(calls, decided.inlined))
     if inlined:
-        closed = {call for call in calls if call not in inlined}
-        graph = inline_matmuls(graph, trials.machine, closed).graph
+        by_library = {call for call in calls if call not in inlined}
+        graph = inline_matmuls(graph, trials.machine, by_library).graph
     nodes = toposort(graph.roots)
     fusion_barriers, rematerialised = (
         _picked(nodes, each) for each in (decided.fusion_barriers, decided.rematerialised)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from hemstitch.ir.calls import LibraryCall, Operand
 from hemstitch.ir.dims import Dim
-from hemstitch.ir.graph import Graph, InputAttr, Node, Op, call_of, result_strides, toposort
+from hemstitch.ir.graph import Graph, InputAttr, Node, Op, call_of, strides_in_memory, toposort
 from hemstitch.ir.layout import without_gaps
 from hemstitch.ir.ops import is_call, is_view
 from hemstitch.ir.types import DType, contiguous_strides
@@ -54,16 +54,6 @@ def materialisation(
             )
     demand_shared(found, graph)
     return found
-
-
-def strides_in_memory(graph: Graph) -> dict[Node, tuple[Dim, ...]]:
-    """Of inputs, and of what library calls give."""
-    found: dict[Node, tuple[Dim, ...]] = {}
-    for node in graph.inputs:
-        assert isinstance(node.attr, InputAttr)
-        found[node] = node.attr.strides
-    results = (node for node in toposort(graph.roots) if node.op is Op.RESULT)
-    return found | {node: result_strides(node) for node in results}
 
 
 def _in_place(graph: Graph, nodes: Sequence[Node]) -> Iterator[tuple[Node, Node]]:
