@@ -221,7 +221,7 @@ class _Capture:
         """Everything there, in types that the IR computes with, on one device, all of it real."""
         if any(map(is_under_way, node.all_input_nodes)) or self._copies_memory(node):
             return False
-        operands = [x for each in node.all_input_nodes for x in traced_tensors(each)]
+        operands = [x for operand in node.all_input_nodes for x in traced_tensors(operand)]
         tensors = [x for x in operands if not is_number_elsewhere(x, self.device)]
         scalars = [*node.args, *node.kwargs.values()]
         return not any(isinstance(scalar, complex) for scalar in scalars) and all(
@@ -253,7 +253,7 @@ class _Capture:
         result = rule(context, *arguments, **keywords)
         if parts is not traced:
             return self._as_traced(result, types[0])
-        return tuple(self._as_traced(each, type_) for each, type_ in zip(result, types))
+        return tuple(self._as_traced(part, type_) for part, type_ in zip(result, types))
 
     def _with_tensor(self, node: torch.fx.Node, arguments: list[Any]) -> list[Any]:
         """Where all are numbers, those that stand for tensors as such: `torch.div(size, 2)`."""
@@ -398,10 +398,10 @@ class _Capture:
         kept = {private[place]: part for place, part in parts.items() if not part.is_replaced}
         parts |= {n: kept[x] for n, x in enumerate(listed) if n >= len(private) and x in kept}
         self.returns = tuple(
-            self._part(each, parts[place], results)
+            self._part(result, parts[place], results)
             if place in parts
-            else self._returned(each, results, may_share=place >= len(private))
-            for place, each in enumerate(listed)
+            else self._returned(result, results, may_share=place >= len(private))
+            for place, result in enumerate(listed)
         )
 
     def _part(self, result: object, part: SharedResult, known: _Known) -> Returned:

@@ -351,9 +351,9 @@ def toposort(outputs: Iterable[Node]) -> list[Node]:
 
 def users(nodes: Iterable[Node]) -> dict[Node, list[Node]]:
     """For each node, those of `nodes` that read it (once per operand)."""
-    found: dict[Node, list[Node]] = {}
+    readers: dict[Node, list[Node]] = {}
     for node in nodes:
-        found.setdefault(node, [])
+        readers.setdefault(node, [])
         for operand in node.inputs:
-            found.setdefault(operand, []).append(node)
-    return found
+            readers.setdefault(operand, []).append(node)
+    return readers

@@ -108,16 +108,16 @@ class _Parts:
 
 def _tokens(line: str) -> list[tuple[str, str]]:
     """(kind, text) of each token; a last one of kind "end"."""
-    found: list[tuple[str, str]] = []
+    tokens: list[tuple[str, str]] = []
     position = 0
     while position < len(line):
         match = _TOKEN.match(line, position)
         if match is None:
             raise ValueError(f"cannot read {line[position:]!r}")
         if match.lastgroup and match.lastgroup != "skip":
-            found.append((match.lastgroup, match.group()))
+            tokens.append((match.lastgroup, match.group()))
         position = match.end()
-    return [*found, ("end", "")]
+    return [*tokens, ("end", "")]
 
 
 @dataclass
@@ -137,23 +137,23 @@ class _Reader:
         return None if kind == "end" else kind
 
     def take(self, kind: str) -> str:
-        found, text = self.tokens[self.position]
-        if found != kind:
+        next_kind, text = self.tokens[self.position]
+        if next_kind != kind:
             raise ValueError(f"expected a token of kind {kind}, found {text or 'the line end'!r}")
         self.position += 1
         return text
 
     def accept(self, text: str) -> bool:
         """Steps over the next token if it is `text`."""
-        kind, found = self.tokens[self.position]
-        matches = found == text and kind != "text"
+        kind, next_text = self.tokens[self.position]
+        matches = next_text == text and kind != "text"
         self.position += matches
         return matches
 
     def expect(self, text: str) -> None:
         if not self.accept(text):
-            found = self.tokens[self.position][1]
-            raise ValueError(f"expected {text!r}, found {found or 'the line end'!r}")
+            next_text = self.tokens[self.position][1]
+            raise ValueError(f"expected {text!r}, found {next_text or 'the line end'!r}")
 
     def integer(self) -> int:
         return int(self.take("int"))
@@ -167,12 +167,12 @@ class _Reader:
     def items(self, read: Callable[[], Item], opening: str = "(", closing: str = ")") -> list[Item]:
         """opening item, item, ... closing"""
         self.expect(opening)
-        found: list[Item] = []
+        items: list[Item] = []
         while not self.accept(closing):
-            if found:
+            if items:
                 self.expect(",")
-            found.append(read())
-        return found
+            items.append(read())
+        return items
 
     # --- sizes and types
 
@@ -235,11 +235,11 @@ class _Reader:
         return Range(start, self.integer())
 
     def windows(self) -> Windows:
-        found = []
+        numbers = []
         for word in ("axis", "size", "step"):
             self.expect(word)
-            found.append(self.integer())
-        return Windows(*found)
+            numbers.append(self.integer())
+        return Windows(*numbers)
 
     def addresses(self) -> tuple[Address, ...]:
         return tuple(self.items(self._address))
@@ -265,17 +265,17 @@ class _Reader:
         )
 
     def structured(self, operation: Callable[..., Operation]) -> StructuredCall:
-        given: dict[str, Any] = {}
+        attributes: dict[str, Any] = {}
         while not self.accept("operands"):
             name = self.take("word")
             if name == "within":
-                given[name] = self.within()
+                attributes[name] = self.within()
             else:
-                given[name] = self.flag() if self.kind == "word" else self.argument()
+                attributes[name] = self.flag() if self.kind == "word" else self.argument()
         if operation is ConvolutionBackward:
-            wanted = given.pop("wanted")
-            given = {"convolution": Convolution(**given), "wanted": wanted}
-        return StructuredCall(operation(**given), *self._memory())
+            wanted = attributes.pop("wanted")
+            attributes = {"convolution": Convolution(**attributes), "wanted": wanted}
+        return StructuredCall(operation(**attributes), *self._memory())
 
     def flag(self) -> bool:
         """False where it says so; a name alone is true."""

@@ -57,14 +57,14 @@ def _problems(graph: Graph) -> Problems:
 
 def _reachable(roots: Iterable[Node]) -> list[Node]:
     """Unlike `toposort` in no order, so that it ends for a cycle too."""
-    found: dict[Node, None] = {}
+    reachable: dict[Node, None] = {}
     stack = list(roots)
     while stack:
         node = stack.pop()
-        if node not in found:
-            found[node] = None
+        if node not in reachable:
+            reachable[node] = None
             stack.extend(node.inputs)
-    return list(found)
+    return list(reachable)
 
 
 def _has_cycle(roots: Iterable[Node]) -> bool:

@@ -141,8 +141,8 @@ class AttentionAsMatmuls:
             return x
         heads, (batch, groups, *rest) = known(self.q.shape[1]), x.shape
         one = self.builder.reshape(x, (batch, groups, 1, *rest))
-        each = self.builder.broadcast(one, (batch, groups, heads // known(groups), *rest))
-        return self.builder.reshape(each, (batch, heads, *rest))
+        repeated = self.builder.broadcast(one, (batch, groups, heads // known(groups), *rest))
+        return self.builder.reshape(repeated, (batch, heads, *rest))
 
     def _with_new_apart(self, x: Node, new: list[Node]) -> Node:
         """Keys or values, of which those of the last token are computed."""

@@ -111,9 +111,9 @@ class ConvolutionAsMatmuls:
             (self._rows(x, t, self.stride, self.positions), self._step(t, (1, 0)))
             for t in range(self.steps)
         ]
-        found = self._added(factors, self.bias)
+        matmul_sum = self._added(factors, self.bias)
         batch, features = self.x.shape[0], self.weight.shape[0]
-        return builder.reshape(found.total, (batch, self.positions, features)), [found]
+        return builder.reshape(matmul_sum.total, (batch, self.positions, features)), [matmul_sum]
 
     def _of_x(self, gradient: Node) -> tuple[Node, list[MatmulSum]]:
         """Rows m * stride + q of x were read in the steps t = j * stride + q of windows m - j."""
@@ -151,7 +151,9 @@ class ConvolutionAsMatmuls:
         shape = batch, self.positions, wide.shape[2]
         parts = [builder.slice(wide, (ALL, Range(j), ALL), shape) for j in range(groups)]
         sums = [MatmulSum((product,), product) for product in (builder.dot(left, p) for p in parts)]
-        whole = [self._rounded(builder.reduce(Op.SUM, each.total, (0,))) for each in sums]
+        whole = [
+            self._rounded(builder.reduce(Op.SUM, matmul_sum.total, (0,))) for matmul_sum in sums
+        ]
         split = [builder.reshape(w, (features, 1, self.stride, channels)) for w in whole]
         steps = builder.permute(builder.concat(split, 1), (0, 3, 1, 2))
         steps = builder.reshape(steps, (features, channels, groups * self.stride))

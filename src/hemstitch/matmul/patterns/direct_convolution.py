@@ -43,7 +43,9 @@ MOST_LINES = 11
 OF_LINES, OF_RESULTS = 5, 10
 
 
-def few_channels_of(builder: Builder, call: Call, inputs: Sequence[Node]) -> FewChannels | None:
+def direct_convolution_of(
+    builder: Builder, call: Call, inputs: Sequence[Node]
+) -> DirectConvolution | None:
     """None if it is none that is written out here."""
     plain = plain_convolution(call, inputs)
     if plain is None or plain.gradient is not None:
@@ -54,15 +56,17 @@ def few_channels_of(builder: Builder, call: Call, inputs: Sequence[Node]) -> Few
         return None
     (down, right), (above, left) = how.stride, how.padding
     strides, padding = (down, right), (above, left)
-    made = FewChannels(builder, x, weight, plain.bias, strides, padding, plain.weight_sums)
+    convolution = DirectConvolution(
+        builder, x, weight, plain.bias, strides, padding, plain.weight_sums
+    )
     features, channels, lines, _ = map(known, weight.shape)
     return (
-        made
+        convolution
         if channels <= MOST_CHANNELS
         and features >= LEAST_FEATURES
         and 1 < lines <= MOST_LINES
-        and made.line >= LEAST_LINE
-        and made.size[1] >= LEAST_COLUMNS
+        and convolution.line >= LEAST_LINE
+        and convolution.size[1] >= LEAST_COLUMNS
         else None
     )
 
@@ -100,7 +104,7 @@ def _products(pieces: Sequence[Piece]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class FewChannels:
+class DirectConvolution:
     """`x` [count, channels, height, width] and `weight` [features, channels, lines, columns] give
     [count, features, *size]. Zeros around `x`: `padding` on either side. `sums`: of the windows'
     lines, where the call has them as a further operand."""
@@ -148,7 +152,7 @@ class FewChannels:
             for counts, line, window in zip(transposed(piece.way.results), lines, windows):
                 alike.setdefault(counts, []).append(self._product(line, window))
         sums = [self._added(products) for products in alike.values()]
-        totals = [each.total for each in sums]
+        totals = [matmul_sum.total for matmul_sum in sums]
         cells = combined(self.builder, transposed(tuple(alike)), totals)
         grid = [[self._biased(cell)] for cell in cells]
         return Inlined.of(Parts.of(self.builder, self._tiling, grid), sums)
@@ -182,8 +186,8 @@ class FewChannels:
         builder, (features, _, lines, _) = self.builder, self.weight.shape
         turned = builder.permute(self.weight, (2, 3, 1, 0))
         matrix = builder.reshape(turned, (lines, self.line, features))
-        each = [self._part(matrix, line) for line in range(known(lines))]
-        return [combined(builder, p.way.window, p.lines(each)) for p in self._pieces]
+        lines_of_window = [self._part(matrix, line) for line in range(known(lines))]
+        return [combined(builder, p.way.window, p.lines(lines_of_window)) for p in self._pieces]
 
     def _given(self, sums: Node) -> Sequence[Sequence[Node]]:
         left = iter([self._part(sums, number) for number in range(_products(self._pieces))])
@@ -200,7 +204,7 @@ class FewChannels:
         builder, lines = self.builder, self._lines()
         (count, _, elements), (tiles, _) = lines.shape, self._tiling.tiles
         apart = self.strides[0] * self._pieces[0].results
-        found = []
+        sums_of_pieces = []
         for piece in self._pieces:
             cells = [
                 builder.slice(
@@ -211,8 +215,10 @@ class FewChannels:
                 for line in range(piece.way.reads)
             ]
             sums = combined(builder, piece.way.tile, cells)
-            found.append([builder.reshape(s, (known(count) * tiles, elements)) for s in sums])
-        return found
+            sums_of_pieces.append(
+                [builder.reshape(s, (known(count) * tiles, elements)) for s in sums]
+            )
+        return sums_of_pieces
 
     def _product(self, lines: Node, window: Node) -> Node:
         """[tiles of all images, features]"""

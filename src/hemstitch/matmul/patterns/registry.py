@@ -11,7 +11,7 @@ from hemstitch.ir.graph import Node
 from hemstitch.machine.record import Machine
 from hemstitch.matmul.patterns.attention import attention_of
 from hemstitch.matmul.patterns.convolutions import convolution_of
-from hemstitch.matmul.patterns.direct_convolution import few_channels_of
+from hemstitch.matmul.patterns.direct_convolution import direct_convolution_of
 from hemstitch.matmul.patterns.inlined import MatmulPattern
 from hemstitch.matmul.patterns.weight_gradients import weight_gradient_of
 from hemstitch.matmul.patterns.winograd import winograd_of
@@ -22,7 +22,7 @@ Recognise = Callable[[Builder, Call, Sequence[Node], Machine | None], MatmulPatt
 PATTERNS: tuple[Recognise, ...] = (
     lambda builder, call, operands, _: convolution_of(builder, call, operands),
     lambda builder, call, operands, _: winograd_of(builder, call, operands),
-    lambda builder, call, operands, _: few_channels_of(builder, call, operands),
+    lambda builder, call, operands, _: direct_convolution_of(builder, call, operands),
     lambda builder, call, operands, _: attention_of(builder, call, operands),
     weight_gradient_of,
 )

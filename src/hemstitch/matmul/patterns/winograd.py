@@ -62,12 +62,12 @@ def winograd_of(builder: Builder, call: Call, inputs: Sequence[Node]) -> Winogra
     if not all(map(_is_padded, how.stride, how.padding)):
         return None
     (down, right), (above, left) = how.stride, how.padding
-    made = Winograd(
+    winograd = Winograd(
         *(builder, x, weight, plain.bias, plain.gradient),
         *((down, right), (above, left), plain.weight_sums),
     )
     is_narrow = min(map(known, weight.shape[:2])) < LEAST_CHANNELS
-    return made if not is_narrow and made.tiles >= LEAST_TILES else None
+    return winograd if not is_narrow and winograd.tiles >= LEAST_TILES else None
 
 
 def _is_padded(stride: int, padding: int) -> bool:
@@ -266,8 +266,8 @@ class Winograd:
         if bias is not None:
             grid = [[self._biased(cell, bias) for cell in row] for row in grid]
         tiling = ImageTiling(known(self.x.shape[0]), size, _tiles(ways, size))
-        found = [MatmulSum((product,), product) for row in products for product in row]
-        return Inlined.of(Parts.of(self.builder, tiling, grid), found)
+        matmuls = [MatmulSum((product,), product) for row in products for product in row]
+        return Inlined.of(Parts.of(self.builder, tiling, grid), matmuls)
 
     def _of_weight(self, gradient: Node) -> Inlined:
         builder, ways = self.builder, self._short
@@ -289,8 +289,8 @@ class Winograd:
         for row in self._both_ways([transposed(way.window) for way in ways], products):
             apart = [builder.reshape(cell, (*shape[:2], 1, 1)) for cell in row]
             rows.append(builder.concat(apart, 3))
-        found = [MatmulSum((product,), product) for row in products for product in row]
-        return Inlined(builder.concat(rows, 2), found)
+        matmuls = [MatmulSum((product,), product) for row in products for product in row]
+        return Inlined(builder.concat(rows, 2), matmuls)
 
     def _both_ways(self, matrices: Sequence[Matrix], grid: Grid) -> list[list[Node]]:
         """Sums of the cells of each column, and then of each row of these."""
@@ -315,8 +315,8 @@ def _longer(ways: Ways, count: int, size: tuple[int, int]) -> Ways:
     leaves enough tiles. Both ways would round three times as much."""
     down, right = ways
     choices = [(LONG, right)] * (down is SHORT) + [(down, LONG)] * (right is SHORT)
-    enough = [each for each in choices if count * prod(_tiles(each, size)) >= LEAST_TILES]
-    return min((ways, *enough), key=lambda each: _products(each) * prod(_tiles(each, size)))
+    enough = [choice for choice in choices if count * prod(_tiles(choice, size)) >= LEAST_TILES]
+    return min((ways, *enough), key=lambda choice: _products(choice) * prod(_tiles(choice, size)))
 
 
 def _products(ways: Ways) -> int:
