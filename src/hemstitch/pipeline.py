@@ -29,7 +29,6 @@ from hemstitch.ir.graph import Graph
 from hemstitch.ir.verifier import verify as verify_graph
 from hemstitch.joint.channels_last import propagate_channels_last
 from hemstitch.joint.dead_rows import eliminate_dead_rows
-from hemstitch.joint.embedding_hoisting import hoist_embeddings
 from hemstitch.joint.mask_analysis import analyse_masks
 from hemstitch.joint.partition import merge_repetitions
 from hemstitch.joint.patch_embedding import multiply_patches
@@ -173,7 +172,6 @@ AFTER_AUTOGRAD = (
     ),
     Stage("dead rows", TRACED, TRACED, lambda gm, _: eliminate_dead_rows(gm.graph)),
     Stage("unread singular vectors", TRACED, TRACED, lambda gm, _: drop_unread_vectors(gm.graph)),
-    Stage("hoist embeddings", TRACED, TRACED, lambda gm, _: hoist_embeddings(gm.graph)),
     Stage(
         "propagate channels-last",
         TRACED,
