@@ -119,12 +119,18 @@ def overview(lines: Sequence[Measured], ways: Sequence[str]) -> list[str]:
     heads += (f"peak MB: {', '.join(beside)}", f"first s: {', '.join(beside[1:])}")
     rows = [_joined(heads), _joined("---" for _ in heads)]
     for line in lines:
-        times = (f"{line.timings[x].median * 1e3:.1f}" if x in line.timings else "-" for x in shown)
-        spread = max(line.timings[way].spread for way in shown if way in line.timings)
-        ratios = (f"{speed(line, OURS, other):.2f}x" for other in beside[:2])
-        peaks = ", ".join(f"{line.once[way]['peak']:.0f}" for way in beside)
-        first = ", ".join(f"{line.once[way]['first']:.1f}" for way in beside[1:])
-        rows.append(_joined((line.model, *times, f"{spread:.0%}", *ratios, peaks, first)))
+        timed = {way: timing for way, timing in line.timings.items() if way in shown}
+        spread = max(timing.spread for timing in timed.values())
+        cells = [line.model]
+        cells += [f"{timed[way].median * 1e3:.1f}" if way in timed else "-" for way in shown]
+        cells.append(f"{spread:.0%}")
+        cells += [
+            f"{speed(line, OURS, way):.2f}x" if {OURS, way} <= timed.keys() else "-"
+            for way in (EAGER, INDUCTOR)
+        ]
+        cells.append(", ".join(_once(line, way, "peak", ".0f") for way in beside))
+        cells.append(", ".join(_once(line, way, "first", ".1f") for way in beside[1:]))
+        rows.append(_joined(cells))
     heads = ("way", "beside", "times as fast", "peak memory", "models")
     rows += ["", _joined(heads), _joined("---" for _ in heads)]
     for mine, other, faster, peak, count in _means(
@@ -132,6 +138,10 @@ def overview(lines: Sequence[Measured], ways: Sequence[str]) -> list[str]:
     ):
         rows.append(_joined((mine, other, f"{faster:.2f}x", f"{peak:.2f}", str(count))))
     return rows
+
+
+def _once(line: Measured, way: str, what: str, form: str) -> str:
+    return format(line.once[way][what], form) if way in line.once else "-"
 
 
 def _moved_in_all(lines: Sequence[Measured]) -> Iterator[str]:
