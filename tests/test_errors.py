@@ -1,4 +1,4 @@
-"""Every error has a code of its own and a paragraph in docs/user/troubleshooting.md, and says what to
+"""Every error has a code of its own, a paragraph in docs/user/troubleshooting.md, and says what to
 do."""
 
 from __future__ import annotations
