@@ -11,8 +11,9 @@ from hemstitch.machine.cpu_numbers import CPU, CPUNumbers
 from hemstitch.machine.gpu_numbers import GPU, GPUNumbers
 from hemstitch.machine.record import Machine, MatrixUnits
 
-DECISIONS = Path(__file__).parents[1] / "docs" / "decisions"
-OTHER_SOURCES = ("x86-64", "CUDA", "performance.md", "exactness")
+DOCUMENTS = Path(__file__).parents[1] / "docs"
+DECISIONS, NOTES = DOCUMENTS / "decisions", "performance-notes.md"
+OTHER_SOURCES = ("x86-64", "CUDA", NOTES, "exactness")
 
 
 @pytest.mark.parametrize("record", [CPUNumbers, GPUNumbers, Machine, MatrixUnits])
@@ -26,3 +27,4 @@ def test_each_number_has_a_unit_and_a_meaning(record: type) -> None:
 def test_each_source_is_there(record: CPUNumbers | GPUNumbers) -> None:
     sources = {field.metadata["source"] for field in fields(record)} - {*OTHER_SOURCES}
     assert [source for source in sources if not [*DECISIONS.glob(f"{source}-*.md")]] == []
+    assert (DOCUMENTS / "compiler" / NOTES).exists()

@@ -37,8 +37,7 @@ class ResultType(Enum):
 @dataclass(frozen=True, slots=True)
 class OpRow:
     """`flops`: arithmetic per element worked on, in units of one add; of a contraction per step
-    of it. Sources: the CPU measurements in docs/performance.md (ns of one vector op over that of
-    an add)."""
+    of it, as docs/compiler/performance-notes.md measures (a vector op's time over an add's)."""
 
     op_class: OpClass
     arity: int | None  # None: any

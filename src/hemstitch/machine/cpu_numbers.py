@@ -57,13 +57,13 @@ class CPUNumbers:
         "instructions", "of a chain before the next begins, where there are 32 registers", 3, "0073"
     )
     thread_elements: int = number(
-        "elements", "of work that pay for one more thread", 1 << 14, "performance.md"
+        "elements", "of work that pay for one more thread", 1 << 14, "performance-notes.md"
     )
     cascade_terms: int = number(
         "terms", "that each lane adds up, before all of them go to a longer sum", 64, "exactness"
     )
     bandwidth_threads: int = number(
-        "threads", "that together use all of memory's bandwidth", 8, "performance.md"
+        "threads", "that together use all of memory's bandwidth", 8, "performance-notes.md"
     )
     prefetch_bytes: int = number(
         "B", "that software prefetch runs ahead, in whole rows", 8192, "0054"

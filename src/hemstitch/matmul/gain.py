@@ -40,7 +40,7 @@ LEAST_SECONDS = 4e-6  # that the library takes, however little there is to multi
 # On a processor:
 TILE_VECTORS = 2  # how wide a tile in registers is
 # Of the library's time: by so much rates were wrong about the difference, for layers of other
-# shapes than those they were measured with (docs/performance.md).
+# shapes than those they were measured with (docs/compiler/performance-notes.md).
 DOUBT = 0.1
 
 

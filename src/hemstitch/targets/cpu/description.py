@@ -12,7 +12,7 @@ from hemstitch.machine.record import Execution, Machine, MatrixUnits
 from hemstitch.matmul.lowering.blocking import USUAL, Blocking
 from hemstitch.targets.cpu.emitter import PORTABLE, Features
 
-# By LLVM's names: what no feature flag says. Measured: docs/performance.md.
+# By LLVM's names: what no feature flag says. Measured: docs/compiler/performance-notes.md.
 FAST_DIVISION = frozenset({"znver4"})
 
 
@@ -51,7 +51,7 @@ def generic_cpu(threads: int, lanes: int) -> Machine:
     """A present-day core: 3.5 GHz, two vector instructions a cycle. How fast it multiplies, where
     that is not measured (`measure/multiplication.py`), is a Xeon's with AVX-512 and AMX: of f32 our
     kernels are as fast as the library. Half types the library multiplies three times as fast, but
-    takes 35 us longer to begin. How fast operands are packed is an EPYC's (docs/performance.md)."""
+    takes 35 us longer to begin. How fast operands are packed is an EPYC's."""
     scale = threads * lanes / 16
     half = MatrixUnits(2.5e11 * scale, 0.3, 1e10 * threads, call_seconds=35e-6)
     products = {

@@ -1,4 +1,5 @@
-"""How many vectors of a lane loop are worked on at once, to hide latencies."""
+"""How many vectors of a lane loop are worked on at once, to hide latencies: measured in
+docs/compiler/performance-notes.md."""
 
 from __future__ import annotations
 
@@ -6,8 +7,6 @@ from hemstitch.ir.ops import OPS
 from hemstitch.kernel_ir.index import Axis
 from hemstitch.kernel_ir.nodes import Let, Scan, Stmt, walk
 from hemstitch.machine.cpu_numbers import CPU
-
-# otherwise begin the next copies while the first wait; docs/performance.md
 
 
 def unroll_factor(axis: Axis, body: tuple[Stmt, ...], width: int) -> int:

@@ -2,7 +2,7 @@
 
 The entry is a METH_FASTCALL function made by the JIT itself: it takes tensors, sizes and a scratch
 address, reads the tensors' data pointers, and runs the phases on torch's own OpenMP threads. It
-costs a tenth of a call through ctypes (docs/performance.md).
+costs a tenth of a call through ctypes (docs/compiler/performance-notes.md).
 """
 
 from __future__ import annotations
