@@ -29,9 +29,7 @@ from hemstitch.ir.graph import Graph
 from hemstitch.ir.verifier import verify as verify_graph
 from hemstitch.joint.channels_last import propagate_channels_last
 from hemstitch.joint.dead_rows import eliminate_dead_rows
-from hemstitch.joint.embedding_hoisting import hoist_embeddings
 from hemstitch.joint.mask_analysis import analyse_masks
-from hemstitch.joint.message_passing import narrow_messages
 from hemstitch.joint.partition import merge_repetitions
 from hemstitch.joint.patch_embedding import multiply_patches
 from hemstitch.joint.singular_values import drop_unread_vectors
@@ -174,7 +172,6 @@ AFTER_AUTOGRAD = (
     ),
     Stage("dead rows", TRACED, TRACED, lambda gm, _: eliminate_dead_rows(gm.graph)),
     Stage("unread singular vectors", TRACED, TRACED, lambda gm, _: drop_unread_vectors(gm.graph)),
-    Stage("hoist embeddings", TRACED, TRACED, lambda gm, _: hoist_embeddings(gm.graph)),
     Stage(
         "propagate channels-last",
         TRACED,
@@ -184,7 +181,6 @@ AFTER_AUTOGRAD = (
         ),
     ),
     Stage("patch embedding as matmul", TRACED, TRACED, lambda gm, _: multiply_patches(gm.graph)),
-    Stage("narrow message passing", TRACED, TRACED, lambda gm, _: narrow_messages(gm.graph)),
     Stage("analyse masks", TRACED, TRACED, lambda gm, _: analyse_masks(gm.graph)),
 )
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hemstitch.capture.library_calls import WITHIN
-from hemstitch.ir.graph import MatmulAxis, Within
+from hemstitch.ir.calls import MatmulAxis, Within
 from hemstitch.kernel_ir.nodes import Contract, statements
 from hemstitch.kernel_ir.printer import show
 from hemstitch.runtime import interpreter as interpret

@@ -10,9 +10,9 @@ from hemstitch.cache.records import compiler, folder, forget_oldest, recall, rem
 from hemstitch.ir.graph import Graph
 from hemstitch.ir.printer import show
 from hemstitch.machine.record import Machine
+from hemstitch.matmul.inlining import multiplied
 from hemstitch.options import Options
 from hemstitch.planning.cached_plan import Decisions
-from hemstitch.planning.matmul_inlining import multiplied
 from hemstitch.planning.plan import Plan
 from hemstitch.planning.planner import make_plan
 

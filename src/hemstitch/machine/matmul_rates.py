@@ -20,7 +20,7 @@ SMALL = (512, 512)  # steps, columns of a right operand in L2: 1 MB in f32
 LARGE = (
     1536,
     1024,
-)  # beyond L2, and so large that few rows are turned (`planning/matmul_inlining.py`)
+)  # beyond L2, and so large that few rows are turned (`matmul/inlining.py`)
 FEWEST = (4, 16)  # rows, which are multiplied by vectors of steps
 FEW, TURNED = 32, 128  # rows that an operand is packed for; that are columns
 LEAST_MANY, MOST_MANY = 256, 1024  # rows

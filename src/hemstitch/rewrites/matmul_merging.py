@@ -8,11 +8,12 @@ adds up in registers. In which order a product adds is the library's secret anyw
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from hemstitch.ir.builder import Builder
-from hemstitch.ir.dims import Dim, known
-from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, Operand, toposort, users
+from hemstitch.ir.calls import Matmul, StructuredCall
+from hemstitch.ir.dims import known
+from hemstitch.ir.graph import Graph, Node, Op, operation_of, toposort, users
 from hemstitch.ir.types import TensorType
 from hemstitch.rewrites.engine import Rule, rewrite, rule
 
@@ -75,14 +76,9 @@ def gathered_products(graph: Graph) -> Rule:
 
 def _is_product(term: Node, single: set[Node]) -> bool:
     """Of two matrices of known sizes by the library."""
-    call = term.inputs[0].attr if term.op is Op.RESULT else None
-    if not isinstance(call, LibraryCall) or call.name != "aten.mm.default" or call.keywords:
+    if operation_of(term) != Matmul() or term.type.rank != 2 or term.inputs[0] not in single:
         return False
-    factors = term.inputs[0].inputs
-    if call.arguments != (Operand(0), Operand(1)) or term.inputs[0] not in single:
-        return False
-    are_known = all(isinstance(size, int) for factor in factors for size in factor.shape)
-    return are_known and all(factor.type.dtype is term.type.dtype for factor in factors)
+    return all(isinstance(size, int) for factor in term.inputs[0].inputs for size in factor.shape)
 
 
 def _stack_of(node: Node) -> _Stack | None:
@@ -121,12 +117,10 @@ def _gathered(
 
 def _product(builder: Builder, like: Node, left: Node, right: Node) -> Node:
     """As the library multiplies, of a left factor whose columns lie side by side."""
-    call, (rows, columns) = like.inputs[0].attr, like.shape
-    assert isinstance(call, LibraryCall)
-    strides: tuple[tuple[Dim, ...], ...] = (1, rows), (columns, 1)
+    rows, columns = like.shape
     type_ = TensorType((rows, columns), like.type.dtype)
-    call = replace(call, operand_strides=strides, results=((type_, (columns, 1)),))
-    (result,) = builder.library(call, (left, right))
+    call = StructuredCall(Matmul(), ((1, rows), (columns, 1)), ((type_, (columns, 1)),))
+    (result,) = builder.call(call, (left, right))
     assert result is not None
     return result
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 
+from hemstitch.ir.calls import MatmulAxis, Within
 from hemstitch.ir.dims import Dim, SymbolicDim, may_be_empty
 from hemstitch.ir.failure import Failure
-from hemstitch.ir.graph import Address, MatmulAxis, Node, Op, Within
+from hemstitch.ir.graph import Address, Node, Op
 from hemstitch.ir.ops import OPS
 from hemstitch.ir.types import DType, contiguous_strides
 from hemstitch.kernel_ir.dependence import needed_for

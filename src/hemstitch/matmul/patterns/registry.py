@@ -6,29 +6,30 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from hemstitch.ir.builder import Builder
-from hemstitch.ir.graph import LibraryCall, Node
+from hemstitch.ir.calls import Call
+from hemstitch.ir.graph import Node
 from hemstitch.machine.record import Machine
 from hemstitch.matmul.patterns.attention import attention_of
 from hemstitch.matmul.patterns.convolutions import convolution_of
-from hemstitch.matmul.patterns.direct_convolution import few_channels_of
+from hemstitch.matmul.patterns.direct_convolution import direct_convolution_of
 from hemstitch.matmul.patterns.inlined import MatmulPattern
 from hemstitch.matmul.patterns.weight_gradients import weight_gradient_of
 from hemstitch.matmul.patterns.winograd import winograd_of
 
 # None of the machine: patterns that weigh themselves are left out.
-Recognise = Callable[[Builder, LibraryCall, Sequence[Node], Machine | None], MatmulPattern | None]
+Recognise = Callable[[Builder, Call, Sequence[Node], Machine | None], MatmulPattern | None]
 
 PATTERNS: tuple[Recognise, ...] = (
     lambda builder, call, operands, _: convolution_of(builder, call, operands),
     lambda builder, call, operands, _: winograd_of(builder, call, operands),
-    lambda builder, call, operands, _: few_channels_of(builder, call, operands),
+    lambda builder, call, operands, _: direct_convolution_of(builder, call, operands),
     lambda builder, call, operands, _: attention_of(builder, call, operands),
     weight_gradient_of,
 )
 
 
 def pattern_of(
-    builder: Builder, call: LibraryCall, operands: Sequence[Node], machine: Machine | None = None
+    builder: Builder, call: Call, operands: Sequence[Node], machine: Machine | None = None
 ) -> MatmulPattern | None:
     """None: no pattern knows the call."""
     patterns = (recognise(builder, call, operands, machine) for recognise in PATTERNS)

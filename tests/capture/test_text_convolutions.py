@@ -1,4 +1,4 @@
-"""Convolutions along texts of few words: products of the table, gathered, and their gradients."""
+"""Convolutions along embedded texts, as text classifiers have them: results and gradients."""
 
 from __future__ import annotations
 
@@ -9,12 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-import hemstitch
-from hemstitch.ir.graph import Graph, LibraryCall, toposort
-from hemstitch.report.explain import Report
-from hemstitch.targets.cpu.description import generic_cpu
-from tests.capture.helpers import convolutions, convolutions_in, results
-from tests.compiled import plans_of
+from tests.capture.helpers import results
 from tests.effort import IS_WHOLE, some
 
 Program = Callable[..., Tensor]
@@ -139,7 +134,7 @@ def given(words: int = WORDS, dtype: torch.dtype = torch.float64) -> list[Tensor
     return [torch.randint(words, (TEXTS, LENGTH)), *floats]
 
 
-ALL = [*PROGRAMS, *UNLIKE, *MAXIMA, as_images_and_along_the_text]
+ALL = [*PROGRAMS, *UNLIKE, *MAXIMA, as_images_and_along_the_text, smallest_difference, equal_maxima]
 
 
 @pytest.mark.parametrize("program", ALL)
@@ -162,40 +157,6 @@ def test_results_and_gradients(program: Program, count: int) -> None:
     assert again.stride() == expected[0].stride()
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_such_convolutions_vanish(program: Program) -> None:
-    behind = 2 if program is stacked else 0  # its second layer, and that one's gradients
-    assert convolutions(program, given()) == behind
-    with torch.no_grad():
-        assert convolutions(program, given(), backward=False) == behind // 2
-
-
-@pytest.mark.parametrize("program", UNLIKE)
-def test_others_stay(program: Program) -> None:
-    assert convolutions(program, given()) == 2
-
-
-def test_it_depends_on_how_many_words_there_are() -> None:
-    """And windows; more products of words than of windows are no gain."""
-    assert convolutions(one, given(words=TEXTS * LENGTH)) == 2
-
-
-@pytest.mark.parametrize("program", MAXIMA)
-def test_maxima_have_few_gradients(program: Program) -> None:
-    """Added up one by one: the library convolves forward alone, of few words not at all."""
-    forward = 2 if program is largest else 1
-    plans = plans_of(program, given(MANY), generic_cpu(threads=2, lanes=16), backward=True)
-    graphs = [graph for graph, _ in plans]
-    assert sum(map(convolutions_in, graphs)) == forward
-    assert not any(map(products_in, graphs))
-    assert convolutions(program, given()) == 0
-
-
-@pytest.mark.parametrize("program", [smallest_difference, equal_maxima])
-def test_other_gradients_are_of_all_windows(program: Program) -> None:
-    assert convolutions(program, given(MANY)) == 2
-
-
 @pytest.mark.parametrize("program", [two, largest])
 @pytest.mark.parametrize("is_frozen", some([(1,), (2, 3, 4)], [(2,), (1, 2)]))
 def test_some_have_no_gradient(program: Program, is_frozen: tuple[int, ...]) -> None:
@@ -209,34 +170,7 @@ def test_some_have_no_gradient(program: Program, is_frozen: tuple[int, ...]) -> 
         torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-9)
 
 
-def test_of_single_precision_it_is_as_exact_as_the_library() -> None:
-    """By the mean of several texts."""
-    torch._dynamo.reset()
-    compiled = torch.compile(two, backend="hemstitch")
-    distances = [_distances(compiled, given(dtype=torch.float32)[1:]) for _ in range(8)]
-    for mine, theirs in torch.tensor(distances).mean(0):
-        assert mine <= 2 * theirs
-
-
-def _distances(compiled: Program, weights: list[Tensor]) -> list[tuple[float, float]]:
-    """From doubles, of the result and each gradient: the compiled program's and eager's."""
-    words = torch.randint(WORDS, (16, 500))
-    doubles = [each.detach().double().requires_grad_() for each in weights]
-    exact = results(two, [words, *doubles])
-    found, eager = (results(program, [words, *weights]) for program in (compiled, two))
-    return [
-        (_distance(mine, true), _distance(theirs, true))
-        for mine, theirs, true in zip(found, eager, exact, strict=True)
-    ]
-
-
-def _distance(found: Tensor, exact: Tensor) -> float:
-    found, exact = found.detach().double(), exact.detach()
-    return float((found - exact).norm() / exact.norm())
-
-
 def test_lengths_may_change() -> None:
-    """Then the library convolves."""
     torch._dynamo.reset()
     compiled = torch.compile(one, backend="hemstitch", dynamic=True)
     for length in (LENGTH, 7, 61):
@@ -253,38 +187,3 @@ def test_words_that_do_not_exist_are_refused(word: int) -> None:
     arguments[0][1, 7] = word
     with pytest.raises(IndexError):
         torch.compile(one, backend="hemstitch")(*arguments)
-
-
-def test_frozen_tables_are_multiplied_once() -> None:
-    """A model that answers gathers and adds up."""
-
-    class Model(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.table = torch.nn.Embedding(WORDS, FEATURES)
-            self.layer = torch.nn.Conv1d(FEATURES, CHANNELS, 3)
-
-        def forward(self, words: Tensor) -> Tensor:
-            return self.layer(self.table(words).transpose(1, 2)).relu()
-
-    torch._dynamo.reset()
-    model, words = Model().eval(), torch.randint(WORDS, (TEXTS, LENGTH))
-    with torch.no_grad():
-        compiled = torch.compile(model, backend="hemstitch", options={"freeze": True})
-        for _ in range(2):
-            torch.testing.assert_close(compiled(words), model(words), rtol=1e-4, atol=1e-4)
-        each = hemstitch.explain(model, words)
-        frozen = hemstitch.explain(model, words, options={"freeze": True})
-    assert not each.once and frozen.once
-    assert products(each) == 1 and products(frozen) == 0
-
-
-def products(report: Report) -> int:
-    """That each call multiplies."""
-    kernels = sum(kernel.ops.count("dot") for kernel in report.kernels)
-    return kernels + sum(".mm." in call for call in report.library_calls)
-
-
-def products_in(graph: Graph) -> int:
-    calls = (node.attr for node in toposort(graph.roots) if isinstance(node.attr, LibraryCall))
-    return sum(".mm." in call.name or ".bmm." in call.name for call in calls)

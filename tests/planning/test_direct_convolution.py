@@ -14,13 +14,13 @@ from torch.nn import functional as F
 from hemstitch import explain
 from hemstitch.driver.verified import difference
 from hemstitch.ir.builder import Builder
-from hemstitch.ir.graph import Operand
+from hemstitch.ir.calls import Operand
 from hemstitch.ir.types import DType
 from hemstitch.kernel_ir.nodes import Contract, Loop, statements
 from hemstitch.matmul.lowering.blocking import block_matmuls
 from hemstitch.matmul.lowering.tile_matmul import TileProduct
 from hemstitch.matmul.patterns import direct_convolution as few_channels
-from hemstitch.matmul.patterns.direct_convolution import few_channels_of
+from hemstitch.matmul.patterns.direct_convolution import direct_convolution_of
 from hemstitch.targets.cpu.description import generic_cpu
 from tests.compiled import assert_close, assert_trains_as_eager, plans_of
 from tests.written_out import written_out
@@ -55,7 +55,7 @@ def test_any_image(
         operands = Operand(0), Operand(1), Operand(2) if bias else None
         rest = strides, zeros, (1, 1), False, (0, 0), 1
         (found,) = written_out(
-            few_channels_of,
+            direct_convolution_of,
             *(aten.convolution.default, [x, weight, *some], (*operands, *rest), [exact]),
         )
         assert_close([found], [exact], 1e-12)
@@ -102,7 +102,7 @@ def test_lines_that_are_not_worth_it_are_multiplied_one_by_one():
         x, w = (
             builder.input(n, k, s, DType.F32, (1,) * 4) for k, (n, s) in enumerate(zip("xw", sizes))
         )
-        made = few_channels.FewChannels(builder, x, w, None, stride, (0, 0))
+        made = few_channels.DirectConvolution(builder, x, w, None, stride, (0, 0))
         inlined = made.result(0)
         return len(inlined.products), inlined.fewer > 0
 
