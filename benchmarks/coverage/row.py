@@ -78,7 +78,7 @@ class Watch:
     ) -> Iterator[tuple[str, Any]]:
         """As `pipeline.snapshots`."""
         for stage in stages:
-            if not stage.when(told) or (stage.name == self.without and stage.gives is not TEXT):
+            if not stage.runs(told) or (stage.name == self.without and stage.gives is not TEXT):
                 continue
             before = _state(form) if stage.gives is TRACED else form
             result = stage.run(form, told)

@@ -27,14 +27,19 @@ LAY = torch.ops.mkldnn._reorder_convolution_weight.default
 CONVOLVE = torch.ops.mkldnn._convolution_pointwise.default
 
 
-def lay_out_convolution_weights(graph: Graph, builder: Builder, inlines_matmuls: bool) -> Graph:
-    """`graph` itself where no weight is frozen. `inlines_matmuls`: kernels may multiply."""
+def lay_out_convolution_weights(
+    graph: Graph, builder: Builder, inlines_matmuls: bool, exact: bool
+) -> Graph:
+    """`graph` itself where no weight is frozen. `inlines_matmuls`: kernels may multiply, and
+    `exact`: by patterns that are exact alone."""
     leaves = frozen_leaves(graph)
     if not any(leaves.values()):
         return graph
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return graph
-    rule = Rule(frozenset({Op.RESULT}), _Laying(leaves, _types(), inlines_matmuls).convolution)
+    rule = Rule(
+        frozenset({Op.RESULT}), _Laying(leaves, _types(), inlines_matmuls, exact).convolution
+    )
     return rewrite(graph, [rule], builder)
 
 
@@ -49,6 +54,7 @@ class _Laying:
     leaves: Mapping[Node, Leaves]
     types: frozenset[DType]
     inlines_matmuls: bool
+    exact: bool
 
     def convolution(self, builder: Builder, result: Node) -> Node | None:
         """a convolution with a frozen weight -> one with that weight laid out"""
@@ -61,7 +67,9 @@ class _Laying:
         is_laid = self.leaves.get(matrix) and image is not matrix and not convolution.transposed
         if not is_laid or image.type.rank != RANK or image.type.dtype not in self.types:
             return None
-        pattern = pattern_of(builder, call, operands) if self.inlines_matmuls else None
+        pattern = None
+        if self.inlines_matmuls:
+            pattern = pattern_of(builder, call, operands, exact=self.exact)
         if pattern is not None:
             sums = pattern.constant_operand()
             return None if sums is None else _with_sums(builder, result, convolution, sums)

@@ -48,13 +48,15 @@ LARGE = 1 << 20  # elements of an operand that is worth to be read once, as it l
 MOST_TRANSPOSED_ROWS, LEAST_TIMES = 128, 4
 
 
-def inline_matmuls(graph: Graph, machine: Machine, by_library: Collection[Call]) -> InlinedMatmuls:
+def inline_matmuls(
+    graph: Graph, machine: Machine, by_library: Collection[Call], *, exact: bool = False
+) -> InlinedMatmuls:
     """`graph` with every matmul that the machine's kernels can do as part of it, but for the calls
-    in `by_library`."""
+    in `by_library`. `exact`: by patterns that are exact alone."""
     frozen = {node for node, is_frozen in frozen_leaves(graph).items() if is_frozen}
     inlining = _Inlining(
         *(machine, graph.hints, by_library, _sliced(graph), _shared(graph), frozen),
-        _elementwise_after_convolutions(graph),
+        *(_elementwise_after_convolutions(graph), exact),
     )
     rules = [
         Rule(frozenset({Op.RESULT}), inlining.result),
@@ -103,6 +105,7 @@ class _Inlining:
     shared: Collection[Node]
     frozen: Collection[Node]
     elementwise_after: Mapping[tuple[Call, object], int]
+    exact: bool
     matmuls: dict[Node, InlinedMatmul] = field(default_factory=dict)
     patterns: dict[Call, PatternSavings] = field(default_factory=dict)
     tiled: list[_TiledConvolution] = field(default_factory=list)
@@ -203,7 +206,7 @@ class _Inlining:
         if not self._may_inline(node):
             return None
         operands = node.inputs[0].inputs
-        pattern = pattern_of(builder, call, operands, self.machine)
+        pattern = pattern_of(builder, call, operands, self.machine, exact=self.exact)
         if pattern is None:
             return None
         result = pattern.result(number)

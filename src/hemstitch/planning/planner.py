@@ -72,8 +72,7 @@ def _planned(graph: Graph, trials: Trials, options: Options, decided: Decisions 
 
 def _as_decided(graph: Graph, trials: Trials, options: Options, decided: Decisions) -> Plan:
     """Raises InternalError where that is no plan of this graph."""
-    conservative = options.planner == "conservative"
-    clustering, refusals = clustering_of(graph, trials, decided, conservative=conservative)
+    clustering, refusals = clustering_of(graph, trials, decided, options)
     plan = _plan(graph, clustering, refusals, options)
     verify_plan(plan)
     return plan
@@ -97,7 +96,7 @@ def _with_matmuls(
     gains nothing as it was merged is not finished first."""
     by_library: dict[Call, Refusal] = {}
     while trials.machine.products and options.inlines_matmuls:
-        inlined = inline_matmuls(graph, trials.machine, by_library)
+        inlined = inline_matmuls(graph, trials.machine, by_library, exact=options.exact)
         by_library |= inlined.refused
         if inlined.graph.roots == graph.roots:
             break

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from hemstitch.exactness import ROUNDING
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.calls import Matmul, StructuredCall
 from hemstitch.ir.dims import known
@@ -51,7 +52,7 @@ def gathered_products(graph: Graph) -> Rule:
     inner = {n for n in single if n.op is Op.ADD and readers[n][0].op is Op.ADD}
     stacks = {frozenset(s.parts): s for s in map(_stack_of, nodes) if s is not None}
 
-    @rule(Op.ADD)
+    @rule(Op.ADD, exactness=ROUNDING)
     def sum_of_products(builder: Builder, node: Node) -> Node | None:
         """a @ b + c @ d -> concat(a, c) @ concat(b, d)    where that moves less"""
         if node in inner or node.type.rank != 2 or not node.type.dtype.is_float:
