@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import hemstitch
 from hemstitch import KernelInfo, Report, explain
 from hemstitch.options import CHOICES, COUNTS, NAMES, SHARES, Options
 from hemstitch.runtime.versions import NEWEST
@@ -35,8 +36,11 @@ HEADINGS = (
     "## What holds afterwards",
 )
 FACTS = ("**takes**", "**gives**", "**lives in**", "**before**", "**after**")
-MOST_LINES_OF_A_DECISION = 40
 WRITTEN_LATER = {"docs/coverage.md"}  # by `benchmarks.coverage`
+NOTES = sorted(
+    {*(ROOT / "docs" / "design").glob("*.md")} - {ROOT / "docs" / "design" / "README.md"}
+)
+PARTS = ("Decision", "Why", "Measured", "Rejected")  # of a decision, the first two always
 
 
 @pytest.fixture(autouse=True)
@@ -231,13 +235,33 @@ def _is_module(name: str) -> bool:
     return (PACKAGE / name).exists() or (ROOT / name).exists()
 
 
-def test_every_decision_is_short_and_numbered() -> None:
-    decisions = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
-    assert [int(page.name[:4]) for page in decisions] == list(range(1, len(decisions) + 1))
-    for page in decisions:
-        lines = page.read_text().splitlines()
-        assert len(lines) <= MOST_LINES_OF_A_DECISION, page.name
-        assert re.match(rf"# 0*{int(page.name[:4])}[:.] ", lines[0]), page.name
+def test_the_index_has_every_design_note() -> None:
+    index = (ROOT / "docs" / "design" / "README.md").read_text()
+    rows = [re.findall(r"^\| \[(.*)\]\((.*)\) \| ", line) for line in index.splitlines()]
+    titles = {page.name: page.read_text().partition("\n")[0] for page in NOTES}
+    assert {name: f"# {title}" for row in rows for title, name in row} == titles
+
+
+@pytest.mark.parametrize("note", NOTES, ids=identity)
+def test_a_design_note_says_what_why_and_what_was_rejected(note: Path) -> None:
+    head, *sections = re.split(r"(?m)^## ", note.read_text())
+    assert "**" not in head, "a summary comes first"
+    found = [re.findall(r"(?m)^\*\*(\w+)\.\*\* ?", section) for section in sections]
+    assert all(parts[:2] == [*PARTS[:2]] for parts in found)
+    assert all(parts == [part for part in PARTS if part in parts] for parts in found)
+    assert {*PARTS} == {part for parts in found for part in parts}
+
+
+@pytest.mark.parametrize("note", NOTES, ids=identity)
+def test_what_a_design_note_names_is_there(note: Path) -> None:
+    """Paths, and dotted names of the package."""
+    named = re.findall(r"`([\w/.-]+)`", note.read_text())
+    for name in named:
+        if "/" in name or name.endswith(".py"):
+            assert (ROOT / name).exists() or (PACKAGE / name).exists(), name
+        elif name.startswith("hemstitch.") and name.split(".")[1] not in hemstitch.__all__:
+            place = ROOT / "src" / name.replace(".", "/")
+            assert place.exists() or place.with_suffix(".py").exists(), name
 
 
 def test_what_the_glossary_names_is_there() -> None:

@@ -108,7 +108,7 @@ def test_F2_19_never_more_kernels_or_bytes_than_conservative(machine, measured):
 
 def test_F2_20_kernels_of_whole_models(measured):
     """Near the least that any plan has: the papers' 40 % is of a compiler that fuses less than our
-    conservative planner (docs/decisions/0022)."""
+    conservative planner (docs/design/testing.md)."""
     words, shares, ratios = [], [], []
     for name, training in RUNS:
         ours, plain = counts(name, training)

@@ -2,7 +2,7 @@
 to the last, what tasks share for whole phases.
 
 Plain liveness on the order of execution decides what may share memory (the papers' dominance test
-refuses their own example; docs/decisions/0010).
+refuses their own example; docs/design/stitching-and-mapping.md).
 """
 
 from __future__ import annotations

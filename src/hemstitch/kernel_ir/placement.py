@@ -2,7 +2,7 @@
 
 Tasks write a part of each, all as much, in order. What lies where another lay is best halved where
 that was: a line that another core has written last has to come from there, and between cores that
-share no cache that takes longer than from memory (docs/decisions/0072).
+share no cache that takes longer than from memory (docs/design/memory.md).
 """
 
 from __future__ import annotations

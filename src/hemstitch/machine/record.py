@@ -15,7 +15,7 @@ from hemstitch.machine.probes import Probe
 
 
 def number(unit: str, meaning: str, default: Any = MISSING, source: str = "") -> Any:
-    """A field of a record. `source`: a decision's number, a page, or whose manual says so."""
+    """A field of a record. `source`: a page of the documents, or whose manual says so."""
     metadata = {"unit": unit, "meaning": meaning, "source": source}
     return field(default=default, metadata=metadata)
 

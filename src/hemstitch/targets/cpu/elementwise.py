@@ -55,7 +55,7 @@ def _where(e: Emitter, condition: Value, x: Value, y: Value) -> Value:
 
 def _of_all_lanes(e: Emitter, x: Value) -> Value:
     """`x`, behind a fence: without it LLVM folds the choice, with AVX-512, into a masked load, and
-    gradients take a third longer (docs/decisions/0088-choices-are-not-folded-into-loads.md)."""
+    gradients take a third longer (docs/design/code-generation-for-cpus.md)."""
     real = {32: "float", 64: "double"}.get(BITS[x.element])
     is_computed = x.type.startswith("<") and x.text.startswith("%")
     if real is None or not is_computed or not e.features.avx512:

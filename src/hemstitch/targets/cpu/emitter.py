@@ -1,8 +1,8 @@
 """Prints LLVM IR one instruction at a time. Knows instructions, not kernels.
 
 All arithmetic is on vectors of `width` lanes; a uniform value is a vector whose lanes agree.
-Nothing here is folded or optimised: LLVM selects and schedules what is printed, and no
-optimisation passes run (they cost more time than they save; docs/decisions/0005-no-llvm-passes.md).
+Nothing here is folded or optimised: LLVM selects and schedules what is printed, and no optimisation
+passes run (they cost more time than they save; docs/design/code-generation-for-cpus.md).
 """
 
 from __future__ import annotations

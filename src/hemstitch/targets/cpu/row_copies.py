@@ -1,5 +1,5 @@
 """Rows that are only copied: the C library's memcpy, which is faster than vector stores for long
-rows (docs/decisions/0089-long-rows-are-copied-by-memcpy.md).
+rows (docs/design/code-generation-for-cpus.md).
 """
 
 from __future__ import annotations
