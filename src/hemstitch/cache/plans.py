@@ -37,6 +37,9 @@ def _key(graph: Graph, machine: Machine, options: Options) -> str:
     dtypes = multiplied(graph) if options.inlines_matmuls else set()
     rates = [(dtype, machine.products[dtype]) for dtype in machine.products if dtype in dtypes]
     rest = replace(machine, products={}, measured=None)
-    decides = options.planner, options.pack, options.inlines_matmuls, options.tune
+    decides = (
+        *(options.planner, options.pack, options.inlines_matmuls),
+        *(options.exact, options.tune),
+    )
     facts = (compiler(), show(graph), repr(rest), repr(rates), repr(decides))
     return sha256("\n".join(facts).encode()).hexdigest()
