@@ -39,7 +39,8 @@ class Options:
     """What a user may decide. A value given in the call wins over HEMSTITCH_<NAME>, which wins
     over the default."""
 
-    # auto: by the tensors' device. interpret: Triton kernels as for a GPU, emulated on CPU tensors.
+    # auto: by the tensors' device. interpret: Triton kernels as for a GPU, run on CPU tensors by
+    # the emulator of the source tree.
     target: str = "auto"
     # conservative: elementwise, and a reduction only at a kernel's end. greedy: all that is legal,
     # most bytes first. beam, ilp: searched for beyond that. auto: greedy.

@@ -10,11 +10,11 @@ import torch
 
 pytest.importorskip("triton")
 
-from hemstitch.driver.emulated_kernels import scratch_of
-from hemstitch.emulator import Checks, Order, RaceError, UnwrittenScratchError, emulate
 from hemstitch.targets.gpu.description import generic_gpu
 from hemstitch.targets.gpu.kernel import SEMAPHORE
 from hemstitch.toolchain.triton_source import kernel_of
+from testing.emulated_kernels import scratch_of
+from testing.emulator import Checks, Order, RaceError, UnwrittenScratchError, emulate
 from tests.compiled import plans_of
 from tests.lowered import triton
 

@@ -15,11 +15,11 @@ import torch
 import triton.language as tl
 from triton.language.extra import libdevice
 
-from hemstitch.emulator import numerics
-from hemstitch.emulator.numerics import Array
-from hemstitch.emulator.tensors import like
 from hemstitch.errors import UnsupportedError
 from hemstitch.ir.functions import fused_multiply_add
+from testing.emulator import numerics
+from testing.emulator.numerics import Array
+from testing.emulator.tensors import like
 
 Function = Callable[..., Any]
 

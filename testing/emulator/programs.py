@@ -17,8 +17,8 @@ from threading import Semaphore
 
 import numpy as np
 
-from hemstitch.emulator.findings import DeadlockError
 from hemstitch.errors import Location
+from testing.emulator.findings import DeadlockError
 
 
 class Order(Enum):

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import triton.language as tl
 
-from hemstitch.emulator.numerics import Array
-from hemstitch.emulator.tensors import numpy_type, tensor
+from testing.emulator.numerics import Array
+from testing.emulator.tensors import numpy_type, tensor
 
 Columns = list[Array]  # one array for each member of the tuple; the reduced axis is the last
 

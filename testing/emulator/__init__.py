@@ -8,17 +8,17 @@ between the threads of a program. Other threads of this process must not compile
 but through `toolchain/triton_cross.py`, which waits.
 """
 
-from hemstitch.emulator.checked_builder import FailedAssertion
-from hemstitch.emulator.checked_memory import Checks
-from hemstitch.emulator.emulated_launch import Findings, emulate
-from hemstitch.emulator.findings import (
+from testing.emulator.checked_builder import FailedAssertion
+from testing.emulator.checked_memory import Checks
+from testing.emulator.emulated_launch import Findings, emulate
+from testing.emulator.findings import (
     DeadlockError,
     EmulationError,
     OutOfBoundsError,
     RaceError,
     UnwrittenScratchError,
 )
-from hemstitch.emulator.programs import Order
+from testing.emulator.programs import Order
 
 __all__ = [
     "Checks",

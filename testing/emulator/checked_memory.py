@@ -15,21 +15,21 @@ from typing import NoReturn
 import numpy as np
 import torch
 
-from hemstitch.emulator.clocks import Clocks
-from hemstitch.emulator.findings import (
+from hemstitch.errors import Location
+from testing.emulator.clocks import Clocks
+from testing.emulator.findings import (
     OutOfBoundsError,
     RaceError,
     UnwrittenScratchError,
 )
-from hemstitch.emulator.history import (
+from testing.emulator.history import (
     GARBAGE,
     UNTOUCHED,
     Access,
     Conflict,
     Histories,
 )
-from hemstitch.emulator.numerics import Array
-from hemstitch.errors import Location
+from testing.emulator.numerics import Array
 
 SPACE = 40  # bits of the address range of one argument, which starts in the middle
 MIDDLE = 1 << (SPACE - 1)

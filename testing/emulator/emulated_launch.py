@@ -13,14 +13,14 @@ import torch
 import triton.language as tl
 from triton.runtime.jit import JITFunction, mangle_type
 
-from hemstitch.emulator.checked_builder import EmulatedBuilder
-from hemstitch.emulator.checked_memory import Checks, EmulatedMemory
-from hemstitch.emulator.history import Access
-from hemstitch.emulator.patch import emulated
-from hemstitch.emulator.programs import Order, Programs
-from hemstitch.emulator.python_source import where
-from hemstitch.emulator.tensors import Handle
 from hemstitch.errors import UnsupportedError
+from testing.emulator.checked_builder import EmulatedBuilder
+from testing.emulator.checked_memory import Checks, EmulatedMemory
+from testing.emulator.history import Access
+from testing.emulator.patch import emulated
+from testing.emulator.programs import Order, Programs
+from testing.emulator.python_source import where
+from testing.emulator.tensors import Handle
 
 WORDS = {4: ctypes.c_int32, 8: ctypes.c_int64}  # what a program can wait for
 

@@ -15,15 +15,15 @@ from triton._C.libtriton import interpreter as native
 from triton._C.libtriton import ir
 from triton.runtime.interpreter import InterpreterBuilder, InterpreterOptions
 
-from hemstitch.emulator import numerics
-from hemstitch.emulator.checked_memory import EmulatedMemory
-from hemstitch.emulator.findings import DeadlockError
-from hemstitch.emulator.history import Access
-from hemstitch.emulator.numerics import Array
-from hemstitch.emulator.python_source import where
-from hemstitch.emulator.tensors import Handle, is_bf16, narrowed, numpy_type, widened
 from hemstitch.errors import UnsupportedError
 from hemstitch.ir.functions import fused_multiply_add
+from testing.emulator import numerics
+from testing.emulator.checked_memory import EmulatedMemory
+from testing.emulator.findings import DeadlockError
+from testing.emulator.history import Access
+from testing.emulator.numerics import Array
+from testing.emulator.python_source import where
+from testing.emulator.tensors import Handle, is_bf16, narrowed, numpy_type, widened
 
 MOST_ATOMICS = 100_000  # of a program that never waits: it spins, and nobody else can run
 WIDE_FLOATS = (tl.float32, tl.float64)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from hemstitch.emulator.clocks import Clock, Clocks
+from testing.emulator.clocks import Clock, Clocks
 
 Epoch = tuple[int, int]  # a program and its time
 

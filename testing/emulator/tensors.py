@@ -8,7 +8,7 @@ import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter
 
-from hemstitch.emulator.numerics import Array, from_bf16, to_bf16
+from testing.emulator.numerics import Array, from_bf16, to_bf16
 
 Handle = interpreter.TensorHandle
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import torch
 
-from hemstitch.emulator import Checks, FailedAssertion, Order, emulate
 from hemstitch.ir.dims import evaluate
 from hemstitch.ir.failure import Failure
 from hemstitch.pipeline import GPU_LOWERING, run_stages
@@ -18,6 +17,7 @@ from hemstitch.runtime.torch_dtypes import TORCH_DTYPES
 from hemstitch.targets.gpu.description import GPULowering
 from hemstitch.targets.gpu.kernel import SEMAPHORE, TritonProgram
 from hemstitch.toolchain.triton_source import kernel_of
+from testing.emulator import Checks, FailedAssertion, Order, emulate
 
 GARBAGE = 0xFF  # each byte
 

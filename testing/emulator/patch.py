@@ -19,12 +19,12 @@ from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter
 from triton.runtime.jit import JITFunction
 
-from hemstitch.emulator import whole_reductions as reductions
-from hemstitch.emulator.checked_builder import EmulatedBuilder
-from hemstitch.emulator.libdevice import replacements
-from hemstitch.emulator.python_source import loop_range, plain
 from hemstitch.targets.gpu import device_functions as device
 from hemstitch.toolchain.triton_cross import LANGUAGE
+from testing.emulator import whole_reductions as reductions
+from testing.emulator.checked_builder import EmulatedBuilder
+from testing.emulator.libdevice import replacements
+from testing.emulator.python_source import loop_range, plain
 
 SPIN = "spin_until_flipped"
 _MISSING = object()
