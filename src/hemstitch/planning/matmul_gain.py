@@ -29,7 +29,7 @@ from hemstitch.kernel_ir.nodes import (
 )
 from hemstitch.machine.cpu_numbers import CPU
 from hemstitch.machine.matmul_rates import Rates
-from hemstitch.machine.probes import ProductProbe
+from hemstitch.machine.probes import MatmulProbe
 from hemstitch.machine.record import Execution, Machine, MatrixUnits
 from hemstitch.matmul.lowering.blocking import in_blocks
 from hemstitch.matmul.patterns.gemv import is_vector
@@ -131,9 +131,9 @@ def refusal_of(
     """Whatever is fused: products that cannot gain are not worth planning with."""
     dtype = result.type.dtype
     left, right = factors
-    if dtype not in machine.products or is_vector(left, right):
+    if dtype not in machine.matrix_units or is_vector(left, right):
         return Refusal("product", "no kernel multiplies so")
-    units = machine.products[dtype]
+    units = machine.matrix_units[dtype]
     if machine.execution is Execution.SIMT:
         return None
     values = [result, *(node for node in map(below, factors) if node.op is not Op.INPUT)]
@@ -141,7 +141,7 @@ def refusal_of(
     work = evaluate(result.type.size * left.shape[-1], hints)
     saved = moved / machine.memory_bytes_per_second + machine.launch_seconds
     rates = units.rates(dtype)
-    fastest = min(rates.turned, rates.few.row, rates.packed.at(_elements(right, hints)).row)
+    fastest = min(rates.transposed, rates.skinny.row, rates.packed.at(_elements(right, hints)).row)
     weighed = Weighed(_by_library(work, right, rates, hints), work * fastest, saved)
     return None if weighed.gain > 0 else weighed.refusal
 
@@ -154,7 +154,7 @@ def without_gain(inlined: InlinedMatmuls, clustering: Clustering) -> dict[Librar
         for call, bytes_ in inlined.spared.items()
     }
     for call, multiplications in inlined.fewer.items():
-        units = machine.products[DType.F32]
+        units = machine.matrix_units[DType.F32]
         saved = 2 * multiplications / units.operations_per_second
         weighed[call] += Weighed(saved=saved)
     kernels: dict[Cluster, _Kernel] = {}
@@ -199,7 +199,7 @@ def _weighed(
     is counted with the first of them."""
     result, inside = inlined.results[product], kernel.inside
     machine, hints = clustering.trials.machine, clustering.work.hints
-    units = machine.products[product.inputs[0].type.dtype]
+    units = machine.matrix_units[product.inputs[0].type.dtype]
     is_simt = machine.execution is Execution.SIMT
     library, ours, doubt = _seconds(product, inlined, clustering, kernel)
     added = [other for other, total in inlined.results.items() if total is result]
@@ -236,7 +236,7 @@ def _seconds(
         by_library, ours = measured
         return share * by_library, ours, 0.0
     dtype = product.inputs[0].type.dtype
-    units = machine.products[dtype]
+    units = machine.matrix_units[dtype]
     work = evaluate(product.type.size * product.inputs[0].shape[-1], hints)
     if machine.execution is Execution.SIMT:
         library = max(2 * work / units.operations_per_second, share * LEAST_SECONDS)
@@ -257,13 +257,13 @@ def _in_blocks(
     """Without matrix units. The last tile of columns takes as long as any other."""
     (left, right), columns = product.inputs, evaluate(product.shape[-1], hints)
     dtype = left.type.dtype
-    rates, tile = machine.products[dtype].rates(dtype), TILE_VECTORS * machine.lanes
+    rates, tile = machine.matrix_units[dtype].rates(dtype), TILE_VECTORS * machine.lanes
     pace, elements = rates.packed.at(_elements(right, hints)), evaluate(left.type.size, hints)
     is_packed = kernel.packed < inf and right in inlined.frozen
     packing = 0.0 if is_packed else kernel.packed / inlined.uses[right] * pace.operand
     if columns <= CPU.skinny_columns:
-        return packing + elements * (rates.few.operand + columns * rates.few.row)
-    row = rates.turned if product in inlined.turned else pace.row
+        return packing + elements * (rates.skinny.operand + columns * rates.skinny.row)
+    row = rates.transposed if product in inlined.turned else pace.row
     return packing + elements * ceil(columns / tile) * tile * row
 
 
@@ -284,8 +284,8 @@ def _measured(product: Node, width: Dim, machine: Machine) -> tuple[float, float
         return None
     rows, steps, columns, all_columns = known
     dtype, on = product.inputs[0].type.dtype, (machine.threads, machine.lanes)
-    by_library = machine.measured.get(ProductProbe("library", dtype, rows, steps, all_columns, *on))
-    ours = machine.measured.get(ProductProbe("kernel", dtype, rows, steps, columns, *on))
+    by_library = machine.measured.get(MatmulProbe("library", dtype, rows, steps, all_columns, *on))
+    ours = machine.measured.get(MatmulProbe("kernel", dtype, rows, steps, columns, *on))
     return None if by_library is None or ours is None else (by_library, ours)
 
 
@@ -296,7 +296,7 @@ def _by_library(
     elements = max(1, _elements(right, hints))
     matrices = evaluate(right.type.size, hints) // elements
     rows = work / max(1, matrices * elements)
-    return share * rates.call + rates.by_library(matrices, elements, rows)
+    return share * rates.call + rates.library_seconds(matrices, elements, rows)
 
 
 def _in_tiles(

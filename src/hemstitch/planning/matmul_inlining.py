@@ -150,7 +150,7 @@ class _Inlining:
         dtype = result.type.dtype
         if result.inputs[0].attr in self.closed or self.machine.execution is Execution.SIMT:
             return False
-        return dtype in MULTIPLIED and dtype in self.machine.products
+        return dtype in MULTIPLIED and dtype in self.machine.matrix_units
 
     def _pattern(self, builder: Builder, node: Node) -> Node | None:
         call, number, inlined = node.inputs[0].attr, node.attr, self.inlined

@@ -94,7 +94,7 @@ def _with_products(
     """Again without those products of matrices that gained nothing, until all that are left do.
     What gains nothing as it was merged is not finished first."""
     closed: dict[LibraryCall, Refusal] = {}
-    while trials.machine.products and options.inlines_matmuls:
+    while trials.machine.matrix_units and options.inlines_matmuls:
         inlined = inline_matmuls(graph, trials.machine, closed)
         closed |= inlined.refused
         if inlined.graph.roots == graph.roots:
