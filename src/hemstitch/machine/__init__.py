@@ -1,2 +1,2 @@
-"""Hardware numbers of a processor, nominal and measured, by which planning and scheduling rank
-candidates."""
+"""Takes what is known of a processor, gives the hardware numbers, nominal and measured, by which
+planning and scheduling rank candidates."""
