@@ -147,7 +147,7 @@ class Compilation(Simplification):
     @property
     def multiplies(self) -> bool:
         """Kernels may multiply matrices."""
-        return self.options.inlines_matmuls and bool(self.machine.products)
+        return self.options.inlines_matmuls and bool(self.machine.matrix_units)
 
 
 # --- torch.fx: what must be said before autograd, and what is said of the graphs that it gives

@@ -23,7 +23,7 @@ from tests.effort import IS_WHOLE
 
 Model = Callable[[Tensor, Tensor, Tensor], object]
 BATCH, SIDE = 2, 9
-MACHINE = replace(generic_cpu(threads=2, lanes=16), products={})  # all are the library's
+MACHINE = replace(generic_cpu(threads=2, lanes=16), matrix_units={})  # all are the library's
 
 
 def chain(x: Tensor, first: Tensor, second: Tensor) -> Tensor:

@@ -63,8 +63,8 @@ def test_a_convolution_along_a_text(channels: int, sums: list[int], features: in
     """With more channels than go by at once each product has a tile in memory."""
     x, weight = torch.randn(3, 50, channels), torch.randn(features, channels, 3)
     machine = generic_cpu(2, 16)
-    fast = {dtype: replace(units, share=100.0) for dtype, units in machine.products.items()}
-    ((_, plan),) = plans_of(layer, (x, weight), replace(machine, products=fast))
+    fast = {dtype: replace(units, share=100.0) for dtype, units in machine.matrix_units.items()}
+    ((_, plan),) = plans_of(layer, (x, weight), replace(machine, matrix_units=fast))
     blocks = [block_matmuls(step.stitched.kernel, 2) for step in plan.kernels]
     loops = [s for kernel in blocks for s in statements(kernel) if isinstance(s, Loop)]
     tiles = [tile for tile in map(TileProduct.of, loops) if tile is not None]

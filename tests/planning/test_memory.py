@@ -26,7 +26,7 @@ from hemstitch.planning.work import Work
 from hemstitch.targets.cpu.description import generic_cpu
 from tests.compiled import plans_of
 
-CPU = replace(generic_cpu(2, 8), products={})  # products are the library's
+CPU = replace(generic_cpu(2, 8), matrix_units={})  # products are the library's
 LAYERS, ROWS, WIDTH = 6, 64, 256
 
 

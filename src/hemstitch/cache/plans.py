@@ -35,8 +35,10 @@ def planned(graph: Graph, machine: Machine, options: Options) -> Plan:
 def _key(graph: Graph, machine: Machine, options: Options) -> str:
     """Of all that a plan depends on."""
     dtypes = multiplied(graph) if options.inlines_matmuls else set()
-    rates = [(dtype, machine.products[dtype]) for dtype in machine.products if dtype in dtypes]
-    rest = replace(machine, products={}, measured=None)
+    rates = [
+        (dtype, machine.matrix_units[dtype]) for dtype in machine.matrix_units if dtype in dtypes
+    ]
+    rest = replace(machine, matrix_units={}, measured=None)
     decides = (
         *(options.planner, options.pack, options.inlines_matmuls),
         *(options.exact, options.tune),

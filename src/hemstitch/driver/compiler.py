@@ -89,7 +89,7 @@ def begin(
     machine = machine_for(target, multiprocessors(captured.device))
     machine = replace(machine, has_grid_barrier=options.global_stitching)
     if target == "cpu":
-        machine = replace(machine, products=measured_units(machine.threads, machine.lanes))
+        machine = replace(machine, matrix_units=measured_units(machine.threads, machine.lanes))
     if target == "cpu" and options.tune:
         machine = replace(machine, measured=measurements())
     return Begun(captured, len(example_inputs), target, machine, is_backward)

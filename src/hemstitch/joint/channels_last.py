@@ -185,7 +185,7 @@ def _multiplies_little(node: Node) -> bool:
     rows = elements_of(weight) // (value_of(weight).shape[0] or 1)
     products = elements_of(image if is_transposed else result) * rows
     dtype = from_torch(value_of(image).dtype)
-    units = generic_cpu(1, host_target().lanes).products.get(dtype)
+    units = generic_cpu(1, host_target().lanes).matrix_units.get(dtype)
     if units is None:
         return False
     bytes_ = dtype.bytes * (elements_of(image) + elements_of(result))

@@ -25,7 +25,7 @@ from hemstitch.kernel_ir.nodes import (
 )
 from hemstitch.machine.cpu_numbers import CPU
 from hemstitch.machine.matmul_rates import Rates
-from hemstitch.machine.probes import ProductProbe
+from hemstitch.machine.probes import MatmulProbe
 from hemstitch.machine.record import Execution, Machine, MatrixUnits
 from hemstitch.matmul.inlined_matmuls import InlinedMatmul
 from hemstitch.matmul.lowering.blocking import in_blocks
@@ -85,9 +85,9 @@ def refusal_of(
     """Whatever is fused: products that cannot gain are not worth planning with."""
     dtype = result.type.dtype
     left, right = factors
-    if dtype not in machine.products or is_vector(left, right):
+    if dtype not in machine.matrix_units or is_vector(left, right):
         return Refusal("product", "no kernel multiplies so")
-    units = machine.products[dtype]
+    units = machine.matrix_units[dtype]
     if machine.execution is Execution.SIMT:
         return None
     values = [result, *(node for node in map(below, factors) if node.op is not Op.INPUT)]
@@ -95,7 +95,7 @@ def refusal_of(
     work = evaluate(result.type.size * left.shape[-1], hints)
     saved = moved / machine.memory_bytes_per_second + machine.launch_seconds
     rates = units.rates(dtype)
-    fastest = min(rates.turned, rates.few.row, rates.packed.at(_elements(right, hints)).row)
+    fastest = min(rates.transposed, rates.skinny.row, rates.packed.at(_elements(right, hints)).row)
     weighed = MatmulGain(_by_library(work, right, rates, hints), work * fastest, saved)
     return None if weighed.gain > 0 else weighed.refusal
 
@@ -142,7 +142,7 @@ def call_seconds(
 def _on_processor(
     matmul: InlinedMatmul, kernel: MatmulKernel, machine: Machine, hints: Mapping[str, int]
 ) -> MatmulGain:
-    units = machine.products[matmul.dtype]
+    units = machine.matrix_units[matmul.dtype]
     work, share = evaluate(matmul.multiplications, hints), share_of_call(matmul, hints)
     library = _by_library(work, matmul.call_right, units.rates(matmul.dtype), hints, share)
     doubt = 0.0 if units.measured is None else DOUBT * library
@@ -152,7 +152,7 @@ def _on_processor(
 def _on_gpu(
     matmul: InlinedMatmul, kernel: MatmulKernel, machine: Machine, hints: Mapping[str, int]
 ) -> MatmulGain:
-    units = machine.products[matmul.dtype]
+    units = machine.matrix_units[matmul.dtype]
     work, share = evaluate(matmul.multiplications, hints), share_of_call(matmul, hints)
     library = max(2 * work / units.operations_per_second, share * LEAST_SECONDS)
     return MatmulGain(library, _in_tiles(matmul, kernel.kernel, machine, hints))
@@ -170,14 +170,17 @@ def _in_blocks(
 ) -> float:
     """Without matrix units. The last tile of columns takes as long as any other."""
     columns = evaluate(matmul.dot.shape[-1], hints)
-    rates, tile = machine.products[matmul.dtype].rates(matmul.dtype), TILE_VECTORS * machine.lanes
+    rates, tile = (
+        machine.matrix_units[matmul.dtype].rates(matmul.dtype),
+        TILE_VECTORS * machine.lanes,
+    )
     pace = rates.packed.at(_elements(matmul.right, hints))
     elements = evaluate(matmul.left.type.size, hints)
     is_prepacked = packed < inf and matmul.is_prepacked
     packing = 0.0 if is_prepacked else packed / matmul.sharers * pace.operand
     if columns <= CPU.skinny_columns:
-        return packing + elements * (rates.few.operand + columns * rates.few.row)
-    row = rates.turned if matmul.is_transposed else pace.row
+        return packing + elements * (rates.skinny.operand + columns * rates.skinny.row)
+    row = rates.transposed if matmul.is_transposed else pace.row
     return packing + elements * ceil(columns / tile) * tile * row
 
 
@@ -198,8 +201,8 @@ def _measured(matmul: InlinedMatmul, machine: Machine) -> tuple[float, float] | 
         return None
     rows, steps, columns, all_columns = known
     dtype, on = matmul.dtype, (machine.threads, machine.lanes)
-    by_library = machine.measured.get(ProductProbe("library", dtype, rows, steps, all_columns, *on))
-    ours = machine.measured.get(ProductProbe("kernel", dtype, rows, steps, columns, *on))
+    by_library = machine.measured.get(MatmulProbe("library", dtype, rows, steps, all_columns, *on))
+    ours = machine.measured.get(MatmulProbe("kernel", dtype, rows, steps, columns, *on))
     return None if by_library is None or ours is None else (by_library, ours)
 
 
@@ -210,7 +213,7 @@ def _by_library(
     elements = max(1, _elements(right, hints))
     matrices = evaluate(right.type.size, hints) // elements
     rows = work / max(1, matrices * elements)
-    return share * rates.call + rates.by_library(matrices, elements, rows)
+    return share * rates.call + rates.library_seconds(matrices, elements, rows)
 
 
 def _in_tiles(
@@ -218,7 +221,7 @@ def _in_tiles(
 ) -> float:
     """With matrix units. Where a kernel needs whole rows its tiles are flat, so that L2 is the
     limit; of few tiles, or a few more than there are multiprocessors, most of these have none."""
-    units, work = machine.products[matmul.dtype], evaluate(matmul.multiplications, hints)
+    units, work = machine.matrix_units[matmul.dtype], evaluate(matmul.multiplications, hints)
     columns = _columns(kernel, hints)
     most = max(LEAST_TILE, min(units.tile_elements // columns, MOST_ROWS))
     tiles, flattest, has_sums = 0, most, False

@@ -198,7 +198,7 @@ class _Inlining:
         dtype = result.type.dtype
         if call_of(result) in self.by_library or self.machine.execution is Execution.SIMT:
             return False
-        return dtype in MULTIPLIED and dtype in self.machine.products
+        return dtype in MULTIPLIED and dtype in self.machine.matrix_units
 
     def _pattern(self, builder: Builder, node: Node) -> Node | None:
         call, number = call_of(node), node.attr

@@ -58,7 +58,7 @@ def _saved_by_pattern(
 ) -> MatmulGain:
     saved = evaluate(savings.bytes, hints) / machine.memory_bytes_per_second
     if savings.multiplications:
-        units = machine.products[DType.F32]
+        units = machine.matrix_units[DType.F32]
         saved += 2 * savings.multiplications / units.operations_per_second
     return MatmulGain(saved=saved)
 
@@ -98,7 +98,7 @@ def _gain(
     bytes_ = _saved_bytes(result, inside, clustering) if matmul.dot is added[0] else 0
     operands = map(below, matmul.dot.inputs)
     bytes_ += sum(_saved_bytes(operand, inside, clustering) for operand in operands)
-    launch = call_seconds(matmul, machine.products[matmul.dtype], machine, hints)
+    launch = call_seconds(matmul, machine.matrix_units[matmul.dtype], machine, hints)
     return gain + MatmulGain(saved=bytes_ / machine.memory_bytes_per_second + launch)
 
 

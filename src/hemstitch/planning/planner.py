@@ -95,7 +95,7 @@ def _with_matmuls(
     """Inlines matmuls; again without those that gain nothing, until all that are left do. What
     gains nothing as it was merged is not finished first."""
     by_library: dict[Call, Refusal] = {}
-    while trials.machine.products and options.inlines_matmuls:
+    while trials.machine.matrix_units and options.inlines_matmuls:
         inlined = inline_matmuls(graph, trials.machine, by_library, exact=options.exact)
         by_library |= inlined.refused
         if inlined.graph.roots == graph.roots:

@@ -83,7 +83,7 @@ def _work(
 ) -> float:
     machine, total = costs.machine, 0.0
     for statement in statements:
-        if isinstance(statement, (Contract, AccumulateProduct)) and machine.products:
+        if isinstance(statement, (Contract, AccumulateProduct)) and machine.matrix_units:
             total += _multiplications(statement, machine, sizes)
         elif isinstance(statement, BLOCKS):
             extent = evaluate(statement.axis.extent, sizes)
@@ -100,6 +100,6 @@ def _multiplications(
     product: Contract | AccumulateProduct, machine: Machine, sizes: Mapping[str, int]
 ) -> float:
     """What a vector of products takes on a task's share of the matrix units."""
-    units = machine.products[product.source]
+    units = machine.matrix_units[product.source]
     work = 2 * evaluate(product.axis.extent, sizes) * machine.lanes
     return units.seconds(work * machine.threads) * machine.operations_per_second

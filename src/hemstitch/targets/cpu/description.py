@@ -54,14 +54,14 @@ def generic_cpu(threads: int, lanes: int) -> Machine:
     takes 35 us longer to begin. How fast operands are packed is an EPYC's."""
     scale = threads * lanes / 16
     half = MatrixUnits(2.5e11 * scale, 0.3, 1e10 * threads, call_seconds=35e-6)
-    products = {
+    units = {
         DType.F32: MatrixUnits(1e11 * scale, 0.95, 8e9 * threads, call_seconds=3e-6),
         **dict.fromkeys((DType.F16, DType.BF16), half),
     }
     return Machine(
         execution=Execution.SIMD,
         threads=threads,
-        copies=1,
+        partial_copies=1,
         lanes=lanes,
         least_block=256,
         l1_bytes=32 << 10,
@@ -74,7 +74,7 @@ def generic_cpu(threads: int, lanes: int) -> Machine:
         bandwidth_threads=CPU.bandwidth_threads,
         cache_bytes_per_second=60e9,
         most_packed=64,
-        products=products,
+        matrix_units=units,
         launch_seconds=2e-6,
         barrier_seconds=1e-6,
     )

@@ -36,7 +36,7 @@ def generic_gpu(processors: int = 132, *, exact_products: bool = True) -> Machin
     return Machine(
         execution=Execution.SIMT,
         threads=processors,
-        copies=8,
+        partial_copies=8,
         lanes=lanes,
         least_block=64,
         l1_bytes=32 << 10,
@@ -49,7 +49,7 @@ def generic_gpu(processors: int = 132, *, exact_products: bool = True) -> Machin
         bandwidth_threads=processors,
         cache_bytes_per_second=5e12 / processors,
         most_packed=32,
-        products=units,
+        matrix_units=units,
         launch_seconds=3e-6,
         barrier_seconds=2e-6,
     )
