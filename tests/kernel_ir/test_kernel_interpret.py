@@ -64,7 +64,7 @@ def column_sums(target=TARGET, own=7, clear=True, begin=Begin.BARRIER):
     return Kernel("k", (SOURCE, target, PARTIAL), phases)
 
 
-@pytest.mark.parametrize("begin", [Begin.BARRIER, Begin.TICKET])
+@pytest.mark.parametrize("begin", [Begin.BARRIER, Begin.LAST_BLOCK])
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])
 def test_any_number_of_tasks_in_any_order(threads, begin):
     source = np.random.default_rng().standard_normal(35)
@@ -85,7 +85,7 @@ def test_the_last_task_to_come_goes_on_alone():
     rows = (Load("x", own, Index()), Store(found, at(ROWS), "x"))
     phases = (
         Phase((Nest((ROWS,), keep, (), (), 1, ""),)),
-        Phase((Nest((), (), again, (), 1, ""),), "", Begin.TICKET),
+        Phase((Nest((), (), again, (), 1, ""),), "", Begin.LAST_BLOCK),
         Phase((Nest((ROWS,), (), rows, (), 1, ""),), "", Begin.ALONE),
     )
     for order in permutations(range(3)):

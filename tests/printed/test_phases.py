@@ -70,11 +70,11 @@ def case(request):
 def test_how_the_programs_meet(case):
     function, _, program = case
     found = set(MEETING.findall(program.text))
-    assert (program.barriers > 0, program.has_ticket) == (
+    assert (program.barriers > 0, program.has_last_block) == (
         "grid_barrier" in found,
         "is_last" in found,
     )
-    assert program.has_ticket == (function is not rows_columns_elementwise)
+    assert program.has_last_block == (function is not rows_columns_elementwise)
 
 
 @pytest.mark.parametrize("order", Order)
@@ -113,7 +113,7 @@ def test_a_semaphore_is_as_good_as_new_for_any_number_of_programs(case):
     for programs in (3, 1, 4):
         found = run(program, program.text, x, Order.RANDOM, word, programs)
         torch.testing.assert_close(found, function(x).reshape(-1), rtol=1e-5, atol=1e-5)
-        assert word.item() in ((0,) if program.has_ticket else (0, -(2**31)))
+        assert word.item() in ((0,) if program.has_last_block else (0, -(2**31)))
 
 
 def test_what_is_combined_once_comes_a_sector_of_memory_at_a_time():

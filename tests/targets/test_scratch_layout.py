@@ -95,7 +95,7 @@ def test_what_tasks_share_lives_for_whole_phases() -> None:
         (read(b, lane), read(e, lane), filled(c, lane), filled(f, lane)),
         (read(c, lane), read(f, lane)),
     ]
-    begins = (Begin.BARRIER, Begin.BARRIER, Begin.TICKET, Begin.ALONE)
+    begins = (Begin.BARRIER, Begin.BARRIER, Begin.LAST_BLOCK, Begin.ALONE)
     nests = [Nest((), part, (), (), 64, "once") for part in parts]
     phases = tuple(Phase((nest,), "", begin) for nest, begin in zip(nests, begins))
     kernel = Kernel("k", (a, b, c, d, e, f), phases)

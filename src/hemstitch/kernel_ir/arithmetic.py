@@ -59,8 +59,8 @@ def _bfloat_bits(value: Array) -> Array:
 def cast(value: Array, target: DType) -> Array:
     """PyTorch's `x.to(target)`; half types are rounded to, and kept as f32."""
     if value.dtype.kind == "f" and not target.is_float and target is not DType.BOOL:
-        wide = np.int64 if target is DType.I64 else np.int32
-        return value.astype(wide).astype(COMPUTED[target])
+        integer_type = np.int64 if target is DType.I64 else np.int32
+        return value.astype(integer_type).astype(COMPUTED[target])
     return from_storage(to_storage(value, target), target)
 
 
@@ -74,8 +74,8 @@ def apply(op: Op, *operands: Array) -> Array:
 def _power(x: Array, y: Array) -> Array:
     if x.dtype.kind == "f":
         return np.asarray(np.power(x, y))
-    of_ones = np.where(x == 1, 1, np.where(x == -1, 1 - 2 * (y & 1), 0))
-    return np.where(y < 0, of_ones, np.power(x, np.maximum(y, 0)))
+    unit_base_power = np.where(x == 1, 1, np.where(x == -1, 1 - 2 * (y & 1), 0))
+    return np.where(y < 0, unit_base_power, np.power(x, np.maximum(y, 0)))
 
 
 def _truncated(x: Array, y: Array) -> Array:
@@ -174,7 +174,7 @@ def _wins(op: Op, a: Array, b: Array) -> Array:
     return np.asarray(~np.isnan(b) & (beyond | np.isnan(a)))
 
 
-def grown(held: Array, old: Array, new: Array) -> Array:
+def rescaled(held: Array, old: Array, new: Array) -> Array:
     """What an accumulator holds when the maximum that it follows grows from `old` to `new`."""
     scaled = held * np.exp(old - new).astype(held.dtype)
     return np.asarray(np.where(np.isneginf(old), np.zeros((), held.dtype), scaled))

@@ -9,7 +9,7 @@ from hemstitch.kernel_ir.nodes import (
     BLOCKS,
     Accumulate,
     AccumulateInto,
-    AccumulateProduct,
+    AccumulateMatmul,
     Buffer,
     Constant,
     Contract,
@@ -34,9 +34,9 @@ Axes = frozenset[Axis]
 PURE = (Let, Constant, Position, Random, Load)  # what the body of a product may consist of
 
 
-def product_problem(nest: Nest) -> str | None:
+def matmul_problem(nest: Nest) -> str | None:
     """What keeps a product of the nest from being one of tiles (see `Contract`), if anything."""
-    walker = _Walker(nest)
+    walker = _AxisAnalysis(nest)
     for part in nest.parts:
         walker.statements(part, None)
     return walker.problem
@@ -45,20 +45,20 @@ def product_problem(nest: Nest) -> str | None:
 def row_problem(nest: Nest) -> str | None:
     """What a row of the nest reads elsewhere than where it left it, or has added up in memory, if
     anything: then registers of a tile of rows do not do."""
-    added: set[Buffer] = set()
+    accumulated: set[Buffer] = set()
     stored: dict[Buffer, set[_Place]] = {}
     loaded: dict[Buffer, set[_Place]] = {}
-    for statement, lanes in _within_loops(nest.body, frozenset()):
+    for statement, lanes in _with_lane_axes(nest.body, frozenset()):
         if isinstance(statement, Store) and statement.buffer.role is Role.TASK:
             stored.setdefault(statement.buffer, set()).add(_place(statement.index, lanes))
         if isinstance(statement, Load) and statement.buffer.role is Role.TASK:
             place = _place(statement.index, lanes) if statement.mask is None else statement.mask
             loaded.setdefault(statement.buffer, set()).add(place)
         if isinstance(statement, AccumulateInto):
-            added.add(statement.buffer)
+            accumulated.add(statement.buffer)
     for buffer, places in stored.items():
         read = loaded.get(buffer, set())
-        if not read <= places or (read and buffer in added):
+        if not read <= places or (read and buffer in accumulated):
             return f"matrix units take many rows, but one has all of {buffer.name} ({buffer.why})"
     return None
 
@@ -73,58 +73,58 @@ def _place(index: Index, lanes: Axes) -> _Place:
     return frozenset((kind(variable), step) for variable, step in index.terms), index.constant
 
 
-def _within_loops(body: Iterable[Stmt], lanes: Axes) -> Iterator[tuple[Stmt, Axes]]:
+def _with_lane_axes(body: Iterable[Stmt], lanes: Axes) -> Iterator[tuple[Stmt, Axes]]:
     """Each statement, and the axes that are lanes there. What a loop goes through one by one is
     not, and so no register has all of it."""
     for statement in body:
         if isinstance(statement, BLOCKS):
             is_wide = not isinstance(statement, Loop) or statement.lanes
             inside = lanes | {statement.axis} if is_wide else lanes
-            yield from _within_loops(statement.body, inside)
+            yield from _with_lane_axes(statement.body, inside)
         else:
             yield statement, lanes
 
 
-def needed_for(name: str, body: Iterable[Stmt]) -> list[Stmt]:
+def backward_slice(name: str, body: Iterable[Stmt]) -> list[Stmt]:
     """The statements of a product's body that `name` is made of, in order."""
-    found: list[Stmt] = []
+    statements: list[Stmt] = []
     needed = {name}
     for statement in reversed(tuple(body)):
         if isinstance(statement, PURE) and statement.name in needed:
-            found.append(statement)
+            statements.append(statement)
             needed |= set(_operands(statement))
-    return found[::-1]
+    return statements[::-1]
 
 
-def live(body: Iterable[Stmt], wanted: Iterable[str] = ()) -> tuple[Stmt, ...]:
+def eliminate_dead_values(body: Iterable[Stmt], results: Iterable[str] = ()) -> tuple[Stmt, ...]:
     """Without the values that nothing behind them reads, but for those that are `wanted`."""
-    found: list[Stmt] = []
-    wanted = set(wanted)
+    statements: list[Stmt] = []
+    results = set(results)
     for statement in reversed(tuple(body)):
-        if not isinstance(statement, PURE) or statement.name in wanted:
-            found.append(statement)
-            wanted |= set(used(statement))
-    return tuple(found[::-1])
+        if not isinstance(statement, PURE) or statement.name in results:
+            statements.append(statement)
+            results |= set(used(statement))
+    return tuple(statements[::-1])
 
 
-def operands_of(body: Iterable[Stmt]) -> set[str]:
+def live_ins(body: Iterable[Stmt]) -> set[str]:
     """The names that statements of a product's body use and do not make."""
     body = tuple(body)
-    made = {statement.name for statement in body if isinstance(statement, PURE)}
-    return {name for statement in body for name in _operands(statement)} - made
+    defined = {statement.name for statement in body if isinstance(statement, PURE)}
+    return {name for statement in body for name in _operands(statement)} - defined
 
 
-def most_alive(body: Iterable[Stmt]) -> int:
+def max_live_values(body: Iterable[Stmt]) -> int:
     """How many of the values that a loop's body makes are needed at once, if it runs in order."""
     body = tuple(body)
-    made = {s.name for s in body if isinstance(s, PURE) and not isinstance(s, Constant)}
+    defined = {s.name for s in body if isinstance(s, PURE) and not isinstance(s, Constant)}
     alive: set[str] = set()
-    most = 0
+    largest = 0
     for statement in reversed(body):
-        alive |= made.intersection(_operands(statement))
-        most = max(most, len(alive))
+        alive |= defined.intersection(_operands(statement))
+        largest = max(largest, len(alive))
         alive.discard(getattr(statement, "name", ""))
-    return most
+    return largest
 
 
 def _operands(statement: Stmt) -> Iterator[str]:
@@ -151,7 +151,7 @@ def _computed(index: Index) -> Iterator[str]:
     return (variable.name for variable, _ in index.terms if isinstance(variable, Computed))
 
 
-class _Walker:
+class _AxisAnalysis:
     """`axes`: of every value so far."""
 
     def __init__(self, nest: Nest) -> None:
@@ -169,8 +169,8 @@ class _Walker:
                 self.open.remove(statement.axis)
             elif isinstance(statement, Contract):
                 self._contract(statement, lane)
-            elif isinstance(statement, AccumulateProduct):
-                self._product(statement, lane)
+            elif isinstance(statement, AccumulateMatmul):
+                self._matmul(statement, lane)
             elif isinstance(statement, Running):
                 self.axes[statement.name] = self.axes[statement.accumulator] - {lane}
             else:
@@ -179,30 +179,30 @@ class _Walker:
     def _value(self, statement: Stmt) -> None:
         match statement:
             case Let(name, _, operands):
-                self.axes[name] = self._of(operands)
+                self.axes[name] = self._of_names(operands)
             case Constant(name):
                 self.axes[name] = frozenset()
             case Position(name, index):
-                self.axes[name] = self._at(index)
+                self.axes[name] = self._of_index(index)
             case Random(name, seed, index):
-                self.axes[name] = self._at(index) | self._of((seed,))
+                self.axes[name] = self._of_index(index) | self._of_names((seed,))
             case Load(name, buffer, index, mask):
-                mask_axes = self._of(() if mask is None else (mask,))
-                self.axes[name] = self._at(index) | self._kept(buffer) | mask_axes
+                mask_axes = self._of_names(() if mask is None else (mask,))
+                self.axes[name] = self._of_index(index) | self._rows_in_memory(buffer) | mask_axes
             case Init(name):
                 self.axes[name] = frozenset()
             case Accumulate(accumulator, value):
-                self.axes[accumulator] |= self._of((value,))
+                self.axes[accumulator] |= self._of_names((value,))
             case Scan(name, accumulator, value):
-                self.axes[accumulator] |= self._of((value,))
+                self.axes[accumulator] |= self._of_names((value,))
                 self.axes[name] = self.axes[accumulator]
             case Finish(name, accumulator, position):
-                left = self.axes[accumulator] & self.open
-                self.axes |= {n: left for n in (name, position) if n is not None}
+                open_axes = self.axes[accumulator] & self.open
+                self.axes |= {n: open_axes for n in (name, position) if n is not None}
             case _:
                 pass
 
-    def _kept(self, buffer: Buffer) -> Axes:
+    def _rows_in_memory(self, buffer: Buffer) -> Axes:
         """The rows that differ in what they have in a task's memory."""
         if buffer.role is not Role.TASK:
             return frozenset()
@@ -219,22 +219,22 @@ class _Walker:
         elif self.nest.rows and self.nest.rows[-1] in right:
             self.problem = "the right operand of a product differs between rows of a tile"
 
-    def _product(self, product: AccumulateProduct, lane: Axis | None) -> None:
-        self.statements(product.body, lane)
-        left, right = self.axes[product.left], self.axes[product.right]
-        self.axes[product.accumulator] |= left | right
-        inside = {statement.name for statement in product.body if isinstance(statement, PURE)}
-        outside = operands_of(product.body)
-        if len(inside) < len(product.body):
+    def _matmul(self, matmul: AccumulateMatmul, lane: Axis | None) -> None:
+        self.statements(matmul.body, lane)
+        left, right = self.axes[matmul.left], self.axes[matmul.right]
+        self.axes[matmul.accumulator] |= left | right
+        inside = {statement.name for statement in matmul.body if isinstance(statement, PURE)}
+        outside = live_ins(matmul.body)
+        if len(inside) < len(matmul.body):
             self.problem = "a product inside the operand of another is made anew in each step"
-        elif lane in self._of(outside) or product.right not in inside:
+        elif lane in self._of_names(outside) or matmul.right not in inside:
             self.problem = "the right operand of a product over lanes is made outside it"
         elif self.nest.rows and self.nest.rows[-1] in right:
             self.problem = "the right operand of a product differs between rows of a tile"
 
-    def _of(self, names: Iterable[str]) -> Axes:
+    def _of_names(self, names: Iterable[str]) -> Axes:
         return frozenset[Axis]().union(*(self.axes[name] for name in names))
 
-    def _at(self, index: Index) -> Axes:
-        found = frozenset(v for v, _ in index.terms if isinstance(v, Axis))
-        return found | self._of(_computed(index))
+    def _of_index(self, index: Index) -> Axes:
+        axes = frozenset(v for v, _ in index.terms if isinstance(v, Axis))
+        return axes | self._of_names(_computed(index))

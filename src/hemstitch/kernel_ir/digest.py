@@ -39,7 +39,7 @@ class _Record:
 
 @cache
 def _record(kind: Any) -> _Record:
-    names = tuple(each.name for each in fields(kind) if each.name != REASON)
+    names = tuple(attribute.name for attribute in fields(kind) if attribute.name != REASON)
     return _Record(kind.__name__, names, kind.__eq__ is object.__eq__)
 
 

@@ -20,18 +20,18 @@ class _Access:
     statement: Load | Store
     phase: int
     nest: Nest
-    place: int
+    position: int
     loops: tuple[Axis, ...]
 
 
 def hazard(kernel: Kernel, replaced: Container[Buffer]) -> str | None:
     """What is wrong, or None. `replaced`: the parameters that held something before; what a kernel
     reads of others is what it has put there itself."""
-    found: dict[Buffer, list[_Access]] = {}
+    accesses_of: dict[Buffer, list[_Access]] = {}
     for access in _accesses(kernel):
         if access.statement.buffer in replaced:
-            found.setdefault(access.statement.buffer, []).append(access)
-    for buffer, accesses in found.items():
+            accesses_of.setdefault(access.statement.buffer, []).append(access)
+    for buffer, accesses in accesses_of.items():
         loads = [a for a in accesses if isinstance(a.statement, Load)]
         stores = [a for a in accesses if isinstance(a.statement, Store)]
         for store in stores if loads else ():
@@ -44,20 +44,20 @@ def _is_before(load: _Access, store: _Access) -> bool:
     """No element is loaded after it is stored."""
     if load.phase != store.phase:
         return load.phase < store.phase
-    is_same = load.nest is store.nest and load.place < store.place
+    is_same = load.nest is store.nest and load.position < store.position
     index = store.statement.index
     repeated = [a for a in store.loops if a.extent != 1 and index.coefficient(a) == 0]
     return is_same and load.statement.index == index and not repeated
 
 
 def _accesses(kernel: Kernel) -> Iterator[_Access]:
-    place = 0
+    position = 0
     for number, phase in enumerate(kernel.phases):
         for nest in phase.nests:
             for statement, loops in _walk((*nest.prologue, *nest.body, *nest.epilogue), nest.rows):
-                place += 1
+                position += 1
                 if isinstance(statement, (Load, Store)):
-                    yield _Access(statement, number, nest, place, loops)
+                    yield _Access(statement, number, nest, position, loops)
 
 
 def _walk(

@@ -103,9 +103,9 @@ class Index:
     def substitute(self, values: Mapping[Variable, Index]) -> Index:
         if values.keys().isdisjoint(variable for variable, _ in self.terms):
             return self
-        found = [values.get(variable, at(variable)) for variable, _ in self.terms]
+        indices = [values.get(variable, at(variable)) for variable, _ in self.terms]
         scales = [coefficient for _, coefficient in self.terms]
-        return linear(found, scales).shifted(self.constant)
+        return linear(indices, scales).shifted(self.constant)
 
     def __str__(self) -> str:
         parts = [

@@ -31,7 +31,7 @@ from hemstitch.kernel_ir.arithmetic import (
     cast,
     combine,
     from_storage,
-    grown,
+    rescaled,
     start,
     to_storage,
 )
@@ -41,7 +41,7 @@ from hemstitch.kernel_ir.nodes import (
     TASK,
     Accumulate,
     AccumulateInto,
-    AccumulateProduct,
+    AccumulateMatmul,
     Buffer,
     Check,
     Constant,
@@ -134,7 +134,7 @@ class _Launch:
             else filled.view(STORED[buffer.dtype])
         )
 
-    def note(self, buffer: Buffer, place: Array, owner: int, writes: bool) -> None:
+    def record_access(self, buffer: Buffer, place: Array, owner: int, writes: bool) -> None:
         """Remember an access; complain if it races with one of another owner."""
         if not self.check or buffer.role not in (Role.SHARED, Role.OUTPUT):
             return
@@ -142,21 +142,21 @@ class _Launch:
             count = self.memory[buffer].shape[0]
             self.owners[buffer] = (np.full(count, NOBODY), np.full(count, NOBODY))
         writers, readers = self.owners[buffer]
-        strangers = _is_strange(writers[place], owner)
+        conflicts = _is_another_task(writers[place], owner)
         if writes:
-            strangers |= _is_strange(readers[place], owner)
-        if strangers.any():
-            where = np.broadcast_to(place, strangers.shape)[strangers]
+            conflicts |= _is_another_task(readers[place], owner)
+        if conflicts.any():
+            where = np.broadcast_to(place, conflicts.shape)[conflicts]
             raise InternalError(f"a race at {buffer.name}[{int(where.flat[0])}]")
         if writes:
             writers[place] = owner
         else:
-            readers[place] = np.where(_is_strange(readers[place], owner), SEVERAL, owner)
+            readers[place] = np.where(_is_another_task(readers[place], owner), SEVERAL, owner)
 
 
-def _is_strange(owners: Array, owner: int) -> Array:
-    strange: Array = (owners != NOBODY) & (owners != owner)
-    return strange
+def _is_another_task(owners: Array, owner: int) -> Array:
+    others: Array = (owners != NOBODY) & (owners != owner)
+    return others
 
 
 def _shares(launch: _Launch, phase: Phase, task: int) -> list[tuple[int, int]]:
@@ -166,10 +166,10 @@ def _shares(launch: _Launch, phase: Phase, task: int) -> list[tuple[int, int]]:
     if phase.is_alone:
         return [(0, count) for count in rows]
     weights = [max(1, launch.dim(nest.weight)) for nest in phase.nests]
-    odd = [count * weight * bool(count % launch.threads) for count, weight in zip(rows, weights)]
-    ends = [sum(odd) * place // launch.threads for place in (task, task + 1)]
+    uneven_work = [count * weight * bool(count % launch.threads) for count, weight in zip(rows, weights)]
+    ends = [sum(uneven_work) * place // launch.threads for place in (task, task + 1)]
     ranges, first = [], 0
-    for count, weight, work in zip(rows, weights, odd):
+    for count, weight, work in zip(rows, weights, uneven_work):
         low, high = (min(count, -(-max(0, end - first) // weight)) for end in ends)
         if not work:
             low, high = (count * place // launch.threads for place in (task, task + 1))
@@ -251,8 +251,8 @@ class _Task:
                 self._loop(statement)
             case Contract():
                 self._contract(statement)
-            case AccumulateProduct():
-                self._accumulate_product(statement)
+            case AccumulateMatmul():
+                self._accumulate_matmul(statement)
             case _:
                 assert_never(statement)
 
@@ -262,9 +262,9 @@ class _Task:
         if axis.outer is not None and axis.limit is not None:
             extent = min(extent, self.launch.dim(axis.limit) - self.axes[axis.outer] * extent)
         if loop.lanes and self.lanes is None:
-            most = self.launch.lanes or max(1, extent)
-            for first in range(0, extent, most):
-                self.lanes = min(most, extent - first)
+            width = self.launch.lanes or max(1, extent)
+            for first in range(0, extent, width):
+                self.lanes = min(width, extent - first)
                 self.axes[axis] = np.arange(first, first + self.lanes)
                 self._statements(loop.body)
                 self.lanes = None
@@ -333,7 +333,7 @@ class _Task:
         if finish.position_name is not None:
             self.values[finish.position_name] = accumulator.held[1]
 
-    def _accumulate_product(self, statement: AccumulateProduct) -> None:
+    def _accumulate_matmul(self, statement: AccumulateMatmul) -> None:
         accumulator = self.accumulators[statement.accumulator]
         (held,) = accumulator.held
         total = held.copy()
@@ -359,18 +359,18 @@ class _Task:
         accumulator.held = combine(accumulator.op, accumulator.held, tuple(new))
         for follower in self.accumulators.values():
             if follower.follows == statement.accumulator:
-                follower.held = (grown(follower.held[0], old, accumulator.held[0]),)
+                follower.held = (rescaled(follower.held[0], old, accumulator.held[0]),)
 
     def _scan(self, scan: Scan) -> None:
         accumulator = self.accumulators[scan.accumulator]
         (held,) = accumulator.held
         lanes = np.broadcast_to(self.values[scan.value], (self.lanes or 1,))
-        totals = []
+        prefixes = []
         for lane in lanes:
             (held,) = combine(accumulator.op, (held,), (lane,))
-            totals.append(held)
+            prefixes.append(held)
         accumulator.held = (held,)
-        self.values[scan.name] = np.array(totals, lanes.dtype)
+        self.values[scan.name] = np.array(prefixes, lanes.dtype)
 
     def _accumulate_into(self, statement: AccumulateInto) -> None:
         buffer, index, positions = statement.buffer, statement.index, statement.positions
@@ -400,19 +400,19 @@ class _Task:
 
     def _read(self, buffer: Buffer, index: Index, mask: str | None) -> Array:
         memory, place = self._place(buffer, index)
-        wanted = None if mask is None else self.values[mask]
-        if wanted is not None:
-            place, wanted = np.broadcast_arrays(place, wanted)
-            if not wanted.any():
+        active = None if mask is None else self.values[mask]
+        if active is not None:
+            place, active = np.broadcast_arrays(place, active)
+            if not active.any():
                 return np.zeros(place.shape, self.launch.computed(buffer.dtype))
-            place = np.where(wanted, place, place[wanted].flat[0])
+            place = np.where(active, place, place[active].flat[0])
         self._bounds(buffer, index, place, memory.shape[0])
-        self.launch.note(buffer, place, self.owner, writes=False)
-        is_wide = self.launch.precise and buffer.dtype.is_float
-        value = memory[place] if is_wide else from_storage(memory[place], buffer.dtype)
-        if wanted is None:
+        self.launch.record_access(buffer, place, self.owner, writes=False)
+        is_f64 = self.launch.precise and buffer.dtype.is_float
+        value = memory[place] if is_f64 else from_storage(memory[place], buffer.dtype)
+        if active is None:
             return np.asarray(value)
-        return np.where(wanted, value, np.zeros((), value.dtype))
+        return np.where(active, value, np.zeros((), value.dtype))
 
     def _write(self, buffer: Buffer, index: Index, value: Array) -> None:
         memory, place = self._place(buffer, index)
@@ -421,6 +421,6 @@ class _Task:
         elif value.shape:  # one element for all lanes: the first one stays
             value = value[0]
         self._bounds(buffer, index, place, memory.shape[0])
-        self.launch.note(buffer, place, self.owner, writes=True)
-        is_wide = self.launch.precise and buffer.dtype.is_float
-        memory[place] = value if is_wide else to_storage(np.asarray(value), buffer.dtype)
+        self.launch.record_access(buffer, place, self.owner, writes=True)
+        is_f64 = self.launch.precise and buffer.dtype.is_float
+        memory[place] = value if is_f64 else to_storage(np.asarray(value), buffer.dtype)

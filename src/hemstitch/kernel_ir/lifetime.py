@@ -54,18 +54,18 @@ def phase_lifetimes(kernel: Kernel) -> dict[Buffer, Life]:
 def in_place(kernel: Kernel, lives: Mapping[Buffer, Life]) -> dict[Buffer, Buffer]:
     """Task buffers that can take the memory of another, and whose: the last loop that reads the old
     one makes the new one, element by element. `lives`: `task_lifetimes`."""
-    found: dict[Buffer, Buffer] = {}
+    reused: dict[Buffer, Buffer] = {}
     for start, nest in _nests(kernel):
         for position, loop in enumerate(nest.body, start + 1):
             if not isinstance(loop, Loop):
                 continue
             read = [buffer for buffer, (_, last) in lives.items() if last == position]
             for new in [buffer for buffer, (first, _) in lives.items() if first == position]:
-                free = (b for b in read if b is not new and b not in found.values())
+                free = (b for b in read if b is not new and b not in reused.values())
                 old = next((b for b in free if _is_replaced(loop, b, new)), None)
                 if old is not None:
-                    found[new] = old
-    return found
+                    reused[new] = old
+    return reused
 
 
 def _is_replaced(loop: Loop, old: Buffer, new: Buffer) -> bool:

@@ -121,7 +121,7 @@ class Init:
     op: Op
     dtype: DType
     across: bool
-    follows: str | None = None
+    running_max: str | None = None
     columns: Axis | None = None
     compensated: bool = False
 
@@ -229,15 +229,15 @@ class Contract:
     right: str
     source: DType
     dtype: DType
-    wanted: Index | None = None
+    band: Index | None = None
 
-    def wanted_at(self, places: Mapping[Variable, Index]) -> Index | None:
+    def band_at(self, places: Mapping[Variable, Index]) -> Index | None:
         """`wanted` with these indices for axes."""
-        return None if self.wanted is None else self.wanted.substitute(places)
+        return None if self.band is None else self.band.substitute(places)
 
 
 @dataclass(frozen=True, slots=True)
-class AccumulateProduct:
+class AccumulateMatmul:
     """accumulator += the sum of left * right over the lanes, for each index of its columns `axis`.
 
     `body` computes `right` for one lane and one column, and stores nothing; like that of a product
@@ -269,9 +269,9 @@ Stmt = Union[
     Check,
     Loop,
     Contract,
-    AccumulateProduct,
+    AccumulateMatmul,
 ]
-BLOCKS = (Loop, Contract, AccumulateProduct)  # statements that run others along an axis
+BLOCKS = (Loop, Contract, AccumulateMatmul)  # statements that run others along an axis
 
 
 EPILOGUE_ROWS = 32
@@ -305,7 +305,7 @@ class Begin(Enum):
     """What a task does between a phase and the one before."""
 
     BARRIER = "barrier"  # it waits for all others, and then has its share of the rows
-    TICKET = "ticket"  # it takes one: the last to come has all rows, of this phase and the next
+    LAST_BLOCK = "ticket"  # it takes one: the last to come has all rows, of this phase and the next
     ALONE = "alone"  # it goes on, as the only one since a ticket
 
 
@@ -350,8 +350,8 @@ class Kernel:
         return sum(phase.begin is Begin.BARRIER for phase in self.phases[1:])
 
     @property
-    def has_ticket(self) -> bool:
-        return any(phase.begin is Begin.TICKET for phase in self.phases)
+    def has_last_block(self) -> bool:
+        return any(phase.begin is Begin.LAST_BLOCK for phase in self.phases)
 
 
 def walk(statements: Iterable[Stmt]) -> Iterator[Stmt]:

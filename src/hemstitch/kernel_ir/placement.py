@@ -43,7 +43,7 @@ class _Place(NamedTuple):
 
 
 def place(
-    lifetimes: Sequence[Lifetime], halved_in: int | None = None, line: int = LINE
+    lifetimes: Sequence[Lifetime], halving_room: int | None = None, line: int = LINE
 ) -> tuple[list[int], int]:
     """Offsets so that no two that live together overlap, and the bytes needed in all. Each starts
     on a multiple of `line`.
@@ -53,8 +53,8 @@ def place(
     as it takes without.
     """
     packed = _placed(lifetimes, None, line)
-    if halved_in is not None:
-        room = max(halved_in, _end(packed))
+    if halving_room is not None:
+        room = max(halving_room, _end(packed))
         halved = _placed(lifetimes, room, line)
         packed = halved if _end(halved) <= room else packed
     return [place.start for place in packed], _end(packed)
@@ -67,40 +67,40 @@ def _end(places: Collection[_Place]) -> int:
 def _placed(lifetimes: Sequence[Lifetime], room: int | None, line: int) -> list[_Place]:
     places: dict[int, _Place] = {}
     for number in sorted(range(len(lifetimes)), key=lambda n: -lifetimes[n].bytes):
-        own = lifetimes[number]
-        bytes_ = -(-max(own.bytes, 1) // line) * line
-        taken = {place for n, place in places.items() if _overlap(lifetimes[n], own)}
+        lifetime = lifetimes[number]
+        bytes_ = -(-max(lifetime.bytes, 1) // line) * line
+        occupied = {place for n, place in places.items() if _overlap(lifetimes[n], lifetime)}
         start = None
         if room is not None and bytes_ >= LEAST_HALVED:
-            left = {place for n, place in places.items() if not _overlap(lifetimes[n], own)}
-            start = _halved(bytes_, taken, left, room)
-        places[number] = _Place(_lowest(bytes_, taken) if start is None else start, bytes_)
+            earlier = {place for n, place in places.items() if not _overlap(lifetimes[n], lifetime)}
+            start = _halved(bytes_, occupied, earlier, room)
+        places[number] = _Place(_lowest(bytes_, occupied) if start is None else start, bytes_)
     return [places[number] for number in range(len(lifetimes))]
 
 
-def _lowest(bytes_: int, taken: Collection[_Place]) -> int:
+def _lowest(bytes_: int, occupied: Collection[_Place]) -> int:
     start = 0
-    for other in sorted(taken):
-        if start + bytes_ <= other.start:
+    for place in sorted(occupied):
+        if start + bytes_ <= place.start:
             break
-        start = max(start, other.end)
+        start = max(start, place.end)
     return start
 
 
 def _halved(
-    bytes_: int, taken: Collection[_Place], left: Collection[_Place], room: int
+    bytes_: int, occupied: Collection[_Place], earlier: Collection[_Place], room: int
 ) -> int | None:
     """The lowest place, up to `room`, that nothing has `taken` and with the middle of all that is
     `left` there."""
-    starts = {0} | {place.end for place in (*taken, *left)}
-    starts |= {place.start + (place.bytes - bytes_) // 2 // LINE * LINE for place in left}
+    starts = {0} | {place.end for place in (*occupied, *earlier)}
+    starts |= {place.start + (place.bytes - bytes_) // 2 // LINE * LINE for place in earlier}
     for start in sorted(starts):
         place = _Place(start, bytes_)
         if place.end > room:
             return None
-        if start < 0 or any(map(place.overlaps, taken)):
+        if start < 0 or any(map(place.overlaps, occupied)):
             continue
-        if all(place.is_halved_as(other) for other in left if place.overlaps(other)):
+        if all(place.is_halved_as(previous) for previous in earlier if place.overlaps(previous)):
             return start
     return None
 

@@ -11,7 +11,7 @@ from hemstitch.kernel_ir.nodes import (
     BLOCKS,
     Accumulate,
     AccumulateInto,
-    AccumulateProduct,
+    AccumulateMatmul,
     Buffer,
     Check,
     Constant,
@@ -59,7 +59,7 @@ def used(statement: Stmt) -> Iterator[str]:
             yield from () if order is None else (order,)
         case (
             Contract(left=first, right=last)
-            | AccumulateProduct(left=first, right=last)
+            | AccumulateMatmul(left=first, right=last)
             | Loop(between=(first, last))
         ):
             yield from (first, last)
@@ -84,9 +84,9 @@ class Rewriter:
             field.name: self._field(getattr(statement, field.name)) for field in fields(statement)
         }
         if isinstance(statement, AccumulateInto) and statement.positions is not None:
-            new["positions"], index = self.place(statement.positions, new["index"])
-            _, beside = self.place(statement.buffer, new["index"])
-            assert index == beside, "values and positions have one index"
+            new["positions"], value_index = self.place(statement.positions, new["index"])
+            _, position_index = self.place(statement.buffer, new["index"])
+            assert value_index == position_index, "values and positions have one index"
         if isinstance(statement, Load | Store | AccumulateInto):
             new["buffer"], new["index"] = self.place(statement.buffer, new["index"])
         return replace(statement, **new)

@@ -45,15 +45,15 @@ def phase_traffic(
     return _touched(phase, _loaded, sizes), _touched(phase, _stored, sizes)
 
 
-def read_again(kernel: Kernel, sizes: Mapping[str, int]) -> int:
+def reread_bytes(kernel: Kernel, sizes: Mapping[str, int]) -> int:
     """The bytes that `traffic` counts as read in more than one phase, but for the first time."""
     total: Counter[Buffer] = Counter()
-    most: Counter[Buffer] = Counter()
+    largest: Counter[Buffer] = Counter()
     for phase in kernel.phases:
         loads, _ = phase_traffic(phase, sizes)
         total.update(loads)
-        most |= loads
-    return (total - most).total()
+        largest |= loads
+    return (total - largest).total()
 
 
 def _touched(
@@ -75,25 +75,25 @@ def _touched(
 def executed(phase: Phase, sizes: Mapping[str, int]) -> Iterator[tuple[Stmt, int]]:
     """Each statement with how often it runs."""
     for nest in phase.nests:
-        rows = _product((axis.extent for axis in nest.rows), sizes)
-        yield from _within(nest.body, rows, sizes)
+        rows = _count((axis.extent for axis in nest.rows), sizes)
+        yield from _executed(nest.body, rows, sizes)
         tasks = 1 if phase.is_alone else sizes["threads"]
-        yield from _within((*nest.prologue, *nest.epilogue), tasks, sizes)
+        yield from _executed((*nest.prologue, *nest.epilogue), tasks, sizes)
 
 
-def _within(
+def _executed(
     statements: Iterable[Stmt], times: int, sizes: Mapping[str, int]
 ) -> Iterator[tuple[Stmt, int]]:
     for statement in statements:
         if isinstance(statement, BLOCKS):
-            yield from _within(
+            yield from _executed(
                 statement.body, times * evaluate(statement.axis.extent, sizes), sizes
             )
         else:
             yield statement, times
 
 
-def _product(extents: Iterable[Dim], sizes: Mapping[str, int]) -> int:
+def _count(extents: Iterable[Dim], sizes: Mapping[str, int]) -> int:
     result = 1
     for extent in extents:
         result *= evaluate(extent, sizes)

@@ -12,13 +12,13 @@ from hemstitch.ir.dims import evaluate, symbols
 from hemstitch.ir.graph import Op
 from hemstitch.ir.ops import OPS, SCANNED, OpClass, ResultType, is_reduction
 from hemstitch.ir.types import DType
-from hemstitch.kernel_ir.dependence import product_problem
+from hemstitch.kernel_ir.dependence import matmul_problem
 from hemstitch.kernel_ir.index import Axis, AxisPart, Computed, Index, Variable
 from hemstitch.kernel_ir.nodes import (
     TASK,
     Accumulate,
     AccumulateInto,
-    AccumulateProduct,
+    AccumulateMatmul,
     Begin,
     Buffer,
     Check,
@@ -53,13 +53,13 @@ def verify(kernel: Kernel) -> None:
     for phase in kernel.phases:
         for nest in phase.nests:
             _NestCheck(kernel, phase.is_alone).check(nest)
-            problem = product_problem(nest)
+            problem = matmul_problem(nest)
             if problem is not None:
                 raise _wrong(kernel, problem)
 
 
-def _wrong(kernel: Kernel, what: str) -> InternalError:
-    return InternalError(f"invalid kernel {kernel.name}: {what}")
+def _wrong(kernel: Kernel, problem: str) -> InternalError:
+    return InternalError(f"invalid kernel {kernel.name}: {problem}")
 
 
 def _check_begins(kernel: Kernel) -> None:
@@ -94,14 +94,14 @@ class _Buffers:
             filled = [self._nest(nest, written) for nest in phase.nests]
             written.update(*filled)
 
-    def _nest(self, nest: Nest, before: set[Buffer]) -> set[Buffer]:
+    def _nest(self, nest: Nest, earlier: set[Buffer]) -> set[Buffer]:
         """What the nest writes."""
         filled: set[Buffer] = set()
         everything = [statement for part in nest.parts for statement in walk(part)]
-        alone = {b for b in _written(everything) if _is_own(b, nest, everything)}
+        private = {b for b in _written(everything) if _is_own(b, nest, everything)}
         for statement in everything:
             for buffer in _read(statement):
-                self._check_read(buffer, statement, before, filled, alone)
+                self._check_read(buffer, statement, earlier, filled, private)
             for buffer in _written([statement]):
                 self._check_written(buffer, statement)
                 filled.add(buffer)
@@ -111,18 +111,18 @@ class _Buffers:
         self,
         buffer: Buffer,
         statement: Stmt,
-        before: set[Buffer],
+        earlier: set[Buffer],
         filled: set[Buffer],
-        alone: set[Buffer],
+        private: set[Buffer],
     ) -> None:
         self._check_declared(buffer, statement)
         where = f"{text(statement)}: {buffer.name}"
         if buffer.role is Role.TASK and buffer not in filled:
             raise _wrong(self.kernel, f"{where} is read before it is written in this nest")
         if isinstance(statement, AccumulateInto):
-            if buffer not in (before if statement.atomic else filled):
+            if buffer not in (earlier if statement.atomic else filled):
                 raise _wrong(self.kernel, f"{where} is added to before it is cleared")
-        elif buffer.role is Role.SHARED and buffer not in before | (alone & filled):
+        elif buffer.role is Role.SHARED and buffer not in earlier | (private & filled):
             raise _wrong(self.kernel, f"{where} is not written in an earlier phase")
 
     def _check_written(self, buffer: Buffer, statement: Stmt) -> None:
@@ -137,14 +137,14 @@ class _Buffers:
 
 def _is_own(buffer: Buffer, nest: Nest, statements: Iterable[Stmt]) -> bool:
     """Each task, or each row, touches its own part of `buffer` only."""
-    found = [
+    indices = [
         s.index
         for s in statements
         if isinstance(s, (Load, Store, AccumulateInto)) and s.buffer is buffer
     ]
-    if all(index.coefficient(TASK) != 0 for index in found):
+    if all(index.coefficient(TASK) != 0 for index in indices):
         return True
-    steps = {tuple(index.coefficient(axis) for axis in nest.rows) for index in found}
+    steps = {tuple(index.coefficient(axis) for axis in nest.rows) for index in indices}
     return len(steps) == 1 and all(step != 0 for step in steps.pop())
 
 
@@ -180,7 +180,7 @@ class _Value:
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenAccumulator:
     """An accumulator that is declared and not finished. `lanes`: whether inside a lane loop."""
 
     op: Op
@@ -190,7 +190,7 @@ class _Open:
     columns: Axis | None = None
 
     @property
-    def is_followed(self) -> bool:
+    def is_running_max(self) -> bool:
         """It can be."""
         return self.op is Op.MAX and self.across and self.dtype.is_float
 
@@ -202,7 +202,7 @@ class _VerifiedScope:
     axis: Axis | None
     lanes: bool
     values: dict[str, _Value] = field(default_factory=dict)
-    open: dict[str, _Open] = field(default_factory=dict)
+    open: dict[str, _OpenAccumulator] = field(default_factory=dict)
 
 
 class _NestCheck:
@@ -238,8 +238,8 @@ class _NestCheck:
             _CHECKS[type(statement)](self, statement)
 
     def _close(self) -> None:
-        left = self.scopes.pop().open
-        self._require(not left, f"{', '.join(left)} is never finished")
+        unfinished = self.scopes.pop().open
+        self._require(not unfinished, f"{', '.join(unfinished)} is never finished")
 
     @property
     def _lane_axis(self) -> Axis | None:
@@ -254,12 +254,12 @@ class _NestCheck:
 
     def _use(self, name: str, dtype: DType) -> bool:
         """Whether the value may differ between lanes."""
-        found = next((s.values[name] for s in self.scopes if name in s.values), None)
-        self._require(found is not None, f"{name} is not defined here")
-        assert found is not None
-        wanted = dtype.compute
-        self._require(found.dtype is wanted, f"{name} is {found.dtype}, not {wanted}")
-        return found.varies
+        value = next((s.values[name] for s in self.scopes if name in s.values), None)
+        self._require(value is not None, f"{name} is not defined here")
+        assert value is not None
+        compute = dtype.compute
+        self._require(value.dtype is compute, f"{name} is {value.dtype}, not {compute}")
+        return value.varies
 
     def _index(self, index: Index) -> bool:
         """Whether it may differ between lanes."""
@@ -319,72 +319,72 @@ class _NestCheck:
         self.defined.add(init.name)
         lanes = self._lane_axis is not None
         self._require(not (init.across and lanes), "combines lanes inside a lane loop")
-        found = _Open(init.op, init.dtype, init.across, lanes, init.columns)
-        is_sum = found.op is Op.SUM and found.across and found.dtype.is_float
-        if init.follows is not None:
+        accumulator = _OpenAccumulator(init.op, init.dtype, init.across, lanes, init.columns)
+        is_sum = accumulator.op is Op.SUM and accumulator.across and accumulator.dtype.is_float
+        if init.running_max is not None:
             self._require(is_sum, "only a sum of floats across lanes can follow")
-            is_followed = self._opened(init.follows).is_followed
-            self._require(is_followed, f"{init.follows} is no maximum across lanes")
+            is_running_max = self._accumulator(init.running_max).is_running_max
+            self._require(is_running_max, f"{init.running_max} is no maximum across lanes")
         if init.compensated:
             is_plain = init.op is Op.SUM and init.dtype.is_float and not init.across
             self._require(is_plain, "only a sum of floats that combines no lanes is compensated")
         if init.columns is not None:
             self._require(is_sum, "only a sum of floats across lanes can have columns")
             self._require(init.columns not in self.axes, f"{init.columns} is looped over already")
-        self.scopes[-1].open[init.name] = found
+        self.scopes[-1].open[init.name] = accumulator
 
-    def _opened(self, name: str) -> _Open:
-        found = next((s.open[name] for s in self.scopes if name in s.open), None)
-        self._require(found is not None, f"{name} is not declared, or finished")
-        assert found is not None
-        return found
+    def _accumulator(self, name: str) -> _OpenAccumulator:
+        accumulator = next((s.open[name] for s in self.scopes if name in s.open), None)
+        self._require(accumulator is not None, f"{name} is not declared, or finished")
+        assert accumulator is not None
+        return accumulator
 
     def _accumulate(self, accumulate: Accumulate) -> None:
         name = accumulate.accumulator
-        found = self._opened(name)
-        self._require(found.columns is None, f"{name} has columns")
-        self._use(accumulate.value, found.dtype)
+        accumulator = self._accumulator(name)
+        self._require(accumulator.columns is None, f"{name} has columns")
+        self._use(accumulate.value, accumulator.dtype)
         lanes = self._lane_axis is not None
-        if found.across:
+        if accumulator.across:
             self._require(lanes, f"{name} combines lanes, and there are none")
         else:
-            self._require(lanes == found.lanes, f"{name} does not combine lanes")
+            self._require(lanes == accumulator.lanes, f"{name} does not combine lanes")
         has_position = accumulate.position is not None or accumulate.order is not None
-        self._require(has_position == (found.op in ARG), "a position, or none, where needed")
+        self._require(has_position == (accumulator.op in ARG), "a position, or none, where needed")
         if accumulate.position is not None:
             self._index(accumulate.position)
         if accumulate.order is not None:
             self._use(accumulate.order, DType.I64)
 
     def _running(self, running: Running) -> None:
-        found = self._opened(running.accumulator)
-        self._require(found.is_followed, f"{running.accumulator} is no maximum across lanes")
+        accumulator = self._accumulator(running.accumulator)
+        self._require(accumulator.is_running_max, f"{running.accumulator} is no maximum across lanes")
         self._require(self._lane_axis is not None, "there are no lanes here")
-        self._define(running.name, found.dtype, False)
+        self._define(running.name, accumulator.dtype, False)
 
     def _scan(self, scan: Scan) -> None:
-        found = self._opened(scan.accumulator)
-        is_scanned = found.across and found.op in SCANNED.values() and found.columns is None
+        accumulator = self._accumulator(scan.accumulator)
+        is_scanned = accumulator.across and accumulator.op in SCANNED.values() and accumulator.columns is None
         self._require(is_scanned, f"{scan.accumulator} is no sum or product across lanes")
         self._require(self._lane_axis is not None, "there are no lanes here")
-        self._use(scan.value, found.dtype)
-        self._define(scan.name, found.dtype, True)
+        self._use(scan.value, accumulator.dtype)
+        self._define(scan.name, accumulator.dtype, True)
 
     def _finish(self, finish: Finish) -> None:
         name = finish.accumulator
-        found = self._opened(name)
+        accumulator = self._accumulator(name)
         scope = next(scope for scope in self.scopes if name in scope.open)
         del scope.open[name]
-        if found.columns is not None:
-            inside = self.scopes[-1].lanes and self.scopes[-1].axis is found.columns
-            self._require(inside, f"{name} has {found.columns} for columns")
-            self._define(finish.name, found.dtype, True)
+        if accumulator.columns is not None:
+            inside = self.scopes[-1].lanes and self.scopes[-1].axis is accumulator.columns
+            self._require(inside, f"{name} has {accumulator.columns} for columns")
+            self._define(finish.name, accumulator.dtype, True)
             return
         self._require(scope is self.scopes[-1], f"{name} is not declared in this block")
-        self._define(finish.name, found.dtype, found.lanes)
+        self._define(finish.name, accumulator.dtype, accumulator.lanes)
         if finish.position_name is not None:
-            self._require(found.op in ARG, f"{found.op.value} has no position")
-            self._define(finish.position_name, DType.I64, found.lanes)
+            self._require(accumulator.op in ARG, f"{accumulator.op.value} has no position")
+            self._define(finish.position_name, DType.I64, accumulator.lanes)
 
     def _accumulate_into(self, into: AccumulateInto) -> None:
         self._require(into.dtype.compute is into.buffer.dtype.compute, "is of another type")
@@ -426,25 +426,25 @@ class _NestCheck:
         self._block(contract.body)
         self.statement = contract
         varies = [self._use(name, contract.source) for name in (contract.left, contract.right)]
-        if contract.wanted is not None:
-            self._index(contract.wanted)
+        if contract.band is not None:
+            self._index(contract.band)
         self._close()
         self.axes.remove(axis)
         self._require(contract.dtype is contract.source.compute, "is added up in another type")
         self._define(contract.name, contract.dtype, any(varies))
 
-    def _accumulate_product(self, product: AccumulateProduct) -> None:
-        found, axis = self._opened(product.accumulator), product.axis
-        self._require(found.columns is axis, f"{product.accumulator} has no columns {axis}")
+    def _accumulate_matmul(self, matmul: AccumulateMatmul) -> None:
+        accumulator, axis = self._accumulator(matmul.accumulator), matmul.axis
+        self._require(accumulator.columns is axis, f"{matmul.accumulator} has no columns {axis}")
         self._require(self._lane_axis is not None, "there are no lanes here")
         self._require(axis not in self.axes, f"{axis} is looped over already")
-        self._require(found.dtype is product.source.compute, "is added up in another type")
-        self._use(product.left, product.source)
+        self._require(accumulator.dtype is matmul.source.compute, "is added up in another type")
+        self._use(matmul.left, matmul.source)
         self.axes.add(axis)
         self.scopes.append(_VerifiedScope(axis, lanes=False))
-        self._block(product.body)
-        self.statement = product
-        self._use(product.right, product.source)
+        self._block(matmul.body)
+        self.statement = matmul
+        self._use(matmul.right, matmul.source)
         self._close()
         self.axes.remove(axis)
 
@@ -468,9 +468,9 @@ class _NestCheck:
 
 def _range(index: Index) -> tuple[int, int]:
     """The least and greatest value, for `SAMPLE`'s sizes."""
-    left = {variable: evaluate(step, SAMPLE) for variable, step in index.terms}
+    steps = {variable: evaluate(step, SAMPLE) for variable, step in index.terms}
     low = high = evaluate(index.constant, SAMPLE)
-    for variable, step in _joined(left):
+    for variable, step in _joined(steps):
         reach = step * (evaluate(variable.extent, SAMPLE) - 1)
         low, high = low + min(reach, 0), high + max(reach, 0)
     return low, high
@@ -478,17 +478,17 @@ def _range(index: Index) -> tuple[int, int]:
 
 def _joined(steps: Mapping[Variable, int]) -> Iterator[tuple[Variable, int]]:
     """Each variable and its step; the two parts of a cut axis as the whole, which has a limit."""
-    left = dict(steps)
+    remaining = dict(steps)
     for variable in steps:
         if not isinstance(variable, Axis) or variable.outer is None or variable.limit is None:
             continue
         if symbols(variable.limit) - SAMPLE.keys():
             continue
-        inner = left[variable]
-        if left.get(variable.outer) == inner * evaluate(variable.extent, SAMPLE):
-            del left[variable], left[variable.outer]
+        inner = remaining[variable]
+        if remaining.get(variable.outer) == inner * evaluate(variable.extent, SAMPLE):
+            del remaining[variable], remaining[variable.outer]
             yield Axis(variable.name, variable.limit), inner
-    yield from left.items()
+    yield from remaining.items()
 
 
 _CHECKS: Mapping[type, Callable[[_NestCheck, Any], None]] = MappingProxyType(
@@ -508,6 +508,6 @@ _CHECKS: Mapping[type, Callable[[_NestCheck, Any], None]] = MappingProxyType(
         Check: _NestCheck._check,
         Loop: _NestCheck._loop,
         Contract: _NestCheck._contract,
-        AccumulateProduct: _NestCheck._accumulate_product,
+        AccumulateMatmul: _NestCheck._accumulate_matmul,
     }
 )

@@ -18,7 +18,7 @@ from hemstitch.ir.ops import is_view
 from hemstitch.ir.types import DType
 from hemstitch.kernel_ir.nodes import (
     AccumulateInto,
-    AccumulateProduct,
+    AccumulateMatmul,
     Contract,
     Kernel,
     Loop,
@@ -310,7 +310,7 @@ def _in_tiles(
     tiles, flattest, has_sums = 0, most, False
     for nest in (nest for phase in kernel.phases for nest in phase.nests):
         inside = list(walk(nest.body))
-        if any(isinstance(statement, Contract | AccumulateProduct) for statement in inside):
+        if any(isinstance(statement, Contract | AccumulateMatmul) for statement in inside):
             extents = [evaluate(axis.extent, hints) for axis in nest.rows]
             rows = rows_of_a_tile(extents, most, machine.threads)
             tiles += prod(extents[:-1]) * ceil(extents[-1] / rows)
@@ -350,7 +350,7 @@ def _columns(kernel: Kernel, hints: Mapping[str, int]) -> int:
     """Of the widest tile of a product. Long rows go by in blocks."""
     widths = [LEAST_TILE]
     for statement in statements(kernel):
-        if isinstance(statement, AccumulateProduct):
+        if isinstance(statement, AccumulateMatmul):
             widths.append(evaluate(statement.axis.extent, hints))
         elif isinstance(statement, Loop) and any(isinstance(s, Contract) for s in statement.body):
             extent = statement.axis.extent

@@ -13,7 +13,7 @@ from hemstitch.ir.graph import Op
 from hemstitch.kernel_ir.index import Axis, at
 from hemstitch.kernel_ir.nodes import (
     Accumulate,
-    AccumulateProduct,
+    AccumulateMatmul,
     Contract,
     Finish,
     Init,
@@ -28,17 +28,17 @@ from hemstitch.kernel_ir.nodes import (
 )
 from hemstitch.kernel_ir.rewriter import Rewriter, defined
 
-IN_ORDER = (AccumulateProduct, Contract, Running)  # what reads or adds to sums of its own
+ORDERED = (AccumulateMatmul, Contract, Running)  # what reads or adds to sums of its own
 
 
-def cascade_sums(kernel: Kernel, block: int, copies: int) -> Kernel:
+def cascade_sums(kernel: Kernel, block: int, accumulators: int) -> Kernel:
     """The same kernel, where about so many terms are added up before they go to a longer sum, by so
     many vectors at once unless they wait for each other."""
     if not any(_is_sum(statement) for statement in statements(kernel)):
         return kernel
 
     def nest_of(nest: Nest) -> Nest:
-        return replace(nest, body=tuple(_CascadeBlocks(block, copies).statements(nest.body)))
+        return replace(nest, body=tuple(_CascadeBlocks(block, accumulators).statements(nest.body)))
 
     phases = (replace(p, nests=tuple(map(nest_of, p.nests))) for p in kernel.phases)
     return replace(kernel, phases=tuple(phases))
@@ -60,7 +60,7 @@ class _CascadeBlocks:
     """`block`: terms; `count`: pieces so far, whose names differ."""
 
     block: int
-    copies: int
+    accumulators: int
     count: int = 0
     sums: dict[str, Init] = field(default_factory=dict)
 
@@ -83,36 +83,36 @@ class _CascadeBlocks:
 
     def _is_long(self, loop: Loop) -> bool:
         """Sizes that are not known may be large."""
-        if any(isinstance(s, IN_ORDER) for s in walk(loop.body)):
+        if any(isinstance(s, ORDERED) for s in walk(loop.body)):
             return False
-        size = _terms(loop)
-        return loop.between is None and not (isinstance(size, int) and size <= self._terms(loop))
+        size = _addends(loop)
+        return loop.between is None and not (isinstance(size, int) and size <= self._addends(loop))
 
-    def _terms(self, loop: Loop) -> int:
+    def _addends(self, loop: Loop) -> int:
         """Of a block."""
         is_scan = any(isinstance(s, Scan) for s in walk(loop.body))
-        return self.block // self.copies if is_scan else self.block
+        return self.block // self.accumulators if is_scan else self.block
 
     def _loop(self, loop: Loop) -> Iterator[Stmt]:
         """Adds to sums of blocks. Of what is in a loop around others, the innermost that has terms
         for a block is cut."""
-        inside = _terms(replace(loop, axis=Axis("one", 1)))
-        is_short = isinstance(inside, int) and inside < self._terms(loop)
+        inside = _addends(replace(loop, axis=Axis("one", 1)))
+        is_short = isinstance(inside, int) and inside < self._addends(loop)
         if not loop.lanes and not is_short:
-            body = [s for each in loop.body for s in self._inside(each)]
+            body = [s for statement in loop.body for s in self._blocked(statement)]
             yield replace(loop, body=tuple(body))
         else:
-            terms = inside if isinstance(inside, int) and not loop.lanes else 1
-            size = max(1, self._terms(loop) // max(1, terms))
-            yield from self._cut(loop, size)
+            addends = inside if isinstance(inside, int) and not loop.lanes else 1
+            size = max(1, self._addends(loop) // max(1, addends))
+            yield from self._split(loop, size)
 
-    def _inside(self, statement: Stmt) -> Iterator[Stmt]:
+    def _blocked(self, statement: Stmt) -> Iterator[Stmt]:
         if isinstance(statement, Loop) and _added(statement) & self.sums.keys():
             yield from self._loop(statement)
         else:
             yield statement
 
-    def _cut(self, loop: Loop, size: int) -> Iterator[Stmt]:
+    def _split(self, loop: Loop, size: int) -> Iterator[Stmt]:
         """In blocks of so many iterations, and what is left."""
         axis, extent = loop.axis, loop.axis.extent
         if axis.outer is not None or (isinstance(extent, int) and extent <= size):
@@ -127,18 +127,18 @@ class _CascadeBlocks:
         yield self._blocks(loop, outer, inner)
         if extent % size:
             rest, start = Axis(f"{axis.name}r", extent % size), extent - extent % size
-            renamed = Rewriter(
+            rewriter = Rewriter(
                 self._fresh(loop.body),
                 lambda index: index.substitute({axis: at(rest).shifted(start)}),
             )
-            body = tuple(map(renamed.statement, loop.body))
+            body = tuple(map(rewriter.statement, loop.body))
             yield from self._block(replace(loop, axis=rest, body=body))
 
     def _blocks(self, loop: Loop, outer: Axis, inner: Axis) -> Loop:
         place = at(outer).scaled(inner.extent) + at(inner)
-        moved = Rewriter({}, lambda index: index.substitute({loop.axis: place}))
-        cut = replace(loop, axis=inner, body=tuple(map(moved.statement, loop.body)))
-        return Loop(outer, tuple(self._block(cut)), lanes=False)
+        rewriter = Rewriter({}, lambda index: index.substitute({loop.axis: place}))
+        inner_loop = replace(loop, axis=inner, body=tuple(map(rewriter.statement, loop.body)))
+        return Loop(outer, tuple(self._block(inner_loop)), lanes=False)
 
     def _block(self, loop: Loop) -> Iterator[Stmt]:
         """A loop with sums of its own, which are added to those around."""
@@ -163,9 +163,9 @@ def _added(loop: Loop) -> set[str]:
     return {s.accumulator for s in walk(loop.body) if isinstance(s, Accumulate)}
 
 
-def _terms(loop: Loop) -> Dim:
+def _addends(loop: Loop) -> Dim:
     """Of the longest sum, at most."""
-    inner = [_terms(s) for s in loop.body if isinstance(s, Loop) and _added(s)]
+    inner = [_addends(s) for s in loop.body if isinstance(s, Loop) and _added(s)]
     sizes = [size for size in inner if isinstance(size, int)]
     if len(sizes) < len(inner):
         return next(size for size in inner if not isinstance(size, int))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
-from hemstitch.kernel_ir.dependence import PURE, live
+from hemstitch.kernel_ir.dependence import PURE, eliminate_dead_values
 from hemstitch.kernel_ir.index import Axis, Computed, Index, Variable, at
 from hemstitch.kernel_ir.nodes import (
     Buffer,
@@ -41,7 +41,7 @@ def fill_diagonals(kernel: Kernel) -> Kernel:
     """The same kernel; itself where there is nothing to do. What is written twice stays in the
     caches."""
     phases = tuple(
-        replace(phase, nests=tuple(_Nest(nest).result() for nest in phase.nests))
+        replace(phase, nests=tuple(_DiagonalFill(nest).result() for nest in phase.nests))
         for phase in kernel.phases
     )
     if phases == kernel.phases:
@@ -61,7 +61,7 @@ class _Diagonal:
     constant: Constant
 
 
-class _Nest:
+class _DiagonalFill:
     def __init__(self, nest: Nest) -> None:
         self.nest = nest
         self.inside = [*walk(nest.body)]
@@ -74,7 +74,7 @@ class _Nest:
         diagonal = self._diagonal() if self._is_plain() else None
         if diagonal is None:
             return self.nest
-        return replace(self.nest, body=(*self._filled(diagonal), *self._on_top(diagonal)))
+        return replace(self.nest, body=(*self._fill(diagonal), *self._diagonal_stores(diagonal)))
 
     def _is_plain(self) -> bool:
         """One loop in another, to one store."""
@@ -96,8 +96,8 @@ class _Nest:
     def _diagonal(self) -> _Diagonal | None:
         (store,) = (s for s in self.inside if isinstance(s, Store))
         match self.definitions.get(store.value):
-            case Let(op=Op.WHERE, operands=(condition, value, other)):
-                compared, constant = self.definitions.get(condition), self.definitions.get(other)
+            case Let(op=Op.WHERE, operands=(condition, value, fallback)):
+                compared, constant = self.definitions.get(condition), self.definitions.get(fallback)
             case _:
                 return None
         if not isinstance(compared, Let) or not isinstance(constant, Constant):
@@ -126,12 +126,12 @@ class _Nest:
             case Position(index=index):
                 return index
             case Let(op=Op.ADD | Op.SUB as op, operands=(left, right)):
-                terms = self._index(left), self._index(right)
-                if terms[0] is not None and terms[1] is not None:
-                    return terms[0] + terms[1].scaled(1 if op is Op.ADD else -1)
+                sides = self._index(left), self._index(right)
+                if sides[0] is not None and sides[1] is not None:
+                    return sides[0] + sides[1].scaled(1 if op is Op.ADD else -1)
         return None
 
-    def _filled(self, diagonal: _Diagonal) -> Iterator[Stmt]:
+    def _fill(self, diagonal: _Diagonal) -> Iterator[Stmt]:
         """Loops over axes that lie side by side are one."""
         index, size, outer = diagonal.store.index, 1, list[Axis]()
         for axis in sorted(self.loops, key=lambda axis: _step(index, axis)):
@@ -148,7 +148,7 @@ class _Nest:
         body = (constant, Store(diagonal.store.buffer, index, constant.name))
         yield from _nested(body, [*axes, whole], None)
 
-    def _on_top(self, diagonal: _Diagonal) -> Iterator[Stmt]:
+    def _diagonal_stores(self, diagonal: _Diagonal) -> Iterator[Stmt]:
         first, second, distance = diagonal.first, diagonal.second, diagonal.distance
         low, high = max(0, -distance), min(_size(second), _size(first) - distance)
         if low >= high:
@@ -156,25 +156,25 @@ class _Nest:
         between: tuple[str, str] | None = None
         places: dict[Variable, Index]
         if second in self.loops:
-            piece = Axis(f"{second.name}d", high - low)
-            places = {second: at(piece).shifted(low), first: at(piece).shifted(low + distance)}
+            diagonal_axis = Axis(f"{second.name}d", high - low)
+            places = {second: at(diagonal_axis).shifted(low), first: at(diagonal_axis).shifted(low + distance)}
         else:
-            piece = Axis(f"{first.name}d", _size(first))
-            places = {first: at(piece)}
-            between = f"{piece.name}from", f"{piece.name}to"
+            diagonal_axis = Axis(f"{first.name}d", _size(first))
+            places = {first: at(diagonal_axis)}
+            between = f"{diagonal_axis.name}from", f"{diagonal_axis.name}to"
             for name, shift in zip(between, (0, 1)):
                 yield from _clamped(name, at(second).shifted(distance + shift), _size(first))
         rest = [axis for axis in self.loops if axis not in (first, second)]
         index = diagonal.store.index.substitute(places)
-        axes = sorted([*rest, piece], key=lambda axis: -_step(index, axis))
+        axes = sorted([*rest, diagonal_axis], key=lambda axis: -_step(index, axis))
         if between is not None:
-            axes = [piece, *(axis for axis in axes if axis is not piece)]
+            axes = [diagonal_axis, *(axis for axis in axes if axis is not diagonal_axis)]
         names = {name: f"{name}_d" for s in self.inside for name in defined(s)}
         rewriter = Rewriter(names, lambda index: index.substitute(places))
         value = names.get(diagonal.value, diagonal.value)
         pure = [rewriter.statement(s) for s in self.inside if isinstance(s, PURE)]
-        body = live([*pure, Store(diagonal.store.buffer, index, value)])
-        yield from _nested(body, axes, None if between is None else {piece: between})
+        body = eliminate_dead_values([*pure, Store(diagonal.store.buffer, index, value)])
+        yield from _nested(body, axes, None if between is None else {diagonal_axis: between})
 
 
 def _nested(

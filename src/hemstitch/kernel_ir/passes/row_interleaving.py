@@ -31,7 +31,7 @@ from hemstitch.kernel_ir.nodes import (
 )
 from hemstitch.kernel_ir.rewriter import Rewriter, defined
 
-VECTORS = 12  # of all rows that go abreast
+MOST_VECTORS = 12  # of all rows that go abreast
 MAX_ROWS = 4  # rows
 LEAST_STAGES = 3  # that waits divide a row into
 _PLAIN = (Let, Constant, Position, Random, Load, Store, Check, Init, Accumulate, AccumulateInto)
@@ -40,21 +40,21 @@ _PLAIN = (Let, Constant, Position, Random, Load, Store, Check, Init, Accumulate,
 def interleave_rows(kernel: Kernel, lanes: int) -> Kernel:
     """The same kernel, for vectors of so many lanes. Rows that keep something in memory have as
     much of it each."""
-    found: list[Buffer] = [*kernel.buffers]
+    buffers: list[Buffer] = [*kernel.buffers]
     phases = []
     for phase in kernel.phases:
         nests = []
         for nest in phase.nests:
-            together = _together(nest, lanes, found)
-            nests.append(nest if together is None else together)
+            interleaved = _interleaved(nest, lanes, buffers)
+            nests.append(nest if interleaved is None else interleaved)
         phases.append(replace(phase, nests=tuple(nests)))
-    return replace(kernel, buffers=tuple(found), phases=tuple(phases))
+    return replace(kernel, buffers=tuple(buffers), phases=tuple(phases))
 
 
-def _together(nest: Nest, lanes: int, buffers: list[Buffer]) -> Nest | None:
+def _interleaved(nest: Nest, lanes: int, buffers: list[Buffer]) -> Nest | None:
     """`buffers`: all of the kernel, to which those of other rows come. None where rows are long,
     wait for too little, or do not come out even."""
-    count = _count(nest, lanes)
+    count = _interleave_factor(nest, lanes)
     if count < 2:
         return None
     *outer, last = nest.rows
@@ -65,10 +65,10 @@ def _together(nest: Nest, lanes: int, buffers: list[Buffer]) -> Nest | None:
         return None
     rows = []
     for number in range(count):
-        places = at(group).scaled(count).shifted(number)
-        copies = {b: replace(b, name=f"{b.name}_{number}") for b in own} if number else {}
-        buffers.extend(copies.values())
-        rows.append(_stages(_row(nest.body, last, places, number, copies)))
+        row_index = at(group).scaled(count).shifted(number)
+        private = {b: replace(b, name=f"{b.name}_{number}") for b in own} if number else {}
+        buffers.extend(private.values())
+        rows.append(_stages(_row(nest.body, last, row_index, number, private)))
     body = [statement for stage in zip(*rows) for row in stage for statement in row]
     why = f"{nest.why}, {count} abreast"
     return replace(
@@ -82,7 +82,7 @@ def _written(body: Iterable[Stmt]) -> dict[Buffer, None]:
     return {s.buffer: None for s in stores if s.buffer.role is Role.TASK}
 
 
-def _count(nest: Nest, lanes: int) -> int:
+def _interleave_factor(nest: Nest, lanes: int) -> int:
     """How many rows go abreast."""
     loops = [s for s in nest.body if isinstance(s, Loop)]
     plain = [s for s in nest.body if not isinstance(s, Loop | Finish)]
@@ -102,7 +102,7 @@ def _count(nest: Nest, lanes: int) -> int:
     if len(known) < len(loops):
         return 1
     count = MAX_ROWS
-    while count > 1 and (count * max(known) > VECTORS * lanes or nest.rows[-1].extent % count):
+    while count > 1 and (count * max(known) > MOST_VECTORS * lanes or nest.rows[-1].extent % count):
         count //= 2
     return count
 
@@ -115,18 +115,18 @@ def _is_simple(loop: Loop) -> bool:
 
 
 def _row(
-    body: Sequence[Stmt], axis: Axis, place: Index, number: int, copies: dict[Buffer, Buffer]
+    body: Sequence[Stmt], axis: Axis, row_index: Index, number: int, private: dict[Buffer, Buffer]
 ) -> Iterator[Stmt]:
     """The statements for the row at `place`; names as they are for the first one."""
     names: dict[str, str] = {}
     if number:
-        made = [name for s in walk(body) for name in defined(s)]
-        made += [s.name for s in walk(body) if isinstance(s, Init)]
-        names = {name: f"{name}_{number}" for name in made}
+        defined_names = [name for s in walk(body) for name in defined(s)]
+        defined_names += [s.name for s in walk(body) if isinstance(s, Init)]
+        names = {name: f"{name}_{number}" for name in defined_names}
     rewriter = Rewriter(
         names,
-        lambda index: index.substitute({axis: place}),
-        lambda buffer, index: (copies.get(buffer, buffer), index),
+        lambda index: index.substitute({axis: row_index}),
+        lambda buffer, index: (private.get(buffer, buffer), index),
     )
     return map(rewriter.statement, body)
 

@@ -29,9 +29,9 @@ from hemstitch.kernel_ir.nodes import (
 )
 from hemstitch.kernel_ir.rewriter import Rewriter, defined, used
 
-MAX_TERMS = 16  # of one sum that meet in registers
+MAX_ADDENDS = 16  # of one sum that meet in registers
 MAX_STATEMENTS = 256  # of an unrolled loop's body
-JOINED: Mapping[Op, Op] = {
+COMBINERS: Mapping[Op, Op] = {
     Op.SUM: Op.ADD,
     Op.PROD: Op.MUL,
     Op.MAX: Op.MAXIMUM,
@@ -55,10 +55,10 @@ def _statements(body: Sequence[Stmt]) -> Sequence[Stmt]:
         replace(s, body=tuple(_statements(s.body))) if isinstance(s, Loop) and not s.lanes else s
         for s in body
     ]
-    return _stored([new for old in loops for new in _short(old)])
+    return _without_fills([new for old in loops for new in _unrolled(old)])
 
 
-def _short(statement: Stmt) -> Sequence[Stmt]:
+def _unrolled(statement: Stmt) -> Sequence[Stmt]:
     """What stands for a loop whose iterations all add to the same elements."""
     if not isinstance(statement, Loop) or not _is_short(statement):
         return (statement,)
@@ -66,7 +66,7 @@ def _short(statement: Stmt) -> Sequence[Stmt]:
     assert isinstance(extent, int)
     varying: set[str] = set()
     for inner in walk(statement.body):
-        if isinstance(inner, PURE) and (_knows(inner, axis) or varying & {*used(inner)}):
+        if isinstance(inner, PURE) and (_depends_on(inner, axis) or varying & {*used(inner)}):
             varying |= {*defined(inner)}
     return tuple(_Unrolling(axis, extent, frozenset(varying)).body(statement.body))
 
@@ -81,11 +81,11 @@ def _is_short(loop: Loop) -> bool:
         and loop.between is None
         and loop.axis.outer is None
         and isinstance(extent, int)
-        and 1 < extent <= MAX_TERMS
+        and 1 < extent <= MAX_ADDENDS
         and extent * len(inside) <= MAX_STATEMENTS
         and bool(added)
         and all(isinstance(s, (*PURE, AccumulateInto)) or _is_plain(s) for s in inside)
-        and all(_is_joined(s) and not _knows(s, loop.axis) for s in added)
+        and all(_is_combined(s) and not _depends_on(s, loop.axis) for s in added)
         and all(touched.count(s.buffer) == 1 for s in added)
     )
 
@@ -94,11 +94,11 @@ def _is_plain(statement: Stmt) -> bool:
     return isinstance(statement, Loop) and statement.between is None
 
 
-def _is_joined(statement: AccumulateInto) -> bool:
-    return statement.op in JOINED and statement.positions is None and not statement.atomic
+def _is_combined(statement: AccumulateInto) -> bool:
+    return statement.op in COMBINERS and statement.positions is None and not statement.atomic
 
 
-def _knows(statement: Stmt, axis: Axis) -> bool:
+def _depends_on(statement: Stmt, axis: Axis) -> bool:
     index = getattr(statement, "index", None)
     return isinstance(index, Index) and any(variable == axis for variable, _ in index.terms)
 
@@ -138,21 +138,21 @@ class _Unrolling:
         for k in range(1, self.extent):
             name = f"{statement.value}_{statement.buffer.name}_{self.axis.name}to{k}"
             operands = total, self._name(statement.value, k)
-            yield Let(name, JOINED[statement.op], operands, dtype, dtype)
+            yield Let(name, COMBINERS[statement.op], operands, dtype, dtype)
             total = name
         yield replace(statement, value=total)
 
 
-def _stored(body: Sequence[Stmt]) -> Sequence[Stmt]:
+def _without_fills(body: Sequence[Stmt]) -> Sequence[Stmt]:
     """What is filled and then added to once is stored."""
     result: list[Stmt] = []
     fills: dict[Buffer, tuple[Loop, Constant, Store]] = {}
     for statement in body:
         touched = {b for s in walk((statement,)) for b in buffers_of(s)}
-        filled = _filled(statement)
+        filled = _constant_fill(statement)
         for buffer in touched & {*fills}:
             fill, zero, store = fills.pop(buffer)
-            if filled is None and _is_alone(statement, fill, store):
+            if filled is None and _adds_once_to(statement, fill, store):
                 assert isinstance(statement, Loop)
                 result = [s for s in result if s is not fill]
                 statement = replace(
@@ -165,7 +165,7 @@ def _stored(body: Sequence[Stmt]) -> Sequence[Stmt]:
     return result
 
 
-def _filled(statement: Stmt) -> tuple[Constant, Store] | None:
+def _constant_fill(statement: Stmt) -> tuple[Constant, Store] | None:
     """Of loops that store nothing but one constant."""
     while isinstance(statement, Loop) and statement.between is None and len(statement.body) == 1:
         (statement,) = statement.body
@@ -175,7 +175,7 @@ def _filled(statement: Stmt) -> tuple[Constant, Store] | None:
     return None
 
 
-def _is_alone(statement: Stmt, fill: Loop, store: Store) -> bool:
+def _adds_once_to(statement: Stmt, fill: Loop, store: Store) -> bool:
     """It adds once to each element that was filled, in the same loops, and reads none."""
     paths = list(_paths(statement, store.buffer))
     if len(paths) != 1:
@@ -184,7 +184,7 @@ def _is_alone(statement: Stmt, fill: Loop, store: Store) -> bool:
     filled = {s.axis for s in walk((fill,)) if isinstance(s, Loop)}
     return (
         isinstance(added, AccumulateInto)
-        and _is_joined(added)
+        and _is_combined(added)
         and added.index == store.index
         and {*axes} == filled
         and len(axes) == len(filled)
@@ -212,7 +212,7 @@ def _with_stores(body: Iterable[Stmt], zero: Constant, store: Store) -> Iterator
             case AccumulateInto(buffer, index, op, dtype, value) if buffer is store.buffer:
                 name = f"{buffer.name}_{zero.name}_{value}"
                 yield zero
-                yield Let(name, JOINED[op], (zero.name, value), dtype, dtype)
+                yield Let(name, COMBINERS[op], (zero.name, value), dtype, dtype)
                 yield Store(buffer, index, name)
             case _:
                 yield statement

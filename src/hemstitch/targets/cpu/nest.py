@@ -160,7 +160,7 @@ class LLVMNestPrinter:
                     self._lane_loop(axis, body)
                 else:
                     self._serial_loop(statement)
-            case nodes.Contract() | nodes.AccumulateProduct() | nodes.Running():
+            case nodes.Contract() | nodes.AccumulateMatmul() | nodes.Running():
                 raise AssertionError("products have become loops")
             case _:
                 assert_never(statement)

@@ -46,7 +46,7 @@ SEMAPHORE = "semaphore"  # where programs meet; zero before the first launch
 MOST_32_BIT = (1 << 31) - 1
 _BEGIN = {
     Begin.BARRIER: f"{STEP}device.grid_barrier({SEMAPHORE}, programs)",
-    Begin.TICKET: f"{STEP}if device.is_last({SEMAPHORE}, programs):",
+    Begin.LAST_BLOCK: f"{STEP}if device.is_last({SEMAPHORE}, programs):",
     Begin.ALONE: f"{STEP}{STEP}tl.debug_barrier()",
 }
 
@@ -70,13 +70,13 @@ class TritonProgram:
     sizes: tuple[Dim, ...]
     tiles: Dim
     barriers: int
-    has_ticket: bool
+    has_last_block: bool
     warps: int
     is_wide: bool
 
     @property
     def has_semaphore(self) -> bool:
-        return self.barriers > 0 or self.has_ticket
+        return self.barriers > 0 or self.has_last_block
 
     def scratch_layout(self, sizes: Mapping[str, int]) -> tuple[list[int], int]:
         """Where each scratch buffer starts, in bytes, and how many they take together: those that
@@ -143,7 +143,7 @@ def print_triton(kernel: Kernel, lowering: GPULowering) -> TritonProgram:
         tuple(symbol(name) for name in sizes),
         choice("max", [total(function.tiles for function in phase) for phase in together]),
         kernel.barriers,
-        kernel.has_ticket,
+        kernel.has_last_block,
         max(function.warps for function in functions),
         len(kernel.phases) == 1 and all(is_wide(n) for n in kernel.phases[0].nests),
     )

@@ -12,7 +12,7 @@ from math import prod
 from hemstitch.kernel_ir.index import Axis, AxisPart, Index, at
 from hemstitch.kernel_ir.nodes import (
     AccumulateInto,
-    AccumulateProduct,
+    AccumulateMatmul,
     Constant,
     Contract,
     Kernel,
@@ -43,7 +43,7 @@ def collapse_loops(kernel: Kernel) -> Kernel:
 
 
 def _flattened_nest(nest: Nest) -> Nest:
-    if any(isinstance(s, Contract | AccumulateProduct) for s in walk(nest.body)):
+    if any(isinstance(s, Contract | AccumulateMatmul) for s in walk(nest.body)):
         return nest
     return replace(nest, body=tuple(map(_flattened, nest.body)))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from hemstitch.kernel_ir.dependence import needed_for, operands_of
 from hemstitch.kernel_ir.index import Axis
-from hemstitch.kernel_ir.nodes import AccumulateProduct, Contract, Load, Loop, Role, Stmt
+from hemstitch.kernel_ir.nodes import AccumulateMatmul, Contract, Load, Loop, Role, Stmt
 from hemstitch.targets.gpu.scope import Tile, TileValue, TritonScope
 from hemstitch.targets.gpu.tiling import Tiling, most_steps
 from hemstitch.targets.gpu.triton_types import NAMES
@@ -80,7 +80,7 @@ class Products:
             scope.writer.line(f"{name} = {text}")
         scope.names[name] = TileValue(name, rows=True, lanes=True)
 
-    def accumulate(self, product: AccumulateProduct, statements: Print) -> None:
+    def accumulate(self, product: AccumulateMatmul, statements: Print) -> None:
         """Rows by lanes, times lanes by columns."""
         scope, lanes, axis = self.scope, self.scope.tile, product.axis
         assert lanes is not None, "adds up over lanes"
@@ -133,7 +133,7 @@ class Products:
         return text
 
     def _right(
-        self, product: Contract | AccumulateProduct, steps: _ContractionTile, statements: Print
+        self, product: Contract | AccumulateMatmul, steps: _ContractionTile, statements: Print
     ) -> str:
         """A tile of steps by lanes. Its variables are its own: what they hold is known by name."""
         scope = self.scope
@@ -150,7 +150,7 @@ class Products:
 
     def _operand(
         self,
-        product: Contract | AccumulateProduct,
+        product: Contract | AccumulateMatmul,
         name: str,
         statements: Print,
         along_steps: TileValue,

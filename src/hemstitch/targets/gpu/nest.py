@@ -22,7 +22,7 @@ from hemstitch.kernel_ir.nodes import (
     TASK,
     Accumulate,
     AccumulateInto,
-    AccumulateProduct,
+    AccumulateMatmul,
     Buffer,
     Check,
     Constant,
@@ -268,7 +268,7 @@ class TritonNestPrinter:
                 self._loop(statement)
             case Contract():
                 self.products.contract(statement, self._statements)
-            case AccumulateProduct():
+            case AccumulateMatmul():
                 self.products.accumulate(statement, self._statements)
             case _:
                 assert_never(statement)

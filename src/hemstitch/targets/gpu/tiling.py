@@ -18,7 +18,7 @@ from hemstitch.kernel_ir.index import Axis
 from hemstitch.kernel_ir.nodes import (
     Accumulate,
     AccumulateInto,
-    AccumulateProduct,
+    AccumulateMatmul,
     Contract,
     Let,
     Load,
@@ -103,7 +103,7 @@ def choose(
 ) -> Tiling:
     """`hint`: a likely value of a size; `programs`: how many there should be at least."""
     lanes = {loop.axis: _lanes(loop.axis.extent) for loop in tile_loops(nest)}
-    products = [s for s in walk(nest.body) if isinstance(s, Contract | AccumulateProduct)]
+    products = [s for s in walk(nest.body) if isinstance(s, Contract | AccumulateMatmul)]
     if products:
         return _choose_products(nest, products, lanes, hint, programs, shape)
     lanes = _in_blocks(nest, lanes, shape)
@@ -180,7 +180,7 @@ def _at_most(size: int, lanes: LaneTile) -> LaneTile:
 
 def _choose_products(
     nest: Nest,
-    products: Sequence[Contract | AccumulateProduct],
+    products: Sequence[Contract | AccumulateMatmul],
     lanes: Mapping[Axis, LaneTile],
     hint: Callable[[Dim], int],
     programs: int,
@@ -208,7 +208,7 @@ def _choose_products(
     steps: dict[Axis, LaneTile] = {}
     for loop in tile_loops(nest):
         inside = list(walk(loop.body))
-        if any(isinstance(s, AccumulateProduct) for s in inside):
+        if any(isinstance(s, AccumulateMatmul) for s in inside):
             steps[loop.axis] = lanes[loop.axis]
         for product in inside:
             if isinstance(product, Contract):
@@ -221,7 +221,7 @@ def _choose_products(
 
 
 def _has_product(loop: Loop) -> bool:
-    return any(isinstance(s, Contract | AccumulateProduct) for s in walk(loop.body))
+    return any(isinstance(s, Contract | AccumulateMatmul) for s in walk(loop.body))
 
 
 def _steps(product: Contract, widest: int, again: bool) -> LaneTile:

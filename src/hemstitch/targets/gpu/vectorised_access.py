@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from hemstitch.ir.dims import divides
 from hemstitch.kernel_ir.index import Axis
 from hemstitch.kernel_ir.nodes import (
-    AccumulateProduct,
+    AccumulateMatmul,
     Contract,
     Load,
     Loop,
@@ -25,7 +25,7 @@ LEAST_LANES = 128  # the elements of shorter rows are dealt out to threads in ot
 def is_wide(nest: Nest) -> bool:
     """Every access from lanes is to neighbours, and starts at a multiple of 16 bytes. Tiles of
     products lie in registers as matrix units want them."""
-    if any(isinstance(statement, Contract | AccumulateProduct) for statement in walk(nest.body)):
+    if any(isinstance(statement, Contract | AccumulateMatmul) for statement in walk(nest.body)):
         return False
     return all(_is_wide(access, lane) for access, lane in _accesses(nest.body, None))
 
