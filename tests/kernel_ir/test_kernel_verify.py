@@ -195,7 +195,10 @@ def test_a_mistake_is_found(message, wrong):
         ((Begin.LAST_BLOCK,), "first phase begins with ticket"),
         ((Begin.BARRIER, Begin.ALONE), "no ticket says which"),
         ((Begin.BARRIER, Begin.LAST_BLOCK, Begin.BARRIER), "a barrier behind a ticket"),
-        ((Begin.BARRIER, Begin.LAST_BLOCK, Begin.ALONE, Begin.LAST_BLOCK), "a ticket behind a ticket"),
+        (
+            (Begin.BARRIER, Begin.LAST_BLOCK, Begin.ALONE, Begin.LAST_BLOCK),
+            "a ticket behind a ticket",
+        ),
     ],
     ids=str,
 )

@@ -26,7 +26,7 @@ from hemstitch.kernel_ir.nodes import (
     walk,
 )
 from hemstitch.kernel_ir.passes.common_subexpressions import without_common_subexpressions
-from hemstitch.matmul.lowering.blocking import in_blocks
+from hemstitch.matmul.lowering.blocking import block_nest
 from hemstitch.targets.cpu.description import generic_cpu
 from tests.compiled import plans_of
 
@@ -122,7 +122,7 @@ def test_each_element_of_a_tile_is_loaded_once() -> None:
     ((_, plan),) = plans_of(lambda x, w: F.conv2d(x, w, padding=1), given, generic_cpu(2, 16))
     nests = [n for step in plan.kernels for n in step.stitched.kernel.phases[-1].nests]
     (multiplying,) = (n for n in nests if any(isinstance(s, Contract) for s in walk(n.body)))
-    found = in_blocks(multiplying, 2)
+    found = block_nest(multiplying, 2)
     assert found is not None
     fills = [
         s

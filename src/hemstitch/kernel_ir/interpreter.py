@@ -166,7 +166,9 @@ def _shares(launch: _Launch, phase: Phase, task: int) -> list[tuple[int, int]]:
     if phase.is_alone:
         return [(0, count) for count in rows]
     weights = [max(1, launch.dim(nest.weight)) for nest in phase.nests]
-    uneven_work = [count * weight * bool(count % launch.threads) for count, weight in zip(rows, weights)]
+    uneven_work = [
+        count * weight * bool(count % launch.threads) for count, weight in zip(rows, weights)
+    ]
     ends = [sum(uneven_work) * place // launch.threads for place in (task, task + 1)]
     ranges, first = [], 0
     for count, weight, work in zip(rows, weights, uneven_work):

@@ -358,13 +358,19 @@ class _NestCheck:
 
     def _running(self, running: Running) -> None:
         accumulator = self._accumulator(running.accumulator)
-        self._require(accumulator.is_running_max, f"{running.accumulator} is no maximum across lanes")
+        self._require(
+            accumulator.is_running_max, f"{running.accumulator} is no maximum across lanes"
+        )
         self._require(self._lane_axis is not None, "there are no lanes here")
         self._define(running.name, accumulator.dtype, False)
 
     def _scan(self, scan: Scan) -> None:
         accumulator = self._accumulator(scan.accumulator)
-        is_scanned = accumulator.across and accumulator.op in SCANNED.values() and accumulator.columns is None
+        is_scanned = (
+            accumulator.across
+            and accumulator.op in SCANNED.values()
+            and accumulator.columns is None
+        )
         self._require(is_scanned, f"{scan.accumulator} is no sum or product across lanes")
         self._require(self._lane_axis is not None, "there are no lanes here")
         self._use(scan.value, accumulator.dtype)

@@ -31,7 +31,7 @@ from hemstitch.machine.cpu_numbers import CPU
 from hemstitch.machine.matmul_rates import Rates
 from hemstitch.machine.probes import ProductProbe
 from hemstitch.machine.record import Execution, Machine, MatrixUnits
-from hemstitch.matmul.lowering.blocking import in_blocks
+from hemstitch.matmul.lowering.blocking import block_nest
 from hemstitch.matmul.patterns.gemv import is_vector
 from hemstitch.planning.clusters import Clustering
 from hemstitch.planning.materialisation import strides_in_memory
@@ -331,7 +331,7 @@ def _packed(kernel: Kernel, hints: Mapping[str, int], threads: int) -> float:
         inside = sum(isinstance(statement, Contract) for statement in walk(nest.body))
         if not inside:
             continue
-        blocks = in_blocks(nest, threads)
+        blocks = block_nest(nest, threads)
         if blocks is None:
             return inf
         products += inside

@@ -51,7 +51,9 @@ def least_seconds(
     sizes = {**hints, "threads": machine.threads}
     read, written = traffic(kernel, sizes)
     costs, parameters = Costs.of(kernel, machine), kernel.parameters
-    moved = sum(read.get(b, 0) + written.get(b, 0) for b in parameters) - reread_bytes(kernel, sizes)
+    moved = sum(read.get(b, 0) + written.get(b, 0) for b in parameters) - reread_bytes(
+        kernel, sizes
+    )
     return kernels * costs.launch_seconds() + costs.memory_seconds(max(0, moved))
 
 

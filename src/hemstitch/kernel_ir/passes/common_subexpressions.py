@@ -134,14 +134,24 @@ def _fused(first: Stmt | None, second: Stmt) -> Loop | None:
             axis, second_axis = first.axis, second.axis
         case _:
             return None
-    if (axis.extent, axis.outer, axis.limit) != (second_axis.extent, second_axis.outer, second_axis.limit):
+    if (axis.extent, axis.outer, axis.limit) != (
+        second_axis.extent,
+        second_axis.outer,
+        second_axis.limit,
+    ):
         return None
     rewriter = Rewriter({}, lambda index: index.substitute({second_axis: at(axis)}))
     body = [rewriter.statement(statement) for statement in second.body]
-    loaded, stored = ({s.buffer for s in first.body if isinstance(s, kind)} for kind in (Load, Store))
-    second_loaded, second_stored = ({s.buffer for s in body if isinstance(s, kind)} for kind in (Load, Store))
+    loaded, stored = (
+        {s.buffer for s in first.body if isinstance(s, kind)} for kind in (Load, Store)
+    )
+    second_loaded, second_stored = (
+        {s.buffer for s in body if isinstance(s, kind)} for kind in (Load, Store)
+    )
     is_plain = all(isinstance(s, (*PURE, Store)) for s in (*first.body, *body))
-    is_independent = stored.isdisjoint(second_loaded | second_stored) and loaded.isdisjoint(second_stored)
+    is_independent = stored.isdisjoint(second_loaded | second_stored) and loaded.isdisjoint(
+        second_stored
+    )
     loads = {(s.buffer, s.index) for s in first.body if isinstance(s, Load)}
     shares_loads = any((s.buffer, s.index) in loads for s in body if isinstance(s, Load))
     if not (is_plain and is_independent and shares_loads):

@@ -51,7 +51,9 @@ def compensated_add(
 ) -> Iterator[Stmt]:
     """Knuth's two-sum gives what rounding loses; of an infinite sum that is not a number."""
     dtype = sums.dtype
-    total, old_error, rounded, value_part, total_part, total_error, value_error, error = (new("v") for _ in range(8))
+    total, old_error, rounded, value_part, total_part, total_error, value_error, error = (
+        new("v") for _ in range(8)
+    )
     is_nan, zero, finite_error, new_error = (new("v") for _ in range(4))
     yield Load(total, sums, place)
     yield Load(old_error, errors, place)

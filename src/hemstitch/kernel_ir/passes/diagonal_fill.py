@@ -157,7 +157,10 @@ class _DiagonalFill:
         places: dict[Variable, Index]
         if second in self.loops:
             diagonal_axis = Axis(f"{second.name}d", high - low)
-            places = {second: at(diagonal_axis).shifted(low), first: at(diagonal_axis).shifted(low + distance)}
+            places = {
+                second: at(diagonal_axis).shifted(low),
+                first: at(diagonal_axis).shifted(low + distance),
+            }
         else:
             diagonal_axis = Axis(f"{first.name}d", _size(first))
             places = {first: at(diagonal_axis)}

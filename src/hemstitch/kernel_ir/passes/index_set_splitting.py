@@ -139,7 +139,9 @@ class _Pieces:
         *outer, axis = nest.rows
         for number, (low, high) in enumerate(pairwise(ends)):
             piece = Axis(f"{axis.name}p{number}", high - low)
-            body = eliminate_dead_values(self._statements(nest.body, self.known.in_piece(axis, piece, low)))
+            body = eliminate_dead_values(
+                self._statements(nest.body, self.known.in_piece(axis, piece, low))
+            )
             yield replace(nest, rows=(*outer, piece), body=body)
 
     def _ends_of_rows(self) -> Sequence[int]:
@@ -170,10 +172,14 @@ class _Pieces:
             piece = Axis(f"{loop.axis.name}p{number}", high - low)
             inside = known.in_piece(loop.axis, piece, low)
             inside.names |= self._fresh(loop.body)
-            yield Loop(piece, eliminate_dead_values(self._statements(loop.body, inside)), loop.lanes)
+            yield Loop(
+                piece, eliminate_dead_values(self._statements(loop.body, inside)), loop.lanes
+            )
 
     def _unsplit(self, loop: Loop, known: _KnownBounds) -> Loop:
-        return replace(loop, body=eliminate_dead_values(self._statements(loop.body, known.inside())))
+        return replace(
+            loop, body=eliminate_dead_values(self._statements(loop.body, known.inside()))
+        )
 
     def _contraction(self, contraction: Contract, known: _KnownBounds) -> Contract:
         inside = known.inside()

@@ -138,7 +138,9 @@ class _InvariantScope:
         invariant = self._invariants(loop.body, varying)
         rest = [s for s in loop.body if not isinstance(s, VALUES) or s.name not in invariant]
         read = frozenset(name for statement in rest for name in used(statement))
-        buffered = [value for name, value in invariant.items() if isinstance(value, Let) and name in read]
+        buffered = [
+            value for name, value in invariant.items() if isinstance(value, Let) and name in read
+        ]
         definitions = _definitions(buffered, invariant)
         bytes_ = axis.extent * sum(value.dtype.bytes for value in buffered)
         if bytes_ > motion.bytes_left or _gain(definitions, buffered, read) < LEAST_GAIN:
@@ -164,7 +166,9 @@ class _InvariantScope:
                     is_invariant = buffer not in self.changed and _is_invariant(index, varying)
                 case _:
                     continue
-            if is_invariant and all(name in invariant or name in self.before for name in used(statement)):
+            if is_invariant and all(
+                name in invariant or name in self.before for name in used(statement)
+            ):
                 invariant[statement.name] = statement
         return invariant
 

@@ -137,7 +137,9 @@ class _Lowering:
         yield self._load(old, init)
         yield Let(new, _JOIN[init.op], (old, value), dtype, dtype)
         yield self._store(init, new)
-        followers = [follower for follower in self.inits.values() if follower.running_max == init.name]
+        followers = [
+            follower for follower in self.inits.values() if follower.running_max == init.name
+        ]
         if not followers:
             return
         step, scale, lowest, zero, none = map(self._new, ("step", "scale", "low", "zero", "none"))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
-from hemstitch.kernel_ir.dependence import PURE, eliminate_dead_values, backward_slice
+from hemstitch.kernel_ir.dependence import PURE, backward_slice, eliminate_dead_values
 from hemstitch.kernel_ir.index import Axis, Computed, Index, Variable, at
 from hemstitch.kernel_ir.nodes import (
     AccumulateInto,
@@ -155,7 +155,12 @@ class _SortedNest:
         key, loads = self._load_number(self.keys, at(line), new("key"))
         add = AccumulateInto(self.ends, key.shifted(1), Op.SUM, number, one)
         yield Loop(line, (*loads, add), lanes=False)
-        bucket, previous, own, running_sum = Axis(new("k"), self.size + 2), new("a"), new("b"), new("sum")
+        bucket, previous, own, running_sum = (
+            Axis(new("k"), self.size + 2),
+            new("a"),
+            new("b"),
+            new("sum"),
+        )
         summed = (
             Load(previous, self.ends, at(bucket)),
             Load(own, self.ends, at(bucket).shifted(1)),

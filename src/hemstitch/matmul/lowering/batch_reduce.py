@@ -14,39 +14,43 @@ from hemstitch.kernel_ir.rewriter import used
 
 
 @dataclass(frozen=True, slots=True)
-class Total:
+class BatchReduction:
     """`additions` make `name` of `products`; of a single one nothing is to be made."""
 
     name: str
-    products: tuple[Contract, ...]
+    contracts: tuple[Contract, ...]
     additions: tuple[Let, ...] = ()
 
     @staticmethod
-    def of(product: Contract) -> Total:
-        return Total(product.name, (product,))
+    def of(contract: Contract) -> BatchReduction:
+        return BatchReduction(contract.name, (contract,))
 
     @property
-    def own(self) -> set[str]:
+    def names(self) -> set[str]:
         """The names of what it is made of, and its own."""
-        return {each.name for each in self.products} | {each.name for each in self.additions}
+        return {statement.name for statement in (*self.contracts, *self.additions)}
 
-    def others(self, body: Iterable[Stmt]) -> list[Stmt]:
+    def rest_of(self, body: Iterable[Stmt]) -> list[Stmt]:
         """The statements of `body` that are not its own."""
-        own = self.own
-        return [statement for statement in body if getattr(statement, "name", None) not in own]
+        own_names = self.names
+        return [
+            statement for statement in body if getattr(statement, "name", None) not in own_names
+        ]
 
 
-def totals(body: Sequence[Stmt]) -> list[Total]:
+def batch_reductions(body: Sequence[Stmt]) -> list[BatchReduction]:
     """In which each product of `body` is in one."""
     uses = Counter(name for statement in body for name in used(statement))
-    found = {s.name: Total.of(s) for s in body if isinstance(s, Contract)}
+    reductions = {s.name: BatchReduction.of(s) for s in body if isinstance(s, Contract)}
     for statement in body:
         match statement:
-            case Let(name, Op.ADD, (a, b), DType.F32) if {a, b} <= found.keys():
+            case Let(name, Op.ADD, (a, b), DType.F32) if {a, b} <= reductions.keys():
                 if uses[a] == uses[b] == 1:
-                    first, second = found.pop(a), found.pop(b)
+                    first, second = reductions.pop(a), reductions.pop(b)
                     additions = (*first.additions, *second.additions, statement)
-                    found[name] = Total(name, (*first.products, *second.products), additions)
+                    reductions[name] = BatchReduction(
+                        name, (*first.contracts, *second.contracts), additions
+                    )
             case _:
                 pass
-    return [*found.values()]
+    return [*reductions.values()]

@@ -50,10 +50,10 @@ def _statements(statements: Iterable[Stmt]) -> Iterator[Stmt]:
 
 
 def _loop(contract: Contract) -> Iterator[Stmt]:
-    total, product = f"{contract.name}_sum", f"{contract.name}_step"
+    accumulator, step = f"{contract.name}_sum", f"{contract.name}_step"
     operands = (contract.left, contract.right)
-    step = Let(product, Op.MUL, operands, contract.dtype, contract.dtype)
-    yield Init(total, Op.SUM, contract.dtype, across=False)
-    body = (*contract.body, step, Accumulate(total, product))
+    multiply = Let(step, Op.MUL, operands, contract.dtype, contract.dtype)
+    yield Init(accumulator, Op.SUM, contract.dtype, across=False)
+    body = (*contract.body, multiply, Accumulate(accumulator, step))
     yield Loop(contract.axis, body, lanes=False)
-    yield Finish(contract.name, total)
+    yield Finish(contract.name, accumulator)

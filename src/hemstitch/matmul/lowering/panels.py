@@ -25,14 +25,14 @@ Element = Callable[[Index, int, int], tuple[str, Sequence[Stmt]]]
 
 
 @dataclass(frozen=True, slots=True)
-class PackedPanels:
+class ColumnPanels:
     """Columns cut into `outer` strips of `inner`, the last of which may have fewer."""
 
     outer: Axis
     inner: Axis
 
     @staticmethod
-    def of(columns: Axis, width: int) -> PackedPanels:
+    def of(columns: Axis, width: int) -> ColumnPanels:
         """As wide as that, or one vector of the widest where there are no more columns."""
         extent = columns.extent
         width = (
@@ -41,7 +41,7 @@ class PackedPanels:
             else width
         )
         outer = Axis(f"{columns.name}s", quotient(extent + (width - 1), width))
-        return PackedPanels(outer, Axis(f"{columns.name}i", width, outer, extent))
+        return ColumnPanels(outer, Axis(f"{columns.name}i", width, outer, extent))
 
     @property
     def width(self) -> int:
@@ -54,101 +54,101 @@ class PackedPanels:
 
     def loop(self, columns: Axis, body: Sequence[Stmt]) -> Loop:
         """`body` in each of `columns`, strip after strip."""
-        cut = Rewriter({}, lambda index: index.substitute({columns: self.column()}))
-        inside = tuple(cut.statement(statement) for statement in body)
+        rewriter = Rewriter({}, lambda index: index.substitute({columns: self.column()}))
+        inside = tuple(rewriter.statement(statement) for statement in body)
         return Loop(self.outer, (Loop(self.inner, inside, lanes=True),), lanes=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class PackedColumns:
     """A right operand of few columns in `buffer`, the steps of each side by side, so many of them
     `together`."""
 
     columns: Axis
-    steps: Axis
-    together: int
+    k_axis: Axis
+    k_pack: int
     buffer: Buffer
 
     def place(self, column: Index) -> Index:
         """Of the first elements that lie together."""
-        size = self.steps.extent * self.together
-        return column.scaled(size) + at(self.steps).scaled(self.together)
+        size = self.k_axis.extent * self.k_pack
+        return column.scaled(size) + at(self.k_axis).scaled(self.k_pack)
 
     def loops(self, element: Element) -> list[Stmt]:
         """Filled by one task."""
-        return [Loop(self.columns, self._steps(element), lanes=False)]
+        return [Loop(self.columns, self._fill_column(element), lanes=False)]
 
     def nests(self, element: Element) -> list[Nest]:
         """Filled by all."""
         why = f"{self.buffer.name}: {self.buffer.why}"
-        weight = self.steps.extent * self.together
-        return [Nest((self.columns,), (), self._steps(element), (), weight, why)]
+        weight = self.k_axis.extent * self.k_pack
+        return [Nest((self.columns,), (), self._fill_column(element), (), weight, why)]
 
-    def _steps(self, element: Element) -> tuple[Stmt, ...]:
-        made: list[Stmt] = []
-        stored: list[Stmt] = []
-        for step in range(self.together):
-            value, body = element(at(self.columns), 0, step)
-            made += body
-            place = self.place(at(self.columns)).shifted(step)
-            stored.append(Store(self.buffer, place, value))
-        return (Loop(self.steps, (*made, *stored), lanes=True),)
+    def _fill_column(self, element: Element) -> tuple[Stmt, ...]:
+        definitions: list[Stmt] = []
+        stores: list[Stmt] = []
+        for k in range(self.k_pack):
+            value, body = element(at(self.columns), 0, k)
+            definitions += body
+            place = self.place(at(self.columns)).shifted(k)
+            stores.append(Store(self.buffer, place, value))
+        return (Loop(self.k_axis, (*definitions, *stores), lanes=True),)
 
 
 @dataclass(frozen=True, slots=True)
-class Panel:
+class PackedOperand:
     """A right operand in strips, in `buffer`. `steps`: what its product adds up along, so many of
     them `together`."""
 
-    strips: PackedPanels
-    steps: Axis
-    together: int
+    panels: ColumnPanels
+    k_axis: Axis
+    k_pack: int
     buffer: Buffer
 
-    def place(self, strips: PackedPanels, first: Dim = 0) -> Index:
+    def place(self, panels: ColumnPanels, first: Dim = 0) -> Index:
         """Of the first elements that lie together; `first`: the column where `strips` begin."""
-        width, size = self.strips.width, self.steps.extent * self.together
-        strip = at(strips.outer).scaled(size * width) + at(strips.inner).scaled(self.together)
-        return (strip + at(self.steps).scaled(width * self.together)).shifted(first * size)
+        width, size = self.panels.width, self.k_axis.extent * self.k_pack
+        offset = at(panels.outer).scaled(size * width) + at(panels.inner).scaled(self.k_pack)
+        return (offset + at(self.k_axis).scaled(width * self.k_pack)).shifted(first * size)
 
     def loops(self, element: Element) -> list[Stmt]:
         """Filled by one task."""
         return [
-            Loop(run.outer, self._strip(element, run, first), lanes=False)
-            for run, first in self._runs()
+            Loop(part.outer, self._fill_panel(element, part, first), lanes=False)
+            for part, first in self._parts()
         ]
 
     def nests(self, element: Element) -> list[Nest]:
         """Filled by all."""
         why = f"{self.buffer.name}: {self.buffer.why}"
-        weight = self.steps.extent * self.together * self.strips.width
+        weight = self.k_axis.extent * self.k_pack * self.panels.width
         return [
-            Nest((run.outer,), (), self._strip(element, run, first), (), weight, why)
-            for run, first in self._runs()
+            Nest((part.outer,), (), self._fill_panel(element, part, first), (), weight, why)
+            for part, first in self._parts()
         ]
 
-    def _runs(self) -> Iterator[tuple[PackedPanels, int]]:
+    def _parts(self) -> Iterator[tuple[ColumnPanels, int]]:
         """Whole strips apart from what is left of one, each with its first column: only loops of
         one length are printed as squares (`targets/cpu/register_transpose.py`)."""
-        width, columns = self.strips.width, self.strips.inner.limit
+        width, columns = self.panels.width, self.panels.inner.limit
         if not isinstance(columns, int):
-            yield self.strips, 0
+            yield self.panels, 0
             return
-        whole, rest = divmod(columns, width)
+        whole, last_columns = divmod(columns, width)
         if whole:
-            outer = Axis(self.strips.outer.name, whole)
-            yield PackedPanels(outer, Axis(self.strips.inner.name, width)), 0
-        if rest:
-            inner = Axis(self.strips.inner.name, rest)
-            yield PackedPanels(Axis(self.strips.outer.name, 1), inner), whole * width
+            outer = Axis(self.panels.outer.name, whole)
+            yield ColumnPanels(outer, Axis(self.panels.inner.name, width)), 0
+        if last_columns:
+            inner = Axis(self.panels.inner.name, last_columns)
+            yield ColumnPanels(Axis(self.panels.outer.name, 1), inner), whole * width
 
-    def _strip(self, element: Element, run: PackedPanels, first: int) -> tuple[Stmt, ...]:
-        column = at(run.outer).scaled(self.strips.width) + at(run.inner)
-        made: list[Stmt] = []
-        stored: list[Stmt] = []
-        for step in range(self.together):
-            value, body = element(column.shifted(first), first // self.strips.width, step)
-            made += body
-            stored.append(Store(self.buffer, self.place(run, first).shifted(step), value))
-        lanes = Loop(run.inner, (*made, *stored), lanes=True)
-        return (Loop(self.steps, (lanes,), lanes=False),)
+    def _fill_panel(self, element: Element, part: ColumnPanels, first: int) -> tuple[Stmt, ...]:
+        column = at(part.outer).scaled(self.panels.width) + at(part.inner)
+        definitions: list[Stmt] = []
+        stores: list[Stmt] = []
+        for k in range(self.k_pack):
+            value, body = element(column.shifted(first), first // self.panels.width, k)
+            definitions += body
+            stores.append(Store(self.buffer, self.place(part, first).shifted(k), value))
+        lanes = Loop(part.inner, (*definitions, *stores), lanes=True)
+        return (Loop(self.k_axis, (lanes,), lanes=False),)

@@ -25,7 +25,7 @@ from hemstitch.kernel_ir.nodes import (
     walk,
 )
 from hemstitch.kernel_ir.rewriter import defined, used
-from hemstitch.matmul.lowering.tile_matmul import TileProduct
+from hemstitch.matmul.lowering.tile_matmul import TileMatmul
 
 
 @dataclass(slots=True)
@@ -35,37 +35,37 @@ class BlockPart:
     `lines`: what fills in what several rows of a left operand have in common."""
 
     statements: list[Stmt] = field(default_factory=list)
-    lines: list[Loop] = field(default_factory=list)
+    line_buffers: list[Loop] = field(default_factory=list)
     loops: list[Loop] = field(default_factory=list)
 
     @property
-    def products(self) -> Iterator[TileProduct]:
-        return (tile for tile in map(TileProduct.of, self.loops) if tile is not None)
+    def matmuls(self) -> Iterator[TileMatmul]:
+        return (tile for tile in map(TileMatmul.of, self.loops) if tile is not None)
 
 
-class Reach:
+class LiveAcrossParts:
     """What rows hand on from part to part: `names` of values and their types, row `buffers`."""
 
     def __init__(self, nest: Nest, parts: Sequence[BlockPart]) -> None:
-        made = [{name for s in part.statements for name in defined(s)} for part in parts]
-        read = [{name for s in part.statements for name in used(s)} for part in parts]
+        defined_names = [{name for s in part.statements for name in defined(s)} for part in parts]
+        used_names = [{name for s in part.statements for name in used(s)} for part in parts]
         types = _types(nest)
         self.names = {
             name: types[name]
-            for number, names in enumerate(made)
+            for number, names in enumerate(defined_names)
             for name in sorted(names)
-            if any(name in later for later in read[number + 1 :])
+            if any(name in later for later in used_names[number + 1 :])
         }
-        lasting = task_buffers([*nest.prologue, *nest.epilogue])
-        runs = (run for p in parts for run in (p.statements, p.loops))
-        touched = [task_buffers(run) for run in runs]
-        known = task_buffers(nest.body)
-        handed_on = {b for b in known if sum(b in buffers for buffers in touched) > 1}
+        outlive_row = task_buffers([*nest.prologue, *nest.epilogue])
+        bodies = (body for p in parts for body in (p.statements, p.loops))
+        touched = [task_buffers(body) for body in bodies]
+        in_body = task_buffers(nest.body)
+        live = {b for b in in_body if sum(b in buffers for buffers in touched) > 1}
         pairs = (_pair(statement) for statement in walk(nest.body))
         for pair in pairs:  # one index serves both, so both lie alike
-            if not handed_on.isdisjoint(pair):
-                handed_on.update(pair)
-        self.buffers = [b for b in known if b in handed_on and b not in lasting]
+            if not live.isdisjoint(pair):
+                live.update(pair)
+        self.buffers = [b for b in in_body if b in live and b not in outlive_row]
 
 
 def _pair(statement: Stmt) -> tuple[Buffer, ...]:
@@ -74,28 +74,28 @@ def _pair(statement: Stmt) -> tuple[Buffer, ...]:
 
 
 def task_buffers(body: Iterable[Stmt]) -> list[Buffer]:
-    found = dict.fromkeys(buffer for statement in walk(body) for buffer in buffers_of(statement))
-    return [buffer for buffer in found if buffer.role is Role.TASK]
+    buffers = dict.fromkeys(buffer for statement in walk(body) for buffer in buffers_of(statement))
+    return [buffer for buffer in buffers if buffer.role is Role.TASK]
 
 
 def _types(nest: Nest) -> Mapping[str, DType]:
     """Of the values that the statements of a row make, outside loops."""
-    found: dict[str, DType] = {}
+    types: dict[str, DType] = {}
     inits = {s.name: s.dtype for s in nest.body if isinstance(s, Init)}
     for statement in nest.body:
         match statement:
             case Let(name, _, _, _, dtype) | Constant(name, _, dtype):
-                found[name] = dtype.compute
+                types[name] = dtype.compute
             case Load(name, buffer):
-                found[name] = buffer.dtype.compute
+                types[name] = buffer.dtype.compute
             case Finish(name, accumulator, position):
-                found[name] = inits[accumulator].compute
+                types[name] = inits[accumulator].compute
                 if position is not None:
-                    found[position] = DType.I64
+                    types[position] = DType.I64
             case Random(name):
-                found[name] = DType.F32
+                types[name] = DType.F32
             case Position(name):
-                found[name] = DType.I64
+                types[name] = DType.I64
             case _:
                 pass
-    return found
+    return types
