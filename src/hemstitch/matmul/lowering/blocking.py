@@ -96,8 +96,8 @@ def blocked_without_packing(
     for phase in kernel.phases:
         nests = list[Nest]()
         for nest in phase.nests:
-            taken_names = {buffer.name for buffer in buffers}
-            block = block_nest(nest, threads, blocking, taken_names) or Blocked(nest, (), {})
+            taken = {buffer.name for buffer in buffers}
+            block = block_nest(nest, threads, blocking, taken) or Blocked(nest, (), {})
             nests.append(block.nest)
             buffers += block.buffers
             panels |= block.panels
@@ -119,13 +119,13 @@ def with_packing(kernel: Kernel, panels: Panels) -> Kernel:
 
 
 def block_nest(
-    nest: Nest, threads: int, blocking: Blocking = USUAL, taken_names: Collection[str] = ()
+    nest: Nest, threads: int, blocking: Blocking = USUAL, taken: Collection[str] = ()
 ) -> Blocked | None:
     """A nest with products over blocks of rows. `taken`: names that buffers have, as those of
     another piece of the same nest."""
     if not any(isinstance(statement, Contract) for statement in walk(nest.body)):
         return None
-    blocks = _BlockedNest(nest, threads, blocking, taken_names)
+    blocks = _BlockedNest(nest, threads, blocking, taken)
     try:
         return Blocked(blocks.nest(), blocks.buffers, blocks.shared)
     except _Unblockable:
@@ -161,26 +161,21 @@ class _KAxis:
         this one."""
         names = [name] if self.k_pack == 1 else [f"{name}_{k}" for k in range(self.k_pack)]
         for offset, part_name in enumerate(names):
-            substitution: Mapping[Variable, Index] = {contract.axis: self.index_of(offset)}
+            at_k: Mapping[Variable, Index] = {contract.axis: self.index_of(offset)}
+            suffix = PAIR_SUFFIX * offset
             loads = (
-                Load(
-                    f"{left.name}{PAIR_SUFFIX * offset}",
-                    left.buffer,
-                    left.index.substitute(substitution),
-                ),
-                Load(
-                    f"{right.name}{PAIR_SUFFIX * offset}", right.buffer, right.index.shifted(offset)
-                ),
+                Load(f"{left.name}{suffix}", left.buffer, left.index.substitute(at_k)),
+                Load(f"{right.name}{suffix}", right.buffer, right.index.shifted(offset)),
             )
             first, second = (load.name for load in loads)
-            band = contract.band_at(substitution)
+            band = contract.band_at(at_k)
             yield Contract(part_name, self.axis, loads, first, second, self.dtype, DType.F32, band)
         if self.k_pack > 1:
             yield Let(name, Op.ADD, tuple(names), DType.F32, DType.F32)
 
 
 @dataclass(frozen=True, slots=True)
-class _OperandComputations:
+class _OperandValues:
     """What makes an element of each operand of a product. `is_by_steps`: the steps of both are to
     lie side by side (`targets/cpu/skinny_matmul.py`)."""
 
@@ -194,10 +189,10 @@ class _BlockedNest:
     """One nest, its last row axis cut into `block` and `inner`."""
 
     def __init__(
-        self, nest: Nest, threads: int, blocking: Blocking, taken_names: Collection[str]
+        self, nest: Nest, threads: int, blocking: Blocking, taken: Collection[str]
     ) -> None:
         self.old = nest
-        self.taken_names = taken_names
+        self.taken = taken
         self.threads = threads
         self.blocking = blocking
         self.buffers: list[Buffer] = []
@@ -247,7 +242,7 @@ class _BlockedNest:
         part, following = self.parts[-1], BlockPart()
         following.statements = _taken_inits(part)
         rest: dict[str, Stmt | None] = {}
-        for reduction, operands in self._reductions(inside, before, statement.axis):
+        for reduction, operands in self._batch_reductions(inside, before, statement.axis):
             only_store = _only_store(reduction, inside, statement.axis)
             loop, store = self._matmul(reduction, operands, statement.axis, only_store, before)
             part.loops.append(loop)
@@ -260,33 +255,29 @@ class _BlockedNest:
             following.statements.append(replace(statement, body=body))
         self.parts.append(following)
 
-    def _reductions(
+    def _batch_reductions(
         self, inside: Sequence[Stmt], before: Sequence[Stmt], lanes: Axis
-    ) -> Iterator[tuple[BatchReduction, list[_OperandComputations]]]:
+    ) -> Iterator[tuple[BatchReduction, list[_OperandValues]]]:
         """Several products in one where the steps of each go by at once."""
         for reduction in batch_reductions(inside):
-            operands = [
-                self._operands(contract, lanes, before, inside) for contract in reduction.contracts
-            ]
+            contracts = reduction.contracts
+            operands = [self._operands(contract, lanes, before, inside) for contract in contracts]
             is_one_pass = all(
                 pair.k_axis.k_pack == 1
                 and not pair.is_k_contiguous
                 and contract.band is None
                 and _is_at_most(contract.axis.extent, self.blocking.steps)
-                for contract, pair in zip(reduction.contracts, operands)
+                for contract, pair in zip(contracts, operands)
             )
             if is_one_pass or len(operands) == 1:
                 yield reduction, operands
             else:
-                yield from (
-                    (BatchReduction.of(contract), [pair])
-                    for contract, pair in zip(reduction.contracts, operands)
-                )
+                yield from ((BatchReduction.of(c), [pair]) for c, pair in zip(contracts, operands))
 
     def _matmul(
         self,
         reduction: BatchReduction,
-        operands: Sequence[_OperandComputations],
+        operands: Sequence[_OperandValues],
         lanes: Axis,
         only_store: Store | None,
         before: Sequence[Stmt],
@@ -309,11 +300,11 @@ class _BlockedNest:
 
     def _operands(
         self, contract: Contract, lanes: Axis, before: Sequence[Stmt], inside: Sequence[Stmt]
-    ) -> _OperandComputations:
+    ) -> _OperandValues:
         left = backward_slice(contract.left, _operands_before(contract, inside))
         right = backward_slice(contract.right, (*before, *inside, *contract.body))
         right = right or backward_slice(contract.right, self.old.prologue)  # a constant
-        if task_buffers(right) or not self._is_available_in_prologue(right):
+        if task_buffers(right) or not self._is_closed(right):
             raise _Unblockable
         k_axis, axis, row = _KAxis.of(contract), contract.axis, self.old.rows[-1]
         first, second = plain_load(left, k_axis.dtype), plain_load(right, DType.F32)
@@ -323,9 +314,9 @@ class _BlockedNest:
             and _is_k_contiguous(first, k_axis, axis, row)
             and (second is None or second.index.coefficient(lanes) != 1)
         )
-        return _OperandComputations(k_axis, left, right, is_k_contiguous)
+        return _OperandValues(k_axis, left, right, is_k_contiguous)
 
-    def _is_available_in_prologue(self, needed: Sequence[Stmt]) -> bool:
+    def _is_closed(self, needed: Sequence[Stmt]) -> bool:
         """What `needed` reads of others' values, each task has from its beginning."""
         known = {name for s in self.old.prologue for name in defined(s)}
         return live_ins(needed) <= known
@@ -333,7 +324,7 @@ class _BlockedNest:
     def _left(
         self,
         contract: Contract,
-        operands: _OperandComputations,
+        operands: _OperandValues,
         part: BlockPart,
         before: Sequence[Stmt],
     ) -> Load:
@@ -346,20 +337,12 @@ class _BlockedNest:
             return load
         name = f"{contract.name}_left"
         definition = backward_slice(contract.left, (*before, *computation))
-        is_defined_here = any(
-            contract.left in defined(s) for s in computation
-        )  # not by the row before
-        is_self_contained = (
-            is_defined_here
-            and self._is_available_in_prologue(definition)
-            and not task_buffers(definition)
-        )
-        overlapping = (
-            self._overlapping(definition, axis) if is_self_contained and k.k_pack == 1 else None
-        )
+        is_own = any(contract.left in defined(s) for s in computation)  # not the row's before it
+        is_closed = is_own and self._is_closed(definition) and not task_buffers(definition)
+        overlapping = self._overlapping(definition, axis) if is_closed and k.k_pack == 1 else None
         if overlapping is not None:
             return self._line_buffer(contract, definition, overlapping)
-        if is_self_contained and k.k_pack == 1 and self._is_column_major_value(definition, axis):
+        if is_closed and k.k_pack == 1 and self._is_column_major_value(definition, axis):
             names = {old: f"{name}_{old}" for s in definition for old in defined(s)}
             renamed = [Rewriter(names).statement(s) for s in definition]
             value, computed = _cast_to(k.dtype, names[contract.left], contract.source, renamed)
@@ -371,7 +354,7 @@ class _BlockedNest:
             value, computed = _cast_to(k.dtype, contract.left, contract.source, computation)
             buffer, index = self._tile_of_rows(name, axis.extent, axis, k.dtype)
             fill = Loop(axis, (*computed, Store(buffer, index, value)), lanes=True)
-            if is_self_contained and len(definition) == len(computation):
+            if is_closed and len(definition) == len(computation):
                 part.loops.append(Loop(self.inner, (fill,), lanes=False))
             else:
                 part.statements.append(fill)
@@ -436,7 +419,7 @@ class _BlockedNest:
     def _right(
         self,
         contract: Contract,
-        operands: _OperandComputations,
+        operands: _OperandValues,
         lanes: Axis,
         left: Load,
         panels: ColumnPanels | None,
@@ -461,9 +444,7 @@ class _BlockedNest:
         self._fill(contract, operands, lanes, panel)
         return Load(f"{contract.name}_right_in", buffer, panel.place(panels)), panels
 
-    def _packed_columns(
-        self, contract: Contract, operands: _OperandComputations, lanes: Axis
-    ) -> Load:
+    def _packed_columns(self, contract: Contract, operands: _OperandValues, lanes: Axis) -> Load:
         """Column by column, each with its steps."""
         k = operands.k_axis
         size = lanes.extent * contract.axis.extent
@@ -476,10 +457,8 @@ class _BlockedNest:
         """To pack an operand costs as much as 35 rows to multiply with it, and gains a thirtieth.
         What is far away is read again and again by the rows of a block. Few rows may be one of the
         kernels that share it. Where the left one is read by columns, both are read once."""
-        is_left_column_major = any(
-            is_column_major(left, row) for row in (self.old.rows[-1], self.inner)
-        )
-        if _is_at_most(size, CPU.near_elements) or is_left_column_major:
+        is_by_columns = any(is_column_major(left, row) for row in (self.old.rows[-1], self.inner))
+        if _is_at_most(size, CPU.near_elements) or is_by_columns:
             return True
         axes = {variable for variable, _ in right.index.terms}
         rows = product(axis.extent for axis in self.old.rows if axis not in axes)
@@ -491,20 +470,17 @@ class _BlockedNest:
             return False
         return rows >= CPU.pack_few_rows or not axes.isdisjoint(self.old.rows)
 
-    def _operand(
-        self, contract: Contract, operands: _OperandComputations, size: Dim, why: str
-    ) -> Buffer:
+    def _operand(self, contract: Contract, operands: _OperandValues, size: Dim, why: str) -> Buffer:
         """Memory for the right one, of all tasks or of each."""
-        is_shared = not live_ins(operands.right) and _is_same_for_all_rows(
-            operands.right, self.old.rows
-        )
+        right = operands.right
+        is_shared = not live_ins(right) and _is_row_invariant(right, self.old.rows)
         role = Role.SHARED if is_shared else Role.TASK
         return self._new(f"{contract.name}_right", size, why, operands.k_axis.dtype, role)
 
     def _fill(
         self,
         contract: Contract,
-        operands: _OperandComputations,
+        operands: _OperandValues,
         lanes: Axis,
         packed: PackedOperand | PackedColumns,
     ) -> None:
@@ -513,11 +489,11 @@ class _BlockedNest:
         def element(column: Index, number: int, offset: int) -> tuple[str, Sequence[Stmt]]:
             suffix = f"{number or ''}{PAIR_SUFFIX * offset}"
             renames = {n: f"{n}_{name}{suffix}" for s in operands.right for n in defined(s)}
-            substitution: Mapping[Variable, Index] = {
+            at_k: Mapping[Variable, Index] = {
                 lanes: column,
                 contract.axis: k.index_of(offset),
             }
-            rewriter = Rewriter(renames, lambda index: index.substitute(substitution))
+            rewriter = Rewriter(renames, lambda index: index.substitute(at_k))
             renamed = [rewriter.statement(s) for s in operands.right]
             return _cast_to(k.dtype, renames[contract.right], contract.source, renamed)
 
@@ -535,7 +511,7 @@ class _BlockedNest:
     def _new(
         self, name: str, size: Dim, why: str, dtype: DType = DType.F32, role: Role = Role.TASK
     ) -> Buffer:
-        while name in self.taken_names:
+        while name in self.taken:
             name += "_"
         self.buffers.append(Buffer(name, dtype, role, size, why))
         return self.buffers[-1]
@@ -567,9 +543,8 @@ class _BlockedNest:
 
         for number, part in enumerate(self.parts):
             defined_here = {name for s in part.statements for name in defined(s)}
-            reloaded = {
-                name for s in part.statements for name in used(s)
-            } & saved.keys() - defined_here
+            names_used = {name for s in part.statements for name in used(s)}
+            reloaded = names_used & saved.keys() - defined_here
             names = {name: f"{name}_{number}" for name in sorted(reloaded)}
             rewriter = Rewriter(names, lambda index: index.substitute(self.row_index), place)
             body: list[Stmt] = [Load(n, saved[o], at(self.inner)) for o, n in names.items()]
@@ -620,7 +595,7 @@ def _is_at_most(size: Dim, most: int) -> bool:
     return isinstance(size, int) and size <= most
 
 
-def _is_same_for_all_rows(computation: Iterable[Stmt], rows: Iterable[Axis]) -> bool:
+def _is_row_invariant(computation: Iterable[Stmt], rows: Iterable[Axis]) -> bool:
     """It is the same in all rows, and made of the kernel's inputs."""
     loads = [statement for statement in computation if isinstance(statement, Load)]
     axes = {variable for s in loads for variable, _ in s.index.terms}
