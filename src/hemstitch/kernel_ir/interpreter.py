@@ -185,7 +185,7 @@ class _InterpretedAccumulator:
     op: Op
     across: bool
     held: tuple[Array, ...]
-    follows: str | None = None
+    running_max: str | None = None
     columns: Axis | None = None
 
 
@@ -287,8 +287,8 @@ class _Task:
             self.axes[contract.axis] = index
             self._statements(contract.body)
             product = self.values[contract.left] * self.values[contract.right]
-            if contract.wanted is not None:
-                product = np.where(self._index(contract.wanted) < 0, 0, product)
+            if contract.band is not None:
+                product = np.where(self._index(contract.band) < 0, 0, product)
             total = total + product.astype(dtype)
         self.values[contract.name] = total
 
@@ -324,7 +324,7 @@ class _Task:
         if init.columns is not None:
             held = (np.repeat(held[0], self.launch.dim(init.columns.extent)),)
         accumulator = _InterpretedAccumulator(
-            init.op, init.across, held, init.follows, init.columns
+            init.op, init.across, held, init.running_max, init.columns
         )
         self.accumulators[init.name] = accumulator
 
@@ -360,7 +360,7 @@ class _Task:
         old = accumulator.held[0]
         accumulator.held = combine(accumulator.op, accumulator.held, tuple(new))
         for follower in self.accumulators.values():
-            if follower.follows == statement.accumulator:
+            if follower.running_max == statement.accumulator:
                 follower.held = (rescaled(follower.held[0], old, accumulator.held[0]),)
 
     def _scan(self, scan: Scan) -> None:

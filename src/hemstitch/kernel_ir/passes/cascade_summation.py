@@ -50,7 +50,7 @@ def _is_sum(statement: Stmt) -> bool:
         and statement.op is Op.SUM
         and statement.dtype.is_float
         and statement.across
-        and statement.follows is None
+        and statement.running_max is None
         and statement.columns is None
     )
 

@@ -189,8 +189,8 @@ class _SortedNest:
         yield Constant(one, 1, wide)
         line = Axis(new("l"), self.count)
         wanted = [sums.target.name, *(s.condition for s in sums.before if isinstance(s, Check))]
-        needed = {id(s) for name in wanted for s in backward_slice(name, sums.before)}
-        needed = [s for s in sums.before if id(s) in needed or isinstance(s, Check)]
+        sliced = {id(s) for name in wanted for s in backward_slice(name, sums.before)}
+        needed = [s for s in sums.before if id(s) in sliced or isinstance(s, Check)]
         names = {name: new(name) for s in needed for name in defined(s)}
         rewriter = Rewriter(names, lambda index: index.substitute({sums.sources: at(line)}))
         offset, floor, key, up, narrow = (new(f"key{k}") for k in range(5))

@@ -28,7 +28,8 @@ class BatchReduction:
     @property
     def names(self) -> set[str]:
         """The names of what it is made of, and its own."""
-        return {statement.name for statement in (*self.contracts, *self.additions)}
+        contracts = {contract.name for contract in self.contracts}
+        return contracts | {addition.name for addition in self.additions}
 
     def rest_of(self, body: Iterable[Stmt]) -> list[Stmt]:
         """The statements of `body` that are not its own."""

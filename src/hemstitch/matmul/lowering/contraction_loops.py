@@ -20,7 +20,7 @@ from hemstitch.kernel_ir.nodes import (
     Stmt,
     statements,
 )
-from hemstitch.matmul.lowering.tile_matmul import TileProduct
+from hemstitch.matmul.lowering.tile_matmul import TileMatmul
 
 
 def expand_contractions(kernel: Kernel) -> Kernel:
@@ -43,7 +43,7 @@ def _statements(statements: Iterable[Stmt]) -> Iterator[Stmt]:
         match statement:
             case Contract():
                 yield from _loop(statement)
-            case Loop(body=body) if TileProduct.of(statement) is None:
+            case Loop(body=body) if TileMatmul.of(statement) is None:
                 yield replace(statement, body=tuple(_statements(body)))
             case _:
                 yield statement

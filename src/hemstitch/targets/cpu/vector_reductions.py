@@ -38,8 +38,8 @@ class Accumulator:
     op: Op
     dtype: DType
     across: bool
-    copies: list[tuple[Value, ...]]
-    is_carried: bool = False  # all lanes have what a scan has come to
+    values: list[tuple[Value, ...]]
+    is_broadcast: bool = False  # all lanes have what a scan has come to
     compensated: bool = False  # pairs of a sum and of what it has lost
 
 
@@ -80,7 +80,7 @@ def start(e: Emitter, op: Op, dtype: DType) -> tuple[Value, ...]:
     return (nothing, e.constant(highest(DType.I64), "i64")) if op in ARG else (nothing,)
 
 
-def joined(
+def combined(
     e: Emitter, accumulator: Accumulator, a: tuple[Value, ...], b: tuple[Value, ...]
 ) -> tuple[Value, ...]:
     """Two copies of what it holds as one, lane by lane."""
@@ -94,34 +94,34 @@ def joined(
 
 def _two_sum(e: Emitter, dtype: DType, total: Pair, new: Value) -> Pair:
     """Knuth's: of a sum and a term, the rounded sum and exactly what that lacks."""
-    old, lost = total
+    old, old_lost = total
     rounded = apply(e, Op.ADD, dtype, old, new)
-    back = apply(e, Op.SUB, dtype, rounded, old)
-    of_old = apply(e, Op.SUB, dtype, old, apply(e, Op.SUB, dtype, rounded, back))
-    of_new = apply(e, Op.SUB, dtype, new, back)
-    lacks = apply(e, Op.ADD, dtype, of_old, of_new)
-    return rounded, apply(e, Op.ADD, dtype, lost, lacks)
+    new_part = apply(e, Op.SUB, dtype, rounded, old)
+    old_error = apply(e, Op.SUB, dtype, old, apply(e, Op.SUB, dtype, rounded, new_part))
+    new_error = apply(e, Op.SUB, dtype, new, new_part)
+    error = apply(e, Op.ADD, dtype, old_error, new_error)
+    return rounded, apply(e, Op.ADD, dtype, old_lost, error)
 
 
-def finished(e: Emitter, accumulator: Accumulator, copy: tuple[Value, ...]) -> tuple[Value, ...]:
+def finished(e: Emitter, accumulator: Accumulator, value: tuple[Value, ...]) -> tuple[Value, ...]:
     """What it has come to, in every lane where it combines them."""
     op, dtype = accumulator.op, accumulator.dtype
     if accumulator.compensated:
-        total, lost = copy
+        total, lost = value
         whole = apply(e, Op.ADD, dtype, total, lost)
         return (e.select(is_nan(e, lost), total, whole),)  # which it is where the sum is infinite
-    if not accumulator.across or accumulator.is_carried:
-        return copy
+    if not accumulator.across or accumulator.is_broadcast:
+        return value
     if op in ARG:
-        return tuple(e.splat(x) for x in horizontal_arg(e, op, dtype, (copy[0], copy[1])))
-    return (e.splat(horizontal(e, op, dtype, copy[0])),)
+        return tuple(e.splat(x) for x in horizontal_arg(e, op, dtype, (value[0], value[1])))
+    return (e.splat(horizontal(e, op, dtype, value[0])),)
 
 
 def scanned(e: Emitter, accumulator: Accumulator, v: Value, mask: Value | None) -> Value:
     """Each lane joined to all before it and to what is carried, in log2(lanes) steps: after the
     k-th a lane holds its own value and those of the 2^k - 1 lanes before it."""
     op, dtype = accumulator.op, accumulator.dtype
-    ((carried,), (nothing,)) = *accumulator.copies, start(e, op, dtype)
+    ((carried,), (nothing,)) = *accumulator.values, start(e, op, dtype)
     if mask is not None:
         v = e.select(mask, v, nothing)
     distance = 1
@@ -130,8 +130,8 @@ def scanned(e: Emitter, accumulator: Accumulator, v: Value, mask: Value | None) 
         v = combine(e, op, dtype, _shuffled(e, v, nothing, places), v)
         distance *= 2
     v = combine(e, op, dtype, carried, v)
-    accumulator.copies = [(_shuffled(e, v, v, [e.width - 1] * e.width),)]  # the last, everywhere
-    accumulator.is_carried = True
+    accumulator.values = [(_shuffled(e, v, v, [e.width - 1] * e.width),)]  # the last, everywhere
+    accumulator.is_broadcast = True
     return v
 
 
