@@ -104,7 +104,7 @@ def verdict(target: str, program: TritonProgram) -> Verdict:
         barriers=program.barriers,
         has_dot=any("tl.dot(" in s and "float16" in s for s in program.text.splitlines()),
         tickets=int(program.has_last_block),
-        width_bits=WIDE_BITS if program.is_wide else 0,
+        width_bits=WIDE_BITS if program.is_vectorised else 0,
     )
     if target.startswith("gfx"):
         text = compiled.assembly

@@ -25,9 +25,9 @@ __all__ = [
     "scatter",
     "store",
     "store_first",
+    "store_interleaved",
     "store_non_temporal",
     "store_transposed",
-    "store_interleaved",
 ]
 
 _NON_TEMPORAL = "!0"  # what LLVM wants to hear of a store past the caches
