@@ -73,5 +73,5 @@ def test_a_convolution_along_a_text(channels: int, sums: list[int], features: in
     tiles = [tile for tile in map(TileMatmul.of, loops) if tile is not None]
     assert [len(tile.operands) for tile in tiles] == sums
     torch._dynamo.reset()
-    found = torch.compile(layer, backend="hemstitch", options=OPTIONS)(x, weight)
-    assert difference(found, layer(x.double(), weight.double())) < 1e-6
+    result = torch.compile(layer, backend="hemstitch", options=OPTIONS)(x, weight)
+    assert difference(result, layer(x.double(), weight.double())) < 1e-6

@@ -27,8 +27,8 @@ STRIDE = 67
 @pytest.mark.parametrize("width", [4, 8])
 def test_transposed(width: int) -> None:
     rows = [np.arange(width, dtype=np.int32) + 100 * k for k in range(width)]
-    found = compile_host(width, ["i32"] * width, transposed)(*rows)
-    np.testing.assert_array_equal(np.stack(found), np.stack(rows).T)
+    columns = compile_host(width, ["i32"] * width, transposed)(*rows)
+    np.testing.assert_array_equal(np.stack(columns), np.stack(rows).T)
 
 
 @pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])

@@ -155,8 +155,8 @@ class _Launch:
 
 
 def _is_another_task(owners: Array, owner: int) -> Array:
-    others: Array = (owners != NOBODY) & (owners != owner)
-    return others
+    is_another: Array = (owners != NOBODY) & (owners != owner)
+    return is_another
 
 
 def _shares(launch: _Launch, phase: Phase, task: int) -> list[tuple[int, int]]:

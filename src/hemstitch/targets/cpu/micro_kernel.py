@@ -174,8 +174,8 @@ class _Tile:
         matmul, zero = self.matmul, e.constant(0.0, "float")
         sums: Sequence[Value] = [zero] * (self.rows * self.vectors)
         sums = self._multiply_accumulate(e, matmul, row, sums, self._prefetches(e, row))
-        for other in matmul.batch_reduced:
-            sums = self._multiply_accumulate(e, other, row, sums)
+        for reduced in matmul.batch_reduced:
+            sums = self._multiply_accumulate(e, reduced, row, sums)
         mask = None if matmul.is_padded else self.mask
         for k in range(self.rows):
             start = matmul.result.at(e, plus(e, row, e.i64(k)), self.column)
