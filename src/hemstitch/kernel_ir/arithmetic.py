@@ -78,7 +78,7 @@ def _power(x: Array, y: Array) -> Array:
     return np.where(y < 0, unit_base_power, np.power(x, np.maximum(y, 0)))
 
 
-def _truncated(x: Array, y: Array) -> Array:
+def _truncated_quotient(x: Array, y: Array) -> Array:
     whole = np.floor_divide(x, y)
     return np.asarray(whole + ((np.remainder(x, y) != 0) & ((x < 0) != (y < 0))))
 
@@ -109,7 +109,7 @@ ARITHMETIC: Mapping[Op, Callable[..., Any]] = MappingProxyType(
         Op.MUL: np.multiply,
         Op.DIV: np.divide,
         Op.FLOORDIV: np.floor_divide,
-        Op.TRUNCDIV: _truncated,
+        Op.TRUNCDIV: _truncated_quotient,
         Op.FMOD: np.fmod,
         Op.REMAINDER: np.remainder,
         Op.POW: _power,
@@ -147,7 +147,7 @@ _JOIN: Mapping[Op, Any] = MappingProxyType(
 ARG = (Op.ARGMAX, Op.ARGMIN)
 
 
-def start(op: Op, dtype: DType, computed: type[np.generic]) -> tuple[Array, ...]:
+def identity_values(op: Op, dtype: DType, computed: type[np.generic]) -> tuple[Array, ...]:
     """What an accumulator holds before anything is added."""
     value = np.asarray(identity(op, dtype)).astype(computed)
     return (value, np.asarray(highest(DType.I64), np.int64)) if op in ARG else (value,)
@@ -162,12 +162,12 @@ def combine(op: Op, a: tuple[Array, ...], b: tuple[Array, ...]) -> tuple[Array, 
 
 def _combine_pairs(op: Op, a: Pair, b: Pair) -> Pair:
     """The greater (ARGMAX) or smaller value; NaN wins; of equals the smaller position."""
-    better, worse = _wins(op, b[0], a[0]), _wins(op, a[0], b[0])
+    better, worse = _is_better(op, b[0], a[0]), _is_better(op, a[0], b[0])
     take = better | ((better == worse) & (b[1] < a[1]))
     return np.where(take, b[0], a[0]), np.where(take, b[1], a[1])
 
 
-def _wins(op: Op, a: Array, b: Array) -> Array:
+def _is_better(op: Op, a: Array, b: Array) -> Array:
     beyond = np.greater(a, b) if op is Op.ARGMAX else np.less(a, b)
     if a.dtype.kind != "f":
         return np.asarray(beyond)

@@ -31,8 +31,8 @@ from hemstitch.kernel_ir.arithmetic import (
     cast,
     combine,
     from_storage,
+    identity_values,
     rescaled,
-    start,
     to_storage,
 )
 from hemstitch.kernel_ir.index import Axis, Computed, Index
@@ -320,7 +320,7 @@ class _Task:
     # --- reductions
 
     def _init(self, init: Init) -> None:
-        held = start(init.op, init.dtype, self.launch.computed(init.dtype))
+        held = identity_values(init.op, init.dtype, self.launch.computed(init.dtype))
         if init.columns is not None:
             held = (np.repeat(held[0], self.launch.dim(init.columns.extent)),)
         accumulator = _InterpretedAccumulator(

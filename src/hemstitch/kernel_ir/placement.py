@@ -37,7 +37,7 @@ class _Place(NamedTuple):
     def overlaps(self, other: _Place) -> bool:
         return self.start < other.end and other.start < self.end
 
-    def is_halved_as(self, other: _Place) -> bool:
+    def has_middle_of(self, other: _Place) -> bool:
         """Both have the same middle, give or take a line."""
         return abs(2 * (self.start - other.start) + self.bytes - other.bytes) < 2 * LINE
 
@@ -100,7 +100,7 @@ def _halved(
             return None
         if start < 0 or any(map(place.overlaps, occupied)):
             continue
-        if all(place.is_halved_as(previous) for previous in earlier if place.overlaps(previous)):
+        if all(place.has_middle_of(previous) for previous in earlier if place.overlaps(previous)):
             return start
     return None
 

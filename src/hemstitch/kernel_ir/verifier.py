@@ -55,10 +55,10 @@ def verify(kernel: Kernel) -> None:
             _NestCheck(kernel, phase.is_alone).check(nest)
             problem = matmul_problem(nest)
             if problem is not None:
-                raise _wrong(kernel, problem)
+                raise _invalid(kernel, problem)
 
 
-def _wrong(kernel: Kernel, problem: str) -> InternalError:
+def _invalid(kernel: Kernel, problem: str) -> InternalError:
     return InternalError(f"invalid kernel {kernel.name}: {problem}")
 
 
@@ -68,11 +68,11 @@ def _check_begins(kernel: Kernel) -> None:
     for number, phase in enumerate(kernel.phases):
         begin = phase.begin
         if number == 0 and begin is not Begin.BARRIER:
-            raise _wrong(kernel, f"the first phase begins with {begin.value}")
+            raise _invalid(kernel, f"the first phase begins with {begin.value}")
         if is_alone and begin is not Begin.ALONE:
-            raise _wrong(kernel, f"a {begin.value} behind a ticket, where one task is left")
+            raise _invalid(kernel, f"a {begin.value} behind a ticket, where one task is left")
         if not is_alone and begin is Begin.ALONE:
-            raise _wrong(kernel, "a phase for one task, and no ticket says which")
+            raise _invalid(kernel, "a phase for one task, and no ticket says which")
         is_alone = phase.is_alone
 
 
@@ -88,7 +88,7 @@ class _Buffers:
     def check(self) -> None:
         names = [buffer.name for buffer in self.kernel.buffers]
         if len(set(names)) != len(names):
-            raise _wrong(self.kernel, "two buffers have one name")
+            raise _invalid(self.kernel, "two buffers have one name")
         written: set[Buffer] = set()  # in phases before the present one
         for phase in self.kernel.phases:
             filled = [self._nest(nest, written) for nest in phase.nests]
@@ -98,7 +98,7 @@ class _Buffers:
         """What the nest writes."""
         filled: set[Buffer] = set()
         everything = [statement for part in nest.parts for statement in walk(part)]
-        private = {b for b in _written(everything) if _is_own(b, nest, everything)}
+        private = {b for b in _written(everything) if _is_private(b, nest, everything)}
         for statement in everything:
             for buffer in _read(statement):
                 self._check_read(buffer, statement, earlier, filled, private)
@@ -118,24 +118,24 @@ class _Buffers:
         self._check_declared(buffer, statement)
         where = f"{text(statement)}: {buffer.name}"
         if buffer.role is Role.TASK and buffer not in filled:
-            raise _wrong(self.kernel, f"{where} is read before it is written in this nest")
+            raise _invalid(self.kernel, f"{where} is read before it is written in this nest")
         if isinstance(statement, AccumulateInto):
             if buffer not in (earlier if statement.atomic else filled):
-                raise _wrong(self.kernel, f"{where} is added to before it is cleared")
+                raise _invalid(self.kernel, f"{where} is added to before it is cleared")
         elif buffer.role is Role.SHARED and buffer not in earlier | (private & filled):
-            raise _wrong(self.kernel, f"{where} is not written in an earlier phase")
+            raise _invalid(self.kernel, f"{where} is not written in an earlier phase")
 
     def _check_written(self, buffer: Buffer, statement: Stmt) -> None:
         self._check_declared(buffer, statement)
         if buffer.role is Role.INPUT:
-            raise _wrong(self.kernel, f"{text(statement)}: {buffer.name} is an input")
+            raise _invalid(self.kernel, f"{text(statement)}: {buffer.name} is an input")
 
     def _check_declared(self, buffer: Buffer, statement: Stmt) -> None:
         if buffer not in self.kernel.buffers:
-            raise _wrong(self.kernel, f"{text(statement)}: {buffer.name} is not declared")
+            raise _invalid(self.kernel, f"{text(statement)}: {buffer.name} is not declared")
 
 
-def _is_own(buffer: Buffer, nest: Nest, statements: Iterable[Stmt]) -> bool:
+def _is_private(buffer: Buffer, nest: Nest, statements: Iterable[Stmt]) -> bool:
     """Each task, or each row, touches its own part of `buffer` only."""
     indices = [
         s.index
@@ -230,7 +230,7 @@ class _NestCheck:
     def _require(self, condition: bool, problem: str) -> None:
         if not condition:
             where = "" if self.statement is None else f"{text(self.statement)}: "
-            raise _wrong(self.kernel, f"{where}{problem}")
+            raise _invalid(self.kernel, f"{where}{problem}")
 
     def _block(self, statements: Iterable[Stmt]) -> None:
         for statement in statements:
@@ -476,13 +476,13 @@ def _range(index: Index) -> tuple[int, int]:
     """The least and greatest value, for `SAMPLE`'s sizes."""
     steps = {variable: evaluate(step, SAMPLE) for variable, step in index.terms}
     low = high = evaluate(index.constant, SAMPLE)
-    for variable, step in _joined(steps):
+    for variable, step in _whole_axes(steps):
         reach = step * (evaluate(variable.extent, SAMPLE) - 1)
         low, high = low + min(reach, 0), high + max(reach, 0)
     return low, high
 
 
-def _joined(steps: Mapping[Variable, int]) -> Iterator[tuple[Variable, int]]:
+def _whole_axes(steps: Mapping[Variable, int]) -> Iterator[tuple[Variable, int]]:
     """Each variable and its step; the two parts of a cut axis as the whole, which has a limit."""
     remaining = dict(steps)
     for variable in steps:

@@ -86,7 +86,7 @@ class _ValueScope:
     def _known(self, statement: Value) -> str | None:
         """By which name; from now on it is by its own."""
         key = value_key(statement)
-        name = self._masked(statement) or self.known.get(key)
+        name = self._masked_load(statement) or self.known.get(key)
         if name is not None:
             return name
         self.definitions[statement.name] = statement
@@ -94,7 +94,7 @@ class _ValueScope:
             self.known[key] = statement.name
         return None
 
-    def _masked(self, statement: Value) -> str | None:
+    def _masked_load(self, statement: Value) -> str | None:
         """The load that gives the zeros by itself."""
         match statement:
             case Let(_, Op.WHERE, (mask, value, fallback)):

@@ -22,7 +22,7 @@ class Accumulators(dict[str, Accumulator]):
     def widen(self, e: Emitter, body: tuple[Stmt, ...], unroll_factor: int) -> None:
         """Those from outside get a partner for each further copy of the body."""
         for accumulator in self.changed(body):
-            identity = vector_reductions.start(e, accumulator.op, accumulator.dtype)
+            identity = vector_reductions.identity_values(e, accumulator.op, accumulator.dtype)
             accumulator.values += [identity] * (unroll_factor - 1)
 
     def narrow(self, e: Emitter, body: tuple[Stmt, ...]) -> None:

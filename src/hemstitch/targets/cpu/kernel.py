@@ -175,12 +175,12 @@ def _phases(
             several = e.compare("sgt", Value("%threads", "i64"), e.i64(1))
             with e.when(several):
                 e.call("GOMP_barrier", "void")
-        _nests(e, table, calls, phase)
+        _call_nests(e, table, calls, phase)
     if after_last_block:
         e.comment(f"ticket: {after_last_block[0].why}")
         with e.when(_is_last_to_arrive(e, table)) if target.parallel else nullcontext():
             for phase in after_last_block:
-                _nests(e, table, calls, phase)
+                _call_nests(e, table, calls, phase)
     e.line("ret void")
     parameters = "ptr %table, i64 %task, i64 %threads"
     return _define(f"{table.kernel.name}_phases", parameters, "\n".join(e.lines))
@@ -193,14 +193,14 @@ def _is_last_to_arrive(e: Emitter, table: _Table) -> Value:
     return e.compare("eq", e.binary("add", arrivals, e.i64(1)), Value("%threads", "i64"))
 
 
-def _nests(e: Emitter, table: _Table, calls: dict[Nest, _NestCall], phase: Phase) -> None:
+def _call_nests(e: Emitter, table: _Table, calls: dict[Nest, _NestCall], phase: Phase) -> None:
     numbers = {nest: number for number, nest in enumerate(calls)}
-    for nest, (low, high) in zip(phase.nests, _shares(e, table, phase)):
+    for nest, (low, high) in zip(phase.nests, _row_shares(e, table, phase)):
         arguments = f"ptr %table, ptr @slots{numbers[nest]}, i64 %task, i64 %threads"
         e.line(f"call void @{calls[nest].function}({arguments}, {low}, {high})")
 
 
-def _shares(e: Emitter, table: _Table, phase: Phase) -> list[tuple[Value, Value]]:
+def _row_shares(e: Emitter, table: _Table, phase: Phase) -> list[tuple[Value, Value]]:
     """Which rows of each nest this task runs: an equal part of those of a nest that come out even,
     and of all others together a contiguous part of their work; so a task meets the same rows in
     every phase and every kernel of equal shape."""
@@ -294,7 +294,7 @@ def _entry(table: _Table, failures: Mapping[Failure, int], declarations: dict[st
         if isinstance(buffer.size, int) and buffer.size > 0:
             is_null = e.define("i1", f"icmp eq {pointer}, null")
             is_absent = e.binary("or", is_absent, is_null)
-    _refuse_absent(e, is_absent, declarations)
+    _raise_if_absent(e, is_absent, declarations)
     for number, size in enumerate(table.sizes, start=len(parameters)):
         _set_slot(e, table.position[size], e.call("PyLong_AsLongLong", "i64", _argument(e, number)))
     last = len(parameters) + len(table.sizes)
@@ -311,7 +311,7 @@ def _entry(table: _Table, failures: Mapping[Failure, int], declarations: dict[st
     return _define(table.kernel.name, arguments, "\n".join(e.lines), "ptr")
 
 
-def _refuse_absent(e: Emitter, is_absent: Value, declarations: dict[str, str]) -> None:
+def _raise_if_absent(e: Emitter, is_absent: Value, declarations: dict[str, str]) -> None:
     """A ValueError for elements that are nowhere, as where a storage was given back."""
     e.line(f"br {is_absent}, label %absent, label %present")
     e.label("absent")

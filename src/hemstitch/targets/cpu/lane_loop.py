@@ -46,16 +46,16 @@ class LaneLoop:
             transposed.indices[copy] if transposed is not None and transposed.axis is axis else None
         )
 
-    def begins_at_multiples(self, of: int, index: Index) -> bool:
+    def is_aligned_to(self, multiple: int, index: Index) -> bool:
         """The lanes walk one by one, and the first of them all is a multiple wherever the loops
         around are."""
         for variable, coefficient in index.terms:
             if variable is self.axis:
                 if coefficient != 1:
                     return False
-            elif isinstance(variable, Computed) or not divides(of, coefficient):
+            elif isinstance(variable, Computed) or not divides(multiple, coefficient):
                 return False
-        return index.coefficient(self.axis) == 1 and divides(of, index.constant)
+        return index.coefficient(self.axis) == 1 and divides(multiple, index.constant)
 
 
 def remaining_lanes(e: Emitter, first: Value, extent: Value) -> tuple[Value, bool]:
@@ -81,7 +81,7 @@ def store_to_peel_for(
         if isinstance(store, Store) and store.buffer in non_temporal:
             terms, line = store.index.terms, LINE // store.buffer.dtype.bytes
             is_plain = all(isinstance(variable, Axis) for variable, _ in terms)
-            is_aligned = LaneLoop(axis, (), None, False).begins_at_multiples(line, store.index)
+            is_aligned = LaneLoop(axis, (), None, False).is_aligned_to(line, store.index)
             if is_plain and not is_aligned and store.index.coefficient(axis) == 1:
                 return store
     return None
@@ -97,7 +97,7 @@ def can_share_philox(lanes: LaneLoop | None, index: Index) -> bool:
     """Whether one Philox makes the random numbers of four vectors (philox.words4)."""
     if lanes is None or len(lanes.firsts) % 4:
         return False
-    return lanes.begins_at_multiples(4, index)
+    return lanes.is_aligned_to(4, index)
 
 
 def fills_lines(lanes: LaneLoop | None, width: int, dtype: DType, index: Index) -> bool:
@@ -107,4 +107,4 @@ def fills_lines(lanes: LaneLoop | None, width: int, dtype: DType, index: Index) 
         return False
     if (peeled := lanes.peeled) is not None:
         return index == peeled.index and dtype.bytes == peeled.buffer.dtype.bytes
-    return lanes.begins_at_multiples(LINE // dtype.bytes, index)
+    return lanes.is_aligned_to(LINE // dtype.bytes, index)

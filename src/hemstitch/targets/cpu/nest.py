@@ -132,7 +132,9 @@ class LLVMNestPrinter:
             case nodes.Store():
                 self._store_all(statement)
             case nodes.Init(name, op, dtype, across):
-                identity = reduce.start(self.emitter, op, dtype) * (1 + statement.compensated)
+                identity = reduce.identity_values(self.emitter, op, dtype) * (
+                    1 + statement.compensated
+                )
                 values = [identity for _ in self._unrolled()]
                 self._accumulators[name] = reduce.Accumulator(
                     op, dtype, across, values, compensated=statement.compensated

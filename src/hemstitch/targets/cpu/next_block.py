@@ -32,7 +32,7 @@ class _PrefetchingMatmul:
     regions: list[PrefetchRegion] = field(default_factory=list)
 
     @property
-    def load(self) -> float:
+    def bytes_per_step(self) -> float:
         """Bytes a step."""
         return sum(region.bytes for region in self.regions) / self.steps
 

@@ -74,7 +74,7 @@ def _extreme(e: Emitter, op: Op, v: Value) -> Value:
     return e.select(any_lane(e, is_nan(e, v)), nan, extreme)
 
 
-def start(e: Emitter, op: Op, dtype: DType) -> tuple[Value, ...]:
+def identity_values(e: Emitter, op: Op, dtype: DType) -> tuple[Value, ...]:
     """What an accumulator holds before anything is added."""
     nothing = e.constant(identity(op, dtype), COMPUTE[dtype])
     return (nothing, e.constant(highest(DType.I64), "i64")) if op in ARG else (nothing,)
@@ -121,7 +121,7 @@ def scanned(e: Emitter, accumulator: Accumulator, v: Value, mask: Value | None) 
     """Each lane joined to all before it and to what is carried, in log2(lanes) steps: after the
     k-th a lane holds its own value and those of the 2^k - 1 lanes before it."""
     op, dtype = accumulator.op, accumulator.dtype
-    ((carried,), (nothing,)) = *accumulator.values, start(e, op, dtype)
+    ((carried,), (nothing,)) = *accumulator.values, identity_values(e, op, dtype)
     if mask is not None:
         v = e.select(mask, v, nothing)
     distance = 1
@@ -153,15 +153,15 @@ def _halves(e: Emitter, v: Value, lanes: int) -> tuple[Value, Value]:
 
 def combine_arg(e: Emitter, op: Op, dtype: DType, best: Pair, new: Pair) -> Pair:
     """The greater (ARGMAX) or smaller value; NaN wins; of equals, the smaller index."""
-    better = _wins(e, op, dtype, new[0], best[0])
-    worse = _wins(e, op, dtype, best[0], new[0])
+    better = _is_better(e, op, dtype, new[0], best[0])
+    worse = _is_better(e, op, dtype, best[0], new[0])
     earlier = e.compare("slt", new[1], best[1])
     tie = e.binary("and", earlier, e.compare("eq", better, worse))  # both are never true
     take = e.binary("or", better, tie)
     return e.select(take, new[0], best[0]), e.select(take, new[1], best[1])
 
 
-def _wins(e: Emitter, op: Op, dtype: DType, a: Value, b: Value) -> Value:
+def _is_better(e: Emitter, op: Op, dtype: DType, a: Value, b: Value) -> Value:
     direction = "gt" if op is Op.ARGMAX else "lt"
     if not dtype.is_float:
         prefix = "u" if dtype in (DType.U8, DType.BOOL) else "s"

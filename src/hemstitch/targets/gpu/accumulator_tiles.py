@@ -91,7 +91,7 @@ class Reductions:
         if is_single:
             return
         size = lanes.size if lanes is not None else scope.tile.size if scope.tile else 1
-        for part, (value, dtype) in zip(parts, _start(init.op, init.dtype)):
+        for part, (value, dtype) in zip(parts, _identity_values(init.op, init.dtype)):
             rows = self.row_counts.get(init.name) or (self.tiling.rows if scope.in_rows else 1)
             scope.writer.line(f"{part} = tl.full([{rows}, {size}], {value}, {dtype})")
 
@@ -99,7 +99,7 @@ class Reductions:
         """One value a row, or one for each of its columns."""
         scope = self.scope
         size = 1 if init.columns is None else self.tiling.lanes[init.columns].size
-        ((value, dtype),) = _start(init.op, init.dtype)
+        ((value, dtype),) = _identity_values(init.op, init.dtype)
         shape = f"[{scope.rows if scope.in_rows else 1}, {size}]"
         scope.writer.line(f"{init.name} = tl.full({shape}, {value}, {dtype})")
         self.open[init.name] = _TritonAccumulator(
@@ -145,7 +145,7 @@ class Reductions:
             self._masked_tile(
                 value, start, lanes=is_lanes, rows=statement.accumulator in self.row_counts
             )
-            for value, (start, _) in zip(values, _start(held.op, held.dtype))
+            for value, (start, _) in zip(values, _identity_values(held.op, held.dtype))
         ]
         if held.op in tile_reductions.ARG:
             texts = self._of_equal_shape(values, texts)
@@ -160,7 +160,7 @@ class Reductions:
         """A tile by itself, and on top of what those before it came to."""
         held, write = self.open[scan.accumulator], self.scope.writer.line
         value = self.scope.names[scan.value]
-        ((nothing, _),) = _start(held.op, held.dtype)
+        ((nothing, _),) = _identity_values(held.op, held.dtype)
         tile = f"{scan.name}_tile"
         write(f"{tile} = {self._masked_tile(value, nothing, lanes=True, rows=False)}")
         before = tile_reductions.combine(
@@ -267,7 +267,7 @@ class Reductions:
     ) -> list[str]:
         return [
             self._masked_tile(value, start, lanes=address.lanes, rows=True)
-            for value, (start, _) in zip(values, _start(op, dtype))
+            for value, (start, _) in zip(values, _identity_values(op, dtype))
         ]
 
     def _rows_combined(self, op: Op, dtype: DType, parts: Sequence[str]) -> list[str]:
@@ -283,7 +283,9 @@ class Reductions:
 
     def start_in_registers(self, accumulator: RegisterAccumulator) -> None:
         statement, lanes = accumulator.statement, self._lanes_of(accumulator)
-        for name, (value, dtype) in zip(accumulator.names, _start(statement.op, statement.dtype)):
+        for name, (value, dtype) in zip(
+            accumulator.names, _identity_values(statement.op, statement.dtype)
+        ):
             shape = f"[{self.tiling.rows if self._has_rows(accumulator) else 1}, {lanes}]"
             self.scope.writer.line(f"{name} = tl.full({shape}, {value}, {dtype})")
 
@@ -327,7 +329,7 @@ def own_sums(nest: Nest) -> set[Buffer]:
     return {buffer for buffer in floats - touched if buffer.role is Role.SHARED}
 
 
-def _start(op: Op, dtype: DType) -> list[tuple[str, str]]:
+def _identity_values(op: Op, dtype: DType) -> list[tuple[str, str]]:
     """(value, type) of what an accumulator's parts hold before anything is added."""
     held = [(literal(identity(op, dtype), dtype), NAMES[dtype.compute])]
     if op in tile_reductions.ARG:

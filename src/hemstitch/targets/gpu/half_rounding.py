@@ -18,7 +18,7 @@ from hemstitch.ir.types import DType
 from hemstitch.kernel_ir.nodes import Constant, Let, Load, Nest, Stmt, walk
 from hemstitch.kernel_ir.rewriter import used
 
-WIDE, PACKED = "device.nearest_bfloat16", "device.packed_bfloat16"
+NEAREST, PACKED = "device.nearest_bfloat16", "device.packed_bfloat16"
 _NARROW = (Op.ADD, Op.SUB, Op.MUL)
 _LARGE = 2.0**127
 
@@ -46,7 +46,7 @@ def roundings(nest: Nest, only_rounded: Set[str]) -> Mapping[str, str]:
     read = {name for let in narrow for name in let.operands}
     read |= {casts[name].operands[0] for name in read & casts.keys()}  # what was widened for it
     return {
-        name: PACKED if name in read else WIDE
+        name: PACKED if name in read else NEAREST
         for name, let in casts.items()
         if let.dtype is DType.BF16 and let.source is DType.F32 and let.operands[0] not in sums
     }

@@ -33,7 +33,7 @@ class MemoryPrinter:
 
     scope: TritonScope
     conflicting: Container[Buffer]
-    own: Container[Buffer]
+    row_buffers: Container[Buffer]
     stored: set[Buffer] = field(default_factory=set)
     loaded: set[Buffer] = field(default_factory=set)
 
@@ -45,7 +45,7 @@ class MemoryPrinter:
     @property
     def in_memory(self) -> set[Buffer]:
         """A row's own buffers that something reads: one row at a time has the copy."""
-        return {buffer for buffer in self.loaded if buffer in self.own}
+        return {buffer for buffer in self.loaded if buffer in self.row_buffers}
 
     def load(self, load: Load) -> None:
         scope, buffer = self.scope, load.buffer
@@ -129,17 +129,17 @@ class MemoryPrinter:
 
     def _address(self, buffer: Buffer, index: Index) -> TileValue:
         address = self.scope.index(index)
-        is_own = buffer in self.own and self.scope.rows > 1
-        return TileValue(address.text, address.rows or is_own, address.lanes)
+        has_rows = buffer in self.row_buffers and self.scope.rows > 1
+        return TileValue(address.text, address.rows or has_rows, address.lanes)
 
     def _pointer(self, buffer: Buffer, address: TileValue) -> str:
-        own = ""
+        task_offset = ""
         if buffer.role is Role.TASK:
-            own = f"program * {self.scope.size(buffer.size)} + "
-        return f"{buffer.name} + {own}{address.text}"
+            task_offset = f"program * {self.scope.size(buffer.size)} + "
+        return f"{buffer.name} + {task_offset}{address.text}"
 
 
-def own(nest: Nest) -> set[Buffer]:
+def row_buffers(nest: Nest) -> set[Buffer]:
     """Buffers of a task that its rows write: not what it prepares before the first one."""
     stores = [s for s in walk(nest.body) if isinstance(s, (Store, AccumulateInto))]
     buffers = {s.buffer for s in stores}

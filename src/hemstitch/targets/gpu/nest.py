@@ -76,7 +76,9 @@ class TritonNestPrinter:
 
     def __post_init__(self) -> None:
         nest = self.nest
-        self.memory = memory.MemoryPrinter(self.scope, memory.conflicting(nest), memory.own(nest))
+        self.memory = memory.MemoryPrinter(
+            self.scope, memory.conflicting(nest), memory.row_buffers(nest)
+        )
         running = _running(nest)
         counts = multiple_accumulators(nest, self.tiling, running)
         sums = own_sums(nest)

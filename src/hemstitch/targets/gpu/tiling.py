@@ -110,7 +110,7 @@ def choose(
     least = _least_rows(nest)
     if least > 1:
         lanes = {
-            axis: _at_most(shape.elements // least, lane_tile) for axis, lane_tile in lanes.items()
+            axis: _limited(shape.elements // least, lane_tile) for axis, lane_tile in lanes.items()
         }
     widest = max((lane_tile.size for lane_tile in lanes.values()), default=1)
     rows = 1
@@ -176,7 +176,7 @@ def _least_rows(nest: Nest) -> int:
     return 1
 
 
-def _at_most(size: int, lanes: LaneTile) -> LaneTile:
+def _limited(size: int, lanes: LaneTile) -> LaneTile:
     return lanes if lanes.whole else replace(lanes, size=min(size, lanes.size))
 
 
