@@ -1,4 +1,4 @@
-"""Which loops the values of a nest depend on, and whether its products keep to theirs."""
+"""Dependence analysis of a nest: the loops that its values depend on, and slices of statements."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ from hemstitch.kernel_ir.nodes import (
 from hemstitch.kernel_ir.rewriter import used
 
 Axes = frozenset[Axis]
-PURE = (Let, Constant, Position, Random, Load)  # what the body of a product may consist of
+PURE = (Let, Constant, Position, Random, Load)  # statements of a contraction's body
 
 
 def matmul_problem(nest: Nest) -> str | None:
-    """What keeps a product of the nest from being one of tiles (see `Contract`), if anything."""
+    """The reason why a contraction of the nest cannot be lowered to a tile matmul (see `Contract`),
+    or None."""
     walker = _AxisAnalysis(nest)
     for part in nest.parts:
         walker.statements(part, None)
@@ -43,8 +44,9 @@ def matmul_problem(nest: Nest) -> str | None:
 
 
 def row_problem(nest: Nest) -> str | None:
-    """What a row of the nest reads elsewhere than where it left it, or has added up in memory, if
-    anything: then registers of a tile of rows do not do."""
+    """The reason why row buffers of the nest cannot stay in the registers of a tile of rows, or
+    None. A row may load from a row buffer only where it has stored, and may not add to one that it
+    loads."""
     accumulated: set[Buffer] = set()
     stored: dict[Buffer, set[_Place]] = {}
     loaded: dict[Buffer, set[_Place]] = {}
@@ -63,10 +65,12 @@ def row_problem(nest: Nest) -> str | None:
     return None
 
 
-_Place = Hashable  # in a row: alike for lanes of as many
+_Place = Hashable  # of an access within a row
 
 
 def _place(index: Index, lanes: Axes) -> _Place:
+    """The place of an access within a row. Lane axes of equal extent count as equal."""
+
     def kind(variable: Variable) -> object:
         return variable.extent if isinstance(variable, Axis) and variable in lanes else variable
 
@@ -74,8 +78,8 @@ def _place(index: Index, lanes: Axes) -> _Place:
 
 
 def _with_lane_axes(body: Iterable[Stmt], lanes: Axes) -> Iterator[tuple[Stmt, Axes]]:
-    """Each statement, and the axes that are lanes there. What a loop goes through one by one is
-    not, and so no register has all of it."""
+    """Each statement inside loops, with the axes that are lanes there. The axis of a serial loop is
+    not: no register holds all of its iterations."""
     for statement in body:
         if isinstance(statement, BLOCKS):
             is_wide = not isinstance(statement, Loop) or statement.lanes
@@ -86,7 +90,7 @@ def _with_lane_axes(body: Iterable[Stmt], lanes: Axes) -> Iterator[tuple[Stmt, A
 
 
 def backward_slice(name: str, body: Iterable[Stmt]) -> list[Stmt]:
-    """The statements of a product's body that `name` is made of, in order."""
+    """The pure statements of `body` that the value `name` depends on, in their order."""
     statements: list[Stmt] = []
     needed = {name}
     for statement in reversed(tuple(body)):
@@ -97,7 +101,8 @@ def backward_slice(name: str, body: Iterable[Stmt]) -> list[Stmt]:
 
 
 def eliminate_dead_values(body: Iterable[Stmt], results: Iterable[str] = ()) -> tuple[Stmt, ...]:
-    """Without the values that nothing behind them reads, but for those that are `wanted`."""
+    """The statements of `body` without the values that no later statement uses and that are not
+    among `results`."""
     statements: list[Stmt] = []
     results = set(results)
     for statement in reversed(tuple(body)):
@@ -108,14 +113,15 @@ def eliminate_dead_values(body: Iterable[Stmt], results: Iterable[str] = ()) -> 
 
 
 def live_ins(body: Iterable[Stmt]) -> set[str]:
-    """The names that statements of a product's body use and do not make."""
+    """The names that the pure statements of `body` use and do not define."""
     body = tuple(body)
     defined = {statement.name for statement in body if isinstance(statement, PURE)}
     return {name for statement in body for name in _operands(statement)} - defined
 
 
 def max_live_values(body: Iterable[Stmt]) -> int:
-    """How many of the values that a loop's body makes are needed at once, if it runs in order."""
+    """The largest number of values of a loop body that are live at one point of it, for an estimate
+    of register pressure. Constants do not count."""
     body = tuple(body)
     defined = {s.name for s in body if isinstance(s, PURE) and not isinstance(s, Constant)}
     alive: set[str] = set()
@@ -152,7 +158,8 @@ def _computed(index: Index) -> Iterator[str]:
 
 
 class _AxisAnalysis:
-    """`axes`: of every value so far."""
+    """Finds the axes that each value depends on. `axes`: those of the values so far; `problem`: the
+    first contraction that breaks a rule."""
 
     def __init__(self, nest: Nest) -> None:
         self.nest = nest
@@ -203,7 +210,7 @@ class _AxisAnalysis:
                 pass
 
     def _rows_in_memory(self, buffer: Buffer) -> Axes:
-        """The rows that differ in what they have in a task's memory."""
+        """The row axes that the contents of a task's buffer depend on."""
         if buffer.role is not Role.TASK:
             return frozenset()
         return frozenset(self.nest.rows[:-1] if buffer in self.panels else self.nest.rows)

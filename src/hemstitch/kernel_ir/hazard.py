@@ -1,7 +1,7 @@
-"""Whether a kernel that replaces a tensor it reads sees the old contents everywhere.
+"""Write-after-read hazards of kernels that update a tensor in place.
 
-Tasks run side by side, so this holds only where each element is read by the row that writes it,
-and before it does.
+Tasks run concurrently. So an update is safe only if the row that stores an element is the one that
+loads it, and loads it first.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from hemstitch.kernel_ir.nodes import BLOCKS, Buffer, Kernel, Load, Nest, Stmt, 
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """`place`: number of its statement in the kernel. `loops`: the row's axes and those around."""
+    """A load or store. `position`: number of its statement in the kernel. `loops`: axes of the row
+    and of the loops around."""
 
     statement: Load | Store
     phase: int
@@ -25,8 +26,8 @@ class _Access:
 
 
 def hazard(kernel: Kernel, replaced: Container[Buffer]) -> str | None:
-    """What is wrong, or None. `replaced`: the parameters that held something before; what a kernel
-    reads of others is what it has put there itself."""
+    """The hazard that a kernel has, or None. `replaced`: parameters whose old contents the kernel
+    may load. What it loads of other parameters it has stored itself."""
     accesses_of: dict[Buffer, list[_Access]] = {}
     for access in _accesses(kernel):
         if access.statement.buffer in replaced:
@@ -41,7 +42,7 @@ def hazard(kernel: Kernel, replaced: Container[Buffer]) -> str | None:
 
 
 def _is_before(load: _Access, store: _Access) -> bool:
-    """No element is loaded after it is stored."""
+    """Every element is loaded before it is stored."""
     if load.phase != store.phase:
         return load.phase < store.phase
     is_same = load.nest is store.nest and load.position < store.position

@@ -1,8 +1,9 @@
-"""What the kernel IR means, in NumPy: runs a kernel on flat arrays, in place, task after task.
+"""An interpreter of the kernel IR in NumPy. It runs a kernel in place on flat arrays, one task
+after the other.
 
-The lanes of a loop are one NumPy array, or as many at a time as the caller says. Scratch starts as
-garbage, an index outside its buffer is an InternalError, and so is, with `check`, a race: two tasks
-of one phase at the same element, one of them writing.
+The lanes of a loop are one NumPy array, or several of a given size. Scratch memory starts as
+garbage. An index out of bounds is an InternalError. With `check`, a race is one too: two tasks that
+access one element in one phase, where at least one of them stores.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ from hemstitch.kernel_ir.nodes import (
     Store,
 )
 
-GARBAGE = 0x55  # every byte of fresh scratch that holds no floats; those are NaN
-NOBODY, SEVERAL, ATOMIC = -1, -2, -3  # in place of a task
+GARBAGE = 0x55  # bytes of fresh scratch memory; floats are NaN
+NOBODY, SEVERAL, ATOMIC = -1, -2, -3  # in the place of a task's number
 
 
 def run(
@@ -78,11 +79,12 @@ def run(
     check: bool = False,
     lanes: int | None = None,
 ) -> None:
-    """`arrays`: the memory of each parameter, flat; bf16 as its bits in u16. `order`: that in which
-    the tasks of a phase run; the last of them is the one to go on alone. With `precise` every
-    floating-point array and value is f64. `lanes`: so many of a loop at a time (None: all).
+    """Runs `kernel`. `arrays`: the memory of each parameter, flat; bf16 as its bits in u16.
+    `order`: that of the tasks in each phase; the last of them runs the phases of the last block
+    alone. `precise`: all floating-point arrays and values are f64. `lanes`: size of a vector (None:
+    the whole loop).
 
-    Raises what a check of the kernel says where it fails, after all tasks have run.
+    Raises the exception of the first check that failed, after all tasks have run.
     """
     launch = _Launch(dict(sizes) | {"threads": threads}, threads, precise, check, lanes)
     for buffer, array in zip(kernel.parameters, arrays, strict=True):
@@ -106,7 +108,8 @@ def run(
 
 @dataclass(slots=True)
 class _Launch:
-    """What all tasks see. `owners`: who has written and read each element in this phase."""
+    """The state that all tasks share. `owners`: the last writer and reader of each element in this
+    phase."""
 
     sizes: dict[str, int]
     threads: int
@@ -124,6 +127,7 @@ class _Launch:
         return np.float64 if self.precise and dtype.is_float else COMPUTED[dtype]
 
     def garbage(self, buffer: Buffer) -> Array:
+        """Fresh scratch memory: NaN for floats, else `GARBAGE` in every byte."""
         count = self.dim(buffer.size)
         if buffer.dtype.is_float:
             return np.full(count, np.nan, np.float64 if self.precise else STORED[buffer.dtype])
@@ -135,7 +139,7 @@ class _Launch:
         )
 
     def record_access(self, buffer: Buffer, place: Array, owner: int, writes: bool) -> None:
-        """Remember an access; complain if it races with one of another owner."""
+        """Records an access. Raises InternalError if it races with that of another owner."""
         if not self.check or buffer.role not in (Role.SHARED, Role.OUTPUT):
             return
         if buffer not in self.owners:
@@ -160,8 +164,8 @@ def _is_another_task(owners: Array, owner: int) -> Array:
 
 
 def _shares(launch: _Launch, phase: Phase, task: int) -> list[tuple[int, int]]:
-    """Which rows of each nest a task runs: an equal part where they come out even; of all others
-    together a contiguous part of their work."""
+    """The rows [low, high) of each nest that a task runs: an equal part of a nest whose row count
+    the number of tasks divides, and a contiguous part of the work of all other nests."""
     rows = [prod(launch.dim(axis.extent) for axis in nest.rows) for nest in phase.nests]
     if phase.is_alone:
         return [(0, count) for count in rows]
@@ -190,7 +194,7 @@ class _InterpretedAccumulator:
 
 
 class _Task:
-    """One task, with its own scratch and values."""
+    """A task with its own scratch memory and values."""
 
     def __init__(self, launch: _Launch, number: int, buffers: Iterable[Buffer]) -> None:
         self.launch = launch
@@ -200,7 +204,7 @@ class _Task:
         self.values: dict[str, Array] = {}
         self.accumulators: dict[str, _InterpretedAccumulator] = {}
         self.axes: dict[Axis, Any] = {}
-        self.lanes: int | None = None  # how many there are, inside a lane loop
+        self.lanes: int | None = None  # number of lanes inside a lane loop
 
     def run(self, nest: Nest, number: int, low: int, high: int) -> None:
         self.owner = number * self.launch.threads + self.number
@@ -420,7 +424,7 @@ class _Task:
         memory, place = self._place(buffer, index)
         if self.lanes is not None and place.shape:
             value = np.broadcast_to(value, place.shape)
-        elif value.shape:  # one element for all lanes: the first one stays
+        elif value.shape:  # all lanes store one element: the first lane's value
             value = value[0]
         self._bounds(buffer, index, place, memory.shape[0])
         self.launch.record_access(buffer, place, self.owner, writes=True)

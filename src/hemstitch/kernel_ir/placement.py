@@ -1,8 +1,8 @@
-"""Where things lie in one block of memory that what never lives together may share.
+"""Placement of allocations in one block of memory. Allocations with disjoint lifetimes may overlap.
 
-Tasks write a part of each, all as much, in order. What lies where another lay is best halved where
-that was: a line that another core has written last has to come from there, and between cores that
-share no cache that takes longer than from memory (docs/decisions/0072).
+Each task writes a contiguous part of every allocation, in task order. So allocations that overlap
+should have the same middle: then each core finds in its cache the lines that it wrote before. A
+line in another core's cache takes longer than one from memory (docs/decisions/0072).
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 LINE = 64  # bytes of a cache line
-LEAST_HALVED = 1 << 16  # bytes; less is moved soon
+LEAST_HALVED = 1 << 16  # bytes; smaller allocations move between caches soon
 
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """`bytes` that are written first in step `first` and used last in step `last`."""
+    """An allocation of `bytes`, live from step `first` to step `last`."""
 
     bytes: int
     first: int
@@ -25,7 +25,7 @@ class Lifetime:
 
 
 class _Place(NamedTuple):
-    """So many `bytes` from `start` on."""
+    """`bytes` from `start` on."""
 
     start: int
     bytes: int
@@ -38,19 +38,18 @@ class _Place(NamedTuple):
         return self.start < other.end and other.start < self.end
 
     def has_middle_of(self, other: _Place) -> bool:
-        """Both have the same middle, give or take a line."""
+        """The middles are less than a cache line apart."""
         return abs(2 * (self.start - other.start) + self.bytes - other.bytes) < 2 * LINE
 
 
 def place(
     lifetimes: Sequence[Lifetime], halving_room: int | None = None, line: int = LINE
 ) -> tuple[list[int], int]:
-    """Offsets so that no two that live together overlap, and the bytes needed in all. Each starts
-    on a multiple of `line`.
+    """Offsets of allocations, multiples of `line`, and the total bytes. Allocations that are live
+    together do not overlap.
 
-    Largest first, each at the lowest offset that is free through its life; and where all else that
-    lies there has the same middle, if so many bytes as `halved_in` are enough for that, or as many
-    as it takes without.
+    The largest allocation is placed first, each at the lowest free offset. If `halving_room` bytes
+    suffice, or as many as without that, an allocation overlaps only those with its middle.
     """
     packed = _placed(lifetimes, None, line)
     if halving_room is not None:
@@ -90,8 +89,8 @@ def _lowest(bytes_: int, occupied: Collection[_Place]) -> int:
 def _halved(
     bytes_: int, occupied: Collection[_Place], earlier: Collection[_Place], room: int
 ) -> int | None:
-    """The lowest place, up to `room`, that nothing has `taken` and with the middle of all that is
-    `left` there."""
+    """The lowest free place, up to `room`, with the same middle as the `earlier` ones that it
+    overlaps, or None."""
     starts = {0} | {place.end for place in (*occupied, *earlier)}
     starts |= {place.start + (place.bytes - bytes_) // 2 // LINE * LINE for place in earlier}
     for start in sorted(starts):

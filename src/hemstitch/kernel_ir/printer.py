@@ -1,6 +1,5 @@
-"""The text form of the kernel IR. Not a backend. It leaves out how far computed indices and windows
-reach and what a nest weighs: it says what a kernel computes. A key for its code is in
-`digest.py`."""
+"""The text form of the kernel IR, for readers. It leaves out bounds of computed indices and
+weights. `digest.py` has a key that covers everything."""
 
 from __future__ import annotations
 
@@ -34,6 +33,7 @@ from hemstitch.kernel_ir.nodes import (
 
 
 def show(kernel: Kernel) -> str:
+    """The text of a kernel."""
     return "\n".join(_kernel_lines(kernel))
 
 
@@ -85,6 +85,7 @@ def _lines(statements: Iterable[Stmt], indent: str) -> Iterator[str]:
 
 
 def text(statement: Stmt) -> str:  # noqa: C901, PLR0911, PLR0912  one line for each kind of statement
+    """The text of one statement, without its body."""
     match statement:
         case Let(name, op, operands, source, dtype):
             return f"{name}: {dtype} = {op.value}.{source}({', '.join(operands)})"

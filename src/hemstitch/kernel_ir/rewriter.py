@@ -1,4 +1,5 @@
-"""What statements make and use, and statements again with other names or at other places."""
+"""Definitions and uses of statements, and statements rewritten with other names, indices or
+buffers."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ NAMED = (Let, Constant, Position, Random, Load, Scan, Contract)
 
 
 def defined(statement: Stmt) -> Iterator[str]:
-    """The values that it makes for those behind it."""
+    """The names that a statement defines."""
     if isinstance(statement, NAMED):
         yield statement.name
     elif isinstance(statement, Finish):
@@ -41,7 +42,7 @@ def defined(statement: Stmt) -> Iterator[str]:
 
 
 def used(statement: Stmt) -> Iterator[str]:
-    """The values that it reads, and what is in it."""
+    """The names that a statement and its body use."""
     for place in ("index", "position"):
         index = getattr(statement, place, None)
         if isinstance(index, Index):
@@ -72,8 +73,8 @@ def used(statement: Stmt) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Rewriter:
-    """`names`: new ones of values. `index`: what becomes of an index. `place`: where, at an index
-    that has become so, a buffer's elements are now."""
+    """`names`: new names of values; `index`: maps an index; `place`: maps a buffer and an already
+    mapped index to a new buffer and index."""
 
     names: Mapping[str, str]
     index: Callable[[Index], Index] = lambda index: index

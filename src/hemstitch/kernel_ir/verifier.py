@@ -1,4 +1,4 @@
-"""What holds of any kernel. Takes one, says which statement of it breaks which rule."""
+"""The verifier of the kernel IR."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ from hemstitch.kernel_ir.nodes import (
 from hemstitch.kernel_ir.printer import text
 
 ARG = (Op.ARGMAX, Op.ARGMIN)
-SAMPLE = {"threads": 3}  # bounds that depend on the number of tasks are checked for this many
+SAMPLE = {"threads": 3}  # tasks, for bounds that depend on their number
 
 
 def verify(kernel: Kernel) -> None:
-    """Raises InternalError with the first thing that is wrong."""
+    """Raises InternalError for the first rule that the kernel breaks."""
     _check_begins(kernel)
     _Buffers(kernel).check()
     for phase in kernel.phases:
@@ -63,7 +63,7 @@ def _invalid(kernel: Kernel, problem: str) -> InternalError:
 
 
 def _check_begins(kernel: Kernel) -> None:
-    """A ticket leaves one task, and nobody comes back."""
+    """After a last-block phase one task is left, until the end."""
     is_alone = False
     for number, phase in enumerate(kernel.phases):
         begin = phase.begin
@@ -80,7 +80,7 @@ def _check_begins(kernel: Kernel) -> None:
 
 
 class _Buffers:
-    """Who writes and reads each buffer, and when."""
+    """Checks which nests and phases read and write each buffer."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
@@ -89,13 +89,13 @@ class _Buffers:
         names = [buffer.name for buffer in self.kernel.buffers]
         if len(set(names)) != len(names):
             raise _invalid(self.kernel, "two buffers have one name")
-        written: set[Buffer] = set()  # in phases before the present one
+        written: set[Buffer] = set()  # in earlier phases
         for phase in self.kernel.phases:
             filled = [self._nest(nest, written) for nest in phase.nests]
             written.update(*filled)
 
     def _nest(self, nest: Nest, earlier: set[Buffer]) -> set[Buffer]:
-        """What the nest writes."""
+        """Checks one nest; the buffers that it writes. `earlier`: written in earlier phases."""
         filled: set[Buffer] = set()
         everything = [statement for part in nest.parts for statement in walk(part)]
         private = {b for b in _written(everything) if _is_private(b, nest, everything)}
@@ -136,7 +136,7 @@ class _Buffers:
 
 
 def _is_private(buffer: Buffer, nest: Nest, statements: Iterable[Stmt]) -> bool:
-    """Each task, or each row, touches its own part of `buffer` only."""
+    """Each task, or each row, accesses its own part of `buffer` only."""
     indices = [
         s.index
         for s in statements
@@ -173,7 +173,7 @@ def _written(statements: Iterable[Stmt]) -> Iterator[Buffer]:
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """A name: the type it is computed with, and whether it may differ between lanes."""
+    """A value: its type, and whether it may differ between lanes."""
 
     dtype: DType
     varies: bool
@@ -181,7 +181,8 @@ class _Value:
 
 @dataclass(slots=True)
 class _OpenAccumulator:
-    """An accumulator that is declared and not finished. `lanes`: whether inside a lane loop."""
+    """An accumulator that is declared and not finished. `lanes`: it was declared inside a lane
+    loop."""
 
     op: Op
     dtype: DType
@@ -191,13 +192,13 @@ class _OpenAccumulator:
 
     @property
     def is_running_max(self) -> bool:
-        """It can be."""
+        """It can be a running maximum."""
         return self.op is Op.MAX and self.across and self.dtype.is_float
 
 
 @dataclass(slots=True)
 class _VerifiedScope:
-    """A block of statements: what it defines is gone at its end."""
+    """A block of statements, and what it defines."""
 
     axis: Axis | None
     lanes: bool
@@ -206,8 +207,7 @@ class _VerifiedScope:
 
 
 class _NestCheck:
-    """One walk through a nest, as a task would run it. `is_alone`: as the only one, so that what it
-    would find at the numbers of other tasks is nobody's work."""
+    """Checks one nest. `is_alone`: one task runs it, so that the axis `TASK` is not available."""
 
     def __init__(self, kernel: Kernel, is_alone: bool) -> None:
         self.kernel = kernel
@@ -253,7 +253,7 @@ class _NestCheck:
         self.scopes[-1].values[name] = _Value(dtype.compute, varies)
 
     def _use(self, name: str, dtype: DType) -> bool:
-        """Whether the value may differ between lanes."""
+        """Checks a use of a value; whether it may differ between lanes."""
         value = next((s.values[name] for s in self.scopes if name in s.values), None)
         self._require(value is not None, f"{name} is not defined here")
         assert value is not None
@@ -262,7 +262,7 @@ class _NestCheck:
         return value.varies
 
     def _index(self, index: Index) -> bool:
-        """Whether it may differ between lanes."""
+        """Checks an index; whether it may differ between lanes."""
         varies = False
         for variable, _ in index.terms:
             if isinstance(variable, Computed):
@@ -334,6 +334,7 @@ class _NestCheck:
         self.scopes[-1].open[init.name] = accumulator
 
     def _accumulator(self, name: str) -> _OpenAccumulator:
+        """The open accumulator of this name."""
         accumulator = next((s.open[name] for s in self.scopes if name in s.open), None)
         self._require(accumulator is not None, f"{name} is not declared, or finished")
         assert accumulator is not None
@@ -457,7 +458,8 @@ class _NestCheck:
     # --- bounds
 
     def _bounds(self, buffer: Buffer, index: Index) -> None:
-        """Scratch only: a parameter's memory may go beyond its elements, where it is strided."""
+        """Checks an access to scratch memory. Parameters may be strided, so that their bounds are
+        unknown."""
         if buffer.role not in (Role.TASK, Role.SHARED):
             return
         dims = [buffer.size, index.constant, *(c for _, c in index.terms)]
@@ -465,7 +467,7 @@ class _NestCheck:
         if any(symbols(dim) - SAMPLE.keys() for dim in dims):
             return
         if any(evaluate(axis.extent, SAMPLE) == 0 for axis in self.axes):
-            return  # never runs
+            return  # the statement never runs
         low, high = _range(index)
         size = evaluate(buffer.size, SAMPLE)
         self._require(low >= 0, f"{buffer.name} is reached {-low} before its start")
@@ -473,7 +475,7 @@ class _NestCheck:
 
 
 def _range(index: Index) -> tuple[int, int]:
-    """The least and greatest value, for `SAMPLE`'s sizes."""
+    """The least and greatest value of an index, for the sizes of `SAMPLE`."""
     steps = {variable: evaluate(step, SAMPLE) for variable, step in index.terms}
     low = high = evaluate(index.constant, SAMPLE)
     for variable, step in _whole_axes(steps):
@@ -483,7 +485,7 @@ def _range(index: Index) -> tuple[int, int]:
 
 
 def _whole_axes(steps: Mapping[Variable, int]) -> Iterator[tuple[Variable, int]]:
-    """Each variable and its step; the two parts of a cut axis as the whole, which has a limit."""
+    """Each variable with its stride; both axes of a tiled loop as one, which has a limit."""
     remaining = dict(steps)
     for variable in steps:
         if not isinstance(variable, Axis) or variable.outer is None or variable.limit is None:

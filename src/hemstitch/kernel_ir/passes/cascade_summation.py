@@ -1,7 +1,6 @@
-"""Long sums in blocks: terms are added up in several vectors at once, the sums of blocks one by
-one, with what rounding loses beside them. So the error grows neither with the length of a row nor
-with the number of blocks (PyTorch's `cascade_sum` has four levels).
-"""
+"""Cascade summation of long sums. A loop is tiled into blocks: several accumulators add up a block,
+and a compensated sum adds up the blocks. So the rounding error grows neither with the length of a
+row nor with the number of blocks. PyTorch's `cascade_sum` has four levels instead."""
 
 from __future__ import annotations
 
@@ -28,12 +27,12 @@ from hemstitch.kernel_ir.nodes import (
 )
 from hemstitch.kernel_ir.rewriter import Rewriter, defined
 
-ORDERED = (AccumulateMatmul, Contract, Running)  # what reads or adds to sums of its own
+ORDERED = (AccumulateMatmul, Contract, Running)  # use accumulators in the order of lanes
 
 
 def cascade_sums(kernel: Kernel, block: int, accumulators: int) -> Kernel:
-    """The same kernel, where about so many terms are added up before they go to a longer sum, by so
-    many vectors at once unless they wait for each other."""
+    """The kernel with long sums in blocks of about `block` addends. `accumulators`: of a block,
+    when it is unrolled; scans have one."""
     if not any(_is_sum(statement) for statement in statements(kernel)):
         return kernel
 
@@ -57,7 +56,8 @@ def _is_sum(statement: Stmt) -> bool:
 
 @dataclass(slots=True)
 class _CascadeBlocks:
-    """`block`: terms; `count`: pieces so far, whose names differ."""
+    """The loops of one nest. `block`: addends of a block; `count`: of the names so far; `sums`: the
+    long sums."""
 
     block: int
     accumulators: int
@@ -65,7 +65,7 @@ class _CascadeBlocks:
     sums: dict[str, Init] = field(default_factory=dict)
 
     def statements(self, body: Sequence[Stmt]) -> Iterator[Stmt]:
-        """Of a row, or of a loop around sums."""
+        """The statements of a row, or of a serial loop around sums, with long sums in blocks."""
         inits = {s.name: s for s in body if isinstance(s, Init) and _is_sum(s)}
         loops = [s for s in body if isinstance(s, Loop)]
         long = {n for loop in loops if self._is_long(loop) for n in _added(loop) & inits.keys()}
@@ -82,20 +82,20 @@ class _CascadeBlocks:
                     yield statement
 
     def _is_long(self, loop: Loop) -> bool:
-        """Sizes that are not known may be large."""
+        """A sum of unknown length counts as long."""
         if any(isinstance(s, ORDERED) for s in walk(loop.body)):
             return False
         size = _addends(loop)
         return loop.between is None and not (isinstance(size, int) and size <= self._addends(loop))
 
     def _addends(self, loop: Loop) -> int:
-        """Of a block."""
+        """Addends of a block in this loop."""
         is_scan = any(isinstance(s, Scan) for s in walk(loop.body))
         return self.block // self.accumulators if is_scan else self.block
 
     def _loop(self, loop: Loop) -> Iterator[Stmt]:
-        """Adds to sums of blocks. Of what is in a loop around others, the innermost that has terms
-        for a block is cut."""
+        """The loop with block sums. Of nested loops the innermost is split that has enough addends
+        for a block."""
         inside = _addends(replace(loop, axis=Axis("one", 1)))
         is_short = isinstance(inside, int) and inside < self._addends(loop)
         if not loop.lanes and not is_short:
@@ -113,7 +113,7 @@ class _CascadeBlocks:
             yield statement
 
     def _split(self, loop: Loop, size: int) -> Iterator[Stmt]:
-        """In blocks of so many iterations, and what is left."""
+        """A loop over blocks of `size` iterations, and one over the iterations left."""
         axis, extent = loop.axis, loop.axis.extent
         if axis.outer is not None or (isinstance(extent, int) and extent <= size):
             yield from self._block(loop)
@@ -141,7 +141,7 @@ class _CascadeBlocks:
         return Loop(outer, tuple(self._block(inner_loop)), lanes=False)
 
     def _block(self, loop: Loop) -> Iterator[Stmt]:
-        """A loop with sums of its own, which are added to those around."""
+        """A loop with sums of its own, and their addition to the sums outside."""
         self.count += 1
         own = {n: f"{n}_block{self.count}" for n in sorted(_added(loop) & self.sums.keys())}
         for name, block in own.items():
@@ -152,7 +152,7 @@ class _CascadeBlocks:
             yield Accumulate(name, f"{block}_sum")
 
     def _fresh(self, body: Sequence[Stmt]) -> Mapping[str, str]:
-        """Names for what another copy of it makes."""
+        """New names for the definitions in a copy of `body`."""
         self.count += 1
         names = {name for statement in walk(body) for name in defined(statement)}
         names |= {statement.name for statement in walk(body) if isinstance(statement, Init)}
@@ -164,7 +164,7 @@ def _added(loop: Loop) -> set[str]:
 
 
 def _addends(loop: Loop) -> Dim:
-    """Of the longest sum, at most."""
+    """An upper bound of the addends of the longest sum in a loop."""
     inner = [_addends(s) for s in loop.body if isinstance(s, Loop) and _added(s)]
     sizes = [size for size in inner if isinstance(size, int)]
     if len(sizes) < len(inner):

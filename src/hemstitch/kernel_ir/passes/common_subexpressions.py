@@ -1,6 +1,6 @@
-"""What a nest computes twice, computed once. Loops over the same lanes that read the same are one
-then: the left operands of Winograd's products are 24 sums of 24 elements, up to 16 in each.
-"""
+"""Common-subexpression elimination in a nest. It also fuses adjacent lane loops that load the same
+elements. The left operands of Winograd's matmuls need both: 24 sums, each of up to 16 of 24
+elements."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ Value = Union[Let, Constant, Position, Random, Load]
 
 
 def eliminate_common_subexpressions(kernel: Kernel) -> Kernel:
+    """The kernel with common subexpressions of each nest computed once."""
     phases = (
         replace(phase, nests=tuple(map(without_common_subexpressions, phase.nests)))
         for phase in kernel.phases
@@ -41,6 +42,7 @@ def eliminate_common_subexpressions(kernel: Kernel) -> Kernel:
 
 
 def without_common_subexpressions(nest: Nest) -> Nest:
+    """The nest with common subexpressions computed once."""
     changed = frozenset(
         statement.buffer
         for part in nest.parts
@@ -57,9 +59,8 @@ def without_common_subexpressions(nest: Nest) -> Nest:
 
 @dataclass(slots=True)
 class _ValueScope:
-    """Where statements stand. `changed`: buffers that may hold something else another time;
-    `names`: of values that are known already, the ones that they are known by; `made`: what makes
-    a value."""
+    """The values available at one place. `changed`: buffers that the nest writes; `known`: names of
+    values by their key; `names`: replacements of eliminated values; `definitions`: by name."""
 
     changed: frozenset[Buffer]
     known: dict[object, str] = field(default_factory=dict)
@@ -84,7 +85,7 @@ class _ValueScope:
                 yield renamed
 
     def _known(self, statement: Value) -> str | None:
-        """By which name; from now on it is by its own."""
+        """The name of an available equal value, or None; the statement is available from now on."""
         key = value_key(statement)
         name = self._masked_load(statement) or self.known.get(key)
         if name is not None:
@@ -95,7 +96,7 @@ class _ValueScope:
         return None
 
     def _masked_load(self, statement: Value) -> str | None:
-        """The load that gives the zeros by itself."""
+        """The masked load that a select between it and zero is equal to."""
         match statement:
             case Let(_, Op.WHERE, (mask, value, fallback)):
                 match self.definitions.get(value), self.definitions.get(fallback):
@@ -105,7 +106,8 @@ class _ValueScope:
 
 
 def value_key(statement: Value) -> object:
-    """What is equal where two values are, but for loads of what has changed."""
+    """A key that is equal for equal values, except for loads from buffers that change in
+    between."""
     if isinstance(statement, Constant):
         return repr(statement.value), statement.dtype  # 0.0 equals -0.0
     return replace(statement, name="")
@@ -116,8 +118,8 @@ def _is_zero(value: float) -> bool:
 
 
 def _fused_loops(body: Iterable[Stmt]) -> Iterator[Stmt]:
-    """Loops over lanes that stand side by side, and of which each reads what the one before does,
-    as one."""
+    """The statements with adjacent lane loops fused, where the second one loads what the first one
+    does."""
     last: Stmt | None = None
     for statement in body:
         fused = _fused(last, statement)

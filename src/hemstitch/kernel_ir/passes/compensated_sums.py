@@ -1,6 +1,6 @@
-"""Long sums in memory that are added up in their own precision, in blocks: a few terms beside
-them, and then to them with what rounding loses. Those are sums of f64, as no type is wider, and of
-what a task adds now and then to others in double precision."""
+"""Blocked, compensated summation in memory, where no wider type is at hand: sums in f64, and those
+in f32 that a task adds to sums in f64 every few rows. A loop is tiled into blocks. A block has a
+sum of its own, which a compensated addition adds to the whole one."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from hemstitch.kernel_ir.nodes import (
 )
 from hemstitch.kernel_ir.rewriter import Rewriter
 
-BLOCK_ADDENDS = 32  # of a block
+BLOCK_ADDENDS = 32  # in a block
 
 
 def compensate_sums(kernel: Kernel) -> Kernel:
-    """The same kernel, where no more terms than these are added up one by one."""
+    """The kernel with such sums in blocks of at most `BLOCK_ADDENDS` addends."""
     sums = {nest: _sums(nest) for phase in kernel.phases for nest in phase.nests}
     if not any(sums.values()):
         return kernel
@@ -49,7 +49,8 @@ def compensate_sums(kernel: Kernel) -> Kernel:
 def compensated_add(
     new: Callable[[str], str], sums: Buffer, errors: Buffer, place: Index, value: str
 ) -> Iterator[Stmt]:
-    """Knuth's two-sum gives what rounding loses; of an infinite sum that is not a number."""
+    """Adds `value` to sums[place], and the rounding error to errors[place] (Knuth's two-sum). The
+    error of an infinite sum counts as zero."""
     dtype = sums.dtype
     total, old_error, rounded, value_part, total_part, total_error, value_error, error = (
         new("v") for _ in range(8)
@@ -72,8 +73,8 @@ def compensated_add(
 
 
 def _sums(nest: Nest) -> frozenset[Buffer]:
-    """Memory of a task that loops say the places of. Sums of f64 of narrower numbers are exact
-    enough."""
+    """The task buffers of sums to compensate, at places that loops decide. Sums in f64 of narrower
+    values are exact enough."""
     flushed = {s.buffer for s in walk(nest.epilogue) if isinstance(s, Store)}
     narrow: set[str] = set()
     sums: set[Buffer] = set()
@@ -92,7 +93,8 @@ def _sums(nest: Nest) -> frozenset[Buffer]:
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
-    """`loops`: those around it, within the one that is cut, that say where it is."""
+    """A sum of a tiled loop. `loops`: the inner loops that its place depends on; `recent`: the sum
+    of a block; `errors`: accumulated rounding errors."""
 
     statement: AccumulateInto
     loops: tuple[Loop, ...]
@@ -100,6 +102,7 @@ class _Sum:
     errors: Buffer
 
     def over_places(self, body: Iterable[Stmt]) -> Stmt:
+        """`body` for each place of the sum."""
         inner = tuple(body)
         for loop in reversed(self.loops):
             inner = (replace(loop, body=inner),)
@@ -108,11 +111,12 @@ class _Sum:
 
 @dataclass(slots=True)
 class _BlockedSums:
-    """`sums`: what is added up in blocks. `buffers`: the new ones of the kernel."""
+    """The loops of one nest. `sums`: the sums to compensate; `buffers`: new buffers of the
+    kernel."""
 
     sums: frozenset[Buffer]
     buffers: list[Buffer]
-    count: int = 0  # of names so far
+    count: int = 0  # names so far
 
     def statements(self, body: Sequence[Stmt]) -> Iterator[Stmt]:
         for statement in body:
@@ -124,7 +128,8 @@ class _BlockedSums:
                 yield replace(statement, body=tuple(self.statements(statement.body)))
 
     def _is_blockable(self, loop: Loop) -> bool:
-        """All that it does to memory of its own is to add to sums, each at one place or row."""
+        """The loop accesses task sums only to add to each of them at one place, again in each
+        iteration."""
         buffers = [s.buffer for s in self._accumulations(loop)]
         touched = [b for s in walk(loop.body) for b in buffers_of(s) if b in self.sums]
         addends, extent = self._addends(loop), loop.axis.extent
@@ -138,6 +143,7 @@ class _BlockedSums:
         )
 
     def _revisits_sums(self, loop: Loop, statement: AccumulateInto) -> bool:
+        """Each iteration adds to the same elements, which inner loops run over."""
         enclosing, axes = _enclosing_loops(loop, statement), _axes(statement)
         return (
             loop.axis not in axes
@@ -150,11 +156,11 @@ class _BlockedSums:
         return [s for s in inside if s.buffer in self.sums]
 
     def _addends(self, loop: Loop) -> int:
-        """That one iteration adds to a sum; as many as a block has if that is not known."""
+        """Addends of one iteration; `BLOCK_ADDENDS` if unknown."""
         return max((_repeated(loop, s) for s in self._accumulations(loop)), default=1)
 
     def _block(self, loop: Loop) -> Iterator[Stmt]:
-        """What is lost is added at the end."""
+        """The tiled loop. Rounding errors are added to the sums after it."""
         sums = [self._sum(loop, s) for s in self._accumulations(loop)]
         size, axis = max(1, BLOCK_ADDENDS // self._addends(loop)), loop.axis
         outer = Axis(f"{axis.name}b", quotient(axis.extent + (size - 1), size))
@@ -204,7 +210,7 @@ class _BlockedSums:
 
 
 def _enclosing_loops(loop: Loop, statement: Stmt) -> tuple[Loop, ...]:
-    """Loops in the first one, down to this statement."""
+    """The loops inside `loop` around `statement`, from the outside in."""
     for inner in loop.body:
         if isinstance(inner, Loop) and any(s is statement for s in walk(inner.body)):
             return inner, *_enclosing_loops(inner, statement)

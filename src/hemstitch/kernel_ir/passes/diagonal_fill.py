@@ -1,12 +1,13 @@
-"""A result that is one constant but for a diagonal: filled with it, and the diagonal stored on top.
+"""Results that are one constant but for a diagonal: the result is filled, then the diagonal is
+stored.
 
 for i < 6: for j < 6:                       for k < 36:
     there = i == j + 1                          y[k] = 0
     y[6*i + j] = x[j] if there else 0       for k < 5:
                                                 y[7*k + 6] = x[k]
 
-A row fills what it stores. Where the diagonal goes along the rows of the nest, each row has one
-place of it at most.
+A row fills what it stores. Where the diagonal runs along the rows of the nest, each row has at most
+one element of it.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ from hemstitch.kernel_ir.nodes import (
 )
 from hemstitch.kernel_ir.rewriter import Rewriter, defined, used
 
-LEAST_EXTENT = 4  # of both axes: of so many elements at least one is on the diagonal
+LEAST_EXTENT = 4  # of both axes; a shorter diagonal gains nothing
 
 
 def fill_diagonals(kernel: Kernel) -> Kernel:
-    """The same kernel; itself where there is nothing to do. What is written twice stays in the
-    caches."""
+    """The kernel with such results filled first; the same object if it has none. Elements of the
+    diagonal are written twice, so these kernels have no non-temporal stores."""
     phases = tuple(
         replace(phase, nests=tuple(_DiagonalFill(nest).result() for nest in phase.nests))
         for phase in kernel.phases
@@ -51,7 +52,7 @@ def fill_diagonals(kernel: Kernel) -> Kernel:
 
 @dataclass(frozen=True, slots=True)
 class _Diagonal:
-    """`first` == `second` + `distance`: there `store` stores `value`, and `constant` elsewhere."""
+    """`store` stores `value` where first == second + distance, else `constant`."""
 
     first: Axis
     second: Axis
@@ -62,6 +63,8 @@ class _Diagonal:
 
 
 class _DiagonalFill:
+    """One nest."""
+
     def __init__(self, nest: Nest) -> None:
         self.nest = nest
         self.inside = [*walk(nest.body)]
@@ -77,7 +80,7 @@ class _DiagonalFill:
         return replace(self.nest, body=(*self._fill(diagonal), *self._diagonal_stores(diagonal)))
 
     def _is_plain(self) -> bool:
-        """One loop in another, to one store."""
+        """The nest is a chain of loops around one store."""
         nest = self.nest
         stores = [s for s in self.inside if isinstance(s, Store)]
         loops = [s for s in self.inside if isinstance(s, Loop)]
@@ -94,6 +97,7 @@ class _DiagonalFill:
         )
 
     def _diagonal(self) -> _Diagonal | None:
+        """The diagonal that the only store selects, or None."""
         (store,) = (s for s in self.inside if isinstance(s, Store))
         match self.definitions.get(store.value):
             case Let(op=Op.WHERE, operands=(condition, value, fallback)):
@@ -120,6 +124,7 @@ class _DiagonalFill:
         return _Diagonal(first, second, -distance, store, value, constant)
 
     def _index(self, name: str) -> Index | None:
+        """The value `name` as an affine index, or None."""
         match self.definitions.get(name):
             case Constant(value=int(value), dtype=DType.I64):
                 return Index((), value)
@@ -132,7 +137,7 @@ class _DiagonalFill:
         return None
 
     def _fill(self, diagonal: _Diagonal) -> Iterator[Stmt]:
-        """Loops over axes that lie side by side are one."""
+        """Loops that store the constant; axes that are contiguous in memory are collapsed."""
         index, size, outer = diagonal.store.index, 1, list[Axis]()
         for axis in sorted(self.loops, key=lambda axis: _step(index, axis)):
             if _step(index, axis) == size and not outer:
@@ -149,6 +154,7 @@ class _DiagonalFill:
         yield from _nested(body, [*axes, whole], None)
 
     def _diagonal_stores(self, diagonal: _Diagonal) -> Iterator[Stmt]:
+        """Loops along the diagonal that store its values."""
         first, second, distance = diagonal.first, diagonal.second, diagonal.distance
         low, high = max(0, -distance), min(_size(second), _size(first) - distance)
         if low >= high:
@@ -183,7 +189,8 @@ class _DiagonalFill:
 def _nested(
     body: Sequence[Stmt], axes: Sequence[Axis], between: Mapping[Axis, tuple[str, str]] | None
 ) -> tuple[Stmt, ...]:
-    """Each statement in the outermost of the loops that knows its place. The last has lanes."""
+    """Nested loops over `axes`, the last one over lanes; each statement is in the outermost loop
+    that defines its operands."""
     depths: dict[str, int] = {}
     levels: list[list[Stmt]] = [[] for _ in range(len(axes) + 1)]
     for statement in body:
@@ -202,7 +209,7 @@ def _nested(
 
 
 def _clamped(name: str, index: Index, extent: int) -> Iterator[Stmt]:
-    """The i64 value of `index`, but within [0, extent]."""
+    """The i64 value of `index`, clamped to [0, extent]."""
     names = [f"{name}{k}" for k in range(4)]
     yield Position(names[0], index)
     yield Constant(names[1], 0, DType.I64)
@@ -217,6 +224,7 @@ def _is_simple(statement: Stmt) -> bool:
 
 
 def _is_chain(body: Iterable[Stmt], length: int) -> bool:
+    """Each of `length` loops contains just the next one."""
     inside = [s for s in body if isinstance(s, Loop)]
     if length == 0 or len(inside) != 1:
         return length == 0 and not inside
@@ -224,19 +232,19 @@ def _is_chain(body: Iterable[Stmt], length: int) -> bool:
 
 
 def _size(axis: Axis) -> int:
-    """Zero where only a call knows, and of parts of axes."""
+    """The extent; 0 if it is symbolic or the axis is tiled."""
     is_whole = axis.outer is None and axis.limit is None
     return axis.extent if is_whole and isinstance(axis.extent, int) else 0
 
 
 def _step(index: Index, axis: Axis) -> int:
-    """Zero where only a call knows."""
+    """The stride; 0 if it is symbolic."""
     step = index.coefficient(axis)
     return step if isinstance(step, int) else 0
 
 
 def _is_smaller(read: Buffer, written: Buffer) -> bool:
-    """They are not one tensor."""
+    """The buffers cannot be one tensor."""
     if not isinstance(read.size, int) or not isinstance(written.size, int):
         return False
     return read.role is Role.INPUT and read.size < written.size

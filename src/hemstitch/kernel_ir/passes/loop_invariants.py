@@ -1,5 +1,4 @@
-"""What is the same in every row, or each time that a loop goes round, is computed before it
-(loop-invariant code motion).
+"""Loop-invariant code motion, out of the rows of a nest and out of serial loops.
 
 each row of i0<12544:                           each task:
     lanes i1 < 64:                                  lanes i1 < 64:
@@ -12,9 +11,9 @@ each row of i0<12544:                           each task:
                                                         v3 = x[i1 + 64*i0]
                                                         ...
 
-Such values run along the lanes alone: what a normalisation makes of the statistics of each column,
-or of each channel where images lie by channels. Products of matrices have no such loops. What is
-checked before it is computed, as a divisor of integers is, stays where it is.
+Hoisted values depend on lanes alone, as a normalisation's statistics of columns or of channels
+(NHWC) do. Nests with matmuls are left out. So are nests with checks: an integer division, say,
+stays behind the check of its divisor.
 """
 
 from __future__ import annotations
@@ -48,13 +47,13 @@ from hemstitch.kernel_ir.rewriter import Rewriter, defined, used
 
 VALUES = (Let, Constant, Load)
 Value = Union[Let, Constant, Load]
-MOST_BYTES = 16 << 10  # that a nest keeps, at most: half of L1
-LEAST_ITERATIONS = 64  # that a loop goes round, or a nest has rows, where their number is known
-LEAST_GAIN = 2  # operations and loads each time, less what is loaded of the values kept
+MOST_BYTES = 16 << 10  # of hoisted values in a nest: half of L1
+LEAST_ITERATIONS = 64  # of a loop, or rows of a nest, where the number is known
+LEAST_GAIN = 2  # for each element; see `_gain`
 
 
 def hoist_loop_invariants(kernel: Kernel) -> Kernel:
-    """The same kernel; itself where there is nothing to do."""
+    """The kernel with such values hoisted; the same object if there are none."""
     names = {buffer.name for buffer in kernel.buffers}
     buffers: list[Buffer] = []
     phases = tuple(
@@ -68,8 +67,8 @@ def hoist_loop_invariants(kernel: Kernel) -> Kernel:
 
 @dataclass(slots=True)
 class _CodeMotion:
-    """In one nest. `names`: that buffers have. `buffers`: those that keep values; `left`: bytes
-    that they may still take."""
+    """One nest. `names`: of all buffers; `buffers`: new ones for hoisted values; `bytes_left`: for
+    more."""
 
     names: set[str]
     buffers: list[Buffer]
@@ -88,7 +87,7 @@ class _CodeMotion:
         return replace(nest, prologue=prologue, body=tuple(self._loops(body, before)))
 
     def _loops(self, body: Iterable[Stmt], before: frozenset[str]) -> Iterator[Stmt]:
-        """What is the same each time that a loop goes round, before the loop."""
+        """The statements with invariants of serial loops hoisted."""
         for statement in body:
             if isinstance(statement, Loop) and not statement.lanes:
                 inside = statement.body
@@ -113,8 +112,8 @@ class _CodeMotion:
 
 @dataclass(slots=True)
 class _InvariantScope:
-    """What goes round. `changed`: buffers that are written to in it; `before`: values that are made
-    before it; `moved`: loops that are to stand there too."""
+    """A loop, or the rows of a nest. `changed`: buffers that it writes; `before`: values defined
+    outside; `moved`: the hoisted loops."""
 
     motion: _CodeMotion
     changed: frozenset[Buffer]
@@ -156,7 +155,7 @@ class _InvariantScope:
         return replace(loop, body=(*loads, *recomputed, *rest))
 
     def _invariants(self, body: Iterable[Stmt], varying: frozenset[Axis]) -> Mapping[str, Value]:
-        """Values that depend on nothing that varies, in their order."""
+        """The values that depend on no varying axis, in their order."""
         invariant: dict[str, Value] = {}
         for statement in body:
             match statement:
@@ -187,7 +186,7 @@ def _is_invariant(index: Index, varying: frozenset[Axis]) -> bool:
 
 
 def _definitions(buffered: Iterable[Let], invariant: Mapping[str, Value]) -> list[Value]:
-    """What makes them, in order."""
+    """The statements that compute these values, in order."""
     names: set[str] = set()
     worklist = [value.name for value in buffered]
     while worklist:
@@ -199,7 +198,8 @@ def _definitions(buffered: Iterable[Let], invariant: Mapping[str, Value]) -> lis
 
 
 def _gain(needed: Iterable[Value], buffered: Sequence[Let], read: Collection[str]) -> int:
-    """Of a row, for each element. A value that the rest reads is loaded there as before."""
+    """Operations and loads saved for each element, less the loads of hoisted values. A value that
+    the rest of the loop uses is still loaded there."""
     work = -len(buffered)
     for value in needed:
         if isinstance(value, Let):

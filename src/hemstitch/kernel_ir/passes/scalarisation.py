@@ -1,7 +1,8 @@
-"""Loops over lanes that count from a maximum so far, or add up products, as loops that take a lane
-at a time: for printers that have nothing better.
+"""Scalarisation of lane loops with running maxima or matmuls over lanes, for targets that have no
+vector form of them. Such a loop becomes serial.
 
-What is read before it is finished, is counted from that, or has columns, becomes a row buffer.
+An accumulator that is read before it is finished, that is relative to a running maximum, or that
+has columns becomes a row buffer.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _JOIN = {Op.SUM: Op.ADD, Op.MAX: Op.MAXIMUM}
 
 
 def scalarise(kernel: Kernel) -> Kernel:
-    """The same kernel without `Running` and `AccumulateProduct`."""
+    """The kernel without `Running` and `AccumulateMatmul`."""
     everything = list(statements(kernel))
     loops = [s for s in everything if isinstance(s, Loop) and _is_online(s)]
     if not loops:
@@ -77,7 +78,7 @@ def _place(init: Init) -> Index:
 
 
 def _for_each_column(init: Init, body: Iterable[Stmt]) -> Iterator[Stmt]:
-    """The statements for every element of an accumulator."""
+    """`body` for each element of an accumulator."""
     if init.columns is None:
         yield from body
     else:
@@ -86,7 +87,8 @@ def _for_each_column(init: Init, body: Iterable[Stmt]) -> Iterator[Stmt]:
 
 @dataclass(slots=True)
 class _Lowering:
-    """`inits`: the accumulators that such loops add to; `buffers`: what some of them become."""
+    """`inits`: accumulators of scalarised loops, by name; `buffers`: the row buffers that replace
+    some of them."""
 
     inits: Mapping[str, Init]
     buffers: Mapping[str, Buffer]
@@ -132,7 +134,7 @@ class _Lowering:
         return Store(self.buffers[init.name], _place(init), value)
 
     def _accumulate(self, init: Init, value: str) -> Iterator[Stmt]:
-        """And what follows is made relative to the new maximum."""
+        """Updates the accumulator, and rescales the sums that are relative to it."""
         old, new, dtype = self._new("old"), self._new("new"), init.dtype
         yield self._load(old, init)
         yield Let(new, _JOIN[init.op], (old, value), dtype, dtype)

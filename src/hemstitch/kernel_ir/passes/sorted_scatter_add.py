@@ -1,10 +1,10 @@
-"""Sums by index in the order of where they go, for printers of processors.
+"""Sorted scatter-add, for CPUs: a large sum by index is reduced in the order of its target rows.
 
-As stitched, a task has some of the columns, and adds each line to its place in the order in which
-lines come: two lines far away in memory for each, of which caches keep nothing where the result is
-large. Here a task has some of the places. It numbers the lines by a counting sort, those that go
-to one place side by side, and adds up its own: a place is written once, and whole lines are read.
-Lines of one place stay in their order, so the sums are the same to the bit.
+The stitched nest gives each task some columns, and adds source rows in their order. Each addition
+accesses a random target row, which caches do not hold if the result is large. The sorted nest gives
+each task some target rows. The task numbers source rows by a counting sort of their targets. Then
+it reduces one target row after the other: each is written once, and source rows are read whole.
+Source rows of one target keep their order, so the sums are bit-identical.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from hemstitch.kernel_ir.nodes import (
 )
 from hemstitch.kernel_ir.rewriter import Rewriter, defined
 
-LARGE_RESULT = 1 << 20  # bytes of a result that L2 does not keep
-LEAST_COLUMNS = 96  # of narrower lines more than the sorting is not gained
-MAX_PLACES = (1 << 31) - 4  # places or lines: they are numbered in 32 bits
+LARGE_RESULT = 1 << 20  # bytes of a result that L2 does not hold
+LEAST_COLUMNS = 96  # of a row; with fewer the sort costs more than it gains
+MAX_PLACES = (1 << 31) - 4  # targets or sources; their numbers have 32 bits
 
 
 def sort_scatter_adds(kernel: Kernel, tasks: int) -> Kernel:
-    """The same kernel, for so many tasks."""
+    """The kernel with profitable scatter-adds sorted, for `tasks` tasks."""
     buffers = list(kernel.buffers)
     phases = []
     for phase in kernel.phases:
@@ -57,9 +57,9 @@ def sort_scatter_adds(kernel: Kernel, tasks: int) -> Kernel:
 
 @dataclass(frozen=True, slots=True)
 class _ScatterAdd:
-    """What such a nest consists of: `zero` is stored to all `places`, in a loop over lanes, then
-    for each of `lines` come `before` and, lane by lane, `inside`, which ends in `add`. `place`:
-    where a line goes."""
+    """A nest that is a scatter-add: `fill` stores `zero` to all `targets`. Then for each of the
+    `sources`, `before` computes its row `target`, and `inside` and `add` run in each of the
+    `lanes`."""
 
     targets: Axis
     zero: Constant
@@ -73,6 +73,7 @@ class _ScatterAdd:
 
     @staticmethod
     def of(nest: Nest) -> _ScatterAdd | None:
+        """The scatter-add that a nest is, or None."""
         match nest:
             case Nest(
                 rows=(block,),
@@ -104,8 +105,8 @@ class _ScatterAdd:
         return self.lanes.limit
 
     def is_profitable(self, tasks: int) -> bool:
-        """A large result, of wide lines, and all sizes are known. The order of lines, in each task,
-        takes no more than the lines would."""
+        """The result is large, its rows are wide, and all sizes are known. The index arrays of a
+        task are not larger than its share of the source rows."""
         sizes = (self.targets.extent, self.sources.extent, self.lanes.limit)
         known = [size for size in sizes if isinstance(size, int)]
         if len(known) < len(sizes) or self.columns < max(LEAST_COLUMNS, 2 * tasks):
@@ -115,7 +116,7 @@ class _ScatterAdd:
 
 
 class _SortedNest:
-    """The nest of such sums with places for rows. `name`: of all that is new."""
+    """Builds the sorted nest, whose rows are blocks of targets. `name`: prefix of new buffers."""
 
     def __init__(self, old: Nest, sums: _ScatterAdd, tasks: int, name: str) -> None:
         self.old, self.sums, self.tasks, self.name, self.names = old, sums, tasks, name, 0
@@ -142,9 +143,10 @@ class _SortedNest:
         return Nest((self.row,), self.old.prologue, body, (), weight, why)
 
     def _counting_sort(self) -> Iterator[Stmt]:
-        """A key for each line: 0 before this task's places, then one more for each of them, and one
-        behind. How often there is each, where each begins, which line is where. Then `ends` says
-        where the lines of each key end."""
+        """Sorts source rows by target. Key 0: targets before this task's; then one key for each
+        target of the task; the last key: targets behind. The loops compute keys, their counts,
+        prefix sums, and the sorted `order`. Afterwards `ends` has the end of each key's range in
+        `order`."""
         new, number, one = self._new, DType.I32, self._new("one")
         yield Constant(one, 1, number)
         yield from self._keys()
@@ -180,7 +182,7 @@ class _SortedNest:
         yield Loop(line, (*loads, *begin, *placed), lanes=False)
 
     def _keys(self) -> Iterator[Stmt]:
-        """With all that is checked of a line, which is not checked again."""
+        """The key of each source row. All checks of source rows run here."""
         new, sums, wide = self._new, self.sums, DType.I64
         low, least, most, one = new("low"), new("least"), new("most"), new("up")
         yield Position(low, at(self.row).scaled(self.size))
@@ -205,7 +207,7 @@ class _SortedNest:
         yield Loop(line, (*map(rewriter.statement, needed), *key_statements), lanes=True)
 
     def _reduced(self) -> Loop:
-        """To each of this task's places the lines that go there."""
+        """For each target of this task: the sum of its source rows."""
         sums, first, last = self.sums, self._new("first"), self._new("last")
         target = at(self.row).scaled(self.size) + at(self.inner)
         clear = self._columns((sums.zero, sums.fill), {sums.targets: target})
@@ -221,13 +223,14 @@ class _SortedNest:
         return Loop(self.inner, (clear, *begin, *end, sources), lanes=False)
 
     def _columns(self, body: Iterable[Stmt], indices: Mapping[Variable, Index]) -> Loop:
+        """A lane loop over all columns, with `indices` in the place of axes."""
         (block,) = self.old.rows
         substitution = {block: Index(), self.sums.lanes: at(self.lanes), **indices}
         rewriter = Rewriter({}, lambda index: index.substitute(substitution))
         return Loop(self.lanes, tuple(map(rewriter.statement, body)), lanes=True)
 
     def _load_number(self, buffer: Buffer, index: Index, name: str) -> tuple[Index, Sequence[Stmt]]:
-        """What is there, as an index, and how it is read."""
+        """A stored number as an index, and the statements that load it."""
         narrow = f"{name}_32"
         cast = Let(name, Op.CAST, (narrow,), DType.I32, DType.I64)
         bound = self.size + 2 if buffer is self.keys else self.count

@@ -1,4 +1,5 @@
-"""Short reductions in memory, unrolled: all terms meet in registers, and memory is written once.
+"""Unrolling of short reductions in memory: addends are combined in registers, and memory is written
+once.
 
 fill: buffer[i] = 0                          for i:
 for k < 3: for i:                               x0, x1, x2 = load[0, i], load[1, i], load[2, i]
@@ -29,8 +30,8 @@ from hemstitch.kernel_ir.nodes import (
 )
 from hemstitch.kernel_ir.rewriter import Rewriter, defined, used
 
-MAX_ADDENDS = 16  # of one sum that meet in registers
-MAX_STATEMENTS = 256  # of an unrolled loop's body
+MAX_ADDENDS = 16  # of one sum, combined in registers
+MAX_STATEMENTS = 256  # in the body of an unrolled loop
 COMBINERS: Mapping[Op, Op] = {
     Op.SUM: Op.ADD,
     Op.PROD: Op.MUL,
@@ -40,7 +41,7 @@ COMBINERS: Mapping[Op, Op] = {
 
 
 def unroll_reductions(kernel: Kernel) -> Kernel:
-    """The same kernel. What is added up is so in another order."""
+    """The kernel with such loops unrolled. The order of additions changes."""
 
     def nest_of(nest: Nest) -> Nest:
         return replace(nest, body=tuple(_statements(nest.body)))
@@ -50,7 +51,7 @@ def unroll_reductions(kernel: Kernel) -> Kernel:
 
 
 def _statements(body: Sequence[Stmt]) -> Sequence[Stmt]:
-    """Inner loops first."""
+    """The statements with short reductions unrolled, inner loops first."""
     loops = [
         replace(s, body=tuple(_statements(s.body))) if isinstance(s, Loop) and not s.lanes else s
         for s in body
@@ -59,7 +60,8 @@ def _statements(body: Sequence[Stmt]) -> Sequence[Stmt]:
 
 
 def _unrolled(statement: Stmt) -> Sequence[Stmt]:
-    """What stands for a loop whose iterations all add to the same elements."""
+    """The body of a loop whose iterations all add to the same elements, unrolled; else the
+    statement."""
     if not isinstance(statement, Loop) or not _is_short(statement):
         return (statement,)
     axis, extent = statement.axis, statement.axis.extent
@@ -105,7 +107,7 @@ def _depends_on(statement: Stmt, axis: Axis) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Unrolling:
-    """Of the loop over `axis`. `varying`: values that are others in each iteration."""
+    """An unrolled loop over `axis`. `varying`: values that differ between iterations."""
 
     axis: Axis
     extent: int
@@ -144,7 +146,7 @@ class _Unrolling:
 
 
 def _without_fills(body: Sequence[Stmt]) -> Sequence[Stmt]:
-    """What is filled and then added to once is stored."""
+    """The statements; a loop that adds once to filled memory stores instead."""
     result: list[Stmt] = []
     fills: dict[Buffer, tuple[Loop, Constant, Store]] = {}
     for statement in body:
@@ -166,7 +168,7 @@ def _without_fills(body: Sequence[Stmt]) -> Sequence[Stmt]:
 
 
 def _constant_fill(statement: Stmt) -> tuple[Constant, Store] | None:
-    """Of loops that store nothing but one constant."""
+    """The constant and the store of a loop nest that only fills memory."""
     while isinstance(statement, Loop) and statement.between is None and len(statement.body) == 1:
         (statement,) = statement.body
     match statement:
@@ -176,7 +178,7 @@ def _constant_fill(statement: Stmt) -> tuple[Constant, Store] | None:
 
 
 def _adds_once_to(statement: Stmt, fill: Loop, store: Store) -> bool:
-    """It adds once to each element that was filled, in the same loops, and reads none."""
+    """The statement adds once to each filled element, in the same loops, and does not load it."""
     paths = list(_paths(statement, store.buffer))
     if len(paths) != 1:
         return False
@@ -194,7 +196,7 @@ def _adds_once_to(statement: Stmt, fill: Loop, store: Store) -> bool:
 def _paths(
     statement: Stmt, buffer: Buffer, axes: tuple[Axis, ...] = ()
 ) -> Iterator[tuple[Stmt, tuple[Axis, ...]]]:
-    """What touches the buffer, and the loops around it."""
+    """The statements that access the buffer, with the axes of the loops around."""
     if isinstance(statement, Loop):
         if statement.between is not None:
             axes = (*axes, *axes)

@@ -48,7 +48,7 @@ def prefetched_regions(nest: Nest) -> Mapping[str, list[PrefetchRegion]]:
             matmuls[tile.contract.name] = _PrefetchingMatmul(prod(known))
     regions = dict.fromkeys(region for loop in loops for region in _regions(loop, nest))
     for region in sorted(regions, key=lambda region: -region.bytes) if matmuls else ():
-        min(matmuls.values(), key=lambda asking: asking.load).regions.append(region)
+        min(matmuls.values(), key=lambda matmul: matmul.bytes_per_step).regions.append(region)
     return {name: matmul.regions for name, matmul in matmuls.items()}
 
 
