@@ -158,7 +158,7 @@ BAD = {
     "acc has c for columns": phase(MAX, SUMS, lanes(*SO_FAR, product(RIGHT)), Finish("o", "acc")),
     "acc has no columns c": phase(*row_sum()[:1], lanes(LOAD, product(RIGHT))),
     "v is not defined here": over_lanes(product(LOAD_AGAIN)),
-    "over lanes is made outside it": over_lanes(
+    "over lanes is defined outside it": over_lanes(
         Load("u", SOURCE, at(LANES)), product(Let("v", Op.NEG, ("u",), F32, F32))
     ),
     "differs between rows of a tile": over_lanes(product(Load("v", SOURCE, PLACE))),

@@ -220,11 +220,11 @@ class _AxisAnalysis:
         left, right = self.axes[contract.left], self.axes[contract.right]
         self.axes[contract.name] = (left | right) - {contract.axis}
         if any(not isinstance(statement, PURE) for statement in contract.body):
-            self.problem = "a product inside the operand of another is made anew in each step"
+            self.problem = "a matmul in an operand of another is recomputed in every step"
         elif lane in left:
-            self.problem = "the left operand of a product differs between lanes"
+            self.problem = "the left operand of a matmul differs between lanes"
         elif self.nest.rows and self.nest.rows[-1] in right:
-            self.problem = "the right operand of a product differs between rows of a tile"
+            self.problem = "the right operand of a matmul differs between rows of a tile"
 
     def _matmul(self, matmul: AccumulateMatmul, lane: Axis | None) -> None:
         self.statements(matmul.body, lane)
@@ -233,11 +233,11 @@ class _AxisAnalysis:
         inside = {statement.name for statement in matmul.body if isinstance(statement, PURE)}
         outside = live_ins(matmul.body)
         if len(inside) < len(matmul.body):
-            self.problem = "a product inside the operand of another is made anew in each step"
+            self.problem = "a matmul in an operand of another is recomputed in every step"
         elif lane in self._of_names(outside) or matmul.right not in inside:
-            self.problem = "the right operand of a product over lanes is made outside it"
+            self.problem = "the right operand of a matmul over lanes is defined outside it"
         elif self.nest.rows and self.nest.rows[-1] in right:
-            self.problem = "the right operand of a product differs between rows of a tile"
+            self.problem = "the right operand of a matmul differs between rows of a tile"
 
     def _of_names(self, names: Iterable[str]) -> Axes:
         return frozenset[Axis]().union(*(self.axes[name] for name in names))

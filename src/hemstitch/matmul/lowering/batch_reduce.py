@@ -1,5 +1,5 @@
-"""Products that are added up to one value and to nothing else, as a convolution's are: in a tile
-one goes on with the other's sums, in registers."""
+"""Batch-reduce GEMM: matmuls whose results are only added up, as those of a convolution, accumulate
+in one tile in registers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from hemstitch.kernel_ir.rewriter import used
 
 @dataclass(frozen=True, slots=True)
 class BatchReduction:
-    """`additions` make `name` of `products`; of a single one nothing is to be made."""
+    """The value `name`, which `additions` compute from the results of `contracts`. A single
+    contraction has no additions."""
 
     name: str
     contracts: tuple[Contract, ...]
@@ -23,16 +24,17 @@ class BatchReduction:
 
     @staticmethod
     def of(contract: Contract) -> BatchReduction:
+        """A contraction by itself."""
         return BatchReduction(contract.name, (contract,))
 
     @property
     def names(self) -> set[str]:
-        """The names of what it is made of, and its own."""
+        """The names of the contractions and additions."""
         contracts = {contract.name for contract in self.contracts}
         return contracts | {addition.name for addition in self.additions}
 
     def rest_of(self, body: Iterable[Stmt]) -> list[Stmt]:
-        """The statements of `body` that are not its own."""
+        """The statements of `body` that are not part of the reduction."""
         own_names = self.names
         return [
             statement for statement in body if getattr(statement, "name", None) not in own_names
@@ -40,7 +42,7 @@ class BatchReduction:
 
 
 def batch_reductions(body: Sequence[Stmt]) -> list[BatchReduction]:
-    """In which each product of `body` is in one."""
+    """The batch reductions of a loop body. Each contraction is in exactly one."""
     uses = Counter(name for statement in body for name in used(statement))
     reductions = {s.name: BatchReduction.of(s) for s in body if isinstance(s, Contract)}
     for statement in body:

@@ -1,9 +1,9 @@
-"""Products of matrices over blocks of rows, for printers that have vectors and no matrix units.
+"""M/N/K blocking of matmuls, for targets with vectors and without matrix units.
 
-A nest with products takes a block of its last row axis at a time. Between its products the
-statements run row by row; a product is a loop over the block's rows and its columns that does
-nothing else (`TileProduct`), from operands in memory to a tile in the task's memory. What a row
-keeps from one part to another has a place there for each row of the block.
+A nest with matmuls runs blocks of its last row axis (M). Between matmuls its statements run row by
+row. A matmul is a loop over the rows and columns of a block, and nothing else (`TileMatmul`). It
+reads operands in memory, and stores a tile in the task's memory. Values that are live across
+matmuls have an element in memory for each row of the block.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ from hemstitch.matmul.lowering.row_blocks import (
 from hemstitch.matmul.lowering.row_parts import BlockPart, LiveAcrossParts, task_buffers
 from hemstitch.matmul.lowering.tile_matmul import TileMatmul
 
-PAIR_SUFFIX = "_next"  # the name of what is multiplied at once with another
-VECTOR_ELEMENTS = 16  # elements: rows of a tile start at whole vectors, whatever the target
+PAIR_SUFFIX = "_next"  # of names of the second element of a pack
+VECTOR_ELEMENTS = 16  # rows of a tile start at a multiple, for any target
 
 
 @dataclass(frozen=True, slots=True)
 class Blocking:
-    """How products that read panels are cut. `rows`: of a block, at most; `columns`: of a strip;
-    `steps`: of a strip that stays in L1 while the rows go by. The usual ones are near the best on
-    every processor that was tried."""
+    """Block sizes of a matmul with packed panels. `rows`: at most in a block of M; `columns`: of a
+    panel (N); `steps`: of K, so that this part of a panel stays in L1 for all rows. The default is
+    close to the best on all processors measured."""
 
     rows: int = 64
     columns: int = 32
@@ -68,12 +68,13 @@ class Blocking:
 USUAL = Blocking()
 
 
-Panels = Mapping[Buffer, Sequence[Nest]]  # operands that all tasks share, and what fills them
+Panels = Mapping[Buffer, Sequence[Nest]]  # shared operands, and the nests that pack them
 
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """A nest over blocks of rows. `buffers`: the memory that it needs besides."""
+    """A nest with blocked matmuls. `buffers`: its new buffers; `panels`: of them, the operands that
+    all tasks share."""
 
     nest: Nest
     buffers: Sequence[Buffer]
@@ -81,15 +82,15 @@ class Blocked:
 
 
 def block_matmuls(kernel: Kernel, threads: int, blocking: Blocking = USUAL) -> Kernel:
-    """The same kernel with products of tiles, in nests whose rows can go by in blocks; these are
-    dealt out to so many threads."""
+    """The kernel with blocked matmuls, and a phase that packs shared operands. `threads`: of the
+    launch."""
     return with_packing(*blocked_without_packing(kernel, threads, blocking))
 
 
 def blocked_without_packing(
     kernel: Kernel, threads: int, blocking: Blocking = USUAL
 ) -> tuple[Kernel, Panels]:
-    """The same, but for the phase in which all tasks pack what they share."""
+    """The kernel with blocked matmuls, and the nests that pack each shared operand."""
     if not any(isinstance(statement, Contract) for statement in statements(kernel)):
         return kernel, {}
     buffers, phases, panels = list(kernel.buffers), list[Phase](), dict[Buffer, Sequence[Nest]]()
@@ -109,7 +110,7 @@ def blocked_without_packing(
 
 
 def with_packing(kernel: Kernel, panels: Panels) -> Kernel:
-    """With a phase that fills these operands."""
+    """The kernel with a first phase that packs these operands."""
     nests = tuple(nest for nests_of_operand in panels.values() for nest in nests_of_operand)
     if not nests:
         return kernel
@@ -121,8 +122,8 @@ def with_packing(kernel: Kernel, panels: Panels) -> Kernel:
 def block_nest(
     nest: Nest, threads: int, blocking: Blocking = USUAL, taken: Collection[str] = ()
 ) -> Blocked | None:
-    """A nest with products over blocks of rows. `taken`: names that buffers have, as those of
-    another piece of the same nest."""
+    """The nest with blocked matmuls, or None if it has none, or cannot be blocked. `taken`: names
+    of other buffers."""
     if not any(isinstance(statement, Contract) for statement in walk(nest.body)):
         return None
     blocks = _BlockedNest(nest, threads, blocking, taken)
@@ -133,12 +134,12 @@ def block_nest(
 
 
 class _Unblockable(Exception):
-    """The products of a nest are not where its rows could be cut."""
+    """The matmuls of a nest are where its rows cannot be blocked."""
 
 
 @dataclass(frozen=True, slots=True)
 class _KAxis:
-    """What a product adds up along: an axis of so many steps `together`. `dtype`: of operands."""
+    """The K axis of a matmul, `k_pack` elements at a time (K-packing). `dtype`: of the operands."""
 
     axis: Axis
     k_pack: int
@@ -146,19 +147,19 @@ class _KAxis:
 
     @staticmethod
     def of(contract: Contract) -> _KAxis:
-        """Pairs of bf16, which are multiplied as they are; else single steps in f32."""
+        """Pairs of bf16 (VNNI layout), else single elements in f32."""
         axis = contract.axis
         if contract.source is not DType.BF16 or axis.outer or not divides(2, axis.extent):
             return _KAxis(axis, 1, DType.F32)
         return _KAxis(Axis(f"{axis.name}p", quotient(axis.extent, 2)), 2, DType.BF16)
 
     def index_of(self, offset: int) -> Index:
-        """Of the step that is `which` of those together."""
+        """The index along K of element `offset` of a pack."""
         return at(self.axis).scaled(self.k_pack).shifted(offset)
 
     def sum(self, name: str, contract: Contract, left: Load, right: Load) -> Iterator[Stmt]:
-        """`name`: of all products. `left` is in terms of the contract's axis, `right` in those of
-        this one."""
+        """Statements that define `name` as the contraction. `left` has indices of the contraction's
+        axis, `right` those of this one."""
         names = [name] if self.k_pack == 1 else [f"{name}_{k}" for k in range(self.k_pack)]
         for offset, part_name in enumerate(names):
             at_k: Mapping[Variable, Index] = {contract.axis: self.index_of(offset)}
@@ -176,8 +177,8 @@ class _KAxis:
 
 @dataclass(frozen=True, slots=True)
 class _OperandValues:
-    """What makes an element of each operand of a product. `is_by_steps`: the steps of both are to
-    lie side by side (`targets/cpu/skinny_matmul.py`)."""
+    """The statements that compute one element of each operand. `is_k_contiguous`: K is contiguous
+    in both, for a skinny matmul (`targets/cpu/skinny_matmul.py`)."""
 
     k_axis: _KAxis
     left: Sequence[Stmt]
@@ -186,7 +187,7 @@ class _OperandValues:
 
 
 class _BlockedNest:
-    """One nest, its last row axis cut into `block` and `inner`."""
+    """One nest. Its last row axis is tiled into `block` and `inner`."""
 
     def __init__(
         self, nest: Nest, threads: int, blocking: Blocking, taken: Collection[str]
@@ -201,6 +202,7 @@ class _BlockedNest:
         self.parts = [BlockPart()]
 
     def nest(self) -> Nest:
+        """The blocked nest. Raises `_Unblockable`."""
         nest = self.old
         if not nest.rows or any(a.outer is nest.rows[-1] for a in _axes(nest.body)):
             raise _Unblockable
@@ -229,7 +231,7 @@ class _BlockedNest:
     # --- parts
 
     def _add(self, statement: Stmt, before: Sequence[Stmt]) -> None:
-        """To the last part, or to a new one where it is a loop over lanes with products."""
+        """Adds a statement to the last part; a lane loop with contractions ends that part."""
         is_lanes = isinstance(statement, Loop) and statement.lanes
         inside = statement.body if isinstance(statement, Loop) else ()
         contracts = [s for s in inside if isinstance(s, Contract)] if is_lanes else []
@@ -258,7 +260,8 @@ class _BlockedNest:
     def _batch_reductions(
         self, inside: Sequence[Stmt], before: Sequence[Stmt], lanes: Axis
     ) -> Iterator[tuple[BatchReduction, list[_OperandValues]]]:
-        """Several products in one where the steps of each go by at once."""
+        """The batch reductions of a loop. They are separate contractions unless all of them have
+        their whole K in one block."""
         for reduction in batch_reductions(inside):
             contracts = reduction.contracts
             operands = [self._operands(contract, lanes, before, inside) for contract in contracts]
@@ -282,8 +285,8 @@ class _BlockedNest:
         only_store: Store | None,
         before: Sequence[Stmt],
     ) -> tuple[Loop, Store]:
-        """The loop over a block's rows that does it, what it needs before in the last part; and the
-        store in it. `alone`: all that is done with it."""
+        """The loop over the rows of a block that computes a batch reduction, and its store. What
+        operands need before goes to the last part. `only_store`: the only use of the result."""
         renamed = Rewriter({} if only_store else {reduction.name: f"{reduction.name}_sum"})
         body, panels = list[Stmt](), None
         for contract, pair in zip(reduction.contracts, operands):
@@ -301,6 +304,8 @@ class _BlockedNest:
     def _operands(
         self, contract: Contract, lanes: Axis, before: Sequence[Stmt], inside: Sequence[Stmt]
     ) -> _OperandValues:
+        """The statements that compute both operands. Raises `_Unblockable` if the right one depends
+        on a row."""
         left = backward_slice(contract.left, _operands_before(contract, inside))
         right = backward_slice(contract.right, (*before, *inside, *contract.body))
         right = right or backward_slice(contract.right, self.old.prologue)  # a constant
@@ -317,7 +322,7 @@ class _BlockedNest:
         return _OperandValues(k_axis, left, right, is_k_contiguous)
 
     def _is_closed(self, needed: Sequence[Stmt]) -> bool:
-        """What `needed` reads of others' values, each task has from its beginning."""
+        """All live-ins of these statements are defined in the prologue."""
         known = {name for s in self.old.prologue for name in defined(s)}
         return live_ins(needed) <= known
 
@@ -328,7 +333,8 @@ class _BlockedNest:
         part: BlockPart,
         before: Sequence[Stmt],
     ) -> Load:
-        """Where it lies, or a tile of its own that is filled before. `before`: of the row."""
+        """The left operand in memory: as it is, or copied to a tile before. `before`: statements of
+        the row."""
         k, computation, axis = operands.k_axis, operands.left, contract.axis
         load = plain_load(computation, k.dtype)
         if load is not None and (
@@ -361,8 +367,8 @@ class _BlockedNest:
         return Load(f"{name}_in", buffer, index)
 
     def _overlapping(self, definition: Sequence[Stmt], axis: Axis) -> int | None:
-        """By how many elements a row begins behind the one before, if the rows of a block are cut
-        from one line, as windows are, that is no longer than all of them."""
+        """The distance between adjacent rows of a left operand whose rows overlap in one line
+        (im2col windows), or None."""
         row = self.old.rows[-1]
         places = {
             (s.index.coefficient(row), s.index.coefficient(axis), s.mask)
@@ -378,7 +384,8 @@ class _BlockedNest:
         return None
 
     def _line_buffer(self, contract: Contract, computation: Sequence[Stmt], row_step: int) -> Load:
-        """What all rows of a block are cut from, made before them."""
+        """A left operand with overlapping rows, from a line buffer that is filled before the
+        rows."""
         name, row, k_axis = f"{contract.name}_left", self.old.rows[-1], contract.axis
         buffer_axis = Axis(f"{k_axis.name}l", k_axis.extent + row_step * (self.rows - 1))
         assert self.inner.outer is not None
@@ -396,7 +403,7 @@ class _BlockedNest:
         return Load(f"{name}_in", buffer, at(self.inner).scaled(row_step) + at(k_axis))
 
     def _is_column_major_value(self, definition: Sequence[Stmt], axis: Axis) -> bool:
-        """What an operand is made of, as far as each of its elements has some of its own."""
+        """The loads that differ for each element of the operand are contiguous along rows (M)."""
         row = self.old.rows[-1]
         coefficients = [
             (s.index.coefficient(axis), s.index.coefficient(row))
@@ -407,8 +414,8 @@ class _BlockedNest:
         return bool(row_steps) and all(of_row == 1 for of_row in row_steps)
 
     def _is_cache_friendly(self, left: Load, k: _KAxis, axis: Axis) -> bool:
-        """The steps of a row lie side by side, and its rows in different sets of a cache; or the
-        rows of a step do."""
+        """The left operand can be read in place: M is contiguous; or K is, and adjacent rows map to
+        different sets of a cache."""
         row = self.old.rows[-1]
         if k.k_pack == 1 and (is_column_major(left, row) or left.index.coefficient(axis) == 0):
             return True
@@ -424,8 +431,8 @@ class _BlockedNest:
         left: Load,
         panels: ColumnPanels | None,
     ) -> tuple[Load, ColumnPanels | None]:
-        """Where it lies, or a panel. `left`: what it is multiplied with. `strips`: those of others
-        that are multiplied at once."""
+        """The right operand in memory: as it is, or packed. `panels`: of other matmuls in the same
+        batch reduction."""
         k, computation, axis = operands.k_axis, operands.right, contract.axis
         if operands.is_k_contiguous:
             load = plain_load(computation, k.dtype)
@@ -445,7 +452,7 @@ class _BlockedNest:
         return Load(f"{contract.name}_right_in", buffer, panel.place(panels)), panels
 
     def _packed_columns(self, contract: Contract, operands: _OperandValues, lanes: Axis) -> Load:
-        """Column by column, each with its steps."""
+        """The right operand of a skinny matmul, packed so that K is contiguous."""
         k = operands.k_axis
         size = lanes.extent * contract.axis.extent
         buffer = self._operand(contract, operands, size, "columns of an operand")
@@ -454,9 +461,10 @@ class _BlockedNest:
         return Load(f"{contract.name}_right_in", buffer, columns.place(at(lanes)))
 
     def _is_in_place(self, right: Load, size: Dim, left: Load) -> bool:
-        """To pack an operand costs as much as 35 rows to multiply with it, and gains a thirtieth.
-        What is far away is read again and again by the rows of a block. Few rows may be one of the
-        kernels that share it. Where the left one is read by columns, both are read once."""
+        """The right operand is better read in place than packed. To pack it costs as much as 35
+        rows of the matmul, and makes each row a thirtieth faster. An operand beyond L2 is read
+        again for each block of rows. A nest of few rows may be one of several kernels that share
+        the packed operand. With a column-major left operand both operands are read only once."""
         is_by_columns = any(is_column_major(left, row) for row in (self.old.rows[-1], self.inner))
         if _is_at_most(size, CPU.near_elements) or is_by_columns:
             return True
@@ -471,7 +479,8 @@ class _BlockedNest:
         return rows >= CPU.pack_few_rows or not axes.isdisjoint(self.old.rows)
 
     def _operand(self, contract: Contract, operands: _OperandValues, size: Dim, why: str) -> Buffer:
-        """Memory for the right one, of all tasks or of each."""
+        """A buffer for the packed right operand, shared by all tasks if it is the same in all
+        rows."""
         right = operands.right
         is_shared = not live_ins(right) and _is_row_invariant(right, self.old.rows)
         role = Role.SHARED if is_shared else Role.TASK
@@ -484,6 +493,7 @@ class _BlockedNest:
         lanes: Axis,
         packed: PackedOperand | PackedColumns,
     ) -> None:
+        """Adds loops that pack the operand: nests of the packing phase, or panels of this nest."""
         k, name = operands.k_axis, packed.buffer.name
 
         def element(column: Index, number: int, offset: int) -> tuple[str, Sequence[Stmt]]:
@@ -503,6 +513,7 @@ class _BlockedNest:
             self.panels += packed.loops(element)
 
     def _tile(self, name: str, lanes: Axis) -> Store:
+        """The store of a result to a tile in the task's memory."""
         buffer, index = self._tile_of_rows(f"{name}_tile", lanes.extent, lanes)
         return Store(buffer, index, f"{name}_sum")
 
@@ -519,13 +530,15 @@ class _BlockedNest:
     def _tile_of_rows(
         self, name: str, extent: Dim, axis: Axis, dtype: DType = DType.F32
     ) -> tuple[Buffer, Index]:
-        """So many elements for each row of a block."""
+        """A buffer with `extent` elements for each row of a block, and the index of an element in
+        it."""
         row_step = _odd_lines(extent, LINE // dtype.bytes)
         buffer = self._new(name, row_step * self.rows, "a tile of rows", dtype)
         return buffer, at(self.inner).scaled(row_step) + at(axis)
 
     def _linked_parts(self) -> Iterator[Stmt]:
-        """The parts as loops over the rows of a block, what they hand on in memory."""
+        """The parts as loops over the rows of a block. Values live across parts are saved in
+        memory."""
         handed_on = LiveAcrossParts(self.old, self.parts)
         expanded = {
             b: replace(b, size=_whole_vectors(b.size) * self.rows) for b in handed_on.buffers
@@ -558,7 +571,7 @@ class _BlockedNest:
 
 
 def _is_k_contiguous(load: Load | None, k: _KAxis, axis: Axis, other_axis: Axis) -> bool:
-    """So many `together` as are multiplied at once begin at a multiple of them."""
+    """K is contiguous, and each pack is aligned to its size."""
     if load is None or load.index.coefficient(axis) != 1:
         return False
     return k.k_pack == 1 or divides(k.k_pack, load.index.coefficient(other_axis))
@@ -569,13 +582,14 @@ def _whole_vectors(extent: Dim) -> Dim:
 
 
 def _odd_lines(extent: Dim, elements: int) -> Dim:
-    """An odd number of cache lines, so that those of a column are spread over a cache's sets."""
+    """`extent`, rounded up to an odd number of cache lines, so that the rows of a tile map to
+    different sets of a cache."""
     line_buffers = quotient(extent + (elements - 1), elements)
     return (quotient(line_buffers, 2) * 2 + 1) * elements
 
 
 def _weight(tile: TileMatmul) -> Dim:
-    """Of a row: as much as a vector of multiplications is one element of other work."""
+    """Work of one row: a vector multiplication counts as one element of other work."""
     return quotient(tile.columns * tile.contract.axis.extent, VECTOR_ELEMENTS)
 
 
@@ -596,7 +610,7 @@ def _is_at_most(size: Dim, most: int) -> bool:
 
 
 def _is_row_invariant(computation: Iterable[Stmt], rows: Iterable[Axis]) -> bool:
-    """It is the same in all rows, and made of the kernel's inputs."""
+    """The value is computed from inputs of the kernel, and is the same in all rows."""
     loads = [statement for statement in computation if isinstance(statement, Load)]
     axes = {variable for s in loads for variable, _ in s.index.terms}
     is_plain = all(isinstance(s, Load | Let | Constant) for s in computation)
@@ -607,6 +621,7 @@ def _is_row_invariant(computation: Iterable[Stmt], rows: Iterable[Axis]) -> bool
 def _cast_to(
     dtype: DType, name: str, source: DType, body: Sequence[Stmt]
 ) -> tuple[str, Sequence[Stmt]]:
+    """The value `name` in `dtype`, and the statements that compute it."""
     if source is dtype:
         return name, body
     cast_name = f"{name}_wide"
@@ -614,7 +629,8 @@ def _cast_to(
 
 
 def _only_store(reduction: BatchReduction, body: Sequence[Stmt], lanes: Axis) -> Store | None:
-    """Of a loop that only stores a total, where a product of tiles can."""
+    """The store that is the only use of the result in its loop, if the tile matmul can be the one
+    to execute it."""
     match reduction.rest_of(body):
         case [Store(buffer, index, value) as store] if (
             value == reduction.name and buffer.dtype is DType.F32 and index.coefficient(lanes) == 1
@@ -625,7 +641,7 @@ def _only_store(reduction: BatchReduction, body: Sequence[Stmt], lanes: Axis) ->
 
 
 def _taken_inits(part: BlockPart) -> list[Stmt]:
-    """The accumulators at the end of a part that the next loop adds to."""
+    """Removes from a part the accumulators that the next loop adds to, and returns them."""
     finished = {s.accumulator for s in part.statements if isinstance(s, Finish)}
     open_inits = [s for s in part.statements if isinstance(s, Init) and s.name not in finished]
     names = {init.name for init in open_inits if isinstance(init, Init)}

@@ -1,5 +1,4 @@
-"""Products of matrices as loops that add up: what `Contract` stands for, for printers that have
-nothing better."""
+"""Contractions as serial reduction loops, for targets that have no tile matmul."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ from hemstitch.matmul.lowering.tile_matmul import TileMatmul
 
 
 def expand_contractions(kernel: Kernel) -> Kernel:
-    """The same kernel without products."""
+    """The kernel with a reduction loop for each `Contract`, except in tile matmuls."""
     if not any(isinstance(statement, Contract) for statement in statements(kernel)):
         return kernel
     return replace(kernel, phases=tuple(map(_phase, kernel.phases)))

@@ -1,4 +1,4 @@
-"""How many rows of a nest with products go by together. Takes a nest and the number of threads."""
+"""The size of row blocks (M) in a nest with matmuls."""
 
 from __future__ import annotations
 
@@ -25,10 +25,14 @@ ROW_MULTIPLE = 4
 
 
 def max_block_rows(nest: Nest, threads: int, most: int) -> int:
-    """Of a block. Sums of rows in single precision grow no longer than `EPILOGUE_ROWS`. What is
-    beyond L2 is read the less often the more rows there are, but either their steps or their
-    columns stay there (`targets/cpu/micro_kernel.py`), and each thread has several blocks; of few
-    rows, one. Also of those that are read by columns, as nothing of them is copied."""
+    """The largest number of rows in a block. `most`: that of the blocking.
+
+    Sums of rows in f32 take at most `EPILOGUE_ROWS` addends. The more rows a block has, the fewer
+    times an operand beyond L2 is read. But the block's part of the left operand has to stay in L2,
+    along K or along N (`targets/cpu/micro_kernel.py`), and each thread should have several blocks.
+    A thread has one block if there are few rows, or if left operands are column-major: these are
+    not copied.
+    """
     loops = [s for s in nest.body if isinstance(s, Loop)]
     sizes = [
         (loop.axis.extent, statement.axis.extent)
@@ -55,8 +59,8 @@ def max_block_rows(nest: Nest, threads: int, most: int) -> int:
 
 
 def block_rows(extent: Dim, limit: int, threads: int) -> int:
-    """As many as are allowed, or fewer that come out even; or, where so many threads would have
-    blocks that differ in number by much, that give them equally many."""
+    """Rows of a block, at most `limit`: a divisor of `extent` if there is one that is large enough.
+    Where threads would get unequal numbers of blocks, each gets the same number."""
     if not isinstance(extent, int) or extent == 0:
         return limit
     blocks = max(1, -(-extent // limit))
@@ -75,26 +79,26 @@ def block_rows(extent: Dim, limit: int, threads: int) -> int:
 
 
 def has_sums_per_row(nest: Nest) -> bool:
-    """What its epilogue takes up has a place for each row of a block."""
+    """The sums that the nest's epilogue flushes have an element for each row of a block."""
     flushed = task_buffers(nest.epilogue)
     sums = [s for s in walk(nest.body) if isinstance(s, AccumulateInto) and s.buffer in flushed]
     return bool(sums) and all(s.index.coefficient(nest.rows[-1]) != 0 for s in sums)
 
 
 def _left_operands(loops: Iterable[Loop]) -> Iterator[Load | None]:
-    """Of their products; None for what is computed."""
+    """The left operands of all contractions in these loops; None for one that is computed."""
     for loop in loops:
         contracts = [statement for statement in loop.body if isinstance(statement, Contract)]
         yield from (plain_load(backward_slice(c.left, c.body), DType.F32) for c in contracts)
 
 
 def is_column_major(left: Load | None, row: Axis) -> bool:
-    """What is multiplied in one step lies side by side."""
+    """The left operand is contiguous along rows (M)."""
     return left is not None and left.index.coefficient(row) == 1
 
 
 def plain_load(needed: Sequence[Stmt], dtype: DType) -> Load | None:
-    """The operand, where it is in memory as that."""
+    """The load of an operand in memory that needs no computation, no mask and no cast, or None."""
     match needed:
         case [Load(_, buffer, index, None) as load] if buffer.dtype is dtype:
             return None if any(isinstance(v, Computed) for v, _ in index.terms) else load

@@ -1,5 +1,4 @@
-"""The parts of a row between products (`blocking.py`), and what rows hand on from one to
-another."""
+"""The statements of a row between matmuls (`blocking.py`), and the values live across them."""
 
 from __future__ import annotations
 
@@ -30,9 +29,9 @@ from hemstitch.matmul.lowering.tile_matmul import TileMatmul
 
 @dataclass(slots=True)
 class BlockPart:
-    """Statements that run row by row, and behind them `loops` over the rows of a block: products,
-    before some of which their left operand is filled in, of which the statements know nothing.
-    `lines`: what fills in what several rows of a left operand have in common."""
+    """`statements` run row by row. Then `loops` over the rows of the block run: matmuls, and copies
+    of their left operands. `line_buffers`: loops before these that fill line buffers of left
+    operands with overlapping rows."""
 
     statements: list[Stmt] = field(default_factory=list)
     line_buffers: list[Loop] = field(default_factory=list)
@@ -40,11 +39,12 @@ class BlockPart:
 
     @property
     def matmuls(self) -> Iterator[TileMatmul]:
+        """The tile matmuls among the loops."""
         return (tile for tile in map(TileMatmul.of, self.loops) if tile is not None)
 
 
 class LiveAcrossParts:
-    """What rows hand on from part to part: `names` of values and their types, row `buffers`."""
+    """What is live across parts of a row: `names` of values with their types, and row `buffers`."""
 
     def __init__(self, nest: Nest, parts: Sequence[BlockPart]) -> None:
         defined_names = [{name for s in part.statements for name in defined(s)} for part in parts]
@@ -62,24 +62,25 @@ class LiveAcrossParts:
         in_body = task_buffers(nest.body)
         live = {b for b in in_body if sum(b in buffers for buffers in touched) > 1}
         pairs = (_pair(statement) for statement in walk(nest.body))
-        for pair in pairs:  # one index serves both, so both lie alike
+        for pair in pairs:  # one index addresses both, so they have the same layout
             if not live.isdisjoint(pair):
                 live.update(pair)
         self.buffers = [b for b in in_body if b in live and b not in outlive_row]
 
 
 def _pair(statement: Stmt) -> tuple[Buffer, ...]:
-    """Values and their positions, which are compared together."""
+    """Two buffers of one index: values and their positions."""
     return tuple(buffers_of(statement)) if isinstance(statement, AccumulateInto) else ()
 
 
 def task_buffers(body: Iterable[Stmt]) -> list[Buffer]:
+    """The task buffers that statements access."""
     buffers = dict.fromkeys(buffer for statement in walk(body) for buffer in buffers_of(statement))
     return [buffer for buffer in buffers if buffer.role is Role.TASK]
 
 
 def _types(nest: Nest) -> Mapping[str, DType]:
-    """Of the values that the statements of a row make, outside loops."""
+    """Types of the values that a row defines outside its loops."""
     types: dict[str, DType] = {}
     inits = {s.name: s.dtype for s in nest.body if isinstance(s, Init)}
     for statement in nest.body:

@@ -1,5 +1,4 @@
-"""A product of tiles, as printers find it: loops that do nothing else, which `blocking.py`
-makes."""
+"""Tile matmuls: the loops of blocked matmuls (`blocking.py`) as printers recognise them."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from hemstitch.matmul.lowering.batch_reduce import batch_reductions
 
 @dataclass(frozen=True, slots=True)
 class MatmulOperands:
-    """What `contract` multiplies."""
+    """The loads of both operands of `contract`."""
 
     contract: Contract
     left: Load
@@ -23,6 +22,7 @@ class MatmulOperands:
 
     @staticmethod
     def of(contract: Contract) -> MatmulOperands | None:
+        """The operands, or None if the body has other statements."""
         match contract.body:
             case (Load() as left, Load() as right):
                 return MatmulOperands(contract, left, right)
@@ -32,14 +32,15 @@ class MatmulOperands:
 
 @dataclass(frozen=True, slots=True)
 class TileMatmul:
-    """What `Loop(rows, Loop(lanes, (contract, store)))` says: store[row, lane] is the sum over the
-    contract's axis of left[row, step] * right[step, lane], all f32. The lanes of `right`, or the
-    steps of both operands, lie side by side, and so do the lanes of the store. `strips`: of which
-    these are lanes, where `right` is packed; in the loop over rows is one over strips then.
+    """`Loop(rows, Loop(lanes, (contract, store)))`: store[row, lane] = the sum over K of left[row,
+    k] * right[k, lane], in f32. The lanes of the store are contiguous. So are the lanes of `right`,
+    or K in both operands.
 
-    `together`: 2 where the operands are bf16 and the body `(contract, contract, add, store)`: the
-    axis counts pairs of steps, and `factors` are those of each first one. The second lies behind it
-    in both operands. Several `factors`: their products are added up, in f32."""
+    `panels`: the axis of packed panels, in a loop between those over rows and lanes. `k_pack`: 2
+    for bf16, with the body `(contract, contract, add, store)`. Then the axis counts pairs of K, and
+    `operands` are those of the first contraction; the second element of a pair follows in memory.
+    Several `operands`: a batch reduction in f32.
+    """
 
     rows: Axis
     panels: Axis | None
@@ -50,6 +51,7 @@ class TileMatmul:
 
     @staticmethod
     def of(loop: Loop) -> TileMatmul | None:
+        """The tile matmul that a loop is, or None."""
         match loop.body:
             case (Loop(panels, (Loop() as inside,)),):
                 return _tile_matmul(loop.axis, panels, inside)
@@ -60,18 +62,19 @@ class TileMatmul:
 
     @property
     def contract(self) -> Contract:
-        """The first of them."""
+        """The first contraction."""
         return self.operands[0].contract
 
     @property
     def axes(self) -> tuple[Axis, ...]:
-        """Of its loops."""
+        """The axes of the loops and contractions."""
         k_axes = (pair.contract.axis for pair in self.operands)
         axes = (self.rows, self.panels, self.lanes, *k_axes)
         return tuple(axis for axis in axes if axis is not None)
 
     def panel(self, right: Load) -> tuple[int, Dim] | None:
-        """Its columns, and how far it is from one strip to the next."""
+        """The columns of a panel, and the distance between panels; None if `right` is not
+        packed."""
         width = self.lanes.extent
         if self.panels is None or not isinstance(width, int):
             return None
@@ -79,12 +82,13 @@ class TileMatmul:
 
     @property
     def max_rows(self) -> int | None:
+        """The extent of the rows, if it is known."""
         return self.rows.extent if isinstance(self.rows.extent, int) else None
 
     @property
     def band(self) -> tuple[Index, int, int, int, int] | None:
-        """The index that is negative where nothing is wanted (see `Contract`); what a row, a column
-        and a step count in it, -1, 0 or 1 each; and `together`. None: all is."""
+        """The band of the contraction (see `Contract`): its index, its coefficients of row, column
+        and K (-1, 0 or 1), and `k_pack`. None: no band."""
         index, k_pack = self.contract.band, self.k_pack
         if index is None:
             return None
@@ -99,6 +103,7 @@ class TileMatmul:
 
     @property
     def columns(self) -> Dim:
+        """The number of columns (N)."""
         limit = self.lanes.limit if self.panels is not None else None
         return self.lanes.extent if limit is None else limit
 
@@ -123,7 +128,7 @@ def _tile_matmul(rows: Axis, panels: Axis | None, loop: Loop) -> TileMatmul | No
 
 
 def _can_batch_reduce(operands: Sequence[MatmulOperands], lanes: Axis) -> bool:
-    """Vectors run along `lanes`, all terms count, and all steps go by at once."""
+    """Vectors run along `lanes`, no operand has a band, and K is known."""
     return all(
         pair.right.index.coefficient(lanes) == 1
         and pair.contract.band is None
@@ -133,6 +138,7 @@ def _can_batch_reduce(operands: Sequence[MatmulOperands], lanes: Axis) -> bool:
 
 
 def _are_pairs(operands: Sequence[MatmulOperands]) -> bool:
+    """The second operands follow the first ones in memory."""
     match operands:
         case [first, second]:
             return _is_next_in_memory(first.left, second.left) and _is_next_in_memory(
