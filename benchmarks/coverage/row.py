@@ -30,7 +30,7 @@ from hemstitch.kernel_ir.nodes import (
     BLOCKS,
     Accumulate,
     AccumulateInto,
-    AccumulateProduct,
+    AccumulateMatmul,
     Contract,
     Kernel,
     Let,
@@ -259,7 +259,7 @@ def _operations(body: Iterable[Stmt], sizes: Any) -> int:
     count = 0
     for statement in body:
         if isinstance(statement, BLOCKS):
-            is_sum = isinstance(statement, Contract | AccumulateProduct)  # of products
+            is_sum = isinstance(statement, Contract | AccumulateMatmul)  # of products
             once = 2 * is_sum + _operations(statement.body, sizes)
             count += evaluate(statement.axis.extent, sizes) * once
         elif isinstance(statement, Let | Accumulate | AccumulateInto):

@@ -318,7 +318,10 @@ CPU = (
     ),
     Stage("compensate sums in memory", KERNEL, KERNEL, lambda k, _: compensate_sums(k)),
     Stage(
-        "cascade long sums", KERNEL, KERNEL, lambda k, cpu: cascade_sums(k, cpu.terms, cpu.copies)
+        "cascade long sums",
+        KERNEL,
+        KERNEL,
+        lambda k, cpu: cascade_sums(k, cpu.cascade_block, cpu.unroll_factor),
     ),
     Stage("print LLVM", KERNEL, TEXT, print_llvm),
 )

@@ -18,7 +18,7 @@ from hemstitch.ir.calls import Operand
 from hemstitch.ir.types import DType
 from hemstitch.kernel_ir.nodes import Contract, Loop, statements
 from hemstitch.matmul.lowering.blocking import block_matmuls
-from hemstitch.matmul.lowering.tile_matmul import TileProduct
+from hemstitch.matmul.lowering.tile_matmul import TileMatmul
 from hemstitch.matmul.patterns import direct_convolution as few_channels
 from hemstitch.matmul.patterns.direct_convolution import direct_convolution_of
 from hemstitch.targets.cpu.description import generic_cpu
@@ -126,9 +126,9 @@ def test_the_lines_of_a_window_are_added_up_in_registers():
     kernels = [block_matmuls(step.stitched.kernel, 2) for step in plan.kernels]
     contracts = [s for kernel in kernels for s in statements(kernel) if isinstance(s, Contract)]
     loops = [s for kernel in kernels for s in statements(kernel) if isinstance(s, Loop)]
-    tiles = [tile for tile in map(TileProduct.of, loops) if tile is not None]
+    tiles = [tile for tile in map(TileMatmul.of, loops) if tile is not None]
     assert len(contracts) == 9
-    assert sorted(len(tile.factors) for tile in tiles) == [1, 2, 2, 2, 2]
+    assert sorted(len(tile.operands) for tile in tiles) == [1, 2, 2, 2, 2]
 
 
 @pytest.mark.usefixtures("kernels_multiply")

@@ -104,5 +104,5 @@ def test_kernels_say_what_is_wanted(golden, monkeypatch):
     (step,) = plan_in_blocks(graph).steps
     kernel = step.stitched.kernel
     (contract,) = (s for s in statements(kernel) if isinstance(s, Contract))
-    assert contract.wanted is not None
+    assert contract.band is not None
     golden(show(kernel) + "\n")

@@ -14,7 +14,7 @@ from hemstitch.ir.graph import Node, Op
 from hemstitch.ir.ops import is_view
 from hemstitch.kernel_ir.nodes import (
     AccumulateInto,
-    AccumulateProduct,
+    AccumulateMatmul,
     Contract,
     Kernel,
     Loop,
@@ -28,7 +28,7 @@ from hemstitch.machine.matmul_rates import Rates
 from hemstitch.machine.probes import MatmulProbe
 from hemstitch.machine.record import Execution, Machine, MatrixUnits
 from hemstitch.matmul.inlined_matmuls import InlinedMatmul
-from hemstitch.matmul.lowering.blocking import in_blocks
+from hemstitch.matmul.lowering.blocking import block_nest
 from hemstitch.matmul.patterns.gemv import is_vector
 from hemstitch.stitching.matmul_mapping import COLUMNS, LEAST_TILE, MOST_ROWS, rows_of_a_tile
 from hemstitch.stitching.online_softmax import is_long
@@ -227,7 +227,7 @@ def _in_tiles(
     tiles, flattest, has_sums = 0, most, False
     for nest in (nest for phase in kernel.phases for nest in phase.nests):
         inside = list(walk(nest.body))
-        if any(isinstance(statement, Contract | AccumulateProduct) for statement in inside):
+        if any(isinstance(statement, Contract | AccumulateMatmul) for statement in inside):
             extents = [evaluate(axis.extent, hints) for axis in nest.rows]
             rows = rows_of_a_tile(extents, most, machine.threads)
             tiles += prod(extents[:-1]) * ceil(extents[-1] / rows)
@@ -248,7 +248,7 @@ def packed_elements(kernel: Kernel, hints: Mapping[str, int], threads: int) -> f
         inside = sum(isinstance(statement, Contract) for statement in walk(nest.body))
         if not inside:
             continue
-        blocks = in_blocks(nest, threads)
+        blocks = block_nest(nest, threads)
         if blocks is None:
             return inf
         products += inside
@@ -267,7 +267,7 @@ def _columns(kernel: Kernel, hints: Mapping[str, int]) -> int:
     """Of the widest tile of a product. Long rows go by in blocks."""
     widths = [LEAST_TILE]
     for statement in statements(kernel):
-        if isinstance(statement, AccumulateProduct):
+        if isinstance(statement, AccumulateMatmul):
             widths.append(evaluate(statement.axis.extent, hints))
         elif isinstance(statement, Loop) and any(isinstance(s, Contract) for s in statement.body):
             extent = statement.axis.extent

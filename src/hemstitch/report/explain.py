@@ -25,7 +25,7 @@ from hemstitch.ir.dims import evaluate
 from hemstitch.ir.graph import call_of
 from hemstitch.kernel_ir.nodes import Kernel, Role
 from hemstitch.kernel_ir.printer import show
-from hemstitch.kernel_ir.traffic import read_again, traffic
+from hemstitch.kernel_ir.traffic import reread_bytes, traffic
 from hemstitch.machine.record import Machine
 from hemstitch.options import Options
 from hemstitch.pipeline import GPU_LOWERING, snapshots
@@ -90,7 +90,7 @@ class KernelInfo:
     @cached_property
     def bytes_again(self) -> int:
         """Of the reads, what an earlier phase had read, so that a cache may still hold it."""
-        return read_again(self._kernel, self._known)
+        return reread_bytes(self._kernel, self._known)
 
     @property
     def scratch_bytes(self) -> int:
@@ -115,7 +115,7 @@ class KernelInfo:
     @property
     def tickets(self) -> int:
         """One if the last task to come does the rest alone."""
-        return int(self._kernel.has_ticket)
+        return int(self._kernel.has_last_block)
 
     @property
     def launches(self) -> int:
