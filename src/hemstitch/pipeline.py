@@ -30,9 +30,7 @@ from hemstitch.ir.graph import Graph
 from hemstitch.ir.verifier import verify as verify_graph
 from hemstitch.joint.channels_last import propagate_channels_last
 from hemstitch.joint.dead_rows import eliminate_dead_rows
-from hemstitch.joint.mask_analysis import analyse_masks
 from hemstitch.joint.partition import merge_repetitions
-from hemstitch.joint.patch_embedding import multiply_patches
 from hemstitch.joint.singular_values import drop_unread_vectors
 from hemstitch.joint.user_rewrites import apply_user_rewrites
 from hemstitch.kernel_ir.passes.cascade_summation import cascade_sums
@@ -48,8 +46,10 @@ from hemstitch.kernel_ir.passes.unrolling import unroll_reductions
 from hemstitch.kernel_ir.verifier import verify as verify_kernel
 from hemstitch.machine.record import Machine
 from hemstitch.matmul.convolution_weights import lay_out_convolution_weights
+from hemstitch.matmul.im2col import IM2COL
 from hemstitch.matmul.lowering.blocking import block_matmuls
 from hemstitch.matmul.lowering.contraction_loops import expand_contractions
+from hemstitch.matmul.mask_analysis import mark_masked_matmuls
 from hemstitch.options import Options
 from hemstitch.planning.plan import Plan
 from hemstitch.planning.prepacking import prepack
@@ -198,14 +198,6 @@ AFTER_AUTOGRAD = (
             gm.graph, rows=tracing.options.inlines_matmuls and not tracing.is_joint
         ),
     ),
-    Stage("patch embedding as matmul", TRACED, TRACED, lambda gm, _: multiply_patches(gm.graph)),
-    Stage(
-        "analyse masks",
-        TRACED,
-        TRACED,
-        lambda gm, _: analyse_masks(gm.graph),
-        exactness=FINITE,
-    ),
 )
 
 # --- graph IR: every target
@@ -230,7 +222,14 @@ def reassociate(graph: Graph, told: Simplification) -> Graph:
 
 
 SIMPLIFICATION = (
-    # First: constants show which branches and axes matter.
+    Stage(
+        "exclude what masks exclude",
+        GRAPH,
+        GRAPH,
+        lambda g, c: mark_masked_matmuls(g, c.builder),
+        exactness=FINITE,
+    ),
+    # Before others: constants show which branches and axes matter.
     Stage("simplify", GRAPH, GRAPH, simplify),
     Stage("arrange views", GRAPH, GRAPH, arrange),
     Stage("common operands", GRAPH, GRAPH, lambda g, c: merge_common_operands(g, c.builder)),
@@ -285,6 +284,7 @@ def prepack_operands(program: Program[Plan], compilation: Compilation) -> Progra
 
 
 CPU = (
+    Stage("im2col", GRAPH, GRAPH, lambda g, c: rewrite(g, IM2COL, c.builder)),
     *SIMPLIFICATION,
     Stage(
         "lay out weights of convolutions",

@@ -13,9 +13,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 from hemstitch.capture.decompositions import decompositions
-from hemstitch.capture.library_calls import WITHIN
-from hemstitch.joint import mask_analysis as excluded
-from hemstitch.joint.mask_analysis import analyse_masks
+from hemstitch.capture.translation import capture
+from hemstitch.ir.calls import Matmul
+from hemstitch.ir.graph import Op, operation_of, toposort
+from hemstitch.matmul import written_numbers
+from hemstitch.matmul.mask_analysis import mark_masked_matmuls, masked_matmuls
 from tests.capture.helpers import results
 from tests.effort import some
 
@@ -66,28 +68,28 @@ def with_padding(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def marks(program: Callable[..., object], *, backward: bool = True) -> list[str]:
-    """What is said of its products, in the order of the graph."""
+    """What is said of its matmuls, producers first."""
 
     def traced(*operands: Tensor) -> object:
         found = program(*operands)
         if not backward:
             return found
         assert isinstance(found, Tensor)
-        return torch.autograd.grad(found.sum(), operands)
+        return found, *torch.autograd.grad(found.sum(), operands)
 
     operands = [torch.randn(BATCH, n, WIDTH, requires_grad=backward) for n in (ROWS, KEYS, KEYS)]
     table = decompositions()
     gm = make_fx(traced, decomposition_table=table, tracing_mode="fake")(*operands)
-    gm.graph.eliminate_dead_code()
-    analyse_masks(gm.graph)
-    found = [node.meta.get(WITHIN) for node in gm.graph.nodes if "bmm" in str(node.target)]
-    return [str(within) for within in found if within is not None]
+    captured = capture(gm, operands)
+    marked = mark_masked_matmuls(captured.graph, captured.builder)
+    operations = [operation_of(node) for node in toposort(marked.roots) if node.op is Op.MATMUL]
+    matmuls = [operation for operation in operations if isinstance(operation, Matmul)]
+    return [str(matmul.within) for matmul in matmuls if matmul.within is not None]
 
 
 @pytest.mark.parametrize("program", [causal, with_dropout, by_filling, by_adding, with_padding])
 def test_half_of_causal_attention_is_excluded(program: Callable[..., Tensor]) -> None:
-    found = marks(program)
-    assert found[:2] == FORWARD and sorted(found[2:]) == sorted(BACKWARD)
+    assert sorted(marks(program)) == sorted(FORWARD + BACKWARD)
 
 
 def test_rows_that_begin_later_and_windows() -> None:
@@ -99,8 +101,8 @@ def test_rows_that_begin_later_and_windows() -> None:
         rows, keys = rows_and_keys()
         return attended(q, k, v, (keys > rows - 5) & (keys < rows + KEYS - 1))
 
-    assert marks(later)[:2] == [f"{each} plus 8" for each in FORWARD]
-    assert marks(window)[:2] == ["row within column plus 4", "row within step plus 4"]
+    assert marks(later, backward=False) == [f"{band} plus 8" for band in FORWARD]
+    assert marks(window, backward=False) == ["row within column plus 4", "row within step plus 4"]
 
 
 def shown(q: Tensor, k: Tensor, v: Tensor) -> object:
@@ -187,8 +189,9 @@ def test_it_makes_no_difference(
     """Not a bit: what is left out is zero."""
     given = [torch.randn(BATCH, n, WIDTH).to(dtype).requires_grad_() for n in (ROWS, KEYS, KEYS)]
     found: list[list[Tensor]] = []
-    for mark in (analyse_masks, lambda graph: None):
-        monkeypatch.setattr("hemstitch.pipeline.analyse_masks", mark)
+    for masked in (masked_matmuls, lambda nodes, roots: {}):
+        monkeypatch.setattr("hemstitch.matmul.mask_analysis.masked_matmuls", masked)
+        monkeypatch.setattr("hemstitch.joint.joint_graph.masked_matmuls", masked)
         torch._dynamo.reset()
         torch.manual_seed(3)
         found.append(results(torch.compile(program, backend="hemstitch", dynamic=False), given))
@@ -232,7 +235,7 @@ def test_sizes_that_only_a_call_knows_are_left_alone() -> None:
 
 
 def test_only_small_numbers_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(excluded, "SMALL", 8)
+    monkeypatch.setattr(written_numbers, "MAX_ELEMENTS", 8)
     assert marks(causal) == []
 
 

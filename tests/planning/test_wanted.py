@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hemstitch.capture.library_calls import WITHIN
 from hemstitch.ir.calls import MatmulAxis, Within
+from hemstitch.ir.graph import Op
 from hemstitch.kernel_ir.nodes import Contract, statements
 from hemstitch.kernel_ir.printer import show
 from hemstitch.runtime import interpreter as interpret
@@ -51,11 +51,10 @@ def operands(within, sizes, dtype=torch.float32):
 
 
 def marked(monkeypatch, within):
-    def mark(graph):
-        for node in graph.find_nodes(op="call_function", target=torch.ops.aten.bmm.default):
-            node.meta[WITHIN] = within
+    def masked(nodes, roots):
+        return {node: within for node in nodes if node.op is Op.MATMUL and within is not None}
 
-    monkeypatch.setattr("hemstitch.pipeline.analyse_masks", mark)
+    monkeypatch.setattr("hemstitch.matmul.mask_analysis.masked_matmuls", masked)
 
 
 @pytest.mark.usefixtures("kernels_multiply")

@@ -4,7 +4,7 @@ translated by its rule or kept whole as a library call."""
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,6 +94,25 @@ def capture(
     for node in gm.graph.nodes:
         state.visit(node)
     return state.finish()
+
+
+def tensor_values(
+    gm: torch.fx.GraphModule,
+) -> tuple[dict[torch.fx.Node, tuple[Node, ...]], Mapping[str, int]]:
+    """The value of each tensor of `gm` in the graph IR, or of several that one operation gives; and
+    an example value of each symbol of their sizes. `gm` stays as it is. Raises UnsupportedError."""
+    state = _Capture(gm, None, (), TRACED)
+    state.bind_arguments([None] * len(gm.graph.find_nodes(op="placeholder")))
+    for node in gm.graph.nodes:
+        if node.op != "output":
+            state.visit(node)
+    values = {node: _nodes_in(value) for node, value in state.environment.items()}
+    return {node: nodes for node, nodes in values.items() if nodes}, state.sizes.hints
+
+
+def _nodes_in(value: Any) -> tuple[Node, ...]:
+    parts = value if isinstance(value, (tuple, list)) else (value,)
+    return tuple(part.node for part in parts if isinstance(part, Expr) and not part.is_number)
 
 
 @dataclass(slots=True)

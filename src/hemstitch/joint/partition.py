@@ -26,6 +26,7 @@ from hemstitch.capture.traced_nodes import (
 )
 from hemstitch.fallback import attempt, copied
 from hemstitch.joint.graph_split import split
+from hemstitch.joint.joint_graph import JointGraph
 from hemstitch.joint.loss_elimination import numbers
 from hemstitch.joint.mutated_arguments import (
     arguments_written_later,
@@ -99,9 +100,12 @@ def _partition(
         *arguments_written_later(joint.graph, fixed),
         *results_of(joint.graph, num_fwd_outputs),
     }
-    asked = question(joint.graph, num_fwd_outputs, unseen, written - read)
+    graph = JointGraph.of(joint)
+    if not options.exact:
+        graph.exclude_masked()
+    asked = question(graph, num_fwd_outputs, unseen, written - read)
     decision = decide(asked.problem, options)
-    recompute_reads(joint.graph, asked, decision)
+    recompute_reads(graph, asked, decision)
     kept = asked.saved(decision), asked.copied(decision)
     forward, backward = split(joint, num_fwd_outputs, *kept)
     forward.meta[NUMBERS] = unseen

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from torch.fx import Graph, Node
 
-from hemstitch.capture.traced_nodes import is_library, is_view
+from hemstitch.capture.traced_nodes import is_view
+from hemstitch.joint.joint_graph import JointGraph
 from hemstitch.joint.saved_activations import Question
 from hemstitch.planning.saving.saving_problem import Decision, cost_of_kernel, reached
 
 
-def recompute_reads(joint: Graph, asked: Question, decision: Decision) -> None:
+def recompute_reads(joint: JointGraph, asked: Question, decision: Decision) -> None:
     """`decision` stays as it is; only who reads what it saves changes."""
     problem, items = asked.problem, asked.problem.items
     made_in = _made_in(asked, decision)
@@ -23,10 +24,10 @@ def recompute_reads(joint: Graph, asked: Question, decision: Decision) -> None:
         able = (number for number in read if items[number].sources is not None)
         for number in sorted(able, key=lambda n: (-items[n].bytes, n)):
             node, less = asked.nodes[number], loaded - {number}
-            readers = _readers(asked, node, kernel, made_in)
+            readers = _readers(joint, asked, node, kernel, made_in)
             before, after = (cost_of_kernel(problem, needed, s) for s in (loaded, less))
             if readers and before is not None and after is not None and after < before:
-                _copy_for(joint, node, readers)
+                _copy_for(joint.traced, node, readers)
                 loaded = less
 
 
@@ -41,7 +42,7 @@ def _made_in(asked: Question, decision: Decision) -> dict[Node, set[int]]:
 
 
 def _readers(
-    asked: Question, node: Node, kernel: int, made_in: dict[Node, set[int]]
+    joint: JointGraph, asked: Question, node: Node, kernel: int, made_in: dict[Node, set[int]]
 ) -> list[Node] | None:
     """Those in this kernel; None where one of them is somewhere else as well."""
     readers: list[Node] = []
@@ -53,15 +54,16 @@ def _readers(
                 return None
         elif asked.kernel_of.get(user) != kernel:
             continue
-        if _is_operand(user):
+        if _is_operand(joint, user):
             return None
         readers.append(user)
     return readers
 
 
-def _is_operand(node: Node) -> bool:
+def _is_operand(joint: JointGraph, node: Node) -> bool:
     """Of a library call, perhaps through views, in place of what is saved."""
-    return is_library(node) or (is_view(node) and any(map(_is_operand, node.users)))
+    is_passed = is_view(node) and any(_is_operand(joint, user) for user in node.users)
+    return joint.is_call(node) or is_passed
 
 
 def _copy_for(joint: Graph, node: Node, readers: list[Node]) -> None:

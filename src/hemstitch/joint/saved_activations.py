@@ -1,5 +1,5 @@
-"""A joint graph of AOTAutograd as a question of `planning/saving`: which values of forward are
-saved for backward. The kernels of backward are not planned yet; what no library call separates is
+"""The joint graph as a question of `planning/saving`: which values of forward are saved for
+backward. The kernels of backward are not planned yet; what no library call separates is
 taken to be one, which is what the planner makes of it unless a kernel cannot have it all.
 
 A view is not saved, its base is. Random numbers are made again from their seed. What forward does
@@ -25,7 +25,6 @@ from hemstitch.capture.traced_nodes import (
     base_of,
     bytes_of,
     is_given,
-    is_library,
     is_recomputed,
     is_tensor,
     is_view,
@@ -33,8 +32,11 @@ from hemstitch.capture.traced_nodes import (
     tensors_of,
     without_tangent,
 )
+from hemstitch.ir import graph as ir
+from hemstitch.ir.graph import toposort
+from hemstitch.ir.ops import is_call
 from hemstitch.joint import saved_masks
-from hemstitch.joint.recompute_cost import effort_of
+from hemstitch.joint.joint_graph import IN_MEMORY, JointGraph
 from hemstitch.planning.saving.saving_problem import Decision, SavedValue, SavingProblem
 
 UNIFORM = torch.ops.hemstitch.uniform.default
@@ -64,33 +66,32 @@ class Question:
 
 
 def question(
-    joint: Graph, results: int, unseen: Collection[int] = (), written: Collection[Node] = ()
+    joint: JointGraph, results: int, unseen: Collection[int] = (), written: Collection[Node] = ()
 ) -> Question:
     """`results`: how many outputs of the joint graph are forward's; gradients follow. `unseen`:
     those of them that nobody looks at. `written`: what the program may write to before backward."""
-    outputs = outputs_of(joint)
+    traced = joint.traced
+    outputs = outputs_of(traced)
     results_of_forward = {n: x for n, x in enumerate(outputs[:results]) if isinstance(x, Node)}
     forward = _forward(joint, _needed(results_of_forward.values()))
     seen = _with_others(_needed(node for n, node in results_of_forward.items() if n not in unseen))
     kernel_of = _kernels(joint, forward)
-    nodes = tuple(node for node in joint.nodes if node in forward and is_tensor(node))
+    nodes = tuple(node for node in traced.nodes if node in forward and is_tensor(node))
     numbers = {node: number for number, node in enumerate(nodes)}
-    costs = saved_masks.costs(nodes, seen, kernel_of)
+    costs = saved_masks.costs(joint, nodes, seen, kernel_of)
     gradients = [x for x in outputs[results:] if isinstance(x, Node)]
-    unread = frozenset(written) - _read_outside(seen, joint, gradients)
-    items = tuple(_item(node, numbers, kernel_of, seen, costs, unread) for node in nodes)
+    unread = frozenset(written) - _read_outside(seen, traced, gradients)
+    items = tuple(_item(joint, node, numbers, kernel_of, seen, costs, unread) for node in nodes)
     needs: dict[int, set[int]] = defaultdict(set)
     operands: set[int] = set()
-    for node in joint.nodes:
+    for place, node in enumerate(traced.nodes):
         if node in forward or node.op == "output":
             continue
-        used = {numbers[source] for source in tensors_of(node) if source in numbers}
-        if is_library(node):
-            operands |= {
-                numbers[base_of(source)] for source in tensors_of(node) if source in numbers
-            }
-        elif used:
-            needs[kernel_of[node]] |= used
+        read = [source for source in joint.operation(node).sources if source in numbers]
+        if joint.is_call(node):
+            operands |= {numbers[base_of(source)] for source in read}
+        elif read:
+            needs[kernel_of.get(node, ~place)] |= {numbers[source] for source in read}
     operands |= {numbers[base_of(x)] for x in gradients if x in numbers}
     kernels = tuple(sorted(needs))
     needed = tuple(frozenset(needs[kernel]) for kernel in kernels)
@@ -131,57 +132,70 @@ def _with_others(nodes: set[Node]) -> set[Node]:
     return nodes.union(user for user in users if user.target is operator.getitem)
 
 
-def _forward(joint: Graph, needed: set[Node]) -> set[Node]:
+def _forward(joint: JointGraph, needed: set[Node]) -> set[Node]:
     """What needs no gradient of a result. `needed`: by forward for its results; what is not is only
     here if it can be computed in a kernel, or is one more result of a library call."""
-    early, forward = without_tangent(joint), set[Node]()
-    for node in joint.nodes:
-        is_ours = node in needed or has_effects(node) or not is_library(node)
+    early, forward = without_tangent(joint.traced), set[Node]()
+    for node in joint.traced.nodes:
+        is_ours = node in needed or has_effects(node) or not joint.is_call(node)
         is_ours = is_ours or node.target is operator.getitem
         if node in early and is_ours and forward.issuperset(node.all_input_nodes):
             forward.add(node)
     return forward
 
 
-def _kernels(joint: Graph, forward: set[Node]) -> dict[Node, int]:
+def _kernels(joint: JointGraph, forward: set[Node]) -> dict[Node, int]:
     """A number for each operation that is generated: equal where no library call stands between
     two that are connected, or read the same value of forward. One pass has other numbers than the
     other."""
-    level: dict[Node, int] = {}  # library calls that wait for a kernel, on the way here
-    waits: set[Node] = set()  # for some kernel
-    parent: dict[Node, Node] = {}
+    of_forward = {*toposort(x for node in forward for x in joint.values.get(node, ()))}
+    level: dict[ir.Node, int] = {}  # library calls that wait for a kernel, on the way here
+    waits: set[ir.Node] = set()  # for some kernel
+    parent: dict[ir.Node, ir.Node] = {}
 
-    def root(node: Node) -> Node:
+    def root(node: ir.Node) -> ir.Node:
         while parent[node] is not node:
             parent[node] = parent[parent[node]]
             node = parent[node]
         return node
 
-    first: dict[tuple[Node, int], Node] = {}
-    for node in joint.nodes:
-        inputs = node.all_input_nodes
-        level[node] = max((level[x] + (x in waits and is_library(x)) for x in inputs), default=0)
-        if any(x in parent or x in waits for x in inputs):
+    first: dict[tuple[ir.Node, int], ir.Node] = {}
+    order = joint.nodes()
+    for node in order:
+        level[node] = max(
+            (level[x] + (x in waits and x.op in IN_MEMORY) for x in node.inputs), default=0
+        )
+        if any(x in parent or x in waits for x in node.inputs):
             waits.add(node)
-        if node.op != "call_function" or is_library(node):
+        if not node.inputs or is_call(node.op) or node.op in IN_MEMORY:
             continue
         parent[node] = node
-        is_forward = node in forward
-        for source in tensors_of(node):
+        is_forward = node in of_forward
+        for source in filter(_is_in_memory_or_computed, node.inputs):
             together = source
-            if (source in forward) > is_forward:  # two readers of it can be one kernel
+            if (source in of_forward) > is_forward:  # two readers of it can be one kernel
                 together = first.setdefault((source, level[node]), node)
-            is_one = together in parent and (together in forward) == is_forward
+            is_one = together in parent and (together in of_forward) == is_forward
             if is_one and level[together] == level[node]:
                 parent[root(node)] = root(together)
-    order = {node: number for number, node in enumerate(joint.nodes)}
-    return {node: order[root(node)] for node in parent}
+    number = {node: place for place, node in enumerate(order)}
+    return {
+        node: number[root(values[0])]
+        for node, values in joint.values.items()
+        if values[0] in parent
+    }
+
+
+def _is_in_memory_or_computed(node: ir.Node) -> bool:
+    """No constant, nor another source that every kernel has."""
+    return bool(node.inputs) or node.op is ir.Op.INPUT
 
 
 def _item(
+    joint: JointGraph,
     node: Node,
     numbers: Mapping[Node, int],
-    kernel_of: dict[Node, int],
+    kernel_of: Mapping[Node, int],
     seen: set[Node],
     costs: Mapping[Node, float],
     unread: Collection[Node],
@@ -190,11 +204,12 @@ def _item(
     if is_given(node):
         is_free = node not in unread
         return SavedValue(size, is_given=is_free, is_written=is_free, is_saveable=not is_free)
-    sources = tuple(numbers[source] for source in tensors_of(node) if source in numbers)
+    operation = joint.operation(node)
+    sources = tuple(numbers[source] for source in operation.sources if source in numbers)
     if is_recomputed(node):
         return SavedValue(size, sources, is_saveable=False)
     is_asked = node.meta.get("recompute") is CheckpointPolicy.MUST_SAVE
-    if is_library(node) or is_asked:
+    if joint.is_call(node) or is_asked:
         return SavedValue(size, is_written=True, is_saveable=is_asked or node not in unread)
     if is_view(node):
         return SavedValue(size, sources, is_saveable=False)
@@ -202,23 +217,29 @@ def _item(
     return SavedValue(
         size,
         sources,
-        effort_of(node),
-        is_written=_leaves(node, kernel_of[node], kernel_of, seen),
+        operation.work,
+        is_written=_leaves(joint, node, kernel_of.get(node), kernel_of, seen),
         is_saveable=is_made and node.target is not UNIFORM and node not in unread,
         early=costs.get(node),
     )
 
 
-def _leaves(node: Node, kernel: int, kernel_of: dict[Node, int], seen: set[Node]) -> bool:
+def _leaves(
+    joint: JointGraph,
+    node: Node,
+    kernel: int | None,
+    kernel_of: Mapping[Node, int],
+    seen: set[Node],
+) -> bool:
     """Whether something else than its kernel reads it, on the way to what is seen of forward."""
     for user in node.users:
         if user.op == "output":
             return node in seen
         if user not in seen:
             continue
-        if is_library(user) or kernel_of[user] != kernel:
+        if joint.is_call(user) or kernel_of.get(user) != kernel:
             return True
         passes = is_view(user) or user.target is operator.getitem
-        if passes and _leaves(user, kernel, kernel_of, seen):
+        if passes and _leaves(joint, user, kernel, kernel_of, seen):
             return True
     return False

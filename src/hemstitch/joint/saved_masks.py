@@ -13,12 +13,10 @@ from hemstitch.capture.traced_nodes import (
     base_of,
     bytes_of,
     is_given,
-    is_library,
     is_recomputed,
     is_view,
-    tensors_of,
 )
-from hemstitch.joint.recompute_cost import effort_of
+from hemstitch.joint.joint_graph import JointGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,30 +28,32 @@ class _Recipe:
 
 
 def costs(
-    nodes: Iterable[Node], seen: Set[Node], kernel_of: Mapping[Node, int]
+    joint: JointGraph, nodes: Iterable[Node], seen: Set[Node], kernel_of: Mapping[Node, int]
 ) -> dict[Node, float]:
     """Of those of `nodes`, sorted, that are not `seen` (of forward), but could be: what a kernel of
     forward loads and computes for them, in bytes moved; that it writes them is extra."""
     recipes: dict[Node, _Recipe] = {}
     cost_of: dict[Node, float] = {}
     for node in nodes:
-        recipe = _recipe(node, seen, recipes)
+        recipe = _recipe(joint, node, seen, recipes)
         if recipe is None:
             continue
         recipes[node] = recipe
         loads = _loads(recipe.of, seen, kernel_of)
         if loads is not None and recipe.made and not is_view(node):
-            cost_of[node] = loads + sum(map(effort_of, recipe.made))
+            cost_of[node] = loads + sum(joint.operation(made).work for made in recipe.made)
     return cost_of
 
 
-def _recipe(node: Node, seen: Set[Node], recipes: Mapping[Node, _Recipe]) -> _Recipe | None:
+def _recipe(
+    joint: JointGraph, node: Node, seen: Set[Node], recipes: Mapping[Node, _Recipe]
+) -> _Recipe | None:
     """None: it takes a value that the program wants made again, and not kept."""
     if is_recomputed(node):
         return None
-    if is_given(node) or node in seen or is_library(node):
+    if is_given(node) or node in seen or joint.is_call(node):
         return _Recipe(frozenset(), frozenset((base_of(node),)))
-    sources = [recipes.get(source) for source in tensors_of(node)]
+    sources = [recipes.get(source) for source in joint.operation(node).sources]
     known = [source for source in sources if source is not None]
     if len(known) < len(sources):
         return None
