@@ -46,7 +46,7 @@ from hemstitch.kernel_ir.passes.unrolling import unroll_reductions
 from hemstitch.kernel_ir.verifier import verify as verify_kernel
 from hemstitch.machine.record import Machine
 from hemstitch.matmul.convolution_weights import lay_out_convolution_weights
-from hemstitch.matmul.im2col import IM2COL
+from hemstitch.matmul.im2col import im2col_rules
 from hemstitch.matmul.lowering.blocking import block_matmuls
 from hemstitch.matmul.lowering.contraction_loops import expand_contractions
 from hemstitch.matmul.mask_analysis import mark_masked_matmuls
@@ -129,10 +129,12 @@ class Tracing:
 
 @dataclass(frozen=True, slots=True)
 class Simplification:
-    """What stages on graphs are told that every target has."""
+    """What stages on graphs are told that every target has. `is_training`: the graph is forward or
+    backward."""
 
     builder: Builder
     options: Options
+    is_training: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +286,14 @@ def prepack_operands(program: Program[Plan], compilation: Compilation) -> Progra
 
 
 CPU = (
-    Stage("im2col", GRAPH, GRAPH, lambda g, c: rewrite(g, IM2COL, c.builder)),
+    Stage(
+        "im2col",
+        GRAPH,
+        GRAPH,
+        lambda g, c: rewrite(g, im2col_rules(g), c.builder),
+        # Of a step of training it is decided before forward and backward are parted.
+        when=lambda c: not c.is_training,
+    ),
     *SIMPLIFICATION,
     Stage(
         "lay out weights of convolutions",

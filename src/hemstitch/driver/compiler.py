@@ -56,13 +56,15 @@ class Compiled:
 class Begun:
     """What there is to know of one graph while PyTorch traces, and of the machine as it is used
     now. `arguments`: how many a call brings; `target`: as in `Compiled`; `is_backward`: it runs
-    while what forward has saved is let go, bit by bit, and leaves gradients there."""
+    while what forward has saved is let go, bit by bit, and leaves gradients there. `is_training`:
+    it is forward or backward of a step of training."""
 
     captured: Captured
     arguments: int
     target: str
     machine: Machine
     is_backward: bool
+    is_training: bool
 
     @property
     def own(self) -> int:
@@ -92,7 +94,8 @@ def begin(
         machine = replace(machine, matrix_units=measured_units(machine.threads, machine.lanes))
     if target == "cpu" and options.tune:
         machine = replace(machine, measured=measurements())
-    return Begun(captured, len(example_inputs), target, machine, is_backward)
+    is_training = is_backward or private is not None
+    return Begun(captured, len(example_inputs), target, machine, is_backward, is_training)
 
 
 def finish(begun: Begun, options: Options, *, plan_only: bool = False) -> Compiled:
@@ -101,7 +104,10 @@ def finish(begun: Begun, options: Options, *, plan_only: bool = False) -> Compil
     `plan_only`: stop before kernels are built, for a device that is not there.
     """
     captured, builder = begun.captured, begun.captured.builder
-    compilation = Compilation(builder, options, begun.machine, begun.own, host_target())
+    compilation = Compilation(
+        *(builder, options, begun.is_training),
+        *(begun.machine, begun.own, host_target()),
+    )
     stages = PIPELINES[begun.target]
     if options.check:
         verify(captured.graph)

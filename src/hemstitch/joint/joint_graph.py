@@ -9,23 +9,31 @@ cost is read off the IR, which the planner works on as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch.fx import Graph as TracedGraph
 from torch.fx import GraphModule
 from torch.fx import Node as Traced
 
+from hemstitch.capture.effects import drop_unread
+from hemstitch.capture.export import Exporter
+from hemstitch.capture.fake_calls import call_before
 from hemstitch.capture.library_calls import WITHIN
-from hemstitch.capture.traced_nodes import base_of, is_tensor, value_of
+from hemstitch.capture.traced_nodes import base_of, formulas, is_recomputed, is_tensor, value_of
 from hemstitch.capture.translation import tensor_values
+from hemstitch.errors import UnsupportedError
+from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import evaluate
-from hemstitch.ir.graph import Node, Op, toposort
+from hemstitch.ir.graph import Graph, Node, Op, Output, toposort
 from hemstitch.ir.ops import OPS, combines
 from hemstitch.ir.types import DType
 from hemstitch.matmul.mask_analysis import masked_matmuls
+from hemstitch.rewrites.engine import Rule, rewrite
 
+aten = torch.ops.aten
 # Bytes moved that take as long as an operation on one element. A mask of dropout is better made
 # again from its seed than written and read as a byte; nearer caches see it otherwise.
 BYTES_PER_FLOP = 0.1
@@ -51,6 +59,7 @@ class JointGraph:
     traced: TracedGraph
     values: Mapping[Traced, tuple[Node, ...]]
     hints: Mapping[str, int]
+    builder: Builder
     operations: dict[Traced, TracedOperation] = field(default_factory=dict)
 
     @staticmethod
@@ -71,6 +80,56 @@ class JointGraph:
             self.operations[traced] = self._operation(traced)
         return self.operations[traced]
 
+    def rewritten(self, rules: Callable[[Graph], Iterable[Rule]]) -> JointGraph:
+        """With `rules` applied, `traced` changed in place. A traced operation stays if it gives
+        what the rules leave of its result, of what they leave of its operands; else calls that give
+        it take its place, if the value can be exported."""
+        values = tuple(value for values in self.values.values() for value in values)
+        before = Graph((), tuple(Output(value, ()) for value in values))
+        after = rewrite(before, rules(before), self.builder)
+        if after is before:
+            return self
+        wanted = {value: output.value for value, output in zip(values, after.outputs)}
+        current, exporter = dict[Node, Node](), Exporter()
+        for traced, operands in {traced: self._operands(traced) for traced in self.values}.items():
+            self._replace(traced, operands, wanted, current, exporter)
+        drop_unread(self.traced)
+        rest = {traced: self.values.get(traced, ()) for traced in self.traced.nodes}
+        new = {traced: tuple(map(current.__getitem__, old)) for traced, old in rest.items() if old}
+        new |= {traced: (value,) for value, traced in exporter.traced.items() if traced in rest}
+        return replace(self, values=new, operations={})
+
+    def _replace(
+        self,
+        traced: Traced,
+        operands: Iterable[Traced],
+        wanted: Mapping[Node, Node],
+        current: dict[Node, Node],
+        exporter: Exporter,
+    ) -> None:
+        """`current`: what is there in place of an old value."""
+        old = self.values[traced]
+        read = [value for operand in operands for value in self.values[operand]]
+        stops = {value: current[value] for value in read}
+        kept = [_substituted(value, stops, self.builder) for value in old]
+        new = [wanted[value] for value in old]
+        current.update(zip(old, kept))
+        if is_tensor(traced) and kept != new and not is_recomputed(traced):
+            with suppress(UnsupportedError):
+                replacement = exporter.traced_form(new[0], traced)
+                replacement = _laid_as(traced, replacement)
+                traced.replace_all_uses_with(replacement)
+                exporter.traced[new[0]] = replacement
+                current[old[0]] = new[0]
+                return
+        if is_tensor(traced):
+            exporter.traced.setdefault(kept[0], traced)
+
+    def _operands(self, traced: Traced) -> list[Traced]:
+        """And what these are views of: the IR may have folded the views."""
+        read = [x for operand in _tensors_read(traced) for x in (operand, base_of(operand))]
+        return [operand for operand in read if operand in self.values]
+
     def exclude_masked(self) -> None:
         """Says of each traced matmul what of it is of use: a mask of forward is not seen in a
         backward graph that reads what it has excluded."""
@@ -86,13 +145,11 @@ class JointGraph:
         return toposort(value for values in self.values.values() for value in values)
 
     def _operation(self, traced: Traced) -> TracedOperation:
-        """A walk in the IR from the value to those of the operands, or of what these are views of:
-        the IR may have folded the views."""
+        """A walk in the IR from the value to those of the operands."""
         read: dict[Node, Traced] = {}
-        for operand in _tensors_read(traced):
-            for source in (operand, base_of(operand)):
-                for value in self.values.get(source, ()):
-                    read.setdefault(value, source)
+        for source in self._operands(traced):
+            for value in self.values[source]:
+                read.setdefault(value, source)
         sources: dict[Traced, None] = {}
         work, stack = 0.0, [*self.values.get(traced, ())]
         seen = {*stack}
@@ -119,6 +176,25 @@ class JointGraph:
         for size in node.shape:
             count *= size if isinstance(size, int) else evaluate(size, self.hints)
         return count
+
+
+def _substituted(node: Node, values: Mapping[Node, Node], builder: Builder) -> Node:
+    if node in values:
+        return values[node]
+    inputs = [_substituted(operand, values, builder) for operand in node.inputs]
+    if all(new is old for new, old in zip(inputs, node.inputs)):
+        return node
+    return builder.make(node.op, *inputs, attr=node.attr, type=node.type)
+
+
+def _laid_as(traced: Traced, replacement: Traced) -> Traced:
+    """`replacement`, which lies as `traced` did: its readers may look at it through views."""
+    before = value_of(traced)
+    if formulas(value_of(replacement).stride()) != formulas(before.stride()):
+        how = torch.contiguous_format if before.is_contiguous() else torch.preserve_format
+        replacement = call_before(traced, aten.clone.default, replacement, memory_format=how)
+    replacement.meta["val"] = before
+    return replacement
 
 
 def _tensors_read(traced: Traced) -> Iterator[Traced]:

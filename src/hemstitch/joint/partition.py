@@ -17,6 +17,7 @@ from torch._functorch.partitioners import (
 from torch._ops import OpOverload
 from torch.utils.checkpoint import CheckpointPolicy
 
+from hemstitch.capture.device_target import device_of
 from hemstitch.capture.effects import drop_unread, may_be_merged, runs_unread
 from hemstitch.capture.traced_nodes import (
     base_of,
@@ -36,6 +37,7 @@ from hemstitch.joint.mutated_arguments import (
 )
 from hemstitch.joint.recomputed_reads import recompute_reads
 from hemstitch.joint.saved_activations import question, read_by_backward
+from hemstitch.matmul.im2col import im2col_rules
 from hemstitch.options import Options
 from hemstitch.planning.saving import exact_saving, saving_heuristic
 from hemstitch.planning.saving.budget import within
@@ -101,6 +103,8 @@ def _partition(
         *results_of(joint.graph, num_fwd_outputs),
     }
     graph = JointGraph.of(joint)
+    if device_of(joint).type == "cpu":
+        graph = graph.rewritten(im2col_rules)
     if not options.exact:
         graph.exclude_masked()
     asked = question(graph, num_fwd_outputs, unseen, written - read)

@@ -11,75 +11,108 @@ written, and its gradient of the weights again.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from math import prod
 
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.calls import Convolution, ConvolutionBackward, Matmul, StructuredCall
 from hemstitch.ir.dims import Dim, known
-from hemstitch.ir.graph import Node, Op, operation_of
+from hemstitch.ir.graph import Graph, Node, Op, Range, operation_of, toposort
 from hemstitch.ir.types import DType, TensorType, contiguous_strides
-from hemstitch.rewrites.engine import rule
+from hemstitch.rewrites.engine import Rule, rule
 
+Shape = Sequence[Dim]
 TYPES = (DType.F32, DType.F64)
 RANK = 4  # of images
 MAX_WINDOW = 16  # elements of a window of one channel
 MIN_FEATURES = 16  # fewer are no more than the numbers of a window
+CONVOLVING = (Op.CONVOLUTION, Op.CONVOLUTION_BACKWARD)
 CHANNELS_LAST, CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
 
 
-@rule(Op.RESULT)
-def im2col(builder: Builder, node: Node) -> Node | None:
-    """convolution(x, w, bias) -> windows(x) @ w.T + bias    of one channel, or of patches"""
-    convolution = operation_of(node)
-    if not isinstance(convolution, Convolution):
-        return None
-    image, weight, *addends = node.inputs[0].inputs
-    windows = _windows(builder, convolution, image, weight, node.shape)
-    if windows is None:
-        return None
-    matrix = builder.permute(builder.reshape(weight, _weight_matrix(weight)), (1, 0))
-    result = _matmul(builder, [*addends, windows, matrix])
-    count, features, *sizes = node.shape
-    return builder.permute(builder.reshape(result, (count, *sizes, features)), CHANNELS_FIRST)
+def im2col_rules(graph: Graph) -> tuple[Rule, Rule]:
+    """Of a graph of inference, or of forward and backward: where the gradient of an image is asked
+    for, which the library computes, all is the library's."""
+    nodes = toposort(graph.roots)
+    of_library = {
+        node.inputs[1:]
+        for node in nodes
+        for operation in (operation_of(node),)
+        if isinstance(operation, ConvolutionBackward) and operation.wanted[0]
+    }
+    # Calls stay what they are when their operands change.
+    excluded = {
+        node.attr for node in nodes if node.op in CONVOLVING and _images(node) in of_library
+    }
+
+    def is_better(result: Node, convolution: Convolution, shape: Shape) -> bool:
+        image, weight = _images(result.inputs[0])
+        is_open = result.inputs[0].attr not in excluded
+        return is_open and _is_better(convolution, image.type, weight.type, shape)
+
+    @rule(Op.RESULT)
+    def im2col(builder: Builder, node: Node) -> Node | None:
+        """convolution(x, w, bias) -> windows(x) @ w.T + bias"""
+        convolution = operation_of(node)
+        if not isinstance(convolution, Convolution):
+            return None
+        if not is_better(node, convolution, node.shape):
+            return None
+        image, weight, *addend = node.inputs[0].inputs
+        windows = _windows(builder, convolution, image, weight, node.shape)
+        features, *window = weight.shape
+        matrix = builder.reshape(weight, (features, prod(map(known, window))))
+        result = _matmul(builder, [*addend, windows, builder.permute(matrix, (1, 0))])
+        count, _, *sizes = node.shape
+        return builder.permute(builder.reshape(result, (count, *sizes, features)), CHANNELS_FIRST)
+
+    @rule(Op.RESULT)
+    def im2col_gradient(builder: Builder, node: Node) -> Node | None:
+        """convolution_backward(g, x, w) -> g.T @ windows(x), sum(g)    where x has no gradient"""
+        operation = operation_of(node)
+        if not isinstance(operation, ConvolutionBackward):
+            return None
+        gradient, image, weight = node.inputs[0].inputs
+        if not is_better(node, operation.convolution, gradient.shape):
+            return None
+        if node.attr == 2:
+            return builder.reduce(Op.SUM, gradient, (0, 2, 3))
+        windows = _windows(builder, operation.convolution, image, weight, gradient.shape)
+        rows = builder.permute(gradient, CHANNELS_LAST)
+        matrix = builder.reshape(rows, (windows.shape[0], weight.shape[0]))
+        result = _matmul(builder, [builder.permute(matrix, (1, 0)), windows])
+        return builder.reshape(result, weight.shape)
+
+    return im2col, im2col_gradient
 
 
-@rule(Op.RESULT)
-def im2col_gradient(builder: Builder, node: Node) -> Node | None:
-    """convolution_backward(g, x, w) -> g.T @ windows(x), sum(g)    where x has no gradient"""
-    backward = operation_of(node)
-    if not isinstance(backward, ConvolutionBackward) or backward.wanted[0]:
-        return None
-    gradient, image, weight = node.inputs[0].inputs
-    windows = _windows(builder, backward.convolution, image, weight, gradient.shape)
-    if windows is None:
-        return None
-    if node.attr == 2:
-        return builder.reduce(Op.SUM, gradient, (0, 2, 3))
-    rows = builder.reshape(
-        builder.permute(gradient, CHANNELS_LAST), (windows.shape[0], weight.shape[0])
-    )
-    result = _matmul(builder, [builder.permute(rows, (1, 0)), windows])
-    return builder.reshape(result, weight.shape)
+def _images(call: Node) -> tuple[Node, ...]:
+    """The image and the weight that it reads."""
+    return call.inputs[:2] if call.op is Op.CONVOLUTION else call.inputs[1:3]
 
 
-def _windows(
-    builder: Builder, convolution: Convolution, image: Node, weight: Node, result: Sequence[Dim]
-) -> Node | None:
-    """[windows, what each holds]; None where another algorithm is better."""
+def _is_better(
+    convolution: Convolution, image: TensorType, weight: TensorType, result: Shape
+) -> bool:
+    """`result`: its shape."""
     sizes = (*image.shape, *weight.shape, *result)
-    is_known = image.type.rank == RANK and all(isinstance(size, int) for size in sizes)
-    if not is_known or 0 in result or image.type.dtype not in TYPES:
-        return None
+    is_known = image.rank == RANK and all(isinstance(size, int) for size in sizes)
+    if not is_known or 0 in result or image.dtype not in TYPES:
+        return False
     is_usual = not convolution.transposed and convolution.groups == 1
     if not is_usual or {*convolution.dilation} != {1}:
-        return None
-    if _are_patches(convolution, image, weight, result):
-        return _patches(builder, image, weight, result)
-    return _of_one_channel(builder, convolution, image, weight, result)
+        return False
+    return _is_thin(weight) or _are_patches(convolution, image, weight, result)
+
+
+def _is_thin(weight: TensorType) -> bool:
+    """Of one channel."""
+    features, channels, *window = map(known, weight.shape)
+    return channels == 1 and prod(window) <= MAX_WINDOW and features >= MIN_FEATURES
 
 
 def _are_patches(
-    convolution: Convolution, image: Node, weight: Node, result: Sequence[Dim]
+    convolution: Convolution, image: TensorType, weight: TensorType, result: Shape
 ) -> bool:
     """Windows cover the image, and none meets another."""
     window = weight.shape[2:]
@@ -88,7 +121,16 @@ def _are_patches(
     return is_apart and covered == image.shape[2:] and prod(map(known, window)) > 1
 
 
-def _patches(builder: Builder, image: Node, weight: Node, result: Sequence[Dim]) -> Node:
+def _windows(
+    builder: Builder, convolution: Convolution, image: Node, weight: Node, result: Shape
+) -> Node:
+    """[windows, what each holds]"""
+    if _are_patches(convolution, image.type, weight.type, result):
+        return _patches(builder, image, weight, result)
+    return _of_one_channel(builder, convolution, image, weight, result)
+
+
+def _patches(builder: Builder, image: Node, weight: Node, result: Shape) -> Node:
     count, _, rows, columns = result
     _, channels, height, width = weight.shape
     apart = builder.reshape(image, (count, channels, rows, height, columns, width))
@@ -97,24 +139,23 @@ def _patches(builder: Builder, image: Node, weight: Node, result: Sequence[Dim])
 
 
 def _of_one_channel(
-    builder: Builder, convolution: Convolution, image: Node, weight: Node, result: Sequence[Dim]
-) -> Node | None:
-    features, channels, height, width = map(known, weight.shape)
-    if channels != 1 or height * width > MAX_WINDOW or features < MIN_FEATURES:
-        return None
+    builder: Builder, convolution: Convolution, image: Node, weight: Node, result: Shape
+) -> Node:
+    """For each place in a window, what all windows have there."""
+    window = [*map(known, weight.shape[2:])]
     count, _, *sizes = image.shape
     above, before = convolution.padding
     padded = (count, sizes[0] + 2 * above, sizes[1] + 2 * before)
     zero = builder.constant(0, image.type.dtype)
     whole = builder.pad(builder.reshape(image, (count, *sizes)), (0, above, before), padded, zero)
-    step, next_ = convolution.stride
-    windows = builder.unfold(builder.unfold(whole, 1, height, step), 2, width, next_)
-    return builder.reshape(windows, (count * result[2] * result[3], height * width))
-
-
-def _weight_matrix(weight: Node) -> tuple[Dim, Dim]:
-    features, *window = weight.shape
-    return features, prod(map(known, window))
+    shape = (count, *result[2:])
+    parts = [
+        builder.slice(whole, [Range(0), *map(Range, place, convolution.stride)], shape)
+        for place in product(*map(range, window))
+    ]
+    columns = [builder.reshape(part, (*shape, 1)) for part in parts]
+    rows = prod(map(known, shape))
+    return builder.reshape(builder.concat(columns, len(shape)), (rows, len(parts)))
 
 
 def _matmul(builder: Builder, operands: Sequence[Node]) -> Node:
@@ -132,6 +173,3 @@ def _matmul(builder: Builder, operands: Sequence[Node]) -> Node:
 def _strides(matrix: Node) -> tuple[Dim, Dim]:
     rows, columns = matrix.shape
     return (1, rows) if matrix.op is Op.PERMUTE else (columns, 1)
-
-
-IM2COL = (im2col, im2col_gradient)
