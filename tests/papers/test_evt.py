@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 import hemstitch.joint.partition as splitting
 from hemstitch.backend import compile_with
+from hemstitch.joint.joint_graph import JointGraph
 from hemstitch.options import Options
 from hemstitch.report.explain import Report, explain
 
@@ -57,8 +58,8 @@ def test_EV_1_one_line_and_forward_and_backward_are_one_graph(monkeypatch, measu
     seen: list[set[str]] = []
     asked = splitting.question
 
-    def spy(joint: torch.fx.Graph, *rest: Any) -> Any:
-        seen.append({str(node.target) for node in joint.nodes if node.op == "call_function"})
+    def spy(joint: JointGraph, *rest: Any) -> Any:
+        seen.append({str(node.target) for node in joint.traced.nodes if node.op == "call_function"})
         return asked(joint, *rest)
 
     monkeypatch.setattr(splitting, "question", spy)

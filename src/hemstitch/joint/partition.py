@@ -25,6 +25,7 @@ from hemstitch.capture.traced_nodes import (
     refuse_moves,
     without_tangent,
 )
+from hemstitch.errors import UnsupportedError
 from hemstitch.fallback import attempt, copied
 from hemstitch.joint.graph_split import split
 from hemstitch.joint.joint_graph import JointGraph
@@ -66,12 +67,15 @@ def partition(
     which arguments of the program are leaves that have a gradient."""
     weights = others.get("static_lifetime_input_indices") or ()
     fixed = [is_leaf or place in weights for place, is_leaf in enumerate(leaves)]
-    return attempt(
-        partial(_partition, joint, num_fwd_outputs, rewritten, options, fixed),
-        partial(default_partition, joint, inputs, num_fwd_outputs=num_fwd_outputs, **others),
-        options.strict,
-        joint,
+    by_pytorch = partial(
+        default_partition, joint, inputs, num_fwd_outputs=num_fwd_outputs, **others
     )
+
+    def ours() -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+        parts = _partition(joint, num_fwd_outputs, rewritten, options, fixed)
+        return by_pytorch() if parts is None else parts
+
+    return attempt(ours, by_pytorch, options.strict, joint)
 
 
 def _partition(
@@ -80,7 +84,8 @@ def _partition(
     rewritten: Callable[[torch.fx.GraphModule], object],
     options: Options,
     fixed: Sequence[bool],
-) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule] | None:
+    """None: the graph IR cannot say what the joint graph is, as where sizes are read from data."""
     joint = copied(joint)
     for node in joint.graph.nodes:
         refuse_moves(node)
@@ -102,7 +107,10 @@ def _partition(
         *arguments_written_later(joint.graph, fixed),
         *results_of(joint.graph, num_fwd_outputs),
     }
-    graph = JointGraph.of(joint)
+    try:
+        graph = JointGraph.of(joint)
+    except UnsupportedError:
+        return None
     if device_of(joint).type == "cpu":
         graph = graph.rewritten(im2col_rules)
     if not options.exact:
