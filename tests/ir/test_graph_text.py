@@ -12,6 +12,7 @@ from hemstitch.errors import InternalError
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.calls import (
     Attention,
+    AttentionBackward,
     Convolution,
     ConvolutionBackward,
     LibraryCall,
@@ -97,6 +98,7 @@ def structured() -> Graph:
         "q": (2, 2, 5, 8),
         "k": (2, 2, 7, 8),
         "mask": (5, 7),
+        "logarithms": (2, 2, 5),
     }
     inputs = {
         name: builder.input(name, place, shape, f32, contiguous_strides(shape))
@@ -110,6 +112,11 @@ def structured() -> Graph:
         (convolution, "image weight bias sums", [shapes["gradient"]]),
         (backward, "gradient image weight", [shapes["image"], None, (6,)]),
         (Attention(True, 0.5, True), "q k k mask", [(2, 2, 5, 8), (2, 2, 5)]),
+        (
+            AttentionBackward(Attention(True, 0.5, True)),
+            "q q k k q logarithms mask",
+            [shapes["q"], shapes["k"], shapes["k"]],
+        ),
     ]
     outputs = []
     for operation, names, results in asked:

@@ -11,6 +11,7 @@ import torch
 
 from hemstitch.ir.calls import (
     Attention,
+    AttentionBackward,
     Convolution,
     ConvolutionBackward,
     LibraryCall,
@@ -116,6 +117,16 @@ def _attention(
     return Attention(bool(is_causal), scale, attn_mask is not None), operands
 
 
+def _attention_backward(*arguments: Any, **keywords: Any) -> Described | None:
+    gradient, q, k, v, output, logarithms, *rest = arguments
+    described = _attention(q, k, v, *rest, **keywords)
+    if described is None:
+        return None
+    attention, (_, _, _, *mask) = described
+    assert isinstance(attention, Attention)
+    return AttentionBackward(attention), (gradient, q, k, v, output, logarithms, *mask)
+
+
 DESCRIBED: Mapping[object, Callable[..., Described | None]] = {
     aten.mm.default: _matmul,
     aten.bmm.default: _matmul,
@@ -124,4 +135,5 @@ DESCRIBED: Mapping[object, Callable[..., Described | None]] = {
     aten.convolution.default: _convolution,
     aten.convolution_backward.default: _convolution_backward,
     aten._scaled_dot_product_flash_attention_for_cpu.default: _attention,
+    aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _attention_backward,
 }

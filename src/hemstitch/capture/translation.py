@@ -98,10 +98,10 @@ def capture(
 
 def tensor_values(
     gm: torch.fx.GraphModule,
-) -> tuple[dict[torch.fx.Node, tuple[Node, ...]], Mapping[str, int], Builder]:
-    """The value of each tensor of `gm` in the graph IR, or of several that one operation gives; an
-    example value of each symbol of their sizes; and what made the values. `gm` stays as it is.
-    Raises UnsupportedError."""
+) -> tuple[dict[torch.fx.Node, tuple[Node, ...]], tuple[Node, ...], Mapping[str, int], Builder]:
+    """The value of each tensor of `gm` in the graph IR, or of several that one operation gives;
+    calls that run though nobody reads them; an example value of each symbol of sizes; and what made
+    the values. `gm` stays as it is. Raises UnsupportedError."""
     state = _Capture(gm, None, (), TRACED)
     state.bind_arguments([None] * len(gm.graph.find_nodes(op="placeholder")))
     for node in gm.graph.nodes:
@@ -109,7 +109,7 @@ def tensor_values(
             state.visit(node)
     values = {node: _nodes_in(value) for node, value in state.environment.items()}
     tensors = {node: nodes for node, nodes in values.items() if nodes}
-    return tensors, state.sizes.hints, state.builder
+    return tensors, tuple(state.effects), state.sizes.hints, state.builder
 
 
 def _nodes_in(value: Any) -> tuple[Node, ...]:

@@ -102,7 +102,15 @@ class Attention:
     within: Within | None = None
 
 
-Operation = Matmul | Convolution | ConvolutionBackward | Attention
+@dataclass(frozen=True, slots=True)
+class AttentionBackward:
+    """Operands (gradient of the output, q, k, v, output, logarithms of sums) of `attention`, then
+    its mask. Results: the gradients of q, k and v."""
+
+    attention: Attention
+
+
+Operation = Matmul | Convolution | ConvolutionBackward | Attention | AttentionBackward
 
 
 @dataclass(frozen=True, slots=True, eq=False)

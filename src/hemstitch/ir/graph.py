@@ -19,6 +19,7 @@ from enum import Enum
 from hemstitch.errors import Location
 from hemstitch.ir.calls import (
     Attention,
+    AttentionBackward,
     Call,
     Convolution,
     ConvolutionBackward,
@@ -136,6 +137,7 @@ class Op(Enum):
     CONVOLUTION = "convolution"
     CONVOLUTION_BACKWARD = "convolution_backward"
     ATTENTION = "attention"
+    ATTENTION_BACKWARD = "attention_backward"
     LIBRARY = "library"  # LibraryCall: an ATen op as it is
     RESULT = "result"  # int: one result of a call
 
@@ -295,6 +297,7 @@ CALLED: Mapping[type[Operation], Op] = {
     Convolution: Op.CONVOLUTION,
     ConvolutionBackward: Op.CONVOLUTION_BACKWARD,
     Attention: Op.ATTENTION,
+    AttentionBackward: Op.ATTENTION_BACKWARD,
 }
 
 

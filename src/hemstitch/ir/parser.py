@@ -13,6 +13,8 @@ from hemstitch.errors import InternalError
 from hemstitch.ir import dims
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.calls import (
+    Attention,
+    AttentionBackward,
     Convolution,
     ConvolutionBackward,
     LibraryCall,
@@ -275,6 +277,8 @@ class _Reader:
         if operation is ConvolutionBackward:
             wanted = attributes.pop("wanted")
             attributes = {"convolution": Convolution(**attributes), "wanted": wanted}
+        if operation is AttentionBackward:
+            attributes = {"attention": Attention(**attributes)}
         return StructuredCall(operation(**attributes), *self._memory())
 
     def flag(self) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 
 from hemstitch.ir.calls import (
+    Attention,
     Call,
     Convolution,
     LibraryCall,
@@ -95,7 +96,7 @@ def _operation_text(operation: Operation) -> str:
     words = []
     for field in fields(operation):
         value = getattr(operation, field.name)
-        if isinstance(value, Convolution):
+        if isinstance(value, Attention | Convolution):
             words.append(_operation_text(value))
         elif value is True:
             words.append(field.name)

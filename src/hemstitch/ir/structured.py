@@ -6,7 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hemstitch.ir.calls import Attention, Convolution, ConvolutionBackward, Matmul, Operation
+from hemstitch.ir.calls import (
+    Attention,
+    AttentionBackward,
+    Convolution,
+    ConvolutionBackward,
+    Matmul,
+    Operation,
+)
 from hemstitch.ir.dims import Dim
 from hemstitch.ir.types import TensorType
 
@@ -82,6 +89,14 @@ def _attention(operation: Attention, operands: Types) -> tuple[TensorType, Tenso
     return output, TensorType(q.shape[:3], q.dtype.compute)
 
 
+def _attention_backward(operation: AttentionBackward, operands: Types) -> tuple[TensorType, ...]:
+    gradient, q, k, v, output = operands[:5]
+    (result, _) = _attention(operation.attention, (q, k, v))
+    for name, other in (("the gradient", gradient), ("the output", output)):
+        _agree(f"sizes of {name}", other.shape, result.shape)
+    return q, k, v
+
+
 def _agree(what: str, sizes: Sequence[Dim], others: Sequence[Dim]) -> None:
     """Sizes that only a call knows are taken to agree."""
     pairs = zip(sizes, others, strict=True)
@@ -97,6 +112,7 @@ OPERAND_COUNTS: Mapping[type[Operation], Callable[[Any], tuple[int, int]]] = {
     ),
     ConvolutionBackward: lambda _: (3, 3),
     Attention: lambda operation: (3, 3 + operation.has_mask),
+    AttentionBackward: lambda operation: (5, 6 + operation.attention.has_mask),
 }
 
 RESULT_TYPES: Mapping[type[Operation], Callable[[Any, Types], tuple[TensorType | None, ...]]] = {
@@ -104,4 +120,5 @@ RESULT_TYPES: Mapping[type[Operation], Callable[[Any, Types], tuple[TensorType |
     Convolution: _convolution,
     ConvolutionBackward: _convolution_backward,
     Attention: _attention,
+    AttentionBackward: _attention_backward,
 }

@@ -31,9 +31,9 @@ from hemstitch.ir.graph import Graph, Node, Op, Output, toposort
 from hemstitch.ir.ops import OPS, combines
 from hemstitch.ir.types import DType
 from hemstitch.matmul.mask_analysis import masked_matmuls
-from hemstitch.rewrites.engine import Rule, rewrite
 
 aten = torch.ops.aten
+Transform = Callable[[Graph, Builder], Mapping[Node, Node]]
 # Bytes moved that take as long as an operation on one element. A mask of dropout is better made
 # again from its seed than written and read as a byte; nearer caches see it otherwise.
 BYTES_PER_FLOP = 0.1
@@ -53,11 +53,12 @@ class TracedOperation:
 
 @dataclass(frozen=True, slots=True)
 class JointGraph:
-    """`values`: of each traced tensor, or of each that one operation gives. `hints`: example values
-    of the symbols of sizes."""
+    """`values`: of each traced tensor, or of each that one operation gives. `effects`: calls that
+    run though nobody reads them. `hints`: example values of the symbols of sizes."""
 
     traced: TracedGraph
     values: Mapping[Traced, tuple[Node, ...]]
+    effects: tuple[Node, ...]
     hints: Mapping[str, int]
     builder: Builder
     operations: dict[Traced, TracedOperation] = field(default_factory=dict)
@@ -80,16 +81,13 @@ class JointGraph:
             self.operations[traced] = self._operation(traced)
         return self.operations[traced]
 
-    def rewritten(self, rules: Callable[[Graph], Iterable[Rule]]) -> JointGraph:
-        """With `rules` applied, `traced` changed in place. A traced operation stays if it gives
-        what the rules leave of its result, of what they leave of its operands; else calls that give
-        it take its place, if the value can be exported."""
-        values = tuple(value for values in self.values.values() for value in values)
-        before = Graph((), tuple(Output(value, ()) for value in values))
-        after = rewrite(before, rules(before), self.builder)
-        if after is before:
+    def rewritten(self, transform: Transform) -> JointGraph:
+        """With what `transform` says takes the place of values, `traced` changed in place. A traced
+        operation stays if it gives the new value of its result of those of its operands; else calls
+        that give it take its place, if the value can be exported."""
+        wanted = transform(Graph((), self._outputs(), self.effects), self.builder)
+        if all(wanted.get(v, v) is v for values in self.values.values() for v in values):
             return self
-        wanted = {value: output.value for value, output in zip(values, after.outputs)}
         current, exporter = dict[Node, Node](), Exporter()
         for traced, operands in {traced: self._operands(traced) for traced in self.values}.items():
             self._replace(traced, operands, wanted, current, exporter)
@@ -98,6 +96,10 @@ class JointGraph:
         new = {traced: tuple(map(current.__getitem__, old)) for traced, old in rest.items() if old}
         new |= {traced: (value,) for value, traced in exporter.traced.items() if traced in rest}
         return replace(self, values=new, operations={})
+
+    def _outputs(self) -> tuple[Output, ...]:
+        returned = self.traced.output_node().all_input_nodes
+        return tuple(Output(value, ()) for node in returned for value in self.values.get(node, ()))
 
     def _replace(
         self,
@@ -112,7 +114,7 @@ class JointGraph:
         read = [value for operand in operands for value in self.values[operand]]
         stops = {value: current[value] for value in read}
         kept = [_substituted(value, stops, self.builder) for value in old]
-        new = [wanted[value] for value in old]
+        new = [wanted.get(value, value) for value in old]
         current.update(zip(old, kept))
         if is_tensor(traced) and kept != new and not is_recomputed(traced):
             with suppress(UnsupportedError):
@@ -133,8 +135,7 @@ class JointGraph:
     def exclude_masked(self) -> None:
         """Says of each traced matmul what of it is of use: a mask of forward is not seen in a
         backward graph that reads what it has excluded."""
-        returned = self.traced.output_node().all_input_nodes
-        roots = (value for node in returned for value in self.values.get(node, ()))
+        roots = [output.value for output in self._outputs()]
         bands = masked_matmuls(self.nodes(), roots)
         for traced, values in self.values.items():
             if values[0].op is Op.RESULT and values[0].inputs[0] in bands:

@@ -38,7 +38,7 @@ from hemstitch.joint.mutated_arguments import (
 )
 from hemstitch.joint.recomputed_reads import recompute_reads
 from hemstitch.joint.saved_activations import question, read_by_backward
-from hemstitch.matmul.im2col import im2col_rules
+from hemstitch.matmul.im2col import im2col_values
 from hemstitch.options import Options
 from hemstitch.planning.saving import exact_saving, saving_heuristic
 from hemstitch.planning.saving.budget import within
@@ -112,7 +112,7 @@ def _partition(
     except UnsupportedError:
         return None
     if device_of(joint).type == "cpu":
-        graph = graph.rewritten(im2col_rules)
+        graph = graph.rewritten(im2col_values)
     if not options.exact:
         graph.exclude_masked()
     asked = question(graph, num_fwd_outputs, unseen, written - read)

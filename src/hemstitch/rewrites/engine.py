@@ -56,6 +56,17 @@ def rewrite(graph: Graph, rules: Iterable[Rule], builder: Builder) -> Graph:
     return sweep.rewritten(graph)
 
 
+def replacements(graph: Graph, rules: Iterable[Rule], builder: Builder) -> Mapping[Node, Node]:
+    """What `rewrite` leaves of each value of `graph`."""
+    sweep = _RewriteSweep(_by_op(rules), builder, graph.origins)
+    origin = builder.origin
+    try:
+        sweep.settle(graph.roots)
+    finally:
+        builder.origin = origin
+    return sweep.settled
+
+
 def substitute(graph: Graph, replacements: Mapping[Node, Node], builder: Builder) -> Graph:
     """`graph` with the keys of `replacements` replaced by their values."""
     sweep = _RewriteSweep({}, builder, graph.origins, dict(replacements))

@@ -10,6 +10,7 @@ import torch
 
 from hemstitch.ir.calls import (
     Attention,
+    AttentionBackward,
     Call,
     Convolution,
     ConvolutionBackward,
@@ -82,9 +83,20 @@ def _attention(call: StructuredCall, operation: Attention) -> Form:
     )
 
 
+def _attention_backward(call: StructuredCall, operation: AttentionBackward) -> Form:
+    attention = operation.attention
+    mask = Operand(6) if attention.has_mask else None
+    return (
+        aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
+        (*map(Operand, range(6)), 0.0, attention.is_causal),
+        (("attn_mask", mask), ("scale", attention.scale)),
+    )
+
+
 FORMS: Mapping[type[Operation], Callable[[StructuredCall, Any], Form]] = {
     Matmul: _matmul,
     Convolution: _convolution,
     ConvolutionBackward: _convolution_backward,
     Attention: _attention,
+    AttentionBackward: _attention_backward,
 }
