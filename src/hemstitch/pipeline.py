@@ -29,7 +29,6 @@ from hemstitch.ir.builder import Builder
 from hemstitch.ir.graph import Graph
 from hemstitch.ir.verifier import verify as verify_graph
 from hemstitch.joint.channels_last import propagate_channels_last
-from hemstitch.joint.dead_rows import eliminate_dead_rows
 from hemstitch.joint.partition import merge_repetitions
 from hemstitch.joint.singular_values import drop_unread_vectors
 from hemstitch.joint.user_rewrites import apply_user_rewrites
@@ -58,6 +57,7 @@ from hemstitch.planning.verifier import verify_plan
 from hemstitch.rewrites.algebra import ALGEBRA
 from hemstitch.rewrites.common_operands import merge_common_operands
 from hemstitch.rewrites.constant_folding import FOLD
+from hemstitch.rewrites.dead_rows import eliminate_dead_rows
 from hemstitch.rewrites.engine import rewrite
 from hemstitch.rewrites.logic import LOGIC
 from hemstitch.rewrites.matmul_merging import merge_matmuls
@@ -184,13 +184,6 @@ AFTER_AUTOGRAD = (
         lambda gm, _: merge_repetitions(gm.graph),
         when=lambda tracing: tracing.is_joint,
     ),
-    Stage(
-        "dead rows",
-        TRACED,
-        TRACED,
-        lambda gm, _: eliminate_dead_rows(gm.graph),
-        exactness=FINITE,
-    ),
     Stage("unread singular vectors", TRACED, TRACED, lambda gm, _: drop_unread_vectors(gm.graph)),
     Stage(
         "propagate channels-last",
@@ -224,6 +217,15 @@ def reassociate(graph: Graph, told: Simplification) -> Graph:
 
 
 SIMPLIFICATION = (
+    Stage(
+        "dead rows",
+        GRAPH,
+        GRAPH,
+        lambda g, c: eliminate_dead_rows(g, c.builder),
+        # Of a step of training it is decided before forward and backward are parted.
+        when=lambda c: not c.is_training,
+        exactness=FINITE,
+    ),
     Stage(
         "exclude what masks exclude",
         GRAPH,

@@ -16,8 +16,13 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from hemstitch.capture.decompositions import decompositions
-from hemstitch.joint.dead_rows import eliminate_dead_rows
-from hemstitch.joint.slices import Region
+from hemstitch.ir.builder import Builder
+from hemstitch.ir.graph import Graph, Output
+from hemstitch.ir.types import DType
+from hemstitch.joint.joint_graph import JointGraph
+from hemstitch.rewrites.dead_rows import live_rows
+from hemstitch.rewrites.regions import Region
+from hemstitch.runtime.interpreter import run as interpret
 from tests.capture.helpers import results
 
 Program = Callable[..., Tensor]
@@ -144,6 +149,12 @@ def traced(program: Program, given: list[Tensor]) -> GraphModule:
     return make_fx(gradients, decompositions(), tracing_mode="fake")(*given)
 
 
+def eliminate_dead_rows(traced: GraphModule) -> None:
+    JointGraph.of(traced).rewritten(live_rows)
+    traced.graph.lint()
+    traced.recompile()
+
+
 def run(traced: GraphModule, given: list[Tensor]) -> tuple[list[Tensor], int]:
     """What it gives, and how many operations its products take."""
     with FlopCounterMode(display=False) as counter:
@@ -156,9 +167,7 @@ def test_products_of_lines_that_nobody_reads_vanish(program: Program) -> None:
     given = arguments(dtype=torch.float64)
     graph = traced(program, given)
     expected, before = run(graph, given)
-    eliminate_dead_rows(graph.graph)
-    graph.graph.lint()
-    graph.recompile()
+    eliminate_dead_rows(graph)
     found, after = run(graph, given)
     torch.testing.assert_close(found, expected)
     share = 0.9 if program is read_as_a_whole else 0.8  # there only backward has less to do
@@ -207,16 +216,14 @@ def test_attention_in_order_keeps_its_rows() -> None:
 
     graph = traced(program, given)
     expected, _ = run(graph, given)
-    eliminate_dead_rows(graph.graph)
-    graph.recompile()
+    eliminate_dead_rows(graph)
     torch.testing.assert_close(run(graph, given)[0], expected)
 
 
 def test_empty_tensors() -> None:
     given = [torch.randn(0, 4, 6), torch.randn(6, 5)]
     graph = make_fx(lambda x, w: (x @ w).view(0, 4, 5, 1)[:, 0], tracing_mode="fake")(*given)
-    eliminate_dead_rows(graph.graph)
-    graph.recompile()
+    eliminate_dead_rows(graph)
     assert graph(*given).shape == (0, 5, 1)
 
 
@@ -267,18 +274,13 @@ def test_regions_through_views(data: st.DataObject) -> None:
     seen = region.viewed(sizes, others)
     assert seen is not None
 
-    def both(x: Tensor) -> tuple[Tensor, Tensor]:
-        viewed = x.reshape(others)
-        return x.narrow(axis, first, region.length), viewed
-
+    builder = Builder()
     x = torch.arange(prod(sizes)).reshape(sizes)
-    graph = make_fx(both, tracing_mode="fake")(x)
-    (output,) = graph.graph.find_nodes(op="output")
-    ((_, whole),) = output.args
-    part = seen.cut(output, whole)
-    output.args = ([part, seen.among_zeros(output, part, others)],)
-    graph.recompile()
-    part, among_zeros = graph(x)
+    source = builder.input("x", 0, sizes, DType.I64, x.stride())
+    cut = seen.cut(builder, builder.reshape(source, others), others)
+    whole = seen.among_zeros(builder, cut, others)
+    graph = Graph((source,), (Output(cut, ()), Output(whole, ())))
+    part, among_zeros = interpret(graph, [x])
     expected = x.narrow(axis, first, region.length)
     assert torch.equal(part.flatten(), expected.flatten())
     zeros = torch.zeros_like(x)

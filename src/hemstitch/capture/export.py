@@ -9,15 +9,19 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.fx import Node as Traced
+from torch.utils._pytree import tree_leaves
 
 from hemstitch.capture.fake_calls import call_before
 from hemstitch.errors import UnsupportedError
 from hemstitch.ir.calls import Call, Operand
 from hemstitch.ir.dims import known
 from hemstitch.ir.graph import Node, Op, call_of
+from hemstitch.ir.types import DType
 from hemstitch.rewrites.algebra import constant_value
 from hemstitch.runtime.aten_forms import aten_form
+from hemstitch.runtime.torch_dtypes import TORCH_DTYPES
 
 aten = torch.ops.aten
 Form = Callable[[Node, Traced, list[Traced]], Traced]
@@ -91,6 +95,47 @@ def _sliced(node: Node, at: Traced, operands: list[Traced]) -> Traced:
     return x
 
 
+def _gathered(node: Node, at: Traced, operands: list[Traced]) -> Traced:
+    """Indices are inside: they are never negative, and the IR has checked them."""
+    source, *indices = operands
+    addresses: Any = node.attr
+    if any(address.operand is None for address in addresses[: len(indices)]):
+        raise UnsupportedError("this gather is not exported to torch.fx")
+    places = [indices[a.operand - 1] for a in addresses if a.operand is not None]
+    return call_before(at, aten.index.Tensor, source, places)
+
+
+def _iota(node: Node, at: Traced, _: list[Traced]) -> Traced:
+    assert isinstance(node.attr, int)
+    shape = _shape(node)
+    along = call_before(at, aten.arange.default, shape[node.attr], device=_device(at))
+    sizes = [size if axis == node.attr else 1 for axis, size in enumerate(shape)]
+    seen = call_before(at, aten.reshape.default, along, sizes)
+    return call_before(at, aten.expand.default, seen, shape)
+
+
+def _constant(node: Node, at: Traced, _: list[Traced]) -> Traced:
+    dtype = TORCH_DTYPES[node.type.dtype]
+    return call_before(
+        at, aten.full.default, _shape(node), node.attr, dtype=dtype, device=_device(at)
+    )
+
+
+def _cast(node: Node, at: Traced, operands: list[Traced]) -> Traced:
+    return call_before(at, aten._to_copy.default, *operands, dtype=TORCH_DTYPES[node.type.dtype])
+
+
+def _negation(node: Node, at: Traced, operands: list[Traced]) -> Traced:
+    is_logical = node.type.dtype is DType.BOOL
+    return call_before(
+        at, aten.logical_not.default if is_logical else aten.bitwise_not.default, *operands
+    )
+
+
+def _device(at: Traced) -> torch.device:
+    return next(leaf.device for leaf in tree_leaves(at.meta["val"]) if isinstance(leaf, Tensor))
+
+
 def _of_shape(target: Any) -> Form:
     return lambda node, at, operands: call_before(at, target, *operands, _shape(node))
 
@@ -99,12 +144,65 @@ def _of_axes(target: Any) -> Form:
     return lambda node, at, operands: call_before(at, target, *operands, node.attr)
 
 
+def _elementwise(target: Any) -> Form:
+    return lambda node, at, operands: call_before(at, target, *operands)
+
+
+ELEMENTWISE: Mapping[Op, Any] = {
+    Op.NEG: aten.neg.default,
+    Op.ABS: aten.abs.default,
+    Op.SIGN: aten.sign.default,
+    Op.EXP: aten.exp.default,
+    Op.EXPM1: aten.expm1.default,
+    Op.LOG: aten.log.default,
+    Op.LOG1P: aten.log1p.default,
+    Op.SQRT: aten.sqrt.default,
+    Op.RSQRT: aten.rsqrt.default,
+    Op.RECIPROCAL: aten.reciprocal.default,
+    Op.SIN: aten.sin.default,
+    Op.COS: aten.cos.default,
+    Op.TANH: aten.tanh.default,
+    Op.SIGMOID: aten.sigmoid.default,
+    Op.ERF: aten.erf.default,
+    Op.ISNAN: aten.isnan.default,
+    Op.ADD: aten.add.Tensor,
+    Op.SUB: aten.sub.Tensor,
+    Op.MUL: aten.mul.Tensor,
+    Op.DIV: aten.div.Tensor,
+    Op.POW: aten.pow.Tensor_Tensor,
+    Op.MAXIMUM: aten.maximum.default,
+    Op.MINIMUM: aten.minimum.default,
+    Op.AND: aten.bitwise_and.Tensor,
+    Op.OR: aten.bitwise_or.Tensor,
+    Op.XOR: aten.bitwise_xor.Tensor,
+    Op.EQ: aten.eq.Tensor,
+    Op.NE: aten.ne.Tensor,
+    Op.LT: aten.lt.Tensor,
+    Op.LE: aten.le.Tensor,
+    Op.GT: aten.gt.Tensor,
+    Op.GE: aten.ge.Tensor,
+    Op.WHERE: aten.where.self,
+}
+
 FORMS: Mapping[Op, Form] = {
+    **{op: _elementwise(target) for op, target in ELEMENTWISE.items()},
+    Op.FMA: lambda node, at, operands: call_before(
+        at, aten.addcmul.default, operands[2], *operands[:2]
+    ),
+    Op.NOT: _negation,
+    Op.CAST: _cast,
+    Op.CONSTANT: _constant,
+    Op.IOTA: _iota,
     Op.RESHAPE: _of_shape(aten.reshape.default),
     Op.BROADCAST: _of_shape(aten.expand.default),
     Op.PERMUTE: _of_axes(aten.permute.default),
     Op.SUM: _of_axes(aten.sum.dim_IntList),
+    Op.MAX: _of_axes(aten.amax.default),
+    Op.MIN: _of_axes(aten.amin.default),
+    Op.ANY: _of_axes(aten.any.dims),
+    Op.ALL: _of_axes(aten.all.dims),
     Op.CONCAT: lambda node, at, operands: call_before(at, aten.cat.default, operands, node.attr),
     Op.PAD: _padded,
     Op.SLICE: _sliced,
+    Op.GATHER: _gathered,
 }

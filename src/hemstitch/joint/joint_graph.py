@@ -95,7 +95,8 @@ class JointGraph:
         rest = {traced: self.values.get(traced, ()) for traced in self.traced.nodes}
         new = {traced: tuple(map(current.__getitem__, old)) for traced, old in rest.items() if old}
         new |= {traced: (value,) for value, traced in exporter.traced.items() if traced in rest}
-        return replace(self, values=new, operations={})
+        effects = tuple(wanted.get(call, call) for call in self.effects)
+        return replace(self, values=new, effects=effects, operations={})
 
     def _outputs(self) -> tuple[Output, ...]:
         returned = self.traced.output_node().all_input_nodes
@@ -114,7 +115,7 @@ class JointGraph:
         read = [value for operand in operands for value in self.values[operand]]
         stops = {value: current[value] for value in read}
         kept = [_substituted(value, stops, self.builder) for value in old]
-        new = [wanted.get(value, value) for value in old]
+        new = [wanted.get(value, as_is) for value, as_is in zip(old, kept)]
         current.update(zip(old, kept))
         if is_tensor(traced) and kept != new and not is_recomputed(traced):
             with suppress(UnsupportedError):

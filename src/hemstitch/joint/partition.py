@@ -44,6 +44,7 @@ from hemstitch.planning.saving import exact_saving, saving_heuristic
 from hemstitch.planning.saving.budget import within
 from hemstitch.planning.saving.saving_problem import Decision, SavingProblem
 from hemstitch.planning.search.solver import Solver
+from hemstitch.rewrites.dead_rows import live_rows
 
 DEFAULT = Options()
 DRAW_SEED = torch.ops.hemstitch.draw_seed.default
@@ -111,6 +112,8 @@ def _partition(
         graph = JointGraph.of(joint)
     except UnsupportedError:
         return None
+    if not options.exact and not any(map(is_recomputed, joint.graph.nodes)):
+        graph = graph.rewritten(live_rows)
     if device_of(joint).type == "cpu":
         graph = graph.rewritten(im2col_values)
     if not options.exact:

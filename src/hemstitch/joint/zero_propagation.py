@@ -7,7 +7,7 @@ from collections.abc import Collection
 import torch
 from torch.fx import Node
 
-from hemstitch.capture.traced_nodes import arguments_of, is_view, name_of
+from hemstitch.capture.traced_nodes import arguments_of, is_view
 
 aten = torch.ops.aten
 
@@ -36,31 +36,3 @@ def zero_wherever(node: Node) -> Collection[Node]:
     places = ZERO_AT.get(node.target, ())  # type: ignore[call-overload]
     operands = [arguments_of(node)[place] for place in places]
     return [operand for operand in operands if isinstance(operand, Node)]
-
-
-def zero_where_all(node: Node) -> Collection[Node]:
-    """Operands that make the result zero where all of them are: none if nothing is known."""
-    match node.target, arguments_of(node):
-        case ((aten.add.Tensor | aten.sub.Tensor), (Node() as one, Node() as other)):
-            return one, other
-        case aten.where.self, (_, Node() as one, Node() as other):
-            return [operand for operand in (one, other) if not is_zero(operand)]
-        case aten.masked_fill.Scalar, (Node() as x, _, 0):
-            return (x,)
-        case aten.cat.default, (parts, *_):
-            return parts  # type: ignore[no-any-return]
-    return ()
-
-
-def is_zero(node: Node) -> bool:
-    """It is made as zeros."""
-    match name_of(node), arguments_of(node):
-        case (("zeros" | "new_zeros" | "zeros_like"), _):
-            return True
-        case "full", (_, value):
-            return bool(value == 0)
-        case (("scalar_tensor" | "full_like" | "new_full"), (*_, value)):
-            return bool(value == 0)
-        case "expand", (x, *_):
-            return is_zero(x)
-    return False

@@ -20,6 +20,7 @@ from hemstitch.ir.builder import Builder
 from hemstitch.ir.calls import AttentionBackward, Strides, StructuredCall
 from hemstitch.ir.dims import Dim
 from hemstitch.ir.graph import Graph, Node, Op, Range, operation_of, toposort
+from hemstitch.ir.ops import is_view
 from hemstitch.ir.structured import result_types
 from hemstitch.ir.types import TensorType, contiguous_strides
 from hemstitch.rewrites.algebra import constant_value, is_constant
@@ -123,7 +124,7 @@ class _NeededRows:
 
     def parts_of(self, node: Node, region: Region) -> Parts | None:
         if _placed(node) is not None:
-            return [None, None]
+            return [None] * len(node.inputs)
         if _is_gradient_of_queries(node):
             return self._sums_of(node)
         return parts_for(node, region)
@@ -183,16 +184,37 @@ def _cut(node: Node) -> Region | None:
 
 
 def _placed(node: Node) -> Region | None:
-    """Where a pad puts its source, among zeros, if that is along one axis."""
-    if node.op is not Op.PAD or not has_known_sizes(node) or not is_constant(node.inputs[1], 0):
+    """Where a pad, or a concatenation, puts its source among zeros, if that is along one axis."""
+    if not has_known_sizes(node):
         return None
+    source = _source(node)
+    if source is None:
+        return None
+    whole = shape_of(node)
+    assert isinstance(node.attr, tuple | int)
+    if isinstance(node.attr, int):
+        before = node.inputs[: node.inputs.index(source)]
+        first = sum(shape_of(part)[node.attr] for part in before)
+        return _region(node.attr, whole, first, shape_of(source)[node.attr])
     axes = padded_axes(node)
     if len(axes) != 1:
         return None
     [axis] = axes
-    part, whole = shape_of(node.inputs[0]), shape_of(node)
-    assert isinstance(node.attr, tuple)
-    return _region(axis, whole, node.attr[axis], part[axis])
+    return _region(axis, whole, node.attr[axis], shape_of(source)[axis])
+
+
+def _source(node: Node) -> Node | None:
+    """What is among zeros."""
+    if node.op is Op.PAD:
+        return node.inputs[0] if is_constant(node.inputs[1], 0) else None
+    others = [part for part in node.inputs if not _is_zero(part)]
+    return others[0] if node.op is Op.CONCAT and len(others) == 1 else None
+
+
+def _is_zero(node: Node) -> bool:
+    while is_view(node.op) and len(node.inputs) == 1:
+        (node,) = node.inputs
+    return is_constant(node, 0)
 
 
 def _region(axis: int, whole: Sequence[int], first: object, length: int) -> Region | None:
@@ -240,7 +262,9 @@ class _Rewriting:
     def _part(self, node: Node, region: Region) -> Node:
         shape = region.shape(shape_of(node))
         if _placed(node) is not None:
-            return self.builder.reshape(self.new[node.inputs[0]], shape)
+            source = _source(node)
+            assert source is not None
+            return self.builder.reshape(self.new[source], shape)
         parts = self.needed.parts_of(node, region)
         assert parts is not None
         return self._made_of(node, parts, shape)
