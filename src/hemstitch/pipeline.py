@@ -45,7 +45,7 @@ from hemstitch.kernel_ir.passes.unrolling import unroll_reductions
 from hemstitch.kernel_ir.verifier import verify as verify_kernel
 from hemstitch.machine.record import Machine
 from hemstitch.matmul.convolution_weights import lay_out_convolution_weights
-from hemstitch.matmul.im2col import im2col_rules
+from hemstitch.matmul.im2col import lower_to_im2col
 from hemstitch.matmul.lowering.blocking import block_matmuls
 from hemstitch.matmul.lowering.contraction_loops import expand_contractions
 from hemstitch.matmul.mask_analysis import mark_masked_matmuls
@@ -292,7 +292,7 @@ CPU = (
         "im2col",
         GRAPH,
         GRAPH,
-        lambda g, c: rewrite(g, im2col_rules(g), c.builder),
+        lambda g, c: lower_to_im2col(g, c.builder),
         # Of a step of training it is decided before forward and backward are parted.
         when=lambda c: not c.is_training,
     ),

@@ -21,7 +21,7 @@ from hemstitch.ir.graph import Graph, Output
 from hemstitch.ir.types import DType
 from hemstitch.joint.joint_graph import JointGraph
 from hemstitch.rewrites.dead_rows import live_rows
-from hemstitch.rewrites.regions import Region
+from hemstitch.rewrites.row_regions import Region
 from hemstitch.runtime.interpreter import run as interpret
 from tests.capture.helpers import results
 

@@ -19,7 +19,7 @@ from hemstitch.ir.calls import Convolution, ConvolutionBackward, Matmul, Structu
 from hemstitch.ir.dims import Dim, known
 from hemstitch.ir.graph import Graph, Node, Op, Range, operation_of, toposort
 from hemstitch.ir.types import DType, TensorType, contiguous_strides
-from hemstitch.rewrites.engine import Rule, replacements, rule
+from hemstitch.rewrites.engine import Rule, replacements, rewrite, rule
 
 Shape = Sequence[Dim]
 TYPES = (DType.F32, DType.F64)
@@ -28,6 +28,11 @@ MAX_WINDOW = 16  # elements of a window of one channel
 MIN_FEATURES = 16  # fewer are no more than the numbers of a window
 CONVOLVING = (Op.CONVOLUTION, Op.CONVOLUTION_BACKWARD)
 CHANNELS_LAST, CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
+
+
+def lower_to_im2col(graph: Graph, builder: Builder) -> Graph:
+    """`graph`, of inference, with such convolutions as matmuls."""
+    return rewrite(graph, im2col_rules(graph), builder)
 
 
 def im2col_values(graph: Graph, builder: Builder) -> Mapping[Node, Node]:

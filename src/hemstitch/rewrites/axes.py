@@ -12,7 +12,7 @@ from hemstitch.ir.dims import known
 from hemstitch.ir.graph import Address, Node, Op, Range, operation_of
 from hemstitch.ir.ops import is_elementwise, is_reduction, is_scan
 from hemstitch.rewrites.algebra import is_constant
-from hemstitch.rewrites.regions import Region
+from hemstitch.rewrites.row_regions import Region
 
 Line = Sequence[int | None]
 ROWS = 2  # the axis of a query's number

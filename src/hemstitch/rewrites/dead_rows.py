@@ -37,7 +37,7 @@ from hemstitch.rewrites.axes import (
     zero_wherever,
 )
 from hemstitch.rewrites.engine import substitute
-from hemstitch.rewrites.regions import Region
+from hemstitch.rewrites.row_regions import Region
 
 Parts = Sequence[Region | None]  # of each operand; None: the whole
 MAX_SHARE = 0.5  # of the lines; to compute more of them is no reason to cut a tensor
