@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch._dynamo.guards
 
+import testing.interpret_target  # noqa: F401  registers the emulator
 from hemstitch.ir.types import DType
 from hemstitch.machine.record import MatrixUnits
 from hemstitch.targets.cpu.description import generic_cpu
@@ -42,7 +43,7 @@ def kernels_multiply(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever matrices there are, wherever that is possible."""
 
     def units(threads: int, lanes: int) -> Mapping[DType, MatrixUnits]:
-        nominal = generic_cpu(threads, lanes).products
+        nominal = generic_cpu(threads, lanes).matrix_units
         return {dtype: replace(each, share=100.0) for dtype, each in nominal.items()}
 
     monkeypatch.setattr("hemstitch.driver.compiler.measured_units", units)

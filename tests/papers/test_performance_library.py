@@ -18,7 +18,7 @@ import torch
 from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
 from hemstitch.kernel_ir.printer import show
-from hemstitch.machine.probes import OperationProbe, Probe, ProductProbe
+from hemstitch.machine.probes import MatmulProbe, OperationProbe, Probe
 from hemstitch.measure import performance_library as performance
 from hemstitch.measure.performance_library import Library, key_of
 from hemstitch.measure.timing import _fastest, measure
@@ -137,7 +137,7 @@ def test_F1_15_what_is_compared_takes_turns():
 
 def test_F1_15_both_ways_of_a_product_are_measured_together(tmp_path):
     """Whichever is asked for, and with a record of each: at another time something else may run."""
-    kernel = ProductProbe("kernel", DType.F32, 64, 64, 64, threads=1, lanes=host_target().lanes)
+    kernel = MatmulProbe("kernel", DType.F32, 64, 64, 64, threads=1, lanes=host_target().lanes)
     library = replace(kernel, by="library")
     found = measure(kernel)
     assert found.keys() == measure(library).keys() == {library, kernel}

@@ -22,7 +22,7 @@ from typing import Any
 from hemstitch.cache.records import recall, remember
 from hemstitch.ir.graph import Node, Op
 from hemstitch.kernel_ir.nodes import Contract, statements
-from hemstitch.machine.probes import ProductProbe
+from hemstitch.machine.probes import MatmulProbe
 from hemstitch.matmul.lowering.blocking import USUAL, Blocking
 from hemstitch.measure.ranks import agreed
 from hemstitch.measure.timing import bare_product, seconds_of
@@ -122,7 +122,7 @@ def _largest_product(step: KernelStep) -> KernelStep | None:
         return None
     dtype = node.inputs[0].type.dtype
     threads, lanes = threads_now(), host_target().lanes
-    probe = ProductProbe("kernel", dtype, rows, steps, columns, threads, lanes)
+    probe = MatmulProbe("kernel", dtype, rows, steps, columns, threads, lanes)
     return bare_product(probe)
 
 

@@ -19,8 +19,8 @@ from hemstitch.ir.dims import Dim
 from hemstitch.ir.graph import Graph, Node, Op, Output, toposort
 from hemstitch.ir.ops import OPS, is_reduction
 from hemstitch.ir.types import DType, TensorType, contiguous_strides
-from hemstitch.machine.matmul_rates import Measured
-from hemstitch.machine.probes import OperationProbe, Probe, ProductProbe, RateProbe
+from hemstitch.machine.matmul_rates import MatmulTimings
+from hemstitch.machine.probes import MatmulProbe, OperationProbe, Probe, RateProbe
 from hemstitch.matmul.lowering.blocking import USUAL, Blocking
 from hemstitch.options import Options
 from hemstitch.pipeline import CPU_LOWERING, run_stages
@@ -46,16 +46,18 @@ APART = 16  # elements between an operand's rows: else they would be walked as o
 def measure(probe: Probe) -> Mapping[Probe, float]:
     """Of a call, planned, printed and compiled as for any graph. A product by the library and one
     in a kernel are measured together: what is decided is which is faster."""
-    if isinstance(probe, ProductProbe):
+    if isinstance(probe, MatmulProbe):
         return _products(replace(probe, by="library"), replace(probe, by="kernel"))
     if isinstance(probe, RateProbe):
-        return _rates(Measured(probe.dtype, probe.threads, probe.lanes, {}).beside(probe))
+        return _rates(
+            MatmulTimings(probe.dtype, probe.threads, probe.lanes, {}).measured_with(probe)
+        )
     plan = make_plan(graph_of(probe), generic_cpu(threads=1, lanes=probe.lanes), Options())
     (step,) = plan.kernels
     return {probe: seconds_of(step, threads=1)}
 
 
-def _products(*probes: ProductProbe) -> Mapping[Probe, float]:
+def _products(*probes: MatmulProbe) -> Mapping[Probe, float]:
     with _disable_current_modes(), _threads(probes[0].threads):
         return dict(zip(probes, _fastest(*_multiplying(probes))))
 
@@ -98,28 +100,28 @@ def _undisturbed_seconds(run: Callable[[], object]) -> float:
     return seconds if own > AWAKE * seconds else inf
 
 
-def _multiplying(probes: Sequence[ProductProbe | RateProbe]) -> list[Callable[[], object]]:
+def _multiplying(probes: Sequence[MatmulProbe | RateProbe]) -> list[Callable[[], object]]:
     """One function for each probe; all kernels are compiled at once."""
     steps = {probe: bare_product(probe) for probe in probes if probe.by != "library"}
     kernels = dict(zip(steps, _runs(list(steps.values()), probes[0].threads)))
     return [kernels.get(probe) or _by_library(probe) for probe in probes]
 
 
-def _by_library(probe: ProductProbe | RateProbe) -> Callable[[], object]:
+def _by_library(probe: MatmulProbe | RateProbe) -> Callable[[], object]:
     dtype = TORCH_DTYPES[probe.dtype]
     left = torch.ones(probe.rows, probe.steps, dtype=dtype)
     right = torch.ones(probe.columns, probe.steps, dtype=dtype).t()
     return partial(torch.mm, left, right, out=torch.empty(probe.rows, probe.columns, dtype=dtype))
 
 
-def bare_product(probe: ProductProbe | RateProbe) -> KernelStep:
+def bare_product(probe: MatmulProbe | RateProbe) -> KernelStep:
     """A kernel that does nothing else; turned, one that multiplies the transposes."""
     builder, shapes = Builder(), ((probe.rows, probe.steps), (probe.columns, probe.steps))
     left, right = (
         builder.input(name, place, shape, probe.dtype, contiguous_strides(shape))
         for place, (name, shape) in enumerate(zip("xy", shapes))
     )
-    if probe.by == "turned":
+    if probe.by == "transposed":
         product = builder.permute(builder.dot(right, builder.permute(left, (1, 0))), (1, 0))
     else:
         product = builder.dot(left, builder.permute(right, (1, 0)))
