@@ -1,4 +1,4 @@
-"""Clusters remember why they stay apart."""
+"""Clusters store_record why they stay apart."""
 
 from __future__ import annotations
 

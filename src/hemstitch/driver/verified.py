@@ -1,5 +1,5 @@
-"""A compiled graph that checks itself: every call also runs the graph as it was captured, op by op,
-and raises at the first result of which an element differs by more than rounding explains."""
+"""A compiled graph that checks itself: every call also interprets the captured graph, and raises at
+the first result with an element that differs by more than rounding explains."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from hemstitch.runtime.interpreter import run
 from hemstitch.runtime.returned import Result, Returned
 from hemstitch.runtime.rounding_noise import Noise
 
-TIMES = 16.0  # an error may be larger than the noise of a few runs, which is at random
-NOISE = (1.0, 1.0, 1.0, TIMES)  # of each run; what is decided in the last shows how much is close
-UNITS = 16.0  # in the last place, of what noise does not move
+TIMES = 16.0  # by which an error may exceed the noise of a few random runs
+NOISE = (1.0, 1.0, 1.0, TIMES)  # of each run; the last shows how many comparisons are close
+UNITS = 16.0  # in the last place, the bound where noise has no effect
 
 
 class Verified:
@@ -91,7 +91,7 @@ class Verified:
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """The element that is farthest beyond its bound, of `count` that are beyond theirs."""
+    """The element with the largest excess over its bound, of `count` elements with an excess."""
 
     place: tuple[int, ...]
     result: object
@@ -115,9 +115,9 @@ def agree(result: torch.Tensor, expected: torch.Tensor) -> bool:
 def disagreement(
     result: torch.Tensor, expected: torch.Tensor, moved: Sequence[torch.Tensor] = ()
 ) -> Disagreement | str | None:
-    """Where two tensors differ by more than rounding. NaN equals NaN, infinities must be the same.
-
-    `moved`: what noise makes of what is expected, in the last of them `TIMES` as much.
+    """The worst element if two tensors differ by more than rounding. NaN equals NaN, infinities
+    must be equal.
+    `moved`: the expected tensor with noise; in the last one the noise is `TIMES` as large.
     """
     if result.shape != expected.shape or result.dtype != expected.dtype:
         return f"{result.dtype} {[*result.shape]} in place of {expected.dtype} {[*expected.shape]}"
@@ -125,7 +125,7 @@ def disagreement(
         parts = [torch.view_as_real(tensor.resolve_conj()) for tensor in (result, expected, *moved)]
         return disagreement(parts[0], parts[1], parts[2:])
     if not expected.dtype.is_floating_point:
-        return _decided_otherwise(result, expected, moved)
+        return _integer_disagreement(result, expected, moved)
     bound = bounds(expected, moved[:-1])
     ours, theirs = result.double(), expected.double()
     excess = ((ours - theirs).abs() / bound.clamp_min(math.ulp(0.0))).nan_to_num(math.inf)
@@ -135,8 +135,8 @@ def disagreement(
 
 
 def bounds(expected: torch.Tensor, moved: Sequence[torch.Tensor]) -> torch.Tensor:
-    """What rounding explains, for each element: what noise moved it by, and as much as it moves
-    others, in their own units or as a share of the element, whichever is less."""
+    """The bound of each element: its own spread under noise, plus that of the other elements, as an
+    absolute value or as a share of the element, whichever is less."""
     value, info = expected.double(), torch.finfo(expected.dtype)
     spread = torch.zeros_like(value)
     for other in moved:
@@ -151,11 +151,10 @@ def bounds(expected: torch.Tensor, moved: Sequence[torch.Tensor]) -> torch.Tenso
     return TIMES * (spread + others) + UNITS * info.eps * size + info.smallest_normal * info.eps
 
 
-def _decided_otherwise(
+def _integer_disagreement(
     result: torch.Tensor, expected: torch.Tensor, moved: Sequence[torch.Tensor]
 ) -> Disagreement | None:
-    """Whole numbers and conditions are equal, but as many as noise decides otherwise, which is at
-    random."""
+    """Integers and conditions are equal, except for as many as differ under noise."""
     flips = [other != expected for other in moved]
     differs = result != expected
     may_differ = max((int(flip.sum()) for flip in flips), default=0)

@@ -1,7 +1,7 @@
 """What can be measured: keys of the performance library (FusionStitching 2018), which ranks plans
 by measured times rather than nominal ones.
 
-`stitching/costs.py` and `measure/multiplication.py` ask for probes,
+`stitching/costs.py` and `measure/matmul_units.py` ask for probes,
 `measure/performance_library.py` has them measured.
 """
 

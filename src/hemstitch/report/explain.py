@@ -30,7 +30,7 @@ from hemstitch.machine.record import Machine
 from hemstitch.options import Options
 from hemstitch.pipeline import GPU_LOWERING, snapshots
 from hemstitch.planning.plan import KernelStep, LibraryFormStep, LibraryStep, Step
-from hemstitch.runtime.gpu_facts import EMULATED
+from hemstitch.runtime.gpu_facts import EMULATED_PROGRAMS
 from hemstitch.stitching.group import Group
 from hemstitch.stitching.online_softmax import with_online_softmax
 from hemstitch.stitching.schedule import schedule
@@ -395,7 +395,7 @@ def _kernel_info(kind: str, step: KernelStep, compiled: Compiled) -> KernelInfo:
 def _tasks(compiled: Compiled) -> int:
     """How many share a kernel's work."""
     if compiled.target == "interpret":
-        return EMULATED
+        return EMULATED_PROGRAMS
     if compiled.target == "cpu":
         return host_target().threads
     return compiled.machine.threads
