@@ -39,7 +39,7 @@ from hemstitch.runtime.gpu.loaded_kernel import CHECK
 from hemstitch.targets.gpu.description import GPULowering, generic_gpu
 from hemstitch.targets.gpu.kernel import TritonProgram
 from hemstitch.toolchain import triton_cross as cross
-from hemstitch.toolchain.triton_cross import relaxed, tools_folder
+from hemstitch.toolchain.triton_cross import relaxed_register_limit, tools_folder
 from hemstitch.toolchain.triton_signature import signature
 from hemstitch.toolchain.triton_source import kernel_of
 
@@ -103,15 +103,15 @@ def verdict(target: str, program: TritonProgram) -> Verdict:
         compiled.shared_bytes,
         barriers=program.barriers,
         has_dot=any("tl.dot(" in s and "float16" in s for s in program.text.splitlines()),
-        tickets=int(program.has_ticket),
-        width_bits=WIDE_BITS if program.is_wide else 0,
+        last_block_reductions=int(program.has_last_block),
+        width_bits=WIDE_BITS if program.is_vectorised else 0,
     )
     if target.startswith("gfx"):
         text = compiled.assembly
         return _said(program, target, amd_facts(text), lint_amd(text, expected))
     code = disassemble(compiled.binary, tools_folder())
     if facts(code).spills:  # as the runtime does where the driver says so
-        compiled = compiled_for(program, target, relaxed(program.warps))
+        compiled = compiled_for(program, target, relaxed_register_limit(program.warps))
         code = disassemble(compiled.binary, tools_folder())
     found = lint(code, parse_ptx(compiled.assembly), expected, architecture(target))
     return _said(program, target, facts(code), found)

@@ -43,7 +43,7 @@ def kernels_multiply(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever matrices there are, wherever that is possible."""
 
     def units(threads: int, lanes: int) -> Mapping[DType, MatrixUnits]:
-        nominal = generic_cpu(threads, lanes).products
+        nominal = generic_cpu(threads, lanes).matrix_units
         return {dtype: replace(each, share=100.0) for dtype, each in nominal.items()}
 
     monkeypatch.setattr("hemstitch.driver.compiler.measured_units", units)

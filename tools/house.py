@@ -16,10 +16,10 @@ PACKAGE = "src/hemstitch"
 FOLDERS = (PACKAGE, "benchmarks", "testing", "tests", "tools")
 # Packages, and modules beside them, from the lowest to the highest: each imports what is below it.
 LAYERS = (
-    *("errors", "options", "workers", "ir", "rewrites", "machine", "kernel_ir", "matmul/lowering"),
-    *("stitching", "matmul/patterns", "matmul", "planning", "targets/cpu", "targets/gpu"),
-    *("latency", "cache", "toolchain", "runtime", "capture", "before_autograd", "fallback"),
-    *("joint", "calls", "pipeline", "measure", "driver", "backend", "report"),
+    *("errors", "exactness", "options", "workers", "ir", "rewrites", "machine", "kernel_ir"),
+    *("matmul/lowering", "stitching", "matmul/patterns", "matmul", "planning", "targets/cpu"),
+    *("targets/gpu", "latency", "cache", "toolchain", "runtime", "capture", "before_autograd"),
+    *("fallback", "joint", "calls", "pipeline", "measure", "driver", "backend", "report"),
 )
 IMPORTED_BY = {
     "torch": (
@@ -142,7 +142,8 @@ def stages_called_elsewhere(pipeline: Path, paths: Iterable[Path]) -> Iterator[s
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Stage"
     ]
-    named = {node.id for row in rows for node in ast.walk(row) if isinstance(node, ast.Name)}
+    runs = [row.args[3] for row in rows if len(row.args) > 3]
+    named = {node.id for run in runs for node in ast.walk(run) if isinstance(node, ast.Name)}
     stages = {pair for pair in imported_names(tree) if pair[1] in named}
     for path in paths:
         if path != pipeline:

@@ -8,7 +8,7 @@ import torch
 
 from benchmarks.rivals.problem import Made
 from hemstitch.ir.types import DType
-from hemstitch.machine.probes import ProductProbe
+from hemstitch.machine.probes import MatmulProbe
 from hemstitch.measure.timing import measure
 from hemstitch.report.explain import explain
 from hemstitch.toolchain.jit import host_target
@@ -21,7 +21,7 @@ TIMES = 5
 def operations_per_second() -> float:
     """Of a large product of f32, by the library or by a kernel, as fast as it ever was."""
     threads, lanes = torch.get_num_threads(), host_target().lanes
-    probe = ProductProbe("kernel", DType.F32, *LARGE, threads, lanes)
+    probe = MatmulProbe("kernel", DType.F32, *LARGE, threads, lanes)
     return max(probe.operations / min(measure(probe).values()) for _ in range(TIMES))
 
 

@@ -212,7 +212,7 @@ class _GraphCompiler:
     def _compile_or_defer(
         self, gm: torch.fx.GraphModule, inputs: Sequence[object], captured: list[Captured]
     ) -> Function:
-        """`captured`: receives the captured graph, even if a submit_to_worker stage fails."""
+        """`captured`: receives the captured graph, even if a later stage fails."""
         options, is_backward = self.options, self.kind == "backward"
         is_frozen = options.freeze and self.kind == "inference" and not self.is_part
         graph = self._rewritten(gm) if self.kind == "inference" else gm

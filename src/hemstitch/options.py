@@ -20,9 +20,10 @@ SHARES = ("memory_budget",)  # numbers from 0 to 1
 COUNTS = ("loss_every",)  # whole numbers from 0 on
 Function = Callable[..., object]
 Rewrites = tuple[tuple[Function, Function], ...]
-APART_FROM_CUDA_GRAPHS = {
-    "asynchronous": "a graph is recorded where all that it is among is compiled",
-    "freeze": "a replay would not see that a weight has changed",
+EXCLUDING = {
+    ("exact", "reassociate"): "reassociation is not exact",
+    ("asynchronous", "cuda_graphs"): "a graph is recorded where all that it is among is compiled",
+    ("freeze", "cuda_graphs"): "a replay would not see that a weight has changed",
 }
 # PyTorch's modes trade compile time for speed. Hemstitch accepts them and uses its defaults.
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
@@ -53,7 +54,10 @@ class Options:
     # Training: the loss's value is computed in every n-th call only, and NaN in others; 0: never.
     # Gradients are the same.
     loss_every: int = 1
-    reassociate: bool = False  # rewrites that hold up to rounding, and not for infinities
+    # No rewrite that rounds differently from eager, or propagates infinities and NaN differently.
+    exact: bool = False
+    # Rewrites that hold for real numbers: they hold up to rounding, and assume finite values.
+    reassociate: bool = False
     # In inference, weights and buffers are constant: their packing and constant folding happen
     # once.
     freeze: bool = False
@@ -90,10 +94,10 @@ class Options:
         values = _from_environment(os.environ if environment is None else environment)
         values.update(options or {})
         parsed = Options(**{name: _checked(name, value) for name, value in values.items()})  # type: ignore[arg-type]
-        for name, why in APART_FROM_CUDA_GRAPHS.items():
-            if parsed.cuda_graphs and getattr(parsed, name):
+        for (name, other), why in EXCLUDING.items():
+            if getattr(parsed, name) and getattr(parsed, other):
                 raise OptionError(
-                    f'the options "{name}" and "cuda_graphs" exclude each other',
+                    f'the options "{name}" and "{other}" exclude each other',
                     hint=f"leave one out: {why}",
                 )
         return parsed

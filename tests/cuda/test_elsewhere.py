@@ -91,7 +91,9 @@ def test_what_ends_the_compiler_is_not_compiled_here(
     with pytest.raises(KernelBuildError, match=why):
         compiled(program)
     if kind != "takes memory":  # Python survived that
-        monkeypatch.setattr(elsewhere.WorkerClient, "ask", lambda *_: pytest.fail("it is tried again"))
+        monkeypatch.setattr(
+            elsewhere.WorkerClient, "ask", lambda *_: pytest.fail("it is tried again")
+        )
         with pytest.raises(KernelBuildError, match=why):
             compiled(program)
     assert here == []

@@ -13,8 +13,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
-from hemstitch.machine.matmul_rates import Measured
-from hemstitch.machine.probes import OperationProbe, Probe, ProductProbe
+from hemstitch.machine.matmul_rates import MatmulTimings
+from hemstitch.machine.probes import MatmulProbe, OperationProbe, Probe
 from hemstitch.matmul.lowering.blocking import Blocking
 from hemstitch.measure import matmul_units
 from hemstitch.measure import ranks as job
@@ -25,7 +25,7 @@ from hemstitch.targets.cpu.description import generic_cpu
 from tests.runtime.test_tune_products import linear, step_of
 
 PROBE = OperationProbe(Op.EXP, DType.F32, DType.F32, rows=2, length=1024, lanes=8)
-PRODUCT = ProductProbe("kernel", DType.F32, 64, 64, 64, threads=2, lanes=8)
+PRODUCT = MatmulProbe("kernel", DType.F32, 64, 64, 64, threads=2, lanes=8)
 
 
 def never() -> Any:
@@ -91,7 +91,7 @@ def test_whoever_multiplies_faster_is_one(store, monkeypatch, first_is_fast):
     def clock(kernel_is_fast: bool) -> Callable[[], dict[Probe, float]]:
         """Of a host where one takes twice as long for each multiplication."""
         library = 2e-9 if kernel_is_fast else 5e-10
-        near, far = Measured(DType.F32, 2, 8, {}).probes
+        near, far = MatmulTimings(DType.F32, 2, 8, {}).probes
         return {
             probe: probe.operations * (library if probe.by == "library" else 1e-9)
             for probe in (*near, *far)
@@ -103,7 +103,7 @@ def test_whoever_multiplies_faster_is_one(store, monkeypatch, first_is_fast):
         monkeypatch.setattr(matmul_units, "measurements", lambda own=own: own)
         shares.append(matmul_units.measured_units(2, 8)[DType.F32].share)
     assert shares == pytest.approx([2.0 if first_is_fast else 0.5] * 2)
-    assert generic_cpu(2, 8).products[DType.F32].share not in shares
+    assert generic_cpu(2, 8).matrix_units[DType.F32].share not in shares
 
 
 def test_ranks_cut_products_alike(store, tmp_path):

@@ -113,7 +113,7 @@ class Rank:
         """Rank 1 looks at its clock first. By how much kernels are faster."""
         performance.measure = self.measure
         used = threads_now(), host_target().lanes
-        nominal = generic_cpu(*used).products
+        nominal = generic_cpu(*used).matrix_units
         own = matmul_units.MeasuredUnits(nominal, *used, performance.library())[DType.F32].share
         with in_turn(self.number, first=1):
             return {"own": own, "taken": matmul_units.measured_units(*used)[DType.F32].share}

@@ -40,16 +40,16 @@ def test_a_barrier_that_nobody_announced_and_one_that_is_not_there() -> None:
     with_one = built(kernels.centre, PARTIAL, CENTRE, cooperative=True)
     (found,) = with_one.lint()
     assert str(found) == (
-        "barriers: 0 device-wide barriers and 0 tickets were meant, the PTX has 1 releases and "
-        "1 waits"
+        "barriers: 0 device-wide barriers and 0 last-block reductions were expected, "
+        "the PTX has 1 releases and 1 waits"
     )
     without = built(kernels.centre, PARTIAL, {**CENTRE, "WAIT": False})
     assert checks(without.lint(barriers=1)) == [LintCheck.BARRIERS, LintCheck.INVALIDATION]
 
 
-def test_a_ticket_is_no_barrier() -> None:
+def test_a_last_block_reduction_is_no_barrier() -> None:
     kernel = built(kernels.last_block, PARTIAL, {"N": 1024, "PROGRAMS": SMS})
-    assert kernel.lint(tickets=1, width_bits=0) == ()
+    assert kernel.lint(last_block_reductions=1, width_bits=0) == ()
     assert checks(kernel.lint(barriers=1, width_bits=0))[0] is LintCheck.BARRIERS
 
 
@@ -98,7 +98,7 @@ def test_a_product_without_warpgroups() -> None:
     tiles = {"BM": 32, "BN": 32, "BK": 64}
     kernel = built(kernels.product, PRODUCT, tiles, divisible=["K"])
     (found,) = kernel.lint(has_dot=True, width_bits=0)
-    assert str(found).startswith("matrix: a product of tiles on sm_90 became HMMA, not HGMMA")
+    assert str(found).startswith("matrix: a matmul of tiles on sm_90 became HMMA, not HGMMA")
 
 
 def test_facts_of_a_reduction() -> None:

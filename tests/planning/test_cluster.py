@@ -1,4 +1,4 @@
-"""Clusters store_record why they stay apart."""
+"""Clusters remember why they stay apart."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def program_of(random):
 def test_nothing_is_looked_for(monkeypatch):
     graph, _, _ = program_of(Random(1))
     plan = make_plan(graph, MACHINE, Options())
-    monkeypatch.setattr(planner, "_with_products", None)
+    monkeypatch.setattr(planner, "_with_matmuls", None)
     again = make_plan(graph, MACHINE, Options(), plan.decisions)
     told = ([(label, str(why)) for label, why in each.refusals] for each in (plan, again))
     assert next(told) == next(told)

@@ -23,8 +23,8 @@ from tests.compiled import plans_of
 from tests.lowered import llvm
 
 CPU = generic_cpu(2, 16)
-FAST = {dtype: replace(units, share=100.0) for dtype, units in CPU.products.items()}
-ALWAYS = replace(CPU, products=FAST)  # products are opened whatever it costs
+FAST = {dtype: replace(units, share=100.0) for dtype, units in CPU.matrix_units.items()}
+ALWAYS = replace(CPU, matrix_units=FAST)  # products are opened whatever it costs
 
 
 def steps_of(function, *arguments):

@@ -30,7 +30,7 @@ from tests.compiled import assert_close, execute, plans_of, simulate
 
 GPU = generic_gpu(4)
 # A processor that multiplies matrices in its kernels: slow, and the same numbers.
-CPU = replace(generic_cpu(2, 8), products=GPU.products, execution=Execution.SIMT)
+CPU = replace(generic_cpu(2, 8), matrix_units=GPU.matrix_units, execution=Execution.SIMT)
 
 
 def steps_of(function, *arguments, **options):

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from hemstitch.ir.types import DType
-from hemstitch.machine.matmul_rates import Measured
+from hemstitch.machine.matmul_rates import MatmulTimings
 from hemstitch.machine.probes import Probe, RateProbe
 from hemstitch.measure import timing as measure
 from hemstitch.measure.matmul_units import MeasuredUnits
@@ -46,7 +46,7 @@ def units(clock: Callable[[RateProbe], float | None]) -> MeasuredUnits:
         assert isinstance(probe, RateProbe)
         return clock(probe)
 
-    return MeasuredUnits(NOMINAL.products, NOMINAL.threads, NOMINAL.lanes, CachedTimes(find))
+    return MeasuredUnits(NOMINAL.matrix_units, NOMINAL.threads, NOMINAL.lanes, CachedTimes(find))
 
 
 def plan(clock: Callable[[RateProbe], float], dtype: torch.dtype, *sizes: int) -> Plan:
@@ -55,7 +55,7 @@ def plan(clock: Callable[[RateProbe], float], dtype: torch.dtype, *sizes: int) -
     x, w, b = torch.zeros(rows, steps), torch.zeros(columns, steps), torch.zeros(columns)
     arguments = [tensor.to(dtype) for tensor in (x, w, b)]
     ((graph, _),) = plans_of(lambda x, w, b: F.gelu(F.linear(x, w, b)), arguments, NOMINAL)
-    return make_plan(graph, replace(NOMINAL, products=units(clock)), Options())
+    return make_plan(graph, replace(NOMINAL, matrix_units=units(clock)), Options())
 
 
 def multiplies_in_a_kernel(*arguments) -> bool:
@@ -103,7 +103,7 @@ def test_each_type_has_its_own_rates():
 
 def test_a_plan_says_why_the_library_multiplies():
     ((label, refusal),) = plan(Host(kernel=(1e-10, 5e-11)), torch.float32, 512, 256, 768).refusals
-    assert label == "aten.addmm.default of [768], [512, 256], [256, 768]"
+    assert label == "matmul of [768], [512, 256], [256, 768]"
     assert refusal.check == "product"
     assert "us by the library" in refusal.why and "us in a kernel" in refusal.why
 
@@ -116,7 +116,7 @@ def test_rates_are_those_of_the_clock(sizes):
     elements, pace = steps * columns, rates.packed.at(steps * columns)
     probe = RateProbe("kernel", DType.F32, *sizes, threads=2, lanes=16)
     assert elements * (pace.operand + rows * pace.row) == pytest.approx(host(probe), rel=0.02)
-    theirs = rates.call + rates.by_library(1, elements, rows)
+    theirs = rates.call + rates.library_seconds(1, elements, rows)
     assert theirs == pytest.approx(host(replace(probe, by="library")), rel=0.02)
 
 
@@ -128,7 +128,7 @@ def test_what_is_settled_is_not_measured_further():
         return Host(library=(1e-10, 1e-10))(probe)
 
     assert units(clock)[DType.BF16].share > 2.5
-    near, far = Measured(DType.BF16, NOMINAL.threads, NOMINAL.lanes, {}).probes
+    near, far = MatmulTimings(DType.BF16, NOMINAL.threads, NOMINAL.lanes, {}).probes
     assert {*asked} == {*near} and not {*asked}.intersection(far)
 
 
@@ -138,7 +138,7 @@ def test_only_what_is_multiplied_is_measured():
 
     x = torch.zeros(64, 256)
     ((graph, _),) = plans_of(lambda x: F.gelu(x).sort().values + x.cumsum(0), [x], NOMINAL)
-    machine = replace(NOMINAL, products=units(clock))
+    machine = replace(NOMINAL, matrix_units=units(clock))
     assert make_plan(graph, machine, Options()).kernels
 
 
@@ -149,13 +149,13 @@ def test_a_busy_processor_is_measured_by_the_clock_of_one_thread():
     both = units(host)[DType.F32]
     assert alone.measured == both.measured.times_as_fast(2.0)
     assert alone.operations_per_second == pytest.approx(2 * both.operations_per_second)
-    assert units(lambda probe: None)[DType.F32] == NOMINAL.products[DType.F32]
+    assert units(lambda probe: None)[DType.F32] == NOMINAL.matrix_units[DType.F32]
 
 
 @pytest.mark.parametrize("size", ["small", "large"])
 def test_this_processor_has_rates(size, monkeypatch):
     """By its own clock, and each of a few at once."""
-    probes = dict(zip(("small", "large"), Measured(DType.F32, 1, 8, {}).probes))[size]
+    probes = dict(zip(("small", "large"), MatmulTimings(DType.F32, 1, 8, {}).probes))[size]
     small = [replace(p, steps=min(p.steps, 48), columns=min(p.columns, 32)) for p in probes]
     times = measure._rates(small)
     assert times.keys() == {*small} and all(0 < seconds < 1 for seconds in times.values())
@@ -163,7 +163,7 @@ def test_this_processor_has_rates(size, monkeypatch):
 
 def test_what_others_disturb_is_no_measurement(monkeypatch):
     monkeypatch.setattr(measure, "_undisturbed_seconds", lambda run: float("inf"))
-    near, _ = Measured(DType.F32, 2, 8, {}).probes
+    near, _ = MatmulTimings(DType.F32, 2, 8, {}).probes
     with pytest.raises(measure._Disturbed):
         measure._rates(near[:1])
 
@@ -173,5 +173,5 @@ def test_measured_together(monkeypatch):
         return dict.fromkeys(probes, 1.0)
 
     monkeypatch.setattr(measure, "_rates", times)
-    for probes in Measured(DType.F16, 4, 8, {}).probes:
+    for probes in MatmulTimings(DType.F16, 4, 8, {}).probes:
         assert all(measure.measure(probe).keys() == {*probes} for probe in probes)

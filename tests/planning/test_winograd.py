@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from hemstitch import explain
-from hemstitch.ir.graph import Operand
+from hemstitch.ir.calls import Operand
 from hemstitch.matmul.patterns import winograd
 from hemstitch.matmul.patterns.winograd import winograd_of
 from hemstitch.targets.cpu.description import generic_cpu
@@ -133,7 +133,7 @@ def test_sums_of_frozen_windows_are_made_once(stride, share, monkeypatch):
     """The library, which multiplies where kernels are slow, does not look at them."""
 
     def units(threads, lanes):
-        nominal = generic_cpu(threads, lanes).products
+        nominal = generic_cpu(threads, lanes).matrix_units
         return {dtype: replace(each, share=share) for dtype, each in nominal.items()}
 
     monkeypatch.setattr("hemstitch.driver.compiler.measured_units", units)

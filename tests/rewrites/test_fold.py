@@ -138,7 +138,7 @@ FIRES = [
     ),
     *(
         (
-            "reduced_constant",
+            "reduction_of_constant",
             lambda v, op=op: v.builder.reduce(op, v.like(3, v.x), [1]),
             lambda v, op=op, value=value: v.builder.constant(
                 value, DType.I64 if op is Op.ARGMAX else DType.F32, (7,)
@@ -147,17 +147,17 @@ FIRES = [
         for op, value in ((Op.MAX, 3), (Op.MIN, 3), (Op.SUM, 33), (Op.ARGMAX, 0))
     ),
     (
-        "reduced_constant",
+        "reduction_of_constant",
         lambda v: v.builder.reduce(Op.ANY, v.like(True, v.b), [0, 1]),
         lambda v: v.builder.constant(True, DType.BOOL),
     ),
     (
-        "reduced_constant",
+        "reduction_of_constant",
         lambda v: v.builder.reduce(Op.SUM, v.like(200, v.u), [0]),
         lambda v: v.builder.constant(1400, DType.U8, (11,)),
     ),
     (
-        "reduced_empty",
+        "reduction_of_nothing",
         lambda v: v.builder.reduce(Op.ALL, v.builder.slice(v.b, [Range(0), Range(0)], (7, 0)), [1]),
         lambda v: v.builder.constant(True, DType.BOOL, (7,)),
     ),
@@ -200,10 +200,10 @@ STAYS = [
     ("of_constants", lambda v: v.to(v.like(NAN, v.x), DType.I64)),
     ("view_of_constant", lambda v: v.builder.concat([v.like(2, v.x), v.like(3, v.x)], 0)),
     ("view_of_constant", lambda v: v.builder.concat([v.like(0.0, v.x), v.like(-0.0, v.x)], 0)),
-    ("reduced_constant", lambda v: v.builder.reduce(Op.SUM, v.like(0.1, v.x), [0])),
-    ("reduced_constant", lambda v: v.builder.reduce(Op.SUM, v.like(INF, v.x), [0])),
-    ("reduced_constant", lambda v: v.builder.reduce(Op.PROD, v.like(3, v.x), [0])),
-    ("reduced_empty", lambda v: v.builder.reduce(Op.SUM, v.x, [0])),
+    ("reduction_of_constant", lambda v: v.builder.reduce(Op.SUM, v.like(0.1, v.x), [0])),
+    ("reduction_of_constant", lambda v: v.builder.reduce(Op.SUM, v.like(INF, v.x), [0])),
+    ("reduction_of_constant", lambda v: v.builder.reduce(Op.PROD, v.like(3, v.x), [0])),
+    ("reduction_of_nothing", lambda v: v.builder.reduce(Op.SUM, v.x, [0])),
     ("empty", lambda v: v.neg(v.x)),
     (
         "nothing_added",

@@ -77,11 +77,11 @@ def cut(v, x):
 
 
 FIRES = [
-    ("nothing_viewed", lambda v: raw(v, Op.RESHAPE, v.x, (7, 11)), lambda v: v.x),
-    ("nothing_viewed", lambda v: raw(v, Op.BROADCAST, v.x, (7, 11)), lambda v: v.x),
-    ("nothing_viewed", lambda v: raw(v, Op.PERMUTE, v.x, (7, 11), (0, 1)), lambda v: v.x),
-    ("nothing_viewed", lambda v: raw(v, Op.SLICE, v.x, (7, 11), (WHOLE, WHOLE)), lambda v: v.x),
-    ("nothing_viewed", lambda v: raw(v, Op.CONCAT, v.x, (7, 11), 0), lambda v: v.x),
+    ("identity_view", lambda v: raw(v, Op.RESHAPE, v.x, (7, 11)), lambda v: v.x),
+    ("identity_view", lambda v: raw(v, Op.BROADCAST, v.x, (7, 11)), lambda v: v.x),
+    ("identity_view", lambda v: raw(v, Op.PERMUTE, v.x, (7, 11), (0, 1)), lambda v: v.x),
+    ("identity_view", lambda v: raw(v, Op.SLICE, v.x, (7, 11), (WHOLE, WHOLE)), lambda v: v.x),
+    ("identity_view", lambda v: raw(v, Op.CONCAT, v.x, (7, 11), 0), lambda v: v.x),
     (
         "reshape_of_reshape",
         lambda v: v.builder.reshape(v.builder.reshape(v.x, (77,)), (11, 7)),
@@ -246,8 +246,8 @@ STAYS = [
         ),
     ),
     ("sum_of_neighbours", lambda v: v.add(padded(v, v.x, 7, 21, 1.0), padded(v, v.y, 0, 21, 1.0))),
-    ("nothing_viewed", lambda v: v.builder.permute(v.input("q", 20, (3, 3)), (1, 0))),
-    ("nothing_viewed", lambda v: v.builder.slice(v.x, [Range(6, -1), WHOLE], (7, 11))),
+    ("identity_view", lambda v: v.builder.permute(v.input("q", 20, (3, 3)), (1, 0))),
+    ("identity_view", lambda v: v.builder.slice(v.x, [Range(6, -1), WHOLE], (7, 11))),
     ("reshape_of_reshape", lambda v: v.builder.reshape(v.x, (77,))),
     ("broadcast_of_broadcast", lambda v: v.builder.broadcast(row(v), (7, 11))),
     ("permute_of_permute", lambda v: v.builder.permute(v.x, (1, 0))),

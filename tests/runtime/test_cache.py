@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from hemstitch.cache import machine_code as sealed
-from hemstitch.cache.machine_code import KEY
-from hemstitch.cache.records import folder, evict_oldest, load_record, store_record
+from hemstitch.cache.machine_code import KEY_BYTES
+from hemstitch.cache.records import evict_oldest, folder, load_record, store_record
 from hemstitch.driver import cpu_kernels as native
 from hemstitch.planning import planner
 from hemstitch.toolchain.llvm_workers import Helpers
@@ -63,7 +63,7 @@ def test_a_second_process_neither_plans_nor_compiles(compiled, monkeypatch):
     run()
     assert len(compiled) == len(files("code")) == 1
     assert len(files("plans")) == 1
-    monkeypatch.setattr(planner, "_with_products", None)
+    monkeypatch.setattr(planner, "_with_matmuls", None)
     run()
     assert len(compiled) == 1
 
@@ -82,7 +82,10 @@ def test_without_the_option_nothing_is_written():
 
 def test_nothing_is_there_for_others(compiled):
     run()
-    assert (folder("key").stat().st_mode & 0o777, folder("key").stat().st_size) == (0o600, KEY)
+    assert (folder("key").stat().st_mode & 0o777, folder("key").stat().st_size) == (
+        0o600,
+        KEY_BYTES,
+    )
 
 
 @pytest.mark.parametrize("place", ["seal", "code", "end", "empty", "another name"])
@@ -113,7 +116,7 @@ def test_a_key_that_others_may_know_opens_nothing(change, compiled):
     run()
     path = folder("key")
     if change == "another key":
-        path.write_bytes(bytes(KEY))
+        path.write_bytes(bytes(KEY_BYTES))
     elif change == "readable":
         path.chmod(0o644)
     elif change == "too short":

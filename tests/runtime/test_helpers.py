@@ -18,7 +18,7 @@ from hemstitch.options import Options
 from hemstitch.toolchain import llvm_objects as objects
 from hemstitch.toolchain import llvm_workers as helpers
 from hemstitch.toolchain.llvm_workers import Helpers, compilers
-from hemstitch.workers.worker import WorkerDied, RefusedQuestion, TookTooLong
+from hemstitch.workers.worker import RefusedQuestion, TookTooLong, WorkerDied
 
 TEXTS = [f"define i32 @f{n}() {{\n  ret i32 {n}\n}}\n" for n in range(6)]
 BAD = "define nothing"
@@ -167,7 +167,7 @@ def test_a_kernel_that_ends_llvm_runs_through_the_library(kind, hasty, monkeypat
 
 def many_kernels(x):
     """No kernel sorts."""
-    for number in range(native.FEW + 2):
+    for number in range(native.FEW_KERNELS + 2):
         x = (x * (number + 2)).sort(0).values
     return x.sin()
 
@@ -181,7 +181,7 @@ def test_a_graph_of_many_kernels(cache, tmp_path, monkeypatch):
     x = torch.randn(7, 9)
     result = torch.compile(many_kernels, backend="hemstitch", options=options)(x)
     torch.testing.assert_close(result, many_kernels(x))
-    assert len(asked) == native.FEW + 3
+    assert len(asked) == native.FEW_KERNELS + 3
     asked.clear()
     torch._dynamo.reset()
     native.LOADED.clear()
@@ -201,14 +201,14 @@ def test_nothing_is_begun_in_the_background_or_while_kernels_are_timed(monkeypat
     begin = lambda self, step, started: begun.append(step)  # noqa: E731
     monkeypatch.setattr(native._KnownKernels, "begin", begin)
     monkeypatch.setattr(native.jit, "threads_now", lambda: 4)
-    many, few = [None] * native.FEW, [None] * (native.FEW - 1)
+    many, few = [None] * native.FEW_KERNELS, [None] * (native.FEW_KERNELS - 1)
     for kernels, options in (
         (many, {"asynchronous": True}),
         (many, {"tune": True}),
         (few, {}),
         (many, {}),
     ):
-        with native.native(kernels, Options(cache=False, **options)):
+        with native.cpu_launches(kernels, Options(cache=False, **options)):
             pass
     assert threads == [1, 1, 1, 4] and begun == [*few, *many]
 

@@ -190,4 +190,4 @@ def test_layers_are_stitched_once(monkeypatch):
     assert counts[1] - counts[0] <= counts[0] / 20
 
 
-CPU = replace(generic_cpu(2, 8), products={})
+CPU = replace(generic_cpu(2, 8), matrix_units={})

@@ -20,11 +20,11 @@ from hemstitch.workers.pool import WorkerClient, WorkerPool
 from hemstitch.workers.worker import (
     CannotStart,
     Closed,
-    WorkerDied,
     Limits,
     RefusedQuestion,
     TookTooLong,
     Worker,
+    WorkerDied,
 )
 from tests.workers.answers import PATH
 
@@ -167,7 +167,7 @@ def test_who_is_closed_waits_for_nothing(pool: WorkerPool) -> None:
 
     thread = threading.Thread(target=ask)
     thread.start()
-    while not asker._asked:
+    while not asker._busy:
         time.sleep(0.01)
     asker.close()
     thread.join(30)

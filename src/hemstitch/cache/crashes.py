@@ -1,6 +1,6 @@
 """Kernels that crashed the compiler are not compiled again, by this process or, with the cache, by
-later ones of the same versions. Takes a key and a function that compiles, gives machine code or raises
-WorkerDied."""
+later ones of the same versions. Takes a key and a function that compiles, gives machine code or
+raises WorkerDied."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
-from hemstitch.cache.records import folder, evict_oldest, load_record, store_record
+from hemstitch.cache.records import evict_oldest, folder, load_record, store_record
 from hemstitch.workers.worker import WorkerDied
 
 MAX_BYTES = 1 << 20  # bytes of all files

@@ -1,8 +1,8 @@
 """The object cache on disk. Takes a key and a function that compiles, gives machine code.
 
 Entries are authenticated, since loading machine code runs it. Each file begins with an HMAC of its
-name and content, with a key that only this user can read. A damaged, moved or foreign file is ignored,
-and the kernel is compiled again.
+name and content, with a key that only this user can read. A damaged, moved or foreign file is
+ignored, and the kernel is compiled again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
-from hemstitch.cache.records import folder, evict_oldest, read, write
+from hemstitch.cache.records import evict_oldest, folder, read, write
 
 TAG_BYTES = 32  # of the HMAC, at the beginning
 KEY_BYTES = 32
@@ -25,8 +25,8 @@ OTHERS = 0o077  # permission bits of group and others
 
 
 def machine_code(name: str, make: Callable[[], bytes]) -> bytes:
-    """The machine code of `make`, from disk if it was compiled before. `name`: all that it depends on,
-    including the processor."""
+    """The machine code of `make`, from disk if it was compiled before. `name`: all that it depends
+    on, including the processor."""
     key = _key()
     if key is None:
         return make()
@@ -36,7 +36,8 @@ def machine_code(name: str, make: Callable[[], bytes]) -> bytes:
         code = make()
         write(path, _tag(key, path.name, code) + code)
         if path.name.startswith("0"):
-            # For one digest in sixteen: a scan of thousands of files takes longer than some kernels.
+            # For one digest in sixteen: a scan of thousands of files takes longer than some
+            # kernels.
             evict_oldest(path.parent, MAX_BYTES)
     return code
 

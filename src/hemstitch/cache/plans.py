@@ -1,18 +1,18 @@
-"""Cached fusion plans on disk. Takes what planning takes, gives its plan, without a search if a process
-of this user has planned the graph before."""
+"""Cached fusion plans on disk. Takes what planning takes, gives its plan, without a search if a
+process of this user has planned the graph before."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from hashlib import sha256
 
-from hemstitch.cache.records import source_digest, folder, evict_oldest, load_record, store_record
+from hemstitch.cache.records import evict_oldest, folder, load_record, source_digest, store_record
 from hemstitch.ir.graph import Graph
 from hemstitch.ir.printer import show
 from hemstitch.machine.record import Machine
+from hemstitch.matmul.inlining import multiplied
 from hemstitch.options import Options
 from hemstitch.planning.cached_plan import Decisions
-from hemstitch.planning.matmul_inlining import multiplied
 from hemstitch.planning.plan import Plan
 from hemstitch.planning.planner import make_plan
 
@@ -35,8 +35,13 @@ def planned(graph: Graph, machine: Machine, options: Options) -> Plan:
 def _key(graph: Graph, machine: Machine, options: Options) -> str:
     """A digest of all that a plan depends on."""
     dtypes = multiplied(graph) if options.inlines_matmuls else set()
-    rates = [(dtype, machine.products[dtype]) for dtype in machine.products if dtype in dtypes]
-    rest = replace(machine, products={}, measured=None)
-    decides = options.planner, options.pack, options.inlines_matmuls, options.tune
+    rates = [
+        (dtype, machine.matrix_units[dtype]) for dtype in machine.matrix_units if dtype in dtypes
+    ]
+    rest = replace(machine, matrix_units={}, measured=None)
+    decides = (
+        *(options.planner, options.pack, options.inlines_matmuls),
+        *(options.exact, options.tune),
+    )
     facts = (source_digest(), show(graph), repr(rest), repr(rates), repr(decides))
     return sha256("\n".join(facts).encode()).hexdigest()

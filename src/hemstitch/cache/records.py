@@ -72,7 +72,8 @@ def evict_oldest(place: Path, most: int) -> None:
 
 @cache
 def source_digest() -> str:
-    """A digest of this package's sources, so that a change of them invalidates plans and kernels."""
+    """A digest of this package's sources, so that a change of them invalidates plans and
+    kernels."""
     digest = sha256()
     for path in sorted(Path(__file__).parents[1].rglob("*.py")):
         digest.update(path.read_bytes())

@@ -88,7 +88,7 @@ def begin(
     machine = machine_for(target, multiprocessors(captured.device))
     machine = replace(machine, has_grid_barrier=options.global_stitching)
     if target == "cpu":
-        machine = replace(machine, products=measured_units(machine.threads, machine.lanes))
+        machine = replace(machine, matrix_units=measured_units(machine.threads, machine.lanes))
     if target == "cpu" and options.tune:
         machine = replace(machine, measured=measurements())
     return PendingGraph(captured, len(example_inputs), target, machine, is_backward)
@@ -145,5 +145,5 @@ def machine_for(target: str, multiprocessors: int | None) -> Machine:
         return generic_cpu(threads_now(), host_target().lanes)
     exact = has_full_f32_matmul()
     if multiprocessors is None:
-        return generic_gpu(exact_products=exact)
-    return generic_gpu(multiprocessors, exact_products=exact)
+        return generic_gpu(exact_matmuls=exact)
+    return generic_gpu(multiprocessors, exact_matmuls=exact)

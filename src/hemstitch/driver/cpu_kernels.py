@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from hemstitch.cache.crashes import crash_of, compile_unless_crashed
+from hemstitch.cache.crashes import compile_unless_crashed, crash_of
 from hemstitch.cache.machine_code import is_cached, machine_code
-from hemstitch.cache.records import source_digest, folder
+from hemstitch.cache.records import folder, source_digest
 from hemstitch.ir.dims import Dim
 from hemstitch.ir.parser import parse_dim
 from hemstitch.kernel_ir.digest import digest
@@ -63,7 +63,7 @@ def cpu_launches(
     )
     with closing(Helpers(most)) as helpers:
         for step in kernels if compiles_ahead else ():
-            with suppress(Exception):  # it fails again in its compile_now launch, which reports it
+            with suppress(Exception):  # it fails again in its own launch, which reports it
                 known.begin(step, helpers)
         yield partial(known.launch, helpers.compiled, tuner)
 
@@ -93,7 +93,9 @@ class _KnownKernels:
         loaded = LOADED.pop(key, None)
         if loaded is None:
             compile_now = partial(self._compiled, key, step, blocking, compile_)
-            make = partial(compile_unless_crashed, _with_processor(key), compile_now, cache=self.cache)
+            make = partial(
+                compile_unless_crashed, _with_processor(key), compile_now, cache=self.cache
+            )
             loaded = _load(machine_code(_with_processor(key), make) if self.cache else make())
         LOADED[key] = loaded
         while len(LOADED) > MOST_LOADED:

@@ -1,7 +1,7 @@
-"""The same facts of a kernel for AMD. Takes amdgcn assembly as LLVM prints it, gives `Facts` and
-how many of its blocks one compute unit holds.
+"""Counts what an AMD kernel does: reads the amdgcn assembly that LLVM prints, gives `Facts` and the
+occupancy of a compute unit.
 
-Sources: "CDNA3 Instruction Set Architecture" for the names; the footer of the text for resources.
+Sources: "CDNA3 Instruction Set Architecture" for opcodes; the footer of the assembly for resources.
 """
 
 from __future__ import annotations
@@ -16,14 +16,22 @@ from hemstitch.latency.facts import Accesses, Facts
 
 _OPCODE = re.compile(r"^\t([a-z]\w+)", re.MULTILINE)
 _GLOBAL = re.compile(r"(?:buffer|global|flat)_(load|store)_(\w+)")
-_WORDS = {"dword": 32, "ushort": 16, "short": 16, "sshort": 16, "ubyte": 8, "sbyte": 8, "byte": 8}
+_ACCESS_BITS = {
+    "dword": 32,
+    "ushort": 16,
+    "short": 16,
+    "sshort": 16,
+    "ubyte": 8,
+    "sbyte": 8,
+    "byte": 8,
+}
 _SPECIAL = re.compile(r"v_(?:exp|log|rcp|rsq|sqrt|sin|cos)_")
 _SHUFFLE = re.compile(r"ds_(?:bpermute|permute|swizzle)_|v_permlane|v_\w+_dpp")
 
 
 @dataclass(frozen=True, slots=True)
 class ComputeUnit:
-    """Of CDNA3, from AMD's white paper of the MI300X."""
+    """A compute unit of CDNA3 (white paper of the MI300X); `units`: on the device."""
 
     units: int = 304
     simds: int = 4
@@ -35,7 +43,7 @@ MI300X = ComputeUnit()
 
 
 def amd_facts(text: str) -> Facts:
-    """Raises InternalError for text without LLVM's footer."""
+    """The facts of one kernel. Raises InternalError for assembly without LLVM's footer."""
     opcodes = _OPCODE.findall(text[: text.find(".amdhsa_kernel")])
 
     def matching(pattern: str) -> int:
@@ -63,35 +71,36 @@ def amd_facts(text: str) -> Facts:
 
 
 def amd_blocks(text: str, *, shared_bytes: int, warps: int, unit: ComputeUnit = MI300X) -> int:
-    """Blocks that one compute unit holds; LLVM says how many waves the registers allow."""
+    """How many blocks of `warps` waves and `shared_bytes` of LDS one compute unit holds. LLVM's
+    footer says how many waves the registers allow."""
     waves = min(_number(text, "Occupancy"), unit.waves_per_simd) * unit.simds
     by_shared = unit.shared_bytes // shared_bytes if shared_bytes else waves
     return min(waves // warps, by_shared)
 
 
 def _number(text: str, name: str) -> int:
-    found = re.search(rf"^; {name}: (\d+)", text, re.MULTILINE)
-    if found is None:
+    match = re.search(rf"^; {name}: (\d+)", text, re.MULTILINE)
+    if match is None:
         raise InternalError(f"the assembly does not say its {name}")
-    return int(found[1])
+    return int(match[1])
 
 
 def _spilled(text: str) -> int:
-    """Scalar registers are spilled into lanes of vector registers, not to memory."""
+    """Vector registers spilled to memory. (Scalar registers spill to lanes of vector registers.)"""
     return sum(int(count) for count in re.findall(r"\.vgpr_spill_count:\s*(\d+)", text))
 
 
 def _accesses(opcodes: list[str], direction: str) -> Accesses:
     widths: Counter[int] = Counter()
     for opcode in opcodes:
-        found = _GLOBAL.match(opcode)
-        if found and found[1] == direction:
-            widths[_width(found[2])] += 1
+        access = _GLOBAL.match(opcode)
+        if access and access[1] == direction:
+            widths[_width(access[2])] += 1
     return Accesses(MappingProxyType(dict(sorted(widths.items()))))
 
 
 def _width(suffix: str) -> int:
-    """Bits of `dwordx4`, `ushort`, `short_d16_hi`, ..."""
-    word = suffix.partition("_")[0]
-    times = re.fullmatch(r"dwordx(\d+)", word)
-    return 32 * int(times[1]) if times else _WORDS[word]
+    """Bits of an access by its opcode suffix: `dwordx4`, `ushort`, `short_d16_hi`, ..."""
+    element = suffix.partition("_")[0]
+    vector = re.fullmatch(r"dwordx(\d+)", element)
+    return 32 * int(vector[1]) if vector else _ACCESS_BITS[element]

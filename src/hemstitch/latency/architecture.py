@@ -1,9 +1,9 @@
-"""The numbers of a GPU that an estimate needs. What a data sheet or the vendor's tools say is in
-`Architecture`; what only a measurement can say is in `Fitted`, which a calibration replaces.
+"""The hardware numbers of a GPU for the latency estimate. `Architecture`: from data sheets and the
+vendor's tools. `Fitted`: what only measurements can tell; a calibration replaces it.
 
 Sources: [occupancy] is NVIDIA's cuda_occupancy.h and the table "Technical Specifications per
 Compute Capability" of the CUDA Programming Guide; [throughput] its table "Throughput of Native
-Arithmetic Instructions"; [sheet] the data sheet or white paper of the product that is named.
+Arithmetic Instructions"; [sheet] the data sheet or white paper of the product.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ UNCALIBRATED = "uncalibrated"
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """What no data sheet says. The defaults are guesses from published microbenchmarks of Volta to
-    Hopper, good for an order of candidates and for no absolute time."""
+    """Measured constants. The defaults are guesses from published microbenchmarks of Volta to
+    Hopper: good enough to rank candidates, not for absolute times."""
 
     source: str  # "uncalibrated", or the device, driver and date of the measurement
     latency_cycles: Mapping[
@@ -40,7 +40,7 @@ class Fitted:
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """Sizes in bytes, per SM unless the name says otherwise."""
+    """Sizes in bytes, per SM unless the field says otherwise."""
 
     target: str
     product: str
@@ -59,11 +59,11 @@ class Architecture:
     registers_per_thread: int  # [occupancy]
     lanes: Mapping[Pipe, float]  # threads per clock [throughput]
     matrix_flops_per_clock: float  # f16 inputs, dense: peak / (SMs x clock) [sheet]
-    matrix_opcode: str  # what a product of tiles should come to
+    matrix_opcode: str  # expected for a matmul of tiles
     fitted: Fitted
 
     def lanes_of(self, pipe: Pipe) -> float:
-        """Threads that the pipe takes in a clock."""
+        """Threads that `pipe` processes in a clock."""
         if pipe is Pipe.SPECIAL:
             return self.fitted.special_lanes
         return self.fitted.memory_lanes if pipe is Pipe.MEMORY else self.lanes[pipe]
@@ -179,7 +179,7 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
 
 
 def architecture(target: str) -> Architecture:
-    """Raises UnsupportedError for a target that no table has."""
+    """The architecture of `target`, such as sm_90. Raises UnsupportedError for an unknown one."""
     if target not in ARCHITECTURES:
         hint = near_match(target, ARCHITECTURES) or f"one of {', '.join(ARCHITECTURES)}"
         raise UnsupportedError(f"no numbers are known for {target}", hint=hint)
@@ -187,14 +187,15 @@ def architecture(target: str) -> Architecture:
 
 
 def to_json(fitted: Fitted) -> str:
-    """`from_json` reads it again, unchanged."""
+    """`fitted` as JSON text, which `from_json` reads back unchanged."""
     fields: dict[str, Any] = {name: getattr(fitted, name) for name in Fitted.__slots__}
     fields["latency_cycles"] = {wait.value: fitted.latency_cycles[wait] for wait in Wait}
     return json.dumps(fields, indent=2) + "\n"
 
 
 def from_json(text: str) -> Fitted:
-    """Raises ValueError for a name too many or too few, or a number that is none."""
+    """Parses the text of `to_json`. Raises ValueError for missing or unknown names and for numbers
+    that are not positive."""
     fields = json.loads(text)
     _same_names("constants", set(fields), set(Fitted.__slots__))
     latencies = fields.pop("latency_cycles")
@@ -209,10 +210,10 @@ def from_json(text: str) -> Fitted:
     )
 
 
-def _same_names(what: str, found: set[str], expected: set[str]) -> None:
-    if found != expected:
-        wrong = ", ".join(sorted(found ^ expected))
-        raise ValueError(f"{what} unknown or missing: {wrong}")
+def _same_names(kind: str, names: set[str], expected: set[str]) -> None:
+    if names != expected:
+        wrong = ", ".join(sorted(names ^ expected))
+        raise ValueError(f"{kind} unknown or missing: {wrong}")
 
 
 def _positive(name: str, value: object) -> float:

@@ -1,8 +1,9 @@
-"""How long one warp takes alone. Takes instructions, loops and the latencies of an architecture;
-issues them in order as the control bits say, and gives clocks, and how often each instruction ran.
+"""The cycles of one warp alone. Takes instructions, loops and the latencies of an architecture;
+issues the instructions in order, as their control bits say. Gives clocks, and how often each
+instruction runs.
 
-A wait for a scoreboard ends when every result that was to release it is there; a loop goes through
-its code twice, and the second time stands for all that follow.
+A wait for a scoreboard ends when all results that release it are there. A loop is simulated for two
+iterations; the second one stands for all that follow.
 """
 
 from __future__ import annotations
@@ -18,14 +19,17 @@ from hemstitch.latency.disassembly import SCOREBOARDS, Disassembly, Instruction,
 from hemstitch.latency.loops import MachineLoop, body
 from hemstitch.latency.opcodes import BULK_LOADS, Wait, kind_of
 
-GROUP_END = "gsb0"  # of the products that one WARPGROUP.DEPBAR counts as one
-BULK, PRODUCTS, GROUPS = SCOREBOARDS, SCOREBOARDS + 1, SCOREBOARDS + 2  # queues beside scoreboards
+GROUP_END = "gsb0"  # ends a group of warpgroup matmuls, which WARPGROUP.DEPBAR counts as one
+BULK, MATMULS, GROUPS = SCOREBOARDS, SCOREBOARDS + 1, SCOREBOARDS + 2  # queues beside scoreboards
 
 
 @dataclass(frozen=True, slots=True)
 class WarpCycles:
+    """`cycles`: of one warp. `ran`: each instruction with how often it runs, averaged over
+    programs."""
+
     cycles: float
-    ran: tuple[tuple[Instruction, float], ...]  # how often, an average over programs
+    ran: tuple[tuple[Instruction, float], ...]
 
     @property
     def instructions(self) -> float:
@@ -34,11 +38,12 @@ class WarpCycles:
 
 @dataclass(slots=True)
 class _Clock:
-    """`time` of the next issue, and when what each queue waits for is there."""
+    """`time`: of the next issue. `pending`: for each queue, when its entries complete. `copies`:
+    when all asynchronous copies outside any group complete."""
 
     time: float = 0.0
     pending: list[list[float]] = field(default_factory=lambda: [[] for _ in range(GROUPS)])
-    copies: float = 0.0  # when all asynchronous copies that are in no group yet are there
+    copies: float = 0.0
 
     def wait(self, queue: int, may_remain: int = 0) -> None:
         entries = self.pending[queue]
@@ -58,7 +63,8 @@ def warp_cycles(
     fitted: Fitted,
     shares: Mapping[SourceLine, float] | None = None,
 ) -> WarpCycles:
-    """`shares`: of the programs, that run the code of a line, where that is not all of them."""
+    """The cycles of one warp. `shares`: for a source line, the fraction of programs that run it,
+    where that is below 1."""
     instructions = body(code)
     weights = shares or {}
     clock = _Clock()
@@ -84,25 +90,26 @@ def _run(
     shares: Mapping[SourceLine, float],
     clock: _Clock,
 ) -> None:
-    """`loops` lie within the rows; of two that begin together the outer one comes first."""
-    place = 0
-    while place < len(rows):
-        row, rest = rows[place], rows[place:]
+    """Simulates `rows`. `loops` lie within the rows; of two that begin together the outer one comes
+    first."""
+    position = 0
+    while position < len(rows):
+        row, rest = rows[position], rows[position:]
         share = _share(row, shares)
-        loop = next((each for each in loops if each.first == row.address), None)
+        loop = next((candidate for candidate in loops if candidate.first == row.address), None)
         if share < 1.0:
             part = list(takewhile(partial(_has_share, share, shares), rest))
-            whole = tuple(each for each in loops if _lies_in(each, part))
+            whole = tuple(candidate for candidate in loops if _lies_in(candidate, part))
             _scaled(part, whole, share, fitted, clock)
-            place += len(part)
+            position += len(part)
         elif loop is not None:
-            part = [each for each in rest if loop.holds(each.address)]
-            nested = tuple(other for other in loops if other is not loop and _lies_in(other, part))
+            part = [candidate for candidate in rest if loop.holds(candidate.address)]
+            nested = tuple(inner for inner in loops if inner is not loop and _lies_in(inner, part))
             _repeat(part, nested, loop.trips, fitted, shares, clock)
-            place += len(part)
+            position += len(part)
         else:
             _issue(row, fitted, clock)
-            place += 1
+            position += 1
 
 
 def _has_share(share: float, shares: Mapping[SourceLine, float], row: Instruction) -> bool:
@@ -138,9 +145,9 @@ def _repeat(
     if trips <= 1.0:
         clock.shift((clock.time - start) * (trips - 1.0))
         return
-    once = clock.time
+    second_start = clock.time
     _run(rows, loops, fitted, shares, clock)
-    clock.shift((clock.time - once) * (trips - 2.0))
+    clock.shift((clock.time - second_start) * (trips - 2.0))
 
 
 def _issue(row: Instruction, fitted: Fitted, clock: _Clock) -> None:
@@ -162,12 +169,12 @@ def _issue(row: Instruction, fitted: Fitted, clock: _Clock) -> None:
 
 
 def _wait_in_order(row: Instruction, clock: _Clock) -> None:
-    """Waits that may leave the youngest entries of a queue."""
+    """Waits that may leave the most recent entries of a queue pending."""
     if row.opcode.startswith("DEPBAR"):
-        found = re.match(r"SB(\d)", row.operands[0]) if row.operands else None
-        clock.wait(int(found[1]) if found else 0, _number(row.operands[1:]))
+        match = re.match(r"SB(\d)", row.operands[0]) if row.operands else None
+        clock.wait(int(match[1]) if match else 0, _number(row.operands[1:]))
     elif row.opcode.startswith("WARPGROUP.DEPBAR"):
-        clock.wait(PRODUCTS, _number(row.operands[1:]))
+        clock.wait(MATMULS, _number(row.operands[1:]))
     elif row.opcode.startswith("SYNCS.PHASECHK") and clock.pending[BULK]:
         clock.wait(BULK, len(clock.pending[BULK]) - 1)
 
@@ -180,7 +187,7 @@ def _start_asynchronous(row: Instruction, wait: Wait, latency: float, clock: _Cl
     elif row.base in BULK_LOADS:
         clock.pending[BULK].append(clock.time + latency)
     elif wait is Wait.WARPGROUP and GROUP_END in row.operands:
-        clock.pending[PRODUCTS].append(clock.time + latency)
+        clock.pending[MATMULS].append(clock.time + latency)
 
 
 def _number(operands: Sequence[str]) -> int:

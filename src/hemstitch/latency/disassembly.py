@@ -1,8 +1,8 @@
-"""What is in a cubin. Takes its bytes and the folder of NVIDIA's disassemblers, gives instructions
-with their control bits and source lines, and the resources that the kernel asks for.
+"""Reads a cubin: takes its bytes and the folder of NVIDIA's disassemblers, gives instructions with
+their control bits and source lines, and the resources of the kernel.
 
-The 21 control bits of an instruction (bits 105 to 125 of 128, since Volta): how long the scheduler
-waits after it (4), whether it may yield, the scoreboards that its result (3) and its last operand
+The 21 control bits of an instruction (bits 105 to 125 of 128, since Volta): clocks until the next
+issue (4), whether the scheduler may yield, the scoreboards that its result (3) and its last operand
 (3) release, and the scoreboards that it waits for (6).
 """
 
@@ -19,7 +19,7 @@ from hemstitch.errors import InternalError
 
 SCOREBOARDS = 6
 NO_SCOREBOARD = 7
-RESERVED_SHARED_BYTES = 1 << 10  # the driver's; from sm_90 the kernel's section holds it too
+RESERVED_SHARED_BYTES = 1 << 10  # by the driver; from sm_90 cuobjdump includes it
 FIRST_WITH_RESERVED = 90
 
 _TARGET = re.compile(r"\.target\s+sm_(\d+)|EF_CUDA_SM(\d+)")
@@ -59,7 +59,7 @@ class Instruction:
     predicate: str | None
     operands: tuple[str, ...]
     control: Control
-    lines: tuple[SourceLine, ...]  # where it comes from; then where that was inlined, outwards
+    lines: tuple[SourceLine, ...]  # its source line, then its call sites, outwards
     target: int | None = None  # of a branch
 
     @property
@@ -84,8 +84,8 @@ class Disassembly:
 
 
 def disassemble(cubin: bytes, tools: Path) -> Disassembly:
-    """`tools` is the folder of nvdisasm and cuobjdump. Raises InternalError if they cannot read
-    it, or are not there."""
+    """`tools`: the folder of nvdisasm and cuobjdump. Raises InternalError where they are missing or
+    cannot read the cubin."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(cubin)
@@ -95,7 +95,8 @@ def disassemble(cubin: bytes, tools: Path) -> Disassembly:
 
 
 def parse(text: str, usage: str) -> Disassembly:
-    """What `nvdisasm -c -gi -hex` and `cuobjdump -res-usage` print."""
+    """Parses the output of `nvdisasm -c -gi -hex` and `cuobjdump -res-usage`. Raises InternalError
+    where there is no kernel."""
     target = _TARGET.search(text)
     section = _SECTION.search(text)
     resources = _RESOURCES.search(usage)
@@ -120,33 +121,33 @@ def _output(tool: Path, *arguments: str | Path) -> str:
     except OSError as error:
         raise InternalError(f"{tool.name} cannot be run: {error}") from error
     if done.returncode:
-        said = (done.stderr or done.stdout).strip().splitlines()
-        raise InternalError(f"{tool.name} cannot read the kernel: {' | '.join(said[-2:])}")
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        raise InternalError(f"{tool.name} cannot read the kernel: {' | '.join(lines[-2:])}")
     return done.stdout
 
 
 def _instructions(text: str) -> Iterator[Instruction]:
-    """Of the first section of code: the kernel's own."""
-    found: list[tuple[re.Match[str], tuple[SourceLine, ...], int]] = []
+    """Of the first section of code, which is the kernel's."""
+    encoded: list[tuple[re.Match[str], tuple[SourceLine, ...], int]] = []
     labels: dict[str, int] = {}
-    waiting: list[str] = []  # labels of the next instruction
+    pending_labels: list[str] = []  # of the next instruction
     lines: tuple[SourceLine, ...] = ()
     is_new_chain = True
     half: tuple[re.Match[str], tuple[SourceLine, ...]] | None = None
     for row in _kernel_section(text):
         if half is not None and (upper := _UPPER_HALF.match(row)):
-            found.append((*half, int(upper[1], 16)))
+            encoded.append((*half, int(upper[1], 16)))
             half = None
         elif "//## File" in row:
             lines = _chain(row) if is_new_chain else lines[:-1] + _chain(row)
             is_new_chain = False
         elif label := _LABEL.match(row):
-            waiting.append(label[1])
+            pending_labels.append(label[1])
         elif instruction := _INSTRUCTION.match(row):
-            labels |= dict.fromkeys(waiting, int(instruction[1], 16))
-            waiting.clear()
+            labels |= dict.fromkeys(pending_labels, int(instruction[1], 16))
+            pending_labels.clear()
             half, is_new_chain = (instruction, lines), True
-    for match, chain, upper_half in found:
+    for match, chain, upper_half in encoded:
         yield _instruction(match, chain, upper_half, labels)
 
 
@@ -162,7 +163,7 @@ def _kernel_section(text: str) -> Iterator[str]:
 
 
 def _chain(comment: str) -> tuple[SourceLine, ...]:
-    """A comment names a line and where it was inlined; the next comment then begins with the
+    """The line that a comment names, and where it was inlined. The next comment begins with the
     latter."""
     return tuple(SourceLine(file, int(line)) for file, line in _COMMENT.findall(comment))
 

@@ -1,11 +1,11 @@
-"""How long a kernel takes, and why. Takes a disassembly, its launch and an architecture, gives an
-`Estimate` in which every term can be read.
+"""The time of a GPU kernel and its bound. Takes a disassembly, its launch and an architecture,
+gives an `Estimate` with every term of
 
-    T = max(waves x warp cycles, work of the busiest pipe, bytes / bandwidth) + barriers
+T = max(waves x warp cycles, work of the busiest pipe, bytes / bandwidth) + barriers
 
-after FusionStitching's latency evaluator (waves x instructions x cycles per instruction), with
-clocks from the machine code instead of a table, and with bounds for what all warps share. In the
-last wave there is a program that runs all of the code, also what only a share of them runs.
+This is FusionStitching's latency evaluator (waves x instructions x cycles per instruction), with
+cycles from machine code instead of a table, and with bounds for resources that all warps share. The
+last wave counts a program that runs all of the code, also what only some programs run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hemstitch.latency.ptx import PtxInstruction
 
 
 class Bound(Enum):
-    """A term of the estimate."""
+    """A term of the estimate, or the reason why there is none."""
 
     LATENCY = "latency"
     PIPE = "pipe"
@@ -51,13 +51,13 @@ class LaunchFacts:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Times in seconds. `calibration` says how far they can be believed."""
+    """Times in seconds. `calibration`: the source of the measured constants."""
 
     occupancy: Occupancy
-    waves: float  # how often the GPU is filled; the last one may be part of one
+    waves: float  # how often the GPU is filled; the last wave may be partial
     warp_cycles: float  # of an average program
-    slowest_cycles: float  # of a program that runs all of the code, as a last block does
-    instructions: float  # that an average warp runs
+    slowest_cycles: float  # of a program that runs all of the code, as the last block does
+    instructions: float  # of an average warp
     latency_seconds: float
     pipe_seconds: Mapping[Pipe, float]
     memory_seconds: float
@@ -68,7 +68,7 @@ class Estimate:
 
     @property
     def terms(self) -> Mapping[Bound, float]:
-        """Of which the longest counts."""
+        """Seconds by bound; the largest counts."""
         return {
             Bound.LATENCY: self.latency_seconds,
             Bound.PIPE: max(self.pipe_seconds.values()),
@@ -96,8 +96,8 @@ class Estimate:
 
     @property
     def rank(self) -> tuple[float, float]:
-        """What to sort candidates by: time, and among equals what the GPU does in it, which is all
-        that tells candidates apart that wait for the same bytes."""
+        """A sort key for candidates: seconds, then the sum of all terms. The sum separates
+        candidates with the same memory bound."""
         return self.seconds, sum(self.terms.values())
 
     def __str__(self) -> str:
@@ -119,8 +119,8 @@ def evaluate(
     architecture: Architecture,
     ptx: Sequence[PtxInstruction] = (),
 ) -> Estimate:
-    """With its `ptx`, loops that ptxas unrolled are counted right."""
-    held = occupancy(
+    """The estimate of one launch. `ptx`: lets loops that ptxas unrolled be counted correctly."""
+    resident = occupancy(
         architecture,
         registers=code.resources.registers,
         shared_bytes=code.resources.shared_bytes + launch.shared_bytes,
@@ -129,10 +129,10 @@ def evaluate(
     loops = find_loops(code, launch.trips, ptx)
     warp = warp_cycles(code, loops, architecture.fitted, launch.shares)
     slowest = warp_cycles(code, loops, architecture.fitted) if launch.shares else warp
-    waves = launch.programs / max(1, held.blocks * architecture.sms)
+    waves = launch.programs / max(1, resident.blocks * architecture.sms)
     clocks = (math.ceil(waves) - 1) * warp.cycles + slowest.cycles
     return Estimate(
-        occupancy=held,
+        occupancy=resident,
         waves=waves,
         warp_cycles=warp.cycles,
         slowest_cycles=slowest.cycles,
@@ -155,22 +155,22 @@ def _pipe_seconds(
     """Of the SM with the most programs."""
     warps = math.ceil(launch.programs / architecture.sms) * launch.warps
     clocks = dict.fromkeys(Pipe, 0.0)
-    for row, times in warp.ran:
+    for row, runs in warp.ran:
         kind = kind_of(row.opcode)
         if kind is not None and kind.pipe is Pipe.MATRIX:
             flops = matrix_flops(row.opcode) or 0
-            clocks[Pipe.MATRIX] += times * flops / architecture.matrix_flops_per_clock
+            clocks[Pipe.MATRIX] += runs * flops / architecture.matrix_flops_per_clock
         elif kind is not None and kind.pipe is not Pipe.ISSUE:
-            words = _words(row.opcode) if kind.pipe is Pipe.MEMORY else 1.0
-            clocks[kind.pipe] += times * words * WARP / architecture.lanes_of(kind.pipe)
+            words = _words_per_thread(row.opcode) if kind.pipe is Pipe.MEMORY else 1.0
+            clocks[kind.pipe] += runs * words * WARP / architecture.lanes_of(kind.pipe)
     clocks[Pipe.ISSUE] = warp.instructions / SCHEDULERS
-    seconds = {pipe: each * warps / architecture.clock_hertz for pipe, each in clocks.items()}
+    seconds = {pipe: cycles * warps / architecture.clock_hertz for pipe, cycles in clocks.items()}
     if launch.matrix_flops is not None:
         rate = architecture.matrix_flops_per_clock * architecture.clock_hertz * architecture.sms
         seconds[Pipe.MATRIX] = launch.matrix_flops / rate
     return seconds
 
 
-def _words(opcode: str) -> float:
-    """Of 32 bits, that each thread moves: what the load/store unit is busy with."""
+def _words_per_thread(opcode: str) -> float:
+    """32-bit words that each thread moves, which occupy the load/store unit."""
     return max(1.0, width_bits(opcode) / 32)

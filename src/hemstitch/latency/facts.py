@@ -1,5 +1,5 @@
-"""What a lint or a report says of a kernel, counted. Takes a disassembly, gives `Facts`, which look
-the same for every vendor."""
+"""Counts the instructions and resources of a kernel, for lints and reports. Takes a disassembly,
+gives `Facts`, which are the same for every vendor."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from types import MappingProxyType
 from hemstitch.latency.disassembly import Disassembly
 from hemstitch.latency.opcodes import BULK_LOADS, width_bits
 
-WIDE_BITS = 128  # the widest access that all the targets have
+WIDE_BITS = 128  # the widest access that all targets have
 
 
 @dataclass(frozen=True, slots=True)
 class Accesses:
-    """To global memory: instructions, by the bits that each thread moves."""
+    """Accesses to global memory: `by_width` counts instructions by the bits that each thread
+    moves."""
 
     by_width: Mapping[int, int]
 
@@ -26,11 +27,11 @@ class Accesses:
 
     @property
     def bits(self) -> int:
-        """That a thread moves if it runs through the code once."""
+        """Bits that a thread moves if every access runs once."""
         return sum(width * count for width, count in self.by_width.items())
 
     def bits_in(self, least: int) -> int:
-        """Of those, in accesses of at least so many bits."""
+        """As `bits`, of accesses of at least `least` bits."""
         return sum(width * count for width, count in self.by_width.items() if width >= least)
 
     def __add__(self, other: Accesses) -> Accesses:
@@ -40,18 +41,18 @@ class Accesses:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Counts are of instructions in the code, each once however often it runs."""
+    """Static counts: an instruction in a loop counts once."""
 
     registers: int  # of a thread
     stack_bytes: int  # of a thread
     shared_bytes: int  # static, of a block
-    spills: int  # loads and stores of registers that had no room
+    spills: int  # loads and stores of spilled registers
     loads: Accesses
     stores: Accesses
-    asynchronous_copies: int  # those of the loads that go straight to shared memory
-    bulk_copies: int  # by a unit of its own, and not among the loads and stores
-    matrix: int  # products of tiles by one warp
-    warpgroup_matrix: int  # by four warps or more
+    asynchronous_copies: int  # loads directly into shared memory
+    bulk_copies: int  # by the TMA; not among the loads and stores
+    matrix: int  # MMA instructions of one warp
+    warpgroup_matrix: int  # MMA instructions of four warps or more
     special: int
     shuffles: int
     barriers: int  # of a block
@@ -59,14 +60,16 @@ class Facts:
     instructions: int
 
     def wide_share(self, least: int = WIDE_BITS) -> float:
-        """Of the bits that go to or from global memory, in accesses of `least` bits; 1 for none."""
+        """The fraction of global-memory bits in accesses of at least `least` bits; 1 without
+        accesses."""
         accesses = self.loads + self.stores
         return accesses.bits_in(least) / accesses.bits if accesses.bits else 1.0
 
 
 def facts(code: Disassembly) -> Facts:
+    """The facts of NVIDIA machine code."""
     bases = Counter(instruction.base for instruction in code.instructions)
-    del bases["NOP"]  # what fills the last line of the code
+    del bases["NOP"]  # padding
 
     def count(*names: str) -> int:
         return sum(bases[name] for name in names)
@@ -84,7 +87,7 @@ def facts(code: Disassembly) -> Facts:
         asynchronous_copies=count("LDGSTS"),
         bulk_copies=starting("UTMA", *BULK_LOADS),
         matrix=count("HMMA", "IMMA", "DMMA", "QMMA", "OMMA", "BMMA"),
-        warpgroup_matrix=count("HGMMA", "IGMMA", "QGMMA", "BGMMA") + _blackwell_products(bases),
+        warpgroup_matrix=count("HGMMA", "IGMMA", "QGMMA", "BGMMA") + _blackwell_mma(bases),
         special=count("MUFU"),
         shuffles=count("SHFL"),
         barriers=count("BAR"),
@@ -102,7 +105,7 @@ def _accesses(code: Disassembly, *bases: str) -> Accesses:
     return Accesses(MappingProxyType(dict(sorted(widths.items()))))
 
 
-def _blackwell_products(bases: Mapping[str, int]) -> int:
+def _blackwell_mma(bases: Mapping[str, int]) -> int:
     return sum(
         count for name, count in bases.items() if name.startswith("UTC") and name.endswith("MMA")
     )

@@ -1,5 +1,5 @@
-"""How many blocks of a kernel one SM holds at a time. Takes its registers, shared memory and warps,
-gives the number and what limits it, as NVIDIA's own calculator does."""
+"""Occupancy: how many blocks of a kernel one SM holds at a time, and what limits it, as NVIDIA's
+occupancy calculator computes it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ class Limiter(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    limits: Mapping[Limiter, int]  # blocks that each resource alone allows
+    """`limits`: blocks per SM that each resource alone allows."""
+
+    limits: Mapping[Limiter, int]
     warps_per_block: int
 
     @property
     def blocks(self) -> int:
-        """On one SM; 0 if the kernel cannot be launched."""
+        """Blocks per SM; 0 if the kernel cannot be launched."""
         return min(self.limits.values())
 
     @property
@@ -34,7 +36,7 @@ class Occupancy:
 
     @property
     def limiters(self) -> tuple[Limiter, ...]:
-        """All that allow no more than there are."""
+        """The resources that allow no more blocks than `blocks`."""
         return tuple(limiter for limiter, most in self.limits.items() if most == self.blocks)
 
     def __str__(self) -> str:
@@ -45,7 +47,8 @@ class Occupancy:
 def occupancy(
     architecture: Architecture, *, registers: int, shared_bytes: int, warps: int
 ) -> Occupancy:
-    """`registers` of a thread, `shared_bytes` static and dynamic together, `warps` of a block."""
+    """`registers`: per thread. `shared_bytes`: static and dynamic, per block. `warps`: per
+    block."""
     limits = {
         Limiter.WARPS: _by_warps(architecture, warps),
         Limiter.REGISTERS: _by_registers(architecture, registers, warps),
@@ -61,7 +64,7 @@ def _by_warps(architecture: Architecture, warps: int) -> int:
 
 def _by_registers(architecture: Architecture, registers: int, warps: int) -> int:
     of_warp = _round_up(registers * WARP, architecture.register_granularity)
-    # The hardware admits a block as if its warps filled all four sub-partitions equally.
+    # A block is admitted as if its warps filled all four sub-partitions equally.
     fits = of_warp * _round_up(warps, SCHEDULERS) <= architecture.registers
     if not fits or registers > architecture.registers_per_thread:
         return 0

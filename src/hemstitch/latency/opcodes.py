@@ -1,8 +1,8 @@
-"""What kind of instruction each NVIDIA opcode is. Takes an opcode as the disassembler prints it,
-gives the pipe that it occupies and what a reader of its result waits for.
+"""Classifies NVIDIA opcodes. Takes an opcode as the disassembler prints it, gives the pipe that it
+occupies and the latency class of its result.
 
-The opcodes are those of "Instruction Set Reference" in NVIDIA's CUDA Binary Utilities, for Ampere,
-Hopper and Blackwell.
+Opcodes: "Instruction Set Reference" of NVIDIA's CUDA Binary Utilities, for Ampere, Hopper and
+Blackwell.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import Enum
 
 
 class Pipe(Enum):
-    """An execution unit with a rate of its own."""
+    """An execution unit with a throughput of its own."""
 
     FMA = "fma"
     MULTIPLY = "integer multiply"
@@ -23,11 +23,11 @@ class Pipe(Enum):
     DOUBLE = "double"
     MEMORY = "load/store"
     MATRIX = "matrix"
-    ISSUE = "issue"  # no more than the slot that every instruction takes
+    ISSUE = "issue"  # only the issue slot that every instruction takes
 
 
 class Wait(Enum):
-    """How long the result takes. FIXED is in the stall count of the instruction itself."""
+    """The latency class of a result. FIXED: the stall count of the instruction covers it."""
 
     FIXED = "fixed"
     MEMORY = "memory"
@@ -97,12 +97,12 @@ _UNIFORM = {
     "UTC": OpcodeKind(Pipe.MATRIX, Wait.WARPGROUP),  # matrix instructions of Blackwell
     "UTMALDG": OpcodeKind(Pipe.ISSUE, Wait.MEMORY),
     "UBLKCP": OpcodeKind(Pipe.ISSUE, Wait.MEMORY),
-    "U": OpcodeKind(Pipe.ISSUE, Wait.FIXED),  # what one thread computes for the warp
+    "U": OpcodeKind(Pipe.ISSUE, Wait.FIXED),  # the uniform datapath
 }
 
 
 def kind_of(opcode: str) -> OpcodeKind | None:
-    """None for an opcode that no table has."""
+    """The class of `opcode`; None for an unknown one."""
     base = opcode.partition(".")[0]
     if base in KINDS:
         return KINDS[base]
@@ -111,17 +111,17 @@ def kind_of(opcode: str) -> OpcodeKind | None:
 
 def width_bits(opcode: str) -> int:
     """Bits that each thread loads or stores."""
-    found = re.search(r"\.(?:[US])?(8|16|64|128|256)(?=\.|$)", opcode)
-    return int(found[1]) if found else 32
+    match = re.search(r"\.(?:[US])?(8|16|64|128|256)(?=\.|$)", opcode)
+    return int(match[1]) if match else 32
 
 
 def matrix_flops(opcode: str) -> int | None:
-    """Of one warp's instruction, counted as if its inputs were 16 bits wide: inputs of 32 bits are
-    half as many and take as long. None where the opcode does not say."""
-    if found := re.search(r"\.64x(\d+)x\d+", opcode):
-        return 2 * 64 * int(found[1]) * 16 // 4  # four warps share it
-    if found := re.match(r"[HI]MMA\.(?:SP\.)?168(\d+)", opcode):
-        inner_bytes = int(found[1]) * (4 if "TF32" in opcode else 1 if "8" in _types(opcode) else 2)
+    """Flops of one warp's MMA instruction, counted as if its inputs had 16 bits: 32-bit inputs are
+    half as many and take as long. None where the opcode has no shape."""
+    if match := re.search(r"\.64x(\d+)x\d+", opcode):
+        return 2 * 64 * int(match[1]) * 16 // 4  # four warps share it
+    if match := re.match(r"[HI]MMA\.(?:SP\.)?168(\d+)", opcode):
+        inner_bytes = int(match[1]) * (4 if "TF32" in opcode else 1 if "8" in _types(opcode) else 2)
         return 2 * 16 * 8 * inner_bytes // 2
     return None
 

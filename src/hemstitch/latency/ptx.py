@@ -1,6 +1,5 @@
-"""What PTX says that machine code no longer does: which accesses release and acquire, and how often
-each instruction stood in a loop before ptxas unrolled it. Takes the text, gives its
-instructions."""
+"""Parses PTX for what machine code no longer shows: which accesses release and acquire, and how
+often an instruction occurs in a loop before ptxas unrolls it."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ _ACCESS = re.compile(r"(?:ld|st|atom|red)\.(?:\w+\.)*global\b|cp\.async")
 
 
 class SynchronisationRole(Enum):
-    """In a device-wide barrier or a ticket."""
+    """The role of an access in a device-wide barrier or a last-block reduction."""
 
     ARRIVE = "arrive"
     ACQUIRE = "acquire"
@@ -56,10 +55,10 @@ def parse_ptx(text: str) -> tuple[PtxInstruction, ...]:
         PtxInstruction(
             opcode,
             _role(opcode),
-            place,
+            source_line,
             any(first <= position <= last for first, last in loops),
         )
-        for position, (opcode, place) in enumerate(rows)
+        for position, (opcode, source_line) in enumerate(rows)
     )
 
 

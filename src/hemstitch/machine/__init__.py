@@ -1,2 +1,2 @@
-"""Takes what is known of a processor, gives the numbers that planning and scheduling rank
-candidates by: nominal ones, and those that were measured."""
+"""Takes what is known of a processor, gives the hardware numbers, nominal and measured, by which
+planning and scheduling rank candidates."""

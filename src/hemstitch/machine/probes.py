@@ -1,8 +1,8 @@
-"""What can be measured: keys of the performance library (FusionStitching 2018), which ranks plans
-by measured times rather than nominal ones.
+"""Probes: what can be measured. They are the keys of the performance library (FusionStitching
+2018), which ranks plans by measured instead of nominal times.
 
-`stitching/costs.py` and `measure/matmul_units.py` ask for probes,
-`measure/performance_library.py` has them measured.
+`stitching/costs.py` and `measure/matmul_units.py` ask for probes;
+`measure/performance_library.py` measures them.
 """
 
 from __future__ import annotations
@@ -13,32 +13,31 @@ from typing import Literal, Union
 from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
 
-# By a call of the library, by a kernel, or by one that multiplies the matrices' transposes.
-Way = Literal["library", "kernel", "turned"]
+# A library call; a kernel; a kernel for the transposed matmul.
+MatmulPath = Literal["library", "kernel", "transposed"]
 
 
 @dataclass(frozen=True, slots=True)
 class OperationProbe:
-    """A kernel that applies `op` to [rows, length] elements in one task. Beside the processor and
-    the versions of what made it, its time depends on nothing else."""
+    """A kernel that applies `op` to [rows, length] elements in one task. Apart from the processor
+    and the toolchain, its time depends on nothing else."""
 
     op: Op
     source: DType  # of the operands
     dtype: DType
     rows: int
-    length: int  # of each row, which is walked over lanes
+    length: int  # of a row; the lane axis
     lanes: int
-    step: int = 1  # from an operand to the next in a row: 0 broadcast, 1 contiguous, else strided
-    across: bool = True  # a reduction's rows are combined; else its columns, in memory
+    step: int = 1  # stride of the operand along a row: 0 broadcast, 1 contiguous, else strided
+    across: bool = True  # a reduction along rows; else along columns, with sums in memory
 
 
 @dataclass(frozen=True, slots=True)
-class _Multiplies:
-    """[rows, steps] times the transpose of [columns, steps], which is how layers have weights: by a
-    call of the library, or by a kernel that does nothing else. Both write to memory that is there.
-    """
+class _Matmul:
+    """A matmul of [rows, steps] with the transpose of [columns, steps], the layout of a linear
+    layer's weights, into preallocated memory."""
 
-    by: Way
+    by: MatmulPath
     dtype: DType
     rows: int
     steps: int
@@ -53,14 +52,14 @@ class _Multiplies:
 
 
 @dataclass(frozen=True, slots=True)
-class ProductProbe(_Multiplies):
-    """The very product that a plan is about, measured for half a second (option `tune`)."""
+class MatmulProbe(_Matmul):
+    """A matmul of exactly the shapes of a plan, measured for half a second (option `tune`)."""
 
 
 @dataclass(frozen=True, slots=True)
-class RateProbe(_Multiplies):
-    """One of a few, timed for milliseconds, from which any other follows
-    (`machine/matmul_rates.py`)."""
+class RateProbe(_Matmul):
+    """One of the few matmuls from whose times the rates of all others follow
+    (`machine/matmul_rates.py`); measured for milliseconds."""
 
 
-Probe = Union[OperationProbe, ProductProbe, RateProbe]
+Probe = Union[OperationProbe, MatmulProbe, RateProbe]

@@ -1,6 +1,6 @@
-"""What planning and scheduling know of a processor: one record of numbers, each with its unit and
-where it comes from. They rank candidates; no result depends on them, but for how sums in memory are
-kept."""
+"""The hardware record: what planning and scheduling know of a processor, each number with its unit
+and source. The numbers rank candidates. Results do not depend on them, except for the type of
+accumulators in memory."""
 
 from __future__ import annotations
 
@@ -10,72 +10,82 @@ from enum import Enum
 from typing import Any
 
 from hemstitch.ir.types import DType
-from hemstitch.machine.matmul_rates import Pace, Rates
+from hemstitch.machine.matmul_rates import MatmulCost, Rates
 from hemstitch.machine.probes import Probe
 
 
 def number(unit: str, meaning: str, default: Any = MISSING, source: str = "") -> Any:
-    """A field of a record. `source`: a decision's number, a page, or whose manual says so."""
+    """A documented field of a record. `source`: a page of the documents, or a vendor's manual."""
     metadata = {"unit": unit, "meaning": meaning, "source": source}
     return field(default=default, metadata=metadata)
 
 
 class Execution(Enum):
-    """How the lanes of a loop run, which decides where a row waits."""
+    """How the lanes of a loop execute, which decides where a row is kept between its loops."""
 
-    SIMD = "vectors"  # of one thread: a row waits in its caches, sums of columns in memory
-    SIMT = "threads"  # of a program: a tile of rows by lanes waits in registers
+    SIMD = "vectors"  # of one thread: rows stay in its caches, column sums in memory
+    SIMT = "threads"  # of a program: a tile of rows by lanes stays in registers
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixUnits:
-    """How fast matrices of one element type are multiplied. `measured`: on processors."""
+    """Matmul throughput for one element type. `measured`: on CPUs, None for nominal rates."""
 
-    operations_per_second: float = number("1/s", "that the library reaches")
-    share: float = number("1", "of that, what a kernel of ours reaches with large tiles")
-    operand_bytes_per_second: float = number("B/s", "into on-chip memory, or packed, of all tasks")
-    # SIMT: the fewer rows a tile has, the more often the other matrix is read again. SIMD: rows
-    # wait in memory, and the other matrix is packed once for all of them.
-    tile_elements: int = number("1", "of a matmul that one program adds up at once", 0)
-    call_seconds: float = number("s", "of the library, beyond a launch", 0.0)
+    operations_per_second: float = number("1/s", "of the library")
+    share: float = number("1", "of the library's rate, that a kernel reaches with large tiles")
+    operand_bytes_per_second: float = number(
+        "B/s", "of operands read on chip, or packed, by all tasks"
+    )
+    # SIMT: a tile of fewer rows reads the right operand more often. SIMD: no tiles, since the right
+    # operand is packed once for all rows.
+    tile_elements: int = number("1", "of the accumulator tile of one program", 0)
+    call_seconds: float = number("s", "of a library call, beyond a launch", 0.0)
     measured: Rates | None = None
 
     def rates(self, dtype: DType) -> Rates:
-        """On processors; where nothing is measured, nominal ones, whatever an operand's size."""
+        """The rates on a CPU: measured, or else nominal ones that do not depend on the operand's
+        size."""
         if self.measured is not None:
             return self.measured
         operand = dtype.bytes / self.operand_bytes_per_second
-        by_library, own = (2 / self.operations_per_second / share for share in (1.0, self.share))
-        library, kernel = (Pace(operand, row) for row in (by_library, own))
-        return Rates.alike(self.call_seconds, library, kernel)
+        library_row, kernel_row = (
+            2 / self.operations_per_second / share for share in (1.0, self.share)
+        )
+        library, kernel = (
+            MatmulCost(operand, row_seconds) for row_seconds in (library_row, kernel_row)
+        )
+        return Rates.uniform(self.call_seconds, library, kernel)
 
     def seconds(self, operations: float) -> float:
-        """Of a kernel of ours, with large tiles."""
+        """Of so many operations in a kernel with large tiles."""
         return operations / (self.operations_per_second * self.share)
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """`products`: of the element types that kernels may multiply. `measured`: seconds by probe;
-    None: all is nominal. `meets`: a launch may have a grid-wide barrier."""
+    """`matrix_units`: by the element types that kernels may multiply. `measured`: seconds by probe;
+    None: all numbers are nominal. `has_grid_barrier`: whether a launch may contain a grid-wide
+    barrier."""
 
     execution: Execution
-    products: Mapping[DType, MatrixUnits]
-    threads: int = number("1", "tasks that run at once: on a GPU, one a multiprocessor")
-    copies: int = number("1", "of partial results that each leaves, at most")
-    lanes: int = number("f32", "of a vector instruction: on a GPU, all threads of a program")
-    least_block: int = number("elements", "of the lane axis in one block, where it is cut")
-    l1_bytes: int = number("B", "what a row may take to be read again for nothing")
+    matrix_units: Mapping[DType, MatrixUnits]
+    threads: int = number("1", "tasks that run concurrently: on a GPU, one per multiprocessor")
+    partial_copies: int = number("1", "of partial results per task, at most")
+    lanes: int = number("f32", "of a vector instruction; on a GPU, threads of a program")
+    least_block: int = number("elements", "of a block of the lane axis, where it is split")
+    l1_bytes: int = number("B", "of a row that is read again for free")
     l2_bytes: int = number("B", "of one task")
-    accumulator_bytes: int = number("B", "of f32 sums in memory: 8 where they may be of millions")
-    alignment: int = number("B", "of the addresses from which lanes load at once")
+    accumulator_bytes: int = number(
+        "B", "of accumulators in memory for f32: 8 where sums may have millions of terms"
+    )
+    alignment: int = number("B", "of vectorised accesses")
     operations_per_second: float = number("1/s", "vector instructions of one thread")
-    access: float = number("instructions", "what a vector's first load or store costs")
-    memory_bytes_per_second: float = number("B/s", "of all threads together, beyond the caches")
-    bandwidth_threads: int = number("1", "that together use all of memory's bandwidth")
-    cache_bytes_per_second: float = number("B/s", "of one thread, out of L2")
-    most_packed: int = number("groups", "of one launch: bounds code, arguments and registers")
-    launch_seconds: float = number("s", "of the host, for each launch")
+    access: float = number("instructions", "cost of a vector's first load or store")
+    memory_bytes_per_second: float = number("B/s", "of memory, for all threads together")
+    bandwidth_threads: int = number("1", "that saturate the memory bandwidth")
+    cache_bytes_per_second: float = number("B/s", "of L2, for one thread")
+    most_packed: int = number("groups", "of one launch; bounds code, arguments and registers")
+    launch_seconds: float = number("s", "of the host, per launch")
     barrier_seconds: float = number("s", "of a grid-wide barrier")
     has_grid_barrier: bool = True
     measured: Mapping[Probe, float] | None = None

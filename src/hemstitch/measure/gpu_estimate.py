@@ -76,11 +76,13 @@ def trips(
 
 
 def shares(program: TritonProgram, code: Disassembly, programs: int) -> Mapping[SourceLine, float]:
-    """The share of programs that run a line. One program runs all lines after a last-block reduction
-    begins, and the functions that these call. Triton 3.6 names only the innermost line of an
-    instruction, later versions also its callers."""
+    """The share of programs that run a line. One program runs all lines after a last-block
+    reduction begins, and the functions that these call. Triton 3.6 names only the innermost line of
+    an instruction, later versions also its callers."""
     text = program.text.splitlines()
-    last_block = next((number for number, row in enumerate(text, start=1) if _LAST_BLOCK in row), None)
+    last_block = next(
+        (number for number, row in enumerate(text, start=1) if _LAST_BLOCK in row), None
+    )
     if last_block is None:
         return {}
     after_last_block = {*range(last_block + 1, len(text) + 1)}

@@ -52,8 +52,8 @@ def best(
     launcher: Launcher,
     cache_folder: Path,
 ) -> TritonProgram:
-    """`sizes_of`: likely sizes. `extents`: elements of each argument's memory. `launcher` builds the
-    launch that is timed; `cache_folder`: of the choices."""
+    """`sizes_of`: likely sizes. `extents`: elements of each argument's memory. `launcher` builds
+    the launch that is timed; `cache_folder`: of the choices."""
     default, architecture = next(programs), device.architecture
     bytes_ = bytes_of(default, sizes_of(default))
     if bytes_ < LEAST_BYTES or architecture is None:
@@ -70,7 +70,9 @@ def best(
             order = sorted(estimates, key=lambda number: estimates[number].rank)
             seconds = _timed(candidates, order[:MOST_TIMED], launcher) if tune else {}
             chosen = min(seconds, key=seconds.__getitem__, default=_clearly_best(order, estimates))
-            store_record(path, {"chosen": chosen, "seconds": {str(n): s for n, s in seconds.items()}})
+            store_record(
+                path, {"chosen": chosen, "seconds": {str(n): s for n, s in seconds.items()}}
+            )
         return chosen
 
     return candidates.programs[agreed(f"tiles {key}", choose)]
@@ -133,7 +135,10 @@ def _key(candidates: _Candidates, tune: bool) -> str:
     """A digest of all that the choice depends on."""
     device = candidates.device
     facts = (device.name, device.target, triton.__version__, torch.__version__, tune)
-    texts = [(program.text, program.warps, candidates.sizes_of(program)) for program in candidates.programs]
+    texts = [
+        (program.text, program.warps, candidates.sizes_of(program))
+        for program in candidates.programs
+    ]
     return sha256(repr((facts, texts)).encode()).hexdigest()[:32]
 
 

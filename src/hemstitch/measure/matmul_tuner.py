@@ -1,9 +1,8 @@
 """Autotuning of a kernel's matmul blocking on the CPU. Takes a step of a plan, gives a blocking.
 
-In two stages, as EVT tunes (2024, section 5): first all candidates for the largest matmul alone, then
-the best of them, with several row block sizes, for the fused kernel.
-The choice is cached on disk by kernel, processor and number of threads, and shared by all ranks of a
-job.
+In two stages, as EVT tunes (2024, section 5): first all candidates for the largest matmul alone,
+then the best of them, with several row block sizes, for the fused kernel. The choice is cached on
+disk by kernel, processor and number of threads, and shared by all ranks of a job.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from typing import Any
 from hemstitch.cache.records import load_record, store_record
 from hemstitch.ir.graph import Node, Op
 from hemstitch.kernel_ir.nodes import Contract, statements
-from hemstitch.machine.probes import ProductProbe
+from hemstitch.machine.probes import MatmulProbe
 from hemstitch.matmul.lowering.blocking import USUAL, Blocking
 from hemstitch.measure.ranks import agreed
-from hemstitch.measure.timing import unfused_matmul, seconds_of
+from hemstitch.measure.timing import seconds_of, unfused_matmul
 from hemstitch.pipeline import CPU_LOWERING, run_stages
 from hemstitch.planning.plan import KernelStep
 from hemstitch.stitching.group import Group
@@ -41,8 +40,8 @@ Clock = Callable[[KernelStep, int, Blocking], float]
 
 
 class Tuner:
-    """For the kernels of one plan. After Ctrl-C the best candidate so far is taken, and no other kernel
-    is tuned."""
+    """For the kernels of one plan. After Ctrl-C the best candidate so far is taken, and no other
+    kernel is tuned."""
 
     def __init__(self, place: Path, clock: Clock = seconds_of, most: float = MOST_SECONDS) -> None:
         self.place = place
@@ -56,7 +55,9 @@ class Tuner:
         if step.panels or not has_matmuls:
             return USUAL
         key = _key(step)
-        record = agreed(f"blocking {key}", partial(self._cached_or_chosen, step, self.place / f"{key}.json"))
+        record = agreed(
+            f"blocking {key}", partial(self._cached_or_chosen, step, self.place / f"{key}.json")
+        )
         return _read(record) or USUAL
 
     def _cached_or_chosen(self, step: KernelStep, path: Path) -> dict[str, int]:
@@ -122,7 +123,7 @@ def _largest_matmul(step: KernelStep) -> KernelStep | None:
         return None
     dtype = node.inputs[0].type.dtype
     threads, lanes = threads_now(), host_target().lanes
-    probe = ProductProbe("kernel", dtype, rows, steps, columns, threads, lanes)
+    probe = MatmulProbe("kernel", dtype, rows, steps, columns, threads, lanes)
     return unfused_matmul(probe)
 
 

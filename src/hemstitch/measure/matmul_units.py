@@ -1,5 +1,5 @@
-"""Measured matmul rates of this processor: of the library, and of our kernels. Takes a machine's nominal
-units, gives measured ones.
+"""Measured matmul rates of this processor: of the library, and of our kernels. Takes a machine's
+nominal units, gives measured ones.
 
 Which is faster depends on the host: the library reaches the peak of some processors, and less than
 half of it on others.
@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from hemstitch.ir.types import DType
-from hemstitch.machine.matmul_rates import Measured
+from hemstitch.machine.matmul_rates import MatmulTimings
 from hemstitch.machine.probes import Probe
 from hemstitch.machine.record import MatrixUnits
 from hemstitch.measure.performance_library import measurements
@@ -45,11 +45,14 @@ class MeasuredUnits(Mapping[DType, MatrixUnits]):
         are taken to be as fast."""
         nominal = self._nominal[dtype]
         for threads in dict.fromkeys((self._threads, 1)):
-            measured = Measured(dtype, threads, self._lanes, self._seconds)
+            measured = MatmulTimings(dtype, threads, self._lanes, self._seconds)
             times = self._threads / threads
             with suppress(KeyError):
                 rates = measured.rates.times_as_fast(times)
-                library, kernel = measured.at_once("library"), measured.at_once("kernel")
+                library, kernel = (
+                    measured.operations_per_second("library"),
+                    measured.operations_per_second("kernel"),
+                )
                 rate, share = times * library, kernel / library
                 return replace(nominal, operations_per_second=rate, share=share, measured=rates)
         return nominal
@@ -66,4 +69,4 @@ class MeasuredUnits(Mapping[DType, MatrixUnits]):
 
 def measured_units(threads: int, lanes: int) -> MeasuredUnits:
     """Of this process's processor, or of its job's first rank."""
-    return MeasuredUnits(generic_cpu(threads, lanes).products, threads, lanes, measurements())
+    return MeasuredUnits(generic_cpu(threads, lanes).matrix_units, threads, lanes, measurements())

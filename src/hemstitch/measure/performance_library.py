@@ -44,8 +44,8 @@ class CachedTimes(Mapping[Probe, float]):
 
 
 class PerformanceLibrary(CachedTimes):
-    """Times from the folder `place`, or else from `measure`, which may time several probes together.
-    Probes that cannot be built are missing."""
+    """Times from the folder `place`, or else from `measure`, which may time several probes
+    together. Probes that cannot be built are missing."""
 
     def __init__(self, place: Path, measure: Callable[[Probe], Mapping[Probe, float]]) -> None:
         super().__init__(self._time_or_none)
@@ -78,8 +78,8 @@ def library() -> PerformanceLibrary:
 
 
 def measurements(own: Mapping[Probe, float] | None = None) -> CachedTimes:
-    """The times for one compile: in a job, those of the rank that had them first. `own`: the times of
-    this process; the library by default. Not to be cached, since the process may join a job."""
+    """The times for one compile: in a job, those of the rank that had them first. `own`: the times
+    of this process; the library by default. Not to be cached, since the process may join a job."""
     mine = library() if own is None else own
     return CachedTimes(lambda probe: agreed(str(probe), partial(mine.get, probe)))
 

@@ -19,8 +19,8 @@ from hemstitch.ir.dims import Dim
 from hemstitch.ir.graph import Graph, Node, Op, Output, toposort
 from hemstitch.ir.ops import OPS, is_reduction
 from hemstitch.ir.types import DType, TensorType, contiguous_strides
-from hemstitch.machine.matmul_rates import Measured
-from hemstitch.machine.probes import OperationProbe, Probe, ProductProbe, RateProbe
+from hemstitch.machine.matmul_rates import MatmulTimings
+from hemstitch.machine.probes import MatmulProbe, OperationProbe, Probe, RateProbe
 from hemstitch.matmul.lowering.blocking import USUAL, Blocking
 from hemstitch.options import Options
 from hemstitch.pipeline import CPU_LOWERING, run_stages
@@ -44,18 +44,20 @@ ROW_PADDING = 16  # elements, so that rows are not collapsed into one
 
 
 def measure(probe: Probe) -> Mapping[Probe, float]:
-    """The time of a call, compiled as any graph. A library matmul and the same matmul in a kernel are
-    timed together, since they are compared."""
-    if isinstance(probe, ProductProbe):
+    """The time of a call, compiled as any graph. A library matmul and the same matmul in a kernel
+    are timed together, since they are compared."""
+    if isinstance(probe, MatmulProbe):
         return _matmuls(replace(probe, by="library"), replace(probe, by="kernel"))
     if isinstance(probe, RateProbe):
-        return _rates(Measured(probe.dtype, probe.threads, probe.lanes, {}).beside(probe))
+        return _rates(
+            MatmulTimings(probe.dtype, probe.threads, probe.lanes, {}).measured_with(probe)
+        )
     plan = make_plan(graph_of(probe), generic_cpu(threads=1, lanes=probe.lanes), Options())
     (step,) = plan.kernels
     return {probe: seconds_of(step, threads=1)}
 
 
-def _matmuls(*probes: ProductProbe) -> Mapping[Probe, float]:
+def _matmuls(*probes: MatmulProbe) -> Mapping[Probe, float]:
     with _disable_current_modes(), _threads(probes[0].threads):
         return dict(zip(probes, _fastest(*_matmul_runs(probes))))
 
@@ -98,28 +100,28 @@ def _undisturbed_seconds(run: Callable[[], object]) -> float:
     return seconds if own > BUSY_SHARE * seconds else inf
 
 
-def _matmul_runs(probes: Sequence[ProductProbe | RateProbe]) -> list[Callable[[], object]]:
+def _matmul_runs(probes: Sequence[MatmulProbe | RateProbe]) -> list[Callable[[], object]]:
     """One function for each probe; the kernels are compiled in parallel."""
     steps = {probe: unfused_matmul(probe) for probe in probes if probe.by != "library"}
     kernels = dict(zip(steps, _runs(list(steps.values()), probes[0].threads)))
     return [kernels.get(probe) or _by_library(probe) for probe in probes]
 
 
-def _by_library(probe: ProductProbe | RateProbe) -> Callable[[], object]:
+def _by_library(probe: MatmulProbe | RateProbe) -> Callable[[], object]:
     dtype = TORCH_DTYPES[probe.dtype]
     left = torch.ones(probe.rows, probe.steps, dtype=dtype)
     right = torch.ones(probe.columns, probe.steps, dtype=dtype).t()
     return partial(torch.mm, left, right, out=torch.empty(probe.rows, probe.columns, dtype=dtype))
 
 
-def unfused_matmul(probe: ProductProbe | RateProbe) -> KernelStep:
+def unfused_matmul(probe: MatmulProbe | RateProbe) -> KernelStep:
     """A kernel of one matmul; "turned": of the transposed operands."""
     builder, shapes = Builder(), ((probe.rows, probe.steps), (probe.columns, probe.steps))
     left, right = (
         builder.input(name, place, shape, probe.dtype, contiguous_strides(shape))
         for place, (name, shape) in enumerate(zip("xy", shapes))
     )
-    if probe.by == "turned":
+    if probe.by == "transposed":
         product = builder.permute(builder.dot(right, builder.permute(left, (1, 0))), (1, 0))
     else:
         product = builder.dot(left, builder.permute(right, (1, 0)))

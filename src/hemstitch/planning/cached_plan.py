@@ -13,11 +13,13 @@ from graphlib import CycleError
 from typing import TypeVar
 
 from hemstitch.errors import InternalError
-from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, toposort
-from hemstitch.ir.ops import is_elementwise
+from hemstitch.ir.calls import Call
+from hemstitch.ir.graph import Graph, Node, call_of, toposort
+from hemstitch.ir.ops import is_call, is_elementwise
+from hemstitch.matmul.inlining import inline_matmuls
+from hemstitch.options import Options
 from hemstitch.planning.clusters import Clustering
 from hemstitch.planning.materialisation import materialisation
-from hemstitch.planning.matmul_inlining import inline_matmuls
 from hemstitch.planning.trials import Trials
 from hemstitch.planning.work import Vertex, Work, is_library_vertex
 from hemstitch.stitching.refusal import Refusal
@@ -91,14 +93,14 @@ def decisions_of(graph: Graph, clustering: Clustering, refusals: Labelled) -> De
 
 
 def clustering_of(
-    graph: Graph, trials: Trials, decided: Decisions, *, conservative: bool
+    graph: Graph, trials: Trials, decided: Decisions, options: Options
 ) -> tuple[Clustering, Labelled]:
     """Raises InternalError where the decisions are not about this graph."""
     calls = _calls(graph)
     inlined = set(_picked(calls, decided.inlined))
     if inlined:
-        closed = {call for call in calls if call not in inlined}
-        graph = inline_matmuls(graph, trials.machine, closed).graph
+        by_library = {call for call in calls if call not in inlined}
+        graph = inline_matmuls(graph, trials.machine, by_library, exact=options.exact).graph
     nodes = toposort(graph.roots)
     fusion_barriers, rematerialised = (
         _picked(nodes, each) for each in (decided.fusion_barriers, decided.rematerialised)
@@ -110,7 +112,9 @@ def clustering_of(
     merged = [_picked(work.vertices, each) for each in decided.clusters]
     _check(work, merged)
     try:
-        clustering = Clustering(work, trials, merged, conservative=conservative)
+        clustering = Clustering(
+            work, trials, merged, conservative=options.planner == "conservative"
+        )
         clustering.settle()
     except CycleError as error:
         raise InternalError("decisions: clusters wait for each other") from error
@@ -127,9 +131,8 @@ def _check(work: Work, clusters: Sequence[Sequence[Vertex]]) -> None:
         raise InternalError("decisions: writes that belong together are apart")
 
 
-def _calls(graph: Graph) -> list[LibraryCall]:
-    nodes = (node for node in toposort(graph.roots) if node.op is Op.LIBRARY)
-    return [node.attr for node in nodes if isinstance(node.attr, LibraryCall)]
+def _calls(graph: Graph) -> list[Call]:
+    return [call_of(node) for node in toposort(graph.roots) if is_call(node.op)]
 
 
 def _numbers(graph: Graph, nodes: Iterable[Node]) -> tuple[int, ...]:

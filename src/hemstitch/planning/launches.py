@@ -58,7 +58,7 @@ def _is_short(clustering: Clustering, cluster: Cluster) -> bool:
         return True
     seconds = 0.0
     for product in products:
-        units = machine.products[product.inputs[0].type.dtype]
+        units = machine.matrix_units[product.inputs[0].type.dtype]
         work = evaluate(product.type.size * product.inputs[0].shape[-1], hints)
         seconds += units.seconds(2 * work)
     return seconds < LONG * machine.launch_seconds

@@ -1,6 +1,6 @@
-"""Identities of arithmetic that change no result; the sign and payload of a NaN do not count.
+"""Arithmetic identities that preserve every result, except the sign and payload of a NaN.
 
-The docstring of a rule is the rule: `c` and `d` are constants, `i` is an integer, `b` a bool.
+A rule's docstring states the rule: `c` and `d` are constants, `i` is an integer, `b` a bool.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hemstitch.rewrites.engine import Rule, rule
 
 COMMUTATIVE = (Op.ADD, Op.MUL, Op.AND, Op.OR, Op.XOR, Op.EQ, Op.NE)
 ROUNDINGS = (Op.FLOOR, Op.CEIL, Op.ROUND, Op.TRUNC)
-CHOOSING = (Op.WHERE, Op.MAXIMUM, Op.MINIMUM)  # between their last two operands
+SELECTIONS = (Op.WHERE, Op.MAXIMUM, Op.MINIMUM)  # of one of the last two operands
 REDUCTIONS = tuple(op for op in Op if is_reduction(op))
 MIRRORED = {Op.LT: Op.GT, Op.GT: Op.LT, Op.LE: Op.GE, Op.GE: Op.LE}
 SMALLEST_NORMAL = {
@@ -26,7 +26,7 @@ SMALLEST_NORMAL = {
     DType.F32: 2.0**-126,
     DType.F64: 2.0**-1022,
 }
-# A type's values are values of each of these as well.
+# The types that represent every value of the key exactly.
 WIDER: dict[DType, tuple[DType, ...]] = {
     DType.BOOL: tuple(dtype for dtype in DType if dtype not in (DType.BOOL, DType.OPAQUE)),
     DType.U8: (*(DType.I16, DType.I32, DType.I64), *(d for d in DType if d.is_float)),
@@ -73,14 +73,15 @@ ABSORBING: dict[tuple[Op, TypeKind], bool | int] = {
 
 
 def is_constant(node: Node, value: bool | int | float | None) -> bool:
-    """Whether every element is `value`; 0.0 is not -0.0."""
-    found = constant_value(node)
-    if found is None or value is None or found != value:
+    """Whether `node` is a constant with every element equal to `value`; 0.0 differs from -0.0."""
+    element = constant_value(node)
+    if element is None or value is None or element != value:
         return False
-    return math.copysign(1, found) == math.copysign(1, value)
+    return math.copysign(1, element) == math.copysign(1, value)
 
 
 def constant_value(node: Node) -> bool | int | float | None:
+    """The number of a CONSTANT node; None for any other node."""
     is_number = node.op is Op.CONSTANT and isinstance(node.attr, (bool, int, float))
     return node.attr if is_number else None  # type: ignore[return-value]
 
@@ -146,7 +147,7 @@ def cancels(builder: Builder, node: Node) -> Node | None:
     return None
 
 
-NOTHING_LEFT: Mapping[Op, Callable[[int], bool]] = MappingProxyType(
+ZERO_FOR_BOOL: Mapping[Op, Callable[[int], bool]] = MappingProxyType(
     {
         Op.TRUNCDIV: lambda c: abs(c) > 1,
         Op.FLOORDIV: lambda c: c > 1,
@@ -156,14 +157,14 @@ NOTHING_LEFT: Mapping[Op, Callable[[int], bool]] = MappingProxyType(
 )
 
 
-@rule(*NOTHING_LEFT)
-def nothing_left_of_truth(builder: Builder, node: Node) -> Node | None:
-    """i(b) / 2, i(b) >> 1, i(b) and 2 -> 0    With AVX-512 LLVM 20 takes such a zero, divided by
-    f(b), for 0 where b is false"""
+@rule(*ZERO_FOR_BOOL)
+def zero_for_bool(builder: Builder, node: Node) -> Node | None:
+    """i(b) / 2, i(b) >> 1, i(b) and 2 -> 0    LLVM 20 miscompiles such a zero divided by f(b) with
+    AVX-512: it gives 0 where b is false"""
     x, c = node.inputs
     if x.op is not Op.CAST or x.inputs[0].type.dtype is not DType.BOOL or c.op is not Op.CONSTANT:
         return None
-    if not isinstance(c.attr, int) or not NOTHING_LEFT[node.op](c.attr):
+    if not isinstance(c.attr, int) or not ZERO_FOR_BOOL[node.op](c.attr):
         return None
     return builder.constant(0, node.type.dtype, node.shape)
 
@@ -179,7 +180,7 @@ def constants_together(builder: Builder, node: Node) -> Node | None:
     if c.op is not Op.CONSTANT or x.op is Op.CONSTANT or not is_exact:
         return None
     if c.attr == d.attr == 0 and c is not d:
-        return None  # which of 0.0 and -0.0 is greater is left open
+        return None  # the order of 0.0 and -0.0 is unspecified
     return builder.make(node.op, x, builder.make(node.op, c, d))
 
 
@@ -327,20 +328,20 @@ def cast_of_chosen(builder: Builder, node: Node) -> Node | None:
     if middle.op is not Op.CAST or node.type.dtype not in WIDER[middle.type.dtype]:
         return None
     (x,) = middle.inputs
-    is_chosen = x.type == node.type and x.op in CHOOSING and _is_value_of(middle.type.dtype, x)
+    is_chosen = x.type == node.type and x.op in SELECTIONS and _is_value_of(middle.type.dtype, x)
     return x if is_chosen else None
 
 
 def _is_value_of(dtype: DType, node: Node) -> bool:
-    """Whether rounding to `dtype` changes nothing."""
-    waiting, seen = [node], {node}
-    while waiting:
-        found = waiting.pop()
-        if found.op in CHOOSING:
-            new = dict.fromkeys(x for x in found.inputs[-2:] if x not in seen)
-            seen.update(new)
-            waiting += new
-        elif not (is_constant(found, 0) or _is_cast_from(dtype, found)):
+    """Whether a cast of `node` to `dtype` is exact for every element."""
+    pending, visited = [node], {node}
+    while pending:
+        operand = pending.pop()
+        if operand.op in SELECTIONS:
+            unvisited = dict.fromkeys(x for x in operand.inputs[-2:] if x not in visited)
+            visited.update(unvisited)
+            pending += unvisited
+        elif not (is_constant(operand, 0) or _is_cast_from(dtype, operand)):
             return False
     return True
 
@@ -363,29 +364,30 @@ def reduces_nothing(builder: Builder, node: Node) -> Node | None:
         return None
     if axes:
         dropped = set(node.attr) - set(axes)
-        kept = [axis for axis in range(x.type.rank) if axis not in dropped]
-        small = builder.reshape(x, [x.shape[axis] for axis in kept])
-        return builder.reduce(node.op, small, [kept.index(axis) for axis in axes])
+        remaining = [axis for axis in range(x.type.rank) if axis not in dropped]
+        small = builder.reshape(x, [x.shape[axis] for axis in remaining])
+        return builder.reduce(node.op, small, [remaining.index(axis) for axis in axes])
     if node.op in (Op.ARGMAX, Op.ARGMIN):
         return builder.constant(0, node.type.dtype, node.shape)
-    alone = builder.reshape(x, node.shape)
-    return added_to_nothing(builder, alone) if node.op is Op.SUM else alone
+    reshaped = builder.reshape(x, node.shape)
+    return plus_zero(builder, reshaped) if node.op is Op.SUM else reshaped
 
 
-def added_to_nothing(builder: Builder, x: Node) -> Node:
-    """x + 0.0, which makes 0.0 of -0.0, as a sum does, which begins with 0.0."""
-    if _kind(x) is not TypeKind.FLOAT or _is_no_negative_zero(x):
+def plus_zero(builder: Builder, x: Node) -> Node:
+    """x + 0.0: turns -0.0 into 0.0, as a SUM does, which starts from 0.0."""
+    if _kind(x) is not TypeKind.FLOAT or _has_no_negative_zero(x):
         return x
     return builder.make(Op.ADD, x, builder.constant(0.0, x.type.dtype, x.shape))
 
 
-def _is_no_negative_zero(x: Node) -> bool:
+def _has_no_negative_zero(x: Node) -> bool:
+    """Whether no element of `x` can be -0.0."""
     while x.op in (Op.RESHAPE, Op.PERMUTE, Op.BROADCAST, Op.SLICE):
         (x,) = x.inputs
     if x.op is Op.CONCAT:
-        return all(map(_is_no_negative_zero, x.inputs))
+        return all(map(_has_no_negative_zero, x.inputs))
     if x.op is Op.CAST:
-        return _kind(x.inputs[0]) is not TypeKind.FLOAT or _is_no_negative_zero(x.inputs[0])
+        return _kind(x.inputs[0]) is not TypeKind.FLOAT or _has_no_negative_zero(x.inputs[0])
     return x.op in (Op.SUM, Op.ABS, Op.EXP) or (x.op is Op.ADD and is_constant(x.inputs[1], 0.0))
 
 
@@ -399,8 +401,8 @@ def reduced_twice(builder: Builder, node: Node) -> Node | None:
     (x,) = inner.inputs
     assert isinstance(inner.attr, tuple) and isinstance(node.attr, tuple)
     first = [axis for axis in inner.attr if isinstance(axis, int)]
-    kept = [axis for axis in range(x.type.rank) if axis not in first]
-    then = [kept[axis] for axis in node.attr if isinstance(axis, int)]
+    remaining = [axis for axis in range(x.type.rank) if axis not in first]
+    then = [remaining[axis] for axis in node.attr if isinstance(axis, int)]
     return builder.reduce(node.op, x, [*first, *then])
 
 
@@ -411,7 +413,7 @@ ALGEBRA: tuple[Rule, ...] = (
     absorbing_element,
     idempotent,
     cancels,
-    nothing_left_of_truth,
+    zero_for_bool,
     constants_together,
     double_negation,
     absolute_of_signed,

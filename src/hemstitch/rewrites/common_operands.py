@@ -1,9 +1,9 @@
-"""Work that is written down twice is done once.
+"""Common-subexpression elimination of commutative operations: y + x becomes an existing x + y.
 
-Nodes that nobody needs are gone already, since a graph is what its roots reach; equal nodes are
-one object, since the builder interns them (a library call is equal only to itself). What is left
-are nodes that differ but in the order of their operands. Outputs stay as they are: the caller
-knows them by their places, and two with one value still are two tensors.
+The builder interns nodes, so structurally equal nodes are one object already. (A library call
+equals only itself.) Dead nodes are not part of a graph, which is what its roots reach. Only nodes
+that differ in the order of their operands are left. Graph outputs are not merged: two outputs with
+one value remain two tensors.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from hemstitch.rewrites.engine import Rule, rewrite, rule
 
 
 def merge_common_operands(graph: Graph, builder: Builder) -> Graph:
-    return rewrite(graph, (first_order(),), builder)
+    """`graph` with one node for each set of operands of a commutative operation."""
+    return rewrite(graph, (operand_order_rule(),), builder)
 
 
-def first_order() -> Rule:
-    """The rule for one sweep: it remembers which order of two operands came first."""
+def operand_order_rule() -> Rule:
+    """The rule for one sweep: a node becomes the first one with the same set of operands."""
     first: dict[tuple[Op, frozenset[Node]], Node] = {}
 
     @rule(*COMMUTATIVE)
     def same_operands(builder: Builder, node: Node) -> Node | None:
-        """y + x -> x + y    where there is x + y already; and so for *, and, or, xor, ==, !="""
+        """y + x -> x + y    where x + y exists; and so for *, and, or, xor, ==, !="""
         return first.setdefault((node.op, frozenset(node.inputs)), node)
 
     return same_operands

@@ -1,6 +1,6 @@
-"""Constants: what can be computed now is, in the element type's own arithmetic and rounding.
+"""Constant folding in the element type's own arithmetic and rounding.
 
-The docstring of a rule is the rule: `c` and `d` are constants of any shape.
+A rule's docstring states the rule: `c` and `d` are constants of any shape.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SAME_FOR_EQUALS = (Op.MAX, Op.MIN, Op.ANY, Op.ALL)
 
 
 def evaluate(node: Node) -> Number | None:
-    """The element of an elementwise node of constants; None where the machine decides it."""
+    """The element of an elementwise node on constants; None where the hardware decides it."""
     values = [_element(operand) for operand in node.inputs]
     if node.op is Op.WHERE:
         return values[1] if values[0] else values[2]
@@ -52,7 +52,7 @@ def evaluate(node: Node) -> Number | None:
         if source.kind is not TypeKind.FLOAT:
             integer: int | None = _INTEGERS[node.op](*values, bits=8 * source.bytes)
             return integer
-        # Rounding twice, by way of f64, is harmless for what one operand gives.
+        # Of one operand, rounding twice (through f64) is harmless.
         is_single = source is not DType.F64 and len(values) > 1
         number = np.float32 if is_single else np.float64
         result = _FLOATS[node.op](*(number(value) for value in values))
@@ -62,13 +62,13 @@ def evaluate(node: Node) -> Number | None:
 
 
 def cast(value: Number, target: DType) -> Number | None:
-    """`value` as `target`; None for a float that no such integer holds."""
+    """`value` converted to `target`; None for a float outside the range of an integer `target`."""
     if target is DType.BOOL:
         return value != 0
     if target.is_float:
         exact = value if isinstance(value, float) else np.int64(value)
-        in_between = float(exact) if target is DType.F64 else float(np.float32(exact))
-        return round_to(in_between, target)
+        widened = float(exact) if target is DType.F64 else float(np.float32(exact))
+        return round_to(widened, target)
     if isinstance(value, float):
         fits = math.isfinite(value) and lowest(target) <= int(value) <= highest(target)
         return int(value) if fits else None
@@ -137,7 +137,7 @@ def _exact(function: Callable[[int, int], int]) -> Function:
 
 
 def _unless_zero(function: Callable[[int, int], int]) -> Function:
-    """Of a divisor 0 only FLOORDIV says what it gives."""
+    """Undefined for a divisor of 0; only FLOORDIV defines that case."""
     return lambda x, y, bits: None if y == 0 else function(x, y)
 
 
@@ -175,7 +175,7 @@ _INTEGERS: dict[Op, Function] = {
 
 
 def exact_sum(value: Number, count: int, dtype: DType) -> Number | None:
-    """value + value + ... where no order of adding rounds; else None."""
+    """The sum of `count` copies of `value`; None where the order of additions matters."""
     if not isinstance(value, float):
         return value * count
     if not math.isfinite(value) or is_negative_zero(value):
@@ -215,7 +215,7 @@ def view_of_constant(builder: Builder, node: Node) -> Node | None:
 
 
 @rule(*REDUCTIONS)
-def reduced_constant(builder: Builder, node: Node) -> Node | None:
+def reduction_of_constant(builder: Builder, node: Node) -> Node | None:
     """max(c) -> c, argmax(c) -> 0, sum(c) -> c * size    where that is exact"""
     (x,) = node.inputs
     value = constant_value(x)
@@ -234,7 +234,7 @@ def reduced_constant(builder: Builder, node: Node) -> Node | None:
 
 
 @rule(*EMPTY_REDUCTIONS)
-def reduced_empty(builder: Builder, node: Node) -> Node | None:
+def reduction_of_nothing(builder: Builder, node: Node) -> Node | None:
     """sum(x, axes of size 0) -> 0, prod -> 1, any -> false, all -> true"""
     (x,) = node.inputs
     assert isinstance(node.attr, tuple)
@@ -277,8 +277,8 @@ FOLD: tuple[Rule, ...] = (
     nothing_added,
     of_constants,
     view_of_constant,
-    reduced_empty,
-    reduced_constant,
+    reduction_of_nothing,
+    reduction_of_constant,
     known_size,
     single_index,
 )

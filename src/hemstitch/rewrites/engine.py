@@ -1,4 +1,4 @@
-"""Applies rewrite rules to a graph: one sweep, producers first, until no rule fires anywhere."""
+"""Applies rewrite rules to a graph in one sweep, producers first, until no rule fires."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from hemstitch.errors import HemstitchError, InternalError
+from hemstitch.exactness import EXACT, Exactness
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.graph import Graph, Node, Op, Origin, toposort
 from hemstitch.ir.printer import describe
@@ -16,13 +17,14 @@ STEPS_PER_NODE = 1000  # far above what rules that make progress need
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rewrite of the nodes of some ops; gives None where it does not apply.
+    """A rewrite of nodes with one of `ops`. `function` returns None where it does not apply.
 
-    What it gives has the node's type, and means the same for every value of the operands.
+    The replacement has the node's type, and equals the node as far as `exactness` says.
     """
 
     ops: frozenset[Op]
     function: Rewrite
+    exactness: Exactness = EXACT
 
     @property
     def name(self) -> str:
@@ -30,49 +32,49 @@ class Rule:
 
     @property
     def text(self) -> str:
-        """The rule as its docstring states it."""
+        """The docstring of the function, which states the rule."""
         return self.function.__doc__ or ""
 
 
-def rule(*ops: Op) -> Callable[[Rewrite], Rule]:
-    """Says which ops a rewrite is for. Its docstring is the rule."""
-    return lambda function: Rule(frozenset(ops), function)
+def rule(*ops: Op, exactness: Exactness = EXACT) -> Callable[[Rewrite], Rule]:
+    """Declares the ops that a rewrite applies to. The docstring of the function states the rule."""
+    return lambda function: Rule(frozenset(ops), function, exactness)
 
 
 def rewrite(graph: Graph, rules: Iterable[Rule], builder: Builder) -> Graph:
-    """`graph` with every rule applied wherever it can be, also to what other rules gave.
+    """`graph` with every rule applied until none fires, also to the replacements.
 
-    An untouched node stays the same object, an untouched graph too. A replacement comes from
-    where the replaced node came from.
+    An unchanged node, or an unchanged graph, stays the same object. A replacement inherits the
+    origin of the node that it replaces. Raises InternalError for rules that do not terminate.
     """
-    before = builder.origin
+    origin = builder.origin
     sweep = _RewriteSweep(_by_op(rules), builder, graph.origins)
     try:
         sweep.settle(graph.roots)
     finally:
-        builder.origin = before
+        builder.origin = origin
     return sweep.rewritten(graph)
 
 
-def substitute(graph: Graph, given: Mapping[Node, Node], builder: Builder) -> Graph:
-    """`graph` with other nodes in the place of some."""
-    sweep = _RewriteSweep({}, builder, graph.origins, dict(given))
+def substitute(graph: Graph, replacements: Mapping[Node, Node], builder: Builder) -> Graph:
+    """`graph` with the keys of `replacements` replaced by their values."""
+    sweep = _RewriteSweep({}, builder, graph.origins, dict(replacements))
     sweep.settle(graph.roots)
     return sweep.rewritten(graph)
 
 
 def _by_op(rules: Iterable[Rule]) -> dict[Op, list[Rule]]:
     table: dict[Op, list[Rule]] = {}
-    for each in rules:
-        for op in each.ops:
-            table.setdefault(op, []).append(each)
+    for rule in rules:
+        for op in rule.ops:
+            table.setdefault(op, []).append(rule)
     return table
 
 
 @dataclass
 class _RewriteSweep:
-    """`settled`: what each finished node became; a result is settled as itself.
-    `successor`: the first step of a node's replacement, on the way to its final form."""
+    """`settled`: the final form of each finished node; a final form maps to itself. `successor`:
+    the first replacement of a node, which may be rewritten further."""
 
     rules: Mapping[Op, list[Rule]]
     builder: Builder
@@ -91,12 +93,12 @@ class _RewriteSweep:
             elif node in self.successor:
                 self.settled[node] = self.settled[self.successor[node]]
             else:
-                stack.extend(self._before(node))
+                stack.extend(self._unsettled(node))
             if len(self.successor) > limit:
                 raise InternalError(f"the rules never come to an end at {describe(node)}")
 
-    def _before(self, node: Node) -> list[Node]:
-        """What must be settled first; nothing where `node` is settled now."""
+    def _unsettled(self, node: Node) -> list[Node]:
+        """The nodes to settle before `node`; empty once `node` is settled."""
         pending = [operand for operand in reversed(node.inputs) if operand not in self.settled]
         if not pending:
             replacement = self._step(node)
@@ -111,18 +113,18 @@ class _RewriteSweep:
         return pending
 
     def _step(self, node: Node) -> Node:
-        """`node` on its settled operands, or what the first rule makes of it, or itself."""
+        """`node` on its settled operands, or what the first matching rule gives, or itself."""
         self.builder.origin = self.origins.get(node) or self.builder.origins.get(node)
         inputs = tuple(self.settled[operand] for operand in node.inputs)
         if any(new is not old for new, old in zip(inputs, node.inputs)):
             return self.builder.make(node.op, *inputs, attr=node.attr, type=node.type)
-        for each in self.rules.get(node.op, ()):
-            replacement = self._applied(each, node)
+        for rule in self.rules.get(node.op, ()):
+            replacement = self._applied(rule, node)
             if replacement is None or replacement is node:
                 continue
             if replacement.type != node.type:
                 raise InternalError(
-                    f"{each.name} changed the type of {describe(node)} to {replacement.type}"
+                    f"{rule.name} changed the type of {describe(node)} to {replacement.type}"
                 )
             return replacement
         return node
@@ -135,8 +137,8 @@ class _RewriteSweep:
         except Exception as error:
             origin = self.builder.origin
             where = None if origin is None else origin.location
-            what = f"{rule.name} failed at {describe(node)}: {error!r}"
-            raise InternalError(what, where=where) from error
+            problem = f"{rule.name} failed at {describe(node)}: {error!r}"
+            raise InternalError(problem, where=where) from error
 
     def rewritten(self, graph: Graph) -> Graph:
         if all(self.settled[root] is root for root in graph.roots):

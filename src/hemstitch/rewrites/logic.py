@@ -1,5 +1,7 @@
-"""Identities of comparisons, bools and choices. The docstring of a rule is the rule:
-`c` and `d` are constants, `i` is an integer, `b` a bool."""
+"""Identities of comparisons, bools and WHERE.
+
+A rule's docstring states the rule: `c` and `d` are constants, `i` is an integer, `b` a bool.
+"""
 
 from __future__ import annotations
 

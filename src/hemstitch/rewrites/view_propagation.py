@@ -1,8 +1,9 @@
-"""Views merge, vanish and move: slices towards the inputs, where they become loads with an offset;
-broadcasts towards the outputs, so that nothing is computed more than once.
+"""View simplification: adjacent views merge, identity views vanish, the others move. Slices move
+towards the inputs, where they become loads with an offset. Broadcasts move towards the outputs, so
+that nothing is computed repeatedly.
 
-The docstring of a rule is the rule. The order is slice, reshape, permute, broadcast from inputs to
-outputs; a reshape passes the others only where it but adds and drops axes of size 1.
+A rule's docstring states the rule. The normal order from inputs to outputs is slice, reshape,
+permute, broadcast. A reshape passes the others only where it merely adds and drops axes of size 1.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from hemstitch.ir.ops import OPS, is_elementwise, is_view
 from hemstitch.ir.types import TensorType
 from hemstitch.rewrites.algebra import (
     REDUCTIONS,
-    added_to_nothing,
     constant_value,
     is_constant,
+    plus_zero,
 )
 from hemstitch.rewrites.engine import Rule, rule
 
 ELEMENTWISE = tuple(op for op in Op if is_elementwise(op))
 WHOLE = Range(0)
-TOO_EXPENSIVE = 8  # operations an element; the same line as `OpRow.is_expensive`
+MAX_RECOMPUTED_FLOPS = 8  # per element; the threshold of `OpRow.is_expensive`
 Item = TypeVar("Item")
 
 
@@ -34,7 +35,7 @@ Item = TypeVar("Item")
 
 
 @rule(Op.RESHAPE, Op.BROADCAST, Op.PERMUTE, Op.SLICE, Op.PAD, Op.CONCAT)
-def nothing_viewed(builder: Builder, node: Node) -> Node | None:
+def identity_view(builder: Builder, node: Node) -> Node | None:
     """permute(x, (0, 1)), reshape(x, its shape), concat(x), ... -> x"""
     x = node.inputs[0]
     if x.type != node.type:
@@ -103,14 +104,14 @@ def concat_of_concat(builder: Builder, node: Node) -> Node | None:
 @rule(Op.CONCAT)
 def concat_of_constants(builder: Builder, node: Node) -> Node | None:
     """concat(c, x, c) -> pad(x, c)"""
-    places = [place for place, part in enumerate(node.inputs) if part.op is not Op.CONSTANT]
-    if len(places) != 1 or len(node.inputs) == 1:
+    variable = [position for position, part in enumerate(node.inputs) if part.op is not Op.CONSTANT]
+    if len(variable) != 1 or len(node.inputs) == 1:
         return None
-    (place,), axis = places, node.attr
+    (position,), axis = variable, node.attr
     assert isinstance(axis, int)
-    x, constants = node.inputs[place], _replaced(node.inputs, place)
+    x, constants = node.inputs[position], _replaced(node.inputs, position)
     fill = constant_value(constants[0])
-    before = sum((part.shape[axis] for part in node.inputs[:place]), start=0 * x.shape[axis])
+    before = sum((part.shape[axis] for part in node.inputs[:position]), start=0 * x.shape[axis])
     if fill is None or not isinstance(before, int):
         return None
     if not all(is_constant(c, fill) for c in constants):
@@ -260,9 +261,9 @@ def slice_of_pad(builder: Builder, node: Node) -> Node | None:
 def sum_of_neighbours(builder: Builder, node: Node) -> Node | None:
     """pad(x) + pad(y) -> pad(concat(x, y))    of zeros, where y begins where x ends
 
-    (z + pad(x)) + pad(y) -> z + pad(concat(x, y)) likewise. The gradient of what was read step by
-    step is such a sum. 0.0 is added to each element, as before. Of half types, whose sums are
-    rounded, likewise: each is rounded once either way, since nothing is added but zeros.
+    (z + pad(x)) + pad(y) -> z + pad(concat(x, y)) likewise. The gradient of a tensor that is read
+    slice by slice is such a sum. 0.0 is still added to each element. Half types still round each
+    sum once, since only zeros are added.
     """
     addends = _addends(node)
     for rest, last in (addends, addends[::-1]) if addends else ():
@@ -272,12 +273,12 @@ def sum_of_neighbours(builder: Builder, node: Node) -> Node | None:
         for kept, first in (before, before[::-1]) if before else ():
             if (joined := _joined(builder, first, last)) is not None:
                 dtype = node.type.dtype
-                wide = (builder.cast(each, dtype.compute) for each in (kept, joined))
+                wide = (builder.cast(addend, dtype.compute) for addend in (kept, joined))
                 return builder.cast(builder.make(Op.ADD, *wide), dtype)
     return None
 
 
-# --- nothing is computed more than once
+# --- broadcasts move towards the outputs
 
 
 @rule(*ELEMENTWISE)
@@ -332,14 +333,14 @@ def iota_of_one_axis(builder: Builder, node: Node) -> Node | None:
     """iota -> broadcast(iota along its one axis)"""
     axis = node.attr
     assert isinstance(axis, int)
-    small = [size if each == axis else 1 for each, size in enumerate(node.shape)]
+    small = [size if position == axis else 1 for position, size in enumerate(node.shape)]
     if small == list(node.shape):
         return None
     return builder.broadcast(builder.iota(small, axis), node.shape)
 
 
 MERGING: tuple[Rule, ...] = (
-    nothing_viewed,
+    identity_view,
     reshape_of_reshape,
     broadcast_of_broadcast,
     permute_of_permute,
@@ -369,17 +370,18 @@ LAYOUT = (*MERGING, *MOVING, *SHARING)
 
 
 def slicing(graph: Graph) -> Rule:
-    """The rule that moves slices past arithmetic; which values have one reader, `graph` says."""
+    """The rule that moves slices past elementwise operations; `graph` says which values have a
+    single reader."""
     readers = users(toposort(graph.roots))
     roots = set(graph.roots)
-    single = {node for node, found in readers.items() if len(found) == 1} - roots
+    single = {node for node, uses in readers.items() if len(uses) == 1} - roots
     costs = _Costs()
 
     @rule(Op.SLICE)
     def slice_of_elementwise(builder: Builder, node: Node) -> Node | None:
         """slice(x + y) -> slice(x) + slice(y)    where x + y is cheap or nobody else reads it"""
         (x,) = node.inputs
-        if not is_elementwise(x.op) or (x not in single and costs.of(x) >= TOO_EXPENSIVE):
+        if not is_elementwise(x.op) or (x not in single and costs.of(x) >= MAX_RECOMPUTED_FLOPS):
             return None
         operands = [builder.slice(operand, ranges_of(node), node.shape) for operand in x.inputs]
         type_ = TensorType(node.shape, x.type.dtype)
@@ -390,7 +392,7 @@ def slicing(graph: Graph) -> Rule:
 
 @dataclass
 class _Costs:
-    """Operations behind one element of a value, counted from what lies in memory anyway."""
+    """Flops per element of a value, counted from the values in memory."""
 
     known: dict[Node, int] = field(default_factory=dict)
 
@@ -409,8 +411,8 @@ class _Costs:
 
 
 def _own_cost(node: Node) -> int:
-    """A reduction is never done again for a part of its results."""
-    return TOO_EXPENSIVE if node.op in REDUCTIONS else OPS[node.op].flops
+    """Flops per element; a reduction is never recomputed for a slice of its result."""
+    return MAX_RECOMPUTED_FLOPS if node.op in REDUCTIONS else OPS[node.op].flops
 
 
 # --- helpers
@@ -439,7 +441,7 @@ def _matched_axes(old: Sequence[Dim], new: Sequence[Dim]) -> list[tuple[int, int
 
 
 def _lies_inside(part: Range, length: Dim, size: Dim) -> bool:
-    """True only when it is certain for every value of the symbols."""
+    """Whether `length` elements of `part` are within `size` for all values of the symbols."""
     last = part.start + (length - 1) * part.step
     low, high = (part.start, last) if part.step > 0 else (last, part.start)
     above = size - 1 - high
@@ -447,7 +449,7 @@ def _lies_inside(part: Range, length: Dim, size: Dim) -> bool:
 
 
 def _addends(node: Node) -> tuple[Node, ...] | None:
-    """Of a sum, or of one of a half type: computed in f32, and rounded."""
+    """The operands of a sum; also of a sum of half types that is computed in f32 and rounded."""
     if node.op is Op.ADD:
         return node.inputs
     if node.op is not Op.CAST or node.inputs[0].op is not Op.ADD:
@@ -460,18 +462,19 @@ def _addends(node: Node) -> tuple[Node, ...] | None:
 
 
 def _joined(builder: Builder, x: Node, y: Node) -> Node | None:
-    """Two paddings as one, if they fill with zeros and only their places along one axis differ."""
+    """One pad for the sum of two: both pad with zeros, and they are adjacent along one axis. Else
+    None."""
     if x.op is not Op.PAD or y.op is not Op.PAD or not (_pads_zeros(x) and _pads_zeros(y)):
         return None
     if _integers(x) > _integers(y):
         x, y = y, x
-    low, then = _integers(x), _integers(y)
-    axes = [axis for axis, (first, second) in enumerate(zip(low, then)) if first != second]
+    low, high = _integers(x), _integers(y)
+    axes = [axis for axis, (first, second) in enumerate(zip(low, high)) if first != second]
     if len(axes) != 1:
         return None
     (axis,), first, second = axes, x.inputs[0], y.inputs[0]
     is_flush = _replaced(first.shape, axis) == _replaced(second.shape, axis)
-    if not is_flush or low[axis] + first.shape[axis] != then[axis]:
+    if not is_flush or low[axis] + first.shape[axis] != high[axis]:
         return None
     parts = [_beside_zeros(builder, part) for part in (first, second)]
     return builder.pad(builder.concat(parts, axis), low, x.shape, x.inputs[1])
@@ -479,7 +482,7 @@ def _joined(builder: Builder, x: Node, y: Node) -> Node | None:
 
 def _beside_zeros(builder: Builder, x: Node) -> Node:
     dtype = x.type.dtype
-    return builder.cast(added_to_nothing(builder, builder.cast(x, dtype.compute)), dtype)
+    return builder.cast(plus_zero(builder, builder.cast(x, dtype.compute)), dtype)
 
 
 def _pads_zeros(node: Node) -> bool:
@@ -488,7 +491,7 @@ def _pads_zeros(node: Node) -> bool:
 
 
 def _repeats(node: Node, axis: int) -> bool:
-    """Whether all elements along `axis`, which is longer than 1, are known to be the same."""
+    """Whether all elements along `axis`, which is longer than 1, are equal."""
     return node.op is Op.CONSTANT or (node.op is Op.BROADCAST and node.inputs[0].shape[axis] == 1)
 
 

@@ -14,7 +14,7 @@ from math import ceil, prod
 from hemstitch.ir.dims import evaluate
 from hemstitch.kernel_ir.nodes import (
     BLOCKS,
-    AccumulateProduct,
+    AccumulateMatmul,
     Begin,
     Contract,
     Kernel,
@@ -23,7 +23,7 @@ from hemstitch.kernel_ir.nodes import (
     Phase,
     Stmt,
 )
-from hemstitch.kernel_ir.traffic import phase_traffic, read_again, traffic
+from hemstitch.kernel_ir.traffic import phase_traffic, reread_bytes, traffic
 from hemstitch.machine.record import Machine
 from hemstitch.stitching.costs import Costs, LoopContext
 from hemstitch.stitching.lane_models import model_of
@@ -39,7 +39,7 @@ def kernel_seconds(kernel: Kernel, machine: Machine, hints: Mapping[str, int]) -
         read, written = phase_traffic(phase, sizes)
         memory = costs.memory_seconds(sum(read.values()) + sum(written.values()))
         total += max(memory, _arithmetic_seconds(phase, costs, sizes))
-    waits = {Begin.BARRIER: 1.0, Begin.TICKET: ARRIVAL, Begin.ALONE: 0.0}
+    waits = {Begin.BARRIER: 1.0, Begin.LAST_BLOCK: ARRIVAL, Begin.ALONE: 0.0}
     return total + machine.barrier_seconds * sum(waits[p.begin] for p in kernel.phases[1:])
 
 
@@ -51,7 +51,9 @@ def least_seconds(
     sizes = {**hints, "threads": machine.threads}
     read, written = traffic(kernel, sizes)
     costs, parameters = Costs.of(kernel, machine), kernel.parameters
-    moved = sum(read.get(b, 0) + written.get(b, 0) for b in parameters) - read_again(kernel, sizes)
+    moved = sum(read.get(b, 0) + written.get(b, 0) for b in parameters) - reread_bytes(
+        kernel, sizes
+    )
     return kernels * costs.launch_seconds() + costs.memory_seconds(max(0, moved))
 
 
@@ -83,7 +85,7 @@ def _work(
 ) -> float:
     machine, total = costs.machine, 0.0
     for statement in statements:
-        if isinstance(statement, (Contract, AccumulateProduct)) and machine.products:
+        if isinstance(statement, (Contract, AccumulateMatmul)) and machine.matrix_units:
             total += _multiplications(statement, machine, sizes)
         elif isinstance(statement, BLOCKS):
             extent = evaluate(statement.axis.extent, sizes)
@@ -97,9 +99,9 @@ def _work(
 
 
 def _multiplications(
-    product: Contract | AccumulateProduct, machine: Machine, sizes: Mapping[str, int]
+    product: Contract | AccumulateMatmul, machine: Machine, sizes: Mapping[str, int]
 ) -> float:
     """What a vector of products takes on a task's share of the matrix units."""
-    units = machine.products[product.source]
+    units = machine.matrix_units[product.source]
     work = 2 * evaluate(product.axis.extent, sizes) * machine.lanes
     return units.seconds(work * machine.threads) * machine.operations_per_second

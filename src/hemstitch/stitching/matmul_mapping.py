@@ -111,7 +111,7 @@ def product_mapping(
 def _check_waiting(product: MatmulLoops, machine: Machine) -> None:
     """Rows that the next product adds up along are whole, so that only rows are dealt out. Where
     they are few, a launch of its own for the next product is over sooner."""
-    units = machine.products[product.node.inputs[0].type.dtype]
+    units = machine.matrix_units[product.node.inputs[0].type.dtype]
     tiles = max(1, -(-product.count // LEAST_TILE))
     each = 2 * product.work / tiles / units.operations_per_second / units.share * machine.threads
     if tiles < machine.threads and each > 2 * machine.launch_seconds:

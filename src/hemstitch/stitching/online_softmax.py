@@ -4,7 +4,7 @@ A product that adds up along such a row becomes one over the lanes, a reduction 
 its left operand is linear in e = exp(t - max t), the maximum so far will do for e, since what was
 added up before can be multiplied by exp(old - new) when it grows; sums of e alike. Factors that are
 the same all along the row, 1 / sum e for one, then cannot be known yet and come after the product.
-That is a reassociation: see docs/decisions/0016.
+That is a reassociation: see docs/design/attention.md.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def seconds(elements: int, tasks: int, machine: Machine, *, for_all: bool) -> fl
     combined `for_all` tasks in the cheaper way, or else by those that need them, a share each."""
     passes, width = (CLEARED_AND_FLUSHED, 8) if machine.accumulator_bytes == 8 else (1, 4)
     is_small = elements * width <= machine.l1_bytes  # then it is latency that counts
-    copies = 1 if is_small else min(machine.copies, -(-tasks // machine.threads))
+    copies = 1 if is_small else min(machine.partial_copies, -(-tasks // machine.threads))
     copy = elements * width / machine.cache_bytes_per_second
     left = copies * passes * copy
     if not for_all:

@@ -30,7 +30,7 @@ from hemstitch.machine.record import Machine
 ARRIVAL = 0.5  # of a barrier's time: one of its two trips
 WHY = {
     Begin.BARRIER: "results of other tasks are read",
-    Begin.TICKET: "results of other tasks are read, sooner by one task than behind a barrier",
+    Begin.LAST_BLOCK: "results of other tasks are read, sooner by one task than behind a barrier",
     Begin.ALONE: "nobody else is left",
 }
 
@@ -49,7 +49,7 @@ def with_begins(
         if saved > best:
             first_alone, best = number, saved
     together = [Begin.BARRIER] * (first_alone - 1)
-    behind = [*together, Begin.TICKET, *[Begin.ALONE] * len(phases)]
+    behind = [*together, Begin.LAST_BLOCK, *[Begin.ALONE] * len(phases)]
     first, *others = (tuple(nests) for nests in phases)
     return (Phase(first), *(Phase(nests, WHY[b], b) for nests, b in zip(others, behind)))
 

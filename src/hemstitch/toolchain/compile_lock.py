@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from threading import Condition, Lock, RLock, get_ident
 from typing import Any
 
-# Held while LLVM or Triton runs. A fork meanwhile would leave their locks held in the child, and an exit
-# would free their tables; both wait until the kernel is compiled.
+# Held while LLVM or Triton runs. A fork meanwhile would leave their locks held in the child, and an
+# exit would free their tables; both wait until the kernel is compiled.
 CODE_GENERATOR = RLock()
 os.register_at_fork(
     before=CODE_GENERATOR.acquire,

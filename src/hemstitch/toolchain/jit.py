@@ -1,5 +1,5 @@
-"""Loads an object file and gives a Python-callable function. With `llvm_objects.py` the only user of
-llvmlite."""
+"""Loads an object file and gives a Python-callable function. With `llvm_objects.py` the only user
+of llvmlite."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def load(machine_code: bytes, name: str) -> Entry:
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.restype = ctypes.py_object
     make.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
-    # meth_dealloc releases the function's `self` last, so that it can features_with_sleef the code and definition.
+    # meth_dealloc releases the function's `self` last, so that it may own the code and definition.
     entry: Entry = make(ctypes.addressof(definition), (engine, definition), None)
     return entry
 

@@ -1,7 +1,8 @@
-"""LLVM in worker processes, which compile in parallel while this process lowers the next kernel. Takes
-texts, gives object files.
+"""LLVM in worker processes, which compile in parallel while this process lowers the next kernel.
+Takes texts, gives object files.
 
-They are processes, since LLVM may crash, hang or run out of memory, and llvmlite has a global lock."""
+They are processes, since LLVM may crash, hang or run out of memory, and llvmlite has a global
+lock."""
 
 from __future__ import annotations
 
@@ -44,8 +45,8 @@ class Helpers:
             self._futures[text] = self._threads.submit(self._client.ask, text.encode())
 
     def compiled(self, text: str) -> bytes:
-        """Raises RefusedQuestion if LLVM rejects the text, WorkerDied if it crashes. If no worker can be
-        started, this process compiles."""
+        """Raises RefusedQuestion if LLVM rejects the text, WorkerDied if it crashes. If no worker
+        can be started, this process compiles."""
         future = self._futures.pop(text, None)
         try:
             return self._client.ask(text.encode()) if future is None else future.result()

@@ -1,5 +1,6 @@
-"""Cross-compiles a Triton kernel for a GPU that need not be present. Takes the kernel and the types of its
-parameters, gives machine code and assembly text. The only user of Triton's compiler; 3.6 to 3.9.
+"""Cross-compiles a Triton kernel for a GPU that need not be present. Takes the kernel and the types
+of its parameters, gives machine code and assembly text. The only user of Triton's compiler; 3.6 to
+3.9.
 
 Imported only where Triton is installed.
 """
@@ -101,9 +102,9 @@ def build_for(
     most_registers: int | None = None,
     if_cached: bool = False,
 ) -> Any:
-    """Triton's CompiledKernel, not yet loaded. `signature`: the types of the parameters that are not
-    constants. Pointers are assumed to be aligned as PyTorch's allocator aligns them, except those
-    in `unaligned`; `divisible_by_16` names such integers. `checked`: device asserts trap.
+    """Triton's CompiledKernel, not yet loaded. `signature`: the types of the parameters that are
+    not constants. Pointers are assumed to be aligned as PyTorch's allocator aligns them, except
+    those in `unaligned`; `divisible_by_16` names such integers. `checked`: device asserts trap.
     `if_cached`: only look in Triton's cache.
 
     Raises KernelBuildError with the end of the compiler's message, NotCached with `if_cached`.
@@ -137,8 +138,8 @@ def build_for(
 
 
 def relaxed_register_limit(warps: int) -> int:
-    """The limit of registers for each thread if NVIDIA's assembler spilled with its own, which favours
-    many resident programs (AStitch, section 4.4: assume, then relax)."""
+    """The limit of registers for each thread if NVIDIA's assembler spilled with its own, which
+    favours many resident programs (AStitch, section 4.4: assume, then relax)."""
     return min(MOST_REGISTERS, REGISTERS // (32 * warps))
 
 

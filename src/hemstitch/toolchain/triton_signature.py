@@ -25,8 +25,8 @@ POINTERS: Mapping[DType, str] = MappingProxyType(
 
 
 def signature(program: TritonProgram) -> dict[str, str]:
-    """By name, in the order of the arguments. Sizes are i64, so that their products, such as the numbers
-    of tiles and rows, are computed in 64 bits."""
+    """By name, in the order of the arguments. Sizes are i64, so that their products, such as the
+    numbers of tiles and rows, are computed in 64 bits."""
     types = {b.name: POINTERS[b.dtype] for b in (*program.parameters, *program.scratch)}
     if program.has_semaphore:
         types[SEMAPHORE] = POINTERS[DType.I32]

@@ -1,5 +1,5 @@
-"""Triton's compiler in a worker process: takes a printed kernel and its build options, and puts the result
-in Triton's cache. Never imported by Hemstitch itself."""
+"""Triton's compiler in a worker process: takes a printed kernel and its build options, and puts the
+result in Triton's cache. Never imported by Hemstitch itself."""
 
 from __future__ import annotations
 

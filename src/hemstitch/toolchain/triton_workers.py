@@ -1,5 +1,5 @@
-"""Triton's compiler in worker processes. Takes the arguments of `build_for` and the kernel's text, and
-puts the kernel in Triton's cache, where this process finds it."""
+"""Triton's compiler in worker processes. Takes the arguments of `build_for` and the kernel's text,
+and puts the kernel in Triton's cache, where this process finds it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hemstitch.cache.records import source_digest
 from hemstitch.errors import KernelBuildError
 from hemstitch.toolchain.llvm_workers import LIMITS
 from hemstitch.workers.pool import WorkerClient, WorkerPool
-from hemstitch.workers.worker import CannotStart, WorkerDied, RefusedQuestion
+from hemstitch.workers.worker import CannotStart, RefusedQuestion, WorkerDied
 
 SETTINGS = "TRITON_"  # prefix of Triton's environment variables
 
@@ -39,8 +39,8 @@ def compile_in_worker(
     *,
     cache: bool,
 ) -> None:
-    """`cache`: as in `compile_unless_crashed`. Raises KernelBuildError. Does nothing if no worker can be
-    started."""
+    """`cache`: as in `compile_unless_crashed`. Raises KernelBuildError. Does nothing if no worker
+    can be started."""
     request = {
         "text": text,
         "entry": entry,

@@ -1,2 +1,2 @@
-"""Worker processes, for code that may crash, hang or run out of memory: takes questions and gives answers,
-in bytes."""
+"""Worker processes, for code that may crash, hang or run out of memory: takes questions and gives
+answers, in bytes."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from hemstitch.workers.worker import CannotStart, Closed, WorkerDied, Limits, TookTooLong, Worker
+from hemstitch.workers.worker import CannotStart, Closed, Limits, TookTooLong, Worker, WorkerDied
 
 
 class WorkerPool:
@@ -53,7 +53,8 @@ class WorkerClient:
         self._is_open = True
 
     def ask(self, question: bytes) -> bytes:
-        """Raises RefusedQuestion, CannotStart, Closed, or WorkerDied if two workers die of the question."""
+        """Raises RefusedQuestion, CannotStart, Closed, or WorkerDied if two workers die of the
+        question."""
         try:
             return self._ask(question)
         except TookTooLong:

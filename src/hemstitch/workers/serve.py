@@ -1,5 +1,6 @@
-"""The main program of a worker process: answers questions with the function `answer` of a file, within
-resource limits, until it is idle for too long. Imports nothing of this package, so that it starts fast."""
+"""The main program of a worker process: answers questions with the function `answer` of a file,
+within resource limits, until it is idle for too long. Imports nothing of this package, so that it
+starts fast."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The parent's side of a worker process: the file with its function, its limits, and `ask`. The worker
-may die of a question; the parent does not.
+"""The parent's side of a worker process: the file with its function, its limits, and `ask`. The
+worker may die of a question; the parent does not.
 
-Not `multiprocessing`, which imports the user's main module again, or forks a process whose threads hold
-locks. Messages go through a socket, which is safe from what a library prints.
+Not `multiprocessing`, which imports the user's main module again, or forks a process whose threads
+hold locks. Messages go through a socket, which is safe from what a library prints.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class RefusedQuestion(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one answer. `processor_seconds`: CPU time; `seconds`: wall time, which only a worker that hangs
-    without work exceeds. `memory`: bytes of address space; 0: no limit."""
+    """Of one answer. `processor_seconds`: CPU time; `seconds`: wall time, which only a worker that
+    hangs without work exceeds. `memory`: bytes of address space; 0: no limit."""
 
     processor_seconds: float
     seconds: float
@@ -84,8 +84,8 @@ class Worker:
         return not self._is_closed and self.process.poll() is None
 
     def ask(self, question: bytes, seconds: float | None = None) -> bytes:
-        """`seconds`: in place of the limit. Raises RefusedQuestion, WorkerDied, Closed or CannotStart; any
-        other exception kills the worker."""
+        """`seconds`: in place of the limit. Raises RefusedQuestion, WorkerDied, Closed or
+        CannotStart; any other exception kills the worker."""
         seconds = self._limits.seconds if seconds is None else seconds
         try:
             self._wait_until_ready()
@@ -170,13 +170,15 @@ atexit.register(_for_all, Worker.close)
 
 
 def may_start() -> bool:
-    """Whether `sys.executable` is a Python; in an embedded interpreter it may be the host program."""
+    """Whether `sys.executable` is a Python; in an embedded interpreter it may be the host
+    program."""
     is_python = "python" in Path(sys.executable or "").name.lower()
     return is_python and not getattr(sys, "frozen", False)
 
 
 def _start(number: int, stderr: int, path: Path, limits: Limits) -> subprocess.Popen[bytes]:
-    """Isolated and without `site`, which may run the user's code; it has this process's `sys.path`."""
+    """Isolated and without `site`, which may run the user's code; it has this process's
+    `sys.path`."""
     if not may_start():
         raise OSError("no Python to start is known")
     settings = (number, path, limits.processor_seconds, limits.memory, IDLE_SECONDS, *sys.path)

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 
 from hemstitch.planning.search.integer_program import IntegerProgram
-from hemstitch.workers.worker import CannotStart, WorkerDied, Limits, RefusedQuestion, Worker
+from hemstitch.workers.worker import CannotStart, Limits, RefusedQuestion, Worker, WorkerDied
 
 SOLVER = Path(__file__).with_name("milp.py")
 # It has its own clock; NumPy's threads reserve more addresses than it uses.

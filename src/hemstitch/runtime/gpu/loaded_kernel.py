@@ -18,7 +18,8 @@ from hemstitch.toolchain.triton_workers import compile_in_worker
 
 CHECK = "tl.device_assert"
 # Programs on a multiprocessor in a cooperative launch: each leaves partial sums that are read after
-# the barrier. On an H200 more gained at most 1 %, and took up to 1.7 times as long (decision 0075).
+# the barrier. On an H200 more gained at most 1 %, and took up to 1.7 times as long
+# (docs/design/code-generation-for-gpus.md).
 MOST_COOPERATIVE = 4
 
 
