@@ -32,18 +32,18 @@ L1_SPAN, L2_SPAN = 1 << 14, 1 << 21  # elements of 4 bytes that fit: 64 KiB and 
 
 def copy_bandwidth(launcher: Launcher) -> Values:
     """Bytes per second, read and written, by size."""
-    found = {}
+    values = {}
     for size in (4, 16, 64, 256, 1024, 4096) if launcher.is_real else (1,):
         count = launcher.choose(size * MEBIBYTE // 8, 4096)
         source = torch.zeros(count, device=launcher.device)
         target = torch.empty_like(source)
         seconds = launcher.seconds_of(lambda a=source, b=target: b.copy_(a))  # type: ignore[misc]
-        found[f"copy of {size} MiB, PyTorch"] = 8 * count / seconds
+        values[f"copy of {size} MiB, PyTorch"] = 8 * count / seconds
         block = 2048
         arguments = {"source": source, "result": target, "count": count, "BLOCK": block}
         seconds = launcher.seconds(microkernels.copy, -(-count // block), arguments)
-        found[f"copy of {size} MiB, Triton"] = 8 * count / seconds
-    return found
+        values[f"copy of {size} MiB, Triton"] = 8 * count / seconds
+    return values
 
 
 def _cycle(launcher: Launcher, lines: int) -> torch.Tensor:
@@ -57,7 +57,7 @@ def _cycle(launcher: Launcher, lines: int) -> torch.Tensor:
 
 def memory_latency(launcher: Launcher) -> Values:
     """Cycles of a load that waits for the one before, by where it hits and how many wait."""
-    found = {}
+    values = {}
     spans = {"memory": 1 << 22, "L2": 1 << 16, "L1": 1 << 9}  # lines of 128 bytes
     for name, lines in spans.items():
         lines = launcher.choose(lines, 64)
@@ -72,8 +72,8 @@ def memory_latency(launcher: Launcher) -> Values:
             steps = launcher.choose(1000, 2)
             seconds = launcher.per_step(microkernels.chase, count, arguments, steps, warps=1)
             label = f"latency of {name}, {count} warps"
-            found[label] = seconds * launcher.architecture.clock_hertz
-    return found
+            values[label] = seconds * launcher.architecture.clock_hertz
+    return values
 
 
 def _load_seconds(launcher: Launcher, span: int, cache: str) -> tuple[float, int]:
@@ -282,22 +282,24 @@ def fitted_from(launcher: Launcher, lines: Sequence[Line]) -> Fitted:
 
 def _latencies(values: Values) -> dict[Wait, float]:
     """Of a step's cycles, less those of its other instructions."""
-    found: dict[Wait, float] = {}
+    latencies: dict[Wait, float] = {}
 
     def take(wait: Wait, name: str, less: float = 0.0, share: float = 1.0) -> None:
         if name in values:
-            found[wait] = max(1.0, (values[name] - less) * share)
+            latencies[wait] = max(1.0, (values[name] - less) * share)
 
     take(Wait.FIXED, "two multiplications and additions", share=1 / 2)
-    fixed = found.get(Wait.FIXED, 4.0)
+    fixed = latencies.get(Wait.FIXED, 4.0)
     take(Wait.MEMORY, "latency of memory, 1 warps", 2 * fixed)
     take(Wait.ATOMIC, "cycles of an atomic", 2 * fixed)
     take(Wait.SPECIAL, "two exponentials", 2 * fixed, 1 / 2)
     take(Wait.SHUFFLE, "sum of a warp", 7 * fixed, 1 / 5)  # five shuffles, five sums, two more
     take(Wait.BARRIER, "barrier of a block")
-    others = 7 * found.get(Wait.SHUFFLE, 25.0) + 9 * fixed + 2 * found.get(Wait.BARRIER, 30.0)
+    others = (
+        7 * latencies.get(Wait.SHUFFLE, 25.0) + 9 * fixed + 2 * latencies.get(Wait.BARRIER, 30.0)
+    )
     take(Wait.SHARED, "sum of four warps", others)  # two shuffles more, one store, one load
-    return found
+    return latencies
 
 
 def files(kind: str, lines: Sequence[Line]) -> dict[str, str]:

@@ -126,10 +126,10 @@ def library_form(groups: Sequence[Group], tensors: Sequence[Tensor]) -> Launch:
     sizes = _symbols_of(groups)
 
     def run(*arguments: object) -> None:
-        held = dict(zip(tensors, arguments))
+        arguments_of = dict(zip(tensors, arguments))
         numbers = arguments[len(tensors) : len(tensors) + len(sizes)]
         values = {name: number for name, number in zip(sizes, numbers) if isinstance(number, int)}
-        stores = [store for group in groups for store in _computed(group, held, values)]
+        stores = [store for group in groups for store in _computed(group, arguments_of, values)]
         # A target may also be an input, and a value may be a view of an input.
         for target, value in [(target, value.clone()) for target, value in stores]:
             target.copy_(value)
@@ -138,17 +138,17 @@ def library_form(groups: Sequence[Group], tensors: Sequence[Tensor]) -> Launch:
 
 
 def _computed(
-    group: Group, held: Mapping[Tensor, object], values: Mapping[str, int]
+    group: Group, arguments: Mapping[Tensor, object], values: Mapping[str, int]
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    known: dict[Node, torch.Tensor] = {}
+    values_of_nodes: dict[Node, torch.Tensor] = {}
     for node, tensor in group.reads.items():
-        argument = held.get(tensor)
+        argument = arguments.get(tensor)
         if isinstance(argument, torch.Tensor):
-            known[node] = argument
-    results = evaluate_nodes([write.value for write in group.writes], known, values)
+            values_of_nodes[node] = argument
+    results = evaluate_nodes([write.value for write in group.writes], values_of_nodes, values)
     stores = []
     for write in group.writes:
-        target, value = held[write.tensor], results[write.value]
+        target, value = arguments[write.tensor], results[write.value]
         assert isinstance(target, torch.Tensor)
         if write.value.type.dtype is DType.OPAQUE:  # always written as a whole
             stores.append((target, value))

@@ -44,14 +44,14 @@ def launches(
     with CODE_GENERATOR, ThreadPoolExecutor(min(threads_now(), MOST_THREADS)) as pool:
         # Kernels of one kind share their phases (`planning/trials.py`). The first one is compiled,
         # the others find its machine code in Triton's cache.
-        begun: dict[int, Future[Launch]] = {
+        futures: dict[int, Future[Launch]] = {
             id(step.stitched.kernel): pool.submit(build_launch, step)
             for step in reversed(first.values())
         }
 
         def launch(step: KernelStep) -> Launch:
-            own = begun.get(id(step.stitched.kernel))
-            return build_launch(step) if own is None else own.result()
+            future = futures.get(id(step.stitched.kernel))
+            return build_launch(step) if future is None else future.result()
 
         try:
             yield launch

@@ -84,15 +84,15 @@ def _estimates(
     """By number; without candidates that do not compile. An estimate costs a second. All candidates
     move the same bytes and have the same barriers: if those take nearly all of the first one's
     time, no other can be clearly better."""
-    found: dict[int, Estimate] = {}
+    estimates: dict[int, Estimate] = {}
     for number, program in enumerate(candidates.programs):
         with suppress(HemstitchError):
             sizes = candidates.sizes_of(program)
-            found[number] = estimate(program, sizes, memory_bytes, architecture)
-        first = found.get(0)
+            estimates[number] = estimate(program, sizes, memory_bytes, architecture)
+        first = estimates.get(0)
         if not all_of_them and first is not None and _floor(first) >= CLEARLY * first.seconds:
             break
-    return found
+    return estimates
 
 
 def _floor(estimate: Estimate) -> float:
@@ -124,11 +124,11 @@ def _timed(candidates: _Candidates, numbers: Sequence[int], launcher: Launcher) 
 
 def _tensors(program: TritonProgram, extents: Sequence[int], device: Device) -> list[torch.Tensor]:
     """Zeros, which are in range as indices too."""
-    found = []
+    tensors = []
     for buffer, count in zip(program.parameters, extents):
         count_i32 = -(-count * buffer.dtype.bytes // 4)
-        found.append(device.zeros(count_i32).view(TORCH_DTYPES[buffer.dtype])[:count])
-    return found
+        tensors.append(device.zeros(count_i32).view(TORCH_DTYPES[buffer.dtype])[:count])
+    return tensors
 
 
 def _key(candidates: _Candidates, tune: bool) -> str:

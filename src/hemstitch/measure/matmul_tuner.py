@@ -67,10 +67,10 @@ class Tuner:
     def _chosen(self, step: KernelStep, path: Path) -> Blocking:
         if self.is_stopped:
             return USUAL
-        found = self._searched(step)
+        blocking = self._searched(step)
         if not self.is_stopped:
-            store_record(path, asdict(found))
-        return found
+            store_record(path, asdict(blocking))
+        return blocking
 
     def _searched(self, step: KernelStep) -> Blocking:
         """The best candidate within the time limit."""
@@ -142,7 +142,11 @@ def _key(step: KernelStep) -> str:
 
 def _read(record: Any) -> Blocking | None:
     try:
-        found = Blocking(**record)
+        blocking = Blocking(**record)
     except TypeError:
         return None
-    return found if all(type(size) is int and size > 0 for size in asdict(found).values()) else None
+    return (
+        blocking
+        if all(type(size) is int and size > 0 for size in asdict(blocking).values())
+        else None
+    )

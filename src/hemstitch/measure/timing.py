@@ -68,13 +68,13 @@ def _rates(probes: Sequence[RateProbe]) -> Mapping[Probe, float]:
     with _disable_current_modes(), _threads(probes[0].threads):
         runs = _matmul_runs(probes)
         clock = _own_seconds if probes[0].threads == 1 else _undisturbed_seconds
-        best, left = [inf] * len(runs), [RATE_SECONDS] * len(runs)
+        best, remaining_seconds = [inf] * len(runs), [RATE_SECONDS] * len(runs)
         for turn in range(MOST_TURNS):
             for number, run in enumerate(runs):
-                if turn < LEAST_TURNS or left[number] > 0 or best[number] == inf:
+                if turn < LEAST_TURNS or remaining_seconds[number] > 0 or best[number] == inf:
                     seconds = clock(run)
                     best[number] = min(best[number], seconds)
-                    left[number] -= seconds
+                    remaining_seconds[number] -= seconds
     if inf in best:
         raise _Disturbed
     return dict(zip(probes, best))
@@ -94,10 +94,10 @@ def _own_seconds(run: Callable[[], object]) -> float:
 def _undisturbed_seconds(run: Callable[[], object]) -> float:
     """Wall time of several threads. Infinite if this thread, which works and spins, was not running
     all the time."""
-    own, start = thread_time(), perf_counter()
+    thread_seconds, start = thread_time(), perf_counter()
     run()
-    seconds, own = perf_counter() - start, thread_time() - own
-    return seconds if own > BUSY_SHARE * seconds else inf
+    seconds, thread_seconds = perf_counter() - start, thread_time() - thread_seconds
+    return seconds if thread_seconds > BUSY_SHARE * seconds else inf
 
 
 def _matmul_runs(probes: Sequence[MatmulProbe | RateProbe]) -> list[Callable[[], object]]:
@@ -186,7 +186,7 @@ def _call(step: KernelStep, program: LLVMProgram, entry: Entry) -> Callable[[], 
 def _fastest(*runs: Callable[[], object]) -> list[float]:
     """The shortest time of each, since disturbances only make calls longer. The runs take turns, so
     that a long disturbance affects all of them; pauses spread them over time."""
-    timers, best, left = (
+    timers, best, remaining_seconds = (
         [Timer(run) for run in runs],
         [inf] * len(runs),
         MOST_SECONDS * len(runs),
@@ -194,9 +194,12 @@ def _fastest(*runs: Callable[[], object]) -> list[float]:
     for _ in range(BLOCKS):
         for number, timer in enumerate(timers):
             calls = max(1, int(BLOCK_SECONDS / best[number]))
-            taken = timer.timeit(calls)
-            best[number], left = min(best[number], taken / calls), left - taken
-        if left < 0:
+            seconds = timer.timeit(calls)
+            best[number], remaining_seconds = (
+                min(best[number], seconds / calls),
+                remaining_seconds - seconds,
+            )
+        if remaining_seconds < 0:
             break
         sleep(PAUSE_SECONDS)
     return best

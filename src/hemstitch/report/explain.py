@@ -70,10 +70,12 @@ class KernelInfo:
     @cached_property
     def schemes(self) -> tuple[str, ...]:
         """Those of AStitch that its reductions came to (`stitching/schedule.py`), each once."""
-        scheduled = [
+        schedules = [
             schedule(with_online_softmax(group), self._machine) for group in self._step.groups
         ]
-        schemes = [scheme for each in scheduled for scheme in each.schemes.values()]
+        schemes = [
+            scheme for scheduled_group in schedules for scheme in scheduled_group.schemes.values()
+        ]
         return tuple(sorted({scheme.value for scheme in schemes}))
 
     @property
@@ -210,8 +212,8 @@ class Report:
             "bytes_read": self.bytes_read,
             "bytes_written": self.bytes_written,
         }
-        rest = {each.name: getattr(self, each.name) for each in fields(self)}
-        return json.dumps({**totals, **rest}, indent=2, default=KernelInfo.to_dict)
+        members = {member.name: getattr(self, member.name) for member in fields(self)}
+        return json.dumps({**totals, **members}, indent=2, default=KernelInfo.to_dict)
 
     def to_html(self, path: str | Path) -> None:
         """All of it on one page, the sources folded away. The page needs no other file."""
@@ -265,45 +267,49 @@ def explain(
     parsed = Options.parse(options, None)
     at_once = replace(parsed, asynchronous=False)
     report = Report(options=str(parsed))
-    given = _tensors((function, args, kwargs))
-    fake = detect_fake_mode(given)
+    tensors = _tensors((function, args, kwargs))
+    fake = detect_fake_mode(tensors)
     if fake is not None:
-        _check_autograd(given)
+        _check_autograd(tensors)
 
     def backend(gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Callable[..., Any]:
         return compile_with(gm, inputs, at_once, partial(_record, report), fake is not None)
 
     is_module = isinstance(function, torch.nn.Module)
     target = copy.deepcopy(function) if is_module and fake is None else function
-    gradients = [tensor.grad for tensor in given]
+    gradients = [tensor.grad for tensor in tensors]
     torch._dynamo.reset()
     with fake or nullcontext():
         compiled = torch.compile(target, backend=backend, dynamic=dynamic)
         results = compiled(*_own(args), **_own(kwargs))
         if backward:
             _differentiate(results)
-    for tensor, gradient in zip(given, gradients):
+    for tensor, gradient in zip(tensors, gradients):
         tensor.grad = gradient
     torch._dynamo.reset()
     return report
 
 
 def _tensors(value: object) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     for leaf in torch.utils._pytree.tree_leaves(value):
         if isinstance(leaf, torch.nn.Module):
-            found += [*leaf.parameters(), *leaf.buffers()]
+            tensors += [*leaf.parameters(), *leaf.buffers()]
         elif isinstance(leaf, torch.Tensor):
-            found.append(leaf)
-    return found
+            tensors.append(leaf)
+    return tensors
 
 
 def _check_autograd(tensors: Sequence[torch.Tensor]) -> None:
     """Autograd ends the process where torch was built without support for a tensor's device."""
-    known = torch.accelerator.current_accelerator()
+    accelerator = torch.accelerator.current_accelerator()
     for tensor in tensors:
         kind = tensor.device.type
-        if tensor.requires_grad and kind != "cpu" and (known is None or known.type != kind):
+        if (
+            tensor.requires_grad
+            and kind != "cpu"
+            and (accelerator is None or accelerator.type != kind)
+        ):
             raise UnsupportedError(
                 f"this build of PyTorch has no autograd for fake tensors on {kind}",
                 hint=f"use a build with {kind}, or look at the forward pass under torch.no_grad()",
@@ -324,7 +330,7 @@ def _own(value: Any) -> Any:
 def _differentiate(results: Any) -> None:
     leaves = torch.utils._pytree.tree_leaves(results)
     sums = [x.sum() for x in leaves if isinstance(x, torch.Tensor) and x.requires_grad]
-    torch.stack([each.float() for each in sums]).sum().backward()  # type: ignore[no-untyped-call]
+    torch.stack([total.float() for total in sums]).sum().backward()  # type: ignore[no-untyped-call]
 
 
 def _record(report: Report, kind: str, compiled: Compiled) -> None:
@@ -364,11 +370,11 @@ def _name(step: Step) -> str:
             return " ".join(node.op.value for node in step.group.members)
 
 
-def _record_library_form(report: Report, groups: Sequence[Group], why: str) -> None:
+def _record_library_form(report: Report, groups: Sequence[Group], reason: str) -> None:
     ops = [node.op.value for group in groups for node in group.members]
     report.library_calls.extend(ops or ["copy"])
     report.library_bytes += sum(_form_bytes(group) for group in groups)
-    report.refusals.append(f"not a kernel: {why}")
+    report.refusals.append(f"not a kernel: {reason}")
 
 
 def _library_bytes(step: LibraryStep, hints: Mapping[str, int]) -> int:
@@ -387,8 +393,8 @@ def _kernel_info(kind: str, step: KernelStep, compiled: Compiled) -> KernelInfo:
     members = [node for group in step.groups for node in group.members]
     origins = [compiled.graph.origins[n] for n in members if n in compiled.graph.origins]
     places = dict.fromkeys(f"{o.file}:{o.line} {o.source}".strip() for o in origins if o.file)
-    known = {**compiled.graph.hints, "threads": _tasks(compiled)}
-    own = step, compiled.machine, known, threads_now()
+    sizes = {**compiled.graph.hints, "threads": _tasks(compiled)}
+    own = step, compiled.machine, sizes, threads_now()
     return KernelInfo(kind, compiled.target, tuple(places), *own)
 
 

@@ -69,13 +69,13 @@ def call_library(
 ) -> tuple[Any, ...]:
     """Run the call on operands with the strides of the trace; one entry for each result."""
     call = aten_form(call)
-    placed = [
+    strided = [
         operand if strides is None else with_strides(operand, _sizes(strides, symbols))
         for operand, strides in zip(operands, call.operand_strides)
     ]
     target: Any = call.target
-    arguments = [_substitute(argument, placed, symbols) for argument in call.arguments]
-    keywords = {key: _substitute(value, placed, symbols) for key, value in call.keywords}
+    arguments = [_substitute(argument, strided, symbols) for argument in call.arguments]
+    keywords = {key: _substitute(value, strided, symbols) for key, value in call.keywords}
     result = target(*arguments, **keywords)
     return tuple(result) if call.is_tuple else (result,)
 
@@ -327,16 +327,16 @@ def _places(
 ) -> tuple[Tensor, ...]:
     """The indices into each axis of `addressed` for a loop over the shape `loop_shape`."""
     addresses: Any = node.attr
-    found = tuple(
+    indices = tuple(
         _index_along(address.axis, loop_shape, operands[0].device)
         if address.operand is None
         else operands[address.operand].long()
         for address in addresses
     )
-    for address, along, size in zip(addresses, found, addressed):
+    for address, along, size in zip(addresses, indices, addressed):
         if bool(((along < 0) | (along >= size)).any()):
             raise address.failure.exception()
-    return found
+    return indices
 
 
 def _check(machine: _Machine, node: Node, operands: Sequence[Tensor]) -> Tensor:
@@ -356,9 +356,11 @@ def _reduction(function: Callable[..., Tensor]) -> Rule:
     def rule(machine: _Machine, node: Node, operands: Sequence[Tensor]) -> Tensor:
         x = _compute_form(operands[0])
         axes: Any = node.attr
-        kept = [axis for axis in range(x.dim()) if axis not in axes]
+        remaining = [axis for axis in range(x.dim()) if axis not in axes]
         length = math.prod(x.shape[axis] for axis in axes)
-        flat = x.permute((*kept, *axes)).reshape(*(x.shape[axis] for axis in kept), length)
+        flat = x.permute((*remaining, *axes)).reshape(
+            *(x.shape[axis] for axis in remaining), length
+        )
         return function(flat, -1).to(machine.dtype(node.type.dtype))
 
     return rule

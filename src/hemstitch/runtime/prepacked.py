@@ -26,8 +26,8 @@ class _KnownWeights:
 
     def matches(self, weights: Sequence[torch.Tensor]) -> bool:
         """A plain loop, since every call runs it."""
-        for (known, address, version), weight in zip(self.weights, weights):
-            if known() is not weight or address != weight.data_ptr():
+        for (reference, address, version), weight in zip(self.weights, weights):
+            if reference() is not weight or address != weight.data_ptr():
                 return False
             if version is not None and version != weight._version:
                 return False
@@ -53,11 +53,11 @@ class PrepackedWeights:
 
     def __call__(self, arguments: Sequence[Any]) -> tuple[object, ...]:
         weights = [arguments[position] for position in self._weights]
-        known: _KnownWeights | None = self._known.get(weights[0])
-        if known is None or not known.matches(weights):
+        cached: _KnownWeights | None = self._known.get(weights[0])
+        if cached is None or not cached.matches(weights):
             states = tuple((weakref.ref(x), x.data_ptr(), _version(x)) for x in weights)
-            known = self._known[weights[0]] = _KnownWeights(states, self._computed(arguments))
-        return known.results
+            cached = self._known[weights[0]] = _KnownWeights(states, self._computed(arguments))
+        return cached.results
 
     def _computed(self, arguments: Sequence[object]) -> tuple[object, ...]:
         """Never in inference mode, since the results serve calls outside of it too."""

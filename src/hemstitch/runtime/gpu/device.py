@@ -39,11 +39,11 @@ class Device:
     @property
     def architecture(self) -> Architecture | None:
         """None for a GPU without a table of limits."""
-        known = ARCHITECTURES.get(self.target)
-        if known is None:
+        table = ARCHITECTURES.get(self.target)
+        if table is None:
             return None
-        bandwidth = self.memory_bytes_per_second or known.memory_bytes_per_second
-        return replace(known, sms=self.processors, memory_bytes_per_second=bandwidth)
+        bandwidth = self.memory_bytes_per_second or table.memory_bytes_per_second
+        return replace(table, sms=self.processors, memory_bytes_per_second=bandwidth)
 
     @contextmanager
     def as_current(self) -> Iterator[None]:
