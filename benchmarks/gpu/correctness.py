@@ -82,9 +82,9 @@ def run(job: Job) -> Iterator[Line]:
     try:
         call = compiled(exact, "hemstitch", options=options)
         drawn = [_draw(case, job) for _ in range(_draws(job))]
-        errors = [_errors(case, call, exact, *each) for each in drawn]
+        errors = [_errors(case, call, exact, *sample) for sample in drawn]
         ours, eager, once, sizes = (
-            list(map(_mean, zip(*each, strict=True))) for each in zip(*errors)
+            list(map(_mean, zip(*sample, strict=True))) for sample in zip(*errors)
         )
         right = all(map(agrees, ours, eager, once, [size * len(drawn) for size in sizes]))
         line = {**job, "error": max(ours), "eager": max(eager), "right": right}

@@ -63,9 +63,9 @@ def _training(workload: Workload) -> Made:
 def _inference(workload: Workload) -> Made:
     with torch.device("cpu"):
         model, batch = workload.model("large", 0.0).eval(), workload.inputs("large")
-    given = {name: x for name, x in _on_gpu(batch).items() if not name.startswith("label")}
+    inputs = {name: x for name, x in _on_gpu(batch).items() if not name.startswith("label")}
     _to_gpu(model)
-    return lambda: model(**given), ()
+    return lambda: model(**inputs), ()
 
 
 def _to_gpu(model: torch.nn.Module) -> None:

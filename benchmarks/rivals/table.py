@@ -93,7 +93,7 @@ def summary(lines: Sequence[Measured], ways: Sequence[str]) -> Iterator[str]:
             if INDUCTOR in line.once and _is_counted(line)
         ]
         if shares:
-            share = geometric_mean(each for each in shares if each > 0)
+            share = geometric_mean(share for share in shares if share > 0)
             yield f"{what.replace('_', ' ')}, without matmuls: {share:.2f} of Inductor's"
     yield from _moved_in_all(lines)
 
@@ -237,7 +237,7 @@ def known(path: Path | None) -> list[Measured]:
     return [
         Measured(
             line["model"],
-            {way: Timing(tuple(each["samples"])) for way, each in line["timings"].items()},
+            {way: Timing(tuple(timing["samples"])) for way, timing in line["timings"].items()},
             line["once"],
             line["failures"],
         )

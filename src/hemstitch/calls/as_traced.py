@@ -1,5 +1,5 @@
-"""A graph run as PyTorch traced it, operation by operation: what a program gets while its graph
-waits to be compiled, and where it cannot be compiled."""
+"""Runs a graph as PyTorch traced it, operation by operation, until it is compiled or where it
+cannot be compiled."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class AsTraced:
 
 
 def _strided(captured: Captured) -> Iterator[tuple[int, tuple[Dim, ...]]]:
-    """Where among the results, with which strides. None for a tensor that is not strided."""
+    """The positions and strides of the results that are strided tensors."""
     for place, returned in enumerate(captured.returns):
         if isinstance(returned, Result):
             output = captured.graph.outputs[returned.index]

@@ -92,7 +92,7 @@ def direct(
 def _is_plain(
     record: ViewAndMutationMeta, main: CompiledPart, example_inputs: Sequence[object]
 ) -> bool:
-    """Arguments go into the graph and results come out of it just as they are."""
+    """Whether arguments and results pass between the caller and the graph unchanged."""
     nothing = (
         record.num_mutated_inp_runtime_indices,
         record.num_intermediate_bases,
@@ -143,17 +143,17 @@ def _is_plain_tensor(value: object) -> bool:
 
 
 def _graphs(record: ViewAndMutationMeta, forward: CompiledPart, backward: CompiledPart) -> _Graphs:
-    wanted = [
+    differentiable = [
         index
         for index, info in enumerate(record.output_info)
         if issubclass(info.raw_type, Tensor) and _has_tangent(info)
     ]
-    recoverable, first = backward.run, len(backward.example_inputs) - len(wanted)
+    recoverable, first = backward.run, len(backward.example_inputs) - len(differentiable)
     assert isinstance(recoverable, Recoverable) and isinstance(recoverable.run, Backward)
     run = recoverable.run
     tangents = [
         Tangent(index, tuple(x.shape), x.stride(), x.dtype, x.device, first + place in run.optional)
-        for place, (index, x) in enumerate(zip(wanted, backward.example_inputs[first:]))
+        for place, (index, x) in enumerate(zip(differentiable, backward.example_inputs[first:]))
         if isinstance(x, Tensor)
     ]
     return _Graphs(
@@ -270,7 +270,8 @@ class Tangent:
     is_optional: bool
 
     def of(self, gradient: Tensor | None) -> Tensor | None:
-        """A copy where it is laid out otherwise; zeros where there is none, but must be."""
+        """A copy if its layout differs from the compiled one; zeros for a gradient that is missing
+        but required."""
         if gradient is None:
             return None if self.is_optional else self._empty().zero_()
         if type(gradient) is not Tensor or not is_in_memory(gradient):

@@ -97,8 +97,8 @@ class _Assembler:
         )
 
     def _source(self, steps: list[list[str]], results: str) -> str:
-        used = [f"a{p}" for p in range(self.arguments)]
-        head = [f"    {', '.join(used)}, = args"] if used else []
+        parameters = [f"a{p}" for p in range(self.arguments)]
+        head = [f"    {', '.join(parameters)}, = args"] if parameters else []
         body = [f"    {line}" for lines in steps for line in lines]
         end = [f"    return ({results}{',' if results else ''})"]
         text = ["def run(args, v=(), p=()):", *head, "    args.clear()", *body, *end]
@@ -111,11 +111,11 @@ class _Assembler:
         calls retain. Arguments are not among them, but may be replaced."""
         outputs = self.plan.outputs
         self.replaced = {o.tensor for o in outputs if o.tensor.is_argument and o.is_whole}
-        kept = [output.tensor for output in outputs]
+        retained = [output.tensor for output in outputs]
         for step in self.plan.steps:
             if isinstance(step, LibraryStep) and (_holds_operands(step) or _may_keep(step)):
-                kept.extend(operand.tensor for operand in step.operands)
-        self.shared = {tensor for tensor in kept if not tensor.is_argument}
+                retained.extend(operand.tensor for operand in step.operands)
+        self.shared = {tensor for tensor in retained if not tensor.is_argument}
 
     def _find_overwriting(self) -> None:
         """Library calls that copy an operand and replace elements of the copy, and can replace
@@ -305,11 +305,13 @@ class _Assembler:
         """A result that belongs to the caller alone is a detached tensor, and the same tensor
         object wherever it is returned, so that autograd sees the caller's writes to it."""
         outputs, alias = self.plan.outputs, self.plan.outputs[index]
-        kept = [output.may_share for output in self.plan.graph.outputs]
-        own = [n for n, other in enumerate(outputs) if not kept[n] and other.shows_as(alias)]
-        if not own or alias.is_whole or alias.tensor.is_argument:
+        may_share = [output.may_share for output in self.plan.graph.outputs]
+        aliases = [
+            n for n, output in enumerate(outputs) if not may_share[n] and output.shows_as(alias)
+        ]
+        if not aliases or alias.is_whole or alias.tensor.is_argument:
             return self._alias(alias)
-        name = f"r{own[0]}"
+        name = f"r{aliases[0]}"
         line = f"{name} = {self._alias(alias)}.data"
         if line not in self.lines:
             self.lines.append(line)

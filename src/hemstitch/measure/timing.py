@@ -115,17 +115,17 @@ def _by_library(probe: MatmulProbe | RateProbe) -> Callable[[], object]:
 
 
 def unfused_matmul(probe: MatmulProbe | RateProbe) -> KernelStep:
-    """A kernel of one matmul; "turned": of the transposed operands."""
+    """A kernel of one matmul; by "transposed", of the transposed operands."""
     builder, shapes = Builder(), ((probe.rows, probe.steps), (probe.columns, probe.steps))
     left, right = (
         builder.input(name, place, shape, probe.dtype, contiguous_strides(shape))
         for place, (name, shape) in enumerate(zip("xy", shapes))
     )
     if probe.by == "transposed":
-        product = builder.permute(builder.dot(right, builder.permute(left, (1, 0))), (1, 0))
+        matmul = builder.permute(builder.dot(right, builder.permute(left, (1, 0))), (1, 0))
     else:
-        product = builder.dot(left, builder.permute(right, (1, 0)))
-    result = builder.cast(product, probe.dtype)
+        matmul = builder.dot(left, builder.permute(right, (1, 0)))
+    result = builder.cast(matmul, probe.dtype)
     strides = contiguous_strides(result.shape)
     group = Group(
         tuple(node for node in toposort([result]) if is_member(node)),

@@ -1,4 +1,4 @@
-"""What became of a program: kernels, library calls, bytes, and why there are not fewer kernels."""
+"""Reports the kernels, library calls and bytes of a program, and what prevented more fusion."""
 
 from __future__ import annotations
 
@@ -69,7 +69,8 @@ class KernelInfo:
 
     @cached_property
     def schemes(self) -> tuple[str, ...]:
-        """Those of AStitch that its reductions came to (`stitching/schedule.py`), each once."""
+        """The AStitch schemes of its reductions (`stitching/schedule.py`), sorted, without
+        duplicates."""
         schedules = [
             schedule(with_online_softmax(group), self._machine) for group in self._step.groups
         ]
@@ -80,13 +81,13 @@ class KernelInfo:
 
     @property
     def reads(self) -> dict[str, int]:
-        """Bytes of each buffer in memory, counted anew after each barrier or ticket, those among
-        them that tasks exchange too (`kernel_ir/traffic.py`)."""
+        """Bytes read of each buffer in memory. They count again after each barrier or last-block
+        reduction, and include what programs exchange (`kernel_ir/traffic.py`)."""
         return self._traffic[0]
 
     @property
     def writes(self) -> dict[str, int]:
-        """Bytes of each buffer, as in `reads`."""
+        """Bytes written of each buffer, as in `reads`."""
         return self._traffic[1]
 
     @cached_property
@@ -180,8 +181,8 @@ class KernelInfo:
 @dataclass(slots=True)
 class Report:
     """The kernels and library calls of all graphs of a program, in the order they run.
-    `library_bytes`: of the operands and results of the calls. `once`: what runs before the first
-    call only, by its name (option `freeze`)."""
+    `library_bytes`: of the operands and results of the calls. `once`: the names of the steps that
+    run only before the first call (option `freeze`)."""
 
     kernels: list[KernelInfo] = field(default_factory=list)
     library_calls: list[str] = field(default_factory=list)
@@ -231,15 +232,15 @@ class Report:
 
     def __str__(self) -> str:
         calls = len(self.library_calls)
-        moved = f"{_bytes(self.bytes_read)} read, {_bytes(self.bytes_written)} written"
-        moved += f"; calls: {_bytes(self.library_bytes)}" if calls else ""
-        lines = [f"{self.kernel_count} kernels, {calls} library calls; kernels: {moved}"]
+        traffic_text = f"{_bytes(self.bytes_read)} read, {_bytes(self.bytes_written)} written"
+        traffic_text += f"; calls: {_bytes(self.library_bytes)}" if calls else ""
+        lines = [f"{self.kernel_count} kernels, {calls} library calls; kernels: {traffic_text}"]
         for kernel in self.kernels:
-            meetings = f", {kernel.barriers} barriers" if kernel.barriers else ""
-            meetings += ", a ticket" if kernel.tickets else ""
+            barriers = f", {kernel.barriers} barriers" if kernel.barriers else ""
+            barriers += ", a ticket" if kernel.tickets else ""
             lines.append(
                 f"  {kernel.graph:9} {kernel.name}: {len(kernel.ops)} ops, "
-                f"{_bytes(kernel.bytes_read)} in, {_bytes(kernel.bytes_written)} out{meetings}"
+                f"{_bytes(kernel.bytes_read)} in, {_bytes(kernel.bytes_written)} out{barriers}"
             )
             lines.extend(f"            {place}" for place in kernel.origin[:3])
         counts = Counter(self.library_calls)
@@ -257,7 +258,7 @@ def explain(
     dynamic: bool | None = None,
     **kwargs: Any,
 ) -> Report:
-    """Compile `function` (or a module) for these arguments, run it once, say what became of it.
+    """Compile `function` (or a module) for these arguments, run it once, and report its kernels.
 
     With `backward`, the sum of all floating-point results is differentiated too. Arguments and
     the module's buffers and gradients are left as they were. With fake tensors nothing is built or
@@ -378,7 +379,7 @@ def _record_library_form(report: Report, groups: Sequence[Group], reason: str) -
 
 
 def _library_bytes(step: LibraryStep, hints: Mapping[str, int]) -> int:
-    """Of operands, each once, and of the results that somebody reads."""
+    """Bytes of the operands, without duplicates, and of the results that are read."""
     operands = [node.type.bytes for node in dict.fromkeys(step.node.inputs)]
     results = [tensor.bytes for tensor in step.results if tensor is not None]
     return sum(evaluate(size, hints) for size in (*operands, *results))
@@ -399,7 +400,7 @@ def _kernel_info(kind: str, step: KernelStep, compiled: Compiled) -> KernelInfo:
 
 
 def _tasks(compiled: Compiled) -> int:
-    """How many share a kernel's work."""
+    """The number of programs or threads that a kernel's work is distributed over."""
     if compiled.target == "interpret":
         return EMULATED_PROGRAMS
     if compiled.target == "cpu":
