@@ -390,7 +390,7 @@ def _verify(stage: Stage, form: Any) -> None:
     try:
         VERIFIERS[stage.gives](form)
     except InternalError as error:
-        what = f'the stage "{stage.name}" left what does not hold: {error.what}'
+        what = f'the stage "{stage.name}" left what does not hold: {error.message}'
         raise InternalError(what, where=error.where) from error
 
 
