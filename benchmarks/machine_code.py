@@ -4,7 +4,7 @@ wrong with it. Needs Triton.
 python -m benchmarks.machine_code [--targets sm_80,sm_90,gfx942] [--only NAME] [--rows 4096]
 
 A line for each kernel: registers, instructions, share of the traffic in accesses as wide as the
-hardware has them. Exit status 1 if the lint has a finding (see docs/latency.md).
+hardware has them. Exit status 1 if the lint has a finding (see docs/compiler/cost-models.md).
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from typing import get_args
 import pytest
 
 from hemstitch import pipeline
+from hemstitch.exactness import Exactness
 from hemstitch.kernel_ir import nodes
 from hemstitch.stitching.schedule import Scheme
 from tools.house import IMPORTED_BY, LAYERS
@@ -22,7 +23,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "hemstitch"
 COMPILER = ROOT / "docs" / "compiler"
 PAGES = sorted(COMPILER.rglob("*.md"))
-FOLDERS = ("src", "tests", "tools", "benchmarks", "docs", "requirements")
+CODE = ("src", "testing", "tests", "tools", "benchmarks")
+FOLDERS = (*CODE, "docs", "requirements")
 # What is not ours: libraries, and the first part of their dotted names.
 LIBRARIES = ("torch", "aten", "tl", "llvm", "e")
 OTHERS = {
@@ -91,8 +93,7 @@ def members() -> dict[str, frozenset[str]]:
 @cache
 def defined() -> frozenset[str]:
     """Whatever has a name in the code: functions, classes, arguments, variables, attributes."""
-    folders = ("src", "tests", "tools", "benchmarks")
-    return frozenset(n for f in folders for tree in trees(f).values() for n in _names(tree))
+    return frozenset(n for f in CODE for tree in trees(f).values() for n in _names(tree))
 
 
 def _names(tree: ast.AST) -> Iterator[str]:
@@ -121,10 +122,12 @@ def _problem_of_dotted(parts: Sequence[str]) -> str | None:
     first, *rest = parts
     if first in LIBRARIES:
         return None
-    if first in ("hemstitch", "tests", "benchmarks", "tools"):
+    if first in ("hemstitch", *CODE[1:]):
         is_there = _is_module(parts) or (_is_module(parts[:-1]) and rest[-1] in defined())
         return None if is_there else "there is no such module"
     owner = INSTANCES.get(first, first)
+    if owner not in members() and owner not in defined():
+        return f"nothing is called {owner}"
     names = members().get(owner, defined())
     return None if rest[-1] in names else f"{owner} has no {rest[-1]}"
 
@@ -190,6 +193,15 @@ def test_the_pipeline_has_every_stage() -> None:
     assert names(targets, 3) == of(pipeline.GPU)
     forms = [code(form)[0] for form, *_ in rows("pipeline.md", "## The forms")]
     assert forms == [form.name for form in pipeline.Form]
+
+
+def test_the_pipeline_has_the_exactness_of_every_stage() -> None:
+    tables = (pipeline.BEFORE_AUTOGRAD, pipeline.AFTER_AUTOGRAD, pipeline.CPU, pipeline.GPU)
+    labels = {stage.name: stage.exactness for table in tables for stage in table}
+    table = {stage: code(label)[0] for stage, label in rows("pipeline.md", "## Exactness")}
+    assert table == {
+        name: label.name for name, label in labels.items() if label is not Exactness.EXACT
+    }
 
 
 def test_planning_has_every_check() -> None:
