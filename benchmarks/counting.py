@@ -74,12 +74,12 @@ def line(counted: Report | Generated) -> dict[str, Any]:
     }
 
 
-def launches(each: dict[str, Any]) -> int:
-    return int(each["kernels"] + each["library_calls"])
+def launches(counts: dict[str, Any]) -> int:
+    return int(counts["kernels"] + counts["library_calls"])
 
 
-def moved(each: dict[str, Any]) -> int:
-    return int(each["bytes_read"] + each["bytes_written"])
+def moved(counts: dict[str, Any]) -> int:
+    return int(counts["bytes_read"] + counts["bytes_written"])
 
 
 def pretend() -> None:

@@ -94,7 +94,7 @@ def _column_softmax() -> Made:
 
 
 def programs() -> list[Program]:
-    found = []
+    result = []
     for case in CASES:
         if case.name.startswith("AdamW"):  # its step counters are on the processor
             continue
@@ -108,11 +108,11 @@ def programs() -> list[Program]:
                         learn(argument)
                 return case.function, arguments
 
-            found.append(Program(case.name, make, backward))
+            result.append(Program(case.name, make, backward))
     for case in PRODUCTS:
-        found.append(Program(case.name, partial(_product, case)))
+        result.append(Program(case.name, partial(_product, case)))
     return [
-        *found,
+        *result,
         Program("AdamW, foreach, 60 tensors", _adamw),
         Program("transformer block", _block),
         Program("transformer block", lambda: _learned(_block()), True),
@@ -125,9 +125,9 @@ def programs() -> list[Program]:
     ]
 
 
-def _learned(made: Made) -> Made:
-    learn(made[1])
-    return made
+def _learned(workload: Made) -> Made:
+    learn(workload[1])
+    return workload
 
 
 def direction(program: Program) -> str:
@@ -136,7 +136,7 @@ def direction(program: Program) -> str:
 
 def known_of_inductor() -> Known:
     lines = json.loads(RESULTS.read_text())["lines"]
-    return {(each["program"], each["direction"]): each["inductor"] for each in lines}
+    return {(line["program"], line["direction"]): line["inductor"] for line in lines}
 
 
 def count(program: Program, known: Known) -> dict[str, Any]:
@@ -165,20 +165,23 @@ def row(counted: dict[str, Any]) -> str:
     passes = {"both": "forward + backward"}.get(counted["direction"], "forward")
     cells = [counted["program"], passes]
     for name in ("hemstitch", "inductor"):
-        each = counted[name]
-        cells += [f"{each['kernels']} + {each['library_calls']}", f"{moved(each) / MEGABYTE:.1f}"]
+        counts = counted[name]
+        cells += [
+            f"{counts['kernels']} + {counts['library_calls']}",
+            f"{moved(counts) / MEGABYTE:.1f}",
+        ]
     return f"| {' | '.join(cells)} |"
 
 
 def table(record: dict[str, Any]) -> list[str]:
-    made = record["about"]
+    about = record["about"]
     return [
         "| program | passes | Hemstitch | MB | Inductor | MB |",
         "|---|---|---|---|---|---|",
         *map(row, record["lines"]),
         "",
-        f"Kernels + library calls. {made['date']}, PyTorch {made['torch']}, Triton "
-        f"{made['triton']}, for an H200.",
+        f"Kernels + library calls. {about['date']}, PyTorch {about['torch']}, Triton "
+        f"{about['triton']}, for an H200.",
     ]
 
 

@@ -200,13 +200,13 @@ def table(lines: list[dict[str, str]]) -> str:
 
 def disagreements(runs: list[Run]) -> list[str]:
     eager = runs[0]
-    found = []
+    messages = []
     for run in runs[1:]:
         if not difference(run.exact_losses, eager.exact_losses) <= LOSS_TOLERANCE:
-            found.append(f"{run.backend}: losses without dropout differ from eager's")
+            messages.append(f"{run.backend}: losses without dropout differ from eager's")
         if not difference(run.losses, eager.losses) <= DROPOUT_TOLERANCE:
-            found.append(f"{run.backend}: losses with dropout differ from eager's")
-    return found
+            messages.append(f"{run.backend}: losses with dropout differ from eager's")
+    return messages
 
 
 def write_page(path: Path, runs: list[Run], lines: list[dict[str, str]]) -> None:
@@ -241,9 +241,9 @@ def main() -> int:
     lines = rows(runs)
     write_page(arguments.page, runs, lines)
     print("", table(lines), "", f"written: {arguments.page}", sep="\n")
-    found = disagreements(runs)
-    print("\n".join(found) or "the losses agree")
-    return bool(found)
+    messages = disagreements(runs)
+    print("\n".join(messages) or "the losses agree")
+    return bool(messages)
 
 
 if __name__ == "__main__":

@@ -48,29 +48,29 @@ class Generated:
 
 def generated(function: Callable[..., Any], arguments: Sequence[Any]) -> Generated:
     """For the backward pass too, where gradients are asked for."""
-    found = Generated()
+    code = Generated()
 
     def backend(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         compile_fx(gm, inputs)
         return gm.forward
 
     torch._dynamo.reset()
-    with _listening(found, runs=False):
+    with _listening(code, runs=False):
         torch.compile(function, backend=backend)(*arguments)
     torch._dynamo.reset()
-    return found
+    return code
 
 
 @contextmanager
 def counted() -> Iterator[Generated]:
     """Of all graphs that are compiled inside."""
-    found = Generated()
+    code = Generated()
     with (
         inductor_config.patch(fx_graph_cache=False),
         functorch_config.patch(enable_autograd_cache=False),
-        _listening(found, runs=True),
+        _listening(code, runs=True),
     ):
-        yield found
+        yield code
 
 
 def _never(arguments: Sequence[Any]) -> None:
@@ -78,14 +78,14 @@ def _never(arguments: Sequence[Any]) -> None:
 
 
 @contextmanager
-def _listening(found: Generated, *, runs: bool) -> Iterator[None]:
+def _listening(generated_code: Generated, *, runs: bool) -> Iterator[None]:
     """Where Inductor would load the module that it has written, take a look at it before that, or
     instead."""
     lowering: Any = GraphLowering
     load = lowering._compile_to_module_lines
 
     def look(graph: Any, code: Any) -> Any:
-        _add(found, graph, code.value)
+        _add(generated_code, graph, code.value)
         if runs:
             return load(graph, code)
         return SimpleNamespace(call=_never, __file__=__file__, key="", runner=None)
@@ -97,19 +97,19 @@ def _listening(found: Generated, *, runs: bool) -> Iterator[None]:
         lowering._compile_to_module_lines = load
 
 
-def _add(found: Generated, graph: Any, source: str) -> None:
+def _add(generated_code: Generated, graph: Any, source: str) -> None:
     body = source[source.index("def call(") :].partition("\ndef benchmark_compiled_module")[0]
-    found.kernels += [triton or cpp for triton, cpp in _LAUNCH.findall(body)]
+    generated_code.kernels += [triton or cpp for triton, cpp in _LAUNCH.findall(body)]
     calls = [kernel or operator for kernel, operator in _CALL.findall(body)]
-    found.library_calls += [call for call in calls if not call.startswith(_NO_CALLS)]
-    found.sources.append(source)
+    generated_code.library_calls += [call for call in calls if not call.startswith(_NO_CALLS)]
+    generated_code.sources.append(source)
     with V.set_graph_handler(graph):
         for node in graph.scheduler.nodes:
             if isinstance(node, (SchedulerNode, FusedSchedulerNode)):
-                found.bytes_read += int(node.get_read_buffer_sizes())
-                found.bytes_written += int(node.get_write_buffer_sizes())
+                generated_code.bytes_read += int(node.get_read_buffer_sizes())
+                generated_code.bytes_written += int(node.get_write_buffer_sizes())
             elif isinstance(node, ExternKernelSchedulerNode):
-                found.library_bytes += sum(map(_bytes, _tensors(node.node)))
+                generated_code.library_bytes += sum(map(_bytes, _tensors(node.node)))
 
 
 def _tensors(call: Any) -> Iterator[Any]:
@@ -117,8 +117,8 @@ def _tensors(call: Any) -> Iterator[Any]:
     if isinstance(call, MultiOutput):
         yield call
         return
-    for given in call.inputs:
-        yield from given if isinstance(given, (list, tuple)) else (given,)
+    for operand in call.inputs:
+        yield from operand if isinstance(operand, (list, tuple)) else (operand,)
     if not isinstance(call.layout, (MultiOutputLayout, NoneLayout)):
         yield call
 

@@ -65,13 +65,13 @@ def copying(forward: Function, backward: Function) -> Callable[..., Function]:
 
         def call(*arguments: Any) -> Any:
             if not first:
-                given = gm(*arguments)
-                first.append(tuple(x.detach() if isinstance(x, Tensor) else x for x in given))
+                results = gm(*arguments)
+                first.append(tuple(x.detach() if isinstance(x, Tensor) else x for x in results))
                 gradients.extend(
                     torch.zeros_like(x) if isinstance(x, Tensor) and x.requires_grad else None
                     for x in arguments
                 )
-                return given
+                return results
             forward()
             if not torch.is_grad_enabled() or not any(x is not None for x in gradients):
                 return first[0]

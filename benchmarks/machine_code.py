@@ -4,7 +4,7 @@ wrong with it. Needs Triton.
 python -m benchmarks.machine_code [--targets sm_80,sm_90,gfx942] [--only NAME] [--rows 4096]
 
 A line for each kernel: registers, instructions, share of the traffic in accesses as wide as the
-hardware has them. Exit status 1 if the lint has a finding (see docs/latency.md).
+hardware has them. Exit status 1 if the lint has a finding (see docs/compiler/cost-models.md).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from hemstitch.runtime.gpu.loaded_kernel import CHECK
 from hemstitch.targets.gpu.description import GPULowering, generic_gpu
 from hemstitch.targets.gpu.kernel import TritonProgram
 from hemstitch.toolchain import triton_cross as cross
-from hemstitch.toolchain.triton_cross import relaxed, tools_folder
+from hemstitch.toolchain.triton_cross import relaxed_register_limit, tools_folder
 from hemstitch.toolchain.triton_signature import signature
 from hemstitch.toolchain.triton_source import kernel_of
 
@@ -70,12 +70,12 @@ def _said(
 
 def programs_of(case: Case, rows: int) -> list[TritonProgram]:
     """Of the forward pass, and the backward pass where it has one."""
-    found: list[TritonProgram] = []
+    programs: list[TritonProgram] = []
 
     def observe(_: str, compiled: Compiled) -> None:
         for step in make_plan(compiled.graph, generic_gpu(), Options()).kernels:
             kernel = step.stitched.kernel
-            found.append(
+            programs.append(
                 run_stages(GPU_LOWERING, kernel, GPULowering(step.groups[0].hint, PROGRAMS))
             )
 
@@ -89,7 +89,7 @@ def programs_of(case: Case, rows: int) -> list[TritonProgram]:
     results = torch.compile(case.function, backend=backend, dynamic=False)(*arguments)
     if case.backward:
         _differentiate(tensors(results))
-    return found
+    return programs
 
 
 def _differentiate(results: list[Tensor]) -> None:
@@ -111,10 +111,10 @@ def verdict(target: str, program: TritonProgram) -> Verdict:
         return _said(program, target, amd_facts(text), lint_amd(text, expected))
     code = disassemble(compiled.binary, tools_folder())
     if facts(code).spills:  # as the runtime does where the driver says so
-        compiled = compiled_for(program, target, relaxed(program.warps))
+        compiled = compiled_for(program, target, relaxed_register_limit(program.warps))
         code = disassemble(compiled.binary, tools_folder())
-    found = lint(code, parse_ptx(compiled.assembly), expected, architecture(target))
-    return _said(program, target, facts(code), found)
+    findings = lint(code, parse_ptx(compiled.assembly), expected, architecture(target))
+    return _said(program, target, facts(code), findings)
 
 
 def compiled_for(
@@ -149,9 +149,9 @@ def main() -> None:
     cases = [case for case in (*CASES, *PRODUCTS) if arguments.only in case.name]
     programs = [program for case in cases for program in programs_of(case, arguments.rows)]
     count = wrong = 0
-    for found in verdicts(arguments.targets.split(","), programs):
-        print(found, flush=True)
-        count, wrong = count + 1, wrong + bool(found.findings)
+    for verdict in verdicts(arguments.targets.split(","), programs):
+        print(verdict, flush=True)
+        count, wrong = count + 1, wrong + bool(verdict.findings)
     print(f"{count} kernels, {wrong} with findings")
     sys.exit(bool(wrong))
 

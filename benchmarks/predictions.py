@@ -71,17 +71,17 @@ def lines(case: Case, rows: int) -> Iterator[Line]:
 
 
 def graphs_of(case: Case, rows: int) -> list[Graph]:
-    found: list[Graph] = []
+    graphs: list[Graph] = []
 
     def observe(kind: str, compiled: Compiled) -> None:
-        found.append(compiled.graph)
+        graphs.append(compiled.graph)
 
     def backend(gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Callable[..., Any]:
         return compile_with(gm, inputs, Options(strict=True), observe, plan_only=True)
 
     torch._dynamo.reset()
     torch.compile(case.function, backend=backend)(*case.arguments(rows))
-    return found
+    return graphs
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
@@ -111,16 +111,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.predictions")
     parser.add_argument("--bytes", default=USUAL_BYTES)
     arguments = parser.parse_args()
-    found = []
+    predictions = []
     for size in map(int, arguments.bytes.split(",")):
         for case in CASES:
             for line in lines(case, rows_for(case, size)):
-                found.append(line)
+                predictions.append(line)
                 times = (line.measured, line.nominal, line.refined)
                 print(f"{line.name:70}", *(f"{time * 1e6:10.1f}" for time in times), flush=True)
-    measured = [line.measured for line in found]
-    print(summary("nominal", measured, [line.nominal for line in found]))
-    print(summary("measured", measured, [line.refined for line in found]))
+    measured = [line.measured for line in predictions]
+    print(summary("nominal", measured, [line.nominal for line in predictions]))
+    print(summary("measured", measured, [line.refined for line in predictions]))
 
 
 if __name__ == "__main__":

@@ -53,21 +53,30 @@ def starts(model: str, backend: str, autocast: bool) -> list[float]:
 
 
 def row(model: str, seconds: Seconds) -> str:
-    numbers = (f"{each:.1f}" for backend in BACKENDS for each in seconds[backend])
+    numbers = (f"{number:.1f}" for backend in BACKENDS for number in seconds[backend])
     return f"| {model} | {' | '.join(numbers)} |"
 
 
-def summary(found: Mapping[str, Seconds]) -> Iterator[str]:
+def summary(seconds_of_models: Mapping[str, Seconds]) -> Iterator[str]:
     """Geometric means of Inductor's seconds over ours."""
     for start, name in enumerate(("first", "second")):
-        pairs = [[each[backend][start] for backend in BACKENDS] for each in found.values()]
+        pairs = [
+            [seconds[backend][start] for backend in BACKENDS]
+            for seconds in seconds_of_models.values()
+        ]
         mean = geometric_mean(theirs / ours for theirs, ours in pairs)
         yield f"- the {name} start: Inductor takes {mean:.2f} times as long ({len(pairs)} models)"
 
 
 def table(record: Mapping[str, Any]) -> list[str]:
-    host, found = record["machine"], record["seconds"]
-    rows = [HEADING, *(row(*each) for each in found.items()), "", *summary(found), ""]
+    host, seconds_of_models = record["machine"], record["seconds"]
+    rows = [
+        HEADING,
+        *(row(*item) for item in seconds_of_models.items()),
+        "",
+        *summary(seconds_of_models),
+        "",
+    ]
     about = f"{host['processor']}, {host['vectors']}, {host['cores']} cores"
     return [*rows, f"{about}, PyTorch {host['torch']}, {host['date'][:10]}."]
 
@@ -87,15 +96,21 @@ def main() -> None:
     if arguments.here:
         print(first_step(names[0], arguments.here, arguments.autocast))
         return
-    found: dict[str, Seconds] = {}
+    seconds_of_models: dict[str, Seconds] = {}
     print(HEADING, flush=True)
     for name in names:
-        found[name] = {each: starts(name, each, arguments.autocast) for each in BACKENDS}
-        print(row(name, found[name]), flush=True)
+        seconds_of_models[name] = {
+            backend: starts(name, backend, arguments.autocast) for backend in BACKENDS
+        }
+        print(row(name, seconds_of_models[name]), flush=True)
         if arguments.json:  # after every model: a long run may be cut short
-            record = {"machine": describe(), "autocast": arguments.autocast, "seconds": found}
+            record = {
+                "machine": describe(),
+                "autocast": arguments.autocast,
+                "seconds": seconds_of_models,
+            }
             arguments.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    print("", *summary(found), sep="\n")
+    print("", *summary(seconds_of_models), sep="\n")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from hemstitch.ir.failure import Failure
 from hemstitch.pipeline import GPU_LOWERING, run_stages
 from hemstitch.planning.plan import KernelStep
 from hemstitch.runtime.assembly import Launch
-from hemstitch.runtime.gpu_facts import EMULATED
+from hemstitch.runtime.gpu_facts import EMULATED_PROGRAMS
 from hemstitch.runtime.torch_dtypes import TORCH_DTYPES
 from hemstitch.targets.gpu.description import GPULowering
 from hemstitch.targets.gpu.kernel import SEMAPHORE, TritonProgram
@@ -24,7 +24,7 @@ GARBAGE = 0xFF  # each byte
 
 def launch_of(step: KernelStep, check: bool) -> Launch:
     """`check`: look for races, deadlocks and reads of garbage, with programs in a random order."""
-    lowering = GPULowering(step.groups[0].hint, EMULATED)
+    lowering = GPULowering(step.groups[0].hint, EMULATED_PROGRAMS)
     program = run_stages(GPU_LOWERING, step.stitched.kernel, lowering, check)
     run = _Emulated(program, kernel_of(program.text, program.entry), check)
     return Launch(run, step.stitched.tensors, program.sizes, 0, step.stitched.places)
@@ -44,7 +44,7 @@ class _Emulated:
         tensors, numbers = arguments[:count], arguments[count:-1]
         names = [str(size) for size in program.sizes]
         sizes = {name: int(number) for name, number in zip(names, numbers)}  # type: ignore[call-overload]
-        programs = min(EMULATED, evaluate(program.tiles, sizes))
+        programs = min(EMULATED_PROGRAMS, evaluate(program.tiles, sizes))
         if not programs:  # nor is there a launch on a GPU
             return
         given: dict[str, object] = {b.name: t for b, t in zip(program.parameters, tensors)}

@@ -44,7 +44,7 @@ def test_an_error_says_what_where_and_what_to_do() -> None:
         "  at train.py:7: y = model(x)",
         "  hint: use earth",
     ]
-    assert (error.what, error.where, error.hint) == ("no target mars", where, "use earth")
+    assert (error.message, error.where, error.hint) == ("no target mars", where, "use earth")
 
 
 @pytest.mark.parametrize("kind", HemstitchError.__subclasses__())

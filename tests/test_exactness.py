@@ -10,7 +10,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hemstitch.exactness import EXACT, FINITE
-from hemstitch.pipeline import AFTER_AUTOGRAD, ARRANGE, BEFORE_AUTOGRAD, CPU, GPU, SIMPLIFY
+from hemstitch.pipeline import (
+    AFTER_AUTOGRAD,
+    ARRANGE,
+    BEFORE_AUTOGRAD,
+    CPU,
+    GPU,
+    JOINT_REWRITES,
+    SIMPLIFY,
+)
 from hemstitch.rewrites.reassociation import REASSOCIATE
 from tests.capture.helpers import results
 
@@ -24,7 +32,7 @@ NOT_EXACT = {
 def test_rules_keep_what_their_stages_say() -> None:
     assert all(rule.exactness is EXACT for rule in (*SIMPLIFY, *ARRANGE))
     assert all(rule.exactness is FINITE for rule in REASSOCIATE)
-    stages = {*BEFORE_AUTOGRAD, *AFTER_AUTOGRAD, *CPU, *GPU}
+    stages = {*BEFORE_AUTOGRAD, *AFTER_AUTOGRAD, *JOINT_REWRITES, *CPU, *GPU}
     assert {stage.name for stage in stages if stage.exactness is not EXACT} == NOT_EXACT
 
 

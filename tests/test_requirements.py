@@ -44,7 +44,7 @@ def test_a_newer_torch_warns_once_and_runs(
     version: str, is_told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch._dynamo.reset()
-    versions.tell_newer_torch.cache_clear()
+    versions.warn_newer_torch.cache_clear()
     monkeypatch.setattr(versions.torch, "__version__", version)
     x = torch.randn(5)
     with warnings.catch_warnings(record=True) as told:
@@ -52,7 +52,7 @@ def test_a_newer_torch_warns_once_and_runs(
         for factor in (2, 3):
             function = torch.compile(lambda x, factor=factor: x * factor + 1, backend="hemstitch")
             torch.testing.assert_close(function(x), x * factor + 1)
-    versions.tell_newer_torch.cache_clear()
+    versions.warn_newer_torch.cache_clear()
     assert [each.category is VersionWarning for each in told].count(True) == is_told
 
 

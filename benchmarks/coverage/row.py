@@ -89,10 +89,10 @@ class Watch:
 
     def applied(self, sweep: Any, rule: engine.Rule, node: Node) -> Node | None:
         """As the engine's."""
-        found = rule.function(sweep.builder, node)
-        if found is not None and found is not node:
+        replacement = rule.function(sweep.builder, node)
+        if replacement is not None and replacement is not node:
             self.fired[f"rule {rule.name}"] += 1
-        return found
+        return replacement
 
     def cost(self) -> Cost:
         cost = Cost()
@@ -113,7 +113,7 @@ def watching(watch: Watch) -> Iterator[None]:
     places: Sequence[tuple[Any, str, object]] = (
         (pipeline, "snapshots", watch.snapshots),
         (cpu_kernels, "snapshots", watch.snapshots),
-        (engine._RewriteSweep, "_applied", lambda *given: watch.applied(*given)),
+        (engine._RewriteSweep, "_applied", lambda *arguments: watch.applied(*arguments)),
     )
     before = [getattr(owner, name) for owner, name, _ in places]
     for owner, name, value in places:
@@ -162,7 +162,9 @@ def planned(model: Model, without: str = "") -> Watch:
     def backend(gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Callable[..., Any]:
         # A graph that fell back would cost nothing.
         options = Options.parse({"cache": False, "strict": True}, None)
-        return compile_with(gm, inputs, options, lambda _, made: watch.compiled.append(made), True)
+        return compile_with(
+            gm, inputs, options, lambda _, compiled: watch.compiled.append(compiled), True
+        )
 
     with watching(watch):
         results_of(model, torch.compile(model.module, backend=backend))
@@ -276,11 +278,11 @@ def _add_call(cost: Cost, step: LibraryStep, hints: Any) -> None:
     if formula is None or not results:
         return
     operands = [_meta(node, hints) for node in step.node.inputs]
-    given = partial(_substituted, operands=operands)
+    substitute = partial(_substituted, operands=operands)
     try:
         outputs = tuple(_meta(tensor.node, hints) for tensor in results)
         output = outputs if len(call.results) > 1 else outputs[0]
-        cost.operations += formula(*map(given, call.arguments), out_val=output)
+        cost.operations += formula(*map(substitute, call.arguments), out_val=output)
     except Exception:  # a formula that wants more results than are read
         return
 
@@ -300,9 +302,9 @@ def _substituted(argument: object, operands: Sequence[Tensor]) -> object:
 def rules() -> list[str]:
     """All rules of the graph IR, by their names."""
     modules = ("algebra", "constant_folding", "logic", "view_propagation", "reassociation")
-    found = {}
+    modules_of_rules = {}
     for module in modules:
         for value in vars(importlib.import_module(f"hemstitch.rewrites.{module}")).values():
             if isinstance(value, engine.Rule):
-                found[value.name] = module
-    return sorted(found)
+                modules_of_rules[value.name] = module
+    return sorted(modules_of_rules)

@@ -40,7 +40,7 @@ def jobs(kind: str, _: list[Line]) -> list[Job]:
     """Small shapes of all cases first: if time is short, what is left out is large."""
     if kind == device.INTERPRET:
         small = [_jobs(kind, c, *_shapes(c)[0], dtype) for dtype in FEW_TYPES for c in ALL]
-        return [job for each in small for job in each] + with_barriers(kind)
+        return [job for jobs_of_case in small for job in jobs_of_case] + with_barriers(kind)
     return [
         job
         for number in range(3)
@@ -82,9 +82,9 @@ def run(job: Job) -> Iterator[Line]:
     try:
         call = compiled(exact, "hemstitch", options=options)
         drawn = [_draw(case, job) for _ in range(_draws(job))]
-        errors = [_errors(case, call, exact, *each) for each in drawn]
+        errors = [_errors(case, call, exact, *sample) for sample in drawn]
         ours, eager, once, sizes = (
-            list(map(_mean, zip(*each, strict=True))) for each in zip(*errors)
+            list(map(_mean, zip(*sample, strict=True))) for sample in zip(*errors)
         )
         right = all(map(agrees, ours, eager, once, [size * len(drawn) for size in sizes]))
         line = {**job, "error": max(ours), "eager": max(eager), "right": right}
@@ -118,17 +118,17 @@ def _errors(
 ) -> tuple[list[float], list[float], list[float], list[float]]:
     """Result by result: Hemstitch's, eager's, what rounding it once may cost, as it may be that
     eager has it exactly, and its elements."""
-    found = _results(case, call, arguments, gradients)
+    results = _results(case, call, arguments, gradients)
     eager = _results(case, exact, arguments, gradients)
     wide = [gradient.double() for gradient in gradients]
     reference = _results(case, exact, _copied(arguments, torch.float64), wide)
     ours = [
         difference(new, right) if (new.dtype, new.device) == (old.dtype, old.device) else math.inf
-        for new, old, right in zip(found, eager, reference, strict=True)
+        for new, old, right in zip(results, eager, reference, strict=True)
     ]
     theirs = [difference(old, right) for old, right in zip(eager, reference, strict=True)]
-    dtypes = [each.dtype if each.is_floating_point() else torch.float32 for each in eager]
-    sizes = [float(each.numel()) for each in eager]
+    dtypes = [tensor.dtype if tensor.is_floating_point() else torch.float32 for tensor in eager]
+    sizes = [float(tensor.numel()) for tensor in eager]
     return ours, theirs, [torch.finfo(dtype).eps for dtype in dtypes], sizes
 
 
@@ -145,14 +145,14 @@ def _results(
     case: Case, function: Function, arguments: Arguments, gradients: list[Tensor]
 ) -> list[Tensor]:
     """What it returns, gradients, and what became of its arguments."""
-    given = _copied(arguments, None)
+    copies = _copied(arguments, None)
     if not gradients:
         with torch.no_grad():
-            return [*tensors(function(*given)), *tensors(given)]
-    inputs = [tensor.requires_grad_() for tensor in differentiable(case, given)]
-    results = tensors(function(*given))
-    found = torch.autograd.grad(results, inputs, gradients)
-    return [tensor.detach() for tensor in (*results, *found, *tensors(given))]
+            return [*tensors(function(*copies)), *tensors(copies)]
+    inputs = [tensor.requires_grad_() for tensor in differentiable(case, copies)]
+    results = tensors(function(*copies))
+    input_gradients = torch.autograd.grad(results, inputs, gradients)
+    return [tensor.detach() for tensor in (*results, *input_gradients, *tensors(copies))]
 
 
 def _copied(arguments: Arguments, dtype: torch.dtype | None) -> Arguments:
@@ -166,11 +166,11 @@ def _copied(arguments: Arguments, dtype: torch.dtype | None) -> Arguments:
     return copied
 
 
-def difference(found: Tensor, expected: Tensor) -> float:
+def difference(result_tensor: Tensor, expected: Tensor) -> float:
     """Relative norm; infinite where one has a NaN and the other has none."""
-    if found.shape != expected.shape:
+    if result_tensor.shape != expected.shape:
         return float("inf")
-    new, old = found.double(), expected.double()
+    new, old = result_tensor.double(), expected.double()
     same = (new == old) | (new.isnan() & old.isnan())
     error = torch.where(same, 0.0, new - old).norm()
     size = torch.where(old.isfinite(), old, 0.0).norm().clamp_min(1e-30)

@@ -87,11 +87,11 @@ def l2_bytes(kind: str) -> int:
 
 def describe(kind: str) -> dict[str, object]:
     """The machine with its device and driver."""
-    found = {**machine.describe(), "device": kind, "triton": machine.version_of("triton")}
+    machine_facts = {**machine.describe(), "device": kind, "triton": machine.version_of("triton")}
     if kind == INTERPRET:
-        return found
+        return machine_facts
     properties = torch.cuda.get_device_properties(0)
-    return found | {
+    return machine_facts | {
         "device": properties.name,
         "capability": f"sm_{properties.major}{properties.minor}",
         "SMs": properties.multi_processor_count,

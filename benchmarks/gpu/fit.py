@@ -32,18 +32,18 @@ L1_SPAN, L2_SPAN = 1 << 14, 1 << 21  # elements of 4 bytes that fit: 64 KiB and 
 
 def copy_bandwidth(launcher: Launcher) -> Values:
     """Bytes per second, read and written, by size."""
-    found = {}
+    values = {}
     for size in (4, 16, 64, 256, 1024, 4096) if launcher.is_real else (1,):
         count = launcher.choose(size * MEBIBYTE // 8, 4096)
         source = torch.zeros(count, device=launcher.device)
         target = torch.empty_like(source)
         seconds = launcher.seconds_of(lambda a=source, b=target: b.copy_(a))  # type: ignore[misc]
-        found[f"copy of {size} MiB, PyTorch"] = 8 * count / seconds
+        values[f"copy of {size} MiB, PyTorch"] = 8 * count / seconds
         block = 2048
         arguments = {"source": source, "result": target, "count": count, "BLOCK": block}
         seconds = launcher.seconds(microkernels.copy, -(-count // block), arguments)
-        found[f"copy of {size} MiB, Triton"] = 8 * count / seconds
-    return found
+        values[f"copy of {size} MiB, Triton"] = 8 * count / seconds
+    return values
 
 
 def _cycle(launcher: Launcher, lines: int) -> torch.Tensor:
@@ -57,7 +57,7 @@ def _cycle(launcher: Launcher, lines: int) -> torch.Tensor:
 
 def memory_latency(launcher: Launcher) -> Values:
     """Cycles of a load that waits for the one before, by where it hits and how many wait."""
-    found = {}
+    values = {}
     spans = {"memory": 1 << 22, "L2": 1 << 16, "L1": 1 << 9}  # lines of 128 bytes
     for name, lines in spans.items():
         lines = launcher.choose(lines, 64)
@@ -72,8 +72,8 @@ def memory_latency(launcher: Launcher) -> Values:
             steps = launcher.choose(1000, 2)
             seconds = launcher.per_step(microkernels.chase, count, arguments, steps, warps=1)
             label = f"latency of {name}, {count} warps"
-            found[label] = seconds * launcher.architecture.clock_hertz
-    return found
+            values[label] = seconds * launcher.architecture.clock_hertz
+    return values
 
 
 def _load_seconds(launcher: Launcher, span: int, cache: str) -> tuple[float, int]:
@@ -103,7 +103,7 @@ def cache_bandwidth(launcher: Launcher) -> Values:
 def access_rate(launcher: Launcher) -> Values:
     """Words of 32 bits per clock and SM that are loaded from L1, or stored."""
     seconds, elements = _load_seconds(launcher, L1_SPAN, "")
-    found = {"lanes of loads": _lanes(launcher, elements, seconds)}
+    rates = {"lanes of loads": _lanes(launcher, elements, seconds)}
     programs = launcher.processors * launcher.choose(FULL_PROGRAMS, 1)
     result = torch.empty(programs * 8 * FULL_BLOCK, device=launcher.device)
     seconds = launcher.per_step(
@@ -111,7 +111,7 @@ def access_rate(launcher: Launcher) -> Values:
         launcher.choose(2048, 8),
         warps=FULL_WARPS,
     )
-    return found | {"lanes of stores": _lanes(launcher, FULL_BLOCK * programs, seconds)}
+    return rates | {"lanes of stores": _lanes(launcher, FULL_BLOCK * programs, seconds)}
 
 
 def _lanes(launcher: Launcher, elements: int, seconds: float) -> float:
@@ -124,7 +124,7 @@ def _lanes(launcher: Launcher, elements: int, seconds: float) -> float:
 
 def chains(launcher: Launcher) -> Values:
     """Cycles of a step that waits for the one before, in one warp, or four where they exchange."""
-    found = {}
+    cycles = {}
     for name, kernel, warps in (
         ("two multiplications and additions", microkernels.multiply_chain, 1),
         ("two exponentials", microkernels.exponential_chain, 1),
@@ -135,8 +135,8 @@ def chains(launcher: Launcher) -> Values:
         arguments = {"result": torch.ones(block, device=launcher.device), "BLOCK": block}
         steps = launcher.choose(4000, 2)
         seconds = launcher.per_step(kernel, 1, arguments, steps, warps=warps)
-        found[name] = seconds * launcher.architecture.clock_hertz
-    return found
+        cycles[name] = seconds * launcher.architecture.clock_hertz
+    return cycles
 
 
 def special_rate(launcher: Launcher) -> Values:
@@ -159,7 +159,7 @@ def barriers(launcher: Launcher) -> Values:
     result = torch.empty(1, device=launcher.device)
     steps = launcher.choose(2000, 2)
     seconds = launcher.per_step(microkernels.block_barriers, 1, {"result": result}, steps)
-    found = {"barrier of a block": seconds * launcher.architecture.clock_hertz}
+    values = {"barrier of a block": seconds * launcher.architecture.clock_hertz}
     for share in (0.25, 0.5, 1, 2, 4, 8) if launcher.is_real else (1,):
         programs = int(launcher.processors * share)
         semaphore = torch.zeros(1, dtype=torch.int32, device=launcher.device)
@@ -168,8 +168,8 @@ def barriers(launcher: Launcher) -> Values:
             launcher.choose(200, 2),
             cooperative=True,
         )
-        found[f"seconds of a device-wide barrier, {share} programs per SM"] = seconds
-    return found
+        values[f"seconds of a device-wide barrier, {share} programs per SM"] = seconds
+    return values
 
 
 def launches(launcher: Launcher) -> Values:
@@ -181,12 +181,12 @@ def launches(launcher: Launcher) -> Values:
         for _ in range(count):
             launcher.launch(microkernels.nothing, 1, {"result": result}, warps=1)
 
-    found = {"seconds of a launch in a CUDA graph": launcher.seconds_of(run) / count}
+    values = {"seconds of a launch in a CUDA graph": launcher.seconds_of(run) / count}
     run()
     if launcher.is_real:
         torch.cuda.synchronize()
         times = [event_clock(run) / count for _ in range(5)]
-        found["seconds of a launch by Triton"] = statistics.median(times)
+        values["seconds of a launch by Triton"] = statistics.median(times)
 
         def library() -> None:
             for _ in range(count):
@@ -194,9 +194,9 @@ def launches(launcher: Launcher) -> Values:
 
         library()
         times = [event_clock(library) / count for _ in range(5)]
-        found["seconds of a launch by PyTorch"] = statistics.median(times)
-        found["seconds of PyTorch's in a CUDA graph"] = launcher.seconds_of(library) / count
-    return found
+        values["seconds of a launch by PyTorch"] = statistics.median(times)
+        values["seconds of PyTorch's in a CUDA graph"] = launcher.seconds_of(library) / count
+    return values
 
 
 def atomics(launcher: Launcher) -> Values:
@@ -205,14 +205,14 @@ def atomics(launcher: Launcher) -> Values:
     arguments: dict[str, object] = {"counters": counters, "result": result}
     steps = launcher.choose(1000, 2)
     seconds = launcher.per_step(microkernels.atomic_chain, 1, arguments, steps, warps=1)
-    found = {"cycles of an atomic": seconds * launcher.architecture.clock_hertz}
+    values = {"cycles of an atomic": seconds * launcher.architecture.clock_hertz}
     programs = launcher.processors * launcher.choose(4, 1)
     sums = torch.zeros(programs * FULL_BLOCK, device=launcher.device)
     for name, spread in (("one row", 0), ("rows of their own", FULL_BLOCK)):
         arguments = {"counters": sums, "spread": spread, "BLOCK": FULL_BLOCK}
         seconds = launcher.per_step(microkernels.atomic_rate, programs, arguments, steps)
-        found[f"additions per second to {name}"] = FULL_BLOCK * programs / seconds
-    return found
+        values[f"additions per second to {name}"] = FULL_BLOCK * programs / seconds
+    return values
 
 
 MEASUREMENTS: Mapping[str, Callable[[Launcher], Values]] = {
@@ -282,22 +282,24 @@ def fitted_from(launcher: Launcher, lines: Sequence[Line]) -> Fitted:
 
 def _latencies(values: Values) -> dict[Wait, float]:
     """Of a step's cycles, less those of its other instructions."""
-    found: dict[Wait, float] = {}
+    latencies: dict[Wait, float] = {}
 
     def take(wait: Wait, name: str, less: float = 0.0, share: float = 1.0) -> None:
         if name in values:
-            found[wait] = max(1.0, (values[name] - less) * share)
+            latencies[wait] = max(1.0, (values[name] - less) * share)
 
     take(Wait.FIXED, "two multiplications and additions", share=1 / 2)
-    fixed = found.get(Wait.FIXED, 4.0)
+    fixed = latencies.get(Wait.FIXED, 4.0)
     take(Wait.MEMORY, "latency of memory, 1 warps", 2 * fixed)
     take(Wait.ATOMIC, "cycles of an atomic", 2 * fixed)
     take(Wait.SPECIAL, "two exponentials", 2 * fixed, 1 / 2)
     take(Wait.SHUFFLE, "sum of a warp", 7 * fixed, 1 / 5)  # five shuffles, five sums, two more
     take(Wait.BARRIER, "barrier of a block")
-    others = 7 * found.get(Wait.SHUFFLE, 25.0) + 9 * fixed + 2 * found.get(Wait.BARRIER, 30.0)
+    others = (
+        7 * latencies.get(Wait.SHUFFLE, 25.0) + 9 * fixed + 2 * latencies.get(Wait.BARRIER, 30.0)
+    )
     take(Wait.SHARED, "sum of four warps", others)  # two shuffles more, one store, one load
-    return found
+    return latencies
 
 
 def files(kind: str, lines: Sequence[Line]) -> dict[str, str]:

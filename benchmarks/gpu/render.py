@@ -72,16 +72,18 @@ def _row(cells: list[str]) -> str:
 
 def programs(record: Record) -> list[str]:
     """Microseconds of each program beyond L2, or as named, with CUDA graphs."""
-    found: dict[tuple[str, str], dict[str, Line]] = defaultdict(dict)
+    lines_of_program: dict[tuple[str, str], dict[str, Line]] = defaultdict(dict)
     for line in lines_of(record, "speed"):
         if line["graphs"] and line["size"] in (speed.BEYOND, speed.NAMED):
-            found[line["case"], line["direction"]][line["dtype"]] = line
+            lines_of_program[line["case"], line["direction"]][line["dtype"]] = line
     times = [f"{dtype}: {name}" for dtype in ("f32", "bf16") for name in SHOWN]
     heads = ["program", "passes", "copy", *times]
     rows = [_row(heads), "|" + "---|" * len(heads)]
-    order = list(dict.fromkeys(case for case, _ in found))
-    for case, direction in sorted(found, key=lambda key: (order.index(key[0]), key[1] == "both")):
-        lines = found[case, direction]
+    order = list(dict.fromkeys(case for case, _ in lines_of_program))
+    for case, direction in sorted(
+        lines_of_program, key=lambda key: (order.index(key[0]), key[1] == "both")
+    ):
+        lines = lines_of_program[case, direction]
         copy = fmean(line["microseconds"]["copy"] for line in lines.values())
         cells = [case, {"both": "forward + backward"}.get(direction, direction), f"{copy:.0f}"]
         for dtype in ("f32", "bf16"):

@@ -133,7 +133,7 @@ def _functions(
     wrap = WRAPPERS[direction]
     there, moved = (bytes_moved(case, call[0], way) for way in ("forward", direction))
     limit = copying(copy_of(there, device=where), copy_of(moved - there, device=where))
-    found: dict[str, Function] = {"copy": copy_of(moved, device=where)}
+    functions: dict[str, Function] = {"copy": copy_of(moved, device=where)}
     makers: dict[str, dict[str, Any]] = {"limit": {"backend": limit}}
     makers |= {name: CONTENDERS[kind][name] for name in job["contenders"]}
     failures, first = {}, {}
@@ -145,7 +145,7 @@ def _functions(
         except Exception as error:  # a contender that fails is a result too
             failures[name] = told(error)
         else:
-            found[name] = function
+            functions[name] = function
             first[name] = round(time.perf_counter() - start, 2)
     if direction == "forward" and TUNED not in job["contenders"]:
         try:
@@ -153,23 +153,23 @@ def _functions(
         except Exception as error:
             failures["xla"] = told(error)
         else:
-            found |= {"xla": other} if other is not None else {}
-    return found, failures, first
+            functions |= {"xla": other} if other is not None else {}
+    return functions, failures, first
 
 
 def _captured(
     functions: dict[str, Function], call: tuple[Any, ...], failures: dict[str, str]
 ) -> dict[str, Function]:
     """XLA makes graphs of its own."""
-    found = {}
+    captured = {}
     for name, function in functions.items():
         if name == "xla":
             continue
         try:
-            found[name] = device.captured(function, call)
+            captured[name] = device.captured(function, call)
         except Exception as error:
             failures[name] = f"in a CUDA graph: {told(error)}"
-    return found
+    return captured
 
 
 def _timed(
@@ -181,7 +181,7 @@ def _timed(
 ) -> Line:
     timings = paired(functions, [call], rounds, device.clock_of(kind), SAMPLE_SECONDS)
     return {
-        "microseconds": {name: round(each.median * 1e6, 2) for name, each in timings.items()},
+        "microseconds": {name: round(timing.median * 1e6, 2) for name, timing in timings.items()},
         "spread": spreads(timings),
         "over": over(timings),
         "failures": dict(failures),
@@ -193,13 +193,17 @@ def over(timings: dict[str, Timing]) -> dict[str, float]:
     if OURS not in timings:
         return {}
     ours = timings[OURS]
-    ratios = {name: ours.times_faster_than(each) for name, each in timings.items() if name != OURS}
+    ratios = {
+        name: ours.times_faster_than(timing) for name, timing in timings.items() if name != OURS
+    }
     return {name: float(f"{ratio:.4g}") for name, ratio in ratios.items()}
 
 
 def spreads(timings: dict[str, Timing]) -> dict[str, float]:
     """Of those with more than one sample."""
-    return {name: round(each.spread, 3) for name, each in timings.items() if len(each.samples) > 1}
+    return {
+        name: round(timing.spread, 3) for name, timing in timings.items() if len(timing.samples) > 1
+    }
 
 
 # --- of all lines

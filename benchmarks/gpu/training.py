@@ -51,11 +51,11 @@ PHASES = (
 
 def contenders(kind: str, graphs: bool) -> dict[str, dict[str, Any]]:
     """With `graphs` as each offers them to its users."""
-    found = CONTENDERS[kind]
+    settings = CONTENDERS[kind]
     if not graphs:
-        return found
+        return settings
     with_graphs = {
-        "eager": found["eager"],
+        "eager": settings["eager"],
         "inductor": {"backend": "inductor", "mode": "reduce-overhead"},
         TUNED: {"backend": "inductor", "mode": "max-autotune"},
     }
@@ -93,13 +93,13 @@ def run(job: Job) -> Iterator[Line]:
     timings = _in_turns(trainers, job["steps"])
     yield {
         **job,
-        "milliseconds": {name: round(each.median * 1e3, 3) for name, each in timings.items()},
+        "milliseconds": {name: round(timing.median * 1e3, 3) for name, timing in timings.items()},
         "spread": speed.spreads(timings),
         "first step": {name: round(seconds, 2) for name, seconds in first.items()},
         "over": speed.over(timings),
         "loss differs": {
-            name: difference(found, losses["eager"])
-            for name, found in losses.items()
+            name: difference(loss, losses["eager"])
+            for name, loss in losses.items()
             if "eager" in losses
         },
         "failures": failures,

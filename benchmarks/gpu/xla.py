@@ -30,11 +30,11 @@ def compiled(name: str, arguments: Arguments) -> Function | None:
     def convert(value: object) -> object:
         return jax.dlpack.from_dlpack(value.detach()) if isinstance(value, Tensor) else value
 
-    given = tree_map(convert, arguments)
+    converted = tree_map(convert, arguments)
     function = jax.jit(lambda *values: CASES[name](jax, *values))
 
     def call(*_: object) -> object:
-        return jax.block_until_ready(function(*given))
+        return jax.block_until_ready(function(*converted))
 
     return call
 

@@ -95,7 +95,7 @@ def total(lines: Sequence[Line]) -> str:
 
 
 def table(record: Line) -> list[str]:
-    made, lines = record["about"], record["lines"]
+    facts, lines = record["about"], record["lines"]
     return [
         "| program | passes | Inductor | Hemstitch | ideal | bytes / floor | with those again "
         "| why more than ideal |",
@@ -103,7 +103,7 @@ def table(record: Line) -> list[str]:
         *map(row, lines),
         total(lines),
         "",
-        f"{made['date']}, PyTorch {made['torch']}, Triton {made['triton']}, for an H200.",
+        f"{facts['date']}, PyTorch {facts['torch']}, Triton {facts['triton']}, for an H200.",
     ]
 
 

@@ -46,7 +46,7 @@ def _rotated_heads() -> list[object]:
 
 
 def joined_norms(x: Tensor, y: Tensor) -> Tensor:
-    return torch.cat([F.layer_norm(each, each.shape[-1:]) for each in (x, y)], -1).relu()
+    return torch.cat([F.layer_norm(operand, operand.shape[-1:]) for operand in (x, y)], -1).relu()
 
 
 def cumulative(x: Tensor) -> Tensor:

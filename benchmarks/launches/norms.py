@@ -19,8 +19,8 @@ def batch_norm_relu(
 
 def batch_norm_arguments(batch: int, channels: int, side: int) -> list[Tensor]:
     counted = zeros((), dtype=torch.int64)
-    each = (zeros(channels), ones(channels), counted, ones(channels), zeros(channels))
-    return [randn(batch, channels, side, side), *each]
+    statistics = (zeros(channels), ones(channels), counted, ones(channels), zeros(channels))
+    return [randn(batch, channels, side, side), *statistics]
 
 
 def group_norm_silu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

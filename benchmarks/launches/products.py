@@ -34,8 +34,8 @@ def linear_quantised(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def heads(x: Tensor, weights: list[Tensor], biases: list[Tensor]) -> list[Tensor]:
-    made = (F.linear(x, weight, bias) for weight, bias in zip(weights, biases))
-    return [y.view(*x.shape[:2], 16, 64).transpose(1, 2).contiguous() for y in made]
+    projections = (F.linear(x, weight, bias) for weight, bias in zip(weights, biases))
+    return [y.view(*x.shape[:2], 16, 64).transpose(1, 2).contiguous() for y in projections]
 
 
 def _heads() -> list[object]:

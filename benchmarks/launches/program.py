@@ -36,7 +36,7 @@ def floor(program: Program) -> int:
     return known + results + backward
 
 
-def learned(made: Made, *constant: int) -> Made:
+def learned(workload: Made, *constant: int) -> Made:
     """With gradients for all arguments but those at these positions."""
-    learn([each for place, each in enumerate(made[1]) if place not in constant])
-    return made
+    learn([argument for place, argument in enumerate(workload[1]) if place not in constant])
+    return workload

@@ -47,8 +47,8 @@ class XMLCNN(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         words = self.embedding(tokens).transpose(1, 2)
-        found = [F.relu(layer(words)) for layer in self.convolutions]
-        parts = [F.adaptive_max_pool1d(each, self.PARTS).flatten(1) for each in found]
+        features = [F.relu(layer(words)) for layer in self.convolutions]
+        parts = [F.adaptive_max_pool1d(feature, self.PARTS).flatten(1) for feature in features]
         scores: Tensor = self.output(F.relu(self.bottleneck(torch.cat(parts, 1))))
         return scores
 

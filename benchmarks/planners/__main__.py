@@ -148,13 +148,13 @@ def _scaled(seconds: float | None, scale: float, form: str) -> str:
 
 
 def table(record: Mapping[str, Any]) -> list[str]:
-    made, found = record["about"], [Line(**line) for line in record["lines"]]
-    base = {(line.model, line.mode): line for line in found if line.variant == BASE}
+    facts, lines_of_table = record["about"], [Line(**line) for line in record["lines"]]
+    base = {(line.model, line.mode): line for line in lines_of_table if line.variant == BASE}
     rows = [
         "| model | mode | planner | kernels | share | calls | MB | predicted ms | planning s |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    for line in found:
+    for line in lines_of_table:
         whole = base.get((line.model, line.mode))
         share = f"{line.kernels / whole.kernels:.0%}" if whole else "-"
         rows.append(
@@ -163,7 +163,7 @@ def table(record: Mapping[str, Any]) -> list[str]:
             f"| {_scaled(line.predicted_seconds, 1e3, '.3f')} "
             f"| {_scaled(line.planning_seconds, 1, '.2f')} |"
         )
-    about = f"{made['date']}, PyTorch {made['torch']}, Triton {made['triton']}, for an H200."
+    about = f"{facts['date']}, PyTorch {facts['torch']}, Triton {facts['triton']}, for an H200."
     return [*rows, "", about]
 
 
@@ -184,13 +184,13 @@ def main() -> None:
     usual = DEEP_VARIANTS if arguments.deep else (*VARIANTS, INDUCTOR)
     variants = arguments.variants.split(",") if arguments.variants else usual
     models, modes = arguments.models.split(","), arguments.modes.split(",")
-    found = []
+    planned = []
     for line in deep_lines(variants) if arguments.deep else lines(models, modes, variants):
-        found.append(line)
+        planned.append(line)
         print(text_of(line), flush=True)
     if arguments.json is not None:
         known = json.loads(arguments.json.read_text())["lines"] if arguments.deep else []
-        about = {"about": counting.about(), "lines": [*known, *map(asdict, found)]}
+        about = {"about": counting.about(), "lines": [*known, *map(asdict, planned)]}
         arguments.json.write_text(json.dumps(about, indent=1) + "\n")
 
 

@@ -63,9 +63,9 @@ def _training(workload: Workload) -> Made:
 def _inference(workload: Workload) -> Made:
     with torch.device("cpu"):
         model, batch = workload.model("large", 0.0).eval(), workload.inputs("large")
-    given = {name: x for name, x in _on_gpu(batch).items() if not name.startswith("label")}
+    inputs = {name: x for name, x in _on_gpu(batch).items() if not name.startswith("label")}
     _to_gpu(model)
-    return lambda: model(**given), ()
+    return lambda: model(**inputs), ()
 
 
 def _to_gpu(model: torch.nn.Module) -> None:
@@ -95,10 +95,10 @@ def _there(tensor: Tensor) -> Tensor:
 
 def graphs_of(program: Program) -> list[Graph]:
     """What `torch.compile` hands to the compiler for a GPU."""
-    found: list[Graph] = []
+    graphs: list[Graph] = []
 
     def observe(kind: str, compiled: Compiled) -> None:
-        found.append(compiled.graph)
+        graphs.append(compiled.graph)
 
     def backend(gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Callable[..., Any]:
         options = Options(planner="conservative", strict=True)
@@ -110,7 +110,7 @@ def graphs_of(program: Program) -> list[Graph]:
         result = torch.compile(function, backend=backend)(*arguments)
         if program.backward:
             result[0].backward()
-    return found
+    return graphs
 
 
 def synthetic(count: int = SYNTHETIC_NODES, seed: int = 0) -> Graph:
@@ -120,12 +120,12 @@ def synthetic(count: int = SYNTHETIC_NODES, seed: int = 0) -> Graph:
     shape, strides = (256, 512), contiguous_strides((256, 512))
     inputs = [builder.input(f"x{n}", n, shape, DType.F32, strides) for n in range(4)]
     recent: list[Node] = list(inputs)
-    made = 0
-    while made < count:
+    node_count = 0
+    while node_count < count:
         first, second = choose.sample(recent[-8:], 2)
         new, nodes = _next(builder, choose, first, second)
         recent.append(new)
-        made += nodes
+        node_count += nodes
     outputs = tuple(Output(value, strides) for value in recent[-8:])
     return Graph(tuple(inputs), outputs)
 

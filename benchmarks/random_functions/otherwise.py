@@ -181,9 +181,9 @@ class Otherwise(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _axes(call: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[int]:
     names = [argument.name for argument in call._schema.arguments]
-    given = {**dict(zip(names, args)), **kwargs}
+    values = {**dict(zip(names, args)), **kwargs}
     default = -1 if call.overloadpacket.__name__ in CHOICES and "dim" in names else None
-    dim = given.get("dim", default)
+    dim = values.get("dim", default)
     if dim is None or dim == []:
         return [*range(args[0].dim())]
     return [dim] if isinstance(dim, int) else [*dim]

@@ -11,10 +11,10 @@ from torch import Tensor
 from benchmarks.rivals.problem import Made, Prepared, Results
 
 
-def prepare(made: Made, *, modules_stay: bool = False, **keywords: Any) -> Prepared:
+def prepare(workload: Made, *, modules_stay: bool = False, **keywords: Any) -> Prepared:
     """`modules_stay`: Dynamo need not look whether any module or weight is another one; what runs
     an exported model does not look either."""
-    model, arguments = made.model, made.arguments
+    model, arguments = workload.model, workload.arguments
     if modules_stay:
         unguarded = {"guard_filter_fn": torch.compiler.skip_guard_on_inbuilt_nn_modules_unsafe}
         keywords["options"] = {**keywords.get("options", {}), **unguarded}
@@ -36,6 +36,6 @@ def prepare(made: Made, *, modules_stay: bool = False, **keywords: Any) -> Prepa
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in learning]
         return {"loss": [loss], "gradients": gradients}
 
-    if made.training:
+    if workload.training:
         return Prepared(train, learnt)
     return Prepared(answer, lambda output: {"output": [output]})

@@ -13,18 +13,18 @@ from benchmarks.rivals import compilers
 from benchmarks.rivals.problem import Made, Prepared
 
 
-def prepare(made: Made, *, freezing: bool = False, **keywords: Any) -> Prepared:
+def prepare(workload: Made, *, freezing: bool = False, **keywords: Any) -> Prepared:
     torch._inductor.config.freezing = freezing
-    prepared = compilers.prepare(made, backend="inductor", modules_stay=freezing, **keywords)
-    with inductor_kernels.counted() as found:
+    prepared = compilers.prepare(workload, backend="inductor", modules_stay=freezing, **keywords)
+    with inductor_kernels.counted() as generated_code:
         prepared.step()
 
     def counts() -> dict[str, float]:
         return {
-            "kernels": len(found.kernels),
-            "library_calls": len(found.library_calls),
-            "megabytes": (found.bytes_read + found.bytes_written) / 1e6,
-            "library_megabytes": found.library_bytes / 1e6,
+            "kernels": len(generated_code.kernels),
+            "library_calls": len(generated_code.library_calls),
+            "megabytes": (generated_code.bytes_read + generated_code.bytes_written) / 1e6,
+            "library_megabytes": generated_code.library_bytes / 1e6,
         }
 
     return replace(prepared, counts=counts)

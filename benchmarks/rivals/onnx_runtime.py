@@ -11,18 +11,18 @@ from benchmarks.rivals.problem import Made, Prepared
 from benchmarks.rivals.substitutes import substituted
 
 
-def exported(made: Made) -> bytes:
+def exported(workload: Made) -> bytes:
     with torch.no_grad(), substituted():
-        program: Any = torch.onnx.export(made.model, kwargs=made.arguments, verbose=False)
+        program: Any = torch.onnx.export(workload.model, kwargs=workload.arguments, verbose=False)
     return program.model_proto.SerializeToString()  # type: ignore[no-any-return]
 
 
-def prepare(made: Made) -> Prepared:
+def prepare(workload: Made) -> Prepared:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    session = onnxruntime.InferenceSession(exported(made), options, ["CPUExecutionProvider"])
-    given = {each.name: made.arguments[each.name].numpy() for each in session.get_inputs()}
+    session = onnxruntime.InferenceSession(exported(workload), options, ["CPUExecutionProvider"])
+    inputs = {port.name: workload.arguments[port.name].numpy() for port in session.get_inputs()}
     return Prepared(
-        lambda: session.run(None, given),
-        lambda found: {"output": [torch.from_numpy(found[0])]},
+        lambda: session.run(None, inputs),
+        lambda outputs: {"output": [torch.from_numpy(outputs[0])]},
     )

@@ -25,15 +25,17 @@ def operations_per_second() -> float:
     return max(probe.operations / min(measure(probe).values()) for _ in range(TIMES))
 
 
-def counts(made: Made) -> dict[str, float]:
+def counts(workload: Made) -> dict[str, float]:
     """As `Prepared.counts`, and the same without products; it compiles the model twice."""
-    return _counts(made, "", products=True) | _counts(made, WITHOUT, products=False)
+    return _counts(workload, "", products=True) | _counts(workload, WITHOUT, products=False)
 
 
-def _counts(made: Made, ending: str, products: bool) -> dict[str, float]:
+def _counts(workload: Made, ending: str, products: bool) -> dict[str, float]:
     options = {"products": products}
-    with torch.set_grad_enabled(made.training):
-        report = explain(made.model, options=options, backward=made.training, **made.arguments)
+    with torch.set_grad_enabled(workload.training):
+        report = explain(
+            workload.model, options=options, backward=workload.training, **workload.arguments
+        )
     return {
         f"kernels{ending}": report.kernel_count,
         f"library_calls{ending}": len(report.library_calls),

@@ -58,18 +58,18 @@ def made(
     torch.manual_seed(0)
     workload = ANSWERING[name]
     model, batch = Training(workload, size, dropout), workload.inputs(size)
-    cast = Autocast if autocast else lambda each: each
+    cast = Autocast if autocast else lambda model: model
     if training:
         return Made(cast(model.train()), {"batch": batch}, training)
-    given = {name: value for name, value in batch.items() if not name.startswith("label")}
-    return Made(cast(model.model.eval()), given, training)
+    inputs = {name: value for name, value in batch.items() if not name.startswith("label")}
+    return Made(cast(model.model.eval()), inputs, training)
 
 
-def operations(made: Made) -> int:
+def operations(workload: Made) -> int:
     """Multiplications and additions of its products of matrices and convolutions, in a step."""
-    with FlopCounterMode(display=False) as counter, torch.set_grad_enabled(made.training):
-        result = made.model(**made.arguments)
-        if made.training:
+    with FlopCounterMode(display=False) as counter, torch.set_grad_enabled(workload.training):
+        result = workload.model(**workload.arguments)
+        if workload.training:
             result[0].backward()
     return int(counter.get_total_flops())
 
@@ -77,8 +77,8 @@ def operations(made: Made) -> int:
 def distance(results: Results, exact: Results) -> float:
     """The largest, of all that `results` has, relative to its norm."""
     return max(
-        _norm([a - b for a, b in zip(found, exact[name], strict=True)]) / _norm(exact[name])
-        for name, found in results.items()
+        _norm([a - b for a, b in zip(tensors, exact[name], strict=True)]) / _norm(exact[name])
+        for name, tensors in results.items()
     )
 
 

@@ -31,7 +31,7 @@ Prepare = Callable[[Made], Prepared]
 def run(job: Job) -> Iterator[Line]:
     torch.set_num_threads(job["threads"])
     module = importlib.import_module(f"benchmarks.rivals.{job['module']}")
-    once, step = _measured_once(job, lambda made: module.prepare(made, **job["settings"]))
+    once, step = _measured_once(job, lambda workload: module.prepare(workload, **job["settings"]))
     yield {READY: True, **once}
     step()
     repeats = math.ceil(TURN_SECONDS / _seconds(step, 1))
@@ -46,24 +46,24 @@ def _measured_once(job: Job, prepare: Prepare) -> tuple[Line, Callable[[], objec
     off = _distance(partial(make, "tiny", dropout=0.0), unanswered, prepare)
     torch._dynamo.reset()
     before = memory.resident()
-    made = make(job["size"])
+    workload = make(job["size"])
     start = time.perf_counter()
-    prepared = prepare(made)
+    prepared = prepare(workload)
     result = prepared.step()
     first = time.perf_counter() - start
     if not training:  # without dropout, this size compares too
         exact = compilers.prepare(make(job["size"]))
         off = max(off, _apart(prepared.results(result), exact, unanswered))
         del exact
-    del result, made
+    del result, workload
     prepared.step()
-    found = {
+    measurements = {
         "held": memory.resident() - before,
         "peak": memory.peak(prepared.step) - before,
         "first": first,
         "distance": off,
     }
-    return found | prepared.counts(), prepared.step
+    return measurements | prepared.counts(), prepared.step
 
 
 def _distance(make: Callable[[], problem.Made], unanswered: list[str], prepare: Prepare) -> float:

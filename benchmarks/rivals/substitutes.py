@@ -30,9 +30,9 @@ def ctc_loss(scores: Tensor, labels: Tensor, _: Tensor, lengths: Tensor) -> Tens
     states = torch.cat((states, torch.zeros_like(labels[:, :1])), 1)
     never = scores.new_full((rows, 2), NEVER)
     differs = F.pad(states[:, 2:] != states[:, :-2], (2, 0))  # then the blank may be left out
-    found = scores.gather(2, states.expand(len(scores), -1, -1))
-    reached = torch.cat((found[0, :, :2], scores.new_full((rows, 2 * most - 1), NEVER)), 1)
-    for step in found[1:]:
+    path_scores = scores.gather(2, states.expand(len(scores), -1, -1))
+    reached = torch.cat((path_scores[0, :, :2], scores.new_full((rows, 2 * most - 1), NEVER)), 1)
+    for step in path_scores[1:]:
         before = torch.cat((never, reached), 1)
         skipped = torch.where(differs, before[:, :-2], NEVER)
         reached = torch.logsumexp(torch.stack((reached, before[:, 1:-1], skipped)), 0) + step

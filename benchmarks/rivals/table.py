@@ -44,17 +44,17 @@ HEADING = (
 )
 
 
-def rows(found: Measured) -> Iterator[tuple[str, ...]]:
-    for way in (*found.timings, *found.failures):
-        if way in found.failures:
-            yield (found.model, way, f"failed: {found.failures[way]}"[:300])
+def rows(line: Measured) -> Iterator[tuple[str, ...]]:
+    for way in (*line.timings, *line.failures):
+        if way in line.failures:
+            yield (line.model, way, f"failed: {line.failures[way]}"[:300])
             continue
-        once, timing = found.once[way], found.timings[way]
+        once, timing = line.once[way], line.timings[way]
         yield (
-            *(found.model, way),
+            *(line.model, way),
             f"{timing.median * 1e3:.1f}",
             f"{timing.spread:.0%}",
-            f"{speed(found, way, EAGER):.2f}x" if EAGER in found.timings else "-",
+            f"{speed(line, way, EAGER):.2f}x" if EAGER in line.timings else "-",
             *(f"{once['peak']:.0f}", f"{once['held']:.0f}"),
             f"{once['kernels']} + {once['library_calls']}" if "kernels" in once else "-",
             _moved(once),
@@ -72,9 +72,9 @@ def _moved(once: Mapping[str, float]) -> str:
     return text if without == once["megabytes"] else f"{text} ({without:.1f})"
 
 
-def speed(found: Measured, way: str, other: str) -> float:
+def speed(line: Measured, way: str, other: str) -> float:
     """How many times faster than the other."""
-    return found.timings[way].times_faster_than(found.timings[other])
+    return line.timings[way].times_faster_than(line.timings[other])
 
 
 def summary(lines: Sequence[Measured], ways: Sequence[str]) -> Iterator[str]:
@@ -93,7 +93,7 @@ def summary(lines: Sequence[Measured], ways: Sequence[str]) -> Iterator[str]:
             if INDUCTOR in line.once and _is_counted(line)
         ]
         if shares:
-            share = geometric_mean(each for each in shares if each > 0)
+            share = geometric_mean(share for share in shares if share > 0)
             yield f"{what.replace('_', ' ')}, without matmuls: {share:.2f} of Inductor's"
     yield from _moved_in_all(lines)
 
@@ -237,7 +237,7 @@ def known(path: Path | None) -> list[Measured]:
     return [
         Measured(
             line["model"],
-            {way: Timing(tuple(each["samples"])) for way, each in line["timings"].items()},
+            {way: Timing(tuple(timing["samples"])) for way, timing in line["timings"].items()},
             line["once"],
             line["failures"],
         )
@@ -279,11 +279,13 @@ def ways_of(training: bool, autotune: bool, python: str, autocast: bool = False)
 def counted(line: Measured, setting: Setting) -> Measured:
     """With what Hemstitch's kernels are, where it was measured."""
     if OURS in line.once:
-        made = problem.made(line.model, setting.size, setting.training, autocast=setting.autocast)
-        line.once[OURS] |= ours.counts(made)
+        workload = problem.made(
+            line.model, setting.size, setting.training, autocast=setting.autocast
+        )
+        line.once[OURS] |= ours.counts(workload)
         if not setting.autocast:  # the rate is that of f32
             line.once[OURS] |= {
-                OPERATIONS: problem.operations(made),
+                OPERATIONS: problem.operations(workload),
                 RATE: ours.operations_per_second(),
             }
     return line
@@ -349,8 +351,8 @@ def main(kind: str, description: str | None) -> None:
         lines.append(counted(measured(name, ways, setting), setting))
         print(*map(_joined, rows(lines[-1])), sep="\n", flush=True)
         if arguments.json:  # after every model: a long run may be cut short
-            found = json.dumps(record(lines, setting, earlier), indent=1)
-            arguments.json.write_text(found + "\n", encoding="utf-8")
+            text = json.dumps(record(lines, setting, earlier), indent=1)
+            arguments.json.write_text(text + "\n", encoding="utf-8")
     print("", *summary(lines, list(ways)), sep="\n")
 
 

@@ -44,7 +44,7 @@ class Measured:
 
 
 def measured(model: str, ways: Mapping[str, Way], setting: Setting) -> Measured:
-    found = Measured(model)
+    measurement = Measured(model)
     with ExitStack() as stack:
         cache = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         streams: dict[str, Iterator[Line]] = {}
@@ -52,15 +52,15 @@ def measured(model: str, ways: Mapping[str, Way], setting: Setting) -> Measured:
             worker = _worker(way, setting, cache / name.replace(" ", "-"))
             stack.callback(worker.stop, kill=True)
             streams[name] = worker.do(_job(model, way, setting), LIMIT_SECONDS)
-            if line := _next(name, streams, found):
-                found.once[name] = line
+            if line := _next(name, streams, measurement):
+                measurement.once[name] = line
         samples: dict[str, list[float]] = {name: [] for name in streams}
         for _ in range(setting.rounds):
             for name in list(streams):
-                if line := _next(name, streams, found):
+                if line := _next(name, streams, measurement):
                     samples[name].append(line["seconds"])
-        found.timings = {name: Timing(tuple(samples[name])) for name in streams}
-    return found
+        measurement.timings = {name: Timing(tuple(samples[name])) for name in streams}
+    return measurement
 
 
 def versions(python: str, packages: Iterable[str]) -> dict[str, str]:
@@ -72,8 +72,8 @@ def versions(python: str, packages: Iterable[str]) -> dict[str, str]:
     )
     command = [python, "-c", find, *packages]
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    found: dict[str, str] = json.loads(printed)
-    return found
+    installed: dict[str, str] = json.loads(printed)
+    return installed
 
 
 def _worker(way: Way, setting: Setting, cache: Path) -> Worker:
@@ -93,11 +93,11 @@ def _job(model: str, way: Way, setting: Setting) -> Line:
     return {"model": model, "autocast": setting.autocast, **what, **asdict(way)}
 
 
-def _next(name: str, streams: dict[str, Iterator[Line]], found: Measured) -> Line:
+def _next(name: str, streams: dict[str, Iterator[Line]], measurement: Measured) -> Line:
     """Nothing from one that failed, which has no further turn."""
     line = next(streams[name], {"failure": "its process ended"})
     if "failure" not in line:
         return line
-    found.failures[name] = line["failure"]
+    measurement.failures[name] = line["failure"]
     del streams[name]
     return {}

@@ -46,12 +46,12 @@ with _overloads_that_are_gone():
     ENVIRONMENT: Any = importlib.import_module("torchax").default_env()
 
 
-def prepare(made: Made) -> Prepared:
-    model = made.model
+def prepare(workload: Made) -> Prepared:
+    model = workload.model
     held: dict[str, Tensor] = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     weights = ENVIRONMENT.t2j_copy({name: x for name, x in held.items() if x.requires_grad})
     buffers = ENVIRONMENT.t2j_copy({name: x for name, x in held.items() if name not in weights})
-    arguments = ENVIRONMENT.t2j_copy(made.arguments)
+    arguments = ENVIRONMENT.t2j_copy(workload.arguments)
     for tensor in (*model.parameters(), *model.buffers()):
         tensor.data = tensor.new_empty(0)  # from here on only the model's code is used
     turns = count()
@@ -62,25 +62,27 @@ def prepare(made: Made) -> Prepared:
         ENVIRONMENT.param.prng = jax.random.key(turn, impl=GENERATOR)
         weights, buffers, arguments = ENVIRONMENT.j2t_iso((weights, buffers, arguments))
         with ENVIRONMENT, substituted():
-            found = torch.func.functional_call(model, weights | buffers, kwargs=arguments)
-        first, *rest = found if made.training else (found,)
+            outputs = torch.func.functional_call(model, weights | buffers, kwargs=arguments)
+        first, *rest = outputs if workload.training else (outputs,)
         return ENVIRONMENT.t2j_iso(first), ENVIRONMENT.t2j_iso((buffers, rest))
 
-    compiled = jax.jit(jax.value_and_grad(call, has_aux=True) if made.training else call)
+    compiled = jax.jit(jax.value_and_grad(call, has_aux=True) if workload.training else call)
 
     def step() -> Any:
         nonlocal buffers
         latest.clear()
-        found = jax.block_until_ready(compiled(weights, buffers, arguments, np.uint32(next(turns))))
-        if made.training:
-            buffers = found[0][1][0]
-        latest.append(found)
-        return found
+        outputs = jax.block_until_ready(
+            compiled(weights, buffers, arguments, np.uint32(next(turns)))
+        )
+        if workload.training:
+            buffers = outputs[0][1][0]
+        latest.append(outputs)
+        return outputs
 
-    def results(found: Any) -> Results:
-        if not made.training:
-            return {"output": [_tensor(found[0])]}
-        (loss, _), gradients = found
+    def results(outputs: Any) -> Results:
+        if not workload.training:
+            return {"output": [_tensor(outputs[0])]}
+        (loss, _), gradients = outputs
         return {"loss": [_tensor(loss)], "gradients": [_tensor(gradients[x]) for x in weights]}
 
     return Prepared(step, results)

@@ -1,4 +1,4 @@
-"""What `torch.compile(..., backend="hemstitch")` finds: AOTAutograd around the compiler."""
+"""The entry point of `torch.compile(..., backend="hemstitch")`: AOTAutograd around the compiler."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from hemstitch.capture.result_aliasing import (
 from hemstitch.capture.scalar_arguments import only_tensors
 from hemstitch.capture.seeded_random import draw_at_once
 from hemstitch.capture.translation import Captured
-from hemstitch.driver.background import Deferred, Job, later
+from hemstitch.driver.background import Deferred, Job, submit_to_worker
 from hemstitch.driver.builds import expect_kernels
-from hemstitch.driver.compiler import Begun, Compiled, begin, finish
+from hemstitch.driver.compiler import Compiled, PendingGraph, begin, finish
 from hemstitch.driver.verified import Verified
 from hemstitch.fallback import (
     Boxed,
@@ -46,8 +46,8 @@ from hemstitch.ir.graph import Op
 from hemstitch.joint.loss_elimination import EveryNth, losses, without
 from hemstitch.joint.partition import NUMBERS, partition
 from hemstitch.options import Options
-from hemstitch.pipeline import AFTER_AUTOGRAD, BEFORE_AUTOGRAD, Tracing, run_stages
-from hemstitch.runtime.versions import tell_newer_torch
+from hemstitch.pipeline import AFTER_AUTOGRAD, BEFORE_AUTOGRAD, JOINT_REWRITES, Tracing, run_stages
+from hemstitch.runtime.versions import warn_newer_torch
 
 Function = Callable[..., Any]
 Observer = Callable[[str, Compiled], None]
@@ -71,18 +71,19 @@ def compile_with(
     options: Options,
     observe: Observer | None = None,
     plan_only: bool = False,
-    submit: Callable[[Job], None] = later,
+    submit: Callable[[Job], None] = submit_to_worker,
 ) -> Function:
-    """The same, telling `observe` of every graph: ("forward" | "backward" | "inference", it).
+    """As `hemstitch`. `observe` is called for every graph with its kind ("forward", "backward" or
+    "inference") and the compiled graph.
 
-    `plan_only`: kernels are not built, and the callable runs what torch traced. `submit`: takes
-    what the option `asynchronous` leaves for later.
+    `plan_only`: kernels are not built, and the callable runs the traced graph. `submit`: takes the
+    jobs that the option `asynchronous` defers.
     """
     untouched = gm
 
     def compiled() -> Function:
         nonlocal untouched
-        untouched = copied(gm)  # what is compiled is rewritten before it is traced
+        untouched = copied(gm)  # `gm` is rewritten before it is traced
         return _compiled(gm, untouched, example_inputs, options, observe, plan_only, submit)
 
     def traced() -> Function:
@@ -100,7 +101,7 @@ def _compiled(
     plan_only: bool,
     submit: Callable[[Job], None],
 ) -> Function:
-    tell_newer_torch()
+    warn_newer_torch()
     if not plan_only:
         expect_kernels(example_inputs, options)
     run_stages(BEFORE_AUTOGRAD, gm, Tracing(options, is_joint=False), options.check)
@@ -113,8 +114,10 @@ def _compiled(
         )
         for kind in ("forward", "backward", "inference")
     )
-    rewritten = partial(
-        run_stages, AFTER_AUTOGRAD, told=Tracing(options, is_joint=True), check=options.check
+    tracing = Tracing(options, is_joint=True)
+    traced_rewrites, joint_rewrites = (
+        partial(run_stages, stages, told=tracing, check=options.check)
+        for stages in (AFTER_AUTOGRAD, JOINT_REWRITES)
     )
     with torch._functorch.config.patch(unlift_effect_tokens=True), only_tensors(gm):
         whole: Function = aot_autograd(
@@ -123,7 +126,8 @@ def _compiled(
             inference_compiler=inference,
             partition_fn=partial(
                 partition,
-                rewritten=rewritten,
+                traced_rewrites=traced_rewrites,
+                rewritten=joint_rewrites,
                 options=options,
                 leaves=[*map(_is_leaf, example_inputs)],
             ),
@@ -139,11 +143,11 @@ def _compiled(
 
 @dataclass(frozen=True, slots=True)
 class _GraphCompiler:
-    """What AOTAutograd calls for one of its graphs. `parts`: takes what came out of it;
-    `computing`: whether a kernel of that computes anything, once it is compiled.
-    `recorder`: makes CUDA graphs of calls. `submit`: as in `compile_with`. `is_guarded`: Dynamo
-    looks at all arguments before a call. `is_part`: the graphs are parts of what AOTAutograd gave,
-    so that what it has noted is not about their arguments and results."""
+    """The compiler that AOTAutograd calls for one of its graphs. `parts`: receives the compiled
+    graph; `computing`: receives whether one of its kernels computes anything. `recorder`: records
+    CUDA graphs. `submit`: as in `compile_with`. `is_guarded`: Dynamo's guards check all arguments.
+    `is_part`: the graphs are parts of one of AOTAutograd's, whose metadata does not describe them.
+    """
 
     kind: str
     options: Options
@@ -157,7 +161,7 @@ class _GraphCompiler:
     is_part: bool = False
 
     def __call__(self, gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Function:
-        """What cannot be compiled as a whole runs as torch traced it."""
+        """A graph that cannot be compiled runs as traced."""
         compiled: Callable[[], Function] = partial(self._compiled, gm, inputs)
         traced: Callable[[], Function] = partial(AsTraced, gm)
         return attempt(compiled, traced, self.options.strict, gm)
@@ -165,10 +169,10 @@ class _GraphCompiler:
     def _compiled(self, gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Function:
         without_tokens(gm)
         draw_at_once(gm)
-        unseen = losses(gm.meta.get(NUMBERS, ()))
+        losses_to_skip = losses(gm.meta.get(NUMBERS, ()))
         run: Boxed
-        if unseen:
-            run = self._sparing(gm, inputs, unseen)
+        if losses_to_skip:
+            run = self._with_loss_elimination(gm, inputs, losses_to_skip)
         elif self.kind == "backward" and not self.plan_only:
             backward = Backward(partial(self._run, inputs=inputs), gm)
             traced = with_zeros(AsTraced(gm), gm)
@@ -180,12 +184,12 @@ class _GraphCompiler:
         )
         return run
 
-    def _sparing(
-        self, gm: torch.fx.GraphModule, inputs: Sequence[object], unseen: Sequence[int]
+    def _with_loss_elimination(
+        self, gm: torch.fx.GraphModule, inputs: Sequence[object], losses_to_skip: Sequence[int]
     ) -> Function:
-        """Most calls do not compute these results."""
+        """Most calls skip these losses."""
         self.computing[self.kind] = True
-        short = self._run(without(gm, unseen), inputs)
+        short = self._run(without(gm, losses_to_skip), inputs)
         every = self.options.loss_every
         if not every:
             return short
@@ -197,7 +201,7 @@ class _GraphCompiler:
         if has_sizes_from_data(gm):
             compiled = partial(self._in_parts, gm)
         else:
-            compiled = partial(self._begun, gm, inputs, captured)
+            compiled = partial(self._compile_or_defer, gm, inputs, captured)
 
         def traced() -> Function:
             return AsTraced(gm, *captured)
@@ -208,20 +212,20 @@ class _GraphCompiler:
         part = replace(self, is_part=True)
         return AsTraced(in_parts(gm, part._run))
 
-    def _begun(
-        self, gm: torch.fx.GraphModule, inputs: Sequence[object], known: list[Captured]
+    def _compile_or_defer(
+        self, gm: torch.fx.GraphModule, inputs: Sequence[object], captured: list[Captured]
     ) -> Function:
-        """`known`: takes what is captured, whatever fails behind that."""
+        """`captured`: receives the captured graph, even if a later stage fails."""
         options, is_backward = self.options, self.kind == "backward"
         is_frozen = options.freeze and self.kind == "inference" and not self.is_part
         graph = self._rewritten(gm) if self.kind == "inference" else gm
         frozen = frozen_arguments(graph) if is_frozen else ()
         private = self._private_results()
         results = TRACED if self.is_part else self._results(graph.graph)
-        begun = begin(graph, inputs, options, private, is_backward, frozen, results)
-        known.append(begun.captured)
-        traced = AsTraced(gm, begun.captured)
-        make = partial(self._finish, begun, graph, inputs, traced)
+        pending = begin(graph, inputs, options, private, is_backward, frozen, results)
+        captured.append(pending.captured)
+        traced = AsTraced(gm, pending.captured)
+        make = partial(self._finish, pending, graph, inputs, traced)
         return (
             Deferred(traced, make, self.submit, options.strict) if options.asynchronous else make()
         )
@@ -230,19 +234,23 @@ class _GraphCompiler:
         return (results_of_backward if self.kind == "backward" else results_of_forward)(graph)
 
     def _rewritten(self, gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
-        """As `partition` does for the two others."""
+        """The rewrites that `partition` applies to the joint graph."""
         new = copied(gm)
         tracing = Tracing(self.options, is_joint=False)
         run_stages(AFTER_AUTOGRAD, new, tracing, self.options.check)
         return new
 
     def _finish(
-        self, begun: Begun, gm: torch.fx.GraphModule, inputs: Sequence[object], traced: AsTraced
+        self,
+        pending: PendingGraph,
+        gm: torch.fx.GraphModule,
+        inputs: Sequence[object],
+        traced: AsTraced,
     ) -> Function:
-        compiled = finish(begun, self.options, plan_only=self.plan_only)
+        compiled = finish(pending, self.options, plan_only=self.plan_only)
         if self.options.asynchronous and compiled.target == "cuda":
-            # Kernels own memory that was written in this thread's stream, not in the program's.
-            torch.cuda.current_stream(begun.captured.device).synchronize()
+            # Kernels own memory that was written on this thread's stream, not on the program's.
+            torch.cuda.current_stream(pending.captured.device).synchronize()
         if self.observe is not None:
             self.observe(self.kind, compiled)
         if compiled.executable is None:
@@ -268,7 +276,8 @@ class _GraphCompiler:
         return recorded
 
     def _private_results(self) -> int | None:
-        """How many results of a forward graph are the user's; the others go to backward."""
+        """The number of a forward graph's results that the user sees; the others are saved for
+        backward."""
         context = TracingContext.try_get()
         is_whole = self.kind == "forward" and not self.is_part
         if not is_whole or context is None or context.fw_metadata is None:
@@ -282,14 +291,14 @@ def _is_leaf(argument: object) -> bool:
 
 
 def _is_as_captured(gm: torch.fx.GraphModule, captured: torch.fx.GraphModule) -> bool:
-    """Nothing that Dynamo captured was replaced; graphs inside the graph are not looked at."""
+    """Whether no operation that Dynamo captured was replaced. False for a graph with subgraphs."""
     nodes = [*gm.graph.nodes]
     is_flat = all(node.op != "get_attr" for node in nodes)
     return is_flat and [node.target for node in nodes] == [n.target for n in captured.graph.nodes]
 
 
 def _computes(compiled: Compiled) -> bool:
-    """More than constants, outside library calls."""
+    """Whether its kernels compute more than constants."""
     groups = [group for step in compiled.plan.kernels for group in step.groups]
     values = [write.value for group in groups for write in group.writes]
     return (
@@ -308,7 +317,7 @@ def _checked(run: Boxed, expected: Sequence[object]) -> Boxed:
 
 
 def _recorder(options: Options) -> Any:
-    # Only this option needs PyTorch's CUDA graphs, and Triton.
+    # Imported here, since PyTorch's CUDA graphs need Triton.
     if not options.cuda_graphs:
         return None
     return importlib.import_module("hemstitch.runtime.gpu.cuda_graphs").Recorder()

@@ -23,16 +23,16 @@ class Location:
 
 
 class HemstitchError(Exception):
-    """Says what happened, where in the user's program, and what to do next."""
+    """A message, the line of the user's program, and a hint."""
 
     code: ClassVar[str]
-    advice: ClassVar[str]  # the hint where the raiser knows no better one
+    advice: ClassVar[str]  # the default hint
 
     def __init__(
-        self, what: str, *, hint: str | None = None, where: Location | None = None
+        self, message: str, *, hint: str | None = None, where: Location | None = None
     ) -> None:
-        self.what, self.where, self.hint = what, where, hint or self.advice
-        super().__init__(_message(self.code, what, where, self.hint))
+        self.message, self.where, self.hint = message, where, hint or self.advice
+        super().__init__(_message(self.code, message, where, self.hint))
 
 
 class OptionError(HemstitchError):
@@ -43,14 +43,14 @@ class OptionError(HemstitchError):
 
 
 class UnsupportedError(HemstitchError):
-    """Something that Hemstitch does not compile was asked for by name."""
+    """The user asked for something by name that Hemstitch does not compile."""
 
     code = "H002"
     advice = "leave this part of the program out of torch.compile"
 
 
 class InternalError(HemstitchError):
-    """Hemstitch found that it was wrong itself: an invariant of one of its stages does not hold."""
+    """A bug in Hemstitch: an invariant of one of its stages does not hold."""
 
     code = "H003"
     advice = "this is a bug in Hemstitch: please report it with this message and the program"
@@ -71,16 +71,16 @@ class KernelBuildError(HemstitchError):
 
 
 class HemstitchWarning(UserWarning):
-    """Says what runs through the library instead, where in the user's program, what to do next."""
+    """What runs through the library instead, the line of the user's program, and a hint."""
 
     code: ClassVar[str]
     advice: ClassVar[str]
 
     def __init__(
-        self, what: str, *, hint: str | None = None, where: Location | None = None
+        self, message: str, *, hint: str | None = None, where: Location | None = None
     ) -> None:
-        self.what, self.where, self.hint = what, where, hint or self.advice
-        super().__init__(_message(self.code, what, where, self.hint))
+        self.message, self.where, self.hint = message, where, hint or self.advice
+        super().__init__(_message(self.code, message, where, self.hint))
 
 
 class KernelBuildWarning(HemstitchWarning):
@@ -103,24 +103,24 @@ class GraphWarning(HemstitchWarning):
     def __init__(
         self,
         error: Exception,
-        what: str = "a graph could not be compiled and",
+        subject: str = "a graph could not be compiled and",
         begins: Location | None = None,
     ) -> None:
-        """`begins`: where the graph does, for an error that has no place."""
+        """`begins`: the graph's first line, for an error without a location."""
         ours = error if isinstance(error, HemstitchError) else None
-        why = repr(error) if ours is None else f"{ours.code}: {ours.what}"
+        why = repr(error) if ours is None else f"{ours.code}: {ours.message}"
         where = None if ours is None else ours.where
         if where is None and begins is not None:
             why = f"{why}, in the graph that begins here"
         super().__init__(
-            f"{what} runs through the library: {why}",
+            f"{subject} runs through the library: {why}",
             hint=None if ours is None else ours.hint,
             where=where or begins,
         )
 
 
 class PlanWarning(HemstitchWarning):
-    """A graph took too long to plan, and has more kernels than it could have."""
+    """Planning took too long, so the graph has more kernels than necessary."""
 
     code = "H009"
     advice = "results are the same, only slower; please report the program"
@@ -130,7 +130,7 @@ class PlanWarning(HemstitchWarning):
 
 
 class VersionWarning(HemstitchWarning):
-    """PyTorch is newer than any that Hemstitch was tried with."""
+    """PyTorch is newer than the newest version that Hemstitch is tested with."""
 
     code = "H010"
     advice = (
@@ -138,12 +138,12 @@ class VersionWarning(HemstitchWarning):
     )
 
 
-def _message(code: str, what: str, where: Location | None, hint: str) -> str:
+def _message(code: str, message: str, where: Location | None, hint: str) -> str:
     place = [] if where is None else [f"  at {where}"]
-    return "\n".join([f"{code}: {what}", *place, f"  hint: {hint}"])
+    return "\n".join([f"{code}: {message}", *place, f"  hint: {hint}"])
 
 
 def near_match(name: str, known: Iterable[str]) -> str:
-    """`did you mean "planner"?`, or nothing where no known name is near."""
-    found = difflib.get_close_matches(name, tuple(known), n=1)
-    return f'did you mean "{found[0]}"?' if found else ""
+    """`did you mean "planner"?`, or an empty string where no known name is similar."""
+    matches = difflib.get_close_matches(name, tuple(known), n=1)
+    return f'did you mean "{matches[0]}"?' if matches else ""

@@ -1,5 +1,5 @@
-"""What takes the place of what fails: a graph as PyTorch traced it, after one warning. The option
-`strict` has the failure raised instead."""
+"""The fallback for what cannot be compiled or fails in a call: the graph as PyTorch traced it,
+after one warning. With the option `strict` the failure is raised instead."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from hemstitch.errors import DifferenceError, GraphWarning, OptionError
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
 Result = TypeVar("Result")
-# The user wants to be told; and Dynamo to trace once more, with what was learned.
+# The first two are for the user; the third makes Dynamo trace again.
 NO_FAILURE = (OptionError, DifferenceError, RestartAnalysis)
 
 
 def attempt(
     make: Callable[[], Result],
-    otherwise: Callable[[], Result],
+    fallback: Callable[[], Result],
     strict: bool = False,
     graph: torch.fx.GraphModule | None = None,
 ) -> Result:
-    """What `make` gives. If it fails, what `otherwise` gives; an error there is PyTorch's own.
-    `graph`: of what is compiled, for a failure that has no place in the program."""
+    """The result of `make`, or of `fallback` if `make` fails; errors of `fallback` are PyTorch's
+    own. `graph`: what is compiled, for a failure without a location."""
     try:
         return make()
     except NO_FAILURE:
@@ -42,18 +42,17 @@ def attempt(
         if strict:
             raise
         failure = error
-    result = otherwise()
-    place = None
-    with suppress(Exception):  # also where that is what fails
-        place = None if graph is None else begins(graph)
-    warnings.warn(GraphWarning(failure, begins=place), stacklevel=2)
+    result = fallback()
+    location = None
+    with suppress(Exception):  # the search may be what fails
+        location = None if graph is None else begins(graph)
+    warnings.warn(GraphWarning(failure, begins=location), stacklevel=2)
     return result
 
 
 def by_pytorch(gm: torch.fx.GraphModule, example_inputs: Sequence[object]) -> Callable[..., Any]:
-    """A Dynamo graph with nothing of ours in it: AOTAutograd, and PyTorch's operations. These alone
-    where AOTAutograd refuses what they do, as to write through `unfold`, or is known to get it
-    wrong."""
+    """A Dynamo graph through AOTAutograd and PyTorch's operations only. Without AOTAutograd where
+    it refuses the graph, for example a write through `unfold`, or is known to be wrong."""
     backend: Any = lookup_backend("aot_eager")
     try:
         if has_writes_in_turn(gm):
@@ -62,13 +61,13 @@ def by_pytorch(gm: torch.fx.GraphModule, example_inputs: Sequence[object]) -> Ca
             return backend(gm, example_inputs)  # type: ignore[no-any-return]
     except NO_FAILURE:
         raise
-    except Exception:  # the program's own is raised again in its call
+    except Exception:  # an error of the program itself is raised again by the call
         return gm.forward
 
 
 def copied(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """For rewrites: one that fails half-way leaves `gm` as it was."""
-    graph = torch.fx.Graph()  # `deepcopy` also copies, with a warning, what says how it is called
+    """A copy for rewrites, so that a rewrite that fails leaves `gm` unchanged."""
+    graph = torch.fx.Graph()  # `deepcopy` warns about the code generator
     graph.set_codegen(gm.graph._codegen)
     graph.output(graph.graph_copy(gm.graph, {}))
     graph.output_node().meta = {**gm.graph.output_node().meta}
@@ -76,7 +75,7 @@ def copied(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 
 def is_repeatable(traced: torch.fx.GraphModule) -> bool:
-    """Whether a call that failed can begin again: it changes nothing but the state of random
+    """Whether a failed call can be run again: it has no side effect but on the state of random
     numbers."""
     return not any(map(_changes_something, traced.graph.nodes))
 
@@ -94,11 +93,10 @@ def _is_random(target: object) -> bool:
 
 
 class Recoverable:
-    """A compiled graph on a list of arguments, and the graph as traced for a call that fails, if
-    that can begin again: its arguments are still there, and it has changed nothing.
-
-    `holds`: keeps arguments for that. Backward does not: they are what forward has saved, which
-    goes bit by bit. Then only a call that has not begun, whose list is not emptied, is recovered.
+    """A compiled graph, boxed, with the traced graph as the fallback of a failed call. A call can
+    fall back if its arguments are still alive and it had no side effect.
+    `holds`: keep the arguments alive for the fallback. Backward does not, so that saved activations
+    are freed as it goes. Then only a call that has not emptied its argument list falls back.
     """
 
     def __init__(self, run: Boxed, traced: Boxed, holds: bool, strict: bool) -> None:
@@ -107,7 +105,7 @@ class Recoverable:
         self._traced = traced
         self._holds = holds
         self._strict = strict
-        self._is_told = False
+        self._has_warned = False
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
         count = len(arguments)
@@ -121,12 +119,12 @@ class Recoverable:
     def recovered(
         self, failure: Exception, arguments: Sequence[Any], has_not_begun: bool
     ) -> Sequence[Any]:
-        """The results all the same, or the error."""
+        """The results of the traced graph, or the error."""
         if self._strict or isinstance(failure, NO_FAILURE) or not (self._holds or has_not_begun):
             raise failure
         results = self._traced([*arguments])
-        if not self._is_told:
-            self._is_told = True
-            what = "a call of a graph cannot run as compiled and"
-            warnings.warn(GraphWarning(failure, what), stacklevel=3)
+        if not self._has_warned:
+            self._has_warned = True
+            subject = "a call of a graph cannot run as compiled and"
+            warnings.warn(GraphWarning(failure, subject), stacklevel=3)
         return results

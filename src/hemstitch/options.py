@@ -1,5 +1,5 @@
-"""The only options, and the only reader of the environment. Takes what the user gave to
-`torch.compile` and gives one checked `Options` record."""
+"""All options, and the only reader of the environment. Takes the arguments of `torch.compile`,
+gives one checked `Options` record."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ EXCLUDING = {
     ("asynchronous", "cuda_graphs"): "a graph is recorded where all that it is among is compiled",
     ("freeze", "cuda_graphs"): "a replay would not see that a weight has changed",
 }
-# PyTorch's own modes buy speed with compile time. Hemstitch has no such trade yet, so that a
-# program which asks for one of them keeps working and gets the defaults.
+# PyTorch's modes trade compile time for speed. Hemstitch accepts them and uses its defaults.
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 SWITCH_WORDS = {
     **dict.fromkeys(("1", "true", "on", "yes"), True),
@@ -36,37 +35,39 @@ SWITCH_WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a user may decide. A value given in the call wins over HEMSTITCH_<NAME>, which wins
-    over the default."""
+    """A value given in the call takes precedence over HEMSTITCH_<NAME>, which takes precedence over
+    the default."""
 
     # auto: by the tensors' device. interpret: Triton kernels as for a GPU, run on CPU tensors by
     # the emulator of the source tree.
     target: str = "auto"
-    # conservative: elementwise, and a reduction only at a kernel's end. greedy: all that is legal,
-    # most bytes first. beam, ilp: searched for beyond that. auto: greedy.
+    # conservative: elementwise fusion, and a reduction only at a kernel's end. greedy: every legal
+    # fusion, in the order of the bytes it saves. beam, ilp: a search on top of that. auto: greedy.
     planner: str = "auto"
-    products: bool = True  # kernels may multiply matrices, where that is faster than the library
-    global_stitching: bool = True  # tasks of a kernel may wait for each other, or take a ticket
+    products: bool = True  # matmuls may be inlined into kernels, where that beats the library
+    global_stitching: bool = True  # kernels may have grid-wide barriers and last-block reductions
     pack: bool = True  # independent kernels may share a launch
-    recycle: bool = True  # large results live where earlier ones did that nobody holds any more
-    # Of the bytes that forward would save for backward, the share that it may; the rest is computed
-    # again. 0: as few as can be.
+    recycle: bool = True  # large results reuse the memory of earlier ones that are dead
+    # The share that forward may save for backward of the bytes that it would save; the rest is
+    # recomputed. 0: as little as possible.
     memory_budget: float = 1.0
     # Training: the loss's value is computed in every n-th call only, and NaN in others; 0: never.
     # Gradients are the same.
     loss_every: int = 1
-    # No rewrite that rounds otherwise, or lets infinities and NaN spread otherwise than eager.
+    # No rewrite that rounds differently from eager, or propagates infinities and NaN differently.
     exact: bool = False
-    reassociate: bool = False  # sums and products as real numbers have them; assumes finite values
-    # In inference, weights and buffers stay as they are: what they alone decide is computed once.
+    # Rewrites that hold for real numbers: they hold up to rounding, and assume finite values.
+    reassociate: bool = False
+    # In inference, weights and buffers are constant: their packing and constant folding happen
+    # once.
     freeze: bool = False
-    # Patterns and what replaces them, functions of ATen operations, for the traced graph; in
-    # training before it is split.
+    # Pairs of a pattern and its replacement, functions of ATen operations, for the traced graph; in
+    # training for the joint graph.
     rewrites: Rewrites = ()
-    # On a GPU, time a few shapes of tiles, on a processor single operations; once, remembered.
+    # Time a few tile shapes on a GPU, single operations on a processor; the result is cached.
     tune: bool = False
-    cache: bool = True  # plans and machine code are kept for later processes of this user
-    asynchronous: bool = False  # calls run as PyTorch traced them until their graph is compiled
+    cache: bool = True  # plans and machine code are cached on disk for later processes
+    asynchronous: bool = False  # calls run the traced graph until it is compiled
     cuda_graphs: bool = False  # calls of known sizes are recorded once and replayed
     verify: bool = False  # run eager beside every compiled call and compare
     strict: bool = False  # a failure inside Hemstitch raises rather than falls back
@@ -74,7 +75,7 @@ class Options:
 
     @property
     def inlines_matmuls(self) -> bool:
-        """Whether planning looks for products of matrices that kernels could do."""
+        """Whether planning looks for matmuls that kernels can inline."""
         return self.products and self.planner != "conservative"
 
     @staticmethod
@@ -90,9 +91,9 @@ class Options:
                 f'there is no mode "{mode}"',
                 hint=near_match(mode, MODES) or f"the modes are {', '.join(MODES)}",
             )
-        given = _from_environment(os.environ if environment is None else environment)
-        given.update(options or {})
-        parsed = Options(**{name: _checked(name, value) for name, value in given.items()})  # type: ignore[arg-type]
+        values = _from_environment(os.environ if environment is None else environment)
+        values.update(options or {})
+        parsed = Options(**{name: _checked(name, value) for name, value in values.items()})  # type: ignore[arg-type]
         for (name, other), why in EXCLUDING.items():
             if getattr(parsed, name) and getattr(parsed, other):
                 raise OptionError(
@@ -110,16 +111,16 @@ SWITCHES = tuple(name for name in NAMES if name not in (*CHOICES, *SHARES, *COUN
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
-    given: dict[str, object] = {}
+    values: dict[str, object] = {}
     for variable, text in environment.items():
         if not variable.startswith(PREFIX):
             continue
         name = variable.removeprefix(PREFIX).lower()
         if name in NAMES:
-            given[name] = _read(name, variable, text)
+            values[name] = _read(name, variable, text)
         elif hint := near_match(name, NAMES):
             raise OptionError(f"there is no environment variable {variable}", hint=hint)
-    return given
+    return values
 
 
 def _read(name: str, variable: str, text: str) -> object:
@@ -167,15 +168,15 @@ def _checked(name: str, value: object) -> object:
 
 
 def _rewrites(value: object) -> Rewrites:
-    what = 'option "rewrites" takes pairs of functions, a pattern and its replacement'
+    message = 'option "rewrites" takes pairs of functions, a pattern and its replacement'
     if not isinstance(value, Sequence) or isinstance(value, str):
-        raise OptionError(what, hint=f"not {value!r}")
+        raise OptionError(message, hint=f"not {value!r}")
     for pair in value:
         match pair:
             case (pattern, replacement) if callable(pattern) and callable(replacement):
-                counts = [len(inspect.signature(each).parameters) for each in pair]
+                counts = [len(inspect.signature(function).parameters) for function in pair]
             case _:
-                raise OptionError(what, hint=f"not {pair!r}")
+                raise OptionError(message, hint=f"not {pair!r}")
         if counts[0] != counts[1]:
             raise OptionError(
                 f'option "rewrites": the pattern {pattern} takes {counts[0]} arguments, '

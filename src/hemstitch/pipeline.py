@@ -45,7 +45,7 @@ from hemstitch.kernel_ir.passes.unrolling import unroll_reductions
 from hemstitch.kernel_ir.verifier import verify as verify_kernel
 from hemstitch.machine.record import Machine
 from hemstitch.matmul.convolution_weights import lay_out_convolution_weights
-from hemstitch.matmul.im2col import lower_to_im2col
+from hemstitch.matmul.im2col import im2col_values, lower_to_im2col
 from hemstitch.matmul.lowering.blocking import block_matmuls
 from hemstitch.matmul.lowering.contraction_loops import expand_contractions
 from hemstitch.matmul.mask_analysis import mark_masked_matmuls
@@ -57,7 +57,7 @@ from hemstitch.planning.verifier import verify_plan
 from hemstitch.rewrites.algebra import ALGEBRA
 from hemstitch.rewrites.common_operands import merge_common_operands
 from hemstitch.rewrites.constant_folding import FOLD
-from hemstitch.rewrites.dead_rows import eliminate_dead_rows
+from hemstitch.rewrites.dead_rows import eliminate_dead_rows, live_rows
 from hemstitch.rewrites.engine import rewrite
 from hemstitch.rewrites.logic import LOGIC
 from hemstitch.rewrites.matmul_merging import merge_matmuls
@@ -83,13 +83,14 @@ class Form(Enum):
     the first call: as graphs, then as plans."""
 
     TRACED = "torch.fx"
+    JOINT = "joint graph"
     GRAPH = "graph IR"
     PROGRAM = "program"
     KERNEL = "kernel IR"
     TEXT = "text"
 
 
-TRACED, GRAPH, PROGRAM, KERNEL, TEXT = Form
+TRACED, JOINT, GRAPH, PROGRAM, KERNEL, TEXT = Form
 
 
 def always(_: object) -> bool:
@@ -192,6 +193,31 @@ AFTER_AUTOGRAD = (
         lambda gm, tracing: propagate_channels_last(
             gm.graph, rows=tracing.options.inlines_matmuls and not tracing.is_joint
         ),
+    ),
+)
+
+# --- the joint graph of a step of training: what both passes must agree on
+
+JOINT_REWRITES = (
+    Stage(
+        "dead rows",
+        JOINT,
+        JOINT,
+        lambda joint, _: joint if joint.has_checkpoints else joint.rewritten(live_rows),
+        exactness=FINITE,
+    ),
+    Stage(
+        "im2col",
+        JOINT,
+        JOINT,
+        lambda joint, _: joint.rewritten(im2col_values) if joint.is_on_cpu else joint,
+    ),
+    Stage(
+        "exclude what masks exclude",
+        JOINT,
+        JOINT,
+        lambda joint, _: joint.with_bands(),
+        exactness=FINITE,
     ),
 )
 
@@ -372,6 +398,7 @@ def verify_program(program: Program[Any]) -> None:
 
 VERIFIERS: Mapping[Form, Callable[[Any], None]] = {
     TRACED: lambda gm: gm.graph.lint(),
+    JOINT: lambda joint: joint.traced.lint(),
     GRAPH: verify_graph,
     PROGRAM: verify_program,
     KERNEL: verify_kernel,
@@ -401,7 +428,7 @@ def _verify(stage: Stage, form: Any) -> None:
     try:
         VERIFIERS[stage.gives](form)
     except InternalError as error:
-        what = f'the stage "{stage.name}" left what does not hold: {error.what}'
+        what = f'the stage "{stage.name}" left what does not hold: {error.message}'
         raise InternalError(what, where=error.where) from error
 
 

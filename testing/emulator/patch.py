@@ -20,7 +20,7 @@ from triton.runtime import interpreter
 from triton.runtime.jit import JITFunction
 
 from hemstitch.targets.gpu import device_functions as device
-from hemstitch.toolchain.triton_cross import LANGUAGE
+from hemstitch.toolchain.triton_cross import LANGUAGE_LOCK
 from testing.emulator import whole_reductions as reductions
 from testing.emulator.checked_builder import EmulatedBuilder
 from testing.emulator.libdevice import replacements
@@ -56,7 +56,7 @@ def emulated(
 ) -> Iterator[Callable[..., Any]]:
     """Gives what makes a plain function of a `JITFunction`. `spin` takes the place of the device
     function of that name. No other thread emulates or compiles meanwhile."""
-    with LANGUAGE.alone():
+    with LANGUAGE_LOCK.exclusive():
         changes = Changes()
         semantic = TritonSemantic(builder)
         function = _Functions(semantic, spin)

@@ -18,7 +18,7 @@ from hemstitch.ir.ops import is_call
 from hemstitch.ir.verifier import verify
 from hemstitch.joint.partition import partition
 from hemstitch.options import Options
-from hemstitch.pipeline import AFTER_AUTOGRAD, Tracing, run_stages
+from hemstitch.pipeline import AFTER_AUTOGRAD, JOINT_REWRITES, Tracing, run_stages
 from hemstitch.runtime.aten_forms import aten_form
 from hemstitch.runtime.interpreter import bind_symbols, run, with_strides
 from hemstitch.runtime.returned import (
@@ -33,7 +33,10 @@ from hemstitch.runtime.returned import (
 from hemstitch.targets.cpu.description import generic_cpu
 from tests.compiled import plans_of
 
-REWRITTEN = partial(run_stages, AFTER_AUTOGRAD, told=Tracing(Options(), is_joint=True))
+TRACED_REWRITES, REWRITTEN = (
+    partial(run_stages, stages, told=Tracing(Options(), is_joint=True))
+    for stages in (AFTER_AUTOGRAD, JOINT_REWRITES)
+)
 
 
 class InterpretBackend:
@@ -49,7 +52,7 @@ class InterpretBackend:
             bw_compiler=partial(self.compile, is_backward=True),
             inference_compiler=self.compile,
             decompositions=decompositions(),
-            partition_fn=partial(partition, rewritten=REWRITTEN),
+            partition_fn=partial(partition, traced_rewrites=TRACED_REWRITES, rewritten=REWRITTEN),
             keep_inference_input_mutations=True,
         )(gm, example_inputs)
 

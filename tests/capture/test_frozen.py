@@ -16,7 +16,7 @@ from hemstitch.driver.verified import difference
 from hemstitch.errors import OptionError
 from hemstitch.options import Options
 from hemstitch.planning.plan import KernelStep
-from hemstitch.runtime.prepacked import Once
+from hemstitch.runtime.prepacked import PrepackedWeights
 
 STRICT = {"freeze": True, "strict": True, "check": True}
 FEATURES, HIDDEN, ROWS = 24, 80, 10
@@ -72,13 +72,13 @@ def agrees(function: Callable[[Tensor], Tensor], made: nn.Module, rows: int = RO
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows with each time that something is computed once."""
     found: list[int] = []
-    original = Once._computed
+    original = PrepackedWeights._computed
 
-    def counting(self: Once, arguments: list[object]) -> tuple[object, ...]:
+    def counting(self: PrepackedWeights, arguments: list[object]) -> tuple[object, ...]:
         found.append(len(arguments))
         return original(self, arguments)
 
-    monkeypatch.setattr(Once, "_computed", counting)
+    monkeypatch.setattr(PrepackedWeights, "_computed", counting)
     return found
 
 
@@ -151,15 +151,15 @@ def test_modules_that_share_a_graph_have_results_each(computed: list[int]) -> No
 
 
 def test_results_live_no_longer_than_the_weights() -> None:
-    made, known = model(), list[Once]()
-    original = Once.__init__
+    made, known = model(), list[PrepackedWeights]()
+    original = PrepackedWeights.__init__
 
-    def noting(self: Once, *arguments: object) -> None:
+    def noting(self: PrepackedWeights, *arguments: object) -> None:
         known.append(self)
         original(self, *arguments)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Once, "__init__", noting)
+        patch.setattr(PrepackedWeights, "__init__", noting)
         agrees(compiled(made), made)
     (once,) = known
     assert len(once._known) == 1

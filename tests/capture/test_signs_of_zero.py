@@ -1,4 +1,4 @@
-"""Zeros have eager's signs where these follow from IEEE 754: docs/codegen.md says where not."""
+"""Zeros have eager's signs where IEEE 754 says which; docs/user/correctness.md has the others."""
 
 from __future__ import annotations
 

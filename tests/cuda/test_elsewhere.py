@@ -34,7 +34,7 @@ DEADLY = {
 def _nothing_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> Iterator[None]:
     """And little patience."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(killed, "ENDS", {})
+    monkeypatch.setattr(killed, "CRASHES", {})
     monkeypatch.setattr(elsewhere, "LIMITS", replace(helpers.LIMITS, processor_seconds=20.0))
     elsewhere.compilers.cache_clear()
     yield
@@ -91,7 +91,9 @@ def test_what_ends_the_compiler_is_not_compiled_here(
     with pytest.raises(KernelBuildError, match=why):
         compiled(program)
     if kind != "takes memory":  # Python survived that
-        monkeypatch.setattr(elsewhere.Asker, "ask", lambda *_: pytest.fail("it is tried again"))
+        monkeypatch.setattr(
+            elsewhere.WorkerClient, "ask", lambda *_: pytest.fail("it is tried again")
+        )
         with pytest.raises(KernelBuildError, match=why):
             compiled(program)
     assert here == []

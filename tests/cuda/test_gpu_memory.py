@@ -52,7 +52,7 @@ def test_intermediates_come_from_the_allocator_and_go_back_after_their_last_use(
     x, w = torch.randn(2, 512, 512, dtype=torch.float64)
     run, calls = executable_of(two_products, x, w)
     assembly = run.assembly
-    assert not assembly.slots and not assembly.windows and not assembly.large
+    assert not assembly.slots and not assembly.views and not assembly.large
     lines = [line.strip() for line in assembly.source.splitlines()]
     made = [line.split(" = ")[0] for line in lines if "= empty(" in line]
     freed = [name for line in lines if line.startswith("del ") for name in line[4:].split(", ")]

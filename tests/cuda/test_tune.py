@@ -133,8 +133,8 @@ def test_no_more_programs_than_meet():
     program = steps.program_of(step)
     guess = estimate(program, (), bytes_of(program, ()), architecture("sm_90"))
     fitting = guess.occupancy.blocks
-    assert program.barriers and fitting > kernel.MOST_MEETING
-    assert guess.waves == kernel.MOST_MEETING / fitting
+    assert program.barriers and fitting > kernel.MOST_COOPERATIVE
+    assert guess.waves == kernel.MOST_COOPERATIVE / fitting
 
 
 def test_the_best_estimate_if_it_is_clearly_better(choose, estimated):

@@ -16,7 +16,7 @@ from hemstitch.ir.types import DType
 from hemstitch.machine.matmul_rates import MatmulTimings
 from hemstitch.machine.probes import MatmulProbe, OperationProbe, Probe
 from hemstitch.matmul.lowering.blocking import Blocking
-from hemstitch.measure import multiplication as multiplying
+from hemstitch.measure import matmul_units
 from hemstitch.measure import ranks as job
 from hemstitch.measure.matmul_tuner import Tuner
 from hemstitch.measure.performance_library import measurements
@@ -100,8 +100,8 @@ def test_whoever_multiplies_faster_is_one(store, monkeypatch, first_is_fast):
     shares = []
     for is_fast in (first_is_fast, not first_is_fast):
         own = measurements(clock(is_fast))
-        monkeypatch.setattr(multiplying, "measurements", lambda own=own: own)
-        shares.append(multiplying.measured_units(2, 8)[DType.F32].share)
+        monkeypatch.setattr(matmul_units, "measurements", lambda own=own: own)
+        shares.append(matmul_units.measured_units(2, 8)[DType.F32].share)
     assert shares == pytest.approx([2.0 if first_is_fast else 0.5] * 2)
     assert generic_cpu(2, 8).matrix_units[DType.F32].share not in shares
 

@@ -45,8 +45,8 @@ def test_two_ranks_are_as_one_process(tmp_path):
 
 def assert_planned_alike(one: dict[str, Any], other: dict[str, Any]) -> None:
     """Though each would have planned with other figures."""
-    assert one["multiplying"]["own"] > 1 > other["multiplying"]["own"]
-    assert one["multiplying"]["taken"] == other["multiplying"]["own"], "rank 1 was first"
+    assert one["matmul_units"]["own"] > 1 > other["matmul_units"]["own"]
+    assert one["matmul_units"]["taken"] == other["matmul_units"]["own"], "rank 1 was first"
     assert one["plans"]
     for number, (plan, its) in enumerate(zip(one["plans"], other["plans"], strict=True)):
         assert plan == its, f"graph {number}"

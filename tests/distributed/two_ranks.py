@@ -33,7 +33,7 @@ from hemstitch.ir.printer import show
 from hemstitch.ir.types import DType
 from hemstitch.kernel_ir.printer import show as show_kernel
 from hemstitch.machine.probes import Probe, RateProbe
-from hemstitch.measure import multiplication as multiplying
+from hemstitch.measure import matmul_units
 from hemstitch.measure import performance_library as performance
 from hemstitch.options import Options
 from hemstitch.targets.cpu.description import generic_cpu
@@ -109,14 +109,14 @@ class Rank:
         assert isinstance(probe, RateProbe)
         return {probe: 1.0 if (probe.by == "library") == (self.number == 0) else 1e-6}
 
-    def multiplying(self) -> dict[str, float]:
+    def matmul_units(self) -> dict[str, float]:
         """Rank 1 looks at its clock first. By how much kernels are faster."""
         performance.measure = self.measure
         used = threads_now(), host_target().lanes
         nominal = generic_cpu(*used).matrix_units
-        own = multiplying.MeasuredUnits(nominal, *used, performance.library())[DType.F32].share
+        own = matmul_units.MeasuredUnits(nominal, *used, performance.library())[DType.F32].share
         with in_turn(self.number, first=1):
-            return {"own": own, "taken": multiplying.measured_units(*used)[DType.F32].share}
+            return {"own": own, "taken": matmul_units.measured_units(*used)[DType.F32].share}
 
     # --- training
 
@@ -252,7 +252,7 @@ def main(folder: Path) -> None:
     rank = Rank()
     place = folder / str(rank.number)
     os.environ["HOME"] = str(place)  # a host of its own, on which nothing was measured
-    found: dict[str, Any] = {"multiplying": rank.multiplying()}
+    found: dict[str, Any] = {"matmul_units": rank.matmul_units()}
     found["errors"] = {
         "ddp, compiled": rank.error(rank.ddp_compiled, layers=1, graphs=2),
         "compiled, in ddp": rank.error(rank.compiled_in_ddp, layers=1, graphs=2),

@@ -14,7 +14,7 @@ pytest.importorskip("triton")
 
 from hemstitch.errors import KernelBuildError
 from hemstitch.latency.disassembly import disassemble
-from hemstitch.toolchain.triton_cross import LANGUAGE, build_for, compile_for, tools_folder
+from hemstitch.toolchain.triton_cross import LANGUAGE_LOCK, build_for, compile_for, tools_folder
 from tests.latency import kernels
 from tests.latency.cubins import COPY, PARTIAL, SUMS, compiled
 
@@ -72,7 +72,7 @@ def test_nothing_compiles_while_the_language_is_another_one(
     happened: list[str] = []
     monkeypatch.setattr("triton.compile", lambda *_, **__: happened.append("compiled"))
     with ThreadPoolExecutor(1) as pool:
-        with LANGUAGE.alone():
+        with LANGUAGE_LOCK.exclusive():
             build = partial(build_for, kernels.copy, COPY, {"BLOCK": 64}, "sm_90", warps=4)
             begun = pool.submit(build)
             time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""PyTorch's own recurrent modules, with the switch that docs/recurrent.md describes."""
+"""PyTorch's own recurrent modules, with the switch that docs/user/troubleshooting.md describes."""
 
 from __future__ import annotations
 

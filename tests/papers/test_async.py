@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from hemstitch.driver.background import later
+from hemstitch.driver.background import submit_to_worker
 from hemstitch.errors import GraphWarning
 
 ASYNCHRONOUS = {"asynchronous": True}
@@ -19,12 +19,12 @@ class Gate:
 
     def __init__(self) -> None:
         self._opened = threading.Event()
-        later(lambda: self._opened.wait())
+        submit_to_worker(lambda: self._opened.wait())
 
     def open(self) -> None:
         """Back when all jobs are done."""
         done = threading.Event()
-        later(done.set)
+        submit_to_worker(done.set)
         self._opened.set()
         assert done.wait(240)
 

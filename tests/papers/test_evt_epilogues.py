@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hemstitch.matmul.lowering.blocking import Blocking
-from hemstitch.measure.matmul_tuner import ALONE, Tuner
+from hemstitch.measure.matmul_tuner import UNFUSED, Tuner
 from hemstitch.planning.plan import KernelStep
 from hemstitch.report.explain import Report, explain
 from hemstitch.targets.cpu.description import generic_cpu
@@ -519,8 +519,8 @@ def test_EV_31_blockings_are_timed_bare_and_with_the_epilogue(tmp_path: Path) ->
 
     [step] = steps(torch.float32)
     found = Tuner(tmp_path, clock).blocking(step)
-    assert found.columns == max(candidate.columns for candidate in ALONE)
-    assert asked.count(min(asked)) == len(ALONE) and max(asked) == len(step.groups[0].members)
+    assert found.columns == max(candidate.columns for candidate in UNFUSED)
+    assert asked.count(min(asked)) == len(UNFUSED) and max(asked) == len(step.groups[0].members)
     count = len(asked)
     assert Tuner(tmp_path, clock).blocking(step) == found and len(asked) == count
     [half] = steps(torch.bfloat16)

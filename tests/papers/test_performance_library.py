@@ -20,7 +20,7 @@ from hemstitch.ir.types import DType
 from hemstitch.kernel_ir.printer import show
 from hemstitch.machine.probes import MatmulProbe, OperationProbe, Probe
 from hemstitch.measure import performance_library as performance
-from hemstitch.measure.performance_library import Library, key_of
+from hemstitch.measure.performance_library import PerformanceLibrary, key_of
 from hemstitch.measure.timing import _fastest, measure
 from hemstitch.toolchain.jit import host_target
 from tests.effort import IS_WHOLE
@@ -43,7 +43,7 @@ print(measurements(Path(sys.argv[1])))
 def measurements(place: Path) -> int:
     """How often planning a softmax measures."""
     asked: list[OperationProbe] = []
-    softmax_with(Library(place, lambda probe: (asked.append(probe), measure(probe))[1]))
+    softmax_with(PerformanceLibrary(place, lambda probe: (asked.append(probe), measure(probe))[1]))
     return len(asked)
 
 
@@ -71,7 +71,7 @@ def test_F1_15_a_second_process_measures_nothing(tmp_path, measured):
     assert first > 0
     if IS_WHOLE:  # it takes long to start
         assert in_new_process(tmp_path) == 0
-    known = Library(tmp_path, never)  # as another process would have it
+    known = PerformanceLibrary(tmp_path, never)  # as another process would have it
     softmax_with(known)
     assert len(known) == first
     measured(f"{first} measurements for a softmax, 0 in the next process")
@@ -92,39 +92,39 @@ def test_F1_15_the_key_has_processor_and_versions(name, monkeypatch):
 
 
 def test_F1_15_only_a_miss_is_measured(tmp_path):
-    found = Library(tmp_path, lambda probe: {probe: 1e-6})
+    found = PerformanceLibrary(tmp_path, lambda probe: {probe: 1e-6})
     assert not list(tmp_path.iterdir())
     assert found[PROBE] == found[PROBE] == 1e-6 and len(list(tmp_path.iterdir())) == 1
-    assert Library(tmp_path, never)[PROBE] == 1e-6
+    assert PerformanceLibrary(tmp_path, never)[PROBE] == 1e-6
 
 
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", "null", '{"seconds": "1"}', '{"seconds": -1.0}', '{"seconds": NaN}']
 )
 def test_F1_15_a_record_that_is_not_whole_is_measured_again(tmp_path, text):
-    Library(tmp_path, lambda probe: {probe: 1e-6})[PROBE]
+    PerformanceLibrary(tmp_path, lambda probe: {probe: 1e-6})[PROBE]
     (file,) = tmp_path.iterdir()
     file.write_text(text)
-    assert Library(tmp_path, lambda probe: {probe: 2e-6})[PROBE] == 2e-6
+    assert PerformanceLibrary(tmp_path, lambda probe: {probe: 2e-6})[PROBE] == 2e-6
     assert json.loads(file.read_text())["seconds"] == 2e-6
 
 
 def test_F1_15_processes_that_measure_the_same_at_once(tmp_path):
     def while_another_does(probe: Probe) -> Mapping[Probe, float]:
-        assert Library(tmp_path, lambda probe: {probe: 3e-6})[probe] == 3e-6
+        assert PerformanceLibrary(tmp_path, lambda probe: {probe: 3e-6})[probe] == 3e-6
         return {probe: 4e-6}
 
-    assert Library(tmp_path, while_another_does)[PROBE] == 4e-6
+    assert PerformanceLibrary(tmp_path, while_another_does)[PROBE] == 4e-6
     (file,) = tmp_path.iterdir()
     assert json.loads(file.read_text())["seconds"] in (3e-6, 4e-6)
 
 
 def test_F1_15_what_cannot_be_measured_or_kept_does_no_harm(tmp_path):
-    refused = Library(tmp_path, never)
+    refused = PerformanceLibrary(tmp_path, never)
     assert refused.get(PROBE) is None and len(refused) == 0
     nowhere = tmp_path / "file"
     nowhere.write_text("not a folder")
-    assert Library(nowhere, lambda probe: {probe: 1e-6})[PROBE] == 1e-6
+    assert PerformanceLibrary(nowhere, lambda probe: {probe: 1e-6})[PROBE] == 1e-6
     assert show(softmax_with(refused).kernel) == show(softmax_with({}).kernel)
 
 
@@ -142,9 +142,9 @@ def test_F1_15_both_ways_of_a_product_are_measured_together(tmp_path):
     found = measure(kernel)
     assert found.keys() == measure(library).keys() == {library, kernel}
     assert all(0 < seconds < 1 for seconds in found.values())
-    first = Library(tmp_path, lambda probe: found)
+    first = PerformanceLibrary(tmp_path, lambda probe: found)
     assert first[kernel] == found[kernel]
-    assert Library(tmp_path, never)[library] == found[library]
+    assert PerformanceLibrary(tmp_path, never)[library] == found[library]
 
 
 def test_F1_15_by_option(tmp_path, monkeypatch):
@@ -185,7 +185,7 @@ def test_F1_15_a_dear_operation_changes_the_plan(tmp_path, measured):
     def planned(times: float) -> int:
         place = tmp_path / str(times)
         for answers in (by_vectors(Op.FLOOR, times), never):
-            machine = replace(CPU, measured=Library(place, answers))
+            machine = replace(CPU, measured=PerformanceLibrary(place, answers))
             count = len(plan(centred, random(512, 1024), machine=machine).kernels)
         return count
 

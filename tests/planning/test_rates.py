@@ -13,8 +13,8 @@ from hemstitch.ir.types import DType
 from hemstitch.machine.matmul_rates import MatmulTimings
 from hemstitch.machine.probes import Probe, RateProbe
 from hemstitch.measure import timing as measure
-from hemstitch.measure.multiplication import MeasuredUnits
-from hemstitch.measure.performance_library import Answers
+from hemstitch.measure.matmul_units import MeasuredUnits
+from hemstitch.measure.performance_library import CachedTimes
 from hemstitch.options import Options
 from hemstitch.planning.plan import LibraryStep, Plan
 from hemstitch.planning.planner import make_plan
@@ -46,7 +46,7 @@ def units(clock: Callable[[RateProbe], float | None]) -> MeasuredUnits:
         assert isinstance(probe, RateProbe)
         return clock(probe)
 
-    return MeasuredUnits(NOMINAL.matrix_units, NOMINAL.threads, NOMINAL.lanes, Answers(find))
+    return MeasuredUnits(NOMINAL.matrix_units, NOMINAL.threads, NOMINAL.lanes, CachedTimes(find))
 
 
 def plan(clock: Callable[[RateProbe], float], dtype: torch.dtype, *sizes: int) -> Plan:

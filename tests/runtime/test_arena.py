@@ -14,7 +14,7 @@ from hemstitch.kernel_ir.placement import LINE
 from hemstitch.machine.cpu_numbers import CPU
 from hemstitch.runtime.assembly import Assembly, IntermediateView, Slot
 from hemstitch.runtime.executable import instantiate
-from hemstitch.runtime.recycling import fresh
+from hemstitch.runtime.recycling import plain_allocator
 from hemstitch.runtime.workspace import BLOCKS, ArenaView, BlockPool
 
 WINDOW = ArenaView(64, (2, 3), (3, 1), torch.float32)
@@ -102,7 +102,7 @@ def test_as_far_as_a_cache_has_room_memory_is_halved_as_before(monkeypatch, unit
     slots = [Slot(4 * unit, 0, 1), Slot(2 * unit, 1, 3), Slot(2 * unit, 2, 3), Slot(unit, 2, 3)]
     assembly = Assembly("", {}, {}, slots, [], [], {}, torch.device("cpu"))
     code = compile("def run(arguments, views, scratch): ...", "run", "exec")
-    call = instantiate(assembly, code, {}, fresh)
+    call = instantiate(assembly, code, {}, plain_allocator)
     (layout,) = call.args[1:]
     assert layout.taken == pytest.approx(units * unit, rel=0.01)
 
@@ -114,7 +114,7 @@ def test_nothing_is_seen_beyond_its_own_memory():
     assembly = Assembly("", {}, {}, slots, [outside], [], {}, torch.device("cpu"))
     code = compile("def run(arguments, views, scratch): ...", "run", "exec")
     with pytest.raises(InternalError, match="an intermediate of 64 bytes"):
-        instantiate(assembly, code, {}, fresh)
+        instantiate(assembly, code, {}, plain_allocator)
 
 
 def test_what_a_custom_operation_keeps_stays_as_it_was():

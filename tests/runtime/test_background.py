@@ -29,7 +29,7 @@ from hemstitch.backend import compile_with
 from hemstitch.calls.as_traced import AsTraced
 from hemstitch.capture.translation import capture
 from hemstitch.driver import cpu_kernels as native
-from hemstitch.driver.background import BackgroundThread, Deferred, later
+from hemstitch.driver.background import BackgroundThread, Deferred, submit_to_worker
 from hemstitch.errors import GraphWarning, KernelBuildError, OptionError
 from hemstitch.options import Options
 from hemstitch.toolchain.llvm_workers import Helpers
@@ -411,7 +411,7 @@ def test_the_worker_of_the_process_compiles():
     function = torch.compile(softmax, backend="hemstitch", options={"asynchronous": True})
     x, end = torch.randn(6, 9), threading.Event()
     first = function(x)
-    later(end.set)
+    submit_to_worker(end.set)
     assert end.wait(60) and "aten::tanh" not in operations(function, x)
     torch.testing.assert_close(function(x), first)
 
@@ -458,7 +458,7 @@ START = """
 import os, sys, threading, torch
 from hemstitch.backend import compile_with
 from hemstitch.options import Options
-from hemstitch.driver.background import later
+from hemstitch.driver.background import submit_to_worker
 torch.set_num_threads(1)
 def program(x):
     return torch.softmax(torch.tanh(x) * 2, -1)
@@ -479,16 +479,16 @@ for script in sys.argv[1:]:
         sys.exit()
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
-GRAPHS_WAIT = "later(threading.Event().wait); function(x)"
+GRAPHS_WAIT = "submit_to_worker(threading.Event().wait); function(x)"
 ONE_IS_COMPILED = "function(x)"
 A_CHILD_COMPILES = """
-later(threading.Event().wait)  # the parent never comes to it
+submit_to_worker(threading.Event().wait)  # the parent never comes to it
 function(x)
 child = os.fork()
 end = threading.Event()
 assert torch.allclose(function(x), expected)
 if not child:
-    later(end.set)
+    submit_to_worker(end.set)
     is_right = end.wait(200) and compiled and torch.allclose(function(x), expected)
     os._exit(0 if is_right else 3)
 assert not compiled

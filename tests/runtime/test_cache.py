@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from hemstitch.cache import machine_code as sealed
-from hemstitch.cache.machine_code import KEY
-from hemstitch.cache.records import folder, forget_oldest, recall, remember
+from hemstitch.cache.machine_code import KEY_BYTES
+from hemstitch.cache.records import evict_oldest, folder, load_record, store_record
 from hemstitch.driver import cpu_kernels as native
 from hemstitch.planning import planner
 from hemstitch.toolchain.llvm_workers import Helpers
@@ -82,7 +82,10 @@ def test_without_the_option_nothing_is_written():
 
 def test_nothing_is_there_for_others(compiled):
     run()
-    assert (folder("key").stat().st_mode & 0o777, folder("key").stat().st_size) == (0o600, KEY)
+    assert (folder("key").stat().st_mode & 0o777, folder("key").stat().st_size) == (
+        0o600,
+        KEY_BYTES,
+    )
 
 
 @pytest.mark.parametrize("place", ["seal", "code", "end", "empty", "another name"])
@@ -113,7 +116,7 @@ def test_a_key_that_others_may_know_opens_nothing(change, compiled):
     run()
     path = folder("key")
     if change == "another key":
-        path.write_bytes(bytes(KEY))
+        path.write_bytes(bytes(KEY_BYTES))
     elif change == "readable":
         path.chmod(0o644)
     elif change == "too short":
@@ -167,20 +170,20 @@ def test_a_failed_write_leaves_nothing(monkeypatch):
 
     monkeypatch.setattr(Path, "replace", refuse)
     path = folder("plans") / "one"
-    remember(path, [1])
-    assert recall(path) is None
+    store_record(path, [1])
+    assert load_record(path) is None
     assert files("plans") == []
 
 
 def test_the_oldest_go_first(tmp_path):
     for number in range(5):
         path = tmp_path / "some" / str(number)
-        remember(path, "x" * 98)
+        store_record(path, "x" * 98)
         os.utime(path, (number, number))
-    recall(tmp_path / "some" / "0")  # who was read is young again
-    forget_oldest(tmp_path / "some", 250)
+    load_record(tmp_path / "some" / "0")  # who was read is young again
+    evict_oldest(tmp_path / "some", 250)
     assert sorted(path.name for path in (tmp_path / "some").iterdir()) == ["0", "4"]
-    forget_oldest(tmp_path / "nowhere", 250)
+    evict_oldest(tmp_path / "nowhere", 250)
 
 
 def test_two_that_come_first_have_one_key():

@@ -18,7 +18,7 @@ from hemstitch.options import Options
 from hemstitch.toolchain import llvm_objects as objects
 from hemstitch.toolchain import llvm_workers as helpers
 from hemstitch.toolchain.llvm_workers import Helpers, compilers
-from hemstitch.workers.worker import Ended, RefusedQuestion, TookTooLong
+from hemstitch.workers.worker import RefusedQuestion, TookTooLong, WorkerDied
 
 TEXTS = [f"define i32 @f{n}() {{\n  ret i32 {n}\n}}\n" for n in range(6)]
 BAD = "define nothing"
@@ -51,7 +51,7 @@ DEADLY = {
 def _own_kernels(monkeypatch):
     torch._dynamo.reset()
     native.LOADED.clear()
-    monkeypatch.setattr(killed, "ENDS", {})
+    monkeypatch.setattr(killed, "CRASHES", {})
     yield
     native.LOADED.clear()
 
@@ -120,7 +120,7 @@ def test_a_helper_that_cannot_start_is_made_up_for(alone, monkeypatch, is_begun)
 def test_what_ends_llvm_ends_no_more_than_a_helper(kind, alone, hasty):
     text, why = DEADLY[kind]
     with closing(begun(2, [text, *TEXTS])) as started:
-        with pytest.raises(TookTooLong if kind == "hangs" else Ended, match=why):
+        with pytest.raises(TookTooLong if kind == "hangs" else WorkerDied, match=why):
             started.compiled(text)
         assert started.compiled(TEXTS[0])
     assert alone == []
@@ -159,7 +159,7 @@ def test_a_kernel_that_ends_llvm_runs_through_the_library(kind, hasty, monkeypat
     monkeypatch.setattr(Helpers, "begin", lambda *_: pytest.fail("it is tried again"))
     monkeypatch.setattr(Helpers, "compiled", lambda *_: pytest.fail("it is tried again"))
     assert run() == [first]
-    killed.ENDS.clear()  # as in another process
+    killed.CRASHES.clear()  # as in another process
     assert run() == [first]
     with pytest.raises(Exception, match="H006"):
         run(strict=True)
@@ -167,21 +167,21 @@ def test_a_kernel_that_ends_llvm_runs_through_the_library(kind, hasty, monkeypat
 
 def many_kernels(x):
     """No kernel sorts."""
-    for number in range(native.FEW + 2):
+    for number in range(native.FEW_KERNELS + 2):
         x = (x * (number + 2)).sort(0).values
     return x.sin()
 
 
 @pytest.mark.parametrize("cache", [False, True])
 def test_a_graph_of_many_kernels(cache, tmp_path, monkeypatch):
-    asked, ask = [], helpers.Asker.ask
+    asked, ask = [], helpers.WorkerClient.ask
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(helpers.Asker, "ask", lambda *more: asked.append(0) or ask(*more))
+    monkeypatch.setattr(helpers.WorkerClient, "ask", lambda *more: asked.append(0) or ask(*more))
     options = {"strict": True, "pack": False, "cache": cache}
     x = torch.randn(7, 9)
     result = torch.compile(many_kernels, backend="hemstitch", options=options)(x)
     torch.testing.assert_close(result, many_kernels(x))
-    assert len(asked) == native.FEW + 3
+    assert len(asked) == native.FEW_KERNELS + 3
     asked.clear()
     torch._dynamo.reset()
     native.LOADED.clear()
@@ -201,14 +201,14 @@ def test_nothing_is_begun_in_the_background_or_while_kernels_are_timed(monkeypat
     begin = lambda self, step, started: begun.append(step)  # noqa: E731
     monkeypatch.setattr(native._KnownKernels, "begin", begin)
     monkeypatch.setattr(native.jit, "threads_now", lambda: 4)
-    many, few = [None] * native.FEW, [None] * (native.FEW - 1)
+    many, few = [None] * native.FEW_KERNELS, [None] * (native.FEW_KERNELS - 1)
     for kernels, options in (
         (many, {"asynchronous": True}),
         (many, {"tune": True}),
         (few, {}),
         (many, {}),
     ):
-        with native.native(kernels, Options(cache=False, **options)):
+        with native.cpu_launches(kernels, Options(cache=False, **options)):
             pass
     assert threads == [1, 1, 1, 4] and begun == [*few, *many]
 

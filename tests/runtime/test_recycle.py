@@ -17,18 +17,24 @@ import torch
 from torch import Tensor
 
 from hemstitch.runtime import recycling as recycle
-from hemstitch.runtime.recycling import LEAST_BYTES, Layout, Site, keep_what_is_freed, recycled
+from hemstitch.runtime.recycling import (
+    LEAST_BYTES,
+    AllocationSite,
+    Layout,
+    raise_malloc_thresholds,
+    recycling_allocator,
+)
 
 COUNT = LEAST_BYTES // 4
 LAYOUT = Layout((COUNT,), (1,), torch.float32)
 
 
-def filled(site: Site, value: float) -> Tensor:
+def filled(site: AllocationSite, value: float) -> Tensor:
     return site().fill_(value)
 
 
 def test_a_dropped_result_is_used_again() -> None:
-    site = recycled(LAYOUT)
+    site = recycling_allocator(LAYOUT)
     first = site()
     place = first.data_ptr()
     del first
@@ -38,7 +44,7 @@ def test_a_dropped_result_is_used_again() -> None:
 
 
 def test_a_loop_that_holds_the_last_result_needs_two_blocks() -> None:
-    site, result, places = recycled(LAYOUT), None, set()
+    site, result, places = recycling_allocator(LAYOUT), None, set()
     for _ in range(10):
         result = site()
         places.add(result.data_ptr())
@@ -47,9 +53,9 @@ def test_a_loop_that_holds_the_last_result_needs_two_blocks() -> None:
 
 def test_sites_share_what_has_as_many_bytes() -> None:
     """As gradients take what was saved for backward, in whatever shape."""
-    first = recycled(LAYOUT)
-    second = recycled(Layout((COUNT // 8, 8), (1, COUNT // 8), torch.float32))
-    other = recycled(Layout((COUNT,), (1,), torch.int32))
+    first = recycling_allocator(LAYOUT)
+    second = recycling_allocator(Layout((COUNT // 8, 8), (1, COUNT // 8), torch.float32))
+    other = recycling_allocator(Layout((COUNT,), (1,), torch.int32))
     result = first()
     place = result.data_ptr()
     del result
@@ -61,17 +67,17 @@ def test_sites_share_what_has_as_many_bytes() -> None:
 
 
 def test_memory_goes_with_the_last_site() -> None:
-    site = recycled(LAYOUT)
+    site = recycling_allocator(LAYOUT)
     pool = weakref.ref(site._pool)
     held = site()
-    assert recycled(LAYOUT)._pool is pool()
+    assert recycling_allocator(LAYOUT)._pool is pool()
     del site
     gc.collect()
     assert pool() is None and held.shape == (COUNT,)
 
 
 def test_what_a_dropped_site_needed_is_given_back() -> None:
-    sites = [recycled(LAYOUT) for _ in range(5)]
+    sites = [recycling_allocator(LAYOUT) for _ in range(5)]
     held = [site() for site in sites]
     pool = sites[0]._pool
     assert len(pool.blocks) == 5
@@ -95,7 +101,7 @@ HOLDERS: dict[str, Callable[[Tensor], Any]] = {
 
 @pytest.mark.parametrize("holder", HOLDERS)
 def test_what_is_held_in_any_way_is_left_alone(holder: str) -> None:
-    site = recycled(LAYOUT)
+    site = recycling_allocator(LAYOUT)
     result = filled(site, 1.0)
     place, held = result.data_ptr(), HOLDERS[holder](result)
     del result
@@ -105,14 +111,14 @@ def test_what_is_held_in_any_way_is_left_alone(holder: str) -> None:
 
 
 def test_results_that_are_collected_stay_what_they_were() -> None:
-    site = recycled(LAYOUT)
+    site = recycling_allocator(LAYOUT)
     results = [filled(site, float(k)) for k in range(7)]
     assert [result[-1].item() for result in results] == list(range(7))
 
 
 def test_a_result_that_was_resized_or_shared_is_given_up() -> None:
     for change in (lambda x: x.resize_(10 * COUNT), lambda x: x.share_memory_()):
-        site = recycled(LAYOUT)
+        site = recycling_allocator(LAYOUT)
         result = site()
         change(result)
         place = result.data_ptr()
@@ -122,14 +128,14 @@ def test_a_result_that_was_resized_or_shared_is_given_up() -> None:
 
 
 def test_inference_mode_keeps_its_tensors_to_itself() -> None:
-    site = recycled(Layout((COUNT + 1,), (1,), torch.float32))  # a pool of its own
+    site = recycling_allocator(Layout((COUNT + 1,), (1,), torch.float32))  # a pool of its own
     with torch.inference_mode():
         assert site().is_inference()
     assert not site().is_inference()
 
 
 def test_threads_never_share_a_block() -> None:
-    site, wrong = recycled(LAYOUT), []
+    site, wrong = recycling_allocator(LAYOUT), []
 
     def work(value: float) -> None:
         for _ in range(300):
@@ -215,6 +221,6 @@ def test_what_the_program_says_of_malloc_holds(monkeypatch: pytest.MonkeyPatch) 
         if name.startswith(("MALLOC_", "GLIBC_TUNABLES")):
             monkeypatch.delenv(name)
     with pytest.raises(AttributeError):
-        keep_what_is_freed.__wrapped__()
+        raise_malloc_thresholds.__wrapped__()
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "131072")
-    keep_what_is_freed.__wrapped__()
+    raise_malloc_thresholds.__wrapped__()

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from hemstitch.matmul.lowering.blocking import USUAL, Blocking
 from hemstitch.measure import matmul_tuner as tune
-from hemstitch.measure.matmul_tuner import ALONE, KEPT, ROWS, Tuner
+from hemstitch.measure.matmul_tuner import FINALISTS, ROW_BLOCKS, UNFUSED, Tuner
 from hemstitch.measure.timing import seconds_of
 from hemstitch.options import Options
 from hemstitch.planning.planner import make_plan
@@ -59,10 +59,10 @@ class Clock:
 def test_first_the_product_alone_then_with_its_epilogue(step, tmp_path):
     clock = Clock(Blocking(128, 64, 256))
     assert Tuner(tmp_path, clock).blocking(step) == clock.best
-    assert [is_alone for is_alone, _ in clock.asked] == [False] + [True] * len(ALONE) + [False] * (
-        len(clock.asked) - 1 - len(ALONE)
-    )
-    assert len(clock.asked) <= 1 + len(ALONE) + KEPT * len(ROWS)
+    stages = [is_alone for is_alone, _ in clock.asked]
+    fused_runs = len(clock.asked) - 1 - len(UNFUSED)
+    assert stages == [False] + [True] * len(UNFUSED) + [False] * fused_runs
+    assert len(clock.asked) <= 1 + len(UNFUSED) + FINALISTS * len(ROW_BLOCKS)
 
 
 def test_the_second_time_nothing_is_measured(step, tmp_path):
@@ -89,7 +89,7 @@ def test_another_kernel_processor_or_number_of_threads_is_another_record(
 
 
 def test_after_an_interrupt_the_best_so_far_counts_and_tuning_ends(step, tmp_path):
-    clock = Clock(Blocking(128, 64, 256), stop_after=1 + len(ALONE) + 2)
+    clock = Clock(Blocking(128, 64, 256), stop_after=1 + len(UNFUSED) + 2)
     tuner = Tuner(tmp_path, clock)
     found = tuner.blocking(step)
     met = {blocking: len(met) for met in [[]] for _, blocking in clock.asked}
@@ -125,8 +125,8 @@ def test_the_clock_runs_every_blocking(step, blocking):
 
 
 def test_the_option_computes_the_same(monkeypatch, tmp_path, kernels_multiply):
-    monkeypatch.setattr(tune, "ALONE", (Blocking(columns=64, steps=256),))
-    monkeypatch.setattr(tune, "ROWS", (32, 64))
+    monkeypatch.setattr(tune, "UNFUSED", (Blocking(columns=64, steps=256),))
+    monkeypatch.setattr(tune, "ROW_BLOCKS", (32, 64))
     monkeypatch.setenv("HOME", str(tmp_path))
     # Else the clock would say whether a kernel multiplies.
     monkeypatch.setattr("hemstitch.driver.compiler.measurements", dict)

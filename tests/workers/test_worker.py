@@ -16,15 +16,15 @@ from pathlib import Path
 import pytest
 
 from hemstitch.workers import worker as module
-from hemstitch.workers.pool import Asker, WorkerPool
+from hemstitch.workers.pool import WorkerClient, WorkerPool
 from hemstitch.workers.worker import (
     CannotStart,
     Closed,
-    Ended,
     Limits,
     RefusedQuestion,
     TookTooLong,
     Worker,
+    WorkerDied,
 )
 from tests.workers.answers import PATH
 
@@ -75,7 +75,7 @@ def test_what_is_printed_there_disturbs_nobody(
     ],
 )
 def test_it_dies_alone(worker: Worker, question: bytes, why: str) -> None:
-    with pytest.raises(Ended, match=why):
+    with pytest.raises(WorkerDied, match=why):
         worker.ask(question)
     assert not worker.is_alive
 
@@ -137,7 +137,7 @@ def test_a_file_that_cannot_be_loaded_is_no_worker(tmp_path: Path) -> None:
 
 def test_a_pool_keeps_its_workers(pool: WorkerPool) -> None:
     pool.start()
-    with closing(Asker(pool)) as asker:
+    with closing(WorkerClient(pool)) as asker:
         first = asker.ask(b"os.getpid()")
         assert asker.ask(b"os.getpid()") == first == b"%d" % pool._idle[0].process.pid
         os.kill(int(first), signal.SIGKILL)  # as after IDLE_SECONDS
@@ -149,15 +149,15 @@ def test_a_pool_keeps_its_workers(pool: WorkerPool) -> None:
 def test_what_ends_one_worker_is_asked_once_more(pool: WorkerPool, tmp_path: Path) -> None:
     mark = str(tmp_path / "mark")
     question = f"os.path.exists({mark!r}) or (os.mkdir({mark!r}), os.abort())"
-    with closing(Asker(pool)) as asker:
+    with closing(WorkerClient(pool)) as asker:
         assert asker.ask(question.encode()) == b"True"
-        with pytest.raises(Ended, match="SIGABRT"):
+        with pytest.raises(WorkerDied, match="SIGABRT"):
             asker.ask(b"os.abort()")
         assert asker.ask(b"3") == b"3"
 
 
 def test_who_is_closed_waits_for_nothing(pool: WorkerPool) -> None:
-    asker, ends = Asker(pool), list[Exception]()
+    asker, ends = WorkerClient(pool), list[Exception]()
 
     def ask() -> None:
         try:
@@ -167,7 +167,7 @@ def test_who_is_closed_waits_for_nothing(pool: WorkerPool) -> None:
 
     thread = threading.Thread(target=ask)
     thread.start()
-    while not asker._asked:
+    while not asker._busy:
         time.sleep(0.01)
     asker.close()
     thread.join(30)
@@ -199,7 +199,7 @@ def test_many_threads_close_it_at_once(pool: WorkerPool, _: int) -> None:
 
 def test_a_fork_has_its_own(pool: WorkerPool) -> None:
     """And leaves its parent's alone."""
-    with closing(Asker(pool)) as asker:
+    with closing(WorkerClient(pool)) as asker:
         own = asker.ask(b"os.getpid()")
         child = os.fork()
         if not child:

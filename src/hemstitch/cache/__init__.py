@@ -1,2 +1,2 @@
-"""Takes a key and what makes a record, gives the record: from disk where an earlier process has
-made it."""
+"""Takes a key and a function that computes a record, gives the record, from disk if an earlier
+process computed it."""

@@ -1,6 +1,6 @@
-"""Kernels that ended the compiler are never tried again: not by this process, and where the cache
-is on by no later one of the same versions. Takes a key and what makes machine code, gives that, or
-raises Ended."""
+"""Kernels that crashed the compiler are not compiled again, by this process or, with the cache, by
+later ones of the same versions. Takes a key and a function that compiles, gives machine code or
+raises WorkerDied."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
-from hemstitch.cache.records import folder, forget_oldest, recall, remember
-from hemstitch.workers.worker import Ended
+from hemstitch.cache.records import evict_oldest, folder, load_record, store_record
+from hemstitch.workers.worker import WorkerDied
 
 MAX_BYTES = 1 << 20  # bytes of all files
-ENDS: dict[str, str] = {}  # by the kernels' keys: how they ended the compiler
+CRASHES: dict[str, str] = {}  # by the kernels' keys: how the compiler ended
 
 
-def end_of(key: str, *, cache: bool) -> str | None:
-    """How this kernel ended the compiler, if it did. `key`: says all that machine code depends on.
-    `cache`: whether other processes are asked."""
-    if key not in ENDS and cache and isinstance(end := recall(_place(key)), str):
-        ENDS[key] = end
-    return ENDS.get(key)
+def crash_of(key: str, *, cache: bool) -> str | None:
+    """How this kernel crashed the compiler, if it did. `key`: all that machine code depends on.
+    `cache`: also look for crashes of other processes."""
+    if key not in CRASHES and cache and isinstance(end := load_record(_place(key)), str):
+        CRASHES[key] = end
+    return CRASHES.get(key)
 
 
-def unless_killed(key: str, make: Callable[[], bytes], *, cache: bool) -> bytes:
-    end = end_of(key, cache=cache)
+def compile_unless_crashed(key: str, make: Callable[[], bytes], *, cache: bool) -> bytes:
+    end = crash_of(key, cache=cache)
     if end is not None:
-        raise Ended(end)
+        raise WorkerDied(end)
     try:
         return make()
-    except Ended as error:
-        ENDS[key] = str(error)
+    except WorkerDied as error:
+        CRASHES[key] = str(error)
         if cache:
-            remember(_place(key), str(error))
-            forget_oldest(_place(key).parent, MAX_BYTES)
+            store_record(_place(key), str(error))
+            evict_oldest(_place(key).parent, MAX_BYTES)
         raise
 
 

@@ -1,8 +1,8 @@
-"""Machine code on disk, by what it was made from. Takes a key and what makes it, gives bytes.
+"""The object cache on disk. Takes a key and a function that compiles, gives machine code.
 
-Loading machine code is running it. So each file carries a checksum that only this user can make
-(HMAC, with a key that nobody else may read), over its name and its content: what is damaged, moved
-or somebody else's is as if it were not there, and compiled again.
+Entries are authenticated, since loading machine code runs it. Each file begins with an HMAC of its
+name and content, with a key that only this user can read. A damaged, moved or foreign file is
+ignored, and the kernel is compiled again.
 """
 
 from __future__ import annotations
@@ -16,33 +16,34 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
-from hemstitch.cache.records import folder, forget_oldest, read, write
+from hemstitch.cache.records import evict_oldest, folder, read, write
 
-SEAL = 32  # bytes, in front
-KEY = 32
+TAG_BYTES = 32  # of the HMAC, at the beginning
+KEY_BYTES = 32
 MAX_BYTES = 256 << 20  # bytes of all files: some 5,000 kernels
-OTHERS = 0o077  # of a file's mode
+OTHERS = 0o077  # permission bits of group and others
 
 
 def machine_code(name: str, make: Callable[[], bytes]) -> bytes:
-    """What `make` gives; from disk if it was made before. `name`: says all that it depends on, the
-    processor among it."""
+    """The machine code of `make`, from disk if it was compiled before. `name`: all that it depends
+    on, including the processor."""
     key = _key()
     if key is None:
         return make()
     path = _place(name)
-    code = _unsealed(path, key)
+    code = _authenticated(path, key)
     if code is None:
         code = make()
-        write(path, _seal(key, path.name, code) + code)
+        write(path, _tag(key, path.name, code) + code)
         if path.name.startswith("0"):
-            # One digest in sixteen: looking at thousands of files takes longer than some kernels.
-            forget_oldest(path.parent, MAX_BYTES)
+            # For one digest in sixteen: a scan of thousands of files takes longer than some
+            # kernels.
+            evict_oldest(path.parent, MAX_BYTES)
     return code
 
 
-def is_kept(name: str) -> bool:
-    """Perhaps: its seal is not looked at."""
+def is_cached(name: str) -> bool:
+    """Whether the file exists; its HMAC is not checked."""
     return _place(name).exists()
 
 
@@ -50,37 +51,37 @@ def _place(name: str) -> Path:
     return folder("code") / sha256(name.encode()).hexdigest()
 
 
-def _unsealed(path: Path, key: bytes) -> bytes | None:
+def _authenticated(path: Path, key: bytes) -> bytes | None:
     content = read(path) or b""
-    seal, code = content[:SEAL], content[SEAL:]
-    return code if hmac.compare_digest(seal, _seal(key, path.name, code)) else None
+    tag, code = content[:TAG_BYTES], content[TAG_BYTES:]
+    return code if hmac.compare_digest(tag, _tag(key, path.name, code)) else None
 
 
-def _seal(key: bytes, name: str, code: bytes) -> bytes:
+def _tag(key: bytes, name: str, code: bytes) -> bytes:
     return hmac.digest(key, name.encode() + code, "sha256")
 
 
 def _key() -> bytes | None:
-    """This user's, made once; None where there can be none that others do not know."""
+    """The user's key, created once; None if it cannot be kept secret."""
     path = folder("key")
     with suppress(OSError):
         if not path.exists():
-            _make(path)
+            _create_key(path)
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
             if status.st_uid == os.getuid() and not status.st_mode & OTHERS:
                 key = file.read()
-                return key if len(key) == KEY else None
+                return key if len(key) == KEY_BYTES else None
     return None
 
 
-def _make(path: Path) -> None:
-    """All at once, by whoever comes first."""
+def _create_key(path: Path) -> None:
+    """Create the file atomically; the first process wins."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, suffix=".part")  # for this user alone
+    handle, name = tempfile.mkstemp(dir=path.parent, suffix=".part")  # readable by this user only
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(secrets.token_bytes(KEY))
+            file.write(secrets.token_bytes(KEY_BYTES))
         with suppress(FileExistsError):
             os.link(name, path)
     finally:

@@ -1,12 +1,12 @@
-"""What any process of this user has decided about a graph: a plan that need not be looked for
-again. Takes what planning takes, gives its plan."""
+"""Cached fusion plans on disk. Takes what planning takes, gives its plan, without a search if a
+process of this user has planned the graph before."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from hashlib import sha256
 
-from hemstitch.cache.records import compiler, folder, forget_oldest, recall, remember
+from hemstitch.cache.records import evict_oldest, folder, load_record, source_digest, store_record
 from hemstitch.ir.graph import Graph
 from hemstitch.ir.printer import show
 from hemstitch.machine.record import Machine
@@ -20,20 +20,20 @@ MAX_CACHE_BYTES = 64 << 20  # bytes of all files: some thousand graphs
 
 
 def planned(graph: Graph, machine: Machine, options: Options) -> Plan:
-    """As `make_plan`."""
+    """As `make_plan`, with the cache."""
     if not options.cache:
         return make_plan(graph, machine, options)
     path = folder("plans") / _key(graph, machine, options)
-    decided = Decisions.parse(recall(path))
+    decided = Decisions.parse(load_record(path))
     plan = make_plan(graph, machine, options, decided)
     if plan.decisions is not None and plan.decisions != decided:
-        remember(path, plan.decisions.record)
-        forget_oldest(path.parent, MAX_CACHE_BYTES)
+        store_record(path, plan.decisions.record)
+        evict_oldest(path.parent, MAX_CACHE_BYTES)
     return plan
 
 
 def _key(graph: Graph, machine: Machine, options: Options) -> str:
-    """Of all that a plan depends on."""
+    """A digest of all that a plan depends on."""
     dtypes = multiplied(graph) if options.inlines_matmuls else set()
     rates = [
         (dtype, machine.matrix_units[dtype]) for dtype in machine.matrix_units if dtype in dtypes
@@ -43,5 +43,5 @@ def _key(graph: Graph, machine: Machine, options: Options) -> str:
         *(options.planner, options.pack, options.inlines_matmuls),
         *(options.exact, options.tune),
     )
-    facts = (compiler(), show(graph), repr(rest), repr(rates), repr(decides))
+    facts = (source_digest(), show(graph), repr(rest), repr(rates), repr(decides))
     return sha256("\n".join(facts).encode()).hexdigest()

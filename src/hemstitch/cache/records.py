@@ -1,5 +1,5 @@
-"""What was found out once and is kept on disk: small records, a file each. Takes a path and a
-record, gives the record in any later process. Losing one only costs finding it out again."""
+"""Small records on disk, one in each file. Takes a path and a record, gives the record in any later
+process. A lost record only costs its computation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 
 def folder(name: str) -> Path:
-    """Where nothing can be, if this user has no home."""
+    """A folder of the cache; an impossible path for a user without a home."""
     try:
         home = Path.home()
     except RuntimeError:
@@ -22,8 +22,8 @@ def folder(name: str) -> Path:
     return home / ".cache" / "hemstitch" / name
 
 
-def recall(path: Path) -> Any:
-    """None for a file that is not there or not whole."""
+def load_record(path: Path) -> Any:
+    """None for a missing or damaged file."""
     try:
         return json.loads(read(path) or b"")
     except (ValueError, RecursionError):
@@ -31,7 +31,7 @@ def recall(path: Path) -> Any:
 
 
 def read(path: Path) -> bytes | None:
-    """None for a file that is not there. What nobody reads for longest goes first."""
+    """None for a missing file. Updates the time stamp, by which the oldest files are evicted."""
     try:
         content = path.read_bytes()
         os.utime(path)
@@ -40,12 +40,12 @@ def read(path: Path) -> bytes | None:
     return content
 
 
-def remember(path: Path, record: object) -> None:
+def store_record(path: Path, record: object) -> None:
     write(path, json.dumps(record).encode())
 
 
 def write(path: Path, content: bytes) -> None:
-    """All at once, so that another process reads the old file or the new one."""
+    """Atomic: another process reads the old file or the new one."""
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
@@ -58,8 +58,8 @@ def write(path: Path, content: bytes) -> None:
             raise
 
 
-def forget_oldest(place: Path, most: int) -> None:
-    """Until what lies in `place` is of at most `most` bytes."""
+def evict_oldest(place: Path, most: int) -> None:
+    """Delete the oldest files until the folder has at most `most` bytes."""
     with suppress(OSError):
         files = [(entry.stat(), entry.path) for entry in os.scandir(place)]
         size = sum(status.st_size for status, _ in files)
@@ -71,9 +71,10 @@ def forget_oldest(place: Path, most: int) -> None:
 
 
 @cache
-def compiler() -> str:
-    """A digest of this one's sources: whoever works on it wants today's plans and kernels."""
-    found = sha256()
+def source_digest() -> str:
+    """A digest of this package's sources, so that a change of them invalidates plans and
+    kernels."""
+    digest = sha256()
     for path in sorted(Path(__file__).parents[1].rglob("*.py")):
-        found.update(path.read_bytes())
-    return found.hexdigest()
+        digest.update(path.read_bytes())
+    return digest.hexdigest()

@@ -63,7 +63,7 @@ def is_in_memory(tensor: Tensor) -> bool:
 
 
 def _is_like(value: Tensor, argument: object, sizes: dict[object, int]) -> bool:
-    """`sizes`: what symbolic ones are in this call."""
+    """`sizes`: the values of symbolic sizes in this call."""
     if not isinstance(argument, Tensor) or argument.layout is not torch.strided:
         return False
     if _kinds(value) != _kinds(argument) or not (value.is_neg() or is_in_memory(argument)):
@@ -71,13 +71,17 @@ def _is_like(value: Tensor, argument: object, sizes: dict[object, int]) -> bool:
     pairs = [*zip(value.shape, argument.shape)]
     if argument.numel():
         steps = zip(argument.shape, value.stride(), argument.stride())
-        pairs += [(step, own) for size, step, own in steps if size != 1]
-    return all(own == _size(size, own, sizes) for size, own in pairs)
+        pairs += [(step, actual) for size, step, actual in steps if size != 1]
+    return all(actual == _size(size, actual, sizes) for size, actual in pairs)
 
 
 def _kinds(x: Tensor) -> tuple[object, ...]:
     return x.dtype, x.device.type, x.dim(), x.is_neg(), x.is_conj()
 
 
-def _size(size: int | torch.SymInt, own: int, sizes: dict[object, int]) -> int:
-    return sizes.setdefault(size.node.expr, own) if isinstance(size, torch.SymInt) else size
+def _size(expected: int | torch.SymInt, actual: int, sizes: dict[object, int]) -> int:
+    return (
+        sizes.setdefault(expected.node.expr, actual)
+        if isinstance(expected, torch.SymInt)
+        else expected
+    )

@@ -1,5 +1,5 @@
-"""A graph run as PyTorch traced it, operation by operation: what a program gets while its graph
-waits to be compiled, and where it cannot be compiled."""
+"""Runs a graph as PyTorch traced it, operation by operation, until it is compiled or where it
+cannot be compiled."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class AsTraced:
         self._captured = captured
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
-        given = [*arguments]
+        inputs = [*arguments]
         arguments.clear()
-        results = [*self._traced(*given)]
+        results = [*self._traced(*inputs)]
         if self._captured is not None:
-            symbols = bind_symbols(self._captured.graph, given)
+            symbols = bind_symbols(self._captured.graph, inputs)
             for place, strides in _strided(self._captured):
                 steps = [s if isinstance(s, int) else evaluate(s, symbols) for s in strides]
                 results[place] = with_strides(results[place], steps)
@@ -37,7 +37,7 @@ class AsTraced:
 
 
 def _strided(captured: Captured) -> Iterator[tuple[int, tuple[Dim, ...]]]:
-    """Where among the results, with which strides. None for a tensor that is not strided."""
+    """The positions and strides of the results that are strided tensors."""
     for place, returned in enumerate(captured.returns):
         if isinstance(returned, Result):
             output = captured.graph.outputs[returned.index]

@@ -1,5 +1,5 @@
-"""Graphs with sizes that are read from data, as `nonzero` and `item` do: in parts, each compiled
-where its sizes are known, between them the operations that give the sizes."""
+"""Graphs with data-dependent sizes, as of `nonzero` and `item`. They are split into parts that are
+compiled, with the operations that compute the sizes between them."""
 
 from __future__ import annotations
 
@@ -44,11 +44,13 @@ class _PartCall(torch.nn.Module):
 
 
 def has_sizes_from_data(gm: GraphModule) -> bool:
-    """A number that is read but is no size needs no parts."""
+    """Whether tensor sizes depend on data. Other numbers that are read from data need no split."""
     arguments = gm.graph.find_nodes(op="placeholder")
-    known = {symbol for node in arguments for symbol in free_unbacked_symbols(node.meta.get("val"))}
+    argument_symbols = {
+        symbol for node in arguments for symbol in free_unbacked_symbols(node.meta.get("val"))
+    }
     tensors = (x for node in gm.graph.nodes for x in traced_tensors(node))
-    return any(not free_unbacked_symbols(tensor) <= known for tensor in tensors)
+    return any(not free_unbacked_symbols(tensor) <= argument_symbols for tensor in tensors)
 
 
 def in_parts(gm: GraphModule, compiled: Compile) -> GraphModule:
@@ -122,7 +124,7 @@ def _writes(node: Node) -> bool:
 
 
 def _is_number(node: Node) -> bool:
-    """Arithmetic of sizes, and constants: whoever reads it has it anew."""
+    """Arithmetic of sizes, and constants: rematerialised in each part that reads them."""
     is_size = isinstance(node.meta.get("val"), NUMBERS) and not _gives_sizes(node)
     return node.op == "get_attr" or (node.op == "call_function" and is_size)
 
@@ -136,14 +138,15 @@ def _is_number_or_view(node: Node) -> bool:
 def _needed(
     nodes: Iterable[Node], is_anew: Callable[[Node], bool], inside: Container[Node] = ()
 ) -> list[Node]:
-    """All that `nodes` are computed of, but for `inside`, down to what is not made anew."""
-    stack, seen = [*nodes], dict[Node, None]()
+    """The nodes outside `inside` that `nodes` depend on. Nodes with `is_anew` are recomputed, and
+    replaced by their own inputs."""
+    stack, visited = [*nodes], dict[Node, None]()
     while stack:
         node = stack.pop()
-        if node not in seen and node not in inside:
-            seen[node] = None
+        if node not in visited and node not in inside:
+            visited[node] = None
             stack += node.all_input_nodes if is_anew(node) else ()
-    return [node for node in seen if not is_anew(node)]
+    return [node for node in visited if not is_anew(node)]
 
 
 def _inputs(nodes: Iterable[Node]) -> list[Node]:

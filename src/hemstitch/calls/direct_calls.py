@@ -42,12 +42,12 @@ PLAIN = (Tensor, torch.nn.Parameter, FakeTensor)
 
 @dataclass(frozen=True, slots=True)
 class CompiledPart:
-    """One compiled graph, and what it was compiled from. `given`: its example arguments.
+    """One compiled graph, and what it was compiled from. `example_inputs`: its example arguments.
     `is_repeatable`, `is_guarded`: as `fallback` and `entry` say."""
 
     run: Boxed
     traced: torch.fx.GraphModule
-    given: tuple[object, ...]
+    example_inputs: tuple[object, ...]
     is_repeatable: bool
     is_guarded: bool
 
@@ -79,7 +79,7 @@ def direct(
     if has_views and ("inference" not in parts or not _gives_views(record, main)):
         return whole
     # A fault in what stands in place of the wrappers leaves the wrappers.
-    wrapped = Recoverable(main.run, lambda given: whole(*given), main.is_repeatable, strict)
+    wrapped = Recoverable(main.run, lambda inputs: whole(*inputs), main.is_repeatable, strict)
     if "inference" in parts:
         if context is not None and context.fakify_first_call:
             return whole  # a bucket of DDP's, which is called with fake tensors first
@@ -92,7 +92,7 @@ def direct(
 def _is_plain(
     record: ViewAndMutationMeta, main: CompiledPart, example_inputs: Sequence[object]
 ) -> bool:
-    """Arguments go into the graph and results come out of it just as they are."""
+    """Whether arguments and results pass between the caller and the graph unchanged."""
     nothing = (
         record.num_mutated_inp_runtime_indices,
         record.num_intermediate_bases,
@@ -111,8 +111,8 @@ def _is_plain(
     tensors = [*record.subclass_fw_graph_out_meta, *record.subclass_tangent_meta]
     return (
         not any(nothing)
-        and len(main.given) == len(example_inputs) == len(record.input_info)
-        and all(map(_is_plain_tensor, (*example_inputs, *main.given)))
+        and len(main.example_inputs) == len(example_inputs) == len(record.input_info)
+        and all(map(_is_plain_tensor, (*example_inputs, *main.example_inputs)))
         and all(info.output_type in kinds for info in record.output_info)
         and all(isinstance(meta, PlainTensorMeta) for meta in tensors)
     )
@@ -143,17 +143,17 @@ def _is_plain_tensor(value: object) -> bool:
 
 
 def _graphs(record: ViewAndMutationMeta, forward: CompiledPart, backward: CompiledPart) -> _Graphs:
-    wanted = [
+    differentiable = [
         index
         for index, info in enumerate(record.output_info)
         if issubclass(info.raw_type, Tensor) and _has_tangent(info)
     ]
-    recoverable, first = backward.run, len(backward.given) - len(wanted)
+    recoverable, first = backward.run, len(backward.example_inputs) - len(differentiable)
     assert isinstance(recoverable, Recoverable) and isinstance(recoverable.run, Backward)
     run = recoverable.run
     tangents = [
         Tangent(index, tuple(x.shape), x.stride(), x.dtype, x.device, first + place in run.optional)
-        for place, (index, x) in enumerate(zip(wanted, backward.given[first:]))
+        for place, (index, x) in enumerate(zip(differentiable, backward.example_inputs[first:]))
         if isinstance(x, Tensor)
     ]
     return _Graphs(
@@ -270,7 +270,8 @@ class Tangent:
     is_optional: bool
 
     def of(self, gradient: Tensor | None) -> Tensor | None:
-        """A copy where it is laid out otherwise; zeros where there is none, but must be."""
+        """A copy if its layout differs from the compiled one; zeros for a gradient that is missing
+        but required."""
         if gradient is None:
             return None if self.is_optional else self._empty().zero_()
         if type(gradient) is not Tensor or not is_in_memory(gradient):
@@ -370,7 +371,9 @@ class Hemstitch(torch.autograd.Function):
         try:
             arguments += [tangent.of(gradients[tangent.result]) for tangent in graphs.tangents]
             if ctx.is_checked:
-                optional = {saved + n for n, each in enumerate(graphs.tangents) if each.is_optional}
+                optional = {
+                    saved + n for n, tangent in enumerate(graphs.tangents) if tangent.is_optional
+                }
                 check_arguments(graphs.expected, arguments, optional)
             ctx.maybe_clear_saved_tensors()
             has_begun = True
@@ -380,7 +383,7 @@ class Hemstitch(torch.autograd.Function):
         except Exception as error:
             failure = error
         has_not_begun = not has_begun or (bool(arguments) and not is_recorded)
-        plain = [*arguments[:saved], *(gradients[each.result] for each in graphs.tangents)]
+        plain = [*arguments[:saved], *(gradients[tangent.result] for tangent in graphs.tangents)]
         run = partial(graphs.recoverable.recovered, failure, has_not_begun=has_not_begun)
         return (None, *(_recorded(run, plain) if is_recorded else run(plain)))
 

@@ -185,7 +185,7 @@ class _Capture:
             if error.where is not None:
                 raise
             origin = self.builder.origin
-            what = f"{origin.op}: {error.what}"
+            what = f"{origin.op}: {error.message}"
             raise UnsupportedError(what, hint=error.hint, where=origin.location) from error
         except Exception as error:
             origin = self.builder.origin

@@ -1,2 +1,2 @@
-"""Takes a captured graph, gives a callable: the stages in order, builds side by side or in the
-background."""
+"""Takes a captured graph, gives a callable: runs the stages in order and builds the kernels in
+parallel or in the background."""

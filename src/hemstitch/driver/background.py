@@ -1,4 +1,5 @@
-"""Compiling beside the running program: who works meanwhile, and the call that changes over."""
+"""Compilation in the background: the worker thread, and a callable that switches to the compiled
+graph."""
 
 from __future__ import annotations
 
@@ -18,12 +19,11 @@ from hemstitch.errors import GraphWarning
 
 Run = Callable[[list[Any]], Sequence[Any]]
 Job = Callable[[], object]
-LAST_SECONDS = 1.0  # that a job may take to end where the process does
+EXIT_SECONDS = 1.0  # that a job may take to end when the process exits
 
 
 class BackgroundThread:
-    """Does jobs one after the other, in a thread that does not keep the process alive. A job deals
-    with its own failures."""
+    """Runs jobs in order, in a daemon thread. A job handles its own failures."""
 
     def __init__(self) -> None:
         self._jobs: SimpleQueue[Job] = SimpleQueue()
@@ -34,15 +34,15 @@ class BackgroundThread:
         self._jobs.put(job)
 
     def close(self) -> None:
-        """Before the interpreter goes: who comes back to it from C++ afterwards is ended where that
-        must not be, which aborts the process. A job ends at its next line of Python, what waits is
-        dropped; one that never comes there is left behind."""
-        if not self._thread.is_alive():  # a fork: it has stayed with the parent
+        """Called before the interpreter finalises: a thread that returns from C++ after that aborts
+        the process. The running job ends at its next line of Python, waiting jobs are dropped. A
+        job that does not return to Python in time is abandoned."""
+        if not self._thread.is_alive():  # after a fork only the parent has the thread
             return
         thread = ctypes.c_ulong(self._thread.ident or 0)
         ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(SystemExit))
-        self._jobs.put(list)  # so that an idle one wakes up
-        self._thread.join(LAST_SECONDS)
+        self._jobs.put(list)  # wakes an idle thread
+        self._thread.join(EXIT_SECONDS)
 
     def _work(self) -> None:
         with suppress(SystemExit):
@@ -60,16 +60,15 @@ def _worker() -> BackgroundThread:
 os.register_at_fork(after_in_child=_worker.cache_clear)
 
 
-def later(job: Job) -> None:
-    """Leave `job` to the one worker of this process."""
+def submit_to_worker(job: Job) -> None:
+    """Submit `job` to the worker of this process."""
     _worker().submit(job)
 
 
 class Deferred:
-    """A boxed callable. Runs `first` until what `make` gives has come, which a job does that
-    `submit` takes; a call under way stays with what it began with.
-
-    If `make` fails, `first` stays, after one warning; `strict`: every call raises the error.
+    """A boxed callable. Runs `first` until the job that calls `make` is done, then its result.
+    `submit` takes that job. A call in flight is not switched.
+    If `make` fails, calls go on with `first` after one warning; `strict`: every call raises.
     """
 
     def __init__(
@@ -80,33 +79,33 @@ class Deferred:
         self._ready: Run | None = None
         self._failures: list[Exception] = []
         self._strict = strict
-        # Who drops a graph that still waits spares the work.
+        # A weak reference, so that a graph that is dropped early is not compiled.
         self._job: Job | None = partial(_complete, weakref.ref(self), make)
         self._submit = submit
-        self._begin()
+        self._submit_job()
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
         ready = self._ready
-        return self._meanwhile(arguments) if ready is None else ready(arguments)
+        return self._before_ready(arguments) if ready is None else ready(arguments)
 
-    def _begin(self) -> None:
+    def _submit_job(self) -> None:
         self._process = os.getpid()
         if self._job is not None:
             self._submit(self._job)
 
-    def _meanwhile(self, arguments: list[Any]) -> Sequence[Any]:
+    def _before_ready(self, arguments: list[Any]) -> Sequence[Any]:
         if self._failures:
-            self._tell()
-        elif self._process != os.getpid():  # a fork: the thread has stayed with the parent
-            self._begin()
+            self._report_failure()
+        elif self._process != os.getpid():  # after a fork only the parent has the thread
+            self._submit_job()
         return self._first(arguments)
 
-    def _tell(self) -> None:
+    def _report_failure(self) -> None:
         if self._strict:
             raise self._failures[0]
         try:
             failure = self._failures.pop()
-        except IndexError:  # another thread says it
+        except IndexError:  # another thread has warned
             return
         warnings.warn(GraphWarning(failure), stacklevel=3)
 

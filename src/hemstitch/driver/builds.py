@@ -1,4 +1,4 @@
-"""Every step of a plan as something that can be called: machine code, or the library form."""
+"""Builds the steps of a plan: machine code, or the library form where that fails."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from hemstitch.driver.cpu_kernels import native
+from hemstitch.driver.cpu_kernels import cpu_launches
 from hemstitch.driver.external_targets import external_target
 from hemstitch.driver.progress import with_bar
 from hemstitch.errors import KernelBuildError, KernelBuildWarning, UnsupportedError
@@ -30,20 +30,20 @@ from hemstitch.toolchain.compile_lock import CODE_GENERATOR
 from hemstitch.toolchain.llvm_workers import compilers
 
 
-def build_first(
+def build_first_buildable(
     program: Program[Plan], options: Options, device: torch.device
 ) -> tuple[Program[Plan], list[list[Launch | None]]]:
-    """The program, or what it says can be built otherwise, and the launches of each of its
-    parts."""
+    """The program, or the first of its alternatives whose kernels can be built, with the launches
+    of each part."""
     if program.otherwise is not None:
         with suppress(KernelBuildError):
             return program, [build(part, options, device) for part in program.parts]
-        return build_first(program.otherwise, options, device)
+        return build_first_buildable(program.otherwise, options, device)
     return program, [build(part, options, device) for part in program.parts]
 
 
 def expect_kernels(arguments: Sequence[object], options: Options) -> None:
-    """A compiler's process starts while PyTorch traces the graph."""
+    """Start a worker process of the compiler while PyTorch traces the graph."""
     if any(isinstance(argument, torch.Tensor) and argument.is_cuda for argument in arguments):
         if importlib.util.find_spec("triton") is not None:
             importlib.import_module("hemstitch.toolchain.triton_workers").compilers().start()
@@ -52,9 +52,9 @@ def expect_kernels(arguments: Sequence[object], options: Options) -> None:
 
 
 def build(plan: Plan, options: Options, device: torch.device | None = None) -> list[Launch | None]:
-    """A launch for each step that is no library call. `device`: the GPU, if not the current one.
+    """A launch for each step, None for library calls. `device`: the GPU, if not the current one.
 
-    Raises KernelBuildError for a kernel that others need, since its library form packs nothing.
+    Raises KernelBuildError for a kernel that packs panels for others: its library form cannot.
     """
     index = None if device is None else device.index
     is_tuned = options.tune and options.target != "interpret"
@@ -73,7 +73,7 @@ def _launches(
     """A context in which kernel steps become launches. Triton is not among the requirements, so
     what imports it is imported here."""
     if options.target not in ("cuda", "interpret") or not kernels:
-        return native(kernels, options)
+        return cpu_launches(kernels, options)
     if options.target == "interpret":
         emulator = external_target(options.target)
         _check_triton(options.target)
@@ -121,15 +121,16 @@ def _tensors_of(group: Group) -> tuple[Tensor, ...]:
 
 
 def library_form(groups: Sequence[Group], tensors: Sequence[Tensor]) -> Launch:
-    """The same values computed op by op through the library, written to the same places."""
+    """A launch that computes the same values op by op with PyTorch and writes them to the same
+    tensors."""
     sizes = _symbols_of(groups)
 
     def run(*arguments: object) -> None:
-        held = dict(zip(tensors, arguments))
+        arguments_of = dict(zip(tensors, arguments))
         numbers = arguments[len(tensors) : len(tensors) + len(sizes)]
         values = {name: number for name, number in zip(sizes, numbers) if isinstance(number, int)}
-        stores = [store for group in groups for store in _computed(group, held, values)]
-        # A target may be an input as well, and a value may be a view of an input.
+        stores = [store for group in groups for store in _computed(group, arguments_of, values)]
+        # A target may also be an input, and a value may be a view of an input.
         for target, value in [(target, value.clone()) for target, value in stores]:
             target.copy_(value)
 
@@ -137,33 +138,33 @@ def library_form(groups: Sequence[Group], tensors: Sequence[Tensor]) -> Launch:
 
 
 def _computed(
-    group: Group, held: Mapping[Tensor, object], values: Mapping[str, int]
+    group: Group, arguments: Mapping[Tensor, object], values: Mapping[str, int]
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    known: dict[Node, torch.Tensor] = {}
+    values_of_nodes: dict[Node, torch.Tensor] = {}
     for node, tensor in group.reads.items():
-        argument = held.get(tensor)
+        argument = arguments.get(tensor)
         if isinstance(argument, torch.Tensor):
-            known[node] = argument
-    results = evaluate_nodes([write.value for write in group.writes], known, values)
-    found = []
+            values_of_nodes[node] = argument
+    results = evaluate_nodes([write.value for write in group.writes], values_of_nodes, values)
+    stores = []
     for write in group.writes:
-        target, value = held[write.tensor], results[write.value]
+        target, value = arguments[write.tensor], results[write.value]
         assert isinstance(target, torch.Tensor)
-        if write.value.type.dtype is DType.OPAQUE:  # always a whole argument
-            found.append((target, value))
+        if write.value.type.dtype is DType.OPAQUE:  # always written as a whole
+            stores.append((target, value))
             continue
         strides = [evaluate(step, values) for step in write.strides]
         offset = target.storage_offset() + evaluate(write.offset, values)
-        found.append((target.as_strided(value.shape, strides, offset), value))
-    return found
+        stores.append((target.as_strided(value.shape, strides, offset), value))
+    return stores
 
 
 def _symbols_of(groups: Sequence[Group]) -> list[str]:
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for group in groups:
         for dim in _dims_of(group):
-            found |= dict.fromkeys(sorted(symbols(dim)))
-    return list(found)
+            names |= dict.fromkeys(sorted(symbols(dim)))
+    return list(names)
 
 
 def _dims_of(group: Group) -> list[Dim]:

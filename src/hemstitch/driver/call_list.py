@@ -1,7 +1,7 @@
-"""From a plan to straight-line Python: one line a kernel, library call or allocation.
+"""From a plan to straight-line Python: one line for each kernel, library call or allocation.
 
-The text is made once a graph; sizes enter it as names, so that a call with other sizes only needs
-other values for those names (see `executable`).
+There is one text for each graph. Sizes are names in it, so that a call with other sizes only needs
+other values for these names (see `executable`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def assemble(
     arguments: int,
     device: torch.device = CPU,
 ) -> Assembly:
-    """`launches[k]` runs step k where that is no library call; all tensors are on `device`."""
+    """`launches[k]` runs step k, unless that is a library call; all tensors are on `device`."""
     return _Assembler(plan, launches, returns, arguments, device).assemble()
 
 
@@ -62,7 +62,7 @@ class _Assembler:
     sizes: dict[str, Dim | tuple[Dim, ...]] = field(default_factory=dict)
     names: dict[Tensor, str] = field(default_factory=dict)
     slots: dict[Tensor, Slot] = field(default_factory=dict)
-    windows: dict[IntermediateView, str] = field(default_factory=dict)
+    views: dict[IntermediateView, str] = field(default_factory=dict)
     large: dict[str, Layout] = field(default_factory=dict)
     scratch: list[Slot] = field(default_factory=list)
     shared: set[Tensor] = field(default_factory=set)
@@ -90,15 +90,15 @@ class _Assembler:
         steps.append(self.lines)
         source = self._source(steps, results)
         slots = list(self.slots.values())
-        windows = list(self.windows)
+        views = list(self.views)
         return Assembly(
-            *(source, self.fixed, self.sizes, slots, windows, self.scratch),
+            *(source, self.fixed, self.sizes, slots, views, self.scratch),
             *(self.large, self.device),
         )
 
     def _source(self, steps: list[list[str]], results: str) -> str:
-        used = [f"a{p}" for p in range(self.arguments)]
-        head = [f"    {', '.join(used)}, = args"] if used else []
+        parameters = [f"a{p}" for p in range(self.arguments)]
+        head = [f"    {', '.join(parameters)}, = args"] if parameters else []
         body = [f"    {line}" for lines in steps for line in lines]
         end = [f"    return ({results}{',' if results else ''})"]
         text = ["def run(args, v=(), p=()):", *head, "    args.clear()", *body, *end]
@@ -107,38 +107,38 @@ class _Assembler:
     # --- where tensors are
 
     def _find_shared(self) -> None:
-        """Tensors that others may look into for as long as they like: results of the graph, and
-        what library calls hold or may keep. Arguments are not among them, but may be replaced."""
+        """Tensors that may be alive after the call: results of the graph, and operands that library
+        calls retain. Arguments are not among them, but may be replaced."""
         outputs = self.plan.outputs
         self.replaced = {o.tensor for o in outputs if o.tensor.is_argument and o.is_whole}
-        kept = [output.tensor for output in outputs]
+        retained = [output.tensor for output in outputs]
         for step in self.plan.steps:
             if isinstance(step, LibraryStep) and (_holds_operands(step) or _may_keep(step)):
-                kept.extend(operand.tensor for operand in step.operands)
-        self.shared = {tensor for tensor in kept if not tensor.is_argument}
+                retained.extend(operand.tensor for operand in step.operands)
+        self.shared = {tensor for tensor in retained if not tensor.is_argument}
 
     def _find_overwriting(self) -> None:
-        """Library calls that would copy an operand to replace elements of the copy, and may as well
-        replace its own: a kernel made it, and nobody reads it afterwards. It is no part of the
-        arena then, since the result is in its memory."""
+        """Library calls that copy an operand and replace elements of the copy, and can replace
+        those of the operand: a kernel wrote it, and this is its last use. It is not in the arena
+        then, since the result shares its memory."""
         steps = enumerate(self.plan.steps)
         last = {tensor: n for n, step in steps for tensor in self._touched(step, n)}
-        made = {x for step in self.plan.kernels for x in step.writes} - self.shared
+        kernel_results = {x for step in self.plan.kernels for x in step.writes} - self.shared
         for number, step in enumerate(self.plan.steps):
             tensor = _replaceable(step) if isinstance(step, LibraryStep) else None
-            if tensor is not None and tensor in made and last[tensor] == number:
+            if tensor is not None and tensor in kernel_results and last[tensor] == number:
                 self.overwriting.add(number)
                 self.shared.add(tensor)
 
     def _find_slots(self) -> None:
-        """Intermediates that kernels or told library calls write live in the arena."""
+        """Intermediates that kernels or `out=` forms of library calls write live in the arena."""
         for number, step in enumerate(self.plan.steps):
             for tensor in self._touched(step, number):
                 if tensor.is_argument or tensor in self.shared:
                     continue
-                if tensor.is_result and not self._is_told(tensor):
+                if tensor.is_result and not self._has_out_form(tensor):
                     continue
-                slot = self.slots.setdefault(tensor, Slot(_room(tensor), number, number))
+                slot = self.slots.setdefault(tensor, Slot(_bytes_of(tensor), number, number))
                 slot.last = number
 
     def _touched(self, step: object, number: int) -> list[Tensor]:
@@ -149,8 +149,8 @@ class _Assembler:
         assert launch is not None
         return list(launch.tensors)
 
-    def _is_told(self, tensor: Tensor) -> bool:
-        """The result of a library call that writes where it is told to."""
+    def _has_out_form(self, tensor: Tensor) -> bool:
+        """Whether it is the result of a library call that has an `out=` form."""
         if tensor.node.type.dtype is DType.OPAQUE:
             return False
         call = aten_form(call_of(tensor.node))
@@ -158,15 +158,16 @@ class _Assembler:
         return call.target in OUT_FORMS and contiguous
 
     def _name(self, tensor: Tensor) -> str:
-        """The variable that holds a tensor; an output is allocated when it is first named."""
+        """The variable that holds a tensor. Its first use allocates it, unless a call returns
+        it."""
         if tensor.is_argument:
             assert isinstance(tensor.node.attr, InputAttr)
             return f"a{tensor.node.attr.position}"
         if tensor in self.slots:
-            return self._window(tensor, tensor.node.shape, tensor.strides, 0)
+            return self._view_of_slot(tensor, tensor.node.shape, tensor.strides, 0)
         if tensor not in self.names:
             self.names[tensor] = f"t{len(self.names)}"
-            if not tensor.is_result or self._is_told(tensor):
+            if not tensor.is_result or self._has_out_form(tensor):
                 self._allocate(tensor)
         return self.names[tensor]
 
@@ -181,24 +182,24 @@ class _Assembler:
         dtype = self._fix(TORCH_DTYPES[tensor.node.type.dtype], "dtype")
         self.lines.append(f"{self.names[tensor]} = empty({shape}, {strides}, {dtype})")
 
-    def _window(
+    def _view_of_slot(
         self, tensor: Tensor, shape: tuple[Dim, ...], strides: tuple[Dim, ...], offset: Dim
     ) -> str:
         slot = list(self.slots).index(tensor)
-        window = IntermediateView(slot, shape, strides, offset, tensor.node.type.dtype)
-        return self.windows.setdefault(window, f"v[{len(self.windows)}]")
+        view = IntermediateView(slot, shape, strides, offset, tensor.node.type.dtype)
+        return self.views.setdefault(view, f"v[{len(self.views)}]")
 
     def _alias(self, alias: Alias) -> str:
         if alias.is_whole:
             return self._name(alias.tensor)
         if alias.tensor in self.slots:
-            return self._window(alias.tensor, alias.shape, alias.strides, alias.offset)
+            return self._view_of_slot(alias.tensor, alias.shape, alias.strides, alias.offset)
         shape, strides = self._sizes(alias.shape), self._sizes(alias.strides)
         base = self._name(alias.tensor)
         return _as_strided(base, shape, strides, self._size(alias.offset))
 
     def _from(self, tensor: Tensor, place: int) -> str:
-        """All of a tensor's memory from an element on."""
+        """A tensor's memory from element `place` to the end."""
         if place == 0:
             return self._name(tensor)
         left = (tensor.extent(known) - place,)
@@ -217,7 +218,7 @@ class _Assembler:
         self.lines.append(f"{name}({', '.join([*tensors, *sizes, scratch])})")
 
     def _scratch(self, bytes_: Dim, number: int) -> str:
-        """Of one launch: before and after it others have the memory."""
+        """The scratch of one launch, which lives only for that step."""
         if bytes_ == 0:
             return "0"
         self.scratch.append(Slot(bytes_, number, number))
@@ -231,10 +232,12 @@ class _Assembler:
         if any(tensor is not None and tensor.is_argument for tensor in step.results):
             self.lines.append(f"{self._fix(call.in_place, 'f')}({', '.join(arguments)})")
             return
-        told = [t for t in step.results if t is not None and self._is_told(t)]
-        if told:
+        out_results = [t for t in step.results if t is not None and self._has_out_form(t)]
+        if out_results:
             name = self._fix(OUT_FORMS[call.target], "f")
-            self.lines.append(f"{name}({', '.join([*arguments, f'out={self._name(told[0])}'])})")
+            self.lines.append(
+                f"{name}({', '.join([*arguments, f'out={self._name(out_results[0])}'])})"
+            )
             return
         function = binding(call.target, call.arguments, dict(call.keywords))
         if number in self.overwriting:
@@ -254,13 +257,13 @@ class _Assembler:
             self._result(tensor, text)
 
     def _operand(self, step: LibraryStep, operand: Alias) -> str:
-        """Who holds an argument that the graph replaces must keep the old contents."""
+        """A call that retains an argument which the graph replaces gets a copy."""
         text = self._alias(operand)
         is_kept = _holds_operands(step) and operand.tensor in self.replaced
         return f"copy({text})" if is_kept else text
 
     def _result(self, tensor: Tensor, text: str) -> None:
-        """Take a library call's result, laid out as it was when traced."""
+        """Assign a library call's result, with the strides of the trace."""
         name = self._name(tensor)
         self.lines.append(f"{name} = {text}")
         if tensor.node.type.dtype is not DType.OPAQUE:
@@ -299,14 +302,16 @@ class _Assembler:
                 return repr(value) if value is None else self._fix(value, "c")
 
     def _own_result(self, index: int) -> str:
-        """One that is the caller's alone is no view of what kernels see, and the same tensor
-        wherever it is returned: if the caller writes to it, autograd shall see that."""
+        """A result that belongs to the caller alone is a detached tensor, and the same tensor
+        object wherever it is returned, so that autograd sees the caller's writes to it."""
         outputs, alias = self.plan.outputs, self.plan.outputs[index]
-        kept = [output.may_share for output in self.plan.graph.outputs]
-        own = [n for n, each in enumerate(outputs) if not kept[n] and each.shows_as(alias)]
-        if not own or alias.is_whole or alias.tensor.is_argument:
+        may_share = [output.may_share for output in self.plan.graph.outputs]
+        aliases = [
+            n for n, output in enumerate(outputs) if not may_share[n] and output.shows_as(alias)
+        ]
+        if not aliases or alias.is_whole or alias.tensor.is_argument:
             return self._alias(alias)
-        name = f"r{own[0]}"
+        name = f"r{aliases[0]}"
         line = f"{name} = {self._alias(alias)}.data"
         if line not in self.lines:
             self.lines.append(line)
@@ -339,7 +344,7 @@ class _Assembler:
 
 
 def _large_layout(tensor: Tensor) -> Layout | None:
-    """None for a small tensor, and for one whose sizes are not known."""
+    """None for a small tensor, and for symbolic sizes."""
     shape = tuple(size for size in tensor.node.shape if isinstance(size, int))
     strides = tuple(step for step in tensor.strides if isinstance(step, int))
     bytes_ = tensor.node.type.bytes
@@ -349,12 +354,12 @@ def _large_layout(tensor: Tensor) -> Layout | None:
     return Layout(shape, strides, TORCH_DTYPES[tensor.node.type.dtype]) if is_large else None
 
 
-def _room(tensor: Tensor) -> Dim:
+def _bytes_of(tensor: Tensor) -> Dim:
     return tensor.node.type.bytes
 
 
 def _with_frees(lines: list[str]) -> list[str]:
-    """`del` each local tensor after the last line that names it, so that its memory is free."""
+    """Insert a `del` of each local tensor after its last use."""
     last: dict[str, int] = {}
     for number, line in enumerate(lines[:-1]):
         for word in _words(line):
@@ -373,13 +378,13 @@ def _with_frees(lines: list[str]) -> list[str]:
 
 
 def _words(line: str) -> list[str]:
-    """Names of arguments and tensors in a line: a0, t3."""
+    """The names of arguments and tensors in a line: a0, t3."""
     return [w for w in _NAME.findall(line) if not line.lstrip().startswith("del ")]
 
 
 def _replaceable(step: LibraryStep) -> Tensor | None:
-    """The operand of which the call gives a copy with some elements replaced, if the copy is laid
-    out as it is."""
+    """The operand that the call copies to replace elements of the copy, if the copy has its
+    layout."""
     call = step.node.attr
     if not isinstance(call, LibraryCall):
         return None
@@ -411,7 +416,7 @@ def _may_keep(step: LibraryStep) -> bool:
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    """At the same place in a copy of all the memory that it is in: of that a view may show more."""
+    """A tensor at the same offset in a copy of its whole storage, since its views may show more."""
     memory = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
     layout = tensor.storage_offset(), tensor.shape, tensor.stride()
     copied = tensor.untyped_storage().clone()  # type: ignore[no-untyped-call]
@@ -419,7 +424,8 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _as_strided(tensor: str, shape: str, strides: str, offset: str) -> str:
-    """From the tensor's own place on, with nothing of ours that may fail: backward cannot begin
-    again. `x` would keep memory alive, so that only what is returned has that name."""
-    given, name = (tensor, tensor) if tensor.isidentifier() else (f"x := {tensor}", "x")
-    return f"as_strided({given}, {shape}, {strides}, {name}.storage_offset() + {offset})"
+    """A view relative to the tensor's own offset, in PyTorch's functions only: a backward that
+    fails cannot be repeated. Only returned tensors are named `x`, since a name keeps memory
+    alive."""
+    expression, name = (tensor, tensor) if tensor.isidentifier() else (f"x := {tensor}", "x")
+    return f"as_strided({expression}, {shape}, {strides}, {name}.storage_offset() + {offset})"

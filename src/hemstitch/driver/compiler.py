@@ -1,4 +1,4 @@
-"""One graph through the pipeline: `begin` while PyTorch traces, then `finish`, in any thread."""
+"""One graph through the pipeline: `begin` in the tracing thread, then `finish` in any thread."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from hemstitch.capture.device_target import target_of
 from hemstitch.capture.result_aliasing import TRACED, Results
 from hemstitch.capture.translation import Captured, TracedGraph, capture
-from hemstitch.driver.builds import build_first
+from hemstitch.driver.builds import build_first_buildable
 from hemstitch.driver.call_list import assemble
 from hemstitch.ir.graph import Graph
 from hemstitch.ir.verifier import verify
 from hemstitch.machine.record import Machine
-from hemstitch.measure.multiplication import measured_units
+from hemstitch.measure.matmul_units import measured_units
 from hemstitch.measure.performance_library import measurements
 from hemstitch.options import Options
 from hemstitch.pipeline import GRAPH, PIPELINES, PROGRAM, Compilation, run_stages, stages_to
@@ -21,8 +21,8 @@ from hemstitch.planning.plan import Plan
 from hemstitch.planning.program import Program
 from hemstitch.runtime.assembly import Launch
 from hemstitch.runtime.executable import Executable
-from hemstitch.runtime.gpu_facts import multiplies_exactly, multiprocessors
-from hemstitch.runtime.prepacked import Once
+from hemstitch.runtime.gpu_facts import has_full_f32_matmul, multiprocessors
+from hemstitch.runtime.prepacked import PrepackedWeights
 from hemstitch.runtime.returned import Result
 from hemstitch.targets.cpu.description import generic_cpu
 from hemstitch.targets.gpu.description import generic_gpu
@@ -31,11 +31,10 @@ from hemstitch.toolchain.jit import host_target, threads_now
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """One graph through all stages: what was captured, what it became, what runs.
+    """A graph after all stages: the captured graph, the rewritten one, its program and executable.
 
-    `target`: what its kernels are made for, "cpu", "cuda" or "interpret"; `machine`: what it
-    was planned for. `launches`: of the plan's steps; none, and `executable` None, where only a plan
-    was asked for.
+    `target`: "cpu", "cuda" or "interpret"; `machine`: the model that the plan is for. `launches`:
+    one for each step of the plan. With `plan_only` there are none, and `executable` is None.
     """
 
     captured: Captured
@@ -48,16 +47,16 @@ class Compiled:
 
     @property
     def plan(self) -> Plan:
-        """Of each call."""
+        """What each call runs; prepacking is not part of it."""
         return self.program.each_call
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
-    """What there is to know of one graph while PyTorch traces, and of the machine as it is used
-    now. `arguments`: how many a call brings; `target`: as in `Compiled`; `is_backward`: it runs
-    while what forward has saved is let go, bit by bit, and leaves gradients there. `is_training`:
-    it is forward or backward of a step of training."""
+class PendingGraph:
+    """A captured graph that is not compiled yet, with the machine model of the time of tracing.
+    `arguments`: the number of arguments of a call; `target`: as in `Compiled`; `is_backward`:
+    saved activations are freed as it runs, and gradients take their memory. `is_training`: it is
+    forward or backward of a step of training."""
 
     captured: Captured
     arguments: int
@@ -67,8 +66,8 @@ class Begun:
     is_training: bool
 
     @property
-    def own(self) -> int:
-        """How many arguments there are, with the constants."""
+    def all_arguments(self) -> int:
+        """The number of arguments, constants included."""
         return self.arguments + len(self.captured.constants)
 
 
@@ -80,11 +79,11 @@ def begin(
     is_backward: bool = False,
     frozen: Collection[int] = (),
     results: Results = TRACED,
-) -> Begun:
-    """One functional ATen graph, as AOTAutograd gives it, in the compiler's own terms.
+) -> PendingGraph:
+    """Capture one functional ATen graph of AOTAutograd.
 
-    `private`: how many of its results the user gets; the others are kept for backward. `frozen`:
-    which arguments are weights that stay as they are.
+    `private`: the number of its results that the user sees; the others are saved for backward.
+    `frozen`: the arguments that are frozen weights.
     """
     captured = capture(traced, example_inputs, private, frozen, results)
     target = target_of(captured.device, options)
@@ -95,40 +94,40 @@ def begin(
     if target == "cpu" and options.tune:
         machine = replace(machine, measured=measurements())
     is_training = is_backward or private is not None
-    return Begun(captured, len(example_inputs), target, machine, is_backward, is_training)
+    return PendingGraph(captured, len(example_inputs), target, machine, is_backward, is_training)
 
 
-def finish(begun: Begun, options: Options, *, plan_only: bool = False) -> Compiled:
-    """All that is left to do, in any thread: a callable on a list of arguments.
+def finish(pending: PendingGraph, options: Options, *, plan_only: bool = False) -> Compiled:
+    """Run the remaining stages, in any thread.
 
-    `plan_only`: stop before kernels are built, for a device that is not there.
+    `plan_only`: stop before kernels are built, for a device that is absent.
     """
-    captured, builder = begun.captured, begun.captured.builder
+    captured, builder = pending.captured, pending.captured.builder
     compilation = Compilation(
-        *(builder, options, begun.is_training),
-        *(begun.machine, begun.own, host_target()),
+        *(builder, options, pending.is_training),
+        *(pending.machine, pending.all_arguments, host_target()),
     )
-    stages = PIPELINES[begun.target]
+    stages = PIPELINES[pending.target]
     if options.check:
         verify(captured.graph)
     graph = run_stages(stages_to(stages, GRAPH), captured.graph, compilation, options.check)
     program = run_stages(stages_to(stages, PROGRAM), graph, compilation, options.check)
     if plan_only:
-        return Compiled(captured, graph, program, begun.target, begun.machine, (), None)
-    options = replace(options, target=begun.target)
-    program, launches = build_first(program, options, captured.device)
-    executable = _executable(program, launches, begun, options)
-    own = begun.target, begun.machine, tuple(launches[0])
-    return Compiled(captured, graph, program, *own, executable)
+        return Compiled(captured, graph, program, pending.target, pending.machine, (), None)
+    options = replace(options, target=pending.target)
+    program, launches = build_first_buildable(program, options, captured.device)
+    executable = _executable(program, launches, pending, options)
+    target, machine = pending.target, pending.machine
+    return Compiled(captured, graph, program, target, machine, tuple(launches[0]), executable)
 
 
 def _executable(
     program: Program[Plan],
     launches: Sequence[Sequence[Launch | None]],
-    begun: Begun,
+    pending: PendingGraph,
     options: Options,
 ) -> Executable:
-    captured, arguments, stages = begun.captured, begun.own, []
+    captured, arguments, stages = pending.captured, pending.all_arguments, []
     for part, its_launches in zip(program.before, launches[1:]):
         results = [Result(number) for number in range(len(part.outputs))]
         assembly = assemble(part, its_launches, results, arguments, captured.device)
@@ -136,19 +135,19 @@ def _executable(
         arguments += len(results)
     plan = program.each_call
     assembly = assemble(plan, launches[0], captured.returns, arguments, captured.device)
-    weights = {p for part in program.before for p in part.arguments if p < begun.own}
+    weights = {p for part in program.before for p in part.arguments if p < pending.all_arguments}
     return Executable(
-        *(assembly, plan.graph.symbols, captured.constants, options.recycle, begun.is_backward),
-        Once(stages, sorted(weights), plan.arguments) if stages else None,
+        *(assembly, plan.graph.symbols, captured.constants, options.recycle, pending.is_backward),
+        PrepackedWeights(stages, sorted(weights), plan.arguments) if stages else None,
     )
 
 
 def machine_for(target: str, multiprocessors: int | None) -> Machine:
-    """What plans are made for. The processor is as it is used now: plans adapt to
-    `torch.set_num_threads`. `multiprocessors`: of a GPU that is there."""
+    """The machine model for planning. It has as many threads as `torch.set_num_threads` says now.
+    `multiprocessors`: None for an absent GPU."""
     if target == "cpu":
         return generic_cpu(threads_now(), host_target().lanes)
-    exact = multiplies_exactly()
+    exact = has_full_f32_matmul()
     if multiprocessors is None:
         return generic_gpu(exact_matmuls=exact)
     return generic_gpu(multiprocessors, exact_matmuls=exact)

@@ -1,6 +1,4 @@
-"""Kernels of processors: printed, compiled, loaded. Takes the kernels of a plan, gives what makes a
-launch of each.
-"""
+"""CPU kernels: lowers, compiles and loads the kernels of a plan, and gives a launch of each."""
 
 from __future__ import annotations
 
@@ -11,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from hemstitch.cache.crashes import end_of, unless_killed
-from hemstitch.cache.machine_code import is_kept, machine_code
-from hemstitch.cache.records import compiler, folder
+from hemstitch.cache.crashes import compile_unless_crashed, crash_of
+from hemstitch.cache.machine_code import is_cached, machine_code
+from hemstitch.cache.records import folder, source_digest
 from hemstitch.ir.dims import Dim
 from hemstitch.ir.parser import parse_dim
 from hemstitch.kernel_ir.digest import digest
@@ -31,45 +29,50 @@ from hemstitch.toolchain import jit
 from hemstitch.toolchain.llvm_workers import Helpers
 
 Compile = Callable[[str], bytes]
-MOST_KEPT = 512
-FEW = 8  # kernels that are compiled before a second helper has started
-MOST_HELPERS = 8  # on many cores; each takes 13 MB of its own, and 0.1 s to start
+MOST_LOADED = 512
+FEW_KERNELS = 8  # are compiled before a second helper has started
+MOST_HELPERS = 8  # each takes 13 MB, and 0.1 s to start
 
 
 @dataclass(frozen=True, slots=True)
 class NativeKernel:
-    """Machine code, and what a launch of it needs besides tensors."""
+    """Machine code, with the sizes and the scratch that its launches need."""
 
     entry: jit.Entry
     sizes: tuple[Dim, ...]
     scratch_bytes: Dim
 
 
-LOADED: dict[str, NativeKernel] = {}  # by the kernels' keys, the last used last
+LOADED: dict[str, NativeKernel] = {}  # by key, least recently used first
 
 
 @contextmanager
-def native(
+def cpu_launches(
     kernels: Sequence[KernelStep], options: Options
 ) -> Iterator[Callable[[KernelStep], Launch]]:
-    """While it is open, helpers compile what is printed already: one for few kernels. Nothing is
-    begun while kernels are timed, nor in the background, where the program needs the threads."""
+    """A context in which helpers compile kernels in parallel; a plan of few kernels has one helper.
+    Nothing is compiled ahead while kernels are timed, nor in the background, where the program
+    needs the threads."""
     known = _KnownKernels(options.cache, options.check)
     tuner = Tuner(folder("tuned")) if options.tune else None
-    is_ahead = not (options.tune or options.asynchronous)
-    most = min(jit.threads_now(), MOST_HELPERS) if is_ahead and len(kernels) >= FEW else 1
+    compiles_ahead = not (options.tune or options.asynchronous)
+    most = (
+        min(jit.threads_now(), MOST_HELPERS)
+        if compiles_ahead and len(kernels) >= FEW_KERNELS
+        else 1
+    )
     with closing(Helpers(most)) as helpers:
-        for step in kernels if is_ahead else ():
-            with suppress(Exception):  # it fails again when it has its turn, and is told
+        for step in kernels if compiles_ahead else ():
+            with suppress(Exception):  # it fails again in its own launch, which reports it
                 known.begin(step, helpers)
         yield partial(known.launch, helpers.compiled, tuner)
 
 
 @dataclass(slots=True)
 class _KnownKernels:
-    """What is known of a plan's kernels: their keys, and of those that are printed the programs.
-    Kernels of one kind have the very same phases (`planning/trials.py`), and are asked about once.
-    `cache`: machine code may come from disk, and is left there; `check`: as in `program_of`."""
+    """Caches of a plan's kernels: their keys, and the programs of those that were printed. Kernels
+    of one kind share their phases (`planning/trials.py`) and therefore one key. `cache`: machine
+    code is cached on disk; `check`: as in `program_of`."""
 
     cache: bool
     check: bool
@@ -80,8 +83,8 @@ class _KnownKernels:
 
     def begin(self, step: KernelStep, helpers: Helpers) -> None:
         key = self._key(step, USUAL)
-        is_known = key in LOADED or (self.cache and is_kept(_with_processor(key)))
-        if not (is_known or end_of(_with_processor(key), cache=self.cache)):
+        is_known = key in LOADED or (self.cache and is_cached(_with_processor(key)))
+        if not (is_known or crash_of(_with_processor(key), cache=self.cache)):
             helpers.begin(self._program(key, step, USUAL).text)
 
     def launch(self, compile_: Compile, tuner: Tuner | None, step: KernelStep) -> Launch:
@@ -89,24 +92,26 @@ class _KnownKernels:
         key, stitched = self._key(step, blocking), step.stitched
         loaded = LOADED.pop(key, None)
         if loaded is None:
-            own = partial(self._compiled, key, step, blocking, compile_)
-            make = partial(unless_killed, _with_processor(key), own, cache=self.cache)
+            compile_now = partial(self._compiled, key, step, blocking, compile_)
+            make = partial(
+                compile_unless_crashed, _with_processor(key), compile_now, cache=self.cache
+            )
             loaded = _load(machine_code(_with_processor(key), make) if self.cache else make())
         LOADED[key] = loaded
-        while len(LOADED) > MOST_KEPT:
+        while len(LOADED) > MOST_LOADED:
             LOADED.pop(next(iter(LOADED)), None)
         sizes, scratch = loaded.sizes, loaded.scratch_bytes
         return Launch(loaded.entry, stitched.tensors, sizes, scratch, stitched.places)
 
     def _key(self, step: KernelStep, blocking: Blocking) -> str:
-        """Of all that its program depends on, not the processor."""
+        """A digest of all that its program depends on, except the processor."""
         kernel, lowering = step.stitched.kernel, lowering_of(step, jit.threads_now(), blocking)
         kernel = run_stages(stages_before(CPU_LOWERING, "hoist loop invariants"), kernel, lowering)
         kind = kernel.kind, kernel.non_temporal, blocking
         if kind not in self._keys:
-            past = tuple(buffer in kernel.non_temporal for buffer in kernel.buffers)
-            rest = lowering.target, blocking, compiler()
-            self._keys[kind] = digest(kernel.buffers, kernel.phases, past, *rest)
+            is_non_temporal = tuple(buffer in kernel.non_temporal for buffer in kernel.buffers)
+            rest = lowering.target, blocking, source_digest()
+            self._keys[kind] = digest(kernel.buffers, kernel.phases, is_non_temporal, *rest)
         return self._keys[kind]
 
     def _program(self, key: str, step: KernelStep, blocking: Blocking) -> LLVMProgram:
@@ -115,7 +120,7 @@ class _KnownKernels:
         return self._programs[key]
 
     def _compiled(self, key: str, step: KernelStep, blocking: Blocking, compile_: Compile) -> bytes:
-        """A line about the launch, and an object file behind it."""
+        """A header line about the launch, followed by the object file."""
         program = self._program(key, step, blocking)
         head = [program.entry, str(program.scratch_bytes), *map(str, program.sizes)]
         return json.dumps(head).encode() + b"\n" + compile_(program.text)
@@ -136,8 +141,8 @@ def _load(content: bytes) -> NativeKernel:
 def program_of(
     step: KernelStep, threads: int, blocking: Blocking = USUAL, check: bool = False
 ) -> LLVMProgram:
-    """Independent of the kernel's name, so that equal kernels are compiled once. `threads`: as many
-    as torch would use. `check`: verify what each stage leaves."""
+    """The kernel's LLVM text. It does not depend on the kernel's name, so that equal kernels are
+    compiled once. `threads`: as many as torch would use. `check`: verify after each stage."""
     *_, (_, program) = stages_of(step, threads, blocking, check)
     assert isinstance(program, LLVMProgram)
     return program
@@ -146,13 +151,13 @@ def program_of(
 def stages_of(
     step: KernelStep, threads: int, blocking: Blocking = USUAL, check: bool = False
 ) -> Iterator[tuple[str, Any]]:
-    """What each stage leaves of the kernel, by its name: kernels, then an LLVMProgram."""
+    """The name and the output of each lowering stage: kernels, then an LLVMProgram."""
     kernel = replace(step.stitched.kernel, name="kernel")
     return snapshots(CPU_LOWERING, kernel, lowering_of(step, threads, blocking), check)
 
 
 def lowering_of(step: KernelStep, threads: int, blocking: Blocking = USUAL) -> CPULowering:
-    """Of tensors that are not allocated for this graph only a call knows where they begin."""
+    """Only tensors that this graph allocates are known to be aligned."""
     stitched = step.stitched
     places = stitched.places or (0,) * len(stitched.tensors)
     aligned = frozenset(

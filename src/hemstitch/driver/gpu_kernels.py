@@ -1,5 +1,4 @@
-"""The kernels of a plan, compiled side by side before the first one is asked for. Takes the steps,
-gives what makes a launch of each."""
+"""GPU kernels: compiles the kernels of a plan in parallel, and gives a launch of each."""
 
 from __future__ import annotations
 
@@ -33,25 +32,26 @@ MOST_THREADS = 16
 def launches(
     kernels: Sequence[KernelStep], options: Options, index: int | None
 ) -> Iterator[Callable[[KernelStep], Launch]]:
-    """`index`: of the device, the current one if None. Threads, each of which waits for a worker
-    process (`toolchain/triton_workers.py`). None for one kernel, none while kernels are timed, nor
+    """`index`: of the device, the current one if None. Each thread waits for a worker process
+    (`toolchain/triton_workers.py`). There are none for a single kernel, while kernels are timed, or
     in the background, where the program needs the threads."""
     index = current_index() if index is None else index
-    one = partial(launch_of, index=index, tune=options.tune, cache=options.cache)
+    build_launch = partial(launch_of, index=index, tune=options.tune, cache=options.cache)
     first = {id(step.stitched.kernel.phases): step for step in reversed(kernels)}
     if len(first) < 2 or options.tune or options.asynchronous:
-        yield one
+        yield build_launch
         return
     with CODE_GENERATOR, ThreadPoolExecutor(min(threads_now(), MOST_THREADS)) as pool:
-        # Of kernels of one kind, which share their phases (`planning/trials.py`), the first
-        # compiles, the others find its machine code in Triton's cache.
-        begun: dict[int, Future[Launch]] = {
-            id(step.stitched.kernel): pool.submit(one, step) for step in reversed(first.values())
+        # Kernels of one kind share their phases (`planning/trials.py`). The first one is compiled,
+        # the others find its machine code in Triton's cache.
+        futures: dict[int, Future[Launch]] = {
+            id(step.stitched.kernel): pool.submit(build_launch, step)
+            for step in reversed(first.values())
         }
 
         def launch(step: KernelStep) -> Launch:
-            own = begun.get(id(step.stitched.kernel))
-            return one(step) if own is None else own.result()
+            future = futures.get(id(step.stitched.kernel))
+            return build_launch(step) if future is None else future.result()
 
         try:
             yield launch
@@ -62,15 +62,14 @@ def launches(
 def launch_of(
     step: KernelStep, index: int | None = None, tune: bool = False, cache: bool = False
 ) -> Launch:
-    """`index`: of the device whose tensors it will get, the current one if None. A call with
-    tensors of another device compiles for that one. `tune`: time several candidates now. `cache`:
-    later processes learn of what does not compile.
-
+    """`index`: of the device of its tensors, the current one if None. A call with tensors of
+    another device compiles for that one. `tune`: time several candidates now. `cache`: failures to
+    compile are recorded for later processes.
     Raises KernelBuildError.
     """
     first = device_of(current_index() if index is None else index)
     kernel = step.stitched.kernel
-    # Without its number in the plan, so that equal kernels are compiled once.
+    # The name has no number of the plan, so that equal kernels are compiled once.
     name = f"stitched{_NUMBER.sub('', kernel.name)}"
     lowering = GPULowering(step.groups[0].hint, first.processors)
     programs = candidates(replace(kernel, name=name), lowering)
@@ -84,16 +83,16 @@ def launch_of(
 
 
 def likely_sizes(step: KernelStep, program: TritonProgram) -> tuple[int, ...]:
-    """Those of the example."""
+    """The sizes of the example arguments."""
     return tuple(map(step.groups[0].hint, program.sizes))
 
 
 def candidates(kernel: Kernel, lowering: GPULowering) -> Iterator[TritonProgram]:
-    """The kernel with tiles of several shapes, each different; the usual one first."""
-    seen: set[tuple[str, int]] = set()
+    """Distinct programs of the kernel with several tile shapes; the default shape first."""
+    printed: set[tuple[str, int]] = set()
     kernel = run_stages(stages_to(GPU, KERNEL), kernel, lowering)
     for shape in tiling.CANDIDATES:
         program = run_stages(stages_to(GPU, TEXT), kernel, replace(lowering, shape=shape))
-        if (program.text, program.warps) not in seen:
-            seen.add((program.text, program.warps))
+        if (program.text, program.warps) not in printed:
+            printed.add((program.text, program.warps))
             yield program

@@ -1,4 +1,4 @@
-"""A bar on the terminal for what takes seconds a piece. Takes pieces, gives them on."""
+"""A progress bar on the terminal, around an iteration over pieces."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CLEAR = "\r\033[K"
 
 
 def with_bar(pieces: Sequence[Piece], title: str, stream: TextIO) -> Iterator[Piece]:
-    """Nothing is written where nobody looks: to a file or a pipe."""
+    """Nothing is written to a file or a pipe."""
     if not stream.isatty():
         yield from pieces
         return

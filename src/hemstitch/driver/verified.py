@@ -1,5 +1,5 @@
-"""A compiled graph that checks itself: every call also runs the graph as it was captured, op by op,
-and raises at the first result of which an element differs by more than rounding explains."""
+"""A compiled graph that checks itself: every call also interprets the captured graph, and raises at
+the first result with an element that differs by more than rounding explains."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from hemstitch.runtime.interpreter import run
 from hemstitch.runtime.returned import Result, Returned
 from hemstitch.runtime.rounding_noise import Noise
 
-TIMES = 16.0  # an error may be larger than the noise of a few runs, which is at random
-NOISE = (1.0, 1.0, 1.0, TIMES)  # of each run; what is decided in the last shows how much is close
-UNITS = 16.0  # in the last place, of what noise does not move
+TIMES = 16.0  # by which an error may exceed the noise of a few random runs
+NOISE = (1.0, 1.0, 1.0, TIMES)  # of each run; the last shows how many comparisons are close
+UNITS = 16.0  # in the last place, the bound where noise has no effect
 
 
 class Verified:
@@ -44,15 +44,15 @@ class Verified:
         self._device = device
 
     def __call__(self, arguments: list[object]) -> tuple[object, ...]:
-        held = list(arguments)
-        expected = self._reference(held, None)
+        originals = list(arguments)
+        expected = self._reference(originals, None)
         noises = (Noise.of(self._graph, seed, times) for seed, times in enumerate(NOISE))
-        moved = [self._reference(held, noise) for noise in noises]
+        perturbed = [self._reference(originals, noise) for noise in noises]
         results = self._executable(arguments)
         for number, (output, value) in enumerate(zip(self._graph.outputs, expected)):
-            result = self._result(number, output, results, held)
+            result = self._result(number, output, results, originals)
             if isinstance(result, torch.Tensor):
-                self._compare(number, result, value, [values[number] for values in moved])
+                self._compare(number, result, value, [values[number] for values in perturbed])
         return results
 
     def _reference(self, arguments: Sequence[object], noise: Noise | None) -> list[torch.Tensor]:
@@ -63,10 +63,10 @@ class Verified:
             return run(self._graph, copies, device=self._device, rules=rules)
 
     def _result(
-        self, number: int, output: Output, results: Sequence[object], held: Sequence[object]
+        self, number: int, output: Output, results: Sequence[object], arguments: Sequence[object]
     ) -> object:
         if output.mutates is not None:
-            return held[output.mutates.attr.position]  # type: ignore[union-attr]
+            return arguments[output.mutates.attr.position]  # type: ignore[union-attr]
         places = [k for k, r in enumerate(self._returns) if r == Result(number)]
         return results[places[0]] if places else None
 
@@ -75,23 +75,23 @@ class Verified:
         number: int,
         result: torch.Tensor,
         expected: torch.Tensor,
-        moved: Sequence[torch.Tensor],
+        perturbed: Sequence[torch.Tensor],
     ) -> None:
-        why = disagreement(result, expected, moved)
-        if why is None:
+        difference = disagreement(result, expected, perturbed)
+        if difference is None:
             return
         tensor = self._plan.outputs[number].tensor
-        makers = [s.stitched.kernel.name for s in self._plan.kernels if tensor in s.writes]
+        sources = [s.stitched.kernel.name for s in self._plan.kernels if tensor in s.writes]
         origin = self._graph.origins.get(self._graph.outputs[number].value)
         raise DifferenceError(
-            f"result {number} of {', '.join(makers) or 'a library call'} ({origin or '?'}) differs "
-            f"from eager: {why}"
+            f"result {number} of {', '.join(sources) or 'a library call'} ({origin or '?'}) "
+            f"differs from eager: {difference}"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """The element that is farthest beyond its bound, of `count` that are beyond theirs."""
+    """The element with the largest excess over its bound, of `count` elements with an excess."""
 
     place: tuple[int, ...]
     result: object
@@ -113,20 +113,22 @@ def agree(result: torch.Tensor, expected: torch.Tensor) -> bool:
 
 
 def disagreement(
-    result: torch.Tensor, expected: torch.Tensor, moved: Sequence[torch.Tensor] = ()
+    result: torch.Tensor, expected: torch.Tensor, perturbed: Sequence[torch.Tensor] = ()
 ) -> Disagreement | str | None:
-    """Where two tensors differ by more than rounding. NaN equals NaN, infinities must be the same.
-
-    `moved`: what noise makes of what is expected, in the last of them `TIMES` as much.
+    """The worst element if two tensors differ by more than rounding. NaN equals NaN, infinities
+    must be equal.
+    `perturbed`: the expected tensor with noise; in the last one the noise is `TIMES` as large.
     """
     if result.shape != expected.shape or result.dtype != expected.dtype:
         return f"{result.dtype} {[*result.shape]} in place of {expected.dtype} {[*expected.shape]}"
     if expected.is_complex():
-        parts = [torch.view_as_real(tensor.resolve_conj()) for tensor in (result, expected, *moved)]
-        return disagreement(parts[0], parts[1], parts[2:])
+        real_tensors = [
+            torch.view_as_real(tensor.resolve_conj()) for tensor in (result, expected, *perturbed)
+        ]
+        return disagreement(real_tensors[0], real_tensors[1], real_tensors[2:])
     if not expected.dtype.is_floating_point:
-        return _decided_otherwise(result, expected, moved)
-    bound = bounds(expected, moved[:-1])
+        return _integer_disagreement(result, expected, perturbed)
+    bound = bounds(expected, perturbed[:-1])
     ours, theirs = result.double(), expected.double()
     excess = ((ours - theirs).abs() / bound.clamp_min(math.ulp(0.0))).nan_to_num(math.inf)
     is_same = (ours == theirs) | (ours.isnan() & theirs.isnan())
@@ -134,29 +136,32 @@ def disagreement(
     return _worst(result, expected, bound, excess, excess > 1)
 
 
-def bounds(expected: torch.Tensor, moved: Sequence[torch.Tensor]) -> torch.Tensor:
-    """What rounding explains, for each element: what noise moved it by, and as much as it moves
-    others, in their own units or as a share of the element, whichever is less."""
+def bounds(expected: torch.Tensor, perturbed: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The bound of each element: its own spread under noise, plus that of the other elements, as an
+    absolute value or as a share of the element, whichever is less."""
     value, info = expected.double(), torch.finfo(expected.dtype)
     spread = torch.zeros_like(value)
-    for other in moved:
-        is_same = (other == expected) | (other.isnan() & expected.isnan())
-        distance = (other.double() - value).abs().nan_to_num(math.inf)
+    for tensor in perturbed:
+        is_same = (tensor == expected) | (tensor.isnan() & expected.isnan())
+        distance = (tensor.double() - value).abs().nan_to_num(math.inf)
         spread = spread.maximum(torch.where(is_same, 0.0, distance))
     is_usual, size = spread.isfinite(), value.abs().nan_to_num(0.0, 0.0, 0.0)
     absolute = float(spread[is_usual].square().mean().sqrt()) if bool(is_usual.any()) else 0.0
     shares = (spread / size)[is_usual & (size > 0)]
     share = float(shares.max()) if shares.numel() else 0.0
-    others = (share * size).clamp_max(absolute)
-    return TIMES * (spread + others) + UNITS * info.eps * size + info.smallest_normal * info.eps
+    typical_spread = (share * size).clamp_max(absolute)
+    return (
+        TIMES * (spread + typical_spread)
+        + UNITS * info.eps * size
+        + info.smallest_normal * info.eps
+    )
 
 
-def _decided_otherwise(
-    result: torch.Tensor, expected: torch.Tensor, moved: Sequence[torch.Tensor]
+def _integer_disagreement(
+    result: torch.Tensor, expected: torch.Tensor, perturbed: Sequence[torch.Tensor]
 ) -> Disagreement | None:
-    """Whole numbers and conditions are equal, but as many as noise decides otherwise, which is at
-    random."""
-    flips = [other != expected for other in moved]
+    """Integers and conditions are equal, except for as many as differ under noise."""
+    flips = [tensor != expected for tensor in perturbed]
     differs = result != expected
     may_differ = max((int(flip.sum()) for flip in flips), default=0)
     if int(differs.sum()) <= may_differ:

@@ -17,6 +17,7 @@ import torch
 from torch.fx import Graph as TracedGraph
 from torch.fx import GraphModule
 from torch.fx import Node as Traced
+from torch.utils._pytree import tree_leaves
 
 from hemstitch.capture.effects import drop_unread
 from hemstitch.capture.export import Exporter
@@ -67,6 +68,20 @@ class JointGraph:
     def of(joint: GraphModule) -> JointGraph:
         """Raises UnsupportedError."""
         return JointGraph(joint.graph, *tensor_values(joint))
+
+    @property
+    def is_on_cpu(self) -> bool:
+        return all(
+            value.device.type == "cpu"
+            for node in self.values
+            for value in tree_leaves(value_of(node))
+            if isinstance(value, torch.Tensor)
+        )
+
+    @property
+    def has_checkpoints(self) -> bool:
+        """The program wants values made again, and not kept."""
+        return any(map(is_recomputed, self.values))
 
     def is_call(self, traced: Traced) -> bool:
         """A call of the library gives it, or one like that: no kernel that reads it makes it."""
@@ -133,14 +148,15 @@ class JointGraph:
         read = [x for operand in _tensors_read(traced) for x in (operand, base_of(operand))]
         return [operand for operand in read if operand in self.values]
 
-    def exclude_masked(self) -> None:
-        """Says of each traced matmul what of it is of use: a mask of forward is not seen in a
-        backward graph that reads what it has excluded."""
+    def with_bands(self) -> JointGraph:
+        """Itself, with what of each traced matmul is of use said in its `meta`: a mask of forward
+        is not seen in a backward graph that reads what it has excluded."""
         roots = [output.value for output in self._outputs()]
         bands = masked_matmuls(self.nodes(), roots)
         for traced, values in self.values.items():
             if values[0].op is Op.RESULT and values[0].inputs[0] in bands:
                 traced.meta[WITHIN] = bands[values[0].inputs[0]]
+        return self
 
     def nodes(self) -> list[Node]:
         """Producers before consumers."""

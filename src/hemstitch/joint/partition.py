@@ -17,7 +17,6 @@ from torch._functorch.partitioners import (
 from torch._ops import OpOverload
 from torch.utils.checkpoint import CheckpointPolicy
 
-from hemstitch.capture.device_target import device_of
 from hemstitch.capture.effects import drop_unread, may_be_merged, runs_unread
 from hemstitch.capture.traced_nodes import (
     base_of,
@@ -38,13 +37,11 @@ from hemstitch.joint.mutated_arguments import (
 )
 from hemstitch.joint.recomputed_reads import recompute_reads
 from hemstitch.joint.saved_activations import question, read_by_backward
-from hemstitch.matmul.im2col import im2col_values
 from hemstitch.options import Options
 from hemstitch.planning.saving import exact_saving, saving_heuristic
 from hemstitch.planning.saving.budget import within
 from hemstitch.planning.saving.saving_problem import Decision, SavingProblem
 from hemstitch.planning.search.solver import Solver
-from hemstitch.rewrites.dead_rows import live_rows
 
 DEFAULT = Options()
 DRAW_SEED = torch.ops.hemstitch.draw_seed.default
@@ -56,16 +53,17 @@ def partition(
     joint: torch.fx.GraphModule,
     inputs: Any,
     *,
-    rewritten: Callable[[torch.fx.GraphModule], object],
+    traced_rewrites: Callable[[torch.fx.GraphModule], object],
+    rewritten: Callable[[JointGraph], JointGraph],
     options: Options = DEFAULT,
     leaves: Sequence[bool] = (),
     num_fwd_outputs: int,
     **others: Any,
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
     """(forward, backward); what backward needs of forward is returned by the one, given to the
-    other. Where ours fails, PyTorch's partitioner has `joint`, which is left as it is. `rewritten`:
-    changes a joint graph in place. `leaves`:
-    which arguments of the program are leaves that have a gradient."""
+    other. Where ours fails, PyTorch's partitioner has `joint`, which is left as it is.
+    `traced_rewrites` and `rewritten` change a joint graph in place. `leaves`: which arguments of
+    the program are leaves that have a gradient."""
     weights = others.get("static_lifetime_input_indices") or ()
     fixed = [is_leaf or place in weights for place, is_leaf in enumerate(leaves)]
     by_pytorch = partial(
@@ -73,7 +71,7 @@ def partition(
     )
 
     def ours() -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
-        parts = _partition(joint, num_fwd_outputs, rewritten, options, fixed)
+        parts = _partition(joint, num_fwd_outputs, traced_rewrites, rewritten, options, fixed)
         return by_pytorch() if parts is None else parts
 
     return attempt(ours, by_pytorch, options.strict, joint)
@@ -82,7 +80,8 @@ def partition(
 def _partition(
     joint: torch.fx.GraphModule,
     num_fwd_outputs: int,
-    rewritten: Callable[[torch.fx.GraphModule], object],
+    traced_rewrites: Callable[[torch.fx.GraphModule], object],
+    rewritten: Callable[[JointGraph], JointGraph],
     options: Options,
     fixed: Sequence[bool],
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule] | None:
@@ -93,7 +92,7 @@ def _partition(
     copy_beside_written(joint.graph)
     drop_unread(joint.graph)
     read = read_by_backward(joint.graph, num_fwd_outputs)
-    rewritten(joint)
+    traced_rewrites(joint)
     joint = cleanup_recompute_tags(joint, is_default_partition=False)
     force_save_bw_mutation_src(joint)
     for node in joint.graph.find_nodes(op="call_function", target=DRAW_SEED):
@@ -103,21 +102,15 @@ def _partition(
         node.meta["partitioner_tag"] = "must_be_in_forward"
     for node in copies_of_written(joint.graph):
         node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+    try:
+        graph = rewritten(JointGraph.of(joint))
+    except UnsupportedError:
+        return None
     unseen = numbers(joint.graph, num_fwd_outputs) if options.loss_every != 1 else ()
     written = {
         *arguments_written_later(joint.graph, fixed),
         *results_of(joint.graph, num_fwd_outputs),
     }
-    try:
-        graph = JointGraph.of(joint)
-    except UnsupportedError:
-        return None
-    if not options.exact and not any(map(is_recomputed, joint.graph.nodes)):
-        graph = graph.rewritten(live_rows)
-    if device_of(joint).type == "cpu":
-        graph = graph.rewritten(im2col_values)
-    if not options.exact:
-        graph.exclude_masked()
     asked = question(graph, num_fwd_outputs, unseen, written - read)
     decision = decide(asked.problem, options)
     recompute_reads(graph, asked, decision)

@@ -47,16 +47,16 @@ class GPUNumbers:
         "code-generation-for-gpus.md",
     )
     accumulated_elements: int = number(
-        "elements", "of an accumulator tile: 64 per thread of 8 warps", 16384, "gpu.md"
+        "elements", "of an accumulator tile: 64 per thread of 8 warps", 16384, "target-gpu.md"
     )
     accumulated_f32_elements: int = number(
         "elements",
         "of an accumulator tile of an f32 matmul, whose operands take registers too",
         8192,
-        "gpu.md",
+        "target-gpu.md",
     )
-    dot_warp_elements: int = number("elements", "of a matmul tile per warp", 1024, "gpu.md")
-    dot_warps: int = number("warps", "of a program with a matmul", 8, "gpu.md")
+    dot_warp_elements: int = number("elements", "of a matmul tile per warp", 1024, "target-gpu.md")
+    dot_warps: int = number("warps", "of a program with a matmul", 8, "target-gpu.md")
     warp_group: int = number("warps", "that execute one warpgroup MMA", 4, "CUDA")
     dot_step_bytes: int = number(
         "B", "of a K block, per row of an operand", 128, "code-generation-for-gpus.md"

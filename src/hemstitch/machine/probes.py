@@ -1,7 +1,7 @@
 """Probes: what can be measured. They are the keys of the performance library (FusionStitching
 2018), which ranks plans by measured instead of nominal times.
 
-`stitching/costs.py` and `measure/multiplication.py` ask for probes;
+`stitching/costs.py` and `measure/matmul_units.py` ask for probes;
 `measure/performance_library.py` measures them.
 """
 

@@ -203,7 +203,7 @@ def _followed(node: Node, facts_of: Mapping[Node, Facts]) -> Facts:
         facts = facts_of.get(node.inputs[0], {})
         return {kind: _moved(node, bands) for kind, bands in facts.items()}
     follow = FOLLOWING.get(node.op)
-    return {} if follow is None else follow(_Operands(node, facts_of))
+    return {} if follow is None else follow(_OperandFacts(node, facts_of))
 
 
 def _moved(view: Node, bands: Collection[Band]) -> list[Band]:
@@ -221,7 +221,7 @@ def _moved(view: Node, bands: Collection[Band]) -> list[Band]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Operands:
+class _OperandFacts:
     """What is known of those of an elementwise node."""
 
     node: Node
@@ -262,22 +262,22 @@ def _without(bands: Collection[Band], other: Bands) -> Collection[Band]:
     return [] if other is None else [band for band in bands if band not in other]
 
 
-def _and(operands: _Operands) -> Facts:
+def _and(operands: _OperandFacts) -> Facts:
     no, yes = operands.bands(Outside.NO), operands.bands(Outside.YES)
     return {Outside.NO: _either(no), Outside.YES: _both(yes)}
 
 
-def _or(operands: _Operands) -> Facts:
+def _or(operands: _OperandFacts) -> Facts:
     no, yes = operands.bands(Outside.NO), operands.bands(Outside.YES)
     return {Outside.NO: _both(no), Outside.YES: _either(yes)}
 
 
-def _not(operands: _Operands) -> Facts:
+def _not(operands: _OperandFacts) -> Facts:
     [no], [yes] = operands.bands(Outside.NO), operands.bands(Outside.YES)
     return {Outside.NO: yes or (), Outside.YES: no or ()}
 
 
-def _where(operands: _Operands) -> Facts:
+def _where(operands: _OperandFacts) -> Facts:
     """Where the condition is known outside, what it chooses there; else what both are."""
     if_no, if_yes = operands.bands(Outside.NO)[0] or (), operands.bands(Outside.YES)[0] or ()
     facts: dict[Outside, Collection[Band]] = {}
@@ -290,18 +290,18 @@ def _where(operands: _Operands) -> Facts:
     return facts
 
 
-def _sum(operands: _Operands) -> Facts:
+def _sum(operands: _OperandFacts) -> Facts:
     lowest, zero = operands.bands(Outside.LOWEST), operands.bands(Outside.ZERO)
     return {Outside.LOWEST: _either(lowest), Outside.ZERO: _both(zero)}
 
 
-def _difference(operands: _Operands) -> Facts:
+def _difference(operands: _OperandFacts) -> Facts:
     """-inf less -inf is NaN."""
     (lowest, other), zero = operands.bands(Outside.LOWEST), operands.bands(Outside.ZERO)
     return {Outside.LOWEST: _without(lowest or (), other), Outside.ZERO: _both(zero)}
 
 
-def _product(operands: _Operands) -> Facts:
+def _product(operands: _OperandFacts) -> Facts:
     """Zero times -inf is neither."""
     zero, (first, second) = operands.bands(Outside.ZERO), operands.bands(Outside.LOWEST)
     left, right = (_constant(operand) for operand in operands.node.inputs)
@@ -312,7 +312,7 @@ def _product(operands: _Operands) -> Facts:
     }
 
 
-def _quotient(operands: _Operands) -> Facts:
+def _quotient(operands: _OperandFacts) -> Facts:
     divisor = _constant(operands.node.inputs[1])
     lowest = operands.bands(Outside.LOWEST)[0] or () if _is_positive(divisor) else ()
     return {Outside.ZERO: operands.bands(Outside.ZERO)[0] or (), Outside.LOWEST: lowest}
@@ -322,22 +322,22 @@ def _is_positive(value: float | None) -> bool:
     return value is not None and 0 < value < inf
 
 
-def _zero_of_zero(operands: _Operands) -> Facts:
+def _zero_of_zero(operands: _OperandFacts) -> Facts:
     return {Outside.ZERO: operands.bands(Outside.ZERO)[0] or ()}
 
 
-def _exp(operands: _Operands) -> Facts:
+def _exp(operands: _OperandFacts) -> Facts:
     return {Outside.ZERO: operands.bands(Outside.LOWEST)[0] or ()}
 
 
-def _cast(operands: _Operands) -> Facts:
+def _cast(operands: _OperandFacts) -> Facts:
     """False is zero."""
     [lowest], [zero] = operands.bands(Outside.LOWEST), operands.bands(Outside.ZERO)
     [no] = operands.bands(Outside.NO)
     return {Outside.LOWEST: lowest or (), Outside.ZERO: [*(zero or ()), *(no or ())]}
 
 
-FOLLOWING: Mapping[Op, Callable[[_Operands], Facts]] = {
+FOLLOWING: Mapping[Op, Callable[[_OperandFacts], Facts]] = {
     Op.AND: _and,
     Op.OR: _or,
     Op.NOT: _not,

@@ -1,2 +1,1 @@
-"""Takes probes and candidates, gives seconds: of the library, of kernels, of one blocking or
-another."""
+"""Takes probes and candidates, gives their times: of library calls, of kernels, of blockings."""

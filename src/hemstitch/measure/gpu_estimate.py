@@ -1,5 +1,5 @@
-"""How long a candidate takes, before it runs. Takes a program and its launch, gives the estimate of
-`hemstitch.latency` from the machine code that would run; needs no GPU."""
+"""The estimated time of a candidate. Takes a program and its launch, gives the estimate of
+`hemstitch.latency` from its machine code; needs no GPU."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from hemstitch.latency.evaluate import Estimate, LaunchFacts, evaluate
 from hemstitch.latency.occupancy import occupancy
 from hemstitch.latency.ptx import parse_ptx
 from hemstitch.runtime.gpu.grid import grid_of
-from hemstitch.runtime.gpu.loaded_kernel import at_a_time, build, variant_of
+from hemstitch.runtime.gpu.loaded_kernel import build, resident_programs, variant_of
 from hemstitch.targets.gpu.kernel import TritonProgram
 from hemstitch.toolchain.triton_cross import tools_folder
 from hemstitch.toolchain.triton_source import kernel_of
 
 _CALLED, _FUNCTION = re.compile(r"(\w+)\("), re.compile(r"def (\w+)\(")
-_TICKET = "device.is_last("
+_LAST_BLOCK = "device.is_last("
 _LOOP = re.compile(r"^\s*for \w+ in tl\.range\((.*)\):")
 
 
 def _trips(
     first: float, last: float, step: float = 1, loop_unroll_factor: int = 1, **hints: object
 ) -> float:
-    """Of the loop that Triton's compiler leaves."""
+    """The trips of a loop after the compiler's unrolling."""
     return (last - first) / (step * loop_unroll_factor)
 
 
@@ -38,16 +38,16 @@ _NAMES = {"__builtins__": {}, "min": min, "max": max, "trips": _trips}
 def estimate(
     program: TritonProgram, sizes: tuple[int, ...], memory_bytes: int, architecture: Architecture
 ) -> Estimate:
-    """With all tensors aligned."""
+    """The time of a launch, with all tensors aligned."""
     built = build(program, variant_of(True, sizes), architecture.target)
     code = disassemble(built.asm["cubin"], tools_folder())
     shared = built.metadata.shared
-    held = occupancy(
+    resident = occupancy(
         architecture, registers=code.resources.registers, shared_bytes=shared, warps=program.warps
     )
     is_bounded = program.barriers > 0 or bool(program.scratch)
-    resident = at_a_time(program, held.blocks) * architecture.sms if is_bounded else None
-    programs = grid_of(program, sizes, resident).programs
+    most = resident_programs(program, resident.blocks) * architecture.sms if is_bounded else None
+    programs = grid_of(program, sizes, most).programs
     launch = LaunchFacts(
         programs=programs,
         warps=program.warps,
@@ -63,56 +63,58 @@ def estimate(
 def trips(
     program: TritonProgram, code: Disassembly, sizes: tuple[int, ...], programs: int
 ) -> Mapping[SourceLine, float]:
-    """Of the loops whose bounds follow from the sizes, for an average program."""
+    """The trips of each loop whose bounds depend only on the sizes, for an average program."""
     names: dict[str, Any] = {str(name): size for name, size in zip(program.sizes, sizes)}
     names |= _NAMES | {"program": 0, "programs": max(1, programs)}
     counts: dict[int, float] = {}
     for number, row in enumerate(program.text.splitlines(), start=1):
-        if found := _LOOP.match(row):
-            count = _count(found[1], names)
+        if loop := _LOOP.match(row):
+            count = _count(loop[1], names)
             if count is not None:
                 counts[number] = count
     return {line: counts[line.line] for line in _lines(program, code) if line.line in counts}
 
 
 def shares(program: TritonProgram, code: Disassembly, programs: int) -> Mapping[SourceLine, float]:
-    """Of the programs that run a line: one of them all that follows a ticket, to the end of the
-    text, and the functions that are called there. Triton 3.6 names only the innermost line of an
-    instruction, later ones also those that call it."""
+    """The share of programs that run a line. One program runs all lines after a last-block
+    reduction begins, and the functions that these call. Triton 3.6 names only the innermost line of
+    an instruction, later versions also its callers."""
     text = program.text.splitlines()
-    ticket = next((number for number, row in enumerate(text, start=1) if _TICKET in row), None)
-    if ticket is None:
+    last_block = next(
+        (number for number, row in enumerate(text, start=1) if _LAST_BLOCK in row), None
+    )
+    if last_block is None:
         return {}
-    behind = {*range(ticket + 1, len(text) + 1)}
-    called = {name for row in text[ticket:] for name in _CALLED.findall(row)}
+    after_last_block = {*range(last_block + 1, len(text) + 1)}
+    called = {name for row in text[last_block:] for name in _CALLED.findall(row)}
     function = ""
     for number, row in enumerate(text, start=1):
         head = _FUNCTION.match(row)
         function = head[1] if head else function
         if function in called:
-            behind.add(number)
-    return {line: 1 / programs for line in _lines(program, code) if line.line in behind}
+            after_last_block.add(number)
+    return {line: 1 / programs for line in _lines(program, code) if line.line in after_last_block}
 
 
 def _lines(program: TritonProgram, code: Disassembly) -> set[SourceLine]:
-    """Of the program's text, that the machine code names."""
-    # Machine code from Triton's cache may name another folder than this process's.
+    """The lines of the program's text that the machine code names."""
+    # Machine code from Triton's cache may name a folder of another process.
     file = Path(kernel_of(program.text, program.entry).fn.__code__.co_filename).name
     lines = {line for row in code.instructions for line in row.lines}
     return {line for line in lines if Path(line.file).name == file}
 
 
 def _count(bounds: str, names: Mapping[str, Any]) -> float | None:
-    """None where they depend on what the kernel computes."""
+    """None for bounds that depend on computed values."""
     try:
-        found = eval(f"trips({bounds})", dict(names))
+        count = eval(f"trips({bounds})", dict(names))
     except (NameError, AttributeError):
         return None
-    return max(0.0, float(found))
+    return max(0.0, float(count))
 
 
 def bytes_of(program: TritonProgram, sizes: tuple[int, ...]) -> int:
-    """Of its tensors, each once."""
+    """The bytes of its tensors, each counted once."""
     values = {str(name): size for name, size in zip(program.sizes, sizes)}
     return sum(
         evaluate_size(buffer.size, values) * buffer.dtype.bytes for buffer in program.parameters

@@ -1,6 +1,6 @@
-"""Which of a few candidates runs. Takes programs that compute the same, gives one: the best by the
-estimate, or, with `tune`, by the clock among the best estimates. The winner is remembered on disk,
-and is that of all ranks of a job.
+"""Autotuning of GPU kernels. Takes equivalent programs, gives the best one by the estimate or, with
+`tune`, the fastest of the best estimates. The choice is cached on disk and shared by all ranks of a
+job.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import triton
 from torch.utils._python_dispatch import _disable_current_modes
 from triton.testing import do_bench
 
-from hemstitch.cache.records import recall, remember
+from hemstitch.cache.records import load_record, store_record
 from hemstitch.errors import HemstitchError
 from hemstitch.latency.architecture import Architecture
 from hemstitch.latency.evaluate import Estimate
@@ -27,12 +27,12 @@ from hemstitch.runtime.gpu.device import Device
 from hemstitch.runtime.torch_dtypes import TORCH_DTYPES
 from hemstitch.targets.gpu.kernel import TritonProgram
 
-# 7 us of an H200's memory: a smaller kernel is not worth seconds of compiling.
+# 7 us of an H200's memory bandwidth: a smaller kernel is not worth seconds of compilation.
 LEAST_BYTES = 1 << 25
 MOST_TIMED = 3
-CLEARLY = 0.9  # of the usual one's estimated time: what is nearer may be an error of the estimate
+CLEARLY = 0.9  # of the default's estimated time: smaller gains may be errors of the estimate
 Launcher = Callable[[TritonProgram], Callable[..., object]]
-Programs = Iterator[TritonProgram]  # that compute the same; the usual one first
+Programs = Iterator[TritonProgram]  # equivalent ones; the default first
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,46 +50,49 @@ def best(
     device: Device,
     tune: bool,
     launcher: Launcher,
-    memory: Path,
+    cache_folder: Path,
 ) -> TritonProgram:
-    """`sizes_of`: likely ones. `extents`: elements that each argument's memory holds. `launcher`
-    gives what a clock is held to; `memory`: a folder."""
-    usual, architecture = next(programs), device.architecture
-    bytes_ = bytes_of(usual, sizes_of(usual))
+    """`sizes_of`: likely sizes. `extents`: elements of each argument's memory. `launcher` builds
+    the launch that is timed; `cache_folder`: of the choices."""
+    default, architecture = next(programs), device.architecture
+    bytes_ = bytes_of(default, sizes_of(default))
     if bytes_ < LEAST_BYTES or architecture is None:
-        return usual
-    known = _Candidates((usual, *programs), sizes_of, extents, device)
-    key = _key(known, tune)
+        return default
+    candidates = _Candidates((default, *programs), sizes_of, extents, device)
+    key = _key(candidates, tune)
 
-    def own() -> int:
-        """What this process, or an earlier one, chose."""
-        path = memory / f"{key}.json"
-        chosen = _recalled(path, len(known.programs))
+    def choose() -> int:
+        """The cached choice, or a new one."""
+        path = cache_folder / f"{key}.json"
+        chosen = _cached_choice(path, len(candidates.programs))
         if chosen is None:
-            estimates = _estimates(known, architecture, bytes_, tune)
+            estimates = _estimates(candidates, architecture, bytes_, tune)
             order = sorted(estimates, key=lambda number: estimates[number].rank)
-            seconds = _timed(known, order[:MOST_TIMED], launcher) if tune else {}
+            seconds = _timed(candidates, order[:MOST_TIMED], launcher) if tune else {}
             chosen = min(seconds, key=seconds.__getitem__, default=_clearly_best(order, estimates))
-            remember(path, {"chosen": chosen, "seconds": {str(n): s for n, s in seconds.items()}})
+            store_record(
+                path, {"chosen": chosen, "seconds": {str(n): s for n, s in seconds.items()}}
+            )
         return chosen
 
-    return known.programs[agreed(f"tiles {key}", own)]
+    return candidates.programs[agreed(f"tiles {key}", choose)]
 
 
 def _estimates(
-    known: _Candidates, architecture: Architecture, memory_bytes: int, all_of_them: bool
+    candidates: _Candidates, architecture: Architecture, memory_bytes: int, all_of_them: bool
 ) -> dict[int, Estimate]:
-    """By number; none for what does not compile. Each costs a second: only the first one's where no
-    other can be clearly better, since all move the same bytes through the same barriers."""
-    found: dict[int, Estimate] = {}
-    for number, program in enumerate(known.programs):
+    """By number; without candidates that do not compile. An estimate costs a second. All candidates
+    move the same bytes and have the same barriers: if those take nearly all of the first one's
+    time, no other can be clearly better."""
+    estimates: dict[int, Estimate] = {}
+    for number, program in enumerate(candidates.programs):
         with suppress(HemstitchError):
-            sizes = known.sizes_of(program)
-            found[number] = estimate(program, sizes, memory_bytes, architecture)
-        first = found.get(0)
+            sizes = candidates.sizes_of(program)
+            estimates[number] = estimate(program, sizes, memory_bytes, architecture)
+        first = estimates.get(0)
         if not all_of_them and first is not None and _floor(first) >= CLEARLY * first.seconds:
             break
-    return found
+    return estimates
 
 
 def _floor(estimate: Estimate) -> float:
@@ -103,16 +106,16 @@ def _clearly_best(order: Sequence[int], estimates: dict[int, Estimate]) -> int:
     return order[0] if is_clear else 0
 
 
-def _timed(known: _Candidates, numbers: Sequence[int], launcher: Launcher) -> dict[int, float]:
-    """Medians; nothing of what cannot be loaded, or where there is no room for the tensors."""
+def _timed(candidates: _Candidates, numbers: Sequence[int], launcher: Launcher) -> dict[int, float]:
+    """Median times; without candidates that cannot be loaded or whose tensors do not fit."""
     seconds: dict[int, float] = {}
-    # PyTorch compiles among fake tensors, which take no time.
-    with suppress(torch.OutOfMemoryError), known.device.as_current(), _disable_current_modes():
-        usual = known.programs[0]
-        tensors = _tensors(usual, known.extents, known.device)
+    # PyTorch compiles with fake tensors, which cannot be timed.
+    with suppress(torch.OutOfMemoryError), candidates.device.as_current(), _disable_current_modes():
+        default = candidates.programs[0]
+        tensors = _tensors(default, candidates.extents, candidates.device)
         for number in numbers:
-            program = known.programs[number]
-            launch = partial(launcher(program), *tensors, *known.sizes_of(program), 0)
+            program = candidates.programs[number]
+            launch = partial(launcher(program), *tensors, *candidates.sizes_of(program), 0)
             with suppress(HemstitchError):
                 milliseconds = do_bench(launch, warmup=5, rep=20, return_mode="median")
                 seconds[number] = float(milliseconds) / 1e3
@@ -120,25 +123,28 @@ def _timed(known: _Candidates, numbers: Sequence[int], launcher: Launcher) -> di
 
 
 def _tensors(program: TritonProgram, extents: Sequence[int], device: Device) -> list[torch.Tensor]:
-    """Zeros: as indices they are in range."""
-    found = []
+    """Zeros, which are in range as indices too."""
+    tensors = []
     for buffer, count in zip(program.parameters, extents):
-        words = -(-count * buffer.dtype.bytes // 4)
-        found.append(device.zeros(words).view(TORCH_DTYPES[buffer.dtype])[:count])
-    return found
+        count_i32 = -(-count * buffer.dtype.bytes // 4)
+        tensors.append(device.zeros(count_i32).view(TORCH_DTYPES[buffer.dtype])[:count])
+    return tensors
 
 
-def _key(known: _Candidates, tune: bool) -> str:
-    """Of all that the choice depends on."""
-    device = known.device
+def _key(candidates: _Candidates, tune: bool) -> str:
+    """A digest of all that the choice depends on."""
+    device = candidates.device
     facts = (device.name, device.target, triton.__version__, torch.__version__, tune)
-    texts = [(each.text, each.warps, known.sizes_of(each)) for each in known.programs]
+    texts = [
+        (program.text, program.warps, candidates.sizes_of(program))
+        for program in candidates.programs
+    ]
     return sha256(repr((facts, texts)).encode()).hexdigest()[:32]
 
 
-def _recalled(path: Path, count: int) -> int | None:
+def _cached_choice(path: Path, count: int) -> int | None:
     try:
-        chosen = recall(path)["chosen"]
+        chosen = load_record(path)["chosen"]
     except (KeyError, TypeError):
         return None
     return chosen if type(chosen) is int and 0 <= chosen < count else None

@@ -1,9 +1,8 @@
-"""How the products of a kernel are cut, by the clock. Takes a step of a plan, gives a blocking.
+"""Autotuning of a kernel's matmul blocking on the CPU. Takes a step of a plan, gives a blocking.
 
-In two stages, as EVT tunes (2024, section 5): all candidates for the largest product alone, then
-the best of them, over blocks of more and fewer rows, for the kernel with all that is fused with it.
-The winner is remembered on disk, by the kernel, the processor and the number of threads, and
-is that of all ranks of a job.
+In two stages, as EVT tunes (2024, section 5): first all candidates for the largest matmul alone,
+then the best of them, with several row block sizes, for the fused kernel. The choice is cached on
+disk by kernel, processor and number of threads, and shared by all ranks of a job.
 """
 
 from __future__ import annotations
@@ -19,30 +18,30 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from hemstitch.cache.records import recall, remember
+from hemstitch.cache.records import load_record, store_record
 from hemstitch.ir.graph import Node, Op
 from hemstitch.kernel_ir.nodes import Contract, statements
 from hemstitch.machine.probes import MatmulProbe
 from hemstitch.matmul.lowering.blocking import USUAL, Blocking
 from hemstitch.measure.ranks import agreed
-from hemstitch.measure.timing import bare_product, seconds_of
+from hemstitch.measure.timing import seconds_of, unfused_matmul
 from hemstitch.pipeline import CPU_LOWERING, run_stages
 from hemstitch.planning.plan import KernelStep
 from hemstitch.stitching.group import Group
 from hemstitch.targets.cpu.description import CPULowering
 from hemstitch.toolchain.jit import host_target, processor, threads_now
-from hemstitch.workers.worker import Ended
+from hemstitch.workers.worker import WorkerDied
 
-ALONE = tuple(Blocking(columns=c, steps=s) for c, s in product((32, 48, 64), (256, 384, 512)))
-ROWS = (32, 64, 128)
-KEPT = 2  # of the candidates of the first stage
+UNFUSED = tuple(Blocking(columns=c, steps=s) for c, s in product((32, 48, 64), (256, 384, 512)))
+ROW_BLOCKS = (32, 64, 128)
+FINALISTS = 2  # candidates of the first stage that reach the second
 MOST_SECONDS = 20.0  # for a kernel
 Clock = Callable[[KernelStep, int, Blocking], float]
 
 
 class Tuner:
-    """For the kernels of one plan. After Ctrl-C what was best so far is taken, and no other kernel
-    is tuned; the plan is then built as ever."""
+    """For the kernels of one plan. After Ctrl-C the best candidate so far is taken, and no other
+    kernel is tuned."""
 
     def __init__(self, place: Path, clock: Clock = seconds_of, most: float = MOST_SECONDS) -> None:
         self.place = place
@@ -51,28 +50,30 @@ class Tuner:
         self.is_stopped = False
 
     def blocking(self, step: KernelStep) -> Blocking:
-        """The usual one for kernels without products, and for those that are cut already."""
-        has_products = any(isinstance(s, Contract) for s in statements(step.stitched.kernel))
-        if step.panels or not has_products:
+        """The default for kernels without matmuls, and for those whose panels fix the blocking."""
+        has_matmuls = any(isinstance(s, Contract) for s in statements(step.stitched.kernel))
+        if step.panels or not has_matmuls:
             return USUAL
         key = _key(step)
-        record = agreed(f"blocking {key}", partial(self._own, step, self.place / f"{key}.json"))
+        record = agreed(
+            f"blocking {key}", partial(self._cached_or_chosen, step, self.place / f"{key}.json")
+        )
         return _read(record) or USUAL
 
-    def _own(self, step: KernelStep, path: Path) -> dict[str, int]:
-        """What this process, or an earlier one, chose."""
-        return asdict(_read(recall(path)) or self._chosen(step, path))
+    def _cached_or_chosen(self, step: KernelStep, path: Path) -> dict[str, int]:
+        """The cached choice, or a new one."""
+        return asdict(_read(load_record(path)) or self._chosen(step, path))
 
     def _chosen(self, step: KernelStep, path: Path) -> Blocking:
         if self.is_stopped:
             return USUAL
-        found = self._searched(step)
+        blocking = self._searched(step)
         if not self.is_stopped:
-            remember(path, asdict(found))
-        return found
+            store_record(path, asdict(blocking))
+        return blocking
 
     def _searched(self, step: KernelStep) -> Blocking:
-        """The best that was met before time was up."""
+        """The best candidate within the time limit."""
         times: dict[Blocking, float] = {}
         end = monotonic() + self.most
         with suppress(_OutOfTime):
@@ -81,15 +82,15 @@ class Tuner:
         return min(times, key=times.__getitem__, default=USUAL)
 
     def _candidates(self, step: KernelStep, end: float) -> Iterator[Blocking]:
-        """Of the second stage, the usual one first."""
+        """The candidates of the second stage, the default first."""
         yield USUAL
-        alone: dict[Blocking, float] = {}
-        largest = _largest_product(step)
+        unfused: dict[Blocking, float] = {}
+        largest = _largest_matmul(step)
         if largest is not None:
-            for blocking in ALONE:
-                self._timed(alone, largest, blocking, end)
-        best = sorted(alone, key=alone.__getitem__)[:KEPT] or [USUAL]
-        for blocking, rows in product(best, ROWS):
+            for blocking in UNFUSED:
+                self._timed(unfused, largest, blocking, end)
+        best = sorted(unfused, key=unfused.__getitem__)[:FINALISTS] or [USUAL]
+        for blocking, rows in product(best, ROW_BLOCKS):
             yield replace(blocking, rows=rows)
 
     def _timed(
@@ -101,7 +102,7 @@ class Tuner:
             return
         try:
             times[blocking] = self.clock(step, threads_now(), blocking)
-        except Ended:  # the compiler: this candidate is none
+        except WorkerDied:  # of the compiler: the candidate is excluded
             times[blocking] = inf
         except KeyboardInterrupt:
             self.is_stopped = True
@@ -109,11 +110,11 @@ class Tuner:
 
 
 class _OutOfTime(Exception):
-    """No further candidate is looked at."""
+    """No further candidate is timed."""
 
 
-def _largest_product(step: KernelStep) -> KernelStep | None:
-    """Alone; of batches, one matrix. None where a size is known only to a call."""
+def _largest_matmul(step: KernelStep) -> KernelStep | None:
+    """As a kernel without fusion; of a batch, one matrix. None for symbolic sizes."""
     dots = [(group, node) for group in step.groups for node in group.members if node.op is Op.DOT]
     _, node = max(dots, key=lambda pair: _work(*pair))
     rows, columns = node.shape[-2:]
@@ -123,7 +124,7 @@ def _largest_product(step: KernelStep) -> KernelStep | None:
     dtype = node.inputs[0].type.dtype
     threads, lanes = threads_now(), host_target().lanes
     probe = MatmulProbe("kernel", dtype, rows, steps, columns, threads, lanes)
-    return bare_product(probe)
+    return unfused_matmul(probe)
 
 
 def _work(group: Group, node: Node) -> int:
@@ -131,7 +132,7 @@ def _work(group: Group, node: Node) -> int:
 
 
 def _key(step: KernelStep) -> str:
-    """Of all that the choice depends on."""
+    """A digest of all that the choice depends on."""
     kernel = replace(step.stitched.kernel, name="kernel")
     text = run_stages(CPU_LOWERING, kernel, CPULowering(host_target())).text
     hints: Sequence[object] = [sorted(group.hints.items()) for group in step.groups]
@@ -141,7 +142,11 @@ def _key(step: KernelStep) -> str:
 
 def _read(record: Any) -> Blocking | None:
     try:
-        found = Blocking(**record)
+        blocking = Blocking(**record)
     except TypeError:
         return None
-    return found if all(type(size) is int and size > 0 for size in asdict(found).values()) else None
+    return (
+        blocking
+        if all(type(size) is int and size > 0 for size in asdict(blocking).values())
+        else None
+    )

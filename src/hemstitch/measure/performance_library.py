@@ -1,5 +1,5 @@
-"""The performance library (FusionStitching 2018). Takes probes, gives the seconds that they take,
-measured once, by this process or an earlier one, or by another rank of its job.
+"""The performance library (FusionStitching 2018). Takes probes, gives their times, measured once by
+this process, an earlier one, or another rank of its job.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from pathlib import Path
 
 import torch
 
-from hemstitch.cache.records import folder, recall, remember
+from hemstitch.cache.records import folder, load_record, store_record
 from hemstitch.machine.probes import Probe
 from hemstitch.measure.ranks import agreed
 from hemstitch.measure.timing import measure
 from hemstitch.toolchain.jit import processor
 
 
-class Answers(Mapping[Probe, float]):
-    """Has whatever `find` finds, and asks it once for each probe. None: there is no such time."""
+class CachedTimes(Mapping[Probe, float]):
+    """A mapping that calls `find` once for each probe; None means that there is no time."""
 
     def __init__(self, find: Callable[[Probe], float | None]) -> None:
         self._find = find
@@ -43,51 +43,49 @@ class Answers(Mapping[Probe, float]):
         return sum(seconds is not None for seconds in self._known.values())
 
 
-class Library(Answers):
-    """Has whatever `measure` can measure, which gives the times of all that it measures with what
-    it is asked for; it is asked only for what is not in `place`. What cannot be built is not there.
-    """
+class PerformanceLibrary(CachedTimes):
+    """Times from the folder `place`, or else from `measure`, which may time several probes
+    together. Probes that cannot be built are missing."""
 
     def __init__(self, place: Path, measure: Callable[[Probe], Mapping[Probe, float]]) -> None:
-        super().__init__(self._found)
+        super().__init__(self._time_or_none)
         self._place = place
         self._measure = measure
 
-    def _found(self, probe: Probe) -> float | None:
-        with suppress(Exception):  # no plan fails for want of a measurement
-            return self._recalled(probe)
+    def _time_or_none(self, probe: Probe) -> float | None:
+        with suppress(Exception):  # a plan must not fail because of a measurement
+            return self._time(probe)
         return None
 
-    def _recalled(self, probe: Probe) -> float:
-        record = recall(self._file(probe))
+    def _time(self, probe: Probe) -> float:
+        record = load_record(self._file(probe))
         if isinstance(record, dict) and _is_time(record.get("seconds")):
             return float(record["seconds"])
-        found = self._measure(probe)
-        for each, seconds in found.items():
-            remember(self._file(each), {"key": key_of(each), "seconds": seconds})
-        self._known.update(found)
-        return found[probe]
+        times = self._measure(probe)
+        for timed, seconds in times.items():
+            store_record(self._file(timed), {"key": key_of(timed), "seconds": seconds})
+        self._known.update(times)
+        return times[probe]
 
     def _file(self, probe: Probe) -> Path:
         return self._place / f"{sha256(key_of(probe).encode()).hexdigest()[:32]}.json"
 
 
 @cache
-def library() -> Library:
-    """This process's, of this processor."""
-    return Library(folder("measured"), measure)
+def library() -> PerformanceLibrary:
+    """The performance library of this processor."""
+    return PerformanceLibrary(folder("measured"), measure)
 
 
-def measurements(own: Mapping[Probe, float] | None = None) -> Answers:
-    """What one compile plans with: of a job's ranks, what one of them had first. `own`: this
-    process's; the library by default. A rank that joins a job may have to take others' figures, so
-    this is not for longer."""
+def measurements(own: Mapping[Probe, float] | None = None) -> CachedTimes:
+    """The times for one compile: in a job, those of the rank that had them first. `own`: the times
+    of this process; the library by default. Not to be cached, since the process may join a job."""
     mine = library() if own is None else own
-    return Answers(lambda probe: agreed(str(probe), partial(mine.get, probe)))
+    return CachedTimes(lambda probe: agreed(str(probe), partial(mine.get, probe)))
 
 
 def key_of(probe: Probe) -> str:
-    """All that the time depends on."""
+    """Text with all that the time depends on."""
     library = f"torch {torch.__version__} for {torch.backends.cpu.get_cpu_capability()}"
     return f"{probe} on {processor()}, {library}, hemstitch {version('hemstitch')}"
 

@@ -1,8 +1,8 @@
-"""What the ranks of a job must not find out each for itself: what a clock says. Takes a key and
-what finds a record, gives the record of the rank that had one first.
+"""One measurement for all ranks of a job. Takes a key and a function that gives a record, gives the
+record of the rank that had one first.
 
-By the store through which the ranks met. No rank waits for another, since they may compile other
-graphs, or none; so this is no collective.
+Through the store of the process group. This is no collective, and no rank waits: the others may
+compile different graphs, or none.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
-Record = TypeVar("Record")  # what JSON can say
+Record = TypeVar("Record")  # a JSON value
 
 
 def agreed(key: str, find: Callable[[], Record]) -> Record:
-    """Without a job, what `find` gives."""
+    """Without a job, the result of `find`."""
     store = _store()
     if store is None:
         return find()
@@ -28,12 +28,12 @@ def agreed(key: str, find: Callable[[], Record]) -> Record:
         record = json.dumps(find())
         with suppress(RuntimeError):
             record = store.compare_set(name, "", record)
-    found: Record = json.loads(record)
-    return found
+    agreed_record: Record = json.loads(record)
+    return agreed_record
 
 
 def _known(store: Any, name: str) -> Any:
-    """None as well where the store does not answer: a job that ends, or a test's."""
+    """None also if the store does not answer, as when a job ends."""
     with suppress(RuntimeError):
         if store.check([name]):
             return store.get(name)

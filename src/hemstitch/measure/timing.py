@@ -1,5 +1,5 @@
-"""How long kernels, and products by the library, take on this processor. Takes a probe, or a step
-of a plan, gives seconds."""
+"""Times kernels and library matmuls on this processor. Takes a probe, or a step of a plan, gives
+seconds."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ from hemstitch.toolchain.compile_lock import CODE_GENERATOR
 from hemstitch.toolchain.jit import Entry, host_target, load
 from hemstitch.toolchain.llvm_workers import Helpers
 
-BLOCKS, BLOCK_SECONDS = 40, 3e-4  # short beside the time that a thread runs undisturbed
+BLOCKS, BLOCK_SECONDS = 40, 3e-4  # shorter than a scheduler's time slice
 PAUSE_SECONDS, MOST_SECONDS = 2e-3, 0.5
-# Of each product that rates come from: the first turn fills caches.
+# Of each matmul that rates come from; the first turn fills caches.
 LEAST_TURNS, MOST_TURNS, RATE_SECONDS = 4, 20, 2e-3
-AWAKE = 0.9  # of the time
-APART = 16  # elements between an operand's rows: else they would be walked as one
+BUSY_SHARE = 0.9  # of the wall time that this thread must have run
+ROW_PADDING = 16  # elements, so that rows are not collapsed into one
 
 
 def measure(probe: Probe) -> Mapping[Probe, float]:
-    """Of a call, planned, printed and compiled as for any graph. A product by the library and one
-    in a kernel are measured together: what is decided is which is faster."""
+    """The time of a call, compiled as any graph. A library matmul and the same matmul in a kernel
+    are timed together, since they are compared."""
     if isinstance(probe, MatmulProbe):
-        return _products(replace(probe, by="library"), replace(probe, by="kernel"))
+        return _matmuls(replace(probe, by="library"), replace(probe, by="kernel"))
     if isinstance(probe, RateProbe):
         return _rates(
             MatmulTimings(probe.dtype, probe.threads, probe.lanes, {}).measured_with(probe)
@@ -57,52 +57,52 @@ def measure(probe: Probe) -> Mapping[Probe, float]:
     return {probe: seconds_of(step, threads=1)}
 
 
-def _products(*probes: MatmulProbe) -> Mapping[Probe, float]:
+def _matmuls(*probes: MatmulProbe) -> Mapping[Probe, float]:
     with _disable_current_modes(), _threads(probes[0].threads):
-        return dict(zip(probes, _fastest(*_multiplying(probes))))
+        return dict(zip(probes, _fastest(*_matmul_runs(probes))))
 
 
 def _rates(probes: Sequence[RateProbe]) -> Mapping[Probe, float]:
-    """By turns as well, but for a few milliseconds. Raises _Disturbed where other programs had the
-    processor in every turn of one."""
+    """In turns, for a few milliseconds. Raises _Disturbed if other programs ran in every turn of a
+    probe."""
     with _disable_current_modes(), _threads(probes[0].threads):
-        runs = _multiplying(probes)
+        runs = _matmul_runs(probes)
         clock = _own_seconds if probes[0].threads == 1 else _undisturbed_seconds
-        best, left = [inf] * len(runs), [RATE_SECONDS] * len(runs)
+        best, remaining_seconds = [inf] * len(runs), [RATE_SECONDS] * len(runs)
         for turn in range(MOST_TURNS):
             for number, run in enumerate(runs):
-                if turn < LEAST_TURNS or left[number] > 0 or best[number] == inf:
+                if turn < LEAST_TURNS or remaining_seconds[number] > 0 or best[number] == inf:
                     seconds = clock(run)
                     best[number] = min(best[number], seconds)
-                    left[number] -= seconds
+                    remaining_seconds[number] -= seconds
     if inf in best:
         raise _Disturbed
     return dict(zip(probes, best))
 
 
 class _Disturbed(Exception):
-    """The processor does too much else."""
+    """The processor is too busy with other programs."""
 
 
 def _own_seconds(run: Callable[[], object]) -> float:
-    """Of one thread, which has a clock that other programs do not move."""
+    """By the thread's CPU clock, which excludes other programs."""
     start = thread_time()
     run()
     return thread_time() - start
 
 
 def _undisturbed_seconds(run: Callable[[], object]) -> float:
-    """Of several threads; infinitely many if this one, which works and waits awake, did not run all
-    the while."""
-    own, start = thread_time(), perf_counter()
+    """Wall time of several threads. Infinite if this thread, which works and spins, was not running
+    all the time."""
+    thread_seconds, start = thread_time(), perf_counter()
     run()
-    seconds, own = perf_counter() - start, thread_time() - own
-    return seconds if own > AWAKE * seconds else inf
+    seconds, thread_seconds = perf_counter() - start, thread_time() - thread_seconds
+    return seconds if thread_seconds > BUSY_SHARE * seconds else inf
 
 
-def _multiplying(probes: Sequence[MatmulProbe | RateProbe]) -> list[Callable[[], object]]:
-    """One function for each probe; all kernels are compiled at once."""
-    steps = {probe: bare_product(probe) for probe in probes if probe.by != "library"}
+def _matmul_runs(probes: Sequence[MatmulProbe | RateProbe]) -> list[Callable[[], object]]:
+    """One function for each probe; the kernels are compiled in parallel."""
+    steps = {probe: unfused_matmul(probe) for probe in probes if probe.by != "library"}
     kernels = dict(zip(steps, _runs(list(steps.values()), probes[0].threads)))
     return [kernels.get(probe) or _by_library(probe) for probe in probes]
 
@@ -114,18 +114,18 @@ def _by_library(probe: MatmulProbe | RateProbe) -> Callable[[], object]:
     return partial(torch.mm, left, right, out=torch.empty(probe.rows, probe.columns, dtype=dtype))
 
 
-def bare_product(probe: MatmulProbe | RateProbe) -> KernelStep:
-    """A kernel that does nothing else; turned, one that multiplies the transposes."""
+def unfused_matmul(probe: MatmulProbe | RateProbe) -> KernelStep:
+    """A kernel of one matmul; by "transposed", of the transposed operands."""
     builder, shapes = Builder(), ((probe.rows, probe.steps), (probe.columns, probe.steps))
     left, right = (
         builder.input(name, place, shape, probe.dtype, contiguous_strides(shape))
         for place, (name, shape) in enumerate(zip("xy", shapes))
     )
     if probe.by == "transposed":
-        product = builder.permute(builder.dot(right, builder.permute(left, (1, 0))), (1, 0))
+        matmul = builder.permute(builder.dot(right, builder.permute(left, (1, 0))), (1, 0))
     else:
-        product = builder.dot(left, builder.permute(right, (1, 0)))
-    result = builder.cast(product, probe.dtype)
+        matmul = builder.dot(left, builder.permute(right, (1, 0)))
+    result = builder.cast(matmul, probe.dtype)
     strides = contiguous_strides(result.shape)
     group = Group(
         tuple(node for node in toposort([result]) if is_member(node)),
@@ -139,7 +139,7 @@ def bare_product(probe: MatmulProbe | RateProbe) -> KernelStep:
 
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
-    """The library's and ours are torch's."""
+    """Set torch's threads, which the library and our kernels use."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -149,7 +149,7 @@ def _threads(count: int) -> Iterator[None]:
 
 
 def seconds_of(step: KernelStep, threads: int, blocking: Blocking = USUAL) -> float:
-    """Of calls on the same tensors, in at most so many threads."""
+    """The time of a call with at most `threads` threads, always on the same tensors."""
     (seconds,) = _fastest(_run(step, threads, blocking))
     return seconds
 
@@ -169,24 +169,24 @@ def _runs(
         for program in programs:
             helpers.begin(program.text)
         entries = [load(helpers.compiled(program.text), program.entry) for program in programs]
-    return [_call(*each) for each in zip(steps, programs, entries)]
+    return [_call(*kernel) for kernel in zip(steps, programs, entries)]
 
 
 def _call(step: KernelStep, program: LLVMProgram, entry: Entry) -> Callable[[], object]:
-    """All its tensors are ones, which every operation takes."""
+    """All tensors are filled with ones, which are valid for every operation."""
     hint = step.groups[0].hint
-    with _disable_current_modes():  # PyTorch compiles among fake tensors
+    with _disable_current_modes():  # PyTorch compiles with fake tensors
         tensors = [_ones(tensor, hint) for tensor in step.stitched.tensors]
         scratch = torch.empty(max(1, hint(program.scratch_bytes)), dtype=torch.uint8)
         sizes = tuple(map(hint, program.sizes))
-        # Scratch is passed as an address, which keeps no memory alive: this function does.
+        # The closure keeps the scratch alive, which is passed as an address.
         return lambda: entry(*tensors, *sizes, scratch.data_ptr())
 
 
 def _fastest(*runs: Callable[[], object]) -> list[float]:
-    """Seconds of a call of each: the least, since what disturbs one only makes it longer. They take
-    turns, so that what goes on for long disturbs all. Pauses spread the calls, as it may end."""
-    timers, best, left = (
+    """The shortest time of each, since disturbances only make calls longer. The runs take turns, so
+    that a long disturbance affects all of them; pauses spread them over time."""
+    timers, best, remaining_seconds = (
         [Timer(run) for run in runs],
         [inf] * len(runs),
         MOST_SECONDS * len(runs),
@@ -194,9 +194,12 @@ def _fastest(*runs: Callable[[], object]) -> list[float]:
     for _ in range(BLOCKS):
         for number, timer in enumerate(timers):
             calls = max(1, int(BLOCK_SECONDS / best[number]))
-            taken = timer.timeit(calls)
-            best[number], left = min(best[number], taken / calls), left - taken
-        if left < 0:
+            seconds = timer.timeit(calls)
+            best[number], remaining_seconds = (
+                min(best[number], seconds / calls),
+                remaining_seconds - seconds,
+            )
+        if remaining_seconds < 0:
             break
         sleep(PAUSE_SECONDS)
     return best
@@ -207,9 +210,9 @@ def _ones(tensor: Tensor, hint: Callable[[Dim], int]) -> torch.Tensor:
 
 
 def graph_of(probe: OperationProbe) -> Graph:
-    """Further operands are one number a row, so that only the first one is read all along."""
+    """Further operands are one number for each row, so that only the first one is streamed."""
     builder, shape = Builder(), (probe.rows, probe.length)
-    strides = (probe.length * max(1, probe.step) + APART, probe.step)
+    strides = (probe.length * max(1, probe.step) + ROW_PADDING, probe.step)
     inputs = [builder.input("x", 0, shape, probe.source, strides)]
     for position in range(1, OPS[probe.op].arity or 1):
         dtype = DType.BOOL if (probe.op, position) == (Op.WHERE, 1) else probe.source

@@ -1,1 +1,1 @@
-"""Takes a program, gives what became of it."""
+"""Takes a program, gives a report of its kernels and library calls."""

@@ -1,4 +1,4 @@
-"""What became of a program: kernels, library calls, bytes, and why there are not fewer kernels."""
+"""Reports the kernels, library calls and bytes of a program, and what prevented more fusion."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from hemstitch.options import Options
 from hemstitch.pipeline import GPU_LOWERING, snapshots
 from hemstitch.planning.plan import KernelStep, LibraryFormStep, LibraryStep, Step
 from hemstitch.runtime.aten_forms import aten_form
-from hemstitch.runtime.gpu_facts import EMULATED
+from hemstitch.runtime.gpu_facts import EMULATED_PROGRAMS
 from hemstitch.stitching.group import Group
 from hemstitch.stitching.online_softmax import with_online_softmax
 from hemstitch.stitching.schedule import schedule
@@ -69,22 +69,25 @@ class KernelInfo:
 
     @cached_property
     def schemes(self) -> tuple[str, ...]:
-        """Those of AStitch that its reductions came to (`stitching/schedule.py`), each once."""
-        scheduled = [
+        """The AStitch schemes of its reductions (`stitching/schedule.py`), sorted, without
+        duplicates."""
+        schedules = [
             schedule(with_online_softmax(group), self._machine) for group in self._step.groups
         ]
-        schemes = [scheme for each in scheduled for scheme in each.schemes.values()]
+        schemes = [
+            scheme for scheduled_group in schedules for scheme in scheduled_group.schemes.values()
+        ]
         return tuple(sorted({scheme.value for scheme in schemes}))
 
     @property
     def reads(self) -> dict[str, int]:
-        """Bytes of each buffer in memory, counted anew after each barrier or ticket, those among
-        them that tasks exchange too (`kernel_ir/traffic.py`)."""
+        """Bytes read of each buffer in memory. They count again after each barrier or last-block
+        reduction, and include what programs exchange (`kernel_ir/traffic.py`)."""
         return self._traffic[0]
 
     @property
     def writes(self) -> dict[str, int]:
-        """Bytes of each buffer, as in `reads`."""
+        """Bytes written of each buffer, as in `reads`."""
         return self._traffic[1]
 
     @cached_property
@@ -178,8 +181,8 @@ class KernelInfo:
 @dataclass(slots=True)
 class Report:
     """The kernels and library calls of all graphs of a program, in the order they run.
-    `library_bytes`: of the operands and results of the calls. `once`: what runs before the first
-    call only, by its name (option `freeze`)."""
+    `library_bytes`: of the operands and results of the calls. `once`: the names of the steps that
+    run only before the first call (option `freeze`)."""
 
     kernels: list[KernelInfo] = field(default_factory=list)
     library_calls: list[str] = field(default_factory=list)
@@ -210,8 +213,8 @@ class Report:
             "bytes_read": self.bytes_read,
             "bytes_written": self.bytes_written,
         }
-        rest = {each.name: getattr(self, each.name) for each in fields(self)}
-        return json.dumps({**totals, **rest}, indent=2, default=KernelInfo.to_dict)
+        members = {member.name: getattr(self, member.name) for member in fields(self)}
+        return json.dumps({**totals, **members}, indent=2, default=KernelInfo.to_dict)
 
     def to_html(self, path: str | Path) -> None:
         """All of it on one page, the sources folded away. The page needs no other file."""
@@ -229,15 +232,15 @@ class Report:
 
     def __str__(self) -> str:
         calls = len(self.library_calls)
-        moved = f"{_bytes(self.bytes_read)} read, {_bytes(self.bytes_written)} written"
-        moved += f"; calls: {_bytes(self.library_bytes)}" if calls else ""
-        lines = [f"{self.kernel_count} kernels, {calls} library calls; kernels: {moved}"]
+        traffic_text = f"{_bytes(self.bytes_read)} read, {_bytes(self.bytes_written)} written"
+        traffic_text += f"; calls: {_bytes(self.library_bytes)}" if calls else ""
+        lines = [f"{self.kernel_count} kernels, {calls} library calls; kernels: {traffic_text}"]
         for kernel in self.kernels:
-            meetings = f", {kernel.barriers} barriers" if kernel.barriers else ""
-            meetings += ", a ticket" if kernel.tickets else ""
+            barriers = f", {kernel.barriers} barriers" if kernel.barriers else ""
+            barriers += ", a ticket" if kernel.tickets else ""
             lines.append(
                 f"  {kernel.graph:9} {kernel.name}: {len(kernel.ops)} ops, "
-                f"{_bytes(kernel.bytes_read)} in, {_bytes(kernel.bytes_written)} out{meetings}"
+                f"{_bytes(kernel.bytes_read)} in, {_bytes(kernel.bytes_written)} out{barriers}"
             )
             lines.extend(f"            {place}" for place in kernel.origin[:3])
         counts = Counter(self.library_calls)
@@ -255,7 +258,7 @@ def explain(
     dynamic: bool | None = None,
     **kwargs: Any,
 ) -> Report:
-    """Compile `function` (or a module) for these arguments, run it once, say what became of it.
+    """Compile `function` (or a module) for these arguments, run it once, and report its kernels.
 
     With `backward`, the sum of all floating-point results is differentiated too. Arguments and
     the module's buffers and gradients are left as they were. With fake tensors nothing is built or
@@ -265,45 +268,49 @@ def explain(
     parsed = Options.parse(options, None)
     at_once = replace(parsed, asynchronous=False)
     report = Report(options=str(parsed))
-    given = _tensors((function, args, kwargs))
-    fake = detect_fake_mode(given)
+    tensors = _tensors((function, args, kwargs))
+    fake = detect_fake_mode(tensors)
     if fake is not None:
-        _check_autograd(given)
+        _check_autograd(tensors)
 
     def backend(gm: torch.fx.GraphModule, inputs: Sequence[object]) -> Callable[..., Any]:
         return compile_with(gm, inputs, at_once, partial(_record, report), fake is not None)
 
     is_module = isinstance(function, torch.nn.Module)
     target = copy.deepcopy(function) if is_module and fake is None else function
-    gradients = [tensor.grad for tensor in given]
+    gradients = [tensor.grad for tensor in tensors]
     torch._dynamo.reset()
     with fake or nullcontext():
         compiled = torch.compile(target, backend=backend, dynamic=dynamic)
         results = compiled(*_own(args), **_own(kwargs))
         if backward:
             _differentiate(results)
-    for tensor, gradient in zip(given, gradients):
+    for tensor, gradient in zip(tensors, gradients):
         tensor.grad = gradient
     torch._dynamo.reset()
     return report
 
 
 def _tensors(value: object) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     for leaf in torch.utils._pytree.tree_leaves(value):
         if isinstance(leaf, torch.nn.Module):
-            found += [*leaf.parameters(), *leaf.buffers()]
+            tensors += [*leaf.parameters(), *leaf.buffers()]
         elif isinstance(leaf, torch.Tensor):
-            found.append(leaf)
-    return found
+            tensors.append(leaf)
+    return tensors
 
 
 def _check_autograd(tensors: Sequence[torch.Tensor]) -> None:
     """Autograd ends the process where torch was built without support for a tensor's device."""
-    known = torch.accelerator.current_accelerator()
+    accelerator = torch.accelerator.current_accelerator()
     for tensor in tensors:
         kind = tensor.device.type
-        if tensor.requires_grad and kind != "cpu" and (known is None or known.type != kind):
+        if (
+            tensor.requires_grad
+            and kind != "cpu"
+            and (accelerator is None or accelerator.type != kind)
+        ):
             raise UnsupportedError(
                 f"this build of PyTorch has no autograd for fake tensors on {kind}",
                 hint=f"use a build with {kind}, or look at the forward pass under torch.no_grad()",
@@ -324,7 +331,7 @@ def _own(value: Any) -> Any:
 def _differentiate(results: Any) -> None:
     leaves = torch.utils._pytree.tree_leaves(results)
     sums = [x.sum() for x in leaves if isinstance(x, torch.Tensor) and x.requires_grad]
-    torch.stack([each.float() for each in sums]).sum().backward()  # type: ignore[no-untyped-call]
+    torch.stack([total.float() for total in sums]).sum().backward()  # type: ignore[no-untyped-call]
 
 
 def _record(report: Report, kind: str, compiled: Compiled) -> None:
@@ -364,15 +371,15 @@ def _name(step: Step) -> str:
             return " ".join(node.op.value for node in step.group.members)
 
 
-def _record_library_form(report: Report, groups: Sequence[Group], why: str) -> None:
+def _record_library_form(report: Report, groups: Sequence[Group], reason: str) -> None:
     ops = [node.op.value for group in groups for node in group.members]
     report.library_calls.extend(ops or ["copy"])
     report.library_bytes += sum(_form_bytes(group) for group in groups)
-    report.refusals.append(f"not a kernel: {why}")
+    report.refusals.append(f"not a kernel: {reason}")
 
 
 def _library_bytes(step: LibraryStep, hints: Mapping[str, int]) -> int:
-    """Of operands, each once, and of the results that somebody reads."""
+    """Bytes of the operands, without duplicates, and of the results that are read."""
     operands = [node.type.bytes for node in dict.fromkeys(step.node.inputs)]
     results = [tensor.bytes for tensor in step.results if tensor is not None]
     return sum(evaluate(size, hints) for size in (*operands, *results))
@@ -387,15 +394,15 @@ def _kernel_info(kind: str, step: KernelStep, compiled: Compiled) -> KernelInfo:
     members = [node for group in step.groups for node in group.members]
     origins = [compiled.graph.origins[n] for n in members if n in compiled.graph.origins]
     places = dict.fromkeys(f"{o.file}:{o.line} {o.source}".strip() for o in origins if o.file)
-    known = {**compiled.graph.hints, "threads": _tasks(compiled)}
-    own = step, compiled.machine, known, threads_now()
+    sizes = {**compiled.graph.hints, "threads": _tasks(compiled)}
+    own = step, compiled.machine, sizes, threads_now()
     return KernelInfo(kind, compiled.target, tuple(places), *own)
 
 
 def _tasks(compiled: Compiled) -> int:
-    """How many share a kernel's work."""
+    """The number of programs or threads that a kernel's work is distributed over."""
     if compiled.target == "interpret":
-        return EMULATED
+        return EMULATED_PROGRAMS
     if compiled.target == "cpu":
         return host_target().threads
     return compiled.machine.threads

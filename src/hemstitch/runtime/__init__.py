@@ -1,2 +1,2 @@
-"""Takes a plan, gives something that can be called: machine code, memory for intermediates, a list
-of calls; and the reference that everything compiled is compared with."""
+"""Takes a plan, gives a callable: machine code, memory for intermediates, and a list of calls. Also
+the interpreter of the graph IR, the reference for compiled code."""

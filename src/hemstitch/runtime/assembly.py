@@ -1,5 +1,5 @@
-"""What a compiled graph is made of, as the driver hands it to the runtime: launches, the memory
-that they need, and the Python text that calls them in order."""
+"""The parts of a compiled graph, which the driver passes to the runtime: launches, the memory that
+they need, and the Python text that calls them in order."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from hemstitch.stitching.group import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What runs a step of the plan: called with (*tensors, *sizes, scratch address), each tensor
-    from the element in `places` on. `failure`: why it is no kernel that was to be one."""
+    """Runs a step of the plan: `function(*tensors, *sizes, scratch address)`. `places`: the first
+    element of each tensor that is passed. `failure`: why this is a library form and no kernel."""
 
     function: Callable[..., object]
     tensors: tuple[Tensor, ...]
@@ -29,7 +29,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class IntermediateView:
-    """A view of an intermediate: which one, and how it is seen. Offset in elements."""
+    """A view of the intermediate in `slot`. Offset in elements."""
 
     slot: int
     shape: tuple[Dim, ...]
@@ -40,7 +40,7 @@ class IntermediateView:
 
 @dataclass(slots=True)
 class Slot:
-    """An intermediate in the arena: its bytes, and the steps between which it lives."""
+    """An intermediate in the arena: its bytes, and the first and the last step of its lifetime."""
 
     bytes: Dim
     first: int
@@ -49,15 +49,15 @@ class Slot:
 
 @dataclass(slots=True)
 class Assembly:
-    """`source` defines `run(args, v=(), p=())`: arguments, windows, addresses of scratch. `fixed`
-    are its global names that never change, `sizes` those that follow from the symbols, `large`
-    those that make a large result each."""
+    """`source` defines `run(args, v=(), p=())`: arguments, views of intermediates, addresses of
+    scratch. Its global names: `fixed` are constant, `sizes` depend on the symbols, `large` are
+    allocators of one large result each."""
 
     source: str
     fixed: dict[str, object]
     sizes: dict[str, Dim | tuple[Dim, ...]]
     slots: list[Slot]
-    windows: list[IntermediateView]
+    views: list[IntermediateView]
     scratch: list[Slot]
     large: dict[str, Layout]
     device: torch.device

@@ -1,4 +1,4 @@
-"""The compiled callable: finds the sizes of a call, takes memory, runs the call list."""
+"""The compiled callable: reads the sizes of a call, takes memory, runs the call list."""
 
 from __future__ import annotations
 
@@ -14,24 +14,29 @@ from hemstitch.ir.dims import Dim, evaluate
 from hemstitch.kernel_ir.placement import Lifetime, place
 from hemstitch.machine.cpu_numbers import CPU
 from hemstitch.runtime.assembly import Assembly, IntermediateView
-from hemstitch.runtime.prepacked import Once
-from hemstitch.runtime.recycling import Layout, fresh, keep_what_is_freed, recycled
+from hemstitch.runtime.prepacked import PrepackedWeights
+from hemstitch.runtime.recycling import (
+    Layout,
+    plain_allocator,
+    raise_malloc_thresholds,
+    recycling_allocator,
+)
 from hemstitch.runtime.torch_dtypes import TORCH_DTYPES
 from hemstitch.runtime.workspace import BLOCKS, ArenaLayout, ArenaView
 from hemstitch.toolchain.jit import threads_now
 
-MOST_SIZES = 64  # instances kept for one graph with symbolic sizes; the oldest goes first
+MOST_SIZES = 64  # instances of one graph with symbolic sizes; the oldest is dropped first
 Arguments = list[object]
 Call = Callable[[Arguments], tuple[object, ...]]
 
 
 class Executable:
-    """Call with a list of arguments; the list is emptied, as torch's boxed convention has it.
+    """Called with a list of arguments, which it empties (torch's boxed convention).
 
-    Safe under threads and re-entrance: a call in flight owns its memory. `recycle`: large results
-    may live where earlier ones did that nobody holds any more; not with symbolic sizes, where each
-    set of sizes would keep its own. `borrow`: also where larger ones did. `once`: gives arguments
-    that stand behind a call's own and the constants.
+    Thread-safe and reentrant: a call in flight owns its memory. `recycle`: large results reuse the
+    memory of dead ones; not with symbolic sizes, where each set of sizes would retain blocks.
+    `borrow`: also the memory of larger ones. `prepacked`: gives further arguments, which follow
+    the call's own and the constants.
     """
 
     def __init__(
@@ -41,20 +46,22 @@ class Executable:
         constants: tuple[torch.Tensor, ...],
         recycle: bool = True,
         borrow: bool = False,
-        once: Once | None = None,
+        prepacked: PrepackedWeights | None = None,
     ) -> None:
-        self._boxed_call = True  # on the instance: wrappers copy its __dict__
+        self._boxed_call = True  # an instance attribute, since wrappers copy __dict__
         self.assembly = assembly
         self._code = compile(assembly.source, "<hemstitch call list>", "exec")
         self._symbols = tuple(symbols.items())
         self._constants = constants
-        self._once = once
+        self._prepacked = prepacked
         self._gpu = assembly.device.index if assembly.device.type == "cuda" else None
         if assembly.device.type == "cpu":
-            keep_what_is_freed()
+            raise_malloc_thresholds()
         self._instances: dict[tuple[int, ...], Call] = {}
-        make = partial(recycled, borrows=borrow) if recycle else fresh
-        self._only = None if symbols else instantiate(assembly, self._code, {}, make)
+        make_allocator = (
+            partial(recycling_allocator, borrows=borrow) if recycle else plain_allocator
+        )
+        self._only = None if symbols else instantiate(assembly, self._code, {}, make_allocator)
 
     def __call__(self, arguments: Arguments) -> tuple[object, ...]:
         if self._gpu is not None and torch.cuda.current_device() != self._gpu:
@@ -62,14 +69,14 @@ class Executable:
                 return self(arguments)
         if self._constants:
             arguments.extend(self._constants)
-        if self._once is not None:
-            arguments.extend(self._once(arguments))
+        if self._prepacked is not None:
+            arguments.extend(self._prepacked(arguments))
         call = self._only or self._instance(arguments)
         return call(arguments)
 
     def shortest(self) -> Call:
-        """The same callable, or the call list where that is all that a call needs."""
-        is_all = self._gpu is None and not self._constants and self._once is None
+        """The call list itself where a call needs nothing else, else this callable."""
+        is_all = self._gpu is None and not self._constants and self._prepacked is None
         return self._only if is_all and self._only is not None else self
 
     def _instance(self, arguments: Arguments) -> Call:
@@ -77,7 +84,7 @@ class Executable:
         instance = self._instances.get(key)
         if instance is None:
             values = {name: value for (name, _), value in zip(self._symbols, key)}
-            instance = instantiate(self.assembly, self._code, values, fresh)
+            instance = instantiate(self.assembly, self._code, values, plain_allocator)
             while len(self._instances) >= MOST_SIZES:
                 self._instances.pop(next(iter(self._instances)), None)
             self._instances[key] = instance
@@ -88,12 +95,11 @@ def instantiate(
     assembly: Assembly,
     code: CodeType,
     values: Mapping[str, int],
-    make: Callable[[Layout], Callable[[], torch.Tensor]],
+    make_allocator: Callable[[Layout], Callable[[], torch.Tensor]],
 ) -> Call:
-    """The call list with its sizes filled in, and with the memory it needs. `make`: what large
-    results come from."""
+    """The call list for these sizes, with its memory. `make_allocator`: of large results."""
     names = {name: _evaluated(size, values) for name, size in assembly.sizes.items()}
-    large = {name: make(layout) for name, layout in assembly.large.items()}
+    large = {name: make_allocator(layout) for name, layout in assembly.large.items()}
     namespace: dict[str, object] = {**assembly.fixed, **names, **large}
     exec(code, namespace)
     slots = [*assembly.slots, *assembly.scratch]
@@ -103,22 +109,25 @@ def instantiate(
     if not slots:
         return run  # type: ignore[no-any-return]
     views = tuple(
-        _view(window, offsets[window.slot], lifetimes[window.slot].bytes, values)
-        for window in assembly.windows
+        _view(view, offsets[view.slot], lifetimes[view.slot].bytes, values)
+        for view in assembly.views
     )
     scratch = tuple(offsets[len(assembly.slots) :])
     return partial(_in_arena, run, BLOCKS.layout(views, scratch, total))
 
 
-def _view(window: IntermediateView, start: int, room: int, values: Mapping[str, int]) -> ArenaView:
-    """Of the slot that begins at `start` and has `room`, in bytes."""
-    offset = evaluate(window.offset, values) * window.dtype.bytes
+def _view(
+    intermediate: IntermediateView, start: int, slot_bytes: int, values: Mapping[str, int]
+) -> ArenaView:
+    """In the slot at `start` of `slot_bytes` bytes."""
+    offset = evaluate(intermediate.offset, values) * intermediate.dtype.bytes
     shape, strides = (
-        tuple(evaluate(dim, values) for dim in dims) for dims in (window.shape, window.strides)
+        tuple(evaluate(dim, values) for dim in dims)
+        for dims in (intermediate.shape, intermediate.strides)
     )
-    view = ArenaView(start + offset, shape, strides, TORCH_DTYPES[window.dtype])
-    if offset + view.bytes > room:
-        raise InternalError(f"an intermediate of {room} bytes is seen as {view}")
+    view = ArenaView(start + offset, shape, strides, TORCH_DTYPES[intermediate.dtype])
+    if offset + view.bytes > slot_bytes:
+        raise InternalError(f"an intermediate of {slot_bytes} bytes has the view {view}")
     return view
 
 
@@ -133,7 +142,7 @@ def _in_arena(run: Any, layout: ArenaLayout, arguments: Arguments) -> tuple[obje
 
 def _evaluated(size: Dim | tuple[Dim, ...], values: Mapping[str, int]) -> int | tuple[int, ...]:
     if isinstance(size, tuple):
-        return tuple(evaluate(each, values) for each in size)
+        return tuple(evaluate(dim, values) for dim in size)
     return evaluate(size, values)
 
 

@@ -1,5 +1,5 @@
-"""What the graph IR means, in torch: evaluates nodes one by one. The reference that everything
-compiled is tested against, and the library form of a kernel that could not be built."""
+"""The interpreter of the graph IR: evaluates nodes one by one with torch. It is the reference for
+compiled code, and the library form of a kernel that could not be built."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ def run(
     device: torch.device | None = None,
     rules: Mapping[Op, Rule] | None = None,
 ) -> list[Tensor]:
-    """The values of `graph.outputs`; no argument is written to.
+    """The values of `graph.outputs`; arguments are not written to.
 
-    With `precise`, float64 stands in for every floating-point type. `device`: of what the graph
-    makes itself; by default the arguments'. `rules`: what operations do, if not what they mean.
+    With `precise`, float64 replaces every floating-point type. `device`: of constants; by default
+    the arguments'. `rules`: replace `RULES`.
     """
     symbols = bind_symbols(graph, arguments)
     known = {node: arguments[_position(node)] for node in graph.inputs}
     if precise:
         known = {node: _widened(value) for node, value in known.items()}
-    in_order = (*graph.effects, *graph.roots)  # of the program, whatever results need first
+    in_order = (*graph.effects, *graph.roots)  # effects in the order of the program
     values = _evaluate(in_order, known, symbols, precise, device, rules or RULES)
     return [values[output.value] for output in graph.outputs]
 
@@ -51,7 +51,7 @@ def run(
 def evaluate(
     nodes: Sequence[Node], known: Mapping[Node, Tensor], symbols: Mapping[str, int]
 ) -> dict[Node, Tensor]:
-    """The values of `nodes` in their own element types, given those of `known`."""
+    """The values of `nodes` in their element types, from the values in `known`."""
     values = _evaluate(nodes, known, symbols, False, None, RULES)
     return {node: values[node] for node in nodes}
 
@@ -67,21 +67,21 @@ def bind_symbols(graph: Graph, arguments: Sequence[Argument]) -> dict[str, int]:
 def call_library(
     call: Call, operands: Sequence[Tensor], symbols: Mapping[str, int]
 ) -> tuple[Any, ...]:
-    """Run the call on operands that lie as they did when it was traced; one entry a result."""
+    """Run the call on operands with the strides of the trace; one entry for each result."""
     call = aten_form(call)
-    placed = [
+    strided = [
         operand if strides is None else with_strides(operand, _sizes(strides, symbols))
         for operand, strides in zip(operands, call.operand_strides)
     ]
     target: Any = call.target
-    arguments = [_substitute(argument, placed, symbols) for argument in call.arguments]
-    keywords = {key: _substitute(value, placed, symbols) for key, value in call.keywords}
+    arguments = [_substitute(argument, strided, symbols) for argument in call.arguments]
+    keywords = {key: _substitute(value, strided, symbols) for key, value in call.keywords}
     result = target(*arguments, **keywords)
     return tuple(result) if call.is_tuple else (result,)
 
 
 def with_strides(tensor: Tensor, strides: Sequence[int]) -> Tensor:
-    """`tensor` itself if it has these strides where they matter, else a copy that has."""
+    """`tensor` if it has these strides in all axes longer than 1, else a copy with them."""
     if all(
         size == 1 or have == want
         for size, have, want in zip(tensor.shape, tensor.stride(), strides)
@@ -91,15 +91,15 @@ def with_strides(tensor: Tensor, strides: Sequence[int]) -> Tensor:
     distinct = tensor[tuple(slice(0, 1) if same else slice(None) for same in repeated)]
     if overlaps(tuple(distinct.shape), tuple(strides), {}):
         return tensor.contiguous()
-    fresh = torch.empty_strided(
+    copy = torch.empty_strided(
         distinct.shape, tuple(strides), dtype=tensor.dtype, device=tensor.device
     )
-    return fresh.copy_(distinct).expand(tensor.shape)
+    return copy.copy_(distinct).expand(tensor.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class _Machine:
-    """What a rule needs besides its operands."""
+    """The context of a rule, besides its operands."""
 
     symbols: Mapping[str, int]
     device: torch.device
@@ -134,7 +134,7 @@ def _evaluate(
 
 
 def _missing(nodes: Sequence[Node], known: Mapping[Node, object]) -> list[Node]:
-    """What to compute for `nodes`, producers first; nothing above `known` is looked at."""
+    """The nodes to evaluate for `nodes`, in topological order; `known` and above are left out."""
     order: dict[Node, None] = {}
     stack = [(node, False) for node in reversed(nodes)]
     while stack:
@@ -150,7 +150,7 @@ def _missing(nodes: Sequence[Node], known: Mapping[Node, object]) -> list[Node]:
 
 
 def _device(values: Any) -> torch.device:
-    """A graph on a GPU may have arguments on the processor, too."""
+    """The GPU, if any argument is on one, else the processor."""
     devices = (value.device for value in values if isinstance(value, Tensor))
     return next((device for device in devices if device.type != "cpu"), torch.device("cpu"))
 
@@ -229,32 +229,32 @@ def _identity(x: Tensor) -> Tensor:
 
 
 def _integer_safe(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
-    """Remainders of ints: 0 where the divisor is 0, and no trap for the least int by -1."""
+    """Integer remainders: 0 for a divisor of 0, and no trap for the smallest integer by -1."""
 
     def safe(x: Tensor, y: Tensor) -> Tensor:
-        return function(x, y if y.is_floating_point() else _harmless(y))
+        return function(x, y if y.is_floating_point() else _nonzero_divisor(y))
 
     return safe
 
 
 def _division(rounding_mode: str) -> Callable[[Tensor, Tensor], Tensor]:
-    """Rounded division; that of ints is 0 where the divisor is 0 and wraps by -1."""
+    """Rounded division. Of integers it is 0 for a divisor of 0, and wraps for -1."""
 
     def divide(x: Tensor, y: Tensor) -> Tensor:
         if y.is_floating_point():
             return torch.div(x, y, rounding_mode=rounding_mode)
-        whole = torch.div(x, _harmless(y), rounding_mode=rounding_mode)
+        whole = torch.div(x, _nonzero_divisor(y), rounding_mode=rounding_mode)
         return torch.where(y == 0, 0, torch.where(_is_minus_one(y), -x, whole))
 
     return divide
 
 
-def _harmless(divisor: Tensor) -> Tensor:
+def _nonzero_divisor(divisor: Tensor) -> Tensor:
     return torch.where((divisor == 0) | _is_minus_one(divisor), 1, divisor)
 
 
 def _is_minus_one(x: Tensor) -> Tensor:
-    """For unsigned types torch would take -1 for the greatest number."""
+    """False for unsigned types, where torch takes -1 for the largest number."""
     return (x < 0) & (x == -1)
 
 
@@ -277,8 +277,8 @@ def _permute(machine: _Machine, node: Node, operands: Sequence[Tensor]) -> Tenso
 def _unfold(machine: _Machine, node: Node, operands: Sequence[Tensor]) -> Tensor:
     (x,) = operands
     windows: Any = node.attr
-    found = x.unfold(windows.axis, windows.size, windows.step)
-    return found.narrow(windows.axis, 0, machine.shape(node)[windows.axis])
+    unfolded = x.unfold(windows.axis, windows.size, windows.step)
+    return unfolded.narrow(windows.axis, 0, machine.shape(node)[windows.axis])
 
 
 def _slice(machine: _Machine, node: Node, operands: Sequence[Tensor]) -> Tensor:
@@ -323,20 +323,20 @@ def _scatter_add(machine: _Machine, node: Node, operands: Sequence[Tensor]) -> T
 
 
 def _places(
-    node: Node, operands: Sequence[Tensor], walked: tuple[int, ...], addressed: Sequence[int]
+    node: Node, operands: Sequence[Tensor], loop_shape: tuple[int, ...], addressed: Sequence[int]
 ) -> tuple[Tensor, ...]:
-    """The indices along the axes of `addressed` that a loop over `walked` reads or writes at."""
+    """The indices into each axis of `addressed` for a loop over the shape `loop_shape`."""
     addresses: Any = node.attr
-    found = tuple(
-        _index_along(address.axis, walked, operands[0].device)
+    indices = tuple(
+        _index_along(address.axis, loop_shape, operands[0].device)
         if address.operand is None
         else operands[address.operand].long()
         for address in addresses
     )
-    for address, along, size in zip(addresses, found, addressed):
+    for address, along, size in zip(addresses, indices, addressed):
         if bool(((along < 0) | (along >= size)).any()):
             raise address.failure.exception()
-    return found
+    return indices
 
 
 def _check(machine: _Machine, node: Node, operands: Sequence[Tensor]) -> Tensor:
@@ -351,14 +351,16 @@ def _check(machine: _Machine, node: Node, operands: Sequence[Tensor]) -> Tensor:
 
 
 def _reduction(function: Callable[..., Tensor]) -> Rule:
-    """`function(x, dim)` over all reduced axes at once, as one last axis."""
+    """`function(x, dim)` over the reduced axes, collapsed into one last axis."""
 
     def rule(machine: _Machine, node: Node, operands: Sequence[Tensor]) -> Tensor:
         x = _compute_form(operands[0])
         axes: Any = node.attr
-        kept = [axis for axis in range(x.dim()) if axis not in axes]
+        remaining = [axis for axis in range(x.dim()) if axis not in axes]
         length = math.prod(x.shape[axis] for axis in axes)
-        flat = x.permute((*kept, *axes)).reshape(*(x.shape[axis] for axis in kept), length)
+        flat = x.permute((*remaining, *axes)).reshape(
+            *(x.shape[axis] for axis in remaining), length
+        )
         return function(flat, -1).to(machine.dtype(node.type.dtype))
 
     return rule
@@ -372,16 +374,16 @@ def _prod(x: Tensor, dim: int) -> Tensor:
     return torch.prod(x, dim, dtype=x.dtype)
 
 
-def _extreme(function: Callable[..., Tensor], of_nothing: str) -> Callable[..., Tensor]:
-    """Of no elements: the value that never wins, `of_nothing` of the type's limits."""
+def _extreme(function: Callable[..., Tensor], identity: str) -> Callable[..., Tensor]:
+    """Of no elements it is the identity: the `identity` limit ("min" or "max") of the type."""
 
     def rule(x: Tensor, dim: int) -> Tensor:
         if x.shape[dim]:
             return function(x, dim)
         if x.is_floating_point():
-            value = math.inf if of_nothing == "max" else -math.inf
+            value = math.inf if identity == "max" else -math.inf
         else:
-            value = getattr(torch.iinfo(x.dtype), of_nothing)
+            value = getattr(torch.iinfo(x.dtype), identity)
         return x.new_full(x.shape[:dim], value)
 
     return rule
@@ -426,7 +428,7 @@ def _result(machine: _Machine, node: Node, operands: Sequence[Any]) -> Tensor:
 
 
 def _in_float64(call: LibraryCall) -> LibraryCall:
-    """The call with every floating-point dtype among its arguments widened."""
+    """The call with float64 for every floating-point dtype among its arguments."""
     return replace(
         call,
         arguments=tuple(_widened_dtype(argument) for argument in call.arguments),

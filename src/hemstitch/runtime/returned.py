@@ -1,4 +1,4 @@
-"""What a compiled call gives back at each position: a result, an argument, a number, a constant."""
+"""What a compiled call returns at each position: a result, an argument, a number, a constant."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from hemstitch.ir.dims import Dim
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The call returns the value of `graph.outputs[index]`, as a tensor of its own."""
+    """The call returns the value of `graph.outputs[index]`, as a separate tensor."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """The call returns the very tensor that it was given at this position."""
+    """The call returns its argument at this position, the same tensor object."""
 
     position: int
 
 
 @dataclass(frozen=True, slots=True)
 class ReturnedView:
-    """The call returns a view of `whole`: of a result that others look into as well, or of an
-    argument. Strides, and offset from where `whole` begins, in elements."""
+    """The call returns a view of `whole`, a result with several views or an argument. Strides, and
+    the offset relative to that of `whole`, in elements."""
 
     whole: Result | Argument
     shape: tuple[Dim, ...]
@@ -49,7 +49,7 @@ class ReturnedNumber:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """The call returns this, known when compiled (most often None)."""
+    """The call returns a compile-time constant, most often None."""
 
     value: object
 

@@ -1,6 +1,5 @@
-"""How far rounding may move each result: a graph as it was captured, run with noise in every
-operation, as large as its roundings (Monte Carlo arithmetic). What is badly conditioned moves far,
-what is exact not at all, and no operation needs an analysis of its own.
+"""How far rounding may move each result: the captured graph is interpreted with noise of the size
+of a rounding in every operation (Monte Carlo arithmetic). No operation needs an error analysis.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from hemstitch.ir.ops import OPS, OpClass, is_call
 from hemstitch.runtime.interpreter import RULES, Rule
 
 RESULT = 2.0  # half units in the last place: of functions, and of a sum that is rounded
-TERM = 4.0  # of a matmul's terms, times the root of how many there are, as in a serial sum
+TERM = 4.0  # of a matmul's terms, times the root of their number, as in a serial sum
 _EXACT = frozenset({Op.NEG, Op.ABS, Op.SIGN, Op.ISNAN, Op.WHERE, Op.MAXIMUM, Op.MINIMUM, Op.CHECK})
 _SUMS = frozenset({Op.SUM, Op.PROD, Op.CUMSUM, Op.CUMPROD, Op.SCATTER_ADD, Op.DOT})
 _OF_ELEMENTS = (OpClass.ELEMENTWISE, OpClass.VIEW)
@@ -31,8 +30,8 @@ _HALF_UNITS = {
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """`random`: where it comes from, so that the program's own numbers stay what they are. `exact`:
-    nodes that have none. `times`: as large as roundings."""
+    """`random`: a separate generator, so that the program's random numbers do not change. `exact`:
+    nodes without noise. `times`: the size of the noise in roundings."""
 
     random: torch.Generator
     exact: frozenset[Node]
@@ -40,7 +39,7 @@ class Noise:
 
     @staticmethod
     def of(graph: Graph, seed: int, times: float) -> Noise:
-        """What is a number of elements or a place in the end is exact from the start."""
+        """Values that are cast to integers, such as indices and sizes, have no noise upstream."""
         exact: set[Node] = set()
         for node in reversed(toposort(graph.roots)):
             is_index = node.op is Op.CAST and not node.type.dtype.is_float
@@ -62,8 +61,8 @@ class Noise:
             if is_sum:
                 scale = math.sqrt(_terms(machine, node, operands))
                 scale *= TERM if op is Op.DOT or is_call(op) else 1.0
-                own = RESULT if is_call(op) else 0.0
-                operands = [self._moved(operand, own, scale) for operand in operands]
+                rounding = RESULT if is_call(op) else 0.0
+                operands = [self._moved(operand, rounding, scale) for operand in operands]
             result = rule(machine, node, operands)
             if isinstance(result, tuple):
                 return tuple(self._moved(part, RESULT) for part in result)
@@ -72,8 +71,8 @@ class Noise:
         return noisy
 
     def _moved(self, value: Any, scale: float, computed: float = 0.0) -> Any:
-        """By so many half units in the last place, more or less; and of the type that is computed
-        with, in which half types are added up."""
+        """With noise of `scale` half units in the last place of its type, and `computed` of the
+        type that is computed in, which is f32 for half types."""
         if not isinstance(value, torch.Tensor) or value.dtype not in _HALF_UNITS:
             return value
         if value.layout is not torch.strided:
@@ -90,7 +89,7 @@ def _narrows(cast: Node) -> bool:
 
 
 def _terms(machine: Any, node: Node, operands: Sequence[Any]) -> float:
-    """Of one element of the result: of a product of [m, k] and [k, n] that is k."""
+    """The number of terms of an element of the result: k for a matmul of [m, k] and [k, n]."""
     if node.op in (Op.CUMSUM, Op.CUMPROD):
         return 1.0
     sizes = [x.numel() for x in operands if isinstance(x, torch.Tensor) and x.is_floating_point()]

@@ -1,4 +1,4 @@
-"""The element types of the IR as torch's, and back."""
+"""The element types of the IR and torch's, in both directions."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ _FROM_TORCH = {torch_dtype: dtype for dtype, torch_dtype in TORCH_DTYPES.items()
 
 
 def from_torch(dtype: torch.dtype) -> DType:
-    """OPAQUE for whatever the compiler has no arithmetic for."""
+    """OPAQUE for types without arithmetic in the compiler."""
     return _FROM_TORCH.get(dtype, DType.OPAQUE)

@@ -1,4 +1,4 @@
-"""Whether PyTorch is one that Hemstitch was tried with."""
+"""Whether Hemstitch is tested with this PyTorch."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ NEWEST = (2, 14)  # requirements/constraints.txt has the usual one, `make test-n
 
 
 @cache
-def tell_newer_torch() -> None:
-    """Once a process."""
+def warn_newer_torch() -> None:
+    """Once in each process."""
     version = tuple(map(int, re.findall(r"\d+", torch.__version__)[:2]))
     if version > NEWEST:
         newest = ".".join(map(str, NEWEST))
-        what = f"PyTorch {torch.__version__} is newer than any that was tried, up to {newest}"
-        warnings.warn(VersionWarning(what), stacklevel=2)
+        message = f"PyTorch {torch.__version__} is newer than any that was tried, up to {newest}"
+        warnings.warn(VersionWarning(message), stacklevel=2)

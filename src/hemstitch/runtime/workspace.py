@@ -1,8 +1,8 @@
-"""Where intermediates lie: memory that graphs share, one call at a time.
+"""Memory of intermediates: blocks that graphs share, one call at a time.
 
-A fresh allocation costs more than most kernels do, so the memory is kept between calls. Graphs run
-one after the other, forward before backward, and what one no longer needs serves the next; only
-calls that are in flight together (threads, re-entrance) have memory of their own each.
+An allocation costs more than most kernels, so blocks are retained between calls. Graphs run one
+after the other, forward before backward, and share a block; only concurrent calls (threads,
+reentrance) have separate blocks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hemstitch.kernel_ir.placement import LINE
 
 @dataclass(frozen=True, slots=True)
 class ArenaView:
-    """A typed window of the arena."""
+    """A typed view of the arena."""
 
     offset: int  # bytes
     shape: tuple[int, ...]
@@ -27,7 +27,7 @@ class ArenaView:
 
     @property
     def bytes(self) -> int:
-        """From the first element to behind the last."""
+        """From the first element to the end of the last."""
         if 0 in self.shape:
             return 0
         steps = ((size - 1) * step for size, step in zip(self.shape, self.strides))
@@ -36,7 +36,7 @@ class ArenaView:
 
 @dataclass(frozen=True, eq=False)
 class ArenaLayout:
-    """What a graph needs: its windows, and its kernels' scratch, by offsets in bytes."""
+    """The views and the scratch that a graph needs, by offsets in bytes."""
 
     views: tuple[ArenaView, ...]
     scratch: tuple[int, ...]
@@ -44,45 +44,45 @@ class ArenaLayout:
 
     @property
     def bytes(self) -> int:
-        """At most a line is lost until the first window is aligned."""
+        """With a cache line for the alignment of the first view."""
         return self.taken + LINE
 
 
 @dataclass(frozen=True, slots=True)
 class Arena:
-    """A graph's windows in memory. `scratch`: addresses of its kernels' scratch."""
+    """A graph's views in memory. `scratch`: addresses of its kernels' scratch."""
 
     views: tuple[torch.Tensor, ...]
     scratch: tuple[int, ...]
 
 
 class Block:
-    """Memory, and how each graph that has used it sees it."""
+    """Memory, and the arena of each graph that has used it."""
 
     def __init__(self, bytes_: int) -> None:
         self.bytes = bytes_
-        with torch.inference_mode(False):  # its tensors cannot be written to outside
+        with torch.inference_mode(False):  # inference tensors cannot be written to outside of it
             self._memory = torch.empty(bytes_, dtype=torch.uint8)
         self._arenas: weakref.WeakKeyDictionary[ArenaLayout, Arena] = weakref.WeakKeyDictionary()
 
     def arena(self, layout: ArenaLayout) -> Arena:
-        """Made when a graph first asks."""
+        """Cached for each layout."""
         arena = self._arenas.get(layout)
         if arena is None:
-            arena = self._arenas[layout] = self._made(layout)
+            arena = self._arenas[layout] = self._build_arena(layout)
         return arena
 
-    def _made(self, layout: ArenaLayout) -> Arena:
+    def _build_arena(self, layout: ArenaLayout) -> Arena:
         start = -self._memory.data_ptr() % LINE
         with torch.inference_mode(False):
-            views = tuple(_window(self._memory, start, view) for view in layout.views)
+            views = tuple(_tensor_view(self._memory, start, view) for view in layout.views)
         first = self._memory.data_ptr() + start
         return Arena(views, tuple(first + offset for offset in layout.scratch))
 
 
 class BlockPool:
-    """Blocks not in use: as many as calls have been in flight together, none larger than what
-    the graphs that live need. Taking and giving back are atomic."""
+    """Free blocks: as many as there have been concurrent calls, none larger than the live graphs
+    need. `take` and `give_back` are atomic."""
 
     def __init__(self) -> None:
         self.free: deque[Block] = deque()
@@ -91,21 +91,21 @@ class BlockPool:
     def layout(
         self, views: tuple[ArenaView, ...], scratch: tuple[int, ...], taken: int
     ) -> ArenaLayout:
-        """Of a graph that will take blocks from here, until it is dropped."""
+        """Register the layout of a graph, until it is dropped."""
         layout = ArenaLayout(views, scratch, taken)
         self._layouts.add(layout)
         weakref.finalize(layout, self._trim).atexit = False
         return layout
 
     def take(self, layout: ArenaLayout) -> Block:
-        """The last block used, or in its place one that is large enough."""
+        """The most recently used block, or a new one that replaces it if it is too small."""
         try:
             block = self.free.pop()
         except IndexError:
             return Block(layout.bytes)
         if block.bytes >= layout.bytes:
             return block
-        del block  # before there is another
+        del block  # before the larger one is allocated
         return Block(layout.bytes)
 
     def give_back(self, block: Block) -> None:
@@ -116,16 +116,16 @@ class BlockPool:
         for _ in range(len(self.free)):
             try:
                 block = self.free.popleft()
-            except IndexError:  # another thread has it
+            except IndexError:  # another thread took it
                 return
             if block.bytes <= most:
                 self.free.append(block)
 
 
-BLOCKS = BlockPool()  # of the process, as malloc's is
+BLOCKS = BlockPool()  # of the process
 
 
-def _window(memory: torch.Tensor, start: int, view: ArenaView) -> torch.Tensor:
+def _tensor_view(memory: torch.Tensor, start: int, view: ArenaView) -> torch.Tensor:
     begin = start + view.offset
     flat = memory[begin : begin + view.bytes].view(view.dtype)
     return flat.as_strided(view.shape, view.strides)

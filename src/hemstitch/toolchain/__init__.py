@@ -1,2 +1,2 @@
-"""Takes the text of a kernel, gives machine code that is loaded: LLVM and Triton, in worker
-processes. The only user of llvmlite."""
+"""Takes the text of a kernel, gives loaded machine code: LLVM and Triton, in worker processes. The
+only user of llvmlite."""

@@ -1,5 +1,4 @@
-"""What all threads of a process share while some of them compile: a lock that many hold together or
-one alone, and standard output."""
+"""Locks of compilation, and a filter of standard output for threads that compile."""
 
 from __future__ import annotations
 
@@ -11,8 +10,8 @@ from contextlib import contextmanager
 from threading import Condition, Lock, RLock, get_ident
 from typing import Any
 
-# Held while LLVM or Triton works. A fork in the middle of it would leave their locks closed in the
-# child, and an exit would take their tables away; both wait until the kernel is done.
+# Held while LLVM or Triton runs. A fork meanwhile would leave their locks held in the child, and an
+# exit would free their tables; both wait until the kernel is compiled.
 CODE_GENERATOR = RLock()
 os.register_at_fork(
     before=CODE_GENERATOR.acquire,
@@ -23,40 +22,40 @@ atexit.register(CODE_GENERATOR.acquire)
 
 
 class SharedExclusiveLock:
-    """Not to be taken again by a thread that has it."""
+    """A reader-writer lock. Not reentrant."""
 
     def __init__(self) -> None:
         self._changed = Condition()
-        self._together = 0
-        self._is_alone = False
+        self._holders = 0
+        self._is_exclusive = False
 
     @contextmanager
-    def together(self) -> Iterator[None]:
+    def shared(self) -> Iterator[None]:
         with self._changed:
-            self._changed.wait_for(lambda: not self._is_alone)
-            self._together += 1
+            self._changed.wait_for(lambda: not self._is_exclusive)
+            self._holders += 1
         try:
             yield
         finally:
             with self._changed:
-                self._together -= 1
+                self._holders -= 1
                 self._changed.notify_all()
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def exclusive(self) -> Iterator[None]:
         with self._changed:
-            self._changed.wait_for(lambda: not (self._is_alone or self._together))
-            self._is_alone = True
+            self._changed.wait_for(lambda: not (self._is_exclusive or self._holders))
+            self._is_exclusive = True
         try:
             yield
         finally:
             with self._changed:
-                self._is_alone = False
+                self._is_exclusive = False
                 self._changed.notify_all()
 
 
 class Quiet:
-    """Swallows what some threads print; what others print meanwhile goes where it went before."""
+    """Discards the standard output of some threads; that of the others is passed on."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -65,7 +64,7 @@ class Quiet:
 
     @contextmanager
     def here(self) -> Iterator[None]:
-        """In this thread, until the end."""
+        """Discard the output of this thread."""
         with self._lock:
             if not self._threads:
                 own: Any = self

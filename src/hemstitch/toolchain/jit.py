@@ -1,4 +1,4 @@
-"""An object file to a Python-callable function, in process. Beside `llvm_objects.py`, the only user
+"""Loads an object file and gives a Python-callable function. With `llvm_objects.py` the only user
 of llvmlite."""
 
 from __future__ import annotations
@@ -36,38 +36,37 @@ class _MethodDefinition(ctypes.Structure):
 
 
 def threads_now() -> int:
-    """As many as torch would use for an operation."""
+    """The number of threads that torch uses for an operation."""
     return torch.get_num_threads()
 
 
 @cache
 def host_target() -> Target:
-    """The widest vectors LLVM finds on this processor, and all its threads."""
+    """This processor: its widest vectors, and all its threads."""
     features = llvm.get_host_cpu_features()
     lanes = 16 if features.get("avx512f") else 8 if features.get("avx2") else 4
     threads = max(torch.get_num_threads(), os.cpu_count() or 1)
     usual = features_of(llvm.get_host_cpu_name(), features)
     needed = {4: "avx2", 8: "avx512f"}
     bound = [n for n, names in SLEEF.items() if features.get(needed[n]) and _bind(names)]
-    own = replace(usual, sleef=max(bound, default=0))
-    return Target(lanes, threads, _bind_symbols(), own)
+    features_with_sleef = replace(usual, sleef=max(bound, default=0))
+    return Target(lanes, threads, _bind_symbols(), features_with_sleef)
 
 
 def processor() -> str:
-    """What machine code depends on: the processor, and the version of LLVM that makes it."""
+    """The processor and the version of LLVM, on which machine code depends."""
     features = llvm.get_host_cpu_features().flatten()
     return f"{llvm.get_host_cpu_name()} {features} LLVM {llvm.llvm_version_info}"
 
 
 def features_of(processor: str, known: Mapping[str, bool]) -> Features:
-    """Of LLVM's name for a processor and of what it says of that."""
+    """From LLVM's name and features of a processor."""
     avx512 = bool(known.get("avx512f") and known.get("avx512vl"))  # for vectors of any width
     return Features(avx512, avx512 and bool(known.get("avx512bf16")), processor in FAST_DIVISION)
 
 
 def load(machine_code: bytes, name: str) -> Entry:
-    """Link what `compiled` gave; the function `name` becomes callable, and keeps its machine code
-    alive as long as itself."""
+    """Link an object file; the returned function `name` owns its machine code."""
     host_target()
     engine = _linked(machine_code)
     address = engine.get_function_address(name)
@@ -75,13 +74,13 @@ def load(machine_code: bytes, name: str) -> Entry:
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.restype = ctypes.py_object
     make.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
-    # The function's `self` is released last of all (meth_dealloc), so it may own what that needs.
+    # meth_dealloc releases the function's `self` last, so that it may own the code and definition.
     entry: Entry = make(ctypes.addressof(definition), (engine, definition), None)
     return entry
 
 
 def _linked(machine_code: bytes) -> llvm.ExecutionEngine:
-    """In memory, bound to torch's and OpenMP's functions."""
+    """Linked in memory against torch's and OpenMP's functions."""
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), llvm_objects.target_machine())
     engine.add_object_file(llvm.ObjectFileRef.from_data(machine_code))
     engine.finalize_object()
@@ -96,7 +95,7 @@ def assembly(text: str) -> str:
 
 @cache
 def _bind_symbols() -> bool:
-    """Make torch's and OpenMP's functions known to the JIT; whether there is an OpenMP."""
+    """Register torch's and OpenMP's functions with the JIT; returns whether there is an OpenMP."""
     llvm_objects.initialize()
     guards: Any = torch._C._dynamo.guards
     llvm.add_symbol(DATA_POINTER, guards._torchinductor_pyobject_tensor_data_ptr)
@@ -104,8 +103,8 @@ def _bind_symbols() -> bool:
 
 
 def _bind(names: Iterable[str]) -> bool:
-    """Whether torch's library has all of them. It also finds the OpenMP that torch itself uses,
-    never a second one."""
+    """Register functions of torch's library, or of the OpenMP that it links; returns whether it has
+    all of them."""
     library = ctypes.CDLL(_torch_library())
     try:
         for name in names:

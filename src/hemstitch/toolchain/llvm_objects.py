@@ -1,5 +1,5 @@
-"""LLVM's text to an object file, for the processor that this runs on. Imports nothing of ours, so
-that a worker process (`llvm_workers.py`), which loads this file, starts in a moment."""
+"""LLVM text to an object file for this processor. Imports nothing of this package, so that a worker
+process (`llvm_workers.py`), which loads this file, starts fast."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ import llvmlite.binding as llvm
 
 
 def initialize() -> None:
-    """May be called again and again."""
+    """Idempotent."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     if llvm.get_process_triple().startswith("x86_64"):
-        # It spares copies a wait behind smaller stores, but where LLVM finds that a masked load is
-        # one of all lanes, it asks for the size of that, which is not known, and aborts.
+        # The pass avoids store-forwarding blocks, but aborts on masked loads of all lanes, whose
+        # size it does not know.
         llvm.set_option("hemstitch", "-x86-disable-avoid-SFB=true")
 
 
 def target_machine() -> llvm.TargetMachine:
-    """A fresh one for each module: the JIT takes it over. At level 1 explicit vectors become as
-    fast code as at level 3, sooner (docs/design/code-generation-for-cpus.md)."""
+    """A new one for each module, since the JIT takes ownership. At level 1 code of explicit vectors
+    is as fast as at level 3, and compiles faster (docs/design/code-generation-for-cpus.md)."""
     return llvm.Target.from_default_triple().create_target_machine(
         cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=1
     )
 
 
 def compiled(text: str) -> bytes:
-    """The module, the context that its constants live in and the machine are gone after that: an
-    engine that keeps them holds 1.5 MB for each kernel.
+    """The object file. Module, context and machine are freed, since they take 1.5 MB for each
+    kernel.
 
-    Raises RuntimeError if LLVM refuses the text; what it cannot compile ends the process.
+    Raises RuntimeError if LLVM rejects the text; LLVM's fatal errors end the process.
     """
     initialize()
     machine = target_machine()
@@ -39,5 +39,5 @@ def compiled(text: str) -> bytes:
 
 
 def answer(question: bytes) -> bytes:
-    """What a worker process does."""
+    """The worker process's function."""
     return compiled(question.decode())

@@ -1,6 +1,6 @@
-"""A Triton kernel compiled for a GPU that need not be there. Takes the kernel and what its
-parameters are, gives machine code and assembly text, or what a launch needs. The only user of
-Triton's compiler; 3.6 to 3.9.
+"""Cross-compiles a Triton kernel for a GPU that need not be present. Takes the kernel and the types
+of its parameters, gives machine code and assembly text. The only user of Triton's compiler; 3.6 to
+3.9.
 
 Imported only where Triton is installed.
 """
@@ -21,26 +21,26 @@ from hemstitch.errors import KernelBuildError
 from hemstitch.toolchain.compile_lock import Quiet, SharedExclusiveLock
 
 WARP = {"cuda": 32, "hip": 64}  # threads
-LANGUAGE = SharedExclusiveLock()  # Triton's: many may compile together; who changes it is alone
+LANGUAGE_LOCK = SharedExclusiveLock()  # Triton's: many may compile shared; who changes it is alone
 QUIET = Quiet()
 REGISTERS, MOST_REGISTERS = 65536, 255  # of a multiprocessor, and of a thread, NVIDIA's
 ALIGNMENT = 16  # bytes of a pointer, or the divisor of an integer, that Triton's compiler can use
 
 
-class NotKept(Exception):
+class NotCached(Exception):
     """Triton's cache does not have this kernel."""
 
 
-class _Kept(ASTSource):  # type: ignore[misc]
-    """What Triton finds in its cache, or does not compile."""
+class _CachedSource(ASTSource):  # type: ignore[misc]
+    """A source that is only looked up in Triton's cache."""
 
     def make_ir(self, *_: object, **__: object) -> Any:
-        raise NotKept
+        raise NotCached
 
 
 @dataclass(frozen=True, slots=True)
 class CrossCompiled:
-    """What a target runs, and what a report or a lint reads."""
+    """Machine code and assembly, for reports and lints."""
 
     name: str
     target: str
@@ -52,14 +52,14 @@ class CrossCompiled:
 
 
 def tools_folder() -> Path:
-    """Where Triton keeps nvdisasm and cuobjdump."""
+    """Triton's folder with nvdisasm and cuobjdump."""
     return Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 
 
 def gpu_target(target: str) -> GPUTarget:
-    """`sm_90` or `gfx942` in Triton's own words."""
-    if found := re.fullmatch(r"sm_(\d+)", target):
-        return GPUTarget("cuda", int(found[1]), WARP["cuda"])
+    """Triton's target for `sm_90` or `gfx942`."""
+    if capability := re.fullmatch(r"sm_(\d+)", target):
+        return GPUTarget("cuda", int(capability[1]), WARP["cuda"])
     if target.startswith("gfx"):
         return GPUTarget("hip", target, WARP["hip"])
     raise ValueError(f'no target "{target}": sm_<number> or gfx<number>')
@@ -72,7 +72,7 @@ def compile_for(
     target: str,
     **choices: Any,
 ) -> CrossCompiled:
-    """What reports and lints read of `build_for`, which has the same parameters."""
+    """The result of `build_for`, which has the same parameters, for reports and lints."""
     built = build_for(kernel, signature, constants, target, **choices)
     is_nvidia = gpu_target(target).backend == "cuda"
     return CrossCompiled(
@@ -100,16 +100,16 @@ def build_for(
     checked: bool = False,
     fuse_multiply_add: bool = True,
     most_registers: int | None = None,
-    if_kept: bool = False,
+    if_cached: bool = False,
 ) -> Any:
-    """Triton's own CompiledKernel, not yet loaded. `signature` has the type of every parameter
-    that is no constant. Pointers are taken to be aligned as PyTorch's allocator aligns them, but
-    for those in `unaligned`; `divisible_by_16` names the integers that are. `checked`: device
-    asserts trap. `if_kept`: nothing is compiled.
+    """Triton's CompiledKernel, not yet loaded. `signature`: the types of the parameters that are
+    not constants. Pointers are assumed to be aligned as PyTorch's allocator aligns them, except
+    those in `unaligned`; `divisible_by_16` names such integers. `checked`: device asserts trap.
+    `if_cached`: only look in Triton's cache.
 
-    Raises KernelBuildError with the compiler's last words, NotKept for what is not kept.
+    Raises KernelBuildError with the end of the compiler's message, NotCached with `if_cached`.
     """
-    source = (_Kept if if_kept else ASTSource)(
+    source = (_CachedSource if if_cached else ASTSource)(
         kernel,
         {name: signature.get(name, "constexpr") for name in kernel.arg_names},
         dict(constants),
@@ -127,9 +127,9 @@ def build_for(
         options["maxnreg"] = most_registers
     machine = gpu_target(target)
     try:
-        with LANGUAGE.together(), QUIET.here():  # a ptxas that fails prints the whole PTX
+        with LANGUAGE_LOCK.shared(), QUIET.here():  # a ptxas that fails prints the whole PTX
             return triton.compile(source, target=machine, options=options)
-    except NotKept:
+    except NotCached:
         raise
     except Exception as error:
         raise KernelBuildError(
@@ -137,9 +137,9 @@ def build_for(
         ) from error
 
 
-def relaxed(warps: int) -> int:
-    """Registers of a thread that NVIDIA's assembler may use where it spilled by its own guess,
-    which favours many resident programs (AStitch, section 4.4: assume, then relax)."""
+def relaxed_register_limit(warps: int) -> int:
+    """The limit of registers for each thread if NVIDIA's assembler spilled with its own, which
+    favours many resident programs (AStitch, section 4.4: assume, then relax)."""
     return min(MOST_REGISTERS, REGISTERS // (32 * warps))
 
 
@@ -158,5 +158,5 @@ def _alignments(
 
 def _last_words(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if not line.startswith("Repro command")]
-    return " | ".join(told[-3:]) or type(error).__name__
+    messages = [line for line in lines if not line.startswith("Repro command")]
+    return " | ".join(messages[-3:]) or type(error).__name__

@@ -1,4 +1,4 @@
-"""The types of a printed kernel's arguments, as Triton's compiler wants them told."""
+"""The types of a printed kernel's arguments, in Triton's notation."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ POINTERS: Mapping[DType, str] = MappingProxyType(
 
 
 def signature(program: TritonProgram) -> dict[str, str]:
-    """By name, in the order of the arguments. Sizes have 64 bits, however small they are: so do
-    their products, numbers of tiles and of rows, which Triton would compute in 32 bits else."""
-    found = {b.name: POINTERS[b.dtype] for b in (*program.parameters, *program.scratch)}
+    """By name, in the order of the arguments. Sizes are i64, so that their products, such as the
+    numbers of tiles and rows, are computed in 64 bits."""
+    types = {b.name: POINTERS[b.dtype] for b in (*program.parameters, *program.scratch)}
     if program.has_semaphore:
-        found[SEMAPHORE] = POINTERS[DType.I32]
-    return found | {str(size): "i64" for size in program.sizes}
+        types[SEMAPHORE] = POINTERS[DType.I32]
+    return types | {str(size): "i64" for size in program.sizes}

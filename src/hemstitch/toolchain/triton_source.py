@@ -1,4 +1,4 @@
-"""Printed Triton source as a module: takes text, gives the kernel in it."""
+"""Loads printed Triton source as a module: takes text, gives the kernel in it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 from threading import get_ident
 from typing import Any
 
-MODULES = "hemstitch_printed"  # in front of the modules' names
+MODULES = "hemstitch_printed"  # prefix of the modules' names
 
 
 @cache
 def folder() -> tempfile.TemporaryDirectory[str]:
-    """Where this process keeps its sources: Triton reads a function's text from its file."""
+    """The process's folder of sources: Triton reads a function's text from its file."""
     return tempfile.TemporaryDirectory(prefix=f"{MODULES}_")
 
 
@@ -25,7 +25,7 @@ def kernel_of(text: str, entry: str) -> Any:
     """The function `entry` of the module with this text; equal texts are one module."""
     name = f"{MODULES}_{sha256(text.encode()).hexdigest()[:16]}"
     path = Path(folder().name) / f"{name}.py"
-    if not path.exists():  # whoever has the module may read its text at any time
+    if not path.exists():  # written atomically: threads may read it at any time
         unfinished = path.with_suffix(f".{get_ident()}")
         unfinished.write_text(text, encoding="utf-8")
         unfinished.replace(path)

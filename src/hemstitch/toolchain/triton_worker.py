@@ -1,5 +1,5 @@
-"""Triton's compiler in a worker process: takes a printed kernel and how it is built, and leaves it
-in Triton's cache. Never imported where Hemstitch is."""
+"""Triton's compiler in a worker process: takes a printed kernel and its build options, and puts the
+result in Triton's cache. Never imported by Hemstitch itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-# The package itself imports PyTorch, which takes seconds.
+# A stand-in for the package, which imports PyTorch: that takes seconds.
 PACKAGE: Any = ModuleType("hemstitch")
 PACKAGE.__path__ = [str(Path(__file__).parents[1])]
 sys.modules.setdefault("hemstitch", PACKAGE)
@@ -22,11 +22,11 @@ importlib.import_module("hemstitch.targets.gpu.device_functions")  # all kernels
 
 def answer(question: bytes) -> bytes:
     """Raises RuntimeError."""
-    asked = json.loads(question)
-    os.environ.update(asked["environment"])
-    kernel = source.kernel_of(asked["text"], asked["entry"])
+    request = json.loads(question)
+    os.environ.update(request["environment"])
+    kernel = source.kernel_of(request["text"], request["entry"])
     try:
-        cross.build_for(kernel, asked["signature"], {}, asked["target"], **asked["choices"])
+        cross.build_for(kernel, request["signature"], {}, request["target"], **request["choices"])
     except Exception as error:
-        raise RuntimeError(getattr(error, "what", repr(error))) from error
+        raise RuntimeError(getattr(error, "message", repr(error))) from error
     return b""

@@ -1,5 +1,5 @@
-"""Triton's compiler in worker processes. Takes what `cross.build_for` takes, with the kernel's
-text, and leaves the kernel in Triton's cache, where this process finds it."""
+"""Triton's compiler in worker processes. Takes the arguments of `build_for` and the kernel's text,
+and puts the kernel in Triton's cache, where this process finds it."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from typing import Any
 
 import triton
 
-from hemstitch.cache.crashes import unless_killed
-from hemstitch.cache.records import compiler
+from hemstitch.cache.crashes import compile_unless_crashed
+from hemstitch.cache.records import source_digest
 from hemstitch.errors import KernelBuildError
 from hemstitch.toolchain.llvm_workers import LIMITS
-from hemstitch.workers.pool import Asker, WorkerPool
-from hemstitch.workers.worker import CannotStart, Ended, RefusedQuestion
+from hemstitch.workers.pool import WorkerClient, WorkerPool
+from hemstitch.workers.worker import CannotStart, RefusedQuestion, WorkerDied
 
-SETTINGS = "TRITON_"  # in front of what Triton reads in the environment
+SETTINGS = "TRITON_"  # prefix of Triton's environment variables
 
 
 @once
 def compilers() -> WorkerPool:
-    """Of this process."""
+    """The compiler processes of this process."""
     return WorkerPool(Path(__file__).with_name("triton_worker.py"), LIMITS)
 
 
-def compile_elsewhere(
+def compile_in_worker(
     text: str,
     entry: str,
     signature: Mapping[str, str],
@@ -39,23 +39,23 @@ def compile_elsewhere(
     *,
     cache: bool,
 ) -> None:
-    """`cache`: as in `unless_killed`. Raises KernelBuildError. Where no process can be started
-    nothing is compiled."""
-    asked = {
+    """`cache`: as in `compile_unless_crashed`. Raises KernelBuildError. Does nothing if no worker
+    can be started."""
+    request = {
         "text": text,
         "entry": entry,
         "signature": signature,
         "target": target,
         "choices": choices,
     }
-    key = json.dumps([asked, triton.__version__, compiler()])
+    key = json.dumps([request, triton.__version__, source_digest()])
     environment = {name: value for name, value in os.environ.items() if name.startswith(SETTINGS)}
     environment["TRITON_CACHE_DIR"] = triton.knobs.cache.dir
-    question = json.dumps({**asked, "environment": environment}).encode()
-    with closing(Asker(compilers())) as asker:
+    question = json.dumps({**request, "environment": environment}).encode()
+    with closing(WorkerClient(compilers())) as client:
         try:
-            unless_killed(key, partial(asker.ask, question), cache=cache)
-        except (RefusedQuestion, Ended) as error:
+            compile_unless_crashed(key, partial(client.ask, question), cache=cache)
+        except (RefusedQuestion, WorkerDied) as error:
             raise KernelBuildError(str(error)) from error
         except CannotStart:
             return

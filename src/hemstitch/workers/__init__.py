@@ -1,2 +1,2 @@
-"""Processes of our own, for what may crash, hang or run out of memory: takes questions and gives
+"""Worker processes, for code that may crash, hang or run out of memory: takes questions and gives
 answers, in bytes."""

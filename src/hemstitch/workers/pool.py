@@ -1,5 +1,4 @@
-"""Workers of one kind: one answers one question at a time, and then waits for the next, of any
-thread."""
+"""A pool of worker processes. A worker answers one question at a time, of any thread."""
 
 from __future__ import annotations
 
@@ -8,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from hemstitch.workers.worker import CannotStart, Closed, Ended, Limits, TookTooLong, Worker
+from hemstitch.workers.worker import CannotStart, Closed, Limits, TookTooLong, Worker, WorkerDied
 
 
 class WorkerPool:
-    """They are kept, since to start one takes as long as a kernel."""
+    """Idle workers are retained, since starting one takes as long as compiling a kernel."""
 
     def __init__(self, path: Path, limits: Limits) -> None:
         self._path, self._limits = path, limits
@@ -20,22 +19,22 @@ class WorkerPool:
         os.register_at_fork(after_in_child=self._idle.clear)
 
     def start(self) -> None:
-        """One that is asked soon."""
+        """Start a worker that will be used soon."""
         with suppress(CannotStart), self.worker():
             pass
 
     @contextmanager
     def worker(self) -> Iterator[Worker]:
-        """For this thread alone. Raises CannotStart."""
-        worker = self._waiting() or Worker(self._path, self._limits)
+        """A worker for the exclusive use of this thread. Raises CannotStart."""
+        worker = self._take_idle() or Worker(self._path, self._limits)
         try:
             yield worker
         finally:
             if worker.is_alive:
                 self._idle.append(worker)
 
-    def _waiting(self) -> Worker | None:
-        """The one that was asked last; the others may end."""
+    def _take_idle(self) -> Worker | None:
+        """The most recently used idle worker; the others may time out."""
         with suppress(IndexError):
             while True:
                 worker = self._idle.pop()
@@ -45,35 +44,36 @@ class WorkerPool:
         return None
 
 
-class Asker:
-    """What asks workers of a pool, in any thread, until it is closed."""
+class WorkerClient:
+    """Asks workers of a pool, in any thread, until it is closed."""
 
     def __init__(self, pool: WorkerPool) -> None:
         self._pool = pool
-        self._asked: set[Worker] = set()
+        self._busy: set[Worker] = set()
         self._is_open = True
 
     def ask(self, question: bytes) -> bytes:
-        """Raises Refused, CannotStart, Ended for what ends each worker, or Closed."""
+        """Raises RefusedQuestion, CannotStart, Closed, or WorkerDied if two workers die of the
+        question."""
         try:
             return self._ask(question)
         except TookTooLong:
             raise
-        except Ended:  # perhaps by somebody else, where memory is scarce
+        except WorkerDied:  # perhaps by the out-of-memory killer
             return self._ask(question)
 
     def _ask(self, question: bytes) -> bytes:
         with self._pool.worker() as worker:
-            self._asked.add(worker)
+            self._busy.add(worker)
             try:
                 if not self._is_open:
                     raise Closed
                 return worker.ask(question)
             finally:
-                self._asked.discard(worker)
+                self._busy.discard(worker)
 
     def close(self) -> None:
-        """Answers that are not there yet are of no use any more."""
+        """Kill the workers that are still busy."""
         self._is_open = False
-        for worker in list(self._asked):
+        for worker in list(self._busy):
             worker.close()

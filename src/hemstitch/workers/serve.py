@@ -1,5 +1,6 @@
-"""What a worker process runs: it answers questions by the function `answer` of one file, within
-limits, until nobody asks. Imports nothing of this package, so that it starts in a moment."""
+"""The main program of a worker process: answers questions with the function `answer` of a file,
+within resource limits, until it is idle for too long. Imports nothing of this package, so that it
+starts fast."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ import time
 from contextlib import suppress
 from typing import Any
 
-HEAD = struct.Struct("<?Q")  # in front of a message: whether it is good, and its bytes
-PIECE = 1 << 20  # bytes that are read at once
+HEAD = struct.Struct("<?Q")  # of a message: whether it is an answer or an error, and its bytes
+PIECE = 1 << 20  # bytes of one read
 
 
 def send(connection: socket.socket, content: bytes, *, is_good: bool = True) -> None:
@@ -24,13 +25,13 @@ def send(connection: socket.socket, content: bytes, *, is_good: bool = True) -> 
 
 
 def receive(connection: socket.socket) -> tuple[bool, bytes]:
-    """Raises EOFError where the other end is gone."""
+    """Raises EOFError if the other end is closed."""
     is_good, size = HEAD.unpack(_received(connection, HEAD.size))
     return is_good, _received(connection, size)
 
 
 def _received(connection: socket.socket, size: int) -> bytes:
-    """No file around the socket: a fork could not close one that another thread reads."""
+    """Reads the socket itself: a fork could not close a file object that another thread reads."""
     content = bytearray()
     while len(content) < size:
         piece = connection.recv(min(PIECE, size - len(content)))
@@ -41,7 +42,7 @@ def _received(connection: socket.socket, size: int) -> bytes:
 
 
 def limit(which: int, most: int) -> None:
-    """For this process and those that it starts, as far as the system lets it."""
+    """For this process and its children, as far as the system allows."""
     with suppress(OSError, ValueError):
         _, hard = resource.getrlimit(which)
         soft = most if hard == resource.RLIM_INFINITY else min(most, hard)
@@ -57,7 +58,7 @@ def function_of(path: str) -> Any:
 
 
 def serve(connection: socket.socket, path: str, seconds: float, idle_seconds: float) -> None:
-    """An empty message first, once it can answer. `seconds`: of the processor, for one answer."""
+    """Sends an empty message when it is ready. `seconds`: CPU time for one answer."""
     answer = function_of(path)
     send(connection, b"")
     while select.select([connection], [], [], idle_seconds)[0]:
@@ -74,7 +75,7 @@ def serve(connection: socket.socket, path: str, seconds: float, idle_seconds: fl
 
 def main() -> None:
     number, path, seconds, memory, idle_seconds, *sys.path[:] = sys.argv[1:]
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that asks decides when to stop
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process decides when to stop
     limit(resource.RLIMIT_CORE, 0)
     if int(memory):
         limit(resource.RLIMIT_AS, int(memory))

@@ -1,8 +1,8 @@
-"""A worker process as who asks it sees it: a file that answers, limits, `ask`. It may die of a
-question; who asks does not.
+"""The parent's side of a worker process: the file with its function, its limits, and `ask`. The
+worker may die of a question; the parent does not.
 
-Not `multiprocessing`, which runs the user's main module again, or forks a process whose threads
-hold locks. Messages go through a socket: whatever a library prints there, it does not disturb them.
+Not `multiprocessing`, which imports the user's main module again, or forks a process whose threads
+hold locks. Messages go through a socket, which is safe from what a library prints.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from pathlib import Path
 
 from hemstitch.workers import serve
 
-START_SECONDS = 60.0  # for what takes 0.1 s where the machine is not busy
-IDLE_SECONDS = 30.0  # then it ends, and its memory is the user's again
-DYING_SECONDS = 1.0  # from the end of its socket to its own
-LAST_WORDS, MOST_WORDS = 400, 1 << 16  # characters that are told, bytes of which
+START_SECONDS = 60.0  # it takes 0.1 s on an idle machine
+IDLE_SECONDS = 30.0  # then it exits
+DYING_SECONDS = 1.0  # between the end of its socket and its exit
+LAST_WORDS, MOST_WORDS = 400, 1 << 16  # characters of an error message, bytes that are read for it
 
 
 class CannotStart(Exception):
-    """No worker is to be had: no process may be started, or no Python is known."""
+    """No worker can be started: processes are not allowed, or no Python is known."""
 
 
-class Ended(Exception):
-    """The worker has ended while it had a question: it crashed, or went beyond a limit."""
+class WorkerDied(Exception):
+    """The worker died of a question: it crashed, or exceeded a limit."""
 
 
-class TookTooLong(Ended):
-    """One that would take as long again."""
+class TookTooLong(WorkerDied):
+    """The worker exceeded a limit of time; there is no second attempt."""
 
 
 class Closed(Exception):
-    """This process has ended the worker while another thread waited for its answer."""
+    """Another thread of this process closed the worker during a question."""
 
 
 class RefusedQuestion(Exception):
-    """What the worker says of a question that it has no answer to."""
+    """The worker's function raised an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one answer. `processor_seconds`: that work may take; `seconds`: until nobody waits any
-    more, which only what does not even work reaches. `memory`: bytes of addresses; 0: no limit."""
+    """Of one answer. `processor_seconds`: CPU time; `seconds`: wall time, which only a worker that
+    hangs without work exceeds. `memory`: bytes of address space; 0: no limit."""
 
     processor_seconds: float
     seconds: float
@@ -66,17 +66,17 @@ class Worker:
         self._limits = limits
         self._is_ready = self._is_closed = False
         self._socket, theirs = socket.socketpair()
-        words, said = os.pipe()
-        self._words = FileIO(words)  # which any thread may close, and which is closed once
-        os.set_blocking(said, False)  # what nobody reads is lost, not waited for
+        errors, stderr = os.pipe()
+        self._errors = FileIO(errors)  # any thread may close it, and closing it again is harmless
+        os.set_blocking(stderr, False)  # a full pipe drops output and does not block
         try:
-            self.process = _start(theirs.fileno(), said, path, limits)
+            self.process = _start(theirs.fileno(), stderr, path, limits)
         except OSError as error:
-            self._let_go()
+            self._close_files()
             raise CannotStart(str(error)) from error
         finally:
             theirs.close()
-            os.close(said)
+            os.close(stderr)
         _ALIVE.add(self)
 
     @property
@@ -84,8 +84,8 @@ class Worker:
         return not self._is_closed and self.process.poll() is None
 
     def ask(self, question: bytes, seconds: float | None = None) -> bytes:
-        """`seconds`: instead of the limit's. Raises Refused, Ended, Closed or CannotStart; whatever
-        interrupts it ends the worker."""
+        """`seconds`: in place of the limit. Raises RefusedQuestion, WorkerDied, Closed or
+        CannotStart; any other exception kills the worker."""
         seconds = self._limits.seconds if seconds is None else seconds
         try:
             self._wait_until_ready()
@@ -105,15 +105,15 @@ class Worker:
         return answer
 
     def close(self) -> None:
-        """It, and what it has started, at once."""
+        """Kill it and its children."""
         self._is_closed = True
         self._kill()
-        self._let_go()
+        self._close_files()
 
     def forget(self) -> None:
-        """In a fork: it has stayed with the parent."""
+        """In a forked child: the worker belongs to the parent."""
         self.process.returncode = 0
-        self._let_go()
+        self._close_files()
 
     def _kill(self) -> None:
         if self.process.poll() is None:
@@ -121,8 +121,8 @@ class Worker:
                 os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
 
-    def _let_go(self) -> None:
-        self._words.close()
+    def _close_files(self) -> None:
+        self._errors.close()
         self._socket.close()
 
     def _wait_until_ready(self) -> None:
@@ -136,17 +136,17 @@ class Worker:
             self._is_ready = True
 
     def _end(self) -> Exception:
-        """Why it is gone, or about to be."""
+        """Why it died, as an exception."""
         if self._is_closed:
             return Closed()
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(DYING_SECONDS)
         self._kill()
         try:
-            words = _last_words(self._words.read(MOST_WORDS))
-        except (OSError, ValueError):  # closed in the meantime
+            errors = _end_of_output(self._errors.read(MOST_WORDS))
+        except (OSError, ValueError):  # another thread closed it
             return Closed()
-        self._let_go()
+        self._close_files()
         status = self.process.returncode
         if status == -signal.SIGXCPU:
             limit = self._limits.processor_seconds
@@ -154,30 +154,31 @@ class Worker:
         end = (
             f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with {status}"
         )
-        return Ended(f"a worker process {end}{words and f': {words}'}")
+        return WorkerDied(f"a worker process {end}{errors and f': {errors}'}")
 
 
 _ALIVE: weakref.WeakSet[Worker] = weakref.WeakSet()
 
 
-def _each(act: Callable[[Worker], None]) -> None:
+def _for_all(act: Callable[[Worker], None]) -> None:
     for worker in list(_ALIVE):
         act(worker)
 
 
-os.register_at_fork(after_in_child=partial(_each, Worker.forget))
-atexit.register(_each, Worker.close)
+os.register_at_fork(after_in_child=partial(_for_all, Worker.forget))
+atexit.register(_for_all, Worker.close)
 
 
 def may_start() -> bool:
-    """Whether this process knows a Python to start: one that is embedded may be told itself."""
+    """Whether `sys.executable` is a Python; in an embedded interpreter it may be the host
+    program."""
     is_python = "python" in Path(sys.executable or "").name.lower()
     return is_python and not getattr(sys, "frozen", False)
 
 
-def _start(number: int, said: int, path: Path, limits: Limits) -> subprocess.Popen[bytes]:
-    """Isolated and without `site`, which may run the user's code: it finds its modules where this
-    process does."""
+def _start(number: int, stderr: int, path: Path, limits: Limits) -> subprocess.Popen[bytes]:
+    """Isolated and without `site`, which may run the user's code; it has this process's
+    `sys.path`."""
     if not may_start():
         raise OSError("no Python to start is known")
     settings = (number, path, limits.processor_seconds, limits.memory, IDLE_SECONDS, *sys.path)
@@ -185,12 +186,12 @@ def _start(number: int, said: int, path: Path, limits: Limits) -> subprocess.Pop
         [sys.executable, "-I", "-S", serve.__file__, *map(str, settings)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
-        stderr=said,
+        stderr=stderr,
         pass_fds=(number,),
-        start_new_session=True,  # Ctrl-C is for us
+        start_new_session=True,  # Ctrl-C is for this process only
     )
 
 
-def _last_words(content: bytes) -> str:
+def _end_of_output(content: bytes) -> str:
     lines = [line.strip() for line in content.decode(errors="replace").splitlines()]
     return " | ".join(filter(None, lines))[-LAST_WORDS:]

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 
 from hemstitch.planning.search.integer_program import IntegerProgram
-from hemstitch.workers.worker import CannotStart, Ended, Limits, RefusedQuestion, Worker
+from hemstitch.workers.worker import CannotStart, Limits, RefusedQuestion, Worker, WorkerDied
 
 SOLVER = Path(__file__).with_name("milp.py")
 # It has its own clock; NumPy's threads reserve more addresses than it uses.
@@ -53,7 +53,7 @@ class Solver:
         try:
             self.worker = self.worker or Worker(self.path, LIMITS)
             answer = json.loads(self.worker.ask(question.encode(), seconds + self.grace))
-        except (CannotStart, Ended, RefusedQuestion):
+        except (CannotStart, WorkerDied, RefusedQuestion):
             self.stop()
             return None
         if answer["chosen"] is None:

@@ -1,6 +1,5 @@
-"""Calls recorded as CUDA graphs, by PyTorch's own trees of graphs, as its backend "cudagraphs" uses
-them: they hold the memory of results, follow a forward with its backward, and copy arguments that
-moved. Ours is only what they run.
+"""Records calls as CUDA graphs with PyTorch's CUDA graph trees, as its backend "cudagraphs" does.
+They own the memory of results, follow a forward with its backward, and copy arguments that moved.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ Run = Callable[[list[Any]], Any]
 
 @dataclass(slots=True)
 class Recorder:
-    """For the graphs of one `torch.compile`: backward is recorded only where forward was.
-    `forward`: the device that forward is recorded on."""
+    """For the graphs of one `torch.compile`: backward is recorded only if forward was. `forward`:
+    the device of the recorded forward."""
 
     forward: int | None = None
 
@@ -43,24 +42,24 @@ class Recorder:
         inputs: Sequence[Any],
         constants: tuple[torch.Tensor, ...] = (),
     ) -> Run:
-        """`run`, recorded when it is called and replayed later; itself where that cannot be, which
-        PyTorch logs and counts. `kind`: "forward", "backward" or "inference";
-        `constants`: tensors that `run` holds itself."""
+        """A callable that records `run` and replays it later, or `run` itself where it cannot be
+        recorded, which PyTorch logs and counts. `kind`: "forward", "backward" or "inference";
+        `constants`: tensors that `run` holds."""
         if kind == "backward" and self.forward is None:
             return run
         fixed = list(range(count_tangents(traced))) if kind == "backward" else _parameters()
         why = reason_against(traced, inputs, fixed)
         if why is not None:
             log_cudagraph_skip_and_bump_counter(f"skipping cudagraphs due to {why}")
-            return run if self.forward is None else _beside(run, self.forward)
-        (place,) = get_device_node_mapping(traced)
+            return run if self.forward is None else _backward_unrecorded(run, self.forward)
+        (device,) = get_device_node_mapping(traced)
         if kind == "forward":
-            self.forward = place.index
+            self.forward = device.index
         recorded: Any = cudagraph_trees.cudagraphify_impl(
             run,
             list(inputs),
             fixed,
-            device_index=place.index,
+            device_index=device.index,
             is_backward=kind == "backward",
             is_inference=kind == "inference",
             stack_traces=get_stack_traces(traced),
@@ -75,8 +74,8 @@ class Recorder:
 def reason_against(
     traced: torch.fx.GraphModule, inputs: Sequence[object], fixed: Sequence[int]
 ) -> str | None:
-    """Why a graph is not recorded. A replay works on copies of arguments that are not `fixed`, so
-    that it could not write to them."""
+    """Why a graph is not recorded, or None. A replay uses copies of the arguments that are not
+    `fixed`, and thus cannot write to them."""
     if any(map(_is_symbolic, inputs)):
         return "sizes that are not known"
     if find_input_mutations(traced.graph) - set(fixed):
@@ -96,15 +95,16 @@ def _is_symbolic(value: object) -> bool:
 
 
 def _parameters() -> list[int]:
-    """Arguments that stay where they are: recorded anew should they move."""
+    """Arguments with static addresses; a call with other addresses is recorded again."""
     context = TracingContext.try_get()
     if context is None or context.fw_metadata is None:
         return []
     return list(context.fw_metadata.static_input_indices)
 
 
-def _beside(run: Run, device: int) -> Run:
-    """A backward that is not recorded, after a forward that is: the tree must know that it ran."""
+def _backward_unrecorded(run: Run, device: int) -> Run:
+    """A backward that is not recorded after a forward that is: the tree must be told that it
+    ran."""
 
     def after_forward(arguments: list[Any]) -> Any:
         manager = cudagraph_trees.get_manager(device, create_if_none_exists=False)

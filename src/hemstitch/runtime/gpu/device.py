@@ -1,4 +1,4 @@
-"""A GPU as launches see it: its numbers, its current stream, memory on it."""
+"""A GPU as launches use it: its properties, its current stream, memory on it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ DRIVER = "libcuda.so.1"  # Triton has loaded it
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """`stream` gives the raw handle of the device's current stream. `current` and `exchange` are of
-    this thread: which device is current, and the former one when another becomes it."""
+    """`stream` gives the raw handle of the device's current stream. `current` and `exchange` get
+    and set the current device of this thread; `exchange` returns the previous one."""
 
     index: int
     name: str
     target: str  # such as sm_90
     processors: int
-    memory_bytes_per_second: float | None  # as the driver has it, if PyTorch passes that on
+    memory_bytes_per_second: float | None  # from the driver, if PyTorch exposes it
     stream: Callable[[int], int]
     current: Callable[[], int]
     exchange: Callable[[int], int]
@@ -38,12 +38,12 @@ class Device:
 
     @property
     def architecture(self) -> Architecture | None:
-        """None where no table has its limits."""
-        known = ARCHITECTURES.get(self.target)
-        if known is None:
+        """None for a GPU without a table of limits."""
+        table = ARCHITECTURES.get(self.target)
+        if table is None:
             return None
-        bandwidth = self.memory_bytes_per_second or known.memory_bytes_per_second
-        return replace(known, sms=self.processors, memory_bytes_per_second=bandwidth)
+        bandwidth = self.memory_bytes_per_second or table.memory_bytes_per_second
+        return replace(table, sms=self.processors, memory_bytes_per_second=bandwidth)
 
     @contextmanager
     def as_current(self) -> Iterator[None]:
@@ -56,7 +56,7 @@ class Device:
 
 @cache
 def device_of(index: int) -> Device:
-    """By torch's number."""
+    """By torch's device index."""
     major, minor = torch.cuda.get_device_capability(index)
     properties = torch.cuda.get_device_properties(index)
     place = torch.device("cuda", index)
@@ -77,15 +77,15 @@ def device_of(index: int) -> Device:
 
 
 def _bandwidth(properties: Any) -> float | None:
-    """Two transfers a clock."""
+    """Double data rate: two transfers for each clock."""
     kilohertz = getattr(properties, "memory_clock_rate", None)
     bits = getattr(properties, "memory_bus_width", None)
     return 2e3 * kilohertz * bits / 8 if kilohertz and bits else None
 
 
 def resident_blocks(function: int, warps: int, shared_bytes: int) -> int:
-    """Of a function that is loaded, on one multiprocessor of the current device: the number that
-    the driver holds cooperative launches to."""
+    """Resident thread blocks of a loaded function on a multiprocessor of the current device: the
+    driver's limit of cooperative launches."""
     count = ctypes.c_int()
     status = ctypes.CDLL(DRIVER).cuOccupancyMaxActiveBlocksPerMultiprocessor(
         ctypes.byref(count),

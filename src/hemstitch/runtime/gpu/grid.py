@@ -1,5 +1,5 @@
-"""How many programs a launch has, and what scratch they need. Takes a program, its sizes and how
-much the device holds at a time, gives a `Grid`."""
+"""The grid of a launch and its scratch. Takes a program, its sizes and the number of resident
+programs, gives a `Grid`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hemstitch.ir.dims import evaluate
 from hemstitch.targets.gpu.kernel import TritonProgram
 
-MOST_PROGRAMS = 1 << 30  # so that a program's number and the next one's tile fit 32 bits
+MOST_PROGRAMS = 1 << 30  # so that program numbers and tile offsets fit 32 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Grid:
 
 
 def grid_of(program: TritonProgram, sizes: tuple[int, ...], resident: int | None) -> Grid:
-    """A program for each tile, but no more than `resident`; None where that does not matter."""
+    """A program for each tile, but at most `resident` programs, unless that is None."""
     values = {str(name): size for name, size in zip(program.sizes, sizes)}
     most = MOST_PROGRAMS if resident is None else resident
     programs = min(evaluate(program.tiles, values), most)

@@ -1,5 +1,5 @@
-"""Launches of a kernel of the plan. What can be known of a call is looked up by its sizes and
-alignment; the launch itself is one call of Triton's compiled launcher, without its per-call path.
+"""Launches of a kernel. Its grid and machine code are cached by sizes and alignment; a launch is
+one call of Triton's compiled launcher, without Triton's per-call Python path.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from hemstitch.runtime.gpu.semaphore import Semaphores, semaphores_of
 from hemstitch.targets.gpu.kernel import TritonProgram
 from hemstitch.toolchain.triton_cross import ALIGNMENT
 
-MOST_CALLS = 256  # sizes and alignments that are remembered for one kernel; the oldest goes first
+MOST_CALLS = 256  # cached sizes and alignments of one kernel; the oldest is dropped first
 
 
 @dataclass(frozen=True, slots=True)
 class _LaunchCall:
-    """All that calls with the same sizes and alignment share."""
+    """What calls with the same sizes and alignment share."""
 
     loaded: GPUKernel
     grid: Grid
 
 
 class Launcher:
-    """Call with the tensors, the sizes and an address of scratch that is not used."""
+    """Called with the tensors, the sizes, and a scratch address that is ignored."""
 
     def __init__(
         self, program: TritonProgram, find: Callable[[int], Device], *, cache: bool = False
@@ -37,27 +37,27 @@ class Launcher:
         self.program = program
         self._find = find
         self._cache = cache
-        self._by_device: dict[int, _OnDevice] = {}
+        self._by_device: dict[int, _DeviceLauncher] = {}
 
     def __call__(self, *arguments: Any) -> None:
         index = arguments[0].get_device()
-        there = self._by_device.get(index)
-        (self._on(index) if there is None else there)(arguments)
+        launcher = self._by_device.get(index)
+        (self._for_device(index) if launcher is None else launcher)(arguments)
 
     def prepare(self, index: int, sizes: tuple[int, ...]) -> None:
-        """Compile for a device ahead of the first call."""
-        with _disable_current_modes():  # PyTorch compiles among fake tensors, semaphores are real
-            self._on(index).call_for(sizes, aligned=True)
+        """Compile for a device before the first call."""
+        with _disable_current_modes():  # PyTorch compiles with fake tensors; semaphores are real
+            self._for_device(index).call_for(sizes, aligned=True)
 
-    def _on(self, index: int) -> _OnDevice:
-        found = self._by_device.get(index)
-        if found is None:
-            made = _OnDevice(self.program, self._find(index), self._cache)
-            found = self._by_device.setdefault(index, made)
-        return found
+    def _for_device(self, index: int) -> _DeviceLauncher:
+        launcher = self._by_device.get(index)
+        if launcher is None:
+            new = _DeviceLauncher(self.program, self._find(index), self._cache)
+            launcher = self._by_device.setdefault(index, new)
+        return launcher
 
 
-class _OnDevice:
+class _DeviceLauncher:
     def __init__(self, program: TritonProgram, device: Device, cache: bool) -> None:
         self.program = program
         self.device = device
@@ -88,8 +88,8 @@ class _OnDevice:
                 self._launch(call, addresses, sizes)
 
     def _launch(self, call: _LaunchCall, addresses: list[int], sizes: tuple[int, ...]) -> None:
-        """Scratch is let go of at the end: the allocator gives it to nobody but later work of the
-        same stream."""
+        """Scratch is freed on return: the allocator reuses it only for later work on the same
+        stream."""
         loaded, grid, device = call.loaded, call.grid, self.device
         stream = device.stream(device.index)
         if grid.offsets:
@@ -114,8 +114,8 @@ class _OnDevice:
         return self._calls.setdefault((sizes, aligned), call)
 
     def _loaded(self, variant: Variant) -> GPUKernel:
-        found = self._variants.get(variant)
-        if found is None:
-            loaded = load(self.program, variant, self.device, cache=self._cache)
-            found = self._variants.setdefault(variant, loaded)
-        return found
+        loaded = self._variants.get(variant)
+        if loaded is None:
+            new = load(self.program, variant, self.device, cache=self._cache)
+            loaded = self._variants.setdefault(variant, new)
+        return loaded

@@ -1,5 +1,5 @@
-"""A printed kernel on a device. Takes a `TritonProgram` and what is known of its arguments, gives
-machine code that is loaded and ready to be launched."""
+"""Compiles and loads a printed kernel. Takes a `TritonProgram` and the variant of its arguments,
+gives loaded machine code."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from typing import Any
 from hemstitch.errors import KernelBuildError
 from hemstitch.runtime.gpu.device import Device, resident_blocks
 from hemstitch.targets.gpu.kernel import TritonProgram
-from hemstitch.toolchain.triton_cross import ALIGNMENT, NotKept, build_for, relaxed
+from hemstitch.toolchain.triton_cross import ALIGNMENT, NotCached, build_for, relaxed_register_limit
 from hemstitch.toolchain.triton_signature import signature
 from hemstitch.toolchain.triton_source import kernel_of
-from hemstitch.toolchain.triton_workers import compile_elsewhere
+from hemstitch.toolchain.triton_workers import compile_in_worker
 
 CHECK = "tl.device_assert"
-# Programs on a multiprocessor, where they meet: each leaves sums that are read again behind the
-# barrier. On an H200 more gained at most 1 %, and took up to 1.7 times as long
+# Programs on a multiprocessor in a cooperative launch: each leaves partial sums that are read after
+# the barrier. On an H200 more gained at most 1 %, and took up to 1.7 times as long
 # (docs/design/code-generation-for-gpus.md).
-MOST_MEETING = 4
+MOST_COOPERATIVE = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """What machine code may rely on. `aligned`: all tensors are to 16 bytes; `divisible`: of each
-    size, whether it is a multiple of 16."""
+    """What machine code may assume. `aligned`: all tensors are aligned to 16 bytes; `divisible`:
+    whether each size is a multiple of 16."""
 
     aligned: bool
     divisible: tuple[bool, ...]
@@ -39,8 +39,8 @@ class GPUKernel:
     run: Callable[..., object]
     function: int
     packed: object
-    resident: int | None  # programs that the device holds at a time; None where nobody asks
-    owner: Any  # unloads the machine code when it goes
+    resident: int | None  # programs on the whole device; None where it does not matter
+    owner: Any  # unloads the machine code when it is freed
 
 
 def variant_of(aligned: bool, sizes: tuple[int, ...]) -> Variant:
@@ -55,9 +55,11 @@ def build(
     *,
     cache: bool = False,
 ) -> Any:
-    """Triton's CompiledKernel; `cache`: whether other processes learn of what does not compile.
+    """Triton's CompiledKernel; `cache`: failures to compile are recorded for other processes.
     Raises KernelBuildError."""
-    divisible = [str(size) for size, each in zip(program.sizes, variant.divisible) if each]
+    divisible = [
+        str(size) for size, is_multiple in zip(program.sizes, variant.divisible) if is_multiple
+    ]
     parameters = [] if variant.aligned else [buffer.name for buffer in program.parameters]
     text, entry, types = program.text, program.entry, signature(program)
     choices: dict[str, Any] = {
@@ -71,24 +73,24 @@ def build(
     }
     make = partial(build_for, kernel_of(text, entry), types, {}, target, **choices)
     try:
-        return make(if_kept=True)
-    except NotKept:
-        compile_elsewhere(text, entry, types, target, choices, cache=cache)
-        return make()  # it is kept now; where nothing can be, it has survived at least
+        return make(if_cached=True)
+    except NotCached:
+        compile_in_worker(text, entry, types, target, choices, cache=cache)
+        return make()  # from the cache; without a cache it compiles here, which a worker survived
 
 
 def load(
     program: TritonProgram, variant: Variant, device: Device, *, cache: bool = False
 ) -> GPUKernel:
-    """Raises KernelBuildError, also for a kernel of which the device cannot hold one program."""
+    """Raises KernelBuildError, also for a kernel with no resident program on the device."""
     built = build(program, variant, device.target, cache=cache)
-    # With barriers more programs than fit at a time would deadlock, else they only cost scratch.
+    # With barriers more programs than are resident would deadlock, else they only cost scratch.
     is_bounded = program.barriers > 0 or bool(program.scratch)
     with device.as_current():
         try:
             run = built.run  # loads it
             if built.n_spills and device.target.startswith("sm_"):
-                registers = relaxed(program.warps)
+                registers = relaxed_register_limit(program.warps)
                 built = build(program, variant, device.target, registers, cache=cache)
                 run = built.run
         except Exception as error:
@@ -101,9 +103,9 @@ def _resident(program: TritonProgram, built: Any, device: Device) -> int:
     blocks = resident_blocks(built.function, program.warps, built.metadata.shared)
     if not blocks:
         raise KernelBuildError(f"no program of {program.entry} fits on a {device.name}")
-    return at_a_time(program, blocks) * device.processors
+    return resident_programs(program, blocks) * device.processors
 
 
-def at_a_time(program: TritonProgram, blocks: int) -> int:
-    """Programs on a multiprocessor that has room for so many."""
-    return min(blocks, MOST_MEETING) if program.barriers else blocks
+def resident_programs(program: TritonProgram, blocks: int) -> int:
+    """Programs on a multiprocessor that can hold `blocks` thread blocks."""
+    return min(blocks, MOST_COOPERATIVE) if program.barriers else blocks

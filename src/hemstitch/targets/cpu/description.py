@@ -49,7 +49,7 @@ class CPULowering:
 
 def generic_cpu(threads: int, lanes: int) -> Machine:
     """A present-day core: 3.5 GHz, two vector instructions a cycle. How fast it multiplies, where
-    that is not measured (`measure/multiplication.py`), is a Xeon's with AVX-512 and AMX: of f32 our
+    that is not measured (`measure/matmul_units.py`), is a Xeon's with AVX-512 and AMX: of f32 our
     kernels are as fast as the library. Half types the library multiplies three times as fast, but
     takes 35 us longer to begin. How fast operands are packed is an EPYC's."""
     scale = threads * lanes / 16

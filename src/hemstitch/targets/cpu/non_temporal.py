@@ -16,9 +16,6 @@ from hemstitch.kernel_ir.traffic import traffic
 from hemstitch.machine.cpu_numbers import CPU
 from hemstitch.targets.cpu.description import CPULowering
 
-# Bytes of half as much again as the last cache that one can count on: processors report larger ones
-# too, which their other tenants share. Docs as above.
-
 
 def mark_non_temporal_stores(kernel: Kernel, lowering: CPULowering) -> Kernel:
     """The same kernel, `non_temporal` filled in. What the kernel itself reads again stays in the

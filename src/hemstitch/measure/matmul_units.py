@@ -1,8 +1,8 @@
-"""How fast this processor multiplies matrices: by the library, and in kernels of ours. Takes a
-machine's nominal units, gives measured ones.
+"""Measured matmul rates of this processor: of the library, and of our kernels. Takes a machine's
+nominal units, gives measured ones.
 
-Which of the two is faster depends on the host: the library reaches the peak of the processors that
-it was written for, and less than half of it on others.
+Which is faster depends on the host: the library reaches the peak of some processors, and less than
+half of it on others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hemstitch.targets.cpu.description import generic_cpu
 
 
 class MeasuredUnits(Mapping[DType, MatrixUnits]):
-    """Has what `nominal` has, and measures only what it is asked for."""
+    """A lazy mapping with the keys of `nominal`: a lookup measures."""
 
     def __init__(
         self,
@@ -41,8 +41,8 @@ class MeasuredUnits(Mapping[DType, MatrixUnits]):
         return self._known[dtype]
 
     def _units(self, dtype: DType) -> MatrixUnits:
-        """On a processor that does much else only one thread has a clock of its own: then each of
-        them is as fast as one alone."""
+        """On a busy processor only a single thread can be timed, by its own clock: then all threads
+        are taken to be as fast."""
         nominal = self._nominal[dtype]
         for threads in dict.fromkeys((self._threads, 1)):
             measured = MatmulTimings(dtype, threads, self._lanes, self._seconds)
@@ -68,5 +68,5 @@ class MeasuredUnits(Mapping[DType, MatrixUnits]):
 
 
 def measured_units(threads: int, lanes: int) -> MeasuredUnits:
-    """Of this process's processor, or of its job's."""
+    """Of this process's processor, or of its job's first rank."""
     return MeasuredUnits(generic_cpu(threads, lanes).matrix_units, threads, lanes, measurements())
