@@ -15,7 +15,9 @@ import pytest
 
 from hemstitch import pipeline
 from hemstitch.exactness import Exactness
+from hemstitch.ir.graph import CALLED
 from hemstitch.kernel_ir import nodes
+from hemstitch.matmul.patterns.registry import PATTERNS
 from hemstitch.stitching.schedule import Scheme
 from tools.house import IMPORTED_BY, LAYERS
 
@@ -144,6 +146,24 @@ def test_what_a_page_names_is_there(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(COMPILER)))
+def test_what_a_page_places_in_a_module_is_there(page: Path) -> None:
+    text = " ".join(prose(page).split())
+    places = re.findall(r"`([A-Za-z_][\w.]*)` in `([\w/]+\.py)`", text)
+    assert [(name, module) for name, module in places if not _is_in(name, module)] == []
+
+
+def _is_in(name: str, module: str) -> bool:
+    in_module = {
+        known
+        for folder in CODE
+        for path, tree in trees(folder).items()
+        if f"/{path}".endswith(f"/{module}")
+        for known in _names(tree)
+    }
+    return name.split(".")[-1] in in_module
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(COMPILER)))
 def test_constants_have_the_values_that_a_page_says(page: Path) -> None:
     said = re.findall(r"`([A-Z][A-Z_0-9]+)` = ([\d.,]*\d)(?: ([KMG]iB))?", prose(page))
     for name, number, unit in said:
@@ -237,6 +257,17 @@ def test_passes_and_patterns_are_all_there() -> None:
     patterns = {name for row in rows("matmul.md", "### Patterns") for name in code(row[1])}
     shared = {"registry.py", "inlined.py", "image_tiles.py"}
     assert sorted(patterns | shared) == _modules(PACKAGE / "matmul" / "patterns")
+
+
+def test_patterns_have_their_exactness() -> None:
+    labels = [code(row[2]) for row in rows("matmul.md", "### Patterns")]
+    assert [label for [label] in filter(None, labels)] == [row.exactness.name for row in PATTERNS]
+
+
+def test_the_graph_ir_has_every_structured_call() -> None:
+    table = rows("graph-ir.md", "#### Structured calls")
+    described = [(code(node)[0], code(record)[0]) for node, record, *_ in table]
+    assert described == [(op.name, record.__name__) for record, op in CALLED.items()]
 
 
 def _modules(folder: Path) -> list[str]:
