@@ -46,7 +46,7 @@ def until_blocking(kernel: Kernel) -> Kernel:
 
 def optimize(graph: Graph, builder: Builder, *, is_exact: bool = True) -> Graph:
     options = Options(reassociate=not is_exact)
-    told = Simplification(builder, options, is_training=False)
+    told = Simplification(builder, options)
     simplified = run_stages(SIMPLIFICATION, graph, told, check=True)
     assert isinstance(simplified, Graph)
     return simplified

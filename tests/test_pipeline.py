@@ -52,7 +52,7 @@ def test_a_stage_that_leaves_something_wrong_is_named() -> None:
         return replace(graph, inputs=())
 
     stages = (*SIMPLIFICATION, Stage("forget", GRAPH, GRAPH, without_inputs))
-    told = Simplification(builder, Options(), is_training=False)
+    told = Simplification(builder, Options())
     assert run_stages(stages, graph, told).inputs == ()
     with pytest.raises(InternalError, match='the stage "forget" left what does not hold'):
         run_stages(stages, graph, told, check=True)
@@ -92,6 +92,6 @@ def test_a_stage_that_does_not_run_leaves_nothing() -> None:
     builder = Builder()
     x = builder.input("x", 0, (symbol("n"),), DType.F32, (1,))
     graph = Graph((x,), (Output(x, (1,)),), symbols={"n": (0, 0)})
-    told = Simplification(builder, Options(), is_training=False)
+    told = Simplification(builder, Options())
     names = [name for name, _ in snapshots(SIMPLIFICATION, graph, told)]
     assert "reassociate" not in names and len(names) == len(SIMPLIFICATION) - 1

@@ -10,7 +10,7 @@ driver runs the tables; `snapshots` gives what each stage leaves, to whoever wan
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -135,7 +135,7 @@ class Simplification:
 
     builder: Builder
     options: Options
-    is_training: bool
+    is_training: bool = field(default=False, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)

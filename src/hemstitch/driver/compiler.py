@@ -104,8 +104,8 @@ def finish(pending: PendingGraph, options: Options, *, plan_only: bool = False) 
     """
     captured, builder = pending.captured, pending.captured.builder
     compilation = Compilation(
-        *(builder, options, pending.is_training),
-        *(pending.machine, pending.all_arguments, host_target()),
+        *(builder, options, pending.machine, pending.all_arguments, host_target()),
+        is_training=pending.is_training,
     )
     stages = PIPELINES[pending.target]
     if options.check:
