@@ -13,7 +13,7 @@ from hemstitch.ir.graph import Node, Op
 from hemstitch.ir.ops import is_elementwise
 from hemstitch.ir.types import contiguous_strides
 from hemstitch.stitching.group import INLINE, Tensor
-from hemstitch.stitching.view_indices import BENDING, strided
+from hemstitch.stitching.view_indices import INDEX_VIEWS, strided
 
 Order = tuple[int, ...]  # axes, the one with the largest stride first
 _THROUGH = frozenset({Op.RESHAPE, Op.SLICE, Op.PAD, Op.CONCAT})  # to a product
@@ -49,7 +49,7 @@ def _merged(nodes: Iterable[Node]) -> Mapping[Node, Sequence[Node]]:
     for node in nodes:
         if node.op is Op.RESHAPE:
             below = node
-            while below.op in BENDING:
+            while below.op in INDEX_VIEWS:
                 (below,) = below.inputs
             found.setdefault(below, []).append(node)
     return found

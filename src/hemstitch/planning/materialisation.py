@@ -31,7 +31,7 @@ from hemstitch.planning.materialised_views import (
     uncopied,
 )
 from hemstitch.stitching.group import MOST_CONCAT_PARTS, Tensor, Write, is_member
-from hemstitch.stitching.view_indices import is_even
+from hemstitch.stitching.view_indices import splits_whole_axes
 
 MOST_VIEWS = 64  # between an element and where it is read
 
@@ -110,7 +110,7 @@ def _materialise_fusion_barriers(
         tensor = found.tensors[node] = Tensor(node, contiguous_strides(node.shape))
         found.write(node, tensor)
     elif node.op is Op.RESHAPE and (
-        is_fusion_barrier or not is_even(node.inputs[0].shape, node.shape)
+        is_fusion_barrier or not splits_whole_axes(node.inputs[0].shape, node.shape)
     ):
         (source,) = node.inputs
         known = found.tensors.get(source)

@@ -40,7 +40,7 @@ from hemstitch.planning.work import Vertex
 from hemstitch.stitching.matmul_mapping import COLUMNS, LEAST_TILE, MOST_ROWS, rows_of_a_tile
 from hemstitch.stitching.online_softmax import is_long
 from hemstitch.stitching.refusal import Refusal
-from hemstitch.stitching.view_indices import broken_at
+from hemstitch.stitching.view_indices import non_strided_reshape
 
 # On a GPU:
 BESIDE_SUMS = 2.0  # times longer operands take where columns are added up as well
@@ -86,7 +86,7 @@ class InlinedMatmuls:
         steps = [(p.inputs[0], p.type.rank - 1) for p in self.calls]
         steps += [(p.inputs[1], p.type.rank - 2) for p in self.calls]
         known = strides_in_memory(self.graph)
-        found = (broken_at(factor, axis, known) for factor, axis in steps)
+        found = (non_strided_reshape(factor, axis, known) for factor, axis in steps)
         return frozenset(reshape for reshape in found if reshape is not None) | self.stored
 
 
@@ -115,11 +115,11 @@ class Weighed:
     @property
     def refusal(self) -> Refusal:
         if self.kernel == inf:
-            return Refusal("product", "no kernel multiplies so")
+            return Refusal("matmul", "no kernel multiplies so")
         library, kernel, saved = (
             f"{1e6 * s:.4g} us" for s in (self.library, self.kernel, self.saved)
         )
-        return Refusal("product", f"{library} by the library, {kernel} in a kernel, {saved} saved")
+        return Refusal("matmul", f"{library} by the library, {kernel} in a kernel, {saved} saved")
 
 
 IMPOSSIBLE = Weighed(kernel=inf)
@@ -132,7 +132,7 @@ def refusal_of(
     dtype = result.type.dtype
     left, right = factors
     if dtype not in machine.matrix_units or is_vector(left, right):
-        return Refusal("product", "no kernel multiplies so")
+        return Refusal("matmul", "no kernel multiplies so")
     units = machine.matrix_units[dtype]
     if machine.execution is Execution.SIMT:
         return None
