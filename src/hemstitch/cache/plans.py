@@ -11,7 +11,7 @@ from hemstitch.ir.graph import Graph
 from hemstitch.ir.printer import show
 from hemstitch.machine.record import Machine
 from hemstitch.options import Options
-from hemstitch.planning.cached_plan import Decisions
+from hemstitch.planning.cached_plan import CachedPlan
 from hemstitch.planning.matmul_inlining import multiplied
 from hemstitch.planning.plan import Plan
 from hemstitch.planning.planner import make_plan
@@ -24,10 +24,10 @@ def planned(graph: Graph, machine: Machine, options: Options) -> Plan:
     if not options.cache:
         return make_plan(graph, machine, options)
     path = folder("plans") / _key(graph, machine, options)
-    decided = Decisions.parse(recall(path))
+    decided = CachedPlan.parse(recall(path))
     plan = make_plan(graph, machine, options, decided)
-    if plan.decisions is not None and plan.decisions != decided:
-        remember(path, plan.decisions.record)
+    if plan.cached_plan is not None and plan.cached_plan != decided:
+        remember(path, plan.cached_plan.record)
         forget_oldest(path.parent, MAX_CACHE_BYTES)
     return plan
 

@@ -153,7 +153,7 @@ class _Assembler:
             return False
         call = tensor.node.inputs[0].attr
         assert isinstance(call, LibraryCall)
-        contiguous = agree(tensor.node.shape, tensor.strides, contiguous_strides(tensor.node.shape))
+        contiguous = same_strides(tensor.node.shape, tensor.strides, contiguous_strides(tensor.node.shape))
         return call.target in OUT_FORMS and contiguous
 
     def _name(self, tensor: Tensor) -> str:
@@ -390,7 +390,7 @@ def _replaceable(step: LibraryStep) -> Tensor | None:
     if result is None or len(uses) > 1:
         return None
     same = operand.is_whole and result.node.type == tensor.node.type
-    return tensor if same and agree(operand.shape, result.strides, tensor.strides) else None
+    return tensor if same and same_strides(operand.shape, result.strides, tensor.strides) else None
 
 
 def _operands(argument: object) -> Iterator[int]:

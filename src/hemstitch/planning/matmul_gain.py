@@ -373,7 +373,7 @@ def _saved(value: Node, inside: Collection[object], clustering: Clustering) -> i
     """Bytes not moved since `value` is made and read in one kernel."""
     if value not in inside:
         return 0
-    is_stored = value in clustering.work.demanded or any(
+    is_stored = value in clustering.work.materialised or any(
         reader not in inside for reader in clustering.work.readers.get(value, ())
     )
     return evaluate(value.type.bytes, clustering.work.hints) * (1 if is_stored else 2)

@@ -7,7 +7,7 @@ from typing import Union
 
 from hemstitch.ir.graph import Graph, InputAttr, Node
 from hemstitch.kernel_ir.nodes import Role
-from hemstitch.planning.cached_plan import Decisions
+from hemstitch.planning.cached_plan import CachedPlan
 from hemstitch.planning.materialised_views import Alias
 from hemstitch.stitching.group import Group, Tensor
 from hemstitch.stitching.refusal import OPAQUE, Refusal
@@ -73,7 +73,7 @@ class Plan:
     steps: tuple[Step, ...]
     outputs: tuple[Alias, ...]
     refusals: tuple[tuple[str, Refusal], ...]
-    decisions: Decisions | None = None
+    decisions: CachedPlan | None = None
 
     @property
     def kernels(self) -> tuple[KernelStep, ...]:

@@ -11,7 +11,7 @@ from hemstitch.errors import InternalError, PlanWarning
 from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, toposort
 from hemstitch.machine.record import Machine
 from hemstitch.options import Options
-from hemstitch.planning.cached_plan import Decisions, Labelled, clustering_of, decisions_of
+from hemstitch.planning.cached_plan import CachedPlan, Labelled, cached_plan_of, clustering_of
 from hemstitch.planning.clusters import Clustering
 from hemstitch.planning.greedy_merging import merge_all
 from hemstitch.planning.kernel_names import kernel_name
@@ -43,7 +43,7 @@ def make_plan(
     graph: Graph,
     machine: Machine,
     options: Options,
-    decided: Decisions | None = None,
+    decided: CachedPlan | None = None,
     seconds: float = PLANNING_SECONDS,
 ) -> Plan:
     """`decided`: what was decided about the same graph before; where it turns out to be about
@@ -59,7 +59,7 @@ def make_plan(
     return _planned(graph, Trials(machine, Deadline(seconds)), cautious, None)
 
 
-def _planned(graph: Graph, trials: Trials, options: Options, decided: Decisions | None) -> Plan:
+def _planned(graph: Graph, trials: Trials, options: Options, decided: CachedPlan | None) -> Plan:
     if decided is not None:
         with suppress(InternalError):
             return _as_decided(graph, trials, options, decided)
@@ -68,7 +68,7 @@ def _planned(graph: Graph, trials: Trials, options: Options, decided: Decisions 
     return _plan(graph, clustering, refusals, options)
 
 
-def _as_decided(graph: Graph, trials: Trials, options: Options, decided: Decisions) -> Plan:
+def _as_decided(graph: Graph, trials: Trials, options: Options, decided: CachedPlan) -> Plan:
     """Raises InternalError where that is no plan of this graph."""
     conservative = options.planner == "conservative"
     clustering, refusals = clustering_of(graph, trials, decided, conservative=conservative)
@@ -84,7 +84,7 @@ def _plan(graph: Graph, clustering: Clustering, refusals: Labelled, options: Opt
         tuple(_steps(clustering, options.pack)),
         tuple(work.materialisation.outputs[number] for number in range(len(graph.outputs))),
         refusals,
-        decisions_of(graph, clustering, refusals),
+        cached_plan_of(graph, clustering, refusals),
     )
 
 
@@ -150,7 +150,7 @@ def _with_rematerialised(clustering: Clustering) -> Clustering:
     kept: frozenset[Node] = frozenset()
     while rematerialised := worth_rematerialising(clustering, kept):
         found = clustering.rematerialising(rematerialised)
-        refused = found.rematerialised_in_vain()
+        refused = found.refused_rematerialisation()
         if not refused:
             merge_all(found)
             found.settle()

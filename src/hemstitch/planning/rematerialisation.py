@@ -73,13 +73,13 @@ class _Search:
         return {clusters[reader] for reader in readers} - {clusters.get(node)}
 
     def _may_be_remade(self, node: Node, others: set[Cluster]) -> bool:
-        if not is_elementwise(node.op) or node in self.work.demanded or node in self.kept:
+        if not is_elementwise(node.op) or node in self.work.materialised or node in self.kept:
             return False
         concerned = [self.clustering.cluster_of[node], *others]
         return not any(c.is_library or c in self.clustering.unstitchable for c in concerned)
 
     def _is_stored(self, node: Node) -> bool:
-        if node in self.work.demanded or node.op in (Op.INPUT, Op.RESULT):
+        if node in self.work.materialised or node.op in (Op.INPUT, Op.RESULT):
             return True
         return node in self.stored or (
             node not in self.rematerialised and bool(self._other_readers(node))

@@ -67,10 +67,10 @@ def problem_of(work: Work, vertices: Sequence[Vertex], machine: Machine) -> Plan
     memory; what writes store is the same in every plan, and waits for them by order alone."""
     number = {vertex: place for place, vertex in enumerate(vertices)}
     values = []
-    made = (v for v in vertices if isinstance(v, Node) and v in work.demanded)
+    made = (v for v in vertices if isinstance(v, Node) and v in work.materialised)
     for node in dict.fromkeys([*work.readers, *made]):
         readers = tuple(number[vertex] for vertex in work.readers.get(node, ()))
-        is_kept = node in work.demanded
+        is_kept = node in work.materialised
         values.append(PassedValue(work.bytes(node), number.get(node), readers, is_kept))
     units = dict.fromkeys(map(tuple, work.unit_of.values()))
     return PlanningProblem(

@@ -10,7 +10,7 @@ from hemstitch.ir.dims import Dim
 from hemstitch.ir.graph import Graph, Node, Op, toposort
 from hemstitch.ir.ops import is_elementwise, is_view
 from hemstitch.ir.types import DType
-from hemstitch.planning.materialised_views import agree
+from hemstitch.planning.materialised_views import same_strides
 from hemstitch.planning.plan import KernelStep, LibraryStep, Plan, Step
 from hemstitch.stitching.group import INLINE, Group, Tensor, Write
 
@@ -190,7 +190,7 @@ def _check_outputs(graph: Graph, plan: Plan, filled: set[Tensor]) -> None:
         else:
             is_there = place.tensor in filled or place.tensor.is_argument
             _require(is_there, f"the output {name} is never written")
-            is_exact = agree(output.value.shape, place.strides, output.strides)
+            is_exact = same_strides(output.value.shape, place.strides, output.strides)
             is_opaque = output.value.type.dtype is DType.OPAQUE
             _require(is_exact or is_opaque, f"the output {name} has other strides than it shall")
 

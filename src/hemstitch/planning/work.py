@@ -47,7 +47,7 @@ class Work:
         self.hints = graph.hints
         self.rematerialised = rematerialised
         self.tensors = dict(materialisation.tensors)
-        self.demanded = frozenset(materialisation.tensors)
+        self.materialised = frozenset(materialisation.tensors)
         order = toposort(graph.roots)
         self.rank = {node: position for position, node in enumerate(order)}
         self._layouts = orders(order, self.tensors)
@@ -140,7 +140,7 @@ class Work:
         writes = [v for v in vertices if isinstance(v, Write)]
         for node in own:
             outside = any(reader not in inside for reader in self.readers.get(node, ()))
-            if outside or node in self.demanded:
+            if outside or node in self.materialised:
                 tensor = self._tensor(node)
                 writes.append(Write(node, tensor, tensor.strides))
         read = {n for v in vertices for n in self.reads[v] if n not in inside}
@@ -188,7 +188,7 @@ class Work:
                 continue
             seen.add(node)
             is_source = is_member(node) or node.op in (Op.INPUT, Op.RESULT)
-            is_source = (is_source and node not in self.rematerialised) or node in self.demanded
+            is_source = (is_source and node not in self.rematerialised) or node in self.materialised
             yield node, is_source
             if not is_source:
                 work.extend(node.inputs)
