@@ -1,6 +1,6 @@
 """How long a cache line takes from one core to another. Two cores of a virtual machine share an L3
 or not, which its host changes within minutes; programs on two threads then take up to 1.4 times as
-long (docs/decisions/0072). So it is measured beside what it decides."""
+long (docs/design/memory.md). So it is measured beside what it decides."""
 
 from __future__ import annotations
 

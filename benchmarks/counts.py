@@ -3,7 +3,7 @@ programs for fake tensors on an H200, and nothing is run.
 
 python -m benchmarks.counts --inductor --json benchmarks/results/cuda-counts.json    both anew
 python -m benchmarks.counts                Hemstitch's anew, Inductor's as recorded
-python -m benchmarks.counts --table        the file's numbers into docs/performance.md
+python -m benchmarks.counts --table        the file's numbers into docs/user/kernel-counts.md
 """
 
 from __future__ import annotations
@@ -36,10 +36,9 @@ from benchmarks.counting import (
     with_stand_in,
 )
 from benchmarks.products import PRODUCTS
-from benchmarks.table import insert
+from benchmarks.table import COUNTS, write
 
 RESULTS = Path(__file__).parent / "results" / "cuda-counts.json"
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
 START, END = "<!-- counts: made by benchmarks/counts.py -->", "<!-- end of counts -->"
 ROWS = {  # so that large tensors have 16 to 64 million elements
     "scale + mask + softmax": 64,
@@ -188,12 +187,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", default="", help="programs whose name contains this")
     parser.add_argument("--inductor", action="store_true", help="count Inductor's anew")
-    parser.add_argument("--table", action="store_true", help=f"{RESULTS.name} into {PAGE.name}")
+    parser.add_argument("--table", action="store_true", help=f"{RESULTS.name} into {COUNTS.name}")
     arguments = parser.parse_args()
     if arguments.table:
         rows = table(json.loads(RESULTS.read_text()))
-        text = insert(PAGE.read_text(encoding="utf-8"), rows, START, END)
-        PAGE.write_text(text, encoding="utf-8")
+        write(COUNTS, rows, START, END)
         return
     with_stand_in("benchmarks.counts")
     record = measure(arguments.only, arguments.inductor)

@@ -103,8 +103,8 @@ def verdict(target: str, program: TritonProgram) -> Verdict:
         compiled.shared_bytes,
         barriers=program.barriers,
         has_dot=any("tl.dot(" in s and "float16" in s for s in program.text.splitlines()),
-        last_block_reductions=int(program.has_ticket),
-        width_bits=WIDE_BITS if program.is_wide else 0,
+        last_block_reductions=int(program.has_last_block),
+        width_bits=WIDE_BITS if program.is_vectorised else 0,
     )
     if target.startswith("gfx"):
         text = compiled.assembly

@@ -1,19 +1,19 @@
 """The table of operators beside eager. Takes what `benchmarks/operators.py` measured; prints it, or
-writes `docs/operators.md`."""
+writes `docs/user/operators.md`."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+from benchmarks.table import USER
 from benchmarks.timing import geometric_mean
 
 ENOUGH = 0.9  # of eager's speed
 PASSES = {"forward": "forward", "step": "forward and backward"}
-DOCUMENT = Path(__file__).parents[1] / "docs" / "operators.md"
+DOCUMENT = USER / "operators.md"
 MICROSECOND = 1e-6
 RESOLUTION = 10 * MICROSECOND  # calls of one program differ by as much from process to process
 WAYS, ONE = ("eager", "called", "ours"), "one operation"
@@ -63,28 +63,32 @@ VIEWS = (
 )
 # The first expression that the name matches.
 REASONS = {
-    rf"^({'|'.join(VIEWS)})$": "views: each is made in Python, with gradients by AOTAutograd",
-    "^unsafe_(split|chunk)$": "eager's parts are in one memory, of which autograd is not told",
-    "fft|complex|cfloat|cdouble|polar|stft": "complex numbers and their copies are the library's",
-    "^(new_)?empty": "eager leaves in it what was there, here are zeros",
-    "unpool|vander|multilabel_margin|diagonal_scatter|diag_embed|interpolate|upsample": (
-        "lanes run along rows of a few elements"
+    rf"^({'|'.join(VIEWS)})$": "Python and AOTAutograd make each view",
+    "^unsafe_(split|chunk)$": (
+        "eager returns parts of one buffer, unknown to autograd; here each part is a copy"
     ),
-    "^(long|double)$": "becomes channels-last; eager stores line after line, here they lie apart",
-    "cross_entropy_chunked": "addmm_ has become addmm, which copies what it adds to",
-    "unbind": "a kernel for each part, that writes one short piece in each of many pages",
-    "unfold_copy": "what is cut off behind the last window is cut off by a copy",
-    "log_ndtr": "erfcx is the library's, of all elements; eager asks for it only below 1",
-    "ormqr": "a product for each column: a plan would take longer than its 60 s",
-    "addmv": "the matrix's gradient is written last: the next call finds no matrix in caches",
-    "^cumprod$": "its gradient is a function of the library, which looks for zeros first",
-    "^slice_scatter$": "eager's gradient is memcpy and zeros; here a row loads under a condition",
-    "pinv_singular": "a kernel multiplies three long rows, which the library does faster",
-    "index_fill": "the library's schema is read at each call, as it has several overloads",
-    "as_strided_scatter|trace|diag$": "views along diagonals are calls of the library",
-    "tensorsolve": "two calls of the library from Python, which eager makes from C++ in one",
-    "^sgn$": "eager's gradient is a tensor of zeros without memory",
-    "pool": "kernels of the library that are made for this operator alone",
+    "fft|complex|cfloat|cdouble|polar|stft": (
+        "operations on complex numbers are library calls, with copies"
+    ),
+    "^(new_)?empty": "eager leaves the memory uninitialised, here it is zero",
+    "unpool|vander|multilabel_margin|diagonal_scatter|diag_embed|interpolate|upsample": (
+        "the innermost axis is too short for the SIMD width"
+    ),
+    "^(long|double)$": "conversion to channels-last: stores are strided, eager's are contiguous",
+    "cross_entropy_chunked": "`addmm_` is traced as `addmm`, which copies its first operand",
+    "unbind": "one kernel for each part, with short stores to many pages",
+    "unfold_copy": "a copy removes the elements after the last window",
+    "log_ndtr": "`erfcx` is a library call on all elements; eager calls it only below 1",
+    "ormqr": "a matmul for each column: planning would exceed its limit of 60 s",
+    "addmv": "the matrix's gradient is written last and evicts the matrix from the caches",
+    "^cumprod$": "its gradient is a library call that searches for zeros first",
+    "^slice_scatter$": "eager's gradient is a memcpy and a fill, here loads are conditional",
+    "pinv_singular": "a kernel multiplies three long rows, for which the library is faster",
+    "index_fill": "the library call resolves its overload at each call",
+    "as_strided_scatter|trace|diag$": "views along diagonals are library calls",
+    "tensorsolve": "two library calls from Python, where eager makes one from C++",
+    "^sgn$": "eager's gradient is a zero tensor without memory",
+    "pool": "the library has kernels for this operator alone",
 }
 
 
@@ -95,17 +99,23 @@ Made by `python -m benchmarks.operators --json build/operators.json --write`,
 {date}: {processor}, {vectors}, one thread, PyTorch {torch}, llvmlite {llvmlite}, {cores} cores with
 a load of {load}.
 
-Each operator of OpInfo that takes f32 is called alone. Its largest sample is repeated until its
-tensors have about the stated number of elements together. Times are the processor time of the
-thread, the least of several samples that take turns in one process.
+Each operator of PyTorch's OpInfo that takes f32 is called alone. Its largest sample is repeated
+until its tensors together have about the stated number of elements. Times are the processor time of
+the thread, the least of several samples. All columns of a row take turns in one process.
 
-`called` is `torch.compile(backend="eager")`: Dynamo's guards, and eager's operations. Every backend
-takes that much longer than eager, 20 to 60 us. `call` is what our call takes beyond those guards
-and one of eager's operations where next to nothing is computed: with as many arguments and results,
-of one element each, as many of them views, something saved for backward if the operator does so,
-and as many elements written to in between, so that caches are as full. It takes turns with the row.
-"Beside a call" is (`called` + `call`) / ours.
-Listed is what is below 0.9x in both ratios, by more than 10 us: all else below 0.9x is the call.
+| column | meaning |
+|---|---|
+| eager | the operator in eager PyTorch |
+| called | `torch.compile(backend="eager")`: Dynamo's guards, then eager's operators |
+| ours | Hemstitch |
+| call | what Hemstitch's call takes beyond the guards and one of eager's operators |
+| ratio | eager / ours |
+| beside a call | (called + call) / ours |
+
+`call` is measured with an operator that computes next to nothing. It has as many arguments and
+results, as many views among them, and the same caches. Every compiler has the overhead of `called`.
+The second table lists rows below 0.9x in both ratios, by more than 10 us. All others below 0.9x
+are explained by the overhead of a call.
 
 {timed} of {names} operators were timed: {sizes}.
 Samples of the others could not be enlarged, or eager takes too long. Failed: {failed}."""

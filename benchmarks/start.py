@@ -1,7 +1,7 @@
 """How long a program waits for its first training step: started for the first time, and again.
 
 python -m benchmarks.start [--only bert,dien] [--autocast] [--json FILE]
-python -m benchmarks.start --json FILE --table      its numbers into docs/performance.md
+python -m benchmarks.start --json FILE --table      its numbers into docs/user/performance.md
 
 Each start is a process of its own, with the models and inputs of `benchmarks.training`. Compilers
 keep what they want between two starts, in a folder that is empty before the first. The clock runs
@@ -25,10 +25,9 @@ import torch
 
 from benchmarks.machine import describe
 from benchmarks.rivals.problem import MODELS, made
-from benchmarks.table import insert
+from benchmarks.table import PERFORMANCE, write
 from benchmarks.timing import geometric_mean
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
 MARKS = "<!-- starts: made by benchmarks/start.py -->", "<!-- end of starts -->"
 BACKENDS = ("inductor", "hemstitch")
 HEADING = "| model | Inductor | again | Hemstitch | again |\n|---|---|---|---|---|"
@@ -66,12 +65,11 @@ def summary(found: Mapping[str, Seconds]) -> Iterator[str]:
         yield f"- the {name} start: Inductor takes {mean:.2f} times as long ({len(pairs)} models)"
 
 
-def page(path: Path) -> None:
-    record = json.loads(path.read_text(encoding="utf-8"))
+def table(record: Mapping[str, Any]) -> list[str]:
     host, found = record["machine"], record["seconds"]
     rows = [HEADING, *(row(*each) for each in found.items()), "", *summary(found), ""]
-    rows += [f"{host['processor']}, torch {host['torch']}, {host['date'][:10]}."]
-    PAGE.write_text(insert(PAGE.read_text("utf-8"), rows, *MARKS), encoding="utf-8")
+    about = f"{host['processor']}, {host['vectors']}, {host['cores']} cores"
+    return [*rows, f"{about}, PyTorch {host['torch']}, {host['date'][:10]}."]
 
 
 def main() -> None:
@@ -83,7 +81,7 @@ def main() -> None:
     parser.add_argument("--here", metavar="BACKEND", help="one start, in this process")
     arguments = parser.parse_args()
     if arguments.table:
-        page(arguments.json)
+        write(PERFORMANCE, table(json.loads(arguments.json.read_text("utf-8"))), *MARKS)
         return
     names = arguments.only.split(",")
     if arguments.here:

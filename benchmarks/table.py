@@ -1,5 +1,5 @@
-"""Brings the results of `benchmarks.cpu` into the README. Takes its JSON files, of any hosts, and
-rewrites what stands between the two markers.
+"""The pages that benchmarks write their tables into, and the table of `benchmarks.cpu`. Takes its
+JSON files, of any hosts, and rewrites what docs/user/performance.md has between two markers.
 
 python -m benchmarks.table benchmarks/results/cpu-*.json
 """
@@ -15,7 +15,10 @@ from typing import Any
 
 from benchmarks.timing import geometric_mean
 
-README = Path(__file__).resolve().parents[1] / "README.md"
+USER = Path(__file__).resolve().parents[1] / "docs" / "user"
+PERFORMANCE = USER / "performance.md"  # what a user decides by
+MEASUREMENTS = USER / "measurements.md"  # whole models, every way of every model
+COUNTS = USER / "kernel-counts.md"  # kernels and bytes, for a GPU that is not there
 ALL = "all"
 SHOWN = ("L2", "L3", "memory", ALL)  # on one thread only all together
 START, END = "<!-- numbers: made by benchmarks/table.py -->", "<!-- end of numbers -->"
@@ -77,14 +80,18 @@ def insert(text: str, rows: list[str], start: str = START, end: str = END) -> st
     return "\n".join([before + start, *rows, end]) + after
 
 
+def write(page: Path, rows: list[str], start: str, end: str) -> None:
+    """Between the two markers of a page."""
+    page.write_text(insert(page.read_text("utf-8"), rows, start, end), encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.table")
     parser.add_argument("results", type=Path, nargs="+")
     parser.add_argument("--backend", default="hemstitch")
     arguments = parser.parse_args()
     records = [json.loads(path.read_text()) for path in arguments.results]
-    text = README.read_text(encoding="utf-8")
-    README.write_text(insert(text, table(records, arguments.backend)), encoding="utf-8")
+    write(PERFORMANCE, table(records, arguments.backend), START, END)
 
 
 if __name__ == "__main__":

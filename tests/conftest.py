@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch._dynamo.guards
 
+import testing.interpret_target  # noqa: F401  registers the emulator
 from hemstitch.ir.types import DType
 from hemstitch.machine.record import MatrixUnits
 from hemstitch.targets.cpu.description import generic_cpu

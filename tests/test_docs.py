@@ -3,6 +3,7 @@ and option is named. `pytest --accept` rewrites the outputs of the examples."""
 
 from __future__ import annotations
 
+import ast
 import doctest
 import re
 from collections.abc import Iterator
@@ -13,10 +14,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from hemstitch.options import NAMES
+import hemstitch
+from hemstitch import KernelInfo, Report, explain
+from hemstitch.options import CHOICES, COUNTS, NAMES, SHARES, Options
+from hemstitch.runtime.versions import NEWEST
+from hemstitch.stitching.refusal import OPAQUE
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "hemstitch"
+USER = ROOT / "docs" / "user"
+NAMED_IN = ("src", "benchmarks", "tools", "requirements")  # may name documents
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 STAGES = (
     *("graph-ir", "passes", "fusion", "stitching", "kernel-ir", "codegen", "latency"),
@@ -29,7 +36,11 @@ HEADINGS = (
     "## What holds afterwards",
 )
 FACTS = ("**takes**", "**gives**", "**lives in**", "**before**", "**after**")
-MOST_LINES_OF_A_DECISION = 40
+WRITTEN_LATER = {"docs/coverage.md"}  # by `benchmarks.coverage`
+NOTES = sorted(
+    {*(ROOT / "docs" / "design").glob("*.md")} - {ROOT / "docs" / "design" / "README.md"}
+)
+PARTS = ("Decision", "Why", "Measured", "Rejected")  # of a decision, the first two always
 
 
 @pytest.fixture(autouse=True)
@@ -88,9 +99,9 @@ def test_links_lead_to_files(page: Path) -> None:
 
 
 def test_code_names_only_documents_that_exist() -> None:
-    named = {
-        found for path in PACKAGE.rglob("*.py") for found in _documents_named(path.read_text())
-    }
+    files = (path for folder in NAMED_IN for path in (ROOT / folder).rglob("*"))
+    texts = (path.read_text() for path in files if path.suffix in (".py", ".txt"))
+    named = {found for text in texts for found in _documents_named(text)} - WRITTEN_LATER
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
 
 
@@ -115,18 +126,142 @@ def test_every_package_has_a_page_and_says_what_it_does() -> None:
         assert {"takes", "gives"} <= set(words), f"{place} does not say what it takes and gives"
 
 
-def test_every_option_is_explained() -> None:
-    text = "\n".join(page.read_text() for page in PAGES)
-    assert [name for name in NAMES if f"`{name}`" not in text] == []
+def table(page: Path, heading: str) -> list[list[str]]:
+    """Cells of the rows of the first table below a heading."""
+    below = f"\n{page.read_text()}".partition(f"\n{heading}\n")[2]
+    lines = below[below.index("\n|") + 1 :].splitlines()
+    end = next((n for n, line in enumerate(lines) if not line.startswith("|")), len(lines))
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:end]]
 
 
-def test_every_decision_is_short_and_numbered() -> None:
-    decisions = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
-    assert [int(page.name[:4]) for page in decisions] == list(range(1, len(decisions) + 1))
-    for page in decisions:
-        lines = page.read_text().splitlines()
-        assert len(lines) <= MOST_LINES_OF_A_DECISION, page.name
-        assert re.match(rf"# 0*{int(page.name[:4])}[:.] ", lines[0]), page.name
+def quoted(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def test_the_guide_has_every_option_with_its_type_and_default() -> None:
+    rows = table(USER / "options.md", "# Options")
+    assert [quoted(row[0]) for row in rows] == [[name] for name in NAMES]
+    for row in rows:
+        [name], default = quoted(row[0]), getattr(Options(), quoted(row[0])[0])
+        assert quoted(row[2]) == [str(default)], name
+        if name in CHOICES:
+            assert tuple(quoted(row[1])) == CHOICES[name]
+        else:
+            kind = {
+                **dict.fromkeys(SHARES, "float, 0 to 1"),
+                **dict.fromkeys(COUNTS, "int, from 0"),
+            }
+            assert row[1] == {**kind, "rewrites": "pairs of functions"}.get(name, "bool"), name
+
+
+def test_the_guide_has_all_planners() -> None:
+    rows = table(USER / "options.md", "## Planners")
+    assert {quoted(row[0])[0] for row in rows} == {*CHOICES["planner"]}
+
+
+@pytest.mark.parametrize("kind", [Report, KernelInfo])
+def test_the_guide_has_all_attributes_of_a_report(kind: type) -> None:
+    rows = table(USER / "report.md", f"## {kind.__name__}")
+    named = [name for row in rows for name in quoted(row[0])]
+    members = {*dir(kind), *kind.__dataclass_fields__}  # type: ignore[attr-defined]
+    assert sorted(named) == sorted(name for name in members if not name.startswith("_"))
+
+
+def test_the_guide_has_all_arguments_of_explain() -> None:
+    rows = table(USER / "report.md", "## Arguments")
+    named = [name.strip("*") for row in rows for name in quoted(row[0])]
+    assert sorted(named) == sorted(explain.__annotations__.keys() - {"return"})
+
+
+def test_the_guide_has_every_check_that_refuses() -> None:
+    rows = table(USER / "report.md", "## Why parts stay apart")
+    named = {name for row in rows for name in quoted(row[0])}
+    assert named == {OPAQUE, *_literals({"Refusal", "Refused"})}
+
+
+def test_the_guide_has_every_folder_of_the_cache() -> None:
+    rows = table(USER / "troubleshooting.md", "## Caches")
+    assert {quoted(row[0])[0] for row in rows} == {*_literals({"folder"})}
+
+
+def _literals(functions: set[str]) -> Iterator[str]:
+    """First arguments of calls of these functions, where they are texts."""
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", None) in functions:
+                match node.args:
+                    case [ast.Constant(value=str() as text), *_]:
+                        yield text
+
+
+def test_the_guide_has_the_versions_of_the_requirements() -> None:
+    project = (ROOT / "pyproject.toml").read_text()
+    [python] = re.findall(r'requires-python = "(.+)"', project)
+    [needed] = re.findall(r"(?m)^dependencies = \[(.+)\]$", project)
+    bounds = dict(re.findall(r'"(\w+)(>=[\d.]+)"', needed)) | {"Python": python}
+    rows = {row[0]: row[1:] for row in table(USER / "install.md", "## What it needs")}
+    assert {name: rows[name][0] for name in bounds} == bounds
+    assert rows["torch"][1].endswith(".".join(map(str, NEWEST)))
+    readme = (ROOT / "README.md").read_text()
+    assert f"PyTorch {bounds['torch'].strip('>=')} to {'.'.join(map(str, NEWEST))}" in readme
+
+
+def test_the_index_has_every_page_of_the_guide() -> None:
+    named = re.findall(r"\]\(([\w-]+\.md)\)", (USER / "README.md").read_text())
+    assert sorted(named) == sorted({page.name for page in USER.glob("*.md")} - {"README.md"})
+
+
+def test_anchors_of_links_to_the_guide_exist() -> None:
+    pages = {page: page.read_text() for page in [*PAGES, ROOT / "README.md"]}
+    for page, text in pages.items():
+        for target, anchor in re.findall(r"\]\(([^)#:\s]*)#([^)]+)\)", text):
+            found = (page.parent / target).resolve() if target else page
+            if found.parent == USER:
+                assert anchor in _anchors(pages[found]), f"{page}: {target}#{anchor}"
+
+
+def _anchors(text: str) -> set[str]:
+    headings = re.findall(r"(?m)^#+ (.+)$", text)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_performance_notes_name_modules_that_exist() -> None:
+    text = (ROOT / "docs" / "compiler" / "performance-notes.md").read_text()
+    named = re.findall(r"`([\w/]+\.py)`", text)
+    assert named and [name for name in named if not _is_module(name)] == []
+
+
+def _is_module(name: str) -> bool:
+    return (PACKAGE / name).exists() or (ROOT / name).exists()
+
+
+def test_the_index_has_every_design_note() -> None:
+    index = (ROOT / "docs" / "design" / "README.md").read_text()
+    rows = [re.findall(r"^\| \[(.*)\]\((.*)\) \| ", line) for line in index.splitlines()]
+    titles = {page.name: page.read_text().partition("\n")[0] for page in NOTES}
+    assert {name: f"# {title}" for row in rows for title, name in row} == titles
+
+
+@pytest.mark.parametrize("note", NOTES, ids=identity)
+def test_a_design_note_says_what_why_and_what_was_rejected(note: Path) -> None:
+    head, *sections = re.split(r"(?m)^## ", note.read_text())
+    assert "**" not in head, "a summary comes first"
+    found = [re.findall(r"(?m)^\*\*(\w+)\.\*\* ?", section) for section in sections]
+    assert all(parts[:2] == [*PARTS[:2]] for parts in found)
+    assert all(parts == [part for part in PARTS if part in parts] for parts in found)
+    assert {*PARTS} == {part for parts in found for part in parts}
+
+
+@pytest.mark.parametrize("note", NOTES, ids=identity)
+def test_what_a_design_note_names_is_there(note: Path) -> None:
+    """Paths, and dotted names of the package."""
+    named = re.findall(r"`([\w/.-]+)`", note.read_text())
+    for name in named:
+        if "/" in name or name.endswith(".py"):
+            assert (ROOT / name).exists() or (PACKAGE / name).exists(), name
+        elif name.startswith("hemstitch.") and name.split(".")[1] not in hemstitch.__all__:
+            place = ROOT / "src" / name.replace(".", "/")
+            assert place.exists() or place.with_suffix(".py").exists(), name
 
 
 def test_what_the_glossary_names_is_there() -> None:

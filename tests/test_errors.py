@@ -1,4 +1,5 @@
-"""Every error has a code of its own and a paragraph in docs/errors.md, and says what to do."""
+"""Every error has a code of its own, a paragraph in docs/user/troubleshooting.md, and says what to
+do."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from hemstitch.errors import (
     UnsupportedError,
 )
 
-DOCUMENT = Path(__file__).parents[1] / "docs" / "errors.md"
+DOCUMENT = Path(__file__).parents[1] / "docs" / "user" / "troubleshooting.md"
 CLASSES: list[type[HemstitchError] | type[HemstitchWarning]] = [
     *HemstitchError.__subclasses__(),
     *HemstitchWarning.__subclasses__(),

@@ -15,6 +15,7 @@ from benchmarks.gpu import __main__ as command
 from benchmarks.gpu import correctness, kernels, render, speed
 from benchmarks.gpu.rank import rank_correlation
 from benchmarks.gpu.worker import Worker, standing_still, work
+from benchmarks.table import PERFORMANCE
 from benchmarks.timing import Timing
 from hemstitch.latency.disassembly import disassemble
 from hemstitch.latency.loops import find_loops
@@ -212,6 +213,8 @@ def test_a_line_below_the_best_of_the_others_is_listed() -> None:
     assert speed.below([{"over": {"copy": 0.5, "eager": 0.99}}]) == []
 
 
-def test_the_page_has_a_place_for_the_table() -> None:
-    text = render.PAGE.read_text()
-    assert render.START in text and render.END in text
+def test_the_page_has_places_for_the_tables() -> None:
+    text = PERFORMANCE.read_text()
+    assert all(
+        mark in text for mark in (render.START, render.END, render.EACH_START, render.EACH_END)
+    )

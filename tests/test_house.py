@@ -27,6 +27,7 @@ from tools import house
             "imports hemstitch.planning, which is not below ir",
         ),
         ("runtime", "from hemstitch.planning import plan", "which runtime may not know"),
+        ("driver", "import testing.emulator", "imports testing, which is not installed"),
         ("mars", "", "mars is not a layer"),
     ],
 )

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
 from hemstitch.errors import OptionError
-from hemstitch.options import CHOICES, COUNTS, MODES, SHARES, SWITCHES, Options
-
-DOCUMENT = Path(__file__).parents[1] / "docs" / "errors.md"
+from hemstitch.options import MODES, Options
 
 
 def parse(options: dict[str, object] | None = None, mode: str | None = None, **env: str) -> Options:
@@ -71,19 +68,3 @@ def test_mistakes(
 ) -> None:
     with pytest.raises(OptionError, match=re.escape(message)):
         Options.parse(options, mode, environment=environment)
-
-
-def test_the_document_lists_every_option_with_its_values() -> None:
-    rows = re.findall(r"^\| `(\w+)` \| (.+?) \|", DOCUMENT.read_text(), re.MULTILINE)
-    documented = {name: tuple(re.findall(r"`([\w.]+)`", values)) for name, values in rows}
-    default = Options()
-    assert documented == {
-        **CHOICES,
-        **{
-            name: (str(getattr(default, name)), str(not getattr(default, name)))
-            for name in SWITCHES
-        },
-        **{name: (str(getattr(default, name)), "0.0") for name in SHARES},
-        **{name: (str(getattr(default, name)), "0") for name in COUNTS},
-        "rewrites": (),
-    }

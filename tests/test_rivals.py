@@ -185,7 +185,7 @@ def test_the_table(tmp_path: Path) -> None:
     assert rows[2] == ("bert", "xla", "failed: no lowering")
     said = list(table.summary([line], list(TRAINING)))
     assert said[0] == "hemstitch: 2.00x as fast as inductor, 0.50 of its peak memory (1 models)"
-    assert "megabytes, without products: 0.50 of Inductor's" in said
+    assert "megabytes, without matmuls: 0.50 of Inductor's" in said
     assert "megabytes of kernels and calls: 0.75 of Inductor's" in said
     assert said[-1].startswith("megabytes beyond those of Inductor's calls: 0.60 of what")
     both = replace(
@@ -195,6 +195,9 @@ def test_the_table(tmp_path: Path) -> None:
     )
     better = "as fast as the better of Inductor's modes, at the least 1.50x (bert; 1 models)"
     assert f"hemstitch: 1.50x {better}" in table.summary([both], list(TRAINING))
+    short = table.overview([both], ["inductor", "xla", "hemstitch", "no loss"])
+    assert short[2] == "| bert | 200.0 | - | 100.0 | 0% | - | 2.00x | -, 100, 50 | 2.0, 2.0 |"
+    assert short[-1] == "| hemstitch | inductor | 2.00x | 0.50 | 1 |"
     alone = replace(line, model="bert-line")
     assert list(table.summary([line, alone], list(TRAINING))) == said
     kept = tmp_path / "results.json"

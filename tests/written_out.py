@@ -7,8 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
+from hemstitch.capture.structured_calls import structured
 from hemstitch.ir.builder import Builder
-from hemstitch.ir.graph import Graph, LibraryCall, Output
+from hemstitch.ir.calls import LibraryCall
+from hemstitch.ir.graph import Graph, Output
 from hemstitch.ir.types import DType, TensorType, contiguous_strides
 from hemstitch.ir.verifier import verify
 from hemstitch.runtime import interpreter as interpret
@@ -32,7 +34,9 @@ def written_out(
     strides = tuple(tensor.stride() for tensor in tensors)
     is_tuple = len(results) > 1
     call = LibraryCall(str(target), target, arguments, (), strides, tuple(types), is_tuple)
-    found = opened(builder, call, inputs)
+    described = structured(call, [node.type for node in inputs], None)
+    assert described is not None
+    found = opened(builder, described[0], [inputs[place] for place in described[1]])
     values = [found.result(number).value for number in range(len(results))]
     outputs = tuple(Output(value, contiguous_strides(value.shape)) for value in values)
     graph = Graph(tuple(inputs), outputs)

@@ -13,22 +13,24 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "src/hemstitch"
-FOLDERS = (PACKAGE, "benchmarks", "tests", "tools")
+FOLDERS = (PACKAGE, "benchmarks", "testing", "tests", "tools")
 # Packages, and modules beside them, from the lowest to the highest: each imports what is below it.
 LAYERS = (
-    *("errors", "options", "workers", "ir", "rewrites", "machine", "kernel_ir", "matmul/lowering"),
-    *("stitching", "matmul/patterns", "matmul", "planning", "targets/cpu", "targets/gpu"),
-    *("latency", "cache", "toolchain", "runtime", "capture", "before_autograd", "fallback"),
-    *("joint", "calls", "pipeline", "emulator", "measure", "driver", "backend", "report"),
+    *("errors", "exactness", "options", "workers", "ir", "rewrites", "machine", "kernel_ir"),
+    *("matmul/lowering", "stitching", "matmul/patterns", "matmul", "planning", "targets/cpu"),
+    *("targets/gpu", "latency", "cache", "toolchain", "runtime", "capture", "before_autograd"),
+    *("fallback", "joint", "calls", "pipeline", "measure", "driver", "backend", "report"),
 )
 IMPORTED_BY = {
     "torch": (
         *("matmul", "toolchain", "runtime", "capture", "before_autograd", "fallback", "joint"),
-        *("calls", "emulator", "measure", "driver", "backend", "report"),
+        *("calls", "measure", "driver", "backend", "report"),
     ),
     "llvmlite": ("toolchain",),
-    "triton": ("targets/gpu", "toolchain", "runtime", "emulator", "measure"),
+    "triton": ("targets/gpu", "toolchain", "runtime", "measure"),
 }
+# Of the source tree only; an installed package has none of them.
+NOT_INSTALLED = FOLDERS[1:]
 # What runs knows nothing of what decides.
 NOT_IMPORTED_BY = {"runtime": ("planning", "rewrites")}
 # A name that says what a module is for its package: a printer of this IR, a nest of that target.
@@ -117,6 +119,8 @@ def imports(tree: ast.Module, layer: str) -> Iterator[str]:
             yield f"imports {name}, which is not below {layer}"
         if layer_of(rest.split(".")) in NOT_IMPORTED_BY.get(layer, ()):
             yield f"imports {name}, which {layer} may not know"
+        if package in NOT_INSTALLED:
+            yield f"imports {package}, which is not installed"
         if layer not in IMPORTED_BY.get(package, (layer,)):
             yield f"imports {package}, which only {', '.join(IMPORTED_BY[package])} may"
 
@@ -138,7 +142,8 @@ def stages_called_elsewhere(pipeline: Path, paths: Iterable[Path]) -> Iterator[s
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Stage"
     ]
-    named = {node.id for row in rows for node in ast.walk(row) if isinstance(node, ast.Name)}
+    runs = [row.args[3] for row in rows if len(row.args) > 3]
+    named = {node.id for run in runs for node in ast.walk(run) if isinstance(node, ast.Name)}
     stages = {pair for pair in imported_names(tree) if pair[1] in named}
     for path in paths:
         if path != pipeline:

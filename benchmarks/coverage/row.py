@@ -23,13 +23,14 @@ from hemstitch import pipeline
 from hemstitch.backend import compile_with
 from hemstitch.driver import cpu_kernels
 from hemstitch.driver.compiler import Compiled
+from hemstitch.ir.calls import Operand
 from hemstitch.ir.dims import evaluate, product
-from hemstitch.ir.graph import LibraryCall, Node, Operand
+from hemstitch.ir.graph import Node, call_of
 from hemstitch.kernel_ir.nodes import (
     BLOCKS,
     Accumulate,
     AccumulateInto,
-    AccumulateProduct,
+    AccumulateMatmul,
     Contract,
     Kernel,
     Let,
@@ -40,6 +41,7 @@ from hemstitch.options import Options
 from hemstitch.pipeline import CPU_LOWERING, KERNEL, PROGRAM, TEXT, TRACED, Stage
 from hemstitch.planning.plan import KernelStep, LibraryStep
 from hemstitch.rewrites import engine
+from hemstitch.runtime.aten_forms import aten_form
 from hemstitch.toolchain.jit import threads_now
 
 THREADS = 2
@@ -76,7 +78,7 @@ class Watch:
     ) -> Iterator[tuple[str, Any]]:
         """As `pipeline.snapshots`."""
         for stage in stages:
-            if not stage.when(told) or (stage.name == self.without and stage.gives is not TEXT):
+            if not stage.runs(told) or (stage.name == self.without and stage.gives is not TEXT):
                 continue
             before = _state(form) if stage.gives is TRACED else form
             result = stage.run(form, told)
@@ -257,7 +259,7 @@ def _operations(body: Iterable[Stmt], sizes: Any) -> int:
     count = 0
     for statement in body:
         if isinstance(statement, BLOCKS):
-            is_sum = isinstance(statement, Contract | AccumulateProduct)  # of products
+            is_sum = isinstance(statement, Contract | AccumulateMatmul)  # of products
             once = 2 * is_sum + _operations(statement.body, sizes)
             count += evaluate(statement.axis.extent, sizes) * once
         elif isinstance(statement, Let | Accumulate | AccumulateInto):
@@ -266,8 +268,7 @@ def _operations(body: Iterable[Stmt], sizes: Any) -> int:
 
 
 def _add_call(cost: Cost, step: LibraryStep, hints: Any) -> None:
-    call = step.node.attr
-    assert isinstance(call, LibraryCall)
+    call = aten_form(call_of(step.node))
     results = [tensor for tensor in step.results if tensor is not None]
     sizes = [operand.type.bytes for operand in dict.fromkeys(step.node.inputs)]
     cost.bytes += sum(evaluate(size, hints) for size in (*sizes, *(r.bytes for r in results)))

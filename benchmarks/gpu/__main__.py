@@ -3,7 +3,7 @@ says what the slices are.
 
 python -m benchmarks.gpu [--slices correctness,sanitizer,fit,speed,kernels,training]
                          [--device cuda|interpret] [--minutes 9] [--json FILE]
-python -m benchmarks.gpu --render FILE      the table of docs/performance.md from a file of results
+python -m benchmarks.gpu --render FILE      a file's tables into docs/user/performance.md
 """
 
 from __future__ import annotations

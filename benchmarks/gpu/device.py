@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+import testing.interpret_target  # noqa: F401  registers the emulator
 from benchmarks import machine
 from benchmarks.timing import Function, host_clock
 from hemstitch.options import NAMES

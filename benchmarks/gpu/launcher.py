@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.device import CUDA, captured, event_clock, torch_device
-from hemstitch.emulator import emulate
 from hemstitch.latency.architecture import ARCHITECTURES, HOPPER, Architecture
+from testing.emulator import emulate
 
 ROUNDS, LAUNCHES = 5, 4
 PROCESSORS_EMULATED = 2

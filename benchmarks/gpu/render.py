@@ -1,5 +1,5 @@
-"""Results of a GPU for people: a report on the screen, a table for docs/performance.md, and the
-constants of the latency evaluator."""
+"""Results of a GPU for people: a report on the screen, tables for docs/user/performance.md, and
+the constants of the latency evaluator."""
 
 from __future__ import annotations
 
@@ -7,24 +7,28 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from benchmarks.gpu import speed
 from benchmarks.gpu.rank import rank_correlation
 from benchmarks.gpu.worker import Line
-from benchmarks.table import insert
+from benchmarks.table import PERFORMANCE, insert
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "performance.md"
 START = "<!-- GPU: made by python -m benchmarks.gpu --render -->"
 END = "<!-- end of GPU -->"
+EACH_START = "<!-- GPU, each program: made by python -m benchmarks.gpu --render -->"
+EACH_END = "<!-- end of GPU, each program -->"
+SHOWN = (speed.OURS, "inductor", "eager")
 NAME = 90  # characters of a kernel's name that are shown
 Record = dict[str, Any]
 
 
-def write(path: Path, page: Path = PAGE) -> None:
+def write(path: Path, page: Path = PERFORMANCE) -> None:
     record = json.loads(path.read_text(encoding="utf-8"))
     text = page.read_text(encoding="utf-8")
-    page.write_text(insert(text, table(record), START, END), encoding="utf-8")
+    text = insert(text, table(record), START, END)
+    page.write_text(insert(text, programs(record), EACH_START, EACH_END), encoding="utf-8")
 
 
 def lines_of(record: Record, name: str) -> list[Line]:
@@ -64,6 +68,27 @@ def table(record: Record) -> list[str]:
 
 def _row(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |"
+
+
+def programs(record: Record) -> list[str]:
+    """Microseconds of each program beyond L2, or as named, with CUDA graphs."""
+    found: dict[tuple[str, str], dict[str, Line]] = defaultdict(dict)
+    for line in lines_of(record, "speed"):
+        if line["graphs"] and line["size"] in (speed.BEYOND, speed.NAMED):
+            found[line["case"], line["direction"]][line["dtype"]] = line
+    times = [f"{dtype}: {name}" for dtype in ("f32", "bf16") for name in SHOWN]
+    heads = ["program", "passes", "copy", *times]
+    rows = [_row(heads), "|" + "---|" * len(heads)]
+    order = list(dict.fromkeys(case for case, _ in found))
+    for case, direction in sorted(found, key=lambda key: (order.index(key[0]), key[1] == "both")):
+        lines = found[case, direction]
+        copy = fmean(line["microseconds"]["copy"] for line in lines.values())
+        cells = [case, {"both": "forward + backward"}.get(direction, direction), f"{copy:.0f}"]
+        for dtype in ("f32", "bf16"):
+            known = lines.get(dtype, {}).get("microseconds", {})
+            cells += [f"{known[name]:.0f}" if name in known else "-" for name in SHOWN]
+        rows.append(_row(cells))
+    return rows
 
 
 def _training(record: Record) -> Iterator[str]:

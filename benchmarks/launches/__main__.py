@@ -3,7 +3,7 @@ Inductor's and against what they need.
 
 python -m benchmarks.launches                    Hemstitch anew, Inductor as in the results
 python -m benchmarks.launches --inductor --json benchmarks/results/launches.json    both anew
-python -m benchmarks.launches --table            the file's numbers into docs/performance.md
+python -m benchmarks.launches --table            the file's numbers into docs/user/kernel-counts.md
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ from benchmarks import counting
 from benchmarks.counting import launches, moved
 from benchmarks.launches import FAMILIES
 from benchmarks.launches.program import Stitchable, floor
-from benchmarks.table import insert
+from benchmarks.table import COUNTS, write
 from hemstitch.report.explain import Report
 
 FOLDER = Path(__file__).resolve().parents[2]
 RESULTS = FOLDER / "benchmarks" / "results" / "launches.json"
-PAGE = FOLDER / "docs" / "performance.md"
 START, END = "<!-- launches: made by benchmarks/launches -->", "<!-- end of launches -->"
 Line = dict[str, Any]
 
@@ -113,12 +112,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", default="", help="programs whose name contains this")
     parser.add_argument("--inductor", action="store_true", help="count Inductor's anew")
-    parser.add_argument("--table", action="store_true", help=f"{RESULTS.name} into {PAGE.name}")
+    parser.add_argument("--table", action="store_true", help=f"{RESULTS.name} into {COUNTS.name}")
     arguments = parser.parse_args()
     if arguments.table:
         rows = table(json.loads(RESULTS.read_text()))
-        text = insert(PAGE.read_text(encoding="utf-8"), rows, START, END)
-        PAGE.write_text(text, encoding="utf-8")
+        write(COUNTS, rows, START, END)
         return
     counting.with_stand_in("benchmarks.launches")
     record = measure(arguments.only, arguments.inductor)

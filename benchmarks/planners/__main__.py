@@ -4,7 +4,7 @@ predicted time, and how long it plans; beside Inductor's kernels.
 python -m benchmarks.planners [--models BERT,DIEN] [--modes infer,train] [--variants greedy,beam]
                               [--json FILE]
 python -m benchmarks.planners --deep      a BERT of 24 layers, trained; a graph of 10,000 nodes
-python -m benchmarks.planners --table     the file's numbers into docs/performance.md
+python -m benchmarks.planners --table     the file's numbers into docs/user/kernel-counts.md
 
 Nothing is built or run, on a GPU that is not there. Predicted times are the machine model's
 (`hemstitch.stitching.kernel_estimate`), for all kernels and no library call; so that they compare,
@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from benchmarks import counting
 from benchmarks.planners.programs import (
@@ -30,7 +31,7 @@ from benchmarks.planners.programs import (
     program,
     synthetic,
 )
-from benchmarks.table import insert
+from benchmarks.table import COUNTS, write
 from hemstitch.ir.graph import Graph, toposort
 from hemstitch.options import Options
 from hemstitch.planning.plan import LibraryStep, Plan
@@ -40,7 +41,6 @@ from hemstitch.targets.gpu.description import generic_gpu
 
 FOLDER = Path(__file__).resolve().parents[2]
 RESULTS = FOLDER / "benchmarks" / "results" / "planners.json"
-PAGE = FOLDER / "docs" / "performance.md"
 START, END = "<!-- planners: made by benchmarks/planners -->", "<!-- end of planners -->"
 MEGABYTE = 1e6
 MACHINE = generic_gpu()
@@ -147,7 +147,8 @@ def _scaled(seconds: float | None, scale: float, form: str) -> str:
     return "-" if seconds is None else format(seconds * scale, form)
 
 
-def table(found: Sequence[Line]) -> list[str]:
+def table(record: Mapping[str, Any]) -> list[str]:
+    made, found = record["about"], [Line(**line) for line in record["lines"]]
     base = {(line.model, line.mode): line for line in found if line.variant == BASE}
     rows = [
         "| model | mode | planner | kernels | share | calls | MB | predicted ms | planning s |",
@@ -162,7 +163,8 @@ def table(found: Sequence[Line]) -> list[str]:
             f"| {_scaled(line.predicted_seconds, 1e3, '.3f')} "
             f"| {_scaled(line.planning_seconds, 1, '.2f')} |"
         )
-    return rows
+    about = f"{made['date']}, PyTorch {made['torch']}, Triton {made['triton']}, for an H200."
+    return [*rows, "", about]
 
 
 def main() -> None:
@@ -175,9 +177,7 @@ def main() -> None:
     parser.add_argument("--table", action="store_true")
     arguments = parser.parse_args()
     if arguments.table:
-        record = json.loads(RESULTS.read_text())
-        found = [Line(**line) for line in record["lines"]]
-        PAGE.write_text(insert(PAGE.read_text(), table(found), START, END))
+        write(COUNTS, table(json.loads(RESULTS.read_text())), START, END)
         return
     counting.with_stand_in("benchmarks.planners")
     counting.pretend()

@@ -17,7 +17,8 @@ from benchmarks.models import WORKLOADS, Batch, Size, Training, Workload, huggin
 from hemstitch.backend import compile_with
 from hemstitch.driver.compiler import Compiled
 from hemstitch.ir.builder import Builder
-from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, Operand, Output
+from hemstitch.ir.calls import LibraryCall, Operand
+from hemstitch.ir.graph import Graph, Node, Op, Output
 from hemstitch.ir.types import DType, contiguous_strides
 from hemstitch.options import Options
 
@@ -135,7 +136,7 @@ def _next(builder: Builder, choose: random.Random, first: Node, second: Node) ->
     if kind < 1 / 40:
         strides = contiguous_strides(first.type.shape)
         call = LibraryCall("f", None, (Operand(0),), (), (strides,), ((first.type, strides),))
-        (called,) = builder.library(call, [first])
+        (called,) = builder.call(call, [first])
         assert called is not None
         return called, 2
     if kind < 1 / 10:

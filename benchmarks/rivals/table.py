@@ -30,10 +30,9 @@ from benchmarks.rivals.ways import (
     TRAINING,
     Way,
 )
-from benchmarks.table import insert
+from benchmarks.table import MEASUREMENTS, PERFORMANCE, write
 from benchmarks.timing import Timing, geometric_mean
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "performance.md"
 ROUNDS = 9
 WAYS: Mapping[bool, Mapping[str, Way]] = {True: TRAINING, False: INFERENCE}
 VARIANTS = (OURS, NO_LOSS, FROZEN)
@@ -79,19 +78,12 @@ def speed(found: Measured, way: str, other: str) -> float:
 
 
 def summary(lines: Sequence[Measured], ways: Sequence[str]) -> Iterator[str]:
-    """Geometric means over the models for which both were measured."""
     lines = [line for line in lines if line.model in MODELS]
-    for mine in (way for way in VARIANTS if way in ways):
-        for other in (way for way in ways if way not in VARIANTS):
-            both = [x for x in lines if mine in x.timings and other in x.timings]
-            if not both:
-                continue
-            faster = geometric_mean(speed(line, mine, other) for line in both)
-            peak = geometric_mean(_ratio(line, mine, other, "peak") for line in both)
-            yield (
-                f"{mine}: {faster:.2f}x as fast as {other}, {peak:.2f} of its peak memory "
-                f"({len(both)} models)"
-            )
+    for mine, other, faster, peak, count in _means(lines, ways):
+        yield (
+            f"{mine}: {faster:.2f}x as fast as {other}, {peak:.2f} of its peak memory "
+            f"({count} models)"
+        )
     yield from _beside_the_better(lines)
     yield from _limits(lines, ways)
     for what in ("kernels", "library_calls", "megabytes"):
@@ -102,8 +94,54 @@ def summary(lines: Sequence[Measured], ways: Sequence[str]) -> Iterator[str]:
         ]
         if shares:
             share = geometric_mean(each for each in shares if each > 0)
-            yield f"{what.replace('_', ' ')}, without products: {share:.2f} of Inductor's"
+            yield f"{what.replace('_', ' ')}, without matmuls: {share:.2f} of Inductor's"
     yield from _moved_in_all(lines)
+
+
+def _means(
+    lines: Sequence[Measured], ways: Sequence[str]
+) -> Iterator[tuple[str, str, float, float, int]]:
+    """Geometric means over the models for which both were measured: of speed, of peak memory."""
+    for mine in (way for way in VARIANTS if way in ways):
+        for other in (way for way in ways if way not in VARIANTS):
+            both = [x for x in lines if mine in x.timings and other in x.timings]
+            if both:
+                faster = geometric_mean(speed(line, mine, other) for line in both)
+                peak = geometric_mean(_ratio(line, mine, other, "peak") for line in both)
+                yield mine, other, faster, peak, len(both)
+
+
+def overview(lines: Sequence[Measured], ways: Sequence[str]) -> list[str]:
+    """A row for each model, then the means: what a user decides by."""
+    shown = [way for way in ways if way != NO_LOSS]
+    beside = (EAGER, INDUCTOR, OURS)
+    heads = ("model", *(f"{way}, ms" for way in shown), "spread", "eager /", "inductor /")
+    heads += (f"peak MB: {', '.join(beside)}", f"first s: {', '.join(beside[1:])}")
+    rows = [_joined(heads), _joined("---" for _ in heads)]
+    for line in lines:
+        timed = {way: timing for way, timing in line.timings.items() if way in shown}
+        spread = max(timing.spread for timing in timed.values())
+        cells = [line.model]
+        cells += [f"{timed[way].median * 1e3:.1f}" if way in timed else "-" for way in shown]
+        cells.append(f"{spread:.0%}")
+        cells += [
+            f"{speed(line, OURS, way):.2f}x" if {OURS, way} <= timed.keys() else "-"
+            for way in (EAGER, INDUCTOR)
+        ]
+        cells.append(", ".join(_once(line, way, "peak", ".0f") for way in beside))
+        cells.append(", ".join(_once(line, way, "first", ".1f") for way in beside[1:]))
+        rows.append(_joined(cells))
+    heads = ("way", "beside", "times as fast", "peak memory", "models")
+    rows += ["", _joined(heads), _joined("---" for _ in heads)]
+    for mine, other, faster, peak, count in _means(
+        [line for line in lines if line.model in MODELS], shown
+    ):
+        rows.append(_joined((mine, other, f"{faster:.2f}x", f"{peak:.2f}", str(count))))
+    return rows
+
+
+def _once(line: Measured, way: str, what: str, form: str) -> str:
+    return format(line.once[way][what], form) if way in line.once else "-"
 
 
 def _moved_in_all(lines: Sequence[Measured]) -> Iterator[str]:
@@ -146,7 +184,7 @@ def _beside_the_better(lines: Sequence[Measured]) -> Iterator[str]:
 
 
 def _limits(lines: Sequence[Measured], ways: Sequence[str]) -> Iterator[str]:
-    """How much faster a way would be if all but its products and convolutions took no time."""
+    """How much faster a way would be if all but its matmuls and convolutions took no time."""
     counted = [line for line in lines if RATE in line.once.get(OURS, {})]
     for way in ways:
         ratios = [
@@ -156,7 +194,7 @@ def _limits(lines: Sequence[Measured], ways: Sequence[str]) -> Iterator[str]:
         ]
         if ratios:
             faster = geometric_mean(ratios)
-            yield f"products alone: {faster:.2f}x as fast as {way} ({len(ratios)} models)"
+            yield f"matmuls alone: {faster:.2f}x as fast as {way} ({len(ratios)} models)"
 
 
 def _is_counted(line: Measured) -> bool:
@@ -221,7 +259,7 @@ def parse(kind: str, description: str | None) -> argparse.Namespace:
     parser.add_argument("--rivals", default=sys.executable, metavar="PYTHON", help="that has them")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--json", type=Path, metavar="FILE", help="its other models stay in it")
-    parser.add_argument("--table", action="store_true", help=f"that file into {PAGE.name}")
+    parser.add_argument("--table", action="store_true", help="that file into docs/user")
     return parser.parse_args()
 
 
@@ -251,17 +289,34 @@ def counted(line: Measured, setting: Setting) -> Measured:
     return line
 
 
-def page(kind: str, path: Path) -> None:
-    """The file's numbers into docs/performance.md."""
+def page(path: Path) -> None:
+    """The file's numbers into two pages: a row for each model, and for each way of each model."""
+    write(PERFORMANCE, short(path), *marks(path))
+    write(MEASUREMENTS, full(path), *marks(path))
+
+
+def short(path: Path) -> list[str]:
     lines = known(path)
-    ways = dict.fromkeys(way for line in lines for way in line.timings)
+    return [*overview(lines, _ways(lines)), "", conditions(path)]
+
+
+def full(path: Path) -> list[str]:
+    lines = known(path)
     text = [_joined(HEADING), _joined("---" for _ in HEADING)]
     text += [_joined(row) for line in lines for row in rows(line)]
-    text += ["", *(f"- {each}" for each in summary(lines, list(ways))), "", conditions(path)]
-    is_cast = json.loads(path.read_text(encoding="utf-8")).get("autocast")
-    name = f"{kind} under autocast" if is_cast else kind
-    start, end = f"<!-- {name}: made by benchmarks/{kind}.py -->", f"<!-- end of {name} -->"
-    PAGE.write_text(insert(PAGE.read_text("utf-8"), text, start, end), encoding="utf-8")
+    text += ["", *(f"- {each}" for each in summary(lines, _ways(lines))), "", conditions(path)]
+    return text
+
+
+def _ways(lines: Sequence[Measured]) -> list[str]:
+    return list(dict.fromkeys(way for line in lines for way in line.timings))
+
+
+def marks(path: Path) -> tuple[str, str]:
+    about = json.loads(path.read_text(encoding="utf-8"))
+    kind = "training" if about["training"] else "inference"
+    name = f"{kind} under autocast" if about["autocast"] else kind
+    return f"<!-- {name}: made by benchmarks/{kind}.py -->", f"<!-- end of {name} -->"
 
 
 def conditions(path: Path) -> str:
@@ -277,7 +332,7 @@ def main(kind: str, description: str | None) -> None:
     """`kind`: "training" or "inference"."""
     arguments = parse(kind, description)
     if arguments.table:
-        page(kind, arguments.json)
+        page(arguments.json)
         return
     training, threads = kind == "training", torch.get_num_threads()
     setting = Setting(

@@ -1,4 +1,4 @@
-"""Tries models of public libraries and says which are right: see docs/models.md, which it writes.
+"""Tries models of public libraries and says which are right: docs/user/models.md, which it writes.
 
 python -m benchmarks.zoo --json build/zoo.json            all; goes on where it stopped
 python -m benchmarks.zoo --json build/zoo.json --only 'transformers/llama'
@@ -91,7 +91,7 @@ def _options() -> argparse.Namespace:
     add("--jobs", type=int, default=os.cpu_count() or 1, help="models at once")
     add("--seconds", type=int, default=300, help="of processor time, a model")
     add("--memory", type=int, default=24, help="GiB of addresses, a model")
-    add("--write", action="store_true", help="write docs/models.md, try nothing")
+    add("--write", action="store_true", help="write docs/user/models.md, try nothing")
     return parser.parse_args()
 
 

@@ -1,14 +1,15 @@
-"""docs/models.md from the results of `benchmarks.zoo`: a row for each family, then a line for each
-model that is not right or falls back."""
+"""docs/user/models.md from the results of `benchmarks.zoo`: a row for each family, then a line for
+each model that is not right or falls back."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "models.md"
+from benchmarks.table import USER
+
+PAGE = USER / "models.md"
 PHASES = ("inference", "training")
 RIGHT = ("right", "wrong as aot_eager")  # the second is PyTorch's own
 UNTRIED = ("not run", "not traced")  # by eager PyTorch, or by aot_eager
@@ -17,18 +18,22 @@ HEAD = """\
 # Models of public libraries
 
 Made by `python -m benchmarks.zoo --write` from what `python -m benchmarks.zoo` tried. Each model is
-tiny, has random weights, and runs in a process of its own, with limits of time and memory: for an
-answer, and for a step of training.
+tiny, has random weights, and runs in a process of its own with limits of time and memory: once for
+an answer, once for a training step.
 
-- *tried*: answers and steps that eager PyTorch runs, with the same numbers each time, and that
-  `aot_eager` traces.
-- *right*: each element of each result and gradient is at most four times as far from float64 as
-  eager's worst one, or as rounding allows. Where a model makes much of rounding (a ReLU near zero,
-  a batch norm of two values), that holds in one of five runs, whose parameters and inputs are off
-  by at most a unit in the last place, against eager's worst run. What `aot_eager` gets wrong too is
-  PyTorch's own: it counts as right, and is listed below.
-- *fell back*: a warning H007 or H008.
-- *ended*: the process did not come to its end.
+| column | meaning |
+|---|---|
+| models, built | models that the library offers; those that could be made tiny |
+| tried | answers and steps that eager PyTorch repeats exactly and `aot_eager` can trace |
+| right | results and gradients within the bound below, or wrong in the same way with `aot_eager` |
+| wrong, raised | results or gradients beyond the bound; an exception |
+| fell back | a warning H007 or H008 |
+| ended | the process did not come to its end |
+
+The bound: an element may be four times as far from float64 as eager's worst element, or as far as
+rounding explains. Some models amplify rounding (a ReLU near zero, a batch norm over two values).
+For these one of five runs must hold the bound, with parameters and inputs moved by at most a unit
+in the last place.
 """
 
 Row = Mapping[str, Any]

@@ -1,5 +1,5 @@
 """Every error and warning that a user can see: one class, one code, one paragraph in
-docs/errors.md."""
+docs/user/troubleshooting.md."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class OptionError(HemstitchError):
     """An option of `torch.compile(..., options=...)` is unknown or has a value it cannot have."""
 
     code = "H001"
-    advice = "docs/errors.md lists the options and their values"
+    advice = "docs/user/options.md lists the options and their values"
 
 
 class UnsupportedError(HemstitchError):

@@ -20,9 +20,10 @@ SHARES = ("memory_budget",)  # numbers from 0 to 1
 COUNTS = ("loss_every",)  # whole numbers from 0 on
 Function = Callable[..., object]
 Rewrites = tuple[tuple[Function, Function], ...]
-APART_FROM_CUDA_GRAPHS = {
-    "asynchronous": "a graph is recorded where all that it is among is compiled",
-    "freeze": "a replay would not see that a weight has changed",
+EXCLUDING = {
+    ("exact", "reassociate"): "reassociation is not exact",
+    ("asynchronous", "cuda_graphs"): "a graph is recorded where all that it is among is compiled",
+    ("freeze", "cuda_graphs"): "a replay would not see that a weight has changed",
 }
 # PyTorch's own modes buy speed with compile time. Hemstitch has no such trade yet, so that a
 # program which asks for one of them keeps working and gets the defaults.
@@ -38,7 +39,8 @@ class Options:
     """What a user may decide. A value given in the call wins over HEMSTITCH_<NAME>, which wins
     over the default."""
 
-    # auto: by the tensors' device. interpret: Triton kernels as for a GPU, emulated on CPU tensors.
+    # auto: by the tensors' device. interpret: Triton kernels as for a GPU, run on CPU tensors by
+    # the emulator of the source tree.
     target: str = "auto"
     # conservative: elementwise, and a reduction only at a kernel's end. greedy: all that is legal,
     # most bytes first. beam, ilp: searched for beyond that. auto: greedy.
@@ -53,7 +55,9 @@ class Options:
     # Training: the loss's value is computed in every n-th call only, and NaN in others; 0: never.
     # Gradients are the same.
     loss_every: int = 1
-    reassociate: bool = False  # rewrites that hold up to rounding, and not for infinities
+    # No rewrite that rounds otherwise, or lets infinities and NaN spread otherwise than eager.
+    exact: bool = False
+    reassociate: bool = False  # sums and products as real numbers have them; assumes finite values
     # In inference, weights and buffers stay as they are: what they alone decide is computed once.
     freeze: bool = False
     # Patterns and what replaces them, functions of ATen operations, for the traced graph; in
@@ -89,10 +93,10 @@ class Options:
         given = _from_environment(os.environ if environment is None else environment)
         given.update(options or {})
         parsed = Options(**{name: _checked(name, value) for name, value in given.items()})  # type: ignore[arg-type]
-        for name, why in APART_FROM_CUDA_GRAPHS.items():
-            if parsed.cuda_graphs and getattr(parsed, name):
+        for (name, other), why in EXCLUDING.items():
+            if getattr(parsed, name) and getattr(parsed, other):
                 raise OptionError(
-                    f'the options "{name}" and "cuda_graphs" exclude each other',
+                    f'the options "{name}" and "{other}" exclude each other',
                     hint=f"leave one out: {why}",
                 )
         return parsed

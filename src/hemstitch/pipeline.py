@@ -24,14 +24,13 @@ from hemstitch.before_autograd.product_gradients import multiply_along
 from hemstitch.cache.plans import planned
 from hemstitch.capture.as_strided import resolve_as_strided
 from hemstitch.errors import InternalError
+from hemstitch.exactness import EXACT, FINITE, ROUNDING, Exactness
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.graph import Graph
 from hemstitch.ir.verifier import verify as verify_graph
 from hemstitch.joint.channels_last import propagate_channels_last
 from hemstitch.joint.dead_rows import eliminate_dead_rows
-from hemstitch.joint.embedding_hoisting import hoist_embeddings
 from hemstitch.joint.mask_analysis import analyse_masks
-from hemstitch.joint.message_passing import narrow_messages
 from hemstitch.joint.partition import merge_repetitions
 from hemstitch.joint.patch_embedding import multiply_patches
 from hemstitch.joint.singular_values import drop_unread_vectors
@@ -101,13 +100,18 @@ def always(_: object) -> bool:
 class Stage:
     """A row of the tables below. `run`: from a form, and what stages of its kind are told, to the
     next form; a graph of torch.fx is changed in place. `when`: of what it is told, whether it runs.
-    """
+    `exactness`: what it keeps of the program's meaning; the option `exact` leaves others out."""
 
     name: str
     takes: Form
     gives: Form
     run: Callable[[Any, Any], Any]
     when: Callable[[Any], bool] = always
+    exactness: Exactness = EXACT
+
+    def runs(self, told: Any) -> bool:
+        """Kernels are lowered by exact stages, which are told of no options."""
+        return self.when(told) and (self.exactness is EXACT or not told.options.exact)
 
 
 def stages_to(stages: Iterable[Stage], *forms: Form) -> tuple[Stage, ...]:
@@ -152,7 +156,13 @@ BEFORE_AUTOGRAD = (
     Stage("copy what overlapping writes read", TRACED, TRACED, lambda gm, _: write_copies(gm)),
     Stage("keep layouts of mutated values", TRACED, TRACED, lambda gm, _: keep_layouts(gm)),
     Stage("equate lengths in attention", TRACED, TRACED, lambda gm, _: as_many_values_as_keys(gm)),
-    Stage("interpolate axis by axis", TRACED, TRACED, lambda gm, _: interpolate_by_axes(gm)),
+    Stage(
+        "interpolate axis by axis",
+        TRACED,
+        TRACED,
+        lambda gm, _: interpolate_by_axes(gm),
+        exactness=ROUNDING,
+    ),
     Stage("gradients of products", TRACED, TRACED, lambda gm, _: multiply_along(gm)),
     Stage("masked assignments as choices", TRACED, TRACED, lambda gm, _: choose_by_masks(gm)),
 )
@@ -172,9 +182,14 @@ AFTER_AUTOGRAD = (
         lambda gm, _: merge_repetitions(gm.graph),
         when=lambda tracing: tracing.is_joint,
     ),
-    Stage("dead rows", TRACED, TRACED, lambda gm, _: eliminate_dead_rows(gm.graph)),
+    Stage(
+        "dead rows",
+        TRACED,
+        TRACED,
+        lambda gm, _: eliminate_dead_rows(gm.graph),
+        exactness=FINITE,
+    ),
     Stage("unread singular vectors", TRACED, TRACED, lambda gm, _: drop_unread_vectors(gm.graph)),
-    Stage("hoist embeddings", TRACED, TRACED, lambda gm, _: hoist_embeddings(gm.graph)),
     Stage(
         "propagate channels-last",
         TRACED,
@@ -184,8 +199,13 @@ AFTER_AUTOGRAD = (
         ),
     ),
     Stage("patch embedding as matmul", TRACED, TRACED, lambda gm, _: multiply_patches(gm.graph)),
-    Stage("narrow message passing", TRACED, TRACED, lambda gm, _: narrow_messages(gm.graph)),
-    Stage("analyse masks", TRACED, TRACED, lambda gm, _: analyse_masks(gm.graph)),
+    Stage(
+        "analyse masks",
+        TRACED,
+        TRACED,
+        lambda gm, _: analyse_masks(gm.graph),
+        exactness=FINITE,
+    ),
 )
 
 # --- graph IR: every target
@@ -215,8 +235,21 @@ SIMPLIFICATION = (
     Stage("arrange views", GRAPH, GRAPH, arrange),
     Stage("common operands", GRAPH, GRAPH, lambda g, c: merge_common_operands(g, c.builder)),
     # Behind all that makes two operands the same.
-    Stage("merge added matmuls", GRAPH, GRAPH, lambda g, c: merge_matmuls(g, c.builder)),
-    Stage("reassociate", GRAPH, GRAPH, reassociate, when=lambda c: c.options.reassociate),
+    Stage(
+        "merge added matmuls",
+        GRAPH,
+        GRAPH,
+        lambda g, c: merge_matmuls(g, c.builder),
+        exactness=ROUNDING,
+    ),
+    Stage(
+        "reassociate",
+        GRAPH,
+        GRAPH,
+        reassociate,
+        when=lambda c: c.options.reassociate,
+        exactness=FINITE,
+    ),
     # What became one node has become x - x, max(x, x), ...
     Stage("arrange views again", GRAPH, GRAPH, arrange),
 )
@@ -257,7 +290,7 @@ CPU = (
         "lay out weights of convolutions",
         GRAPH,
         GRAPH,
-        lambda g, c: lay_out_convolution_weights(g, c.builder, c.multiplies),
+        lambda g, c: lay_out_convolution_weights(g, c.builder, c.multiplies, c.options.exact),
     ),
     *PLANNING,
     Stage("prepack matmul operands", PROGRAM, PROGRAM, prepack_operands),
@@ -285,7 +318,10 @@ CPU = (
     ),
     Stage("compensate sums in memory", KERNEL, KERNEL, lambda k, _: compensate_sums(k)),
     Stage(
-        "cascade long sums", KERNEL, KERNEL, lambda k, cpu: cascade_sums(k, cpu.terms, cpu.copies)
+        "cascade long sums",
+        KERNEL,
+        KERNEL,
+        lambda k, cpu: cascade_sums(k, cpu.cascade_block, cpu.unroll_factor),
     ),
     Stage("print LLVM", KERNEL, TEXT, print_llvm),
 )
@@ -342,7 +378,7 @@ def snapshots(
     """What each stage leaves, by its name, as it runs. `told`: what stages of this kind are told.
     `check`: it is verified, which raises InternalError."""
     for stage in stages:
-        if stage.when(told):
+        if stage.runs(told):
             result = stage.run(form, told)
             form = form if stage.gives is TRACED else result
             if check and stage.gives in VERIFIERS:

@@ -13,11 +13,13 @@ from hemstitch.capture.decompositions import decompositions
 from hemstitch.capture.result_aliasing import results_of_backward, results_of_forward
 from hemstitch.capture.translation import Captured, capture
 from hemstitch.ir import dims
-from hemstitch.ir.graph import Graph, LibraryCall, Op, toposort
+from hemstitch.ir.graph import Graph, Op, call_of, toposort
+from hemstitch.ir.ops import is_call
 from hemstitch.ir.verifier import verify
 from hemstitch.joint.partition import partition
 from hemstitch.options import Options
 from hemstitch.pipeline import AFTER_AUTOGRAD, Tracing, run_stages
+from hemstitch.runtime.aten_forms import aten_form
 from hemstitch.runtime.interpreter import bind_symbols, run, with_strides
 from hemstitch.runtime.returned import (
     Argument,
@@ -70,7 +72,7 @@ class InterpretBackend:
 
 def library_names(captured: Captured) -> list[str]:
     nodes = toposort(captured.graph.roots)
-    return [node.attr.name for node in nodes if node.op is Op.LIBRARY]
+    return [aten_form(call_of(node)).name for node in nodes if is_call(node.op)]
 
 
 def results(program: Callable[..., torch.Tensor], arguments: Sequence[Any]) -> list[torch.Tensor]:
@@ -91,8 +93,7 @@ def convolutions(
 
 def convolutions_in(graph: Graph) -> int:
     nodes = toposort(graph.roots)
-    calls = (node.attr for node in nodes if isinstance(node.attr, LibraryCall))
-    return sum("convolution" in call.name for call in calls)
+    return sum(node.op in (Op.CONVOLUTION, Op.CONVOLUTION_BACKWARD) for node in nodes)
 
 
 def execute(captured: Captured, arguments: list[Any], precise: bool = False) -> tuple[Any, ...]:

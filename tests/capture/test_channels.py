@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 import hemstitch
 from hemstitch.errors import GraphWarning
-from hemstitch.ir.graph import LibraryCall
+from hemstitch.ir.calls import Convolution, ConvolutionBackward, StructuredCall
 from hemstitch.ir.types import contiguous_strides
 from hemstitch.planning.plan import LibraryStep
 from hemstitch.targets.cpu.description import generic_cpu
@@ -75,15 +75,15 @@ def distance(found: list[Tensor], exact: list[Tensor]) -> float:
     )
 
 
-def lie(of: Callable[[LibraryCall], object], model: Model, backward: bool = False) -> list[object]:
+def lie(
+    of: Callable[[StructuredCall], object], model: Model, backward: bool = False
+) -> list[object]:
     """`of` each convolution in the plans of a program."""
     plans = plans_of(model, arguments(), MACHINE, backward)
-    calls = [step.node.attr for _, plan in plans for step in plan.steps if is_library(step)]
-    return [of(call) for call in calls if "convolution" in call.name]
-
-
-def is_library(step: object) -> bool:
-    return isinstance(step, LibraryStep)
+    steps = [step for _, plan in plans for step in plan.steps if isinstance(step, LibraryStep)]
+    calls = [step.node.attr for step in steps if isinstance(step.node.attr, StructuredCall)]
+    kinds = Convolution, ConvolutionBackward
+    return [of(call) for call in calls if isinstance(call.operation, kinds)]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -128,8 +128,9 @@ def test_what_cannot_be_compiled_runs_as_it_was_traced(
 
 
 def test_no_convolution_reads_or_gives_rows() -> None:
-    def by_rows(call: LibraryCall) -> bool:
-        images = list(call.operand_strides[: 2 if "backward" in call.name else 1])
+    def by_rows(call: StructuredCall) -> bool:
+        is_backward = isinstance(call.operation, ConvolutionBackward)
+        images = list(call.operand_strides[: 2 if is_backward else 1])
         images += [
             strides for type_, strides in filter(None, call.results) if type_.shape[0] == BATCH
         ]

@@ -237,7 +237,7 @@ def test_two_threads_that_come_at_once_have_a_semaphore_each(driver):
 
 def test_a_loss_is_one_launch_and_not_cooperative(driver):
     program = steps.loss()
-    assert (program.barriers, program.has_ticket) == (0, True)
+    assert (program.barriers, program.has_last_block) == (0, True)
     driver.expect(list(signature(program).values()))
     launch = steps.launcher_of(program, driver)
     launch(*tensors((4096, 256), (4096, 256), ()), 0)

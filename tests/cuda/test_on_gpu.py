@@ -117,7 +117,7 @@ def loss(rows: int) -> tuple[Executable, torch.Tensor, torch.Tensor]:
     x = torch.randn(rows, 1000)
     ((graph, plan),) = plans_of(lambda x: (x * x).sum(), [x], generic_gpu())
     (step,) = plan.kernels
-    assert step.stitched.kernel.has_ticket and not step.stitched.kernel.barriers
+    assert step.stitched.kernel.has_last_block and not step.stitched.kernel.barriers
     return executable_of(graph, plan, 1), x.to(ON_GPU), (x * x).double().sum().to(ON_GPU).float()
 
 

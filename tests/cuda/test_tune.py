@@ -114,7 +114,7 @@ def test_one_program_does_what_follows_a_ticket():
     """With many programs that is little work for all, and as long a wait as ever."""
     step = steps.step_of(lambda x: (x * x).mean(), torch.randn(1 << 10, 1 << 10))
     program = steps.program_of(step)
-    assert program.has_ticket
+    assert program.has_last_block
     code = disassemble(build(program, variant_of(True, ()), "sm_90").asm["cubin"], tools_folder())
     found = shares(program, code, 132)
     text = program.text.splitlines()

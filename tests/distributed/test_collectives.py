@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from hemstitch.backend import compile_with
 from hemstitch.driver.compiler import Compiled
-from hemstitch.ir.graph import LibraryCall
+from hemstitch.ir.calls import LibraryCall
 from hemstitch.ir.types import DType
 from hemstitch.options import CHOICES, Options
 from hemstitch.planning.plan import KernelStep, LibraryStep

@@ -9,7 +9,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from hemstitch.emulator import (
+from testing.emulator import (
     Checks,
     DeadlockError,
     EmulationError,
@@ -114,7 +114,7 @@ def test_an_order_can_be_repeated() -> None:
 
 
 def test_a_spin_of_its_own_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hemstitch.emulator.checked_builder.MOST_ATOMICS", 50)
+    monkeypatch.setattr("testing.emulator.checked_builder.MOST_ATOMICS", 50)
     with pytest.raises(DeadlockError, match="spins without spin_until_flipped"):
         emulate(kernels.spins_by_itself, 2, {"token": integer()})
 

@@ -8,8 +8,8 @@ import torch
 
 pytest.importorskip("triton")
 
-from hemstitch.emulator import emulate
 from hemstitch.ir.philox import philox_reference, philox_words
+from testing.emulator import emulate
 from tests.emulator import kernels
 
 SEED, FIRST, BLOCK = 0x123456789ABCDEF, 2**31 - 100, 64

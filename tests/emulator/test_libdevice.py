@@ -14,9 +14,9 @@ import triton.language as tl
 from triton.language.extra import libdevice as stub
 from triton.language.extra.cuda import libdevice as cuda
 
-from hemstitch.emulator import emulate, libdevice
-from hemstitch.emulator.tensors import tensor
 from hemstitch.errors import UnsupportedError
+from testing.emulator import emulate, libdevice
+from testing.emulator.tensors import tensor
 from tests.emulator import kernels
 
 KNOWN = {

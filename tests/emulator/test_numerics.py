@@ -8,8 +8,8 @@ import torch
 
 triton = pytest.importorskip("triton")
 
-from hemstitch.emulator import emulate
 from hemstitch.errors import UnsupportedError
+from testing.emulator import emulate
 from tests.emulator import kernels
 
 ALL_BF16 = torch.arange(1 << 16, dtype=torch.int32).to(torch.uint16).view(torch.bfloat16)

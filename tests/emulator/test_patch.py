@@ -18,7 +18,7 @@ from triton.language.extra import libdevice
 from triton.runtime import interpreter
 from triton.runtime.jit import JITFunction
 
-from hemstitch.emulator import Checks, OutOfBoundsError, emulate
+from testing.emulator import Checks, OutOfBoundsError, emulate
 from tests.emulator import kernels
 
 H100 = GPUTarget("cuda", 90, 32)

@@ -7,7 +7,8 @@ import torch
 
 pytest.importorskip("triton")
 
-from hemstitch.emulator import (
+from hemstitch.errors import InternalError, UnsupportedError
+from testing.emulator import (
     Checks,
     EmulationError,
     Order,
@@ -16,7 +17,6 @@ from hemstitch.emulator import (
     UnwrittenScratchError,
     emulate,
 )
-from hemstitch.errors import InternalError, UnsupportedError
 from tests.emulator import kernels
 
 RACES = Checks()

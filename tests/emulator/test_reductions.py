@@ -9,8 +9,8 @@ import torch
 
 pytest.importorskip("triton")
 
-from hemstitch.emulator import emulate
-from hemstitch.emulator import whole_reductions as reductions
+from testing.emulator import emulate
+from testing.emulator import whole_reductions as reductions
 from tests.emulator import kernels
 
 NAN = float("nan")

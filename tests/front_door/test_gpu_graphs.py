@@ -142,6 +142,12 @@ def test_without_triton_the_message_says_what_to_install(monkeypatch) -> None:
         explain(norm, torch.randn(4, 8), torch.randn(8), target="interpret")
 
 
+def test_without_the_emulator_the_message_says_where_it_is(monkeypatch) -> None:
+    monkeypatch.setattr("hemstitch.driver.external_targets._REGISTERED", {})
+    with pytest.raises(BackendCompilerFailed, match=r"H002.* emulator(.|\n)*testing.interpret"):
+        explain(norm, torch.randn(4, 8), torch.randn(8), target="interpret")
+
+
 def test_gradients_need_a_build_that_knows_the_device() -> None:
     if torch.accelerator.current_accelerator() is not None:
         pytest.skip("this build knows one")

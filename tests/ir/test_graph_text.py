@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hemstitch.errors import InternalError
 from hemstitch.ir.builder import Builder
+from hemstitch.ir.calls import (
+    Attention,
+    Convolution,
+    ConvolutionBackward,
+    LibraryCall,
+    Matmul,
+    MatmulAxis,
+    Operand,
+    StructuredCall,
+    Within,
+)
 from hemstitch.ir.dims import choice, quotient, remainder, symbol
 from hemstitch.ir.failure import Failure
-from hemstitch.ir.graph import (
-    Address,
-    Graph,
-    LibraryCall,
-    MatmulAxis,
-    Op,
-    Operand,
-    Origin,
-    Output,
-    Range,
-    Within,
-    toposort,
-)
+from hemstitch.ir.graph import Address, Graph, Op, Origin, Output, Range, operation_of, toposort
+from hemstitch.ir.ops import is_call
 from hemstitch.ir.parser import Opaque, parse
 from hemstitch.ir.printer import show
-from hemstitch.ir.types import DType, TensorType
+from hemstitch.ir.types import DType, TensorType, contiguous_strides
 from hemstitch.ir.verifier import verify
 from tests.graphs import RandomGraph
 
@@ -62,9 +64,8 @@ def everything() -> Graph:
         ((4, 1), None),
         ((TensorType((s0, s0), DType.F32), (s0, 1)), None),
         effects=True,
-        within=Within(MatmulAxis.STEP, MatmulAxis.ROW, -3),
     )
-    product, nothing = builder.library(call, [picked, builder.permute(x, (1, 0))])
+    product, nothing = builder.call(call, [picked, builder.permute(x, (1, 0))])
     assert product is not None and nothing is None
     size = builder.size(quotient(s0 * 3 + s1, 2) + remainder(s1, s0) + choice("min", (s0, s1)))
     square = builder.dot(x, builder.permute(x, (1, 0)), Within(MatmulAxis.COLUMN, MatmulAxis.ROW))
@@ -79,6 +80,55 @@ def everything() -> Graph:
     effects = (product.inputs[0],)
     symbols = {"s0": (1, 0), "s1": (3, None)}
     return Graph((x, seed), outputs, effects, symbols, {"s0": 8}, builder.origins)
+
+
+def structured() -> Graph:
+    """Each structured call, with all of its attributes."""
+    builder, f32 = Builder(), DType.F32
+    shapes = {
+        "a": (5, 4),
+        "b": (4, 3),
+        "c": (3,),
+        "image": (2, 4, 9, 9),
+        "weight": (6, 2, 3, 3),
+        "bias": (6,),
+        "sums": (25, 2, 6),
+        "gradient": (2, 6, 4, 4),
+        "q": (2, 2, 5, 8),
+        "k": (2, 2, 7, 8),
+        "mask": (5, 7),
+    }
+    inputs = {
+        name: builder.input(name, place, shape, f32, contiguous_strides(shape))
+        for place, (name, shape) in enumerate(shapes.items())
+    }
+    convolution = Convolution((2, 2), (0, 0), (1, 1), False, (0, 0), 2, True, True)
+    within = Within(MatmulAxis.STEP, MatmulAxis.ROW, -3)
+    backward = ConvolutionBackward(replace(convolution, has_weight_sums=False), (True, False, True))
+    asked = [
+        (Matmul(True, within), "c a b", [(5, 3)]),
+        (convolution, "image weight bias sums", [shapes["gradient"]]),
+        (backward, "gradient image weight", [shapes["image"], None, (6,)]),
+        (Attention(True, 0.5, True), "q k k mask", [(2, 2, 5, 8), (2, 2, 5)]),
+    ]
+    outputs = []
+    for operation, names, results in asked:
+        operands = [inputs[name] for name in names.split()]
+        strides = tuple(contiguous_strides(operand.shape) for operand in operands)
+        types = [shape and (TensorType(shape, f32), contiguous_strides(shape)) for shape in results]
+        values = builder.call(StructuredCall(operation, strides, tuple(types)), operands)
+        outputs += [Output(v, contiguous_strides(v.shape)) for v in values if v is not None]
+    return Graph(tuple(inputs.values()), tuple(outputs))
+
+
+def test_structured_calls_are_printed_and_read_back(golden):
+    graph = structured()
+    verify(graph)
+    golden(show(graph))
+    copy = parse(show(graph), Builder())
+    verify(copy)
+    calls = [operation_of(node) for node in toposort(graph.roots) if is_call(node.op)]
+    assert [operation_of(node) for node in toposort(copy.roots) if is_call(node.op)] == calls
 
 
 def test_everything_is_printed(golden):

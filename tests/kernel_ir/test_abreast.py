@@ -99,9 +99,9 @@ ROWS = {
 def test_rows_abreast_mean_what_they_did(rows, lanes, name):
     x = torch.randn(rows, lanes)
     for graph, plan in plans_of(ROWS[name], [x], CPU):
-        one_by_one, together = (
-            Simulation({}, CPU.threads, order=(1, 0)).run(graph, each, [x])
-            for each in (plan, with_rows_abreast(plan))
+        one_by_one, interleaved = (
+            Simulation({}, CPU.threads, order=(1, 0)).run(graph, variant, [x])
+            for variant in (plan, with_rows_abreast(plan))
         )
-        for a, b in zip(one_by_one, together, strict=True):
+        for a, b in zip(one_by_one, interleaved, strict=True):
             torch.testing.assert_close(b, a, rtol=1e-12, atol=1e-12)

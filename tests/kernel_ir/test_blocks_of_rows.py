@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hemstitch.kernel_ir.nodes import Contract, walk
-from hemstitch.matmul.lowering.blocking import in_blocks
+from hemstitch.matmul.lowering.blocking import block_nest
 from hemstitch.targets.cpu.description import generic_cpu
 from tests.compiled import plans_of
 
@@ -21,7 +21,7 @@ def test_threads_have_equally_many_blocks(rows: int, threads: int) -> None:
     )
     nests = [nest for step in plan.kernels for nest in step.stitched.kernel.phases[-1].nests]
     (nest,) = (nest for nest in nests if any(isinstance(s, Contract) for s in walk(nest.body)))
-    found = in_blocks(nest, threads)
-    assert found is not None
-    (block,) = (axis.extent for axis in found.nest.rows)
+    blocked = block_nest(nest, threads)
+    assert blocked is not None
+    (block,) = (axis.extent for axis in blocked.nest.rows)
     assert block % threads == 0

@@ -98,8 +98,8 @@ def test_rows_of_a_product_lie_in_one_part():
     (step,) = plan_for(graph, replace(CPU, launch_seconds=1.0)).kernels
     kernel = split_rows(step.stitched.kernel)
     verify(kernel)
-    found = [nest.rows[-1].extent for phase in kernel.phases for nest in phase.nests]
-    assert found == [64, 32, 40]
+    row_extents = [nest.rows[-1].extent for phase in kernel.phases for nest in phase.nests]
+    assert row_extents == [64, 32, 40]
     assert all(load.mask is None for load in statements(kernel) if isinstance(load, Load))
 
 
@@ -132,8 +132,8 @@ def test_pieces_mean_what_the_loop_meant(widths, name, axis):
 
     for graph, plan in plans_of(function, parts, CPU):
         whole, cut_up = (
-            Simulation({}, CPU.threads, order=(1, 0)).run(graph, each, parts)
-            for each in (plan, in_pieces(plan))
+            Simulation({}, CPU.threads, order=(1, 0)).run(graph, variant, parts)
+            for variant in (plan, in_pieces(plan))
         )
         for a, b in zip(whole, cut_up, strict=True):
             torch.testing.assert_close(b, a, rtol=1e-12, atol=1e-12)

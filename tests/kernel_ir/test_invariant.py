@@ -29,10 +29,10 @@ def times(plan, op: Op) -> int:
 
 
 def _times(body, op: Op) -> int:
-    once = sum(isinstance(statement, Let) and statement.op is op for statement in body)
+    outside = sum(isinstance(statement, Let) and statement.op is op for statement in body)
     loops = [statement for statement in body if isinstance(statement, Loop)]
-    again = sum((1 if s.lanes else s.axis.extent) * _times(s.body, op) for s in loops)
-    return once + again
+    in_loops = sum((1 if s.lanes else s.axis.extent) * _times(s.body, op) for s in loops)
+    return outside + in_loops
 
 
 def kept(plan) -> set[Buffer]:
@@ -109,10 +109,10 @@ def test_printed():
     tensors = [arguments(shapes) for _, shapes, _ in cases]
 
     def several(tensors):
-        return [case[0](*given) for case, given in zip(cases, tensors, strict=True)]
+        return [case[0](*inputs) for case, inputs in zip(cases, tensors, strict=True)]
 
     compiled, report = watched(several)
-    exact = several([[x.double() for x in given] for given in tensors])
+    exact = several([[x.double() for x in inputs] for inputs in tensors])
     for result, expected in zip(compiled(tensors), exact, strict=True):
         assert difference(result, expected) < 1e-6
     assert not report.library_calls

@@ -64,7 +64,7 @@ def column_sums(target=TARGET, own=7, clear=True, begin=Begin.BARRIER):
     return Kernel("k", (SOURCE, target, PARTIAL), phases)
 
 
-@pytest.mark.parametrize("begin", [Begin.BARRIER, Begin.TICKET])
+@pytest.mark.parametrize("begin", [Begin.BARRIER, Begin.LAST_BLOCK])
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])
 def test_any_number_of_tasks_in_any_order(threads, begin):
     source = np.random.default_rng().standard_normal(35)
@@ -79,18 +79,18 @@ def test_any_number_of_tasks_in_any_order(threads, begin):
 def test_the_last_task_to_come_goes_on_alone():
     """Every row is stored by one task, which adds its number; scratch of its own is still there."""
     own = Buffer("own", DType.I64, Role.TASK, 1)
-    found = Buffer("found", DType.I64, Role.OUTPUT, 5)
+    numbers_stored = Buffer("found", DType.I64, Role.OUTPUT, 5)
     keep = (Position("who", at(TASK)), Store(own, Index(), "who"))
-    again = (Load("x", own, Index()), Store(own, Index(), "x"))
-    rows = (Load("x", own, Index()), Store(found, at(ROWS), "x"))
+    restored = (Load("x", own, Index()), Store(own, Index(), "x"))
+    rows = (Load("x", own, Index()), Store(numbers_stored, at(ROWS), "x"))
     phases = (
         Phase((Nest((ROWS,), keep, (), (), 1, ""),)),
-        Phase((Nest((), (), again, (), 1, ""),), "", Begin.TICKET),
+        Phase((Nest((), (), restored, (), 1, ""),), "", Begin.LAST_BLOCK),
         Phase((Nest((ROWS,), (), rows, (), 1, ""),), "", Begin.ALONE),
     )
     for order in permutations(range(3)):
         numbers = np.full(5, -1)
-        run(Kernel("k", (found, own), phases), [numbers], {}, 3, order, check=True)
+        run(Kernel("k", (numbers_stored, own), phases), [numbers], {}, 3, order, check=True)
         assert numbers.tolist() == [order[-1]] * 5
 
 

@@ -15,7 +15,7 @@ from hemstitch.kernel_ir.nodes import (
     THREADS,
     Accumulate,
     AccumulateInto,
-    AccumulateProduct,
+    AccumulateMatmul,
     Begin,
     Buffer,
     Constant,
@@ -73,13 +73,13 @@ RIGHT_OF_STEP = Load("r", SOURCE, at(STEPS).scaled(8) + at(LANES))
 MAX = Init("max", Op.MAX, F32, across=True)
 SO_FAR = (LOAD, Accumulate("max", "x"), Running("m", "max"))
 RIGHT = Load("v", SOURCE, at(LANES).scaled(4) + at(COLUMNS))
-SUMS = Init("acc", Op.SUM, F32, across=True, follows="max", columns=COLUMNS)
+SUMS = Init("acc", Op.SUM, F32, across=True, running_max="max", columns=COLUMNS)
 DONE = Finish("r", "max")
 EMPTIED = Loop(COLUMNS, (Finish("o", "acc"), Store(ROW, at(COLUMNS), "o")), lanes=True)
 
 
 def product(*body, left="x", right="v"):
-    return AccumulateProduct("acc", COLUMNS, body, left, right, F32)
+    return AccumulateMatmul("acc", COLUMNS, body, left, right, F32)
 
 
 def over_lanes(*body):
@@ -102,7 +102,7 @@ GOOD = {
         phase(
             Load("s", SHARED, at(ROWS)),
             lanes(Store(TARGET, PLACE, "s"), Store(ROW, at(LANES), "s")),
-            begin=Begin.TICKET,
+            begin=Begin.LAST_BLOCK,
         ),
         phase(Load("s", SHARED, at(ROWS)), begin=Begin.ALONE),
     ),
@@ -130,7 +130,7 @@ BAD = {
     "takes 2 operands": phase(lanes(LOAD, Let("y", Op.ADD, ("x",), F32, F32))),
     "gives bool, not f32": phase(lanes(LOAD, Let("y", Op.LT, ("x", "x"), F32, F32))),
     "no loop over j": phase(LOAD),
-    "no loop over z": phase(lanes(replace(DOT, wanted=at(Axis("z", 4)) + at(STEPS)))),
+    "no loop over z": phase(lanes(replace(DOT, band=at(Axis("z", 4)) + at(STEPS)))),
     "no loop over k": phase(Load("x", SOURCE, at(Axis("k", 2)))),
     "n is not defined": phase(Load("x", SOURCE, at(Computed("n", 32)))),
     "source is an input": phase(lanes(LOAD, Store(SOURCE, PLACE, "x"))),
@@ -146,10 +146,10 @@ BAD = {
     ),
     "stored in one place": phase(lanes(LOAD, Store(TARGET, at(ROWS), "x"))),
     "only a sum of floats across lanes can follow": phase(
-        MAX, replace(MAX, name="acc", follows="max")
+        MAX, replace(MAX, name="acc", running_max="max")
     ),
     "acc is no maximum across lanes": phase(
-        *row_sum()[:1], replace(SUMS, name="more", follows="acc")
+        *row_sum()[:1], replace(SUMS, name="more", running_max="acc")
     ),
     "max is not declared, or finished": phase(SUMS),
     "max is no sum or product": phase(MAX, lanes(LOAD, Scan("s", "max", "x")), DONE),
@@ -158,7 +158,7 @@ BAD = {
     "acc has c for columns": phase(MAX, SUMS, lanes(*SO_FAR, product(RIGHT)), Finish("o", "acc")),
     "acc has no columns c": phase(*row_sum()[:1], lanes(LOAD, product(RIGHT))),
     "v is not defined here": over_lanes(product(LOAD_AGAIN)),
-    "over lanes is made outside it": over_lanes(
+    "over lanes is defined outside it": over_lanes(
         Load("u", SOURCE, at(LANES)), product(Let("v", Op.NEG, ("u",), F32, F32))
     ),
     "differs between rows of a tile": over_lanes(product(Load("v", SOURCE, PLACE))),
@@ -192,10 +192,13 @@ def test_a_mistake_is_found(message, wrong):
 @pytest.mark.parametrize(
     ("begins", "message"),
     [
-        ((Begin.TICKET,), "first phase begins with ticket"),
+        ((Begin.LAST_BLOCK,), "first phase begins with ticket"),
         ((Begin.BARRIER, Begin.ALONE), "no ticket says which"),
-        ((Begin.BARRIER, Begin.TICKET, Begin.BARRIER), "a barrier behind a ticket"),
-        ((Begin.BARRIER, Begin.TICKET, Begin.ALONE, Begin.TICKET), "a ticket behind a ticket"),
+        ((Begin.BARRIER, Begin.LAST_BLOCK, Begin.BARRIER), "a barrier behind a ticket"),
+        (
+            (Begin.BARRIER, Begin.LAST_BLOCK, Begin.ALONE, Begin.LAST_BLOCK),
+            "a ticket behind a ticket",
+        ),
     ],
     ids=str,
 )
@@ -205,7 +208,7 @@ def test_once_alone_always_alone(begins, message):
 
 
 def test_one_task_leaves_no_part_of_each():
-    part = phase(Constant("x", 1.0, F32), Store(PARTIAL, at(TASK), "x"), begin=Begin.TICKET)
+    part = phase(Constant("x", 1.0, F32), Store(PARTIAL, at(TASK), "x"), begin=Begin.LAST_BLOCK)
     with pytest.raises(InternalError, match="no loop over task here"):
         verify(kernel(phase(), part))
 

@@ -60,7 +60,7 @@ def another(value: object) -> object:
     if isinstance(value, (str, tuple)):
         return value + value[:1] if value else None
     if isinstance(value, Enum):
-        return next(each for each in type(value) if each is not value)
+        return next(member for member in type(value) if member is not value)
     return None if value is not None else "something"
 
 

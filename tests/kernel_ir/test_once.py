@@ -26,7 +26,7 @@ from hemstitch.kernel_ir.nodes import (
     walk,
 )
 from hemstitch.kernel_ir.passes.common_subexpressions import without_common_subexpressions
-from hemstitch.matmul.lowering.blocking import in_blocks
+from hemstitch.matmul.lowering.blocking import block_nest
 from hemstitch.targets.cpu.description import generic_cpu
 from tests.compiled import plans_of
 
@@ -100,9 +100,9 @@ def test_masks_and_zeros() -> None:
         for name, mask, other in [("a", "mask", "zero"), ("b", "mask", "minus"), ("c", "m", "zero")]
     ]
     stores = [Store(OUT, Index((), k), name) for k, name in enumerate("abc")]
-    found = without_common_subexpressions(nest(load, *chosen, *stores, prologue=zeros))
-    assert found.prologue == zeros
-    assert found.body == (load, *chosen[1:], replace(stores[0], value="x"), *stores[1:])
+    simplified = without_common_subexpressions(nest(load, *chosen, *stores, prologue=zeros))
+    assert simplified.prologue == zeros
+    assert simplified.body == (load, *chosen[1:], replace(stores[0], value="x"), *stores[1:])
 
 
 def test_what_is_made_in_a_loop_is_not_known_behind_it() -> None:
@@ -118,15 +118,15 @@ def test_what_is_made_in_a_loop_is_not_known_behind_it() -> None:
 def test_each_element_of_a_tile_is_loaded_once() -> None:
     """Of an image, into the sums that Winograd's products multiply."""
     x = torch.randn(4, 64, 16, 16).contiguous(memory_format=torch.channels_last)
-    given = x, torch.randn(64, 64, 3, 3)
-    ((_, plan),) = plans_of(lambda x, w: F.conv2d(x, w, padding=1), given, generic_cpu(2, 16))
+    inputs = x, torch.randn(64, 64, 3, 3)
+    ((_, plan),) = plans_of(lambda x, w: F.conv2d(x, w, padding=1), inputs, generic_cpu(2, 16))
     nests = [n for step in plan.kernels for n in step.stitched.kernel.phases[-1].nests]
     (multiplying,) = (n for n in nests if any(isinstance(s, Contract) for s in walk(n.body)))
-    found = in_blocks(multiplying, 2)
-    assert found is not None
+    blocked = block_nest(multiplying, 2)
+    assert blocked is not None
     fills = [
         s
-        for s in walk(without_common_subexpressions(found.nest).body)
+        for s in walk(without_common_subexpressions(blocked.nest).body)
         if isinstance(s, Loop) and s.lanes and _fills(s)
     ]
     assert [sum(isinstance(s, Load) for s in loop.body) for loop in fills] == [24]

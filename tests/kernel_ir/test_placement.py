@@ -30,8 +30,8 @@ def test_no_two_that_live_together_overlap(lives, room):
     assert all(end <= total for end in ends)
     for a in range(len(lives)):
         for b in range(a):
-            together = lives[a].first <= lives[b].last and lives[b].first <= lives[a].last
-            if together and lives[a].bytes and lives[b].bytes:
+            is_overlapping = lives[a].first <= lives[b].last and lives[b].first <= lives[a].last
+            if is_overlapping and lives[a].bytes and lives[b].bytes:
                 assert ends[a] <= offsets[b] or ends[b] <= offsets[a]
 
 
@@ -61,18 +61,18 @@ LAYERS = [
 
 def halves(lives, room):
     """Of each eighth of a megabyte, which halves of something it is."""
-    found: dict[int, set[int]] = {}
+    halves_of_unit: dict[int, set[int]] = {}
     unit = MB // 8
     for offset, life in zip(place(lives, room)[0], lives):
         for piece in range(life.bytes // unit):
             half = 2 * piece * unit // life.bytes
-            found.setdefault(offset // unit + piece, set()).add(half)
-    return found
+            halves_of_unit.setdefault(offset // unit + piece, set()).add(half)
+    return halves_of_unit
 
 
 def test_with_room_each_line_is_of_the_same_half():
-    assert any(len(each) > 1 for each in halves(LAYERS, None).values())
-    assert all(len(each) == 1 for each in halves(LAYERS, 32 * MB).values())
+    assert any(len(numbers) > 1 for numbers in halves(LAYERS, None).values())
+    assert all(len(numbers) == 1 for numbers in halves(LAYERS, 32 * MB).values())
 
 
 def test_sizes_share_places_around_a_middle():

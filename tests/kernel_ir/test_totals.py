@@ -14,9 +14,9 @@ from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
 from hemstitch.kernel_ir.index import Axis
 from hemstitch.kernel_ir.nodes import Contract, Let, Loop, statements
-from hemstitch.matmul.lowering.batch_reduce import totals
+from hemstitch.matmul.lowering.batch_reduce import batch_reductions
 from hemstitch.matmul.lowering.blocking import block_matmuls
-from hemstitch.matmul.lowering.tile_matmul import TileProduct
+from hemstitch.matmul.lowering.tile_matmul import TileMatmul
 from hemstitch.targets.cpu.description import generic_cpu
 from tests.compiled import plans_of
 
@@ -47,8 +47,11 @@ A, B, C = map(product, "abc")
     ],
 )
 def test_what_is_added_up_and_not_read_otherwise(body, expected) -> None:
-    found = {total.name: "".join(each.name for each in total.products) for total in totals(body)}
-    assert found == expected
+    products = {
+        reduction.name: "".join(contract.name for contract in reduction.contracts)
+        for reduction in batch_reductions(body)
+    }
+    assert products == expected
 
 
 def layer(x: Tensor, weight: Tensor) -> Tensor:
@@ -67,8 +70,8 @@ def test_a_convolution_along_a_text(channels: int, sums: list[int], features: in
     ((_, plan),) = plans_of(layer, (x, weight), replace(machine, matrix_units=fast))
     blocks = [block_matmuls(step.stitched.kernel, 2) for step in plan.kernels]
     loops = [s for kernel in blocks for s in statements(kernel) if isinstance(s, Loop)]
-    tiles = [tile for tile in map(TileProduct.of, loops) if tile is not None]
-    assert [len(tile.factors) for tile in tiles] == sums
+    tiles = [tile for tile in map(TileMatmul.of, loops) if tile is not None]
+    assert [len(tile.operands) for tile in tiles] == sums
     torch._dynamo.reset()
-    found = torch.compile(layer, backend="hemstitch", options=OPTIONS)(x, weight)
-    assert difference(found, layer(x.double(), weight.double())) < 1e-6
+    result = torch.compile(layer, backend="hemstitch", options=OPTIONS)(x, weight)
+    assert difference(result, layer(x.double(), weight.double())) < 1e-6

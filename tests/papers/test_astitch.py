@@ -461,7 +461,7 @@ def test_AS_24_programs_wait_only_where_the_model_says_so(machine, measured):
     # One task goes on alone where that takes no longer than telling all.
     few, many = (plan(lambda x: x.sum(0), random(4096, n), machine=GPU) for n in (8, 4096))
     begins = [[p.begin for p in each.kernel.phases[1:]] for each in (few, many)]
-    assert begins[0] == [Begin.TICKET] and Begin.TICKET not in begins[1]
+    assert begins[0] == [Begin.LAST_BLOCK] and Begin.LAST_BLOCK not in begins[1]
     # Of two kernels only one is made where waiting takes no longer than launching.
     apart, together = (
         plan(across, random(512, 512), machine=replace(GPU, barrier_seconds=seconds))

@@ -9,9 +9,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from hemstitch import explain
-from hemstitch.ir.graph import Operand
+from hemstitch.ir.calls import Operand
+from hemstitch.ir.graph import call_of
 from hemstitch.matmul.patterns.convolutions import convolution_of
 from hemstitch.planning.plan import LibraryStep
+from hemstitch.runtime.aten_forms import aten_form
 from hemstitch.targets.cpu.description import generic_cpu
 from tests.compiled import assert_close, assert_trains_as_eager, plans_of
 from tests.effort import some
@@ -145,7 +147,7 @@ def test_blocks_of_rows_are_not_cut_by_the_zeros_between():
 def calls_of(function, *arguments, backward=True):
     plans = plans_of(function, arguments, generic_cpu(2, 16), backward=backward)
     steps = [step for _, plan in plans for step in plan.steps]
-    return [step.node.attr.name for step in steps if isinstance(step, LibraryStep)]
+    return [aten_form(call_of(s.node)).name for s in steps if isinstance(s, LibraryStep)]
 
 
 def test_no_call_is_left():

@@ -25,7 +25,7 @@ from hemstitch.machine.cpu_numbers import CPU as NUMBERS
 from hemstitch.matmul.lowering import blocking as panels_of_blocks
 from hemstitch.matmul.lowering import panels
 from hemstitch.matmul.lowering.blocking import block_matmuls
-from hemstitch.matmul.lowering.tile_matmul import TileProduct
+from hemstitch.matmul.lowering.tile_matmul import TileMatmul
 from hemstitch.options import Options
 from hemstitch.planning.plan import KernelStep, LibraryStep
 from hemstitch.planning.planner import make_plan
@@ -369,7 +369,7 @@ def test_every_product_of_a_block_is_one_of_tiles():
     (step,) = steps_of(attention, *heads(64, 64))
     kernel = block_matmuls(step.stitched.kernel, 2)
     loops = [s for s in statements(kernel) if isinstance(s, Loop)]
-    assert sum(TileProduct.of(loop) is not None for loop in loops) == 2
+    assert sum(TileMatmul.of(loop) is not None for loop in loops) == 2
 
 
 @pytest.mark.parametrize("width", [32, 48, 64])

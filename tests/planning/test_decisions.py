@@ -34,7 +34,7 @@ def program_of(random):
 def test_nothing_is_looked_for(monkeypatch):
     graph, _, _ = program_of(Random(1))
     plan = make_plan(graph, MACHINE, Options())
-    monkeypatch.setattr(planner, "_with_products", None)
+    monkeypatch.setattr(planner, "_with_matmuls", None)
     again = make_plan(graph, MACHINE, Options(), plan.cached_plan)
     told = ([(label, str(why)) for label, why in each.refusals] for each in (plan, again))
     assert next(told) == next(told)
@@ -93,7 +93,7 @@ def test_what_is_no_record(record):
 def test_wrong_decisions_make_right_plans(seed):
     random = Random(seed)
     graph, sizes, arguments = program_of(random)
-    decided = make_plan(graph, MACHINE, Options()).decisions
+    decided = make_plan(graph, MACHINE, Options()).cached_plan
     for _ in range(random.randint(1, 3)):
         decided = tampered(decided, random)
     plan = make_plan(graph, MACHINE, Options(), decided)

@@ -13,7 +13,7 @@ from hemstitch.kernel_ir.printer import show
 from hemstitch.kernel_ir.verifier import verify
 from hemstitch.machine.cpu_numbers import CPU as NUMBERS
 from hemstitch.matmul.lowering.blocking import block_matmuls
-from hemstitch.matmul.lowering.tile_matmul import TileProduct
+from hemstitch.matmul.lowering.tile_matmul import TileMatmul
 from hemstitch.planning.plan import LibraryStep
 from hemstitch.report.explain import explain
 from hemstitch.runtime import interpreter as interpret
@@ -117,7 +117,7 @@ def test_slices_of_a_row_are_slices_of_the_sums():
 
 def tiles(kernel):
     loops = (s for s in statements(kernel) if isinstance(s, Loop))
-    return [tile for tile in map(TileProduct.of, loops) if tile is not None]
+    return [tile for tile in map(TileMatmul.of, loops) if tile is not None]
 
 
 def kernel_of(function, *arguments):
@@ -130,9 +130,9 @@ def kernel_of(function, *arguments):
 def by_steps(tile):
     steps = (
         each.index.coefficient(tile.contract.axis)
-        for each in (tile.factors[0].left, tile.factors[0].right)
+        for each in (tile.operands[0].left, tile.operands[0].right)
     )
-    return all(step == tile.together for step in steps)
+    return all(step == tile.k_pack for step in steps)
 
 
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
@@ -143,16 +143,16 @@ def test_neither_operand_is_copied(rows, dtype):
     kernel = kernel_of(lambda x, w: F.relu(F.linear(x, w)), zeros(rows, 1024, dtype=dtype), weight)
     (tile,) = tiles(kernel)
     assert len(kernel.phases) == 1 and by_steps(tile)
-    first = tile.factors[0]
+    first = tile.operands[0]
     assert first.left.buffer.role is first.right.buffer.role is Role.INPUT
-    assert first.left.buffer.size == 96 * 1024 and tile.together == (1 if dtype is F32 else 2)
+    assert first.left.buffer.size == 96 * 1024 and tile.k_pack == (1 if dtype is F32 else 2)
 
 
 def test_a_computed_operand_is_packed_by_columns():
     kernel = kernel_of(lambda x, w: F.linear(x * 2, w), zeros(4, 64), zeros(96, 64))
     (tile,) = tiles(kernel)
     assert by_steps(tile)
-    assert tile.factors[0].right.buffer.why == "columns of an operand"
+    assert tile.operands[0].right.buffer.why == "columns of an operand"
 
 
 def test_operands_that_several_products_share_are_packed_once():

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from hemstitch.driver.builds import build
 from hemstitch.driver.call_list import assemble
 from hemstitch.ir.builder import NOTHING, Builder
-from hemstitch.ir.graph import Graph, LibraryCall, Op, Operand, Output
+from hemstitch.ir.calls import LibraryCall, Operand
+from hemstitch.ir.graph import Graph, Op, Output
 from hemstitch.ir.types import DType
 from hemstitch.kernel_ir.placement import Lifetime, place
 from hemstitch.options import Options
@@ -75,7 +76,7 @@ def called(build, *values):
     strides = tuple((value.shape[-1], 1) for value in values)
     operands = tuple(map(Operand, range(len(values))))
     call = LibraryCall("f", None, operands, (), strides, ((values[0].type, strides[0]),))
-    (result,) = build.library(call, [build.make(Op.EXP, value) for value in values])
+    (result,) = build.call(call, [build.make(Op.EXP, value) for value in values])
     return result
 
 

@@ -13,7 +13,7 @@ from hemstitch.kernel_ir.nodes import Loop, statements
 from hemstitch.kernel_ir.printer import show
 from hemstitch.kernel_ir.verifier import verify
 from hemstitch.matmul.lowering.blocking import block_matmuls
-from hemstitch.matmul.lowering.tile_matmul import TileProduct
+from hemstitch.matmul.lowering.tile_matmul import TileMatmul
 from hemstitch.runtime import interpreter as interpret
 from hemstitch.toolchain import jit
 from tests.compiled import Simulation, assert_close, plans_of
@@ -41,7 +41,7 @@ def of_any_order(a, b):
 
 def tiles(kernel):
     loops = (s for s in statements(kernel) if isinstance(s, Loop))
-    return [tile for tile in map(TileProduct.of, loops) if tile is not None]
+    return [tile for tile in map(TileMatmul.of, loops) if tile is not None]
 
 
 def arguments(*shapes, seed=0):
@@ -69,19 +69,19 @@ def test_pairs_as_kernel_ir(golden):
     golden(show(kernel) + "\n")
 
 
-@pytest.mark.parametrize(("steps", "together"), [(64, 2), (63, 1), (2, 2)])
-def test_an_odd_step_is_multiplied_in_f32_as_all_are(steps, together):
+@pytest.mark.parametrize(("steps", "k_pack"), [(64, 2), (63, 1), (2, 2)])
+def test_an_odd_step_is_multiplied_in_f32_as_all_are(steps, k_pack):
     x, y = zeros(20, steps, dtype=BF16), zeros(steps, 40, dtype=BF16)
     (step,) = steps_of(of_any_order, x, y, machine=ALWAYS)
     (tile,) = tiles(block_matmuls(step.stitched.kernel, 2))
-    assert tile.together == together
+    assert tile.k_pack == k_pack
 
 
 def test_other_half_types_are_multiplied_in_f32():
     x, y = zeros(20, 64, dtype=torch.float16), zeros(64, 40, dtype=torch.float16)
     (step,) = steps_of(of_any_order, x, y, machine=ALWAYS)
     (tile,) = tiles(block_matmuls(step.stitched.kernel, 2))
-    assert tile.together == 1
+    assert tile.k_pack == 1
 
 
 def assert_blocks_mean_the_same(function, given):

@@ -8,7 +8,8 @@ import pytest
 
 from hemstitch.errors import InternalError
 from hemstitch.ir.builder import Builder
-from hemstitch.ir.graph import Graph, LibraryCall, Op, Operand, Output
+from hemstitch.ir.calls import LibraryCall, Operand
+from hemstitch.ir.graph import Graph, Op, Output
 from hemstitch.ir.types import DType, TensorType
 from hemstitch.options import Options
 from hemstitch.planning.plan import KernelStep
@@ -27,7 +28,7 @@ def example():
     y = builder.make(Op.EXP, x)
     type_ = TensorType(SHAPE, DType.F32)
     call = LibraryCall("f", None, (Operand(0),), (), (STRIDES,), ((type_, STRIDES),))
-    (z,) = builder.library(call, [y])
+    (z,) = builder.call(call, [y])
     outputs = (
         Output(builder.make(Op.ADD, z, y), STRIDES),
         Output(builder.make(Op.TANH, z), STRIDES, mutates=x),
@@ -107,8 +108,8 @@ def cache_example():
     result = ((type_, STRIDES),)
     operands = (Operand(0), Operand(1))
     call = LibraryCall("f", None, operands, (), (STRIDES, STRIDES), result, in_place=len)
-    (new,) = builder.library(call, [cache, x])
-    (y,) = builder.library(LibraryCall("g", None, (Operand(0),), (), (STRIDES,), result), [new])
+    (new,) = builder.call(call, [cache, x])
+    (y,) = builder.call(LibraryCall("g", None, (Operand(0),), (), (STRIDES,), result), [new])
     total = builder.make(Op.ADD, builder.make(Op.EXP, y), new)
     graph = Graph((cache, x), (Output(total, STRIDES), Output(new, STRIDES, mutates=cache)))
     return make_plan(graph, generic_cpu(2, 8), Options())

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from hemstitch.ir.builder import Builder
-from hemstitch.ir.graph import Graph, LibraryCall, Op, Operand, Output, Range
+from hemstitch.ir.calls import LibraryCall, Operand
+from hemstitch.ir.graph import Graph, Op, Output, Range
 from hemstitch.ir.parser import parse
 from hemstitch.ir.types import DType, contiguous_strides
 from hemstitch.runtime import interpreter as interpret
@@ -211,7 +212,7 @@ def test_what_a_library_call_reads_transposed_is_stored_once():
     x = builder.input("x", 0, (8, 16), DType.F32, (16, 1))
     flipped = builder.permute(builder.make(Op.EXP, x), (1, 0))
     call = LibraryCall("f", None, (Operand(0),), (), ((8, 1),), ((flipped.type, (8, 1)),))
-    (result,) = builder.library(call, [flipped])
+    (result,) = builder.call(call, [flipped])
     plan = plan_for(Graph((x,), (Output(result, (8, 1)),)), generic_cpu(2, 8))
     [step] = plan.kernels
     assert [tensor.node for tensor in step.writes] == [flipped]
@@ -251,7 +252,7 @@ def test_a_small_value_that_many_read_does_not_take_them_from_what_they_pass_mos
     mask = builder.broadcast(builder.reshape(builder.make(Op.EXP, row), (1, 64)), (64, 64))
     first, second = (builder.make(Op.MUL, builder.make(Op.TANH, each), mask) for each in (x, y))
     call = LibraryCall("f", None, (Operand(0),), (), ((64, 1),), ((first.type, (64, 1)),))
-    (between,) = builder.library(call, [builder.make(Op.NEG, first)])
+    (between,) = builder.call(call, [builder.make(Op.NEG, first)])
     plan = plan_for(graph_of(builder, x, builder.make(Op.ADD, between, second)), generic_cpu(2, 8))
     assert len(plan.kernels) == 2
     sizes = [tensor.bytes for step in plan.kernels for tensor in step.writes]

@@ -9,7 +9,8 @@ import torch
 
 from hemstitch.errors import InternalError
 from hemstitch.ir.builder import Builder
-from hemstitch.ir.graph import Graph, LibraryCall, Op, Operand, Output
+from hemstitch.ir.calls import LibraryCall, Operand
+from hemstitch.ir.graph import Graph, Op, Output
 from hemstitch.ir.types import DType
 from hemstitch.planning import clusters as cluster
 from hemstitch.planning.verifier import verify_plan
@@ -107,7 +108,7 @@ def around_a_call(make, dtype=DType.F32):
 def called(builder, operand):
     strides = (operand.shape[1], 1)
     call = LibraryCall("f", None, (Operand(0),), (), (strides,), ((operand.type, strides),))
-    (result,) = builder.library(call, [operand])
+    (result,) = builder.call(call, [operand])
     return result
 
 

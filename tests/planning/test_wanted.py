@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hemstitch.capture.library_calls import WITHIN
-from hemstitch.ir.graph import MatmulAxis, Within
+from hemstitch.ir.calls import MatmulAxis, Within
 from hemstitch.kernel_ir.nodes import Contract, statements
 from hemstitch.kernel_ir.printer import show
 from hemstitch.runtime import interpreter as interpret
@@ -104,5 +104,5 @@ def test_kernels_say_what_is_wanted(golden, monkeypatch):
     (step,) = plan_in_blocks(graph).steps
     kernel = step.stitched.kernel
     (contract,) = (s for s in statements(kernel) if isinstance(s, Contract))
-    assert contract.wanted is not None
+    assert contract.band is not None
     golden(show(kernel) + "\n")

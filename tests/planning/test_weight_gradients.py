@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from hemstitch.ir.builder import Builder
-from hemstitch.ir.graph import LibraryCall, Op, Operand
+from hemstitch.ir.calls import Convolution, ConvolutionBackward, Operand, StructuredCall
+from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType, TensorType
 from hemstitch.matmul.patterns import weight_gradients
 from hemstitch.matmul.patterns.weight_gradients import weight_gradient_of
@@ -62,13 +63,11 @@ def opened(machine=NARROW, *, sizes=(2, 48, 192, 192), features=16, window=(3, 3
     dtype = how.pop("dtype", DType.F32)
     strides = [(s[1] * s[2] * s[3], 1, s[1] * s[3], s[1]) for s in shapes]
     inputs = [builder.input(f"x{n}", n, s, dtype, strides[n]) for n, s in enumerate(shapes)]
-    arguments = (
-        *(*map(Operand, range(3)), (features,), how["stride"], how["padding"], how["dilation"]),
-        *(False, (0, 0), how["groups"], how["mask"]),
-    )
+    sizes = how["stride"], how["padding"], how["dilation"]
+    convolution = Convolution(*sizes, False, (0, 0), how["groups"])
     results = tuple((TensorType(s, dtype), strides[n]) for n, s in enumerate(shapes))
-    target = aten.convolution_backward.default
-    call = LibraryCall(str(target), target, arguments, (), tuple(strides), results)
+    operation = ConvolutionBackward(convolution, how["mask"])
+    call = StructuredCall(operation, tuple(strides), results)
     return weight_gradient_of(builder, call, inputs, machine)
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from hemstitch import explain
-from hemstitch.ir.graph import Operand
+from hemstitch.ir.calls import Operand
 from hemstitch.matmul.patterns import winograd
 from hemstitch.matmul.patterns.winograd import winograd_of
 from hemstitch.targets.cpu.description import generic_cpu

@@ -23,18 +23,18 @@ def test_of_every_number(name, dtype):
     torch._dynamo.reset()
     function, device = FUNCTIONS[name], "cuda" if HAS_GPU else "cpu"
     x = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int16).view(dtype).to(device)
-    found = torch.compile(function, backend="hemstitch", options=OPTIONS)(x).double()
+    result = torch.compile(function, backend="hemstitch", options=OPTIONS)(x).double()
     exact = function(x.double())
     if name == "quotient":  # the divisor is rounded
         exact = x.double() / (x.abs() + 1.0).double()
     right = exact.to(dtype).double()
-    numbers = torch.isfinite(right) & torch.isfinite(found)
-    assert torch.equal(torch.isnan(found), torch.isnan(right))
-    off = (found - right)[numbers].abs()
+    numbers = torch.isfinite(right) & torch.isfinite(result)
+    assert torch.equal(torch.isnan(result), torch.isnan(right))
+    off = (result - right)[numbers].abs()
     least = torch.finfo(dtype).tiny
     assert (off <= torch.finfo(dtype).eps * right[numbers].abs() + least).all()
     # What is infinite in one is so, or nearly, in the other.
     beyond = ~numbers & ~torch.isnan(right)
-    for large in (found[beyond], right[beyond]):
+    for large in (result[beyond], right[beyond]):
         assert (large.abs() > torch.finfo(dtype).max / 2).all()
-    assert torch.equal(found[beyond].sign(), right[beyond].sign())
+    assert torch.equal(result[beyond].sign(), right[beyond].sign())

@@ -28,19 +28,19 @@ def emulated(function, arguments, **keywords):
         return compiled(*arguments)
 
 
-def error(found, exact):
+def error(result, exact):
     """Norm of the difference, where both are numbers: of rows that hide nearly all keys eager makes
     NaNs in bf16."""
-    difference, numbers = found.double() - exact, ~exact.isnan() & ~found.isnan()
+    difference, numbers = result.double() - exact, ~exact.isnan() & ~result.isnan()
     return float(difference[numbers].norm() / exact[numbers].norm())
 
 
 def check(function, arguments, **keywords):
-    found = emulated(function, arguments, **keywords)
+    result = emulated(function, arguments, **keywords)
     exact, eager = function(*(x.double() for x in arguments)), function(*arguments)
-    assert found.dtype is eager.dtype
-    assert torch.equal(found.isnan(), exact.isnan())
-    assert error(found, exact) <= TIMES * error(eager, exact) + LEAST
+    assert result.dtype is eager.dtype
+    assert torch.equal(result.isnan(), exact.isnan())
+    assert error(result, exact) <= TIMES * error(eager, exact) + LEAST
 
 
 @pytest.mark.parametrize(("function", "arguments"), PROGRAMS.values(), ids=PROGRAMS)

@@ -42,8 +42,8 @@ def programs():
 @pytest.mark.parametrize("name", NAMES)
 def test_the_lint_has_nothing_to_say(programs, name, target):
     for program in programs[name]:
-        found = verdict(target, program)
-        assert not found.findings, str(found)
+        lint = verdict(target, program)
+        assert not lint.findings, str(lint)
 
 
 def test_a_loss_ends_with_a_ticket(programs):
@@ -98,5 +98,5 @@ def test_rows_that_are_walked_once_stay_in_registers(dtype, target):
     mask = torch.zeros(2, 1, 1024, 1024, dtype=dtype)
     ((_, plan),) = plans_of(attention, [*tensors, mask], generic_gpu())
     ((kernel, hint),) = [(s.stitched.kernel, s.groups[0].hint) for s in plan.kernels]
-    found = verdict(target, triton(kernel, hint, PROGRAMS))
-    assert not found.findings, str(found)
+    lint = verdict(target, triton(kernel, hint, PROGRAMS))
+    assert not lint.findings, str(lint)

@@ -10,11 +10,11 @@ import torch
 
 pytest.importorskip("triton")
 
-from hemstitch.driver.emulated_kernels import scratch_of
-from hemstitch.emulator import Checks, Order, RaceError, UnwrittenScratchError, emulate
 from hemstitch.targets.gpu.description import generic_gpu
 from hemstitch.targets.gpu.kernel import SEMAPHORE
 from hemstitch.toolchain.triton_source import kernel_of
+from testing.emulated_kernels import scratch_of
+from testing.emulator import Checks, Order, RaceError, UnwrittenScratchError, emulate
 from tests.compiled import plans_of
 from tests.lowered import triton
 
@@ -40,13 +40,13 @@ CASES = {rows_columns_elementwise: 20, loss: 200, norm_of_columns: 40}  # rows o
 
 def run(program, text, x, order, semaphore, programs=PROGRAMS):
     """The result of the kernel with this text."""
-    found = torch.full((program.parameters[-1].size,), float("nan"))
-    arguments = dict(zip([b.name for b in program.parameters], (x, found), strict=True))
+    result = torch.full((program.parameters[-1].size,), float("nan"))
+    arguments = dict(zip([b.name for b in program.parameters], (x, result), strict=True))
     arguments |= scratch_of(program, {"threads": programs})
     arguments[SEMAPHORE] = semaphore
     checks = Checks(threads=True, scratch=frozenset(b.name for b in program.scratch))
     emulate(kernel_of(text, program.entry), programs, arguments, checks=checks, order=order)
-    return found
+    return result
 
 
 def program_of(function, x):
@@ -69,19 +69,19 @@ def case(request):
 
 def test_how_the_programs_meet(case):
     function, _, program = case
-    found = set(MEETING.findall(program.text))
-    assert (program.barriers > 0, program.has_ticket) == (
-        "grid_barrier" in found,
-        "is_last" in found,
+    functions = set(MEETING.findall(program.text))
+    assert (program.barriers > 0, program.has_last_block) == (
+        "grid_barrier" in functions,
+        "is_last" in functions,
     )
-    assert program.has_ticket == (function is not rows_columns_elementwise)
+    assert program.has_last_block == (function is not rows_columns_elementwise)
 
 
 @pytest.mark.parametrize("order", Order)
 def test_one_launch_in_any_order(case, order):
     function, x, program = case
-    found = run(program, program.text, x, order, semaphore())
-    torch.testing.assert_close(found, function(x).reshape(-1), rtol=1e-5, atol=1e-5)
+    result = run(program, program.text, x, order, semaphore())
+    torch.testing.assert_close(result, function(x).reshape(-1), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("order", Order)
@@ -111,9 +111,9 @@ def test_a_semaphore_is_as_good_as_new_for_any_number_of_programs(case):
     function, x, program = case
     word = semaphore()
     for programs in (3, 1, 4):
-        found = run(program, program.text, x, Order.RANDOM, word, programs)
-        torch.testing.assert_close(found, function(x).reshape(-1), rtol=1e-5, atol=1e-5)
-        assert word.item() in ((0,) if program.has_ticket else (0, -(2**31)))
+        result = run(program, program.text, x, Order.RANDOM, word, programs)
+        torch.testing.assert_close(result, function(x).reshape(-1), rtol=1e-5, atol=1e-5)
+        assert word.item() in ((0,) if program.has_last_block else (0, -(2**31)))
 
 
 def test_what_is_combined_once_comes_a_sector_of_memory_at_a_time():

@@ -29,16 +29,18 @@ def many(results):
     return results if isinstance(results, tuple) else (results,)
 
 
-def error(found, exact):
-    return float((found.double() - exact).norm() / exact.norm())
+def error(result, exact):
+    return float((result.double() - exact).norm() / exact.norm())
 
 
 def check(function, arguments):
     torch._dynamo.reset()
-    found = torch.compile(function, backend="hemstitch", options=OPTIONS, dynamic=False)(*arguments)
+    results = torch.compile(function, backend="hemstitch", options=OPTIONS, dynamic=False)(
+        *arguments
+    )
     exact = function(*(argument.double() for argument in arguments))
     eager = function(*arguments)
-    for new, old, true in zip(many(found), many(eager), many(exact), strict=True):
+    for new, old, true in zip(many(results), many(eager), many(exact), strict=True):
         assert new.dtype is old.dtype and new.shape == old.shape
         assert error(new, true) <= 2 * error(old, true) + 1e-7
 
@@ -83,10 +85,10 @@ def test_wholly_masked_rows_are_nan_as_in_eager():
     mask = torch.zeros(1, 1, 20, 20)
     mask[..., 3, :] = -torch.inf
     mask[..., 5, 7:] = -torch.inf
-    found = torch.compile(attention, backend="hemstitch", options=OPTIONS)(q, k, v, mask)
+    result = torch.compile(attention, backend="hemstitch", options=OPTIONS)(q, k, v, mask)
     expected = attention(q, k, v, mask)
-    torch.testing.assert_close(found, expected, equal_nan=True)
-    assert found[:, :, 3].isnan().all() and not found[:, :, 5].isnan().any()
+    torch.testing.assert_close(result, expected, equal_nan=True)
+    assert result[:, :, 3].isnan().all() and not result[:, :, 5].isnan().any()
 
 
 def test_what_is_not_there_is_not_multiplied():
@@ -113,7 +115,7 @@ def test_backward_of_attention_multiplies_too():
         torch.manual_seed(0)
         inputs = [torch.randn(2, 3, 25, 16).to(dtype).requires_grad_() for _ in range(3)]
         (compiled(*inputs) ** 2).sum().backward()
-        return [each.grad for each in inputs]
+        return [tensor.grad for tensor in inputs]
 
     torch._dynamo.reset()
     compiled = torch.compile(attention, backend="hemstitch", options=OPTIONS)
@@ -175,9 +177,9 @@ def test_a_row_that_must_keep_something_in_memory_is_no_kernel():
     row = Buffer("row", DType.F32, Role.TASK, loop.axis.extent, "kept")
     back = at(loop.axis).scaled(-1).shifted(loop.axis.extent - 1)
     (store,) = (s for s in walk(loop.body) if isinstance(s, Store))
-    kept = replace(loop, body=(*loop.body, Store(row, at(loop.axis), store.value)))
-    again = Loop(loop.axis, (Load("other", row, back), replace(store, value="other")), lanes=True)
-    changed = Phase((replace(nest, body=(kept, again)),))
+    storing = replace(loop, body=(*loop.body, Store(row, at(loop.axis), store.value)))
+    loading = Loop(loop.axis, (Load("other", row, back), replace(store, value="other")), lanes=True)
+    changed = Phase((replace(nest, body=(storing, loading)),))
     kernel = Kernel("k", (*step.stitched.kernel.buffers, row), (changed,))
     with pytest.raises(KernelBuildError, match=r"one has all of row \(kept\)"):
         triton(kernel, step.groups[0].hint, 528)

@@ -20,8 +20,8 @@ def test_results_and_gradients() -> None:
     seeds = [seed for seed in range(200 if IS_WHOLE else 16) if seed not in OF_ZEROS]
     for program in map(drawn, seeds):
         if program.lines and is_runnable(program):
-            seen = difference(program, {"target": "interpret"})
-            assert seen is None or seen.is_pytorch, f"{seen}\n{described(program)}"
+            failure = difference(program, {"target": "interpret"})
+            assert failure is None or failure.is_pytorch, f"{failure}\n{described(program)}"
 
 
 def test_sizes_are_floors_of_negative_numbers_too() -> None:

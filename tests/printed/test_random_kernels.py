@@ -58,5 +58,5 @@ def check(seed, **kinds):
     arguments = arguments_for(program.graph, program.sizes, random.randint(0, 1 << 30))
     graph = optimize(program.graph, program.builder)
     machine, alone = hasty(generic_gpu(), random), random.random() < 0.5
-    found = execute(graph, arguments, machine, target="interpret", alone=alone)
-    assert_close(found, interpret.run(graph, arguments), HALVES if has_halves(graph) else ROUNDED)
+    results = execute(graph, arguments, machine, target="interpret", alone=alone)
+    assert_close(results, interpret.run(graph, arguments), HALVES if has_halves(graph) else ROUNDED)

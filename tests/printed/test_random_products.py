@@ -17,8 +17,8 @@ pytest.importorskip("triton")
 @given(SEEDS)
 def test_kernels_mean_what_the_graph_means(seed):
     program = Around(seed)
-    found = execute(program.graph, program.arguments, GPU, target="interpret")
+    results = execute(program.graph, program.arguments, GPU, target="interpret")
     exact = interpret.run(program.graph, program.arguments, precise=True)
-    for new, near, true in zip(found, interpret.run(program.graph, program.arguments), exact):
+    for new, near, true in zip(results, interpret.run(program.graph, program.arguments), exact):
         own = float((near - true).abs().max()) / max(1.0, float(true.abs().max()))  # of f32 as such
         assert_close([new], [true], 1e-4 + 4 * own)

@@ -52,14 +52,14 @@ CASES = {
 @pytest.mark.parametrize(("function", "arguments"), CASES.values(), ids=CASES)
 def test_forward_and_backward_are_eagers(function, arguments):
     torch._dynamo.reset()
-    inputs = [each.clone().requires_grad_() for each in arguments]
+    inputs = [argument.clone().requires_grad_() for argument in arguments]
     result = torch.compile(function, backend="hemstitch", options=OPTIONS)(*inputs)
     gradient = torch.randn_like(result)
-    found = [result, *torch.autograd.grad(result, inputs, gradient)]
-    wide = [each.double().requires_grad_() for each in arguments]
+    computed = [result, *torch.autograd.grad(result, inputs, gradient)]
+    wide = [argument.double().requires_grad_() for argument in arguments]
     result = function(*wide)
     exact = [result, *torch.autograd.grad(result, wide, gradient.double())]
-    for new, right in zip(found, exact, strict=True):
+    for new, right in zip(computed, exact, strict=True):
         assert (new - right).norm() <= 2e-6 * right.norm()
 
 
@@ -82,7 +82,7 @@ def test_what_does_not_lie_side_by_side_stays_a_loop():
 
 
 def test_a_row_waits_for_the_one_before_where_it_keeps_something_in_memory():
-    arguments = [each.requires_grad_() for each in images(64, 6, 40, 33)]
+    arguments = [argument.requires_grad_() for argument in images(64, 6, 40, 33)]
     first = text_of(group_norm, *arguments, backward=True).split("@triton.jit")[1]
     assert "row" in first.split("(", 1)[1].split(")")[0]  # a buffer of rows is an argument
     of_rows = [line for line in first.splitlines() if line.startswith(" " * 8)]

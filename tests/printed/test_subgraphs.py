@@ -81,7 +81,7 @@ PROGRAMS = {
     "layer norm": (layer_norm, (learned(37, 100), *norms(100)), True),
     "layer norm of long rows": (layer_norm, (learned(2, 5000), *norms(5000)), True),
     "end of a block": (
-        lambda *given: block_end(*given, p=0.0),
+        lambda *inputs: block_end(*inputs, p=0.0),
         (learned(9, 1024), learned(1024), learned(9, 1024, seed=1), *norms(1024)),
         True,
     ),
@@ -125,23 +125,23 @@ def differentiate(results):
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_numbers(name):
     function, arguments, backward = PROGRAMS[name]
-    given, exact = copied(arguments), wide(arguments)
+    inputs, exact = copied(arguments), wide(arguments)
     torch._dynamo.reset()
-    found = torch.compile(function, backend="hemstitch", options=OPTIONS)(*given)
+    results = torch.compile(function, backend="hemstitch", options=OPTIONS)(*inputs)
     expected = function(*exact)
-    assert_near(found, expected)
+    assert_near(results, expected)
     if backward:
-        differentiate(found)
+        differentiate(results)
         differentiate(expected)
-        graded = [(a, b) for a, b in zip(leaves_of(given), leaves_of(exact)) if b.grad is not None]
+        graded = [(a, b) for a, b in zip(leaves_of(inputs), leaves_of(exact)) if b.grad is not None]
         assert graded
         assert_near([a.grad for a, _ in graded], [b.grad for _, b in graded])
-    assert_near(given, exact)
+    assert_near(inputs, exact)
 
 
 def leaves_of(value):
-    found = torch.utils._pytree.tree_leaves(value)
-    return [x for x in found if isinstance(x, torch.Tensor)]
+    tree_leaves = torch.utils._pytree.tree_leaves(value)
+    return [x for x in tree_leaves if isinstance(x, torch.Tensor)]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -165,11 +165,11 @@ HALVES = {
 @pytest.mark.parametrize("name", ["softmax", "layer norm", "LSTM cell", "rotary", "rows, columns"])
 def test_half_types(name, dtype):
     function, arguments, _ = PROGRAMS[name]
-    given = [x.detach().to(dtype) for x in arguments]
+    inputs = [x.detach().to(dtype) for x in arguments]
     torch._dynamo.reset()
-    found = torch.compile(function, backend="hemstitch", options=OPTIONS)(*given)
-    expected = function(*(x.double() for x in given))
-    for new, old in zip(leaves(found), leaves(expected), strict=True):
+    results = torch.compile(function, backend="hemstitch", options=OPTIONS)(*inputs)
+    expected = function(*(x.double() for x in inputs))
+    for new, old in zip(leaves(results), leaves(expected), strict=True):
         assert new.dtype is dtype
         assert float((new.double() - old).norm()) <= HALVES[dtype] * float(old.norm())
 
@@ -180,13 +180,13 @@ def test_dropout_is_the_same_in_both_passes_and_on_both_targets():
     for target in ("cpu", "interpret"):
         torch._dynamo.reset()
         torch.manual_seed(3)
-        given = copied(x)
+        input_ = copied(x)
         compiled = torch.compile(
             lambda x: F.dropout(x, 0.3), backend="hemstitch", options=OPTIONS | {"target": target}
         )
-        y = compiled(given)
+        y = compiled(input_)
         y.sum().backward()
-        assert torch.equal(given.grad != 0, y != 0)
+        assert torch.equal(input_.grad != 0, y != 0)
         results.append(y.detach())
     assert torch.equal(*results)
     assert 0.2 < float((results[0] == 0).float().mean()) < 0.4
@@ -205,6 +205,6 @@ def test_nan_and_infinity():
         return x.amax(1), x.amin(1), x.argmax(1), torch.maximum(x, x.flip(1)), torch.sigmoid(x)
 
     torch._dynamo.reset()
-    found = torch.compile(extremes, backend="hemstitch", options=OPTIONS)(x)
-    for new, old in zip(found, extremes(x), strict=True):
+    results = torch.compile(extremes, backend="hemstitch", options=OPTIONS)(x)
+    for new, old in zip(results, extremes(x), strict=True):
         torch.testing.assert_close(new, old, equal_nan=True, rtol=TOLERANCE, atol=TOLERANCE)

@@ -16,13 +16,13 @@ OPTIONS = {"target": "interpret", "strict": True, "check": True}
 
 def stacked(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     """As the gradients of queries, keys and values become that of what they were cut from."""
-    together = torch.stack([query, key, value], 1)
-    return together, together.sum(0)
+    stack = torch.stack([query, key, value], 1)
+    return stack, stack.sum(0)
 
 
 def gelu_and_bias(x: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
-    found = torch.ops.aten.gelu_backward(gradient, x)
-    return found, found.sum(0)
+    gradients = torch.ops.aten.gelu_backward(gradient, x)
+    return gradients, gradients.sum(0)
 
 
 def normed(x: Tensor, residual: Tensor, weight: Tensor) -> Tensor:
@@ -44,10 +44,10 @@ def randn(count: int, *shape: int) -> list[Tensor]:
 )
 def test_results_are_eagers(function, arguments):
     torch._dynamo.reset()
-    found = torch.compile(function, backend="hemstitch", options=OPTIONS)(*arguments)
-    exact = function(*(each.double() for each in arguments))
-    results = zip(found, exact, strict=True) if isinstance(exact, tuple) else [(found, exact)]
-    for new, right in results:
+    results = torch.compile(function, backend="hemstitch", options=OPTIONS)(*arguments)
+    exact = function(*(argument.double() for argument in arguments))
+    pairs = zip(results, exact, strict=True) if isinstance(exact, tuple) else [(results, exact)]
+    for new, right in pairs:
         assert (new - right).norm() <= 1e-6 * right.norm()
 
 
@@ -81,11 +81,11 @@ def test_loads_behind_a_sum_begin_with_the_row():
 
 
 def test_no_more_begins_early_than_registers_hold():
-    def many(x: Tensor, *others: Tensor) -> Tensor:
-        found = x / x.sum(-1, keepdim=True)
-        for other in others:
-            found = found * torch.sqrt(other)
-        return found
+    def many(x: Tensor, *tensors: Tensor) -> Tensor:
+        result = x / x.sum(-1, keepdim=True)
+        for tensor in tensors:
+            result = result * torch.sqrt(tensor)
+        return result
 
     text = text_of(many, *(torch.zeros(4096, 1024) for _ in range(9)))
     before, _, after = functions_of(text)[0].partition("tl.sum")

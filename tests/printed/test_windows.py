@@ -31,7 +31,7 @@ def test_windows_are_eagers_and_one_kernel(target, function, shape):
     x = torch.randn(shape)
     options = {"target": target, "strict": True, "check": True}
     torch._dynamo.reset()
-    found = torch.compile(function, backend="hemstitch", options=options)(x)
-    torch.testing.assert_close(found, function(x))
+    result = torch.compile(function, backend="hemstitch", options=options)(x)
+    torch.testing.assert_close(result, function(x))
     report = explain(function, x, options=options)
     assert (report.kernel_count, report.library_calls) == (1, [])

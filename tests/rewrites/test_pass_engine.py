@@ -6,7 +6,8 @@ import pytest
 
 from hemstitch.errors import InternalError
 from hemstitch.ir.builder import Builder
-from hemstitch.ir.graph import LibraryCall, Op, Operand, Origin, toposort
+from hemstitch.ir.calls import LibraryCall, Operand
+from hemstitch.ir.graph import Op, Origin, toposort
 from hemstitch.ir.types import DType, TensorType
 from hemstitch.rewrites.engine import rewrite, rule
 from tests.graphs import single

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from hemstitch.errors import InternalError
 from hemstitch.ir.builder import Builder
+from hemstitch.ir.calls import LibraryCall, Operand
 from hemstitch.ir.dims import symbol
-from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, Operand, Output, Range, toposort
+from hemstitch.ir.graph import Graph, Node, Op, Output, Range, toposort
 from hemstitch.ir.printer import show
 from hemstitch.ir.types import DType, TensorType, contiguous_strides
 from hemstitch.ir.verifier import verify
@@ -70,7 +71,7 @@ def test_library_calls_stay_apart_and_are_followed():
         call = LibraryCall(
             "f", None, (Operand(0), Operand(1)), (), ((3, 1), (3, 1)), ((type_, (3, 1)),)
         )
-        (result,) = v.builder.library(call, [x, y])
+        (result,) = v.builder.call(call, [x, y])
         assert result is not None
         return result
 

@@ -63,7 +63,7 @@ def test_a_second_process_neither_plans_nor_compiles(compiled, monkeypatch):
     run()
     assert len(compiled) == len(files("code")) == 1
     assert len(files("plans")) == 1
-    monkeypatch.setattr(planner, "_with_products", None)
+    monkeypatch.setattr(planner, "_with_matmuls", None)
     run()
     assert len(compiled) == 1
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from hemstitch.ir.builder import Builder
+from hemstitch.ir.calls import LibraryCall, Operand
 from hemstitch.ir.dims import symbol
-from hemstitch.ir.graph import Address, Graph, LibraryCall, Op, Operand, Output, Range
+from hemstitch.ir.graph import Address, Graph, Op, Output, Range
 from hemstitch.ir.ops import OPS, ResultType, is_elementwise
 from hemstitch.ir.types import DType, TensorType, contiguous_strides
 from hemstitch.runtime.interpreter import RULES, evaluate, run, with_strides
@@ -184,7 +185,7 @@ def test_library_calls_get_operands_as_traced():
         results=((TensorType((n, 3), DType.F32), (1, n)), None),
         is_tuple=True,
     )
-    result, nothing = builder.library(call, [x])
+    result, nothing = builder.call(call, [x])
     assert nothing is None
     graph = Graph((x,), (Output(result, (1, n)),), symbols={"n": (0, 0)})
     value = torch.randn(4, 3)

@@ -35,7 +35,7 @@ def loss(x, y):
 @pytest.mark.parametrize("machine", [GPU, generic_cpu(2, 8), generic_cpu(64, 16)], ids=str)
 def test_a_loss_ends_with_a_ticket(machine):
     x, y = torch.zeros(4096, 1024), torch.zeros(4096, 1024)
-    assert begins_of(loss, x, y, machine=machine) == [Begin.TICKET]
+    assert begins_of(loss, x, y, machine=machine) == [Begin.LAST_BLOCK]
 
 
 def test_what_all_tasks_need_waits_at_a_barrier():
@@ -43,7 +43,7 @@ def test_what_all_tasks_need_waits_at_a_barrier():
 
 
 def test_many_results_are_combined_by_many_tasks():
-    assert begins_of(lambda x: x.sum(0), torch.zeros(8192, 32)) == [Begin.TICKET]
+    assert begins_of(lambda x: x.sum(0), torch.zeros(8192, 32)) == [Begin.LAST_BLOCK]
     assert begins_of(lambda x: x.sum(0), torch.zeros(8192, 1024)) == [Begin.BARRIER]
 
 
@@ -58,13 +58,13 @@ def test_the_price_of_a_barrier_decides():
     columns = kernel_of(lambda x: x.sum(0), torch.zeros(8192, 1024))
     assert begins_with(0.0, kernel_of(torch.sum, torch.zeros(1 << 22))) == [Begin.BARRIER]
     assert begins_with(GPU.barrier_seconds, columns) == [Begin.BARRIER]
-    assert begins_with(1.0, columns) == [Begin.TICKET]
+    assert begins_with(1.0, columns) == [Begin.LAST_BLOCK]
 
 
 def test_what_each_task_leaves_a_part_of_is_not_alone():
     """However dear a barrier is."""
     kernel = kernel_of(lambda x: (x - x.sum()).exp().sum(), torch.zeros(1 << 22))
-    assert begins_with(1.0, kernel) == [Begin.BARRIER, Begin.TICKET]
+    assert begins_with(1.0, kernel) == [Begin.BARRIER, Begin.LAST_BLOCK]
 
 
 def test_two_phases_alone():
@@ -72,6 +72,6 @@ def test_two_phases_alone():
     machine = replace(GPU, barrier_seconds=3e-6)
     kernel = kernel_of(lambda x: x.sum(0), torch.zeros(8192, 128))
     first, last = (phase.nests for phase in kernel.phases)
-    for count, expected in ((1, [Begin.BARRIER]), (2, [Begin.TICKET, Begin.ALONE])):
+    for count, expected in ((1, [Begin.BARRIER]), (2, [Begin.LAST_BLOCK, Begin.ALONE])):
         phases = with_begins([first, *[last] * count], machine, {})
         assert [phase.begin for phase in phases[1:]] == expected

@@ -77,7 +77,7 @@ def test_a_ticket_after_the_results_are_combined():
         return x.sum(0).square().sum().sqrt()
 
     phases = phases_of(norm, torch.zeros(8192, 1024))
-    assert [phase.begin for phase in phases[1:]] == [Begin.BARRIER, Begin.TICKET]
+    assert [phase.begin for phase in phases[1:]] == [Begin.BARRIER, Begin.LAST_BLOCK]
     dear = replace(GPU, barrier_seconds=1e-4, launch_seconds=1e-4)
     phases = phases_of(norm, torch.zeros(8192, 1024), machine=dear)
-    assert [phase.begin for phase in phases[1:]] == [Begin.TICKET]
+    assert [phase.begin for phase in phases[1:]] == [Begin.LAST_BLOCK]

@@ -1,4 +1,4 @@
-"""How many copies of a loop body are in flight."""
+"""The unroll factor of lane loops: long dependence chains need a larger one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def chain(length: int, name: str = "x") -> tuple[Let, ...]:
 
 
 @pytest.mark.parametrize(
-    ("body", "copies"),
+    ("body", "factor"),
     [
         (chain(1), 4),  # the processor looks further ahead than this body
         (chain(8), 8),
@@ -31,11 +31,11 @@ def chain(length: int, name: str = "x") -> tuple[Let, ...]:
         (chain(40) + chain(40, "y"), 2),  # fills the registers with what does not wait
     ],
 )
-def test_long_chains_need_more_copies(body: tuple[Let, ...], copies: int) -> None:
-    assert unroll_factor(Axis("i", 1024), body, 16) == copies
-    assert unroll_factor(Axis("i", symbol("n")), body, 16) == copies
+def test_long_chains_are_unrolled_further(body: tuple[Let, ...], factor: int) -> None:
+    assert unroll_factor(Axis("i", 1024), body, 16) == factor
+    assert unroll_factor(Axis("i", symbol("n")), body, 16) == factor
 
 
-@pytest.mark.parametrize(("extent", "copies"), [(128, 8), (127, 4), (40, 2), (16, 1), (3, 1)])
-def test_no_more_than_an_axis_has(extent: Dim, copies: int) -> None:
-    assert unroll_factor(Axis("i", extent), chain(8), 16) == copies
+@pytest.mark.parametrize(("extent", "factor"), [(128, 8), (127, 4), (40, 2), (16, 1), (3, 1)])
+def test_no_more_than_an_axis_has(extent: Dim, factor: int) -> None:
+    assert unroll_factor(Axis("i", extent), chain(8), 16) == factor

@@ -14,8 +14,8 @@ from hemstitch.kernel_ir.index import Axis, Index, at
 from hemstitch.kernel_ir.nodes import Buffer, Let, Load, Loop, Role, Store
 from hemstitch.runtime.torch_dtypes import TORCH_DTYPES
 from hemstitch.targets.cpu.emitter import Emitter, Value
-from hemstitch.targets.cpu.memory import load_square, store_square, store_twins
-from hemstitch.targets.cpu.register_transpose import lanes_to_cross, transposed
+from hemstitch.targets.cpu.memory import load_transposed, store_interleaved, store_transposed
+from hemstitch.targets.cpu.register_transpose import transposable_lanes, transposed
 from tests.compiled import watched
 from tests.effort import some
 from tests.targets.vector_harness import array_pointer, compile_host
@@ -27,8 +27,8 @@ STRIDE = 67
 @pytest.mark.parametrize("width", [4, 8])
 def test_transposed(width: int) -> None:
     rows = [np.arange(width, dtype=np.int32) + 100 * k for k in range(width)]
-    found = compile_host(width, ["i32"] * width, transposed)(*rows)
-    np.testing.assert_array_equal(np.stack(found), np.stack(rows).T)
+    columns = compile_host(width, ["i32"] * width, transposed)(*rows)
+    np.testing.assert_array_equal(np.stack(columns), np.stack(rows).T)
 
 
 @pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
@@ -42,9 +42,9 @@ def test_squares(width: int, dtype: DType, step: int) -> None:
         target = torch.zeros(width * STRIDE, dtype=torch_dtype)
 
         def body(e: Emitter, v: list[Value], lanes: int = lanes) -> list[Value]:
-            values = load_square(e, dtype, array_pointer(e, 9), STRIDE, lanes, step)
+            values = load_transposed(e, dtype, array_pointer(e, 9), STRIDE, lanes, step)
             values = [e.fneg(value) for value in values]
-            store_square(e, dtype, array_pointer(e, 10), e.i64(STRIDE), lanes, values)
+            store_transposed(e, dtype, array_pointer(e, 10), e.i64(STRIDE), lanes, values)
             return []
 
         function = compile_host(width, ["i1"], body)
@@ -64,7 +64,7 @@ def test_twins(width: int, masked: bool, dtype: DType) -> None:
     target = torch.zeros(2 * width + 1, dtype=TORCH_DTYPES[dtype])
 
     def body(e: Emitter, v: list[Value]) -> list[Value]:
-        store_twins(e, dtype, array_pointer(e, 11), (v[1], v[2]), v[0] if masked else None)
+        store_interleaved(e, dtype, array_pointer(e, 11), (v[1], v[2]), v[0] if masked else None)
         return []
 
     function = compile_host(width, ["i1", "float", "float"], body)
@@ -107,11 +107,11 @@ def test_values_of_each_row() -> None:
         ),
         lanes=True,
     )
-    crossed = lanes_to_cross(row, (value, lanes), 16)
+    crossed = transposable_lanes(row, (value, lanes), 16)
     assert crossed is not None
     assert crossed.body == (value, *lanes.body)
-    assert lanes_to_cross(row, (value, Store(result, at(row), "b"), lanes), 16) is None
-    assert lanes_to_cross(row, (), 16) is None
+    assert transposable_lanes(row, (value, Store(result, at(row), "b"), lanes), 16) is None
+    assert transposable_lanes(row, (), 16) is None
 
 
 @pytest.mark.usefixtures("kernels_multiply")

@@ -60,8 +60,8 @@ def test_equal_instructions_of_a_block_are_one() -> None:
 
 def test_memory_is_read_each_time() -> None:
     e = Emitter(4)
-    first, again = (e.define("float", "load float, ptr %p") for _ in range(2))
-    assert first != again
+    first, second = (e.define("float", "load float, ptr %p") for _ in range(2))
+    assert first != second
 
 
 def test_a_function_of_few_lanes_is_called_for_each_part() -> None:

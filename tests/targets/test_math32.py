@@ -118,7 +118,7 @@ def test_tanh_close_to_zero_is_right_to_a_rounding() -> None:
     np.testing.assert_array_equal(result[tiny], x[tiny])
 
 
-WIDTHS = [(32, PORTABLE), *((width, each) for width in (4, 8) for each in FEATURES)]
+WIDTHS = [(32, PORTABLE), *((width, features) for width in (4, 8) for features in FEATURES)]
 
 
 @pytest.mark.parametrize(("width", "features"), WIDTHS, ids=str)

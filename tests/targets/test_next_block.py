@@ -35,20 +35,23 @@ def inputs(steps: int, columns: int = 128, rows: int = ROWS) -> tuple[Tensor, ..
 def regions_of(kernel: Kernel) -> dict[str, list[PrefetchRegion]]:
     nests = (nest for phase in block_matmuls(kernel, 2).phases for nest in phase.nests)
     return {
-        name: found for nest in nests for name, found in prefetched_regions(nest).items() if found
+        name: regions
+        for nest in nests
+        for name, regions in prefetched_regions(nest).items()
+        if regions
     }
 
 
 def test_all_that_a_block_of_rows_moves_is_asked_for_once() -> None:
     ((_, plan),) = plans_of(block, inputs(64), generic_cpu(2, 16))
     (step,) = plan.kernels
-    found = regions_of(step.stitched.kernel)
-    regions = [region for each in found.values() for region in each]
+    regions_by_product = regions_of(step.stitched.kernel)
+    regions = [region for group in regions_by_product.values() for region in group]
     sizes = sorted(region.bytes // 4 for region in regions)
     rows = sizes[0] // 32
     assert sizes == [rows * 32, rows * 64, rows * 128, rows * 128], "x, beside and both results"
     assert len({region.buffer for region in regions}) == len(regions)
-    assert len(found) == 2, "each product asks for some"
+    assert len(regions_by_product) == 2, "each product asks for some"
     assert ASK.search(program_of(step, threads_now()).text)
 
 
@@ -64,7 +67,7 @@ def test_else_nothing_is_asked_for(steps: int, rows: int) -> None:
 
 def test_to_ask_changes_nothing() -> None:
     """The last block asks for what lies behind the end."""
-    given = inputs(64, 128, 1000)
-    found = torch.compile(block, backend="hemstitch", options={"strict": True})(*given)
-    for ours, exact in zip(found, block(*(each.double() for each in given)), strict=True):
+    inputs_ = inputs(64, 128, 1000)
+    results = torch.compile(block, backend="hemstitch", options={"strict": True})(*inputs_)
+    for ours, exact in zip(results, block(*(tensor.double() for tensor in inputs_)), strict=True):
         assert difference(ours, exact) < 1e-6

@@ -8,7 +8,7 @@ import pytest
 from hemstitch.ir.graph import Op
 from hemstitch.ir.philox import philox_reference, philox_words
 from hemstitch.targets.cpu.emitter import Emitter, Value
-from hemstitch.targets.cpu.vector_philox import compared, to_uniform, words, words4
+from hemstitch.targets.cpu.vector_philox import compare_words, to_uniform, words, words4
 from tests.targets.vector_harness import assembly, compile_host
 
 # from the Random123 distribution: counter, key, output
@@ -92,7 +92,7 @@ def test_words_are_compared_as_their_numbers_are(op: Op, bound: float) -> None:
     drawn = np.concatenate([near, index, [0, (1 << 32) - 1], np.zeros(104)]).astype(np.uint32)
 
     def body(e: Emitter, v: list[Value]) -> list[Value]:
-        masks = compared(e, op, v, bound)
+        masks = compare_words(e, op, v, bound)
         assert masks is not None
         return masks
 
@@ -112,7 +112,7 @@ def test_words_are_compared_as_their_numbers_are(op: Op, bound: float) -> None:
 )
 def test_what_no_word_is_between_stays_a_comparison_of_numbers(bound: float | None) -> None:
     e = Emitter(16)
-    assert compared(e, Op.LT, [e.constant(7, "i32")], bound) is None
+    assert compare_words(e, Op.LT, [e.constant(7, "i32")], bound) is None
 
 
 @pytest.mark.parametrize(

@@ -53,8 +53,8 @@ def weights(grad: Tensor, x: Tensor) -> Tensor:
 @pytest.mark.parametrize(("steps", "is_long"), [(20000, True), (1000, False)])
 def test_pieces_of_lines_are_asked_for(steps: int, is_long: bool) -> None:
     """Columns of a left operand, 32 at a time, into L1. Strips of the right one come into L2."""
-    given = torch.empty(steps, 256), torch.empty(steps, 128)
-    ((_, plan),) = plans_of(weights, given, generic_cpu(2, 16))
+    arguments = torch.empty(steps, 256), torch.empty(steps, 128)
+    ((_, plan),) = plans_of(weights, arguments, generic_cpu(2, 16))
     (step,) = plan.kernels
     assert ("3" in ASK.findall(program_of(step, threads_now()).text)) == is_long
 

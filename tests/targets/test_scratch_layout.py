@@ -95,7 +95,7 @@ def test_what_tasks_share_lives_for_whole_phases() -> None:
         (read(b, lane), read(e, lane), filled(c, lane), filled(f, lane)),
         (read(c, lane), read(f, lane)),
     ]
-    begins = (Begin.BARRIER, Begin.BARRIER, Begin.TICKET, Begin.ALONE)
+    begins = (Begin.BARRIER, Begin.BARRIER, Begin.LAST_BLOCK, Begin.ALONE)
     nests = [Nest((), part, (), (), 64, "once") for part in parts]
     phases = tuple(Phase((nest,), "", begin) for nest, begin in zip(nests, begins))
     kernel = Kernel("k", (a, b, c, d, e, f), phases)
@@ -185,10 +185,10 @@ def test_random_rows_in_machine_code() -> None:
         verify(kernel)
         shared += len(in_place(kernel, task_lifetimes(kernel)))
         program = llvm(kernel, host_target())
-        given, found, expected = torch.randn(100), torch.zeros(100), np.zeros(100, np.float32)
+        source, result, expected = torch.randn(100), torch.zeros(100), np.zeros(100, np.float32)
         scratch = torch.full((evaluate(program.scratch_bytes, {}) + 64,), 0xFF, dtype=torch.uint8)
         start = scratch.data_ptr() + -scratch.data_ptr() % 64
-        load(compiled(program.text), program.entry)(given, found, start)
-        run(kernel, [given.numpy(), expected], {}, check=True)
-        np.testing.assert_array_equal(found.numpy(), expected)
+        load(compiled(program.text), program.entry)(source, result, start)
+        run(kernel, [source.numpy(), expected], {}, check=True)
+        np.testing.assert_array_equal(result.numpy(), expected)
     assert shared > 30

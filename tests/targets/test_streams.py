@@ -123,8 +123,8 @@ def test_what_was_stored_so_is_there() -> None:
         return torch.relu(x) * 1.5, x > 0, x.bfloat16(), (x * 2).sum(0)
 
     x = torch.randn(ROWS + 3, 1024)
-    for found, expected in zip(compiled(several)(x), several(x)):
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-3)
+    for result, expected in zip(compiled(several)(x), several(x)):
+        torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-3)
 
 
 def test_memory_of_the_caller_that_begins_within_a_line() -> None:

@@ -1,4 +1,4 @@
-"""What any process of this user has decided about a graph: a plan that need not be looked for
+"""What any process of this user has cached about a graph: a plan that need not be looked for
 again. Takes what planning takes, gives its plan."""
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from hemstitch.cache.records import compiler, folder, forget_oldest, recall, rem
 from hemstitch.ir.graph import Graph
 from hemstitch.ir.printer import show
 from hemstitch.machine.record import Machine
+from hemstitch.matmul.inlining import multiplied
 from hemstitch.options import Options
 from hemstitch.planning.cached_plan import CachedPlan
-from hemstitch.planning.matmul_inlining import multiplied
 from hemstitch.planning.plan import Plan
 from hemstitch.planning.planner import make_plan
 
@@ -24,9 +24,9 @@ def planned(graph: Graph, machine: Machine, options: Options) -> Plan:
     if not options.cache:
         return make_plan(graph, machine, options)
     path = folder("plans") / _key(graph, machine, options)
-    decided = CachedPlan.parse(recall(path))
-    plan = make_plan(graph, machine, options, decided)
-    if plan.cached_plan is not None and plan.cached_plan != decided:
+    cached = CachedPlan.parse(recall(path))
+    plan = make_plan(graph, machine, options, cached)
+    if plan.cached_plan is not None and plan.cached_plan != cached:
         remember(path, plan.cached_plan.record)
         forget_oldest(path.parent, MAX_CACHE_BYTES)
     return plan
@@ -39,6 +39,9 @@ def _key(graph: Graph, machine: Machine, options: Options) -> str:
         (dtype, machine.matrix_units[dtype]) for dtype in machine.matrix_units if dtype in dtypes
     ]
     rest = replace(machine, matrix_units={}, measured=None)
-    decides = options.planner, options.pack, options.inlines_matmuls, options.tune
+    decides = (
+        *(options.planner, options.pack, options.inlines_matmuls),
+        *(options.exact, options.tune),
+    )
     facts = (compiler(), show(graph), repr(rest), repr(rates), repr(decides))
     return sha256("\n".join(facts).encode()).hexdigest()

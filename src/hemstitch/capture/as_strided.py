@@ -250,8 +250,8 @@ def _seen_through(new: Node, views: Sequence[Node], base: Node) -> Node:
     """`new` through the same views as `base`, the last of them first."""
     copies: dict[Node, Node] = {base: new}
     for view in reversed(views):
-        made: Any = view.args[0] if view.target is operator.getitem else view
-        for node in dict.fromkeys((made, view)):
+        call: Any = view.args[0] if view.target is operator.getitem else view
+        for node in dict.fromkeys((call, view)):
             with new.graph.inserting_before(new.next):
                 copies[node] = new.graph.node_copy(node, lambda x: copies.get(x, x))
             new = copies[node]

@@ -163,7 +163,7 @@ def _group_norm(
         result = result * weight.reshape(per_channel)
     if bias is not None:
         result = result + bias.reshape(per_channel)
-    mean, scale = (each.reshape(batch, groups).to(x.dtype) for each in (mean, scale))
+    mean, scale = (statistic.reshape(batch, groups).to(x.dtype) for statistic in (mean, scale))
     return result.to(x.dtype), mean, scale
 
 

@@ -23,13 +23,13 @@ def value_of_call(node: torch.fx.Node, beside: object = None) -> Any:
 def call_before(at: torch.fx.Node, target: Any, *arguments: Any, **keywords: Any) -> torch.fx.Node:
     """A new call before the node `at`, and from the same line of the program."""
     with at.graph.inserting_before(at):
-        made = at.graph.call_function(target, arguments, keywords)
-    made.meta = {key: at.meta[key] for key in ("stack_trace",) if key in at.meta}
-    made.meta["val"] = value_of_call(made, at.meta.get("val"))
-    return made
+        call = at.graph.call_function(target, arguments, keywords)
+    call.meta = {key: at.meta[key] for key in ("stack_trace",) if key in at.meta}
+    call.meta["val"] = value_of_call(call, at.meta.get("val"))
+    return call
 
 
 def fake_mode(values: object) -> AbstractContextManager[object]:
     """What makes operations on fake tensors give fake tensors."""
-    modes = (each.fake_mode for each in tree_leaves(values) if isinstance(each, FakeTensor))
+    modes = (value.fake_mode for value in tree_leaves(values) if isinstance(value, FakeTensor))
     return next(modes, None) or nullcontext()

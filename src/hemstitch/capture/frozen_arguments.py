@@ -18,5 +18,5 @@ def frozen_arguments(gm: torch.fx.GraphModule) -> frozenset[int]:
     written = {
         source for node in gm.graph.nodes if has_effects(node) for source in node.all_input_nodes
     }
-    found = (k for k in context.fw_metadata.static_input_indices if places[k] not in written)
-    return frozenset(found)
+    frozen = (k for k in context.fw_metadata.static_input_indices if places[k] not in written)
+    return frozenset(frozen)

@@ -1,4 +1,4 @@
-"""Ops that stay whole: an fx node to a LIBRARY node with its operands and results as traced."""
+"""Ops that stay whole: an fx node to a call with its operands and results as traced."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from hemstitch.capture.collectives import is_collective, is_under_way
 from hemstitch.capture.effects import has_effects
 from hemstitch.capture.expressions import Expr
 from hemstitch.capture.runtime_assertions import Promised
+from hemstitch.capture.structured_calls import structured
 from hemstitch.capture.symbolic_sizes import Sizes
 from hemstitch.errors import UnsupportedError
 from hemstitch.ir.builder import NOTHING
+from hemstitch.ir.calls import Call, LibraryCall, Operand
 from hemstitch.ir.dims import Dim, SymbolicDim, without_floors
-from hemstitch.ir.graph import LibraryCall, Node, Op, Operand
+from hemstitch.ir.graph import Node, op_of_call
 from hemstitch.ir.types import DType, TensorType
 from hemstitch.runtime.torch_dtypes import from_torch
 
@@ -104,7 +106,7 @@ def in_place_form(target: object) -> OpOverload | None:
 def make_library(
     node: torch.fx.Node, environment: Environment, sizes: Sizes, device: torch.device
 ) -> tuple[Any, Node]:
-    """What the fx node gives (a Value, a size, None, or a tuple of those), and the LIBRARY node."""
+    """What the fx node gives (a Value, a size, None, or a tuple of those), and the call."""
     leaves, structure = pytree.tree_flatten((node.args, node.kwargs), is_leaf=_is_slice)
     operands = list(dict.fromkeys(leaf for leaf in leaves if _is_operand(leaf, environment)))
     flat = [_argument(leaf, operands, environment) for leaf in leaves]
@@ -137,15 +139,24 @@ def make_library(
         holds_operands=holds_operands(node.target),
         may_keep_operands=may_keep_operands(node.target),
         in_place=in_place_form(target),
-        within=node.meta.get(WITHIN),
     )
     inputs = [environment[operand].node for operand in operands]
+    described = structured(call, [x.type for x in inputs], node.meta.get(WITHIN))
+    if described is None:
+        return _made(sizes, call, inputs, parts, is_tuple)
+    structured_call, places = described
+    return _made(sizes, structured_call, [inputs[place] for place in places], parts, is_tuple)
+
+
+def _made(
+    sizes: Sizes, call: Call, inputs: Sequence[Node], parts: Sequence[Any], is_tuple: bool
+) -> tuple[Any, Node]:
     values = tuple(
         _plain(part, sizes) if result is None else Expr(sizes.builder, result)
-        for result, part in zip(sizes.builder.library(call, inputs), parts)
+        for result, part in zip(sizes.builder.call(call, inputs), parts)
     )
-    library = sizes.builder.make(Op.LIBRARY, *inputs, attr=call, type=NOTHING)
-    return (values if is_tuple else values[0]), library
+    node = sizes.builder.make(op_of_call(call), *inputs, attr=call, type=NOTHING)
+    return (values if is_tuple else values[0]), node
 
 
 def call_of_numbers(

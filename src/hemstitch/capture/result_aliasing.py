@@ -247,9 +247,9 @@ def is_view_of(result: object, argument: torch.fx.Node) -> bool:
 
 def _viewed(node: torch.fx.Node) -> torch.fx.Node | None:
     """What `node` is a view of, alone or as one of several: of an argument written to, that."""
-    made = node.args[0] if node.target is operator.getitem else node
-    assert isinstance(made, torch.fx.Node)
-    return made.all_input_nodes[0] if is_view(made) or _writes(made) else None
+    call = node.args[0] if node.target is operator.getitem else node
+    assert isinstance(call, torch.fx.Node)
+    return call.all_input_nodes[0] if is_view(call) or _writes(call) else None
 
 
 def _placed(
@@ -294,19 +294,20 @@ def _replayed(node: torch.fx.Node, base: torch.fx.Node, whole: torch.Tensor) -> 
     if node is base:
         return whole
     source: Any = _viewed(node)
-    made: Any = node.args[0] if node.target is operator.getitem else node
+    call: Any = node.args[0] if node.target is operator.getitem else node
     seen = _replayed(source, base, whole)
     arguments, keywords = torch.fx.map_arg(
-        (made.args, made.kwargs), lambda each: seen if each is source else each.meta["val"]
+        (call.args, call.kwargs),
+        lambda argument: seen if argument is source else argument.meta["val"],
     )
-    found: Any = made.target(*arguments, **keywords)
-    return found if made is node else found[node.args[1]]  # type: ignore[no-any-return]
+    value: Any = call.target(*arguments, **keywords)
+    return value if call is node else value[node.args[1]]  # type: ignore[no-any-return]
 
 
 def _written_to(node: torch.fx.Node) -> torch.fx.Node | None:
     """The argument that has these contents when the call is over."""
     targets = (user.args[0] for user in node.users if _writes(user) and user.args[1] is node)
-    return next((each for each in targets if isinstance(each, torch.fx.Node)), None)
+    return next((target for target in targets if isinstance(target, torch.fx.Node)), None)
 
 
 def _writes(node: torch.fx.Node) -> bool:

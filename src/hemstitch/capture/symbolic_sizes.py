@@ -184,7 +184,11 @@ def _divided(size: SymNode) -> Any:
     a factor undoes: (n // k) * k where k divides n."""
     formula, known = size.expr, getattr(size.shape_env, "divisible", ())
     quotients = formula.atoms(FloorDiv) if known else ()
-    exact = {each: each.args[0] / each.args[1] for each in quotients if Mod(*each.args) in known}
+    exact = {
+        quotient: quotient.args[0] / quotient.args[1]
+        for quotient in quotients
+        if Mod(*quotient.args) in known
+    }
     return formula.replace(lambda part: part.is_Mul, partial(_multiplied, exact))
 
 

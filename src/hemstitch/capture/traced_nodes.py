@@ -38,19 +38,19 @@ def refuse_moves(node: Node) -> None:
 
 def outputs_of(joint: Graph) -> list[Any]:
     """Results of forward, then gradients."""
-    [found] = joint.output_node().args
-    assert isinstance(found, (tuple, list))
-    return [*found]
+    [outputs] = joint.output_node().args
+    assert isinstance(outputs, (tuple, list))
+    return [*outputs]
 
 
 def without_tangent(joint: Graph) -> set[Node]:
     """All that forward could compute: what needs no gradient of a result."""
-    found: set[Node] = set()
+    forward: set[Node] = set()
     for node in joint.nodes:
         is_late = str(node.target).startswith("tangents") or _must_be_in_backward(node)
-        if node.op != "output" and not is_late and found.issuperset(node.all_input_nodes):
-            found.add(node)
-    return found
+        if node.op != "output" and not is_late and forward.issuperset(node.all_input_nodes):
+            forward.add(node)
+    return forward
 
 
 def is_recomputed(node: Node) -> bool:

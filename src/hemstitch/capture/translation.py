@@ -38,8 +38,9 @@ from hemstitch.capture.symbolic_sizes import Sizes
 from hemstitch.capture.traced_nodes import copy_of_written, is_copy, refuse_moves
 from hemstitch.errors import InternalError, UnsupportedError
 from hemstitch.ir.builder import NOTHING, Builder
+from hemstitch.ir.calls import LibraryCall, Operand
 from hemstitch.ir.dims import Dim, SymbolicDim
-from hemstitch.ir.graph import Graph, InputAttr, LibraryCall, Node, Op, Operand, Output
+from hemstitch.ir.graph import Graph, InputAttr, Node, Op, Output
 from hemstitch.ir.layout import overlaps, repeats, without_gaps
 from hemstitch.ir.types import DType, TensorType
 from hemstitch.runtime.returned import (
@@ -220,7 +221,7 @@ class _Capture:
         """Everything there, in types that the IR computes with, on one device, all of it real."""
         if any(map(is_under_way, node.all_input_nodes)) or self._copies_memory(node):
             return False
-        operands = [x for each in node.all_input_nodes for x in traced_tensors(each)]
+        operands = [x for operand in node.all_input_nodes for x in traced_tensors(operand)]
         tensors = [x for x in operands if not is_number_elsewhere(x, self.device)]
         scalars = [*node.args, *node.kwargs.values()]
         return not any(isinstance(scalar, complex) for scalar in scalars) and all(
@@ -252,7 +253,7 @@ class _Capture:
         result = rule(context, *arguments, **keywords)
         if parts is not traced:
             return self._as_traced(result, types[0])
-        return tuple(self._as_traced(each, type_) for each, type_ in zip(result, types))
+        return tuple(self._as_traced(part, type_) for part, type_ in zip(result, types))
 
     def _with_tensor(self, node: torch.fx.Node, arguments: list[Any]) -> list[Any]:
         """Where all are numbers, those that stand for tensors as such: `torch.div(size, 2)`."""
@@ -299,7 +300,7 @@ class _Capture:
             operand_strides=((),),
             results=((TensorType((), dtype), ()),),
         )
-        (brought,) = self.builder.library(call, (number,))
+        (brought,) = self.builder.call(call, (number,))
         assert brought is not None
         return Expr(self.builder, brought)
 
@@ -321,7 +322,7 @@ class _Capture:
             results=((self._type(node.meta["val"]), (1,)),),
             effects=True,
         )
-        (seeds,) = self.builder.library(call, ())
+        (seeds,) = self.builder.call(call, ())
         assert seeds is not None
         self.effects.append(seeds.inputs[0])
         self.environment[node] = Expr(self.builder, seeds)
@@ -355,7 +356,7 @@ class _Capture:
         if any(value is None for value in values):
             raise UnsupportedError("a check of what only the call knows")
         call, operands = call_of_numbers(str(node.target), function, values)
-        self.builder.library(call, operands)
+        self.builder.call(call, operands)
         self.effects.append(self.builder.make(Op.LIBRARY, *operands, attr=call, type=NOTHING))
 
     def skip(self, node: torch.fx.Node) -> None:
@@ -397,10 +398,10 @@ class _Capture:
         kept = {private[place]: part for place, part in parts.items() if not part.is_replaced}
         parts |= {n: kept[x] for n, x in enumerate(listed) if n >= len(private) and x in kept}
         self.returns = tuple(
-            self._part(each, parts[place], results)
+            self._part(result, parts[place], results)
             if place in parts
-            else self._returned(each, results, may_share=place >= len(private))
-            for place, each in enumerate(listed)
+            else self._returned(result, results, may_share=place >= len(private))
+            for place, result in enumerate(listed)
         )
 
     def _part(self, result: object, part: SharedResult, known: _Known) -> Returned:

@@ -7,14 +7,14 @@ import importlib.util
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
 
 from hemstitch.driver.cpu_kernels import native
+from hemstitch.driver.external_targets import external_target
 from hemstitch.driver.progress import with_bar
 from hemstitch.errors import KernelBuildError, KernelBuildWarning, UnsupportedError
 from hemstitch.ir.dims import Dim, evaluate, symbol, symbols
@@ -70,19 +70,20 @@ def build(plan: Plan, options: Options, device: torch.device | None = None) -> l
 def _launches(
     kernels: Sequence[KernelStep], options: Options, index: int | None
 ) -> AbstractContextManager[Callable[[KernelStep], Launch]]:
-    """What makes launches, while it is open. Triton is not among the requirements: only kernels for
-    GPUs and their emulator need it."""
+    """A context in which kernel steps become launches. Triton is not among the requirements, so
+    what imports it is imported here."""
     if options.target not in ("cuda", "interpret") or not kernels:
         return native(kernels, options)
-    _check_triton(options.target)
     if options.target == "interpret":
-        emulated: Any = importlib.import_module("hemstitch.driver.emulated_kernels")
-        return nullcontext(partial(emulated.launch_of, check=options.check))
-    cuda: Any = importlib.import_module("hemstitch.driver.gpu_kernels")
-    found: AbstractContextManager[Callable[[KernelStep], Launch]] = cuda.launches(
+        emulator = external_target(options.target)
+        _check_triton(options.target)
+        return emulator(kernels, options, index)
+    _check_triton(options.target)
+    gpu_kernels: Any = importlib.import_module("hemstitch.driver.gpu_kernels")
+    launches: AbstractContextManager[Callable[[KernelStep], Launch]] = gpu_kernels.launches(
         kernels, options, index
     )
-    return found
+    return launches
 
 
 def _check_triton(target: str) -> None:

@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 
 import torch
 
+from hemstitch.ir.calls import LibraryCall, Operand, holds_operands, may_keep_operands
 from hemstitch.ir.dims import Dim, SymbolicDim, known
-from hemstitch.ir.graph import InputAttr, LibraryCall, Operand
+from hemstitch.ir.graph import InputAttr, call_of
 from hemstitch.ir.types import DType, contiguous_strides
-from hemstitch.planning.materialised_views import Alias, agree
+from hemstitch.planning.materialised_views import Alias, same_strides
 from hemstitch.planning.plan import LibraryStep, Plan
 from hemstitch.runtime.assembly import Assembly, IntermediateView, Launch, Slot
+from hemstitch.runtime.aten_forms import aten_form
 from hemstitch.runtime.bindings import OUT_FORMS, binding
 from hemstitch.runtime.interpreter import with_strides
 from hemstitch.runtime.recycling import LEAST_BYTES, Layout, empty_strided_on
@@ -151,9 +153,10 @@ class _Assembler:
         """The result of a library call that writes where it is told to."""
         if tensor.node.type.dtype is DType.OPAQUE:
             return False
-        call = tensor.node.inputs[0].attr
-        assert isinstance(call, LibraryCall)
-        contiguous = same_strides(tensor.node.shape, tensor.strides, contiguous_strides(tensor.node.shape))
+        call = aten_form(call_of(tensor.node))
+        contiguous = same_strides(
+            tensor.node.shape, tensor.strides, contiguous_strides(tensor.node.shape)
+        )
         return call.target in OUT_FORMS and contiguous
 
     def _name(self, tensor: Tensor) -> str:
@@ -223,8 +226,7 @@ class _Assembler:
         return f"p[{len(self.scratch) - 1}]"
 
     def _library(self, step: LibraryStep, number: int) -> None:
-        call = step.node.attr
-        assert isinstance(call, LibraryCall)
+        call = aten_form(call_of(step.node))
         operands = [self._operand(step, operand) for operand in step.operands]
         arguments = [self._argument(argument, operands) for argument in call.arguments]
         arguments += [f"{key}={self._argument(v, operands)}" for key, v in call.keywords]
@@ -381,7 +383,8 @@ def _replaceable(step: LibraryStep) -> Tensor | None:
     """The operand of which the call gives a copy with some elements replaced, if the copy is laid
     out as it is."""
     call = step.node.attr
-    assert isinstance(call, LibraryCall)
+    if not isinstance(call, LibraryCall):
+        return None
     if call.in_place is None or call.arguments[0] != Operand(0):
         return None
     (result,), operand = step.results, step.operands[0]
@@ -402,13 +405,11 @@ def _operands(argument: object) -> Iterator[int]:
 
 
 def _holds_operands(step: LibraryStep) -> bool:
-    assert isinstance(step.node.attr, LibraryCall)
-    return step.node.attr.holds_operands
+    return holds_operands(step.node.attr)
 
 
 def _may_keep(step: LibraryStep) -> bool:
-    assert isinstance(step.node.attr, LibraryCall)
-    return step.node.attr.may_keep_operands
+    return may_keep_operands(step.node.attr)
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:

@@ -144,5 +144,5 @@ def machine_for(target: str, multiprocessors: int | None) -> Machine:
         return generic_cpu(threads_now(), host_target().lanes)
     exact = multiplies_exactly()
     if multiprocessors is None:
-        return generic_gpu(exact_products=exact)
-    return generic_gpu(multiprocessors, exact_products=exact)
+        return generic_gpu(exact_matmuls=exact)
+    return generic_gpu(multiprocessors, exact_matmuls=exact)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
+from hemstitch.ir.calls import Call, Within
 from hemstitch.ir.dims import Dim, product
 from hemstitch.ir.failure import Failure
 from hemstitch.ir.graph import (
@@ -12,13 +13,12 @@ from hemstitch.ir.graph import (
     Attr,
     Graph,
     InputAttr,
-    LibraryCall,
     Node,
     Op,
     Origin,
     Range,
     Windows,
-    Within,
+    op_of_call,
     toposort,
 )
 from hemstitch.ir.ops import OPS, ResultType
@@ -225,9 +225,9 @@ class Builder:
 
     # --- library
 
-    def library(self, call: LibraryCall, inputs: Sequence[Node]) -> tuple[Node | None, ...]:
-        """The call's results; None where a result is no tensor."""
-        node = self.make(Op.LIBRARY, *inputs, attr=call, type=NOTHING)
+    def call(self, call: Call, inputs: Sequence[Node]) -> tuple[Node | None, ...]:
+        """The call's results; None where a result is no tensor, or is not wanted."""
+        node = self.make(op_of_call(call), *inputs, attr=call, type=NOTHING)
         return tuple(
             None if result is None else self.make(Op.RESULT, node, attr=index, type=result[0])
             for index, result in enumerate(call.results)

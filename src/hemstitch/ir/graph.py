@@ -17,6 +17,17 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from hemstitch.errors import Location
+from hemstitch.ir.calls import (
+    Attention,
+    Call,
+    Convolution,
+    ConvolutionBackward,
+    LibraryCall,
+    Matmul,
+    Operation,
+    StructuredCall,
+    Within,
+)
 from hemstitch.ir.dims import Dim
 from hemstitch.ir.failure import OUT_OF_RANGE, Failure
 from hemstitch.ir.types import TensorType
@@ -118,11 +129,15 @@ class Op(Enum):
     CUMPROD = "cumprod"
     # sums by index; inputs (value, one index operand each); attr: tuple[Address, ...], one an axis
     SCATTER_ADD = "scatter_add"  # of the result, whose other elements are 0
-    # products of matrices
+    # matmul in a kernel
     DOT = "dot"  # (a[..., m, k], b[..., k, n]) -> [..., m, n], added up in the compute type
-    # everything else
-    LIBRARY = "library"  # LibraryCall; runs an ATen op as it is
-    RESULT = "result"  # int: one result of a LIBRARY node
+    # calls of the library: structured ones, StructuredCall, and all others
+    MATMUL = "matmul"
+    CONVOLUTION = "convolution"
+    CONVOLUTION_BACKWARD = "convolution_backward"
+    ATTENTION = "attention"
+    LIBRARY = "library"  # LibraryCall: an ATen op as it is
+    RESULT = "result"  # int: one result of a call
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,74 +200,6 @@ class InputAttr:
         return f"{self.name}, strides ({', '.join(map(str, self.strides))})"
 
 
-@dataclass(frozen=True, slots=True)
-class Operand:
-    """In a LibraryCall's arguments: the i-th input of the node."""
-
-    index: int
-
-
-class MatmulAxis(Enum):
-    """Of an element of a product of matrices, or of a term of its sum."""
-
-    ROW = "row"
-    COLUMN = "column"
-    STEP = "step"
-
-
-@dataclass(frozen=True, slots=True)
-class Within:
-    """Of a product of matrices only what has low <= high + distance is wanted. If `low` and `high`
-    are a row and a column, nobody looks at the other elements, which may be any finite numbers; if
-    one is a step, an operand is zero in the other terms. To compute them all is right as well."""
-
-    low: MatmulAxis
-    high: MatmulAxis
-    distance: int = 0
-
-    def __str__(self) -> str:
-        farther = f" plus {self.distance}" if self.distance else ""
-        return f"{self.low.value} within {self.high.value}{farther}"
-
-    @property
-    def turned(self) -> Within:
-        """Of the same product with its operands, both transposed, the other way round."""
-        other = {
-            MatmulAxis.ROW: MatmulAxis.COLUMN,
-            MatmulAxis.COLUMN: MatmulAxis.ROW,
-            MatmulAxis.STEP: MatmulAxis.STEP,
-        }
-        return Within(other[self.low], other[self.high], self.distance)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LibraryCall:
-    """A call that the compiler does not look into. Compared by identity: never merged.
-
-    `target` is the callable (an ATen overload), opaque to everything but the runtime.
-    `arguments` and `keywords` may nest tuples and hold `Operand`, sizes and plain constants.
-    `operand_strides[i]`: the strides that input i had when traced; the runtime supplies them.
-    `results`: one entry per result: its type and strides, or None where the result is no tensor.
-    `within`: what is wanted of a product of matrices.
-    """
-
-    name: str
-    target: object
-    arguments: tuple[object, ...]
-    keywords: tuple[tuple[str, object], ...]
-    operand_strides: tuple[tuple[Dim, ...] | None, ...]
-    results: tuple[tuple[TensorType, tuple[Dim, ...]] | None, ...]
-    is_tuple: bool = False  # the call returns a sequence even if it has one result
-    effects: bool = False  # stateful or mutating: neither dropped, repeated nor reordered
-    holds_operands: bool = False  # after it returns somebody looks into their memory, as views do
-    may_keep_operands: bool = False  # unknown code sees them and may keep them for good
-    in_place: object = None  # the callable that writes the only result over the first argument
-    within: Within | None = None
-
-    def __str__(self) -> str:
-        return self.name
-
-
 Attr = (
     bool
     | int
@@ -263,6 +210,7 @@ Attr = (
     | tuple[Address, ...]
     | InputAttr
     | LibraryCall
+    | StructuredCall
     | Windows
     | Within
     | Failure
@@ -332,7 +280,7 @@ class Graph:
 
     inputs: tuple[Node, ...]
     outputs: tuple[Output, ...]
-    effects: tuple[Node, ...] = ()  # LIBRARY nodes that must run though nobody reads them
+    effects: tuple[Node, ...] = ()  # calls that must run though nobody reads them
     symbols: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
     hints: Mapping[str, int] = field(default_factory=dict)
     origins: Mapping[Node, Origin] = field(default_factory=dict)
@@ -342,13 +290,47 @@ class Graph:
         return (*(output.value for output in self.outputs), *self.effects)
 
 
+CALLED: Mapping[type[Operation], Op] = {
+    Matmul: Op.MATMUL,
+    Convolution: Op.CONVOLUTION,
+    ConvolutionBackward: Op.CONVOLUTION_BACKWARD,
+    Attention: Op.ATTENTION,
+}
+
+
+def op_of_call(call: Call) -> Op:
+    return Op.LIBRARY if isinstance(call, LibraryCall) else CALLED[type(call.operation)]
+
+
+def call_of(node: Node) -> Call:
+    """What a call asks for; of a RESULT, the call that gives it. AssertionError for others."""
+    call = node.inputs[0].attr if node.op is Op.RESULT else node.attr
+    assert isinstance(call, Call)
+    return call
+
+
+def operation_of(node: Node) -> Operation | None:
+    """That of a structured call, or of one of its results; None for any other node."""
+    call = node.inputs[0].attr if node.op is Op.RESULT else node.attr
+    return call.operation if isinstance(call, StructuredCall) else None
+
+
 def result_strides(result: Node) -> tuple[Dim, ...]:
-    """As its library call gave it when traced."""
-    call, index = result.inputs[0].attr, result.attr
-    assert isinstance(call, LibraryCall) and isinstance(index, int)
-    described = call.results[index]
+    """As its call gives it."""
+    assert isinstance(result.attr, int)
+    described = call_of(result).results[result.attr]
     assert described is not None
     return described[1]
+
+
+def strides_in_memory(graph: Graph) -> dict[Node, tuple[Dim, ...]]:
+    """Of arguments and of results of calls, which lie as the caller and the library say."""
+    strides: dict[Node, tuple[Dim, ...]] = {}
+    for node in graph.inputs:
+        assert isinstance(node.attr, InputAttr)
+        strides[node] = node.attr.strides
+    results = (node for node in toposort(graph.roots) if node.op is Op.RESULT)
+    return strides | {node: result_strides(node) for node in results}
 
 
 def toposort(outputs: Iterable[Node]) -> list[Node]:
@@ -369,9 +351,9 @@ def toposort(outputs: Iterable[Node]) -> list[Node]:
 
 def users(nodes: Iterable[Node]) -> dict[Node, list[Node]]:
     """For each node, those of `nodes` that read it (once per operand)."""
-    found: dict[Node, list[Node]] = {}
+    readers: dict[Node, list[Node]] = {}
     for node in nodes:
-        found.setdefault(node, [])
+        readers.setdefault(node, [])
         for operand in node.inputs:
-            found.setdefault(operand, []).append(node)
-    return found
+            readers.setdefault(operand, []).append(node)
+    return readers

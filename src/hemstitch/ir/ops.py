@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 
-from hemstitch.ir.graph import Op
+from hemstitch.ir.graph import CALLED, Op
 from hemstitch.ir.types import DType, TypeKind
 
 
@@ -37,8 +37,7 @@ class ResultType(Enum):
 @dataclass(frozen=True, slots=True)
 class OpRow:
     """`flops`: arithmetic per element worked on, in units of one add; of a contraction per step
-    of it. Sources: the CPU measurements in docs/performance.md (ns of one vector op over that of
-    an add)."""
+    of it, as docs/compiler/performance-notes.md measures (a vector op's time over an add's)."""
 
     op_class: OpClass
     arity: int | None  # None: any
@@ -105,7 +104,9 @@ OPS: dict[Op, OpRow] = {
     **dict.fromkeys(SCANNED, OpRow(OpClass.SCAN, 1, 8)),
     Op.SCATTER_ADD: OpRow(OpClass.SCATTER, None, 2, ResultType.GIVEN),
     Op.DOT: OpRow(OpClass.CONTRACTION, 2, 2, ResultType.GIVEN),
-    Op.LIBRARY: OpRow(OpClass.LIBRARY, None, 0, ResultType.GIVEN),
+    **dict.fromkeys(
+        (*CALLED.values(), Op.LIBRARY), OpRow(OpClass.LIBRARY, None, 0, ResultType.GIVEN)
+    ),
     Op.RESULT: OpRow(OpClass.LIBRARY, 1, 0, ResultType.GIVEN),
 }
 
@@ -141,7 +142,12 @@ def is_contraction(op: Op) -> bool:
 
 
 def is_library(op: Op) -> bool:
+    """A call, or a result of one."""
     return OPS[op].op_class is OpClass.LIBRARY
+
+
+def is_call(op: Op) -> bool:
+    return is_library(op) and op is not Op.RESULT
 
 
 def identity(op: Op, dtype: DType) -> bool | int | float:

@@ -6,27 +6,37 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from hemstitch.errors import InternalError
 from hemstitch.ir import dims
 from hemstitch.ir.builder import Builder
+from hemstitch.ir.calls import (
+    Convolution,
+    ConvolutionBackward,
+    LibraryCall,
+    MatmulAxis,
+    Operand,
+    Operation,
+    ResultTypes,
+    Strides,
+    StructuredCall,
+    Within,
+)
 from hemstitch.ir.dims import Dim
 from hemstitch.ir.failure import Failure
 from hemstitch.ir.graph import (
+    CALLED,
     Address,
     Attr,
     Graph,
     InputAttr,
-    LibraryCall,
-    MatmulAxis,
     Node,
     Op,
-    Operand,
     Output,
     Range,
     Windows,
-    Within,
 )
 from hemstitch.ir.ops import OPS, SCANNED, OpClass
 from hemstitch.ir.types import DType, TensorType
@@ -98,16 +108,16 @@ class _Parts:
 
 def _tokens(line: str) -> list[tuple[str, str]]:
     """(kind, text) of each token; a last one of kind "end"."""
-    found: list[tuple[str, str]] = []
+    tokens: list[tuple[str, str]] = []
     position = 0
     while position < len(line):
         match = _TOKEN.match(line, position)
         if match is None:
             raise ValueError(f"cannot read {line[position:]!r}")
         if match.lastgroup and match.lastgroup != "skip":
-            found.append((match.lastgroup, match.group()))
+            tokens.append((match.lastgroup, match.group()))
         position = match.end()
-    return [*found, ("end", "")]
+    return [*tokens, ("end", "")]
 
 
 @dataclass
@@ -127,23 +137,23 @@ class _Reader:
         return None if kind == "end" else kind
 
     def take(self, kind: str) -> str:
-        found, text = self.tokens[self.position]
-        if found != kind:
+        next_kind, text = self.tokens[self.position]
+        if next_kind != kind:
             raise ValueError(f"expected a token of kind {kind}, found {text or 'the line end'!r}")
         self.position += 1
         return text
 
     def accept(self, text: str) -> bool:
         """Steps over the next token if it is `text`."""
-        kind, found = self.tokens[self.position]
-        matches = found == text and kind != "text"
+        kind, next_text = self.tokens[self.position]
+        matches = next_text == text and kind != "text"
         self.position += matches
         return matches
 
     def expect(self, text: str) -> None:
         if not self.accept(text):
-            found = self.tokens[self.position][1]
-            raise ValueError(f"expected {text!r}, found {found or 'the line end'!r}")
+            next_text = self.tokens[self.position][1]
+            raise ValueError(f"expected {text!r}, found {next_text or 'the line end'!r}")
 
     def integer(self) -> int:
         return int(self.take("int"))
@@ -157,12 +167,12 @@ class _Reader:
     def items(self, read: Callable[[], Item], opening: str = "(", closing: str = ")") -> list[Item]:
         """opening item, item, ... closing"""
         self.expect(opening)
-        found: list[Item] = []
+        items: list[Item] = []
         while not self.accept(closing):
-            if found:
+            if items:
                 self.expect(",")
-            found.append(read())
-        return found
+            items.append(read())
+        return items
 
     # --- sizes and types
 
@@ -225,11 +235,11 @@ class _Reader:
         return Range(start, self.integer())
 
     def windows(self) -> Windows:
-        found = []
+        numbers = []
         for word in ("axis", "size", "step"):
             self.expect(word)
-            found.append(self.integer())
-        return Windows(*found)
+            numbers.append(self.integer())
+        return Windows(*numbers)
 
     def addresses(self) -> tuple[Address, ...]:
         return tuple(self.items(self._address))
@@ -254,21 +264,39 @@ class _Reader:
             is_written=self.accept("written"),
         )
 
-    def call(self) -> LibraryCall:
+    def structured(self, operation: Callable[..., Operation]) -> StructuredCall:
+        attributes: dict[str, Any] = {}
+        while not self.accept("operands"):
+            name = self.take("word")
+            if name == "within":
+                attributes[name] = self.within()
+            else:
+                attributes[name] = self.flag() if self.kind == "word" else self.argument()
+        if operation is ConvolutionBackward:
+            wanted = attributes.pop("wanted")
+            attributes = {"convolution": Convolution(**attributes), "wanted": wanted}
+        return StructuredCall(operation(**attributes), *self._memory())
+
+    def flag(self) -> bool:
+        """False where it says so; a name alone is true."""
+        return not self.accept("false")
+
+    def _memory(self) -> tuple[tuple[Strides | None, ...], ResultTypes]:
+        """How operands and results of a call lie."""
+        strides = tuple(self.items(lambda: None if self.accept("none") else self.dims()))
+        self.expect("results")
+        return strides, tuple(self.items(self._result))
+
+    def library_call(self) -> LibraryCall:
         name = self.string()
         self.expect("arguments")
         arguments = tuple(self.items(self.argument))
         self.expect("keywords")
         keywords = tuple(self.items(self._keyword))
         self.expect("operands")
-        strides = tuple(self.items(lambda: None if self.accept("none") else self.dims()))
-        self.expect("results")
-        results = tuple(self.items(self._result))
+        memory = self._memory()
         is_tuple, effects = self.accept("tuple"), self.accept("effects")
-        return LibraryCall(
-            *(name, None, arguments, keywords, strides, results, is_tuple, effects),
-            within=self.within(),
-        )
+        return LibraryCall(name, None, arguments, keywords, *memory, is_tuple, effects)
 
     def within(self) -> Within | None:
         if self.kind is None:
@@ -317,7 +345,8 @@ _ATTRIBUTES: dict[Op, Callable[[_Reader], Attr]] = {
     Op.SLICE: _Reader.ranges,
     Op.UNFOLD: _Reader.windows,
     **dict.fromkeys((Op.GATHER, Op.SCATTER_ADD), _Reader.addresses),
-    Op.LIBRARY: _Reader.call,
+    Op.LIBRARY: _Reader.library_call,
+    **{op: partial(_Reader.structured, operation=kind) for kind, op in CALLED.items()},
     Op.CHECK: _Reader.failure,
     Op.DOT: _Reader.within,
     **dict.fromkeys((Op.IOTA, Op.CONCAT, Op.RESULT, *SCANNED), _Reader.integer),

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 
+from hemstitch.ir.calls import (
+    Call,
+    Convolution,
+    LibraryCall,
+    Operand,
+    Operation,
+    StructuredCall,
+    Within,
+)
 from hemstitch.ir.dims import SymbolicDim
 from hemstitch.ir.failure import Failure
-from hemstitch.ir.graph import (
-    Attr,
-    Graph,
-    InputAttr,
-    LibraryCall,
-    Node,
-    Operand,
-    Output,
-    Windows,
-    Within,
-    toposort,
-)
+from hemstitch.ir.graph import Attr, Graph, InputAttr, Node, Output, Windows, toposort
 
 
 def show(graph: Graph, *, origins: bool = False) -> str:
@@ -52,7 +51,7 @@ def attr_text(attr: Attr) -> str:
             place = f"{json.dumps(attr.name)} position {attr.position}"
             text = f"{place} strides {_tuple(attr.strides)}"
             return text + " frozen" * attr.frozen + " written" * attr.is_written
-        case LibraryCall():
+        case LibraryCall() | StructuredCall():
             return _call_text(attr)
         case int() | float() | SymbolicDim() | Windows() | Within() | Failure():
             return str(attr)
@@ -77,21 +76,44 @@ def _output_line(output: Output, names: Mapping[Node, str]) -> str:
     return f"output {names[output.value]} strides {_tuple(output.strides)}{into}{share}"
 
 
-def _call_text(call: LibraryCall) -> str:
+def _memory_text(call: Call) -> str:
     strides = ("none" if item is None else _tuple(item) for item in call.operand_strides)
     results = (
         "none" if item is None else f"{item[0]} strides {_tuple(item[1])}" for item in call.results
     )
+    return f"operands {_tuple(strides)} results {_tuple(results)}"
+
+
+def _call_text(call: Call) -> str:
+    if isinstance(call, LibraryCall):
+        return _library_text(call)
+    return f"{_operation_text(call.operation)} {_memory_text(call)}".lstrip()
+
+
+def _operation_text(operation: Operation) -> str:
+    """Its fields by name, but for those that are as by default."""
+    words = []
+    for field in fields(operation):
+        value = getattr(operation, field.name)
+        if isinstance(value, Convolution):
+            words.append(_operation_text(value))
+        elif value is True:
+            words.append(field.name)
+        elif value != field.default:
+            text = str(value) if isinstance(value, Within) else _argument(value)
+            words.append(f"{field.name} {text}")
+    return " ".join(words)
+
+
+def _library_text(call: LibraryCall) -> str:
     keywords = (f"{name}={_argument(value)}" for name, value in call.keywords)
     words = [
         json.dumps(call.name),
         f"arguments {_argument(call.arguments)}",
         f"keywords {_tuple(keywords)}",
-        f"operands {_tuple(strides)}",
-        f"results {_tuple(results)}",
+        _memory_text(call),
     ]
     words += ["tuple"] * call.is_tuple + ["effects"] * call.effects
-    words += [] if call.within is None else [str(call.within)]
     return " ".join(words)
 
 

@@ -7,24 +7,24 @@ from dataclasses import dataclass
 from itertools import chain
 
 from hemstitch.errors import InternalError
+from hemstitch.ir.calls import Call, LibraryCall, Operand, StructuredCall, Within, has_effects
 from hemstitch.ir.dims import Dim, SymbolicDim, product, symbols
 from hemstitch.ir.failure import EXCEPTIONS, Failure
 from hemstitch.ir.graph import (
+    CALLED,
     Address,
     Attr,
     Graph,
     InputAttr,
-    LibraryCall,
     Node,
     Op,
-    Operand,
     Output,
     Range,
     Windows,
-    Within,
 )
-from hemstitch.ir.ops import OPS, SCANNED, ResultType, highest, lowest
+from hemstitch.ir.ops import OPS, SCANNED, ResultType, highest, is_call, lowest
 from hemstitch.ir.printer import describe
+from hemstitch.ir.structured import result_types
 from hemstitch.ir.types import DType, TensorType, TypeKind
 
 Problems = Iterator[str]
@@ -57,14 +57,14 @@ def _problems(graph: Graph) -> Problems:
 
 def _reachable(roots: Iterable[Node]) -> list[Node]:
     """Unlike `toposort` in no order, so that it ends for a cycle too."""
-    found: dict[Node, None] = {}
+    reachable: dict[Node, None] = {}
     stack = list(roots)
     while stack:
         node = stack.pop()
-        if node not in found:
-            found[node] = None
+        if node not in reachable:
+            reachable[node] = None
             stack.extend(node.inputs)
-    return list(found)
+    return list(reachable)
 
 
 def _has_cycle(roots: Iterable[Node]) -> bool:
@@ -107,8 +107,8 @@ def _output_problems(graph: Graph) -> Problems:
 def _output_faults(output: Output, graph: Graph, mutated: set[Node]) -> Problems:
     value, target = output.value, output.mutates
     yield from _strides(output.strides, value.type)
-    if value.op is Op.LIBRARY:
-        yield "a library call is no value; its RESULT is"
+    if is_call(value.op):
+        yield "a call is no value; its RESULT is"
     if target is None:
         return
     if target not in graph.inputs:
@@ -122,7 +122,7 @@ def _output_faults(output: Output, graph: Graph, mutated: set[Node]) -> Problems
 
 def _effect_problems(graph: Graph) -> Problems:
     for node in graph.effects:
-        if not isinstance(node.attr, LibraryCall) or not node.attr.effects:
+        if not has_effects(node.attr):
             yield f"{describe(node)}: stands among the effects but has none"
 
 
@@ -452,11 +452,45 @@ def _dot(node: Node) -> Problems:
 def _library(node: Node) -> Problems:
     call = node.attr
     assert isinstance(call, LibraryCall)
-    if len(call.operand_strides) != len(node.inputs):
-        yield f"strides of {len(call.operand_strides)} operands for {len(node.inputs)}"
+    yield from _memory(node, call)
     for operand in _operands((call.arguments, tuple(value for _, value in call.keywords))):
         if not 0 <= operand.index < len(node.inputs):
             yield f"there is no operand {operand.index}"
+
+
+def _structured(node: Node) -> Problems:
+    call = node.attr
+    assert isinstance(call, StructuredCall)
+    yield from _memory(node, call)
+    if CALLED[type(call.operation)] is not node.op:
+        yield f"asks for {CALLED[type(call.operation)].value}"
+        return
+    try:
+        inferred = result_types(call.operation, [operand.type for operand in node.inputs])
+    except ValueError as error:
+        yield str(error)
+        return
+    if len(inferred) != len(call.results):
+        yield f"describes {len(call.results)} results of {len(inferred)}"
+    for index, (type_, result) in enumerate(zip(inferred, call.results)):
+        if (type_ is None) is not (result is None):
+            yield f"result {index} is {result and result[0]}, not {type_}"
+        elif type_ is not None and result is not None and not _is_alike(type_, result[0]):
+            yield f"result {index} is {result[0]}, not {type_}"
+
+
+def _is_alike(inferred: TensorType, described: TensorType) -> bool:
+    """Sizes that only a call knows may be written in two ways."""
+    pairs = zip(inferred.shape, described.shape)
+    is_shape = inferred.rank == described.rank and not any(
+        isinstance(m, int) and isinstance(n, int) and m != n for m, n in pairs
+    )
+    return is_shape and inferred.dtype is described.dtype
+
+
+def _memory(node: Node, call: Call) -> Problems:
+    if len(call.operand_strides) != len(node.inputs):
+        yield f"strides of {len(call.operand_strides)} operands for {len(node.inputs)}"
     for result in call.results:
         if result is not None:
             yield from _strides(result[1], result[0])
@@ -473,8 +507,8 @@ def _operands(value: object) -> Iterator[Operand]:
 def _result(node: Node) -> Problems:
     call, index = node.inputs[0].attr, node.attr
     assert isinstance(index, int)
-    if not isinstance(call, LibraryCall):
-        yield "its operand is no library call"
+    if not isinstance(call, Call):
+        yield "its operand is no call"
     elif not 0 <= index < len(call.results):
         yield f"the call has {len(call.results)} results"
     else:
@@ -553,5 +587,6 @@ _ROWS: dict[Op, _Row] = {
     **dict.fromkeys(SCANNED, _Row(_is(int), _scan, _NUMBER.kinds)),
     Op.DOT: _Row(_is(Within, type(None)), _dot, _FLOAT.kinds),
     Op.LIBRARY: _Row(_is(LibraryCall), _library, _ANY),
+    **dict.fromkeys(CALLED.values(), _Row(_is(StructuredCall), _structured, _ANY)),
     Op.RESULT: _Row(_is(int), _result, _ANY),
 }

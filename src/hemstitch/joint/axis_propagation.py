@@ -52,13 +52,13 @@ def parts_for(node: Node, region: Region) -> Parts | None:
     axes = axes_of(node)
     if axes is None or region.axis in axes.fixed:
         return None
-    found: dict[Node, Region | None] = {}
+    parts: dict[Node, Region | None] = {}
     for operand, line in axes.lines:
         axis = line[region.axis]
         part = None if axis is None else region.along(axis)
-        if found.setdefault(operand, part) != part:
+        if parts.setdefault(operand, part) != part:
             return None
-    return found
+    return parts
 
 
 def seen_in(node: Node, operand: Node, region: Region) -> Region | None:
@@ -81,7 +81,7 @@ def added_up(node: Node, operand: Node, region: Region) -> Parts | None:
         return None
     for names in axes.sums:
         if names.get(operand) == region.axis:
-            parts = {each: region.along(axis) for each, axis in names.items()}
+            parts = {added: region.along(axis) for added, axis in names.items()}
             return {**dict.fromkeys(node.all_input_nodes), **parts}
     return None
 
@@ -108,7 +108,7 @@ def is_reshape(node: Node) -> bool:
 
 
 def has_known_sizes(node: Node) -> bool:
-    values = [value_of(each) for each in (node, *node.all_input_nodes)]
+    values = [value_of(x) for x in (node, *node.all_input_nodes)]
     tensors = (value for value in tree_leaves(values) if isinstance(value, Tensor))
     return all(isinstance(size, int) for tensor in tensors for size in tensor.shape)
 

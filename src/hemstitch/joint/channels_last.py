@@ -153,10 +153,10 @@ class _Rearranged:
     def _call(self, target: Any, arguments: tuple[Any, ...], reader: Node, **keywords: Any) -> Node:
         source = arguments[0]
         with self.graph.inserting_before(reader):
-            made = self.graph.call_function(target, arguments, keywords)
-        made.meta = {key: source.meta[key] for key in ("stack_trace",) if key in source.meta}
-        made.meta["val"] = value_of_call(made)
-        return made
+            call = self.graph.call_function(target, arguments, keywords)
+        call.meta = {key: source.meta[key] for key in ("stack_trace",) if key in source.meta}
+        call.meta["val"] = value_of_call(call)
+        return call
 
 
 def _images(node: Node) -> list[Node]:
@@ -217,4 +217,4 @@ def _is_by_channels(image: Node) -> bool:
 
 
 def _strides(value: Any) -> list[tuple[object, ...]]:
-    return [formulas(each.stride()) for each in tree_leaves(value) if isinstance(each, Tensor)]
+    return [formulas(leaf.stride()) for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]

@@ -44,10 +44,10 @@ MAX_SHARE = 0.5  # of the lines; to compute more of them is no reason to cut a t
 
 def eliminate_dead_rows(graph: Graph) -> None:
     """Change `graph`, one of AOTAutograd's."""
-    found = _Found()
-    found.look(graph)
-    if any(name_of(node) in PRODUCTS for node in (*found.parts, *found.sums)):
-        _Rewriting(found).run(graph)
+    needed = _NeededRows()
+    needed.look(graph)
+    if any(name_of(node) in PRODUCTS for node in (*needed.parts, *needed.sums)):
+        _Rewriting(needed).run(graph)
         drop_unread(graph)
 
 
@@ -55,7 +55,7 @@ def eliminate_dead_rows(graph: Graph) -> None:
 
 
 @dataclass(slots=True)
-class _Found:
+class _NeededRows:
     """`zeros`: a tensor is zero outside this region. `parts`: of a tensor only this is made.
     `sums`: what of its operands an operation adds up, as they are zero elsewhere."""
 
@@ -98,12 +98,12 @@ class _Found:
         return whole
 
     def _sums_of(self, node: Node) -> Parts | None:
-        found = (
+        candidates = (
             added_up(node, operand, self.zeros[operand])
             for operand in node.all_input_nodes
             if operand in self.zeros
         )
-        return next((sums for sums in found if sums is not None), None)
+        return next((sums for sums in candidates if sums is not None), None)
 
     def _zero_outside(self, node: Node) -> Region | None:
         if node.op != "call_function":
@@ -119,8 +119,8 @@ class _Found:
             region = self._seen_in(node, operand)
             if region is not None:
                 return region
-        found = {self._seen_in(node, operand) for operand in zero_where_all(node)}
-        return found.pop() if len(found) == 1 else None
+        regions = {self._seen_in(node, operand) for operand in zero_where_all(node)}
+        return regions.pop() if len(regions) == 1 else None
 
     def _seen_in(self, node: Node, operand: Node) -> Region | None:
         region = self.zeros.get(operand)
@@ -200,8 +200,8 @@ class _Rewriting:
     """`small`: the parts that are made; `whole`: these among zeros; `cuts`: parts of what is made
     as a whole; `new`: what takes the place of a node."""
 
-    def __init__(self, found: _Found) -> None:
-        self.found = found
+    def __init__(self, needed: _NeededRows) -> None:
+        self.needed = needed
         self.small: dict[Node, Node] = {}
         self.whole: dict[Node, Node] = {}
         self.cuts: dict[tuple[Node, Region], Node] = {}
@@ -209,18 +209,18 @@ class _Rewriting:
 
     def run(self, graph: Graph) -> None:
         for node in [*graph.nodes]:
-            if node in self.found.parts:
-                self.small[node] = self._part(node, self.found.parts[node])
-            elif node in self.found.sums:
-                self.new[node] = self._made_of(node, self.found.sums[node])
+            if node in self.needed.parts:
+                self.small[node] = self._part(node, self.needed.parts[node])
+            elif node in self.needed.sums:
+                self.new[node] = self._made_of(node, self.needed.sums[node])
             elif self._cuts_a_part(node):
                 self.new[node] = self._cut(node)
             else:
                 self._read_whole(node)
-        for old, made in self.new.items():
+        for old, replacement in self.new.items():
             if is_tensor(old):
-                made.meta["val"] = value_of(old)  # it lies as that did, for whoever gets it
-            old.replace_all_uses_with(made)
+                replacement.meta["val"] = value_of(old)  # it lies as that did, for whoever gets it
+            old.replace_all_uses_with(replacement)
 
     def _part(self, node: Node, region: Region) -> Node:
         shape = region.shape(shape_of(node))
@@ -231,19 +231,19 @@ class _Rewriting:
         assert parts is not None
         if is_reshape(node) or name_of(node) in ("squeeze", "expand"):
             ((operand, part),) = parts.items()
-            made = self._operand(node, operand, part)
+            whole = self._operand(node, operand, part)
             target = node.target if name_of(node) == "expand" else aten.reshape.default
-            return call_before(node, target, made, shape)
+            return call_before(node, target, whole, shape)
         return self._made_of(node, parts)
 
     def _made_of(self, node: Node, parts: Parts) -> Node:
-        made = {operand: self._operand(node, operand, part) for operand, part in parts.items()}
-        arguments, keywords = map_arg((node.args, node.kwargs), made.__getitem__)
+        operands = {operand: self._operand(node, operand, part) for operand, part in parts.items()}
+        arguments, keywords = map_arg((node.args, node.kwargs), operands.__getitem__)
         return call_before(node, node.target, *arguments, **keywords)
 
     def _cuts_a_part(self, node: Node) -> bool:
         cut = _cut(node)
-        return cut is not None and self.found.parts.get(_source(node)) == cut
+        return cut is not None and self.needed.parts.get(_source(node)) == cut
 
     def _cut(self, node: Node) -> Node:
         part, (_, axis, *_) = self.small[_source(node)], arguments_of(node)
@@ -252,12 +252,12 @@ class _Rewriting:
 
     def _read_whole(self, node: Node) -> None:
         for operand in node.all_input_nodes:
-            if operand in self.found.parts:
+            if operand in self.needed.parts:
                 node.replace_input_with(operand, self._operand(node, operand, None))
 
     def _operand(self, at: Node, node: Node, region: Region | None) -> Node:
         """This part of `node`, for one that is made before `at`."""
-        part = self.found.parts.get(node)
+        part = self.needed.parts.get(node)
         if region is not None and part == region:
             return self.small[node]
         whole = self.new.get(node, node)

@@ -96,27 +96,27 @@ def _kept(joint: Graph, results: int, saved: Container[Node]) -> list[Node]:
     gradients = [node for node in outputs_of(joint)[results:] if isinstance(node, Node)]
     calls = (node for node in joint.nodes if node.op == "call_function" and node not in early)
     stack = [*gradients, *(node for node in calls if runs_unread(node))]
-    found, kept = set(stack), set[Node]()
+    reached, kept = set(stack), set[Node]()
     while stack:
         node = stack.pop()
         is_kept = node.op == "placeholder" or node in saved or _is_size(node)
         if is_kept and node in early:
             kept.add(node)
             continue
-        new = [source for source in node.all_input_nodes if source not in found]
-        found.update(new)
+        new = [source for source in node.all_input_nodes if source not in reached]
+        reached.update(new)
         stack.extend(new)
-    made = found - kept  # in backward
+    computed = reached - kept  # in backward
     stays = {*gradients, *outputs_of(joint)[:results]}
-    last = {_last_view(node, made, stays) for node in kept}
+    last = {_last_view(node, computed, stays) for node in kept}
     return [node for node in joint.nodes if node in last]
 
 
-def _last_view(node: Node, made: Set[Node], stays: Set[object]) -> Node:
+def _last_view(node: Node, computed: Set[Node], stays: Set[object]) -> Node:
     """Where backward reads nothing but one view of it, that: forward may have no more in memory.
     `stays`: what it has."""
     while node.op == "call_function" and node not in stays:
-        readers = [user for user in node.users if user in made]
+        readers = [user for user in node.users if user in computed]
         # A view of another tensor may read its size.
         if len(readers) != 1 or not _is_part(readers[0]) or readers[0].args[:1] != (node,):
             break

@@ -25,7 +25,7 @@ from torch.fx.node import map_arg
 from hemstitch.capture.effects import has_effects
 from hemstitch.capture.library_calls import WITHIN
 from hemstitch.capture.traced_nodes import arguments_of, formulas, name_of, value_of
-from hemstitch.ir.graph import MatmulAxis, Within
+from hemstitch.ir.calls import MatmulAxis, Within
 from hemstitch.joint.axis_propagation import ATTENTION, has_known_sizes
 
 aten = torch.ops.aten
@@ -63,7 +63,12 @@ Known = dict[Node, Facts]
 def analyse_masks(graph: Graph) -> None:
     """Says of each product what of it is of use, in its `meta`."""
     known = _known(graph)
-    bands = {b: None for facts in known.values() for found in facts.values() for b in found}
+    bands = {
+        b: None
+        for facts in known.values()
+        for bands_of_kind in facts.values()
+        for b in bands_of_kind
+    }
     for product in graph.find_nodes(op="call_function", target=aten.bmm.default):
         within = next(_within(product, known, bands), None)
         if within is not None:
@@ -96,10 +101,10 @@ def _is_unseen(node: Node, band: Band, known: Known) -> bool:
 
 
 def _is_unseen_by(user: Node, node: Node, band: Band, known: Known) -> bool:
-    moved = _turned(user, node, [band]) if isinstance(value_of(user), Tensor) else []
+    moved = _transposed(user, node, [band]) if isinstance(value_of(user), Tensor) else []
     if not moved:
         return False
-    if any(moved[0] in found for found in known.get(user, {}).values()):
+    if any(moved[0] in bands for bands in known.get(user, {}).values()):
         return name_of(user) in ABSORBING  # by another operand, as nothing is known of this one
     is_dividend = name_of(user) == "div" and arguments_of(user)[1] is not node
     is_finite = _is_kept(user) or name_of(user) in FINITE or is_dividend
@@ -123,7 +128,7 @@ def _known(graph: Graph) -> Known:
                 continue
             _count(node, numbers)
             facts = _compared(node, numbers) or _facts(node, known)
-            if facts := {kind: [*dict.fromkeys(found)] for kind, found in facts.items() if found}:
+            if facts := {kind: [*dict.fromkeys(bands)] for kind, bands in facts.items() if bands}:
                 known[node] = facts
     return known
 
@@ -138,9 +143,9 @@ def _count(node: Node, numbers: dict[Node, Tensor]) -> None:
     if target.namespace != "aten" or has_effects(node) or "empty" in name_of(node):
         return
     keywords = {k: torch.device("cpu") if k == "device" else v for k, v in node.kwargs.items()}
-    given, named = map_arg((node.args, keywords), numbers.__getitem__)
+    arguments, named = map_arg((node.args, keywords), numbers.__getitem__)
     with suppress(IndexError, RuntimeError):  # it is said where the program runs
-        numbers[node] = target(*given, **named)
+        numbers[node] = target(*arguments, **named)
 
 
 def _compared(node: Node, numbers: Mapping[Node, Tensor]) -> Facts:
@@ -180,7 +185,7 @@ def _ends(x: Tensor) -> tuple[Tensor, Tensor]:
 def _bands(inside: Tensor) -> list[Band]:
     """The narrowest that have all that is inside, if they leave anything out."""
     rows, columns = inside.shape
-    found = []
+    bands = []
     is_any = inside.any(1)
     if not is_any.any():
         return []
@@ -191,10 +196,10 @@ def _bands(inside: Tensor) -> list[Band]:
     above = int((last - numbers)[is_any].max())
     below = int((numbers - first)[is_any].max())
     if above < columns - 1:
-        found.append(Band(-1, -2, above))
+        bands.append(Band(-1, -2, above))
     if below < rows - 1:
-        found.append(Band(-2, -1, below))
-    return found
+        bands.append(Band(-2, -1, below))
+    return bands
 
 
 # --- what follows
@@ -202,12 +207,12 @@ def _bands(inside: Tensor) -> list[Band]:
 
 def _facts(node: Node, known: Known) -> Facts:
     """What is known of a result from what is known of its operands."""
-    made = FOLLOWING.get(name_of(node))
-    if made is not None:
-        return made(node, known)
+    follow = FOLLOWING.get(name_of(node))
+    if follow is not None:
+        return follow(node, known)
     if _is_kept(node):
         (x,) = node.all_input_nodes[:1]
-        return {kind: _turned(node, x, found) for kind, found in known.get(x, {}).items()}
+        return {kind: _transposed(node, x, bands) for kind, bands in known.get(x, {}).items()}
     return {}
 
 
@@ -222,10 +227,10 @@ def _is_kept(node: Node) -> bool:
     return name_of(node) in KEPT and len(node.all_input_nodes) == 1
 
 
-def _turned(node: Node, operand: Node, bands: Collection[Band]) -> list[Band]:
+def _transposed(node: Node, operand: Node, bands: Collection[Band]) -> list[Band]:
     """Bands of an operand as those of the result: none if its last two axes are not the same."""
     order = [-2, -1]
-    before, after = (value_of(each).shape for each in (operand, node))
+    before, after = (value_of(x).shape for x in (operand, node))
     if not (has_known_sizes(operand) and has_known_sizes(node)) or len(before) < 2:
         return []
     name, rank = name_of(node), len(before)
@@ -252,7 +257,7 @@ def _of(x: object, node: Node, kind: Outside, known: Known) -> Collection[Band] 
         return None
     if not isinstance(x, Node) or not isinstance(value_of(x), Tensor):
         return ()
-    mine, whole = (formulas(value_of(each).shape[-2:]) for each in (x, node))
+    mine, whole = (formulas(value_of(operand).shape[-2:]) for operand in (x, node))
     return known.get(x, {}).get(kind, ()) if mine == whole else ()
 
 
@@ -283,13 +288,13 @@ def _constant(x: object) -> float | None:
     return None
 
 
-def _either(found: Sequence[Collection[Band] | None]) -> Collection[Band]:
-    return [band for bands in found for band in bands or ()]
+def _either(alternatives: Sequence[Collection[Band] | None]) -> Collection[Band]:
+    return [band for bands in alternatives for band in bands or ()]
 
 
-def _both(found: Sequence[Collection[Band] | None]) -> Collection[Band]:
+def _both(alternatives: Sequence[Collection[Band] | None]) -> Collection[Band]:
     """None: has them all."""
-    some = [bands for bands in found if bands is not None]
+    some = [bands for bands in alternatives if bands is not None]
     return [band for band in some[0] if all(band in bands for bands in some)] if some else ()
 
 
@@ -324,10 +329,10 @@ def _chosen(node: Node, condition: Any, yes: Any, no: Any, known: Known) -> Fact
     if_no, if_yes = (_of(condition, node, kind, known) or () for kind in (Outside.NO, Outside.YES))
     for kind in (Outside.LOWEST, Outside.ZERO):
         first, second = (_of(x, node, kind, known) for x in (yes, no))
-        found = [*_both((first, second))]
-        found += [band for band in if_no if second is None or band in second]
-        found += [band for band in if_yes if first is None or band in first]
-        facts[kind] = found
+        bands = [*_both((first, second))]
+        bands += [band for band in if_no if second is None or band in second]
+        bands += [band for band in if_yes if first is None or band in first]
+        facts[kind] = bands
     return facts
 
 
@@ -355,8 +360,8 @@ def _product(node: Node, known: Known) -> Facts:
     zero, lowest = (_operands(node, kind, known) for kind in (Outside.ZERO, Outside.LOWEST))
     factor = _constant(arguments_of(node)[1])
     is_kept = factor is not None and 0 < factor < inf
-    found = _without(_without(_either(zero), lowest[0]), lowest[1])
-    return {Outside.ZERO: found, Outside.LOWEST: lowest[0] or () if is_kept else ()}
+    zeros = _without(_without(_either(zero), lowest[0]), lowest[1])
+    return {Outside.ZERO: zeros, Outside.LOWEST: lowest[0] or () if is_kept else ()}
 
 
 def _quotient(node: Node, known: Known) -> Facts:

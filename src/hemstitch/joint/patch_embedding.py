@@ -59,7 +59,7 @@ def _convolution(node: Node) -> _PatchConvolution | None:
     if not is_known or tuple(how) != PLAIN or is_recomputed(node):
         return None
     again = gradients_of(node)
-    if len(again) > 1 or any(_of_image(each) for each in again):
+    if len(again) > 1 or any(_of_image(backward) for backward in again):
         return None
     convolution = _PatchConvolution(
         *(node, image, weight, bias, tuple(stride), tuple(padding)), again[0] if again else None
@@ -81,8 +81,8 @@ def _is_known(image: Tensor, weight: Tensor, result: Tensor) -> bool:
 
 
 def _is_thin(weight: Tensor) -> bool:
-    channels, given, *window = weight.shape
-    return given == 1 and prod(window) <= MOST_PLACES and channels >= LEAST_CHANNELS
+    channels, in_channels, *window = weight.shape
+    return in_channels == 1 and prod(window) <= MOST_PLACES and channels >= LEAST_CHANNELS
 
 
 def _are_patches(convolution: _PatchConvolution) -> bool:
@@ -118,8 +118,8 @@ def _rewrite(convolution: _PatchConvolution) -> None:
 
 
 def _rewrite_gradients(convolution: _PatchConvolution, at: Node, windows: Node) -> None:
-    given, weight = arguments_of(at)[0], value_of(convolution.weight)
-    lines = call_before(at, aten.permute.default, given, BY_CHANNELS)
+    gradient, weight = arguments_of(at)[0], value_of(convolution.weight)
+    lines = call_before(at, aten.permute.default, gradient, BY_CHANNELS)
     matrix = call_before(at, aten.reshape.default, lines, [-1, weight.shape[0]])
     turned = call_before(at, aten.t.default, matrix)
     for user in [*at.users]:
@@ -127,7 +127,7 @@ def _rewrite_gradients(convolution: _PatchConvolution, at: Node, windows: Node) 
             product_ = call_before(at, aten.mm.default, turned, windows)
             new = call_before(at, aten.reshape.default, product_, [*weight.shape])
         else:
-            new = call_before(at, aten.sum.dim_IntList, given, [0, 2, 3])
+            new = call_before(at, aten.sum.dim_IntList, gradient, [0, 2, 3])
         user.replace_all_uses_with(new)
 
 
@@ -137,7 +137,8 @@ def _windows(convolution: _PatchConvolution) -> Node:
     first = call_before(at, aten.select.int, convolution.image, 1, 0)
     padded = call_before(at, aten.constant_pad_nd.default, first, [columns, columns, rows, rows])
     parts = [
-        call_before(at, aten.unsqueeze.default, each, -1) for each in _places(convolution, padded)
+        call_before(at, aten.unsqueeze.default, elements, -1)
+        for elements in _places(convolution, padded)
     ]
     side_by_side = call_before(at, aten.cat.default, parts, -1)
     return call_before(at, aten.reshape.default, side_by_side, [-1, len(parts)])

@@ -19,8 +19,8 @@ def recompute_reads(joint: Graph, asked: Question, decision: Decision) -> None:
     made_in = _made_in(asked, decision)
     for kernel, needed in zip(asked.kernels, problem.needs):
         loaded = decision.saved
-        found = loaded.intersection(reached(problem, needed, loaded))
-        able = (number for number in found if items[number].sources is not None)
+        read = loaded.intersection(reached(problem, needed, loaded))
+        able = (number for number in read if items[number].sources is not None)
         for number in sorted(able, key=lambda n: (-items[n].bytes, n)):
             node, less = asked.nodes[number], loaded - {number}
             readers = _readers(asked, node, kernel, made_in)
@@ -32,19 +32,19 @@ def recompute_reads(joint: Graph, asked: Question, decision: Decision) -> None:
 
 def _made_in(asked: Question, decision: Decision) -> dict[Node, set[int]]:
     """For each value of forward the kernels of backward that make it again: none if it is saved."""
-    found: dict[Node, set[int]] = {node: set() for node in asked.nodes}
+    kernels_of: dict[Node, set[int]] = {node: set() for node in asked.nodes}
     for kernel, needed in zip(asked.kernels, asked.problem.needs):
         for number in reached(asked.problem, needed, decision.saved):
             if number not in decision.saved:
-                found[asked.nodes[number]].add(kernel)
-    return found
+                kernels_of[asked.nodes[number]].add(kernel)
+    return kernels_of
 
 
 def _readers(
     asked: Question, node: Node, kernel: int, made_in: dict[Node, set[int]]
 ) -> list[Node] | None:
     """Those in this kernel; None where one of them is somewhere else as well."""
-    found: list[Node] = []
+    readers: list[Node] = []
     for user in node.users:
         if user in made_in:
             if kernel not in made_in[user]:
@@ -55,8 +55,8 @@ def _readers(
             continue
         if _is_operand(user):
             return None
-        found.append(user)
-    return found
+        readers.append(user)
+    return readers
 
 
 def _is_operand(node: Node) -> bool:

@@ -69,9 +69,9 @@ def question(
     """`results`: how many outputs of the joint graph are forward's; gradients follow. `unseen`:
     those of them that nobody looks at. `written`: what the program may write to before backward."""
     outputs = outputs_of(joint)
-    given = {n: x for n, x in enumerate(outputs[:results]) if isinstance(x, Node)}
-    forward = _forward(joint, _needed(given.values()))
-    seen = _with_others(_needed(node for n, node in given.items() if n not in unseen))
+    results_of_forward = {n: x for n, x in enumerate(outputs[:results]) if isinstance(x, Node)}
+    forward = _forward(joint, _needed(results_of_forward.values()))
+    seen = _with_others(_needed(node for n, node in results_of_forward.items() if n not in unseen))
     kernel_of = _kernels(joint, forward)
     nodes = tuple(node for node in joint.nodes if node in forward and is_tensor(node))
     numbers = {node: number for number, node in enumerate(nodes)}
@@ -102,10 +102,10 @@ def read_by_backward(joint: Graph, results: int) -> set[Node]:
     """What autograd saves of forward, as long as the graph is as it was traced. (One operation may
     take the place of two later on, one of each pass.)"""
     outputs = outputs_of(joint)
-    given, gradients = (
+    forward_results, gradients = (
         [x for x in part if isinstance(x, Node)] for part in (outputs[:results], outputs[results:])
     )
-    return _read_outside(_with_others(_needed(given)), joint, gradients)
+    return _read_outside(_with_others(_needed(forward_results)), joint, gradients)
 
 
 def _read_outside(forward: Collection[Node], joint: Graph, gradients: Iterable[Node]) -> set[Node]:
@@ -116,13 +116,13 @@ def _read_outside(forward: Collection[Node], joint: Graph, gradients: Iterable[N
 
 def _needed(results: Iterable[Node]) -> set[Node]:
     """All that these are made of."""
-    found, stack = set[Node](), [*results]
+    needed, stack = set[Node](), [*results]
     while stack:
         node = stack.pop()
-        if node not in found:
-            found.add(node)
+        if node not in needed:
+            needed.add(node)
             stack.extend(node.all_input_nodes)
-    return found
+    return needed
 
 
 def _with_others(nodes: set[Node]) -> set[Node]:
@@ -134,13 +134,13 @@ def _with_others(nodes: set[Node]) -> set[Node]:
 def _forward(joint: Graph, needed: set[Node]) -> set[Node]:
     """What needs no gradient of a result. `needed`: by forward for its results; what is not is only
     here if it can be computed in a kernel, or is one more result of a library call."""
-    early, found = without_tangent(joint), set[Node]()
+    early, forward = without_tangent(joint), set[Node]()
     for node in joint.nodes:
         is_ours = node in needed or has_effects(node) or not is_library(node)
         is_ours = is_ours or node.target is operator.getitem
-        if node in early and is_ours and found.issuperset(node.all_input_nodes):
-            found.add(node)
-    return found
+        if node in early and is_ours and forward.issuperset(node.all_input_nodes):
+            forward.add(node)
+    return forward
 
 
 def _kernels(joint: Graph, forward: set[Node]) -> dict[Node, int]:

@@ -35,7 +35,7 @@ def costs(
     """Of those of `nodes`, sorted, that are not `seen` (of forward), but could be: what a kernel of
     forward loads and computes for them, in bytes moved; that it writes them is extra."""
     recipes: dict[Node, _Recipe] = {}
-    found: dict[Node, float] = {}
+    cost_of: dict[Node, float] = {}
     for node in nodes:
         recipe = _recipe(node, seen, recipes)
         if recipe is None:
@@ -43,8 +43,8 @@ def costs(
         recipes[node] = recipe
         loads = _loads(recipe.of, seen, kernel_of)
         if loads is not None and recipe.made and not is_view(node):
-            found[node] = loads + sum(map(effort_of, recipe.made))
-    return found
+            cost_of[node] = loads + sum(map(effort_of, recipe.made))
+    return cost_of
 
 
 def _recipe(node: Node, seen: Set[Node], recipes: Mapping[Node, _Recipe]) -> _Recipe | None:
@@ -57,9 +57,10 @@ def _recipe(node: Node, seen: Set[Node], recipes: Mapping[Node, _Recipe]) -> _Re
     known = [source for source in sources if source is not None]
     if len(known) < len(sources):
         return None
-    made = frozenset((node,)) if not is_view(node) else frozenset[Node]()
+    own = frozenset((node,)) if not is_view(node) else frozenset[Node]()
     return _Recipe(
-        made.union(*(each.made for each in known)), frozenset().union(*(each.of for each in known))
+        own.union(*(recipe.made for recipe in known)),
+        frozenset().union(*(recipe.of for recipe in known)),
     )
 
 

@@ -33,9 +33,9 @@ class Region:
 
     def shape(self, whole: Sequence[int]) -> list[int]:
         """Of the part of a tensor with the shape `whole`."""
-        found = [*whole]
-        found[self.axis] = self.outer * self.length * self.inner
-        return found
+        sizes = [*whole]
+        sizes[self.axis] = self.outer * self.length * self.inner
+        return sizes
 
     def viewed(self, shape: Sequence[int], other: Sequence[int]) -> Region | None:
         """The same part of a tensor of `shape` once that has the shape `other`; None if its

@@ -30,22 +30,22 @@ def apply_user_rewrites(
 ) -> None:
     """Change `traced`, each rewrite wherever it matches."""
     for pattern, replacement in rewrites:
-        found = replace_pattern_with_filters(traced, pattern, replacement)
-        for each in found:
-            _check_types(each, replacement)
-        _complete(traced, found)
+        matches = replace_pattern_with_filters(traced, pattern, replacement)
+        for match in matches:
+            _check_types(match, replacement)
+        _complete(traced, matches)
     drop_unread(traced.graph)
 
 
-def _check_types(found: ReplacedPatterns, replacement: Function) -> None:
+def _check_types(match: ReplacedPatterns, replacement: Function) -> None:
     """`nodes_map`: from the pattern's nodes to those that it matched."""
-    pattern = found.anchor.graph
-    given = [found.nodes_map[node].meta["val"] for node in pattern.find_nodes(op="placeholder")]
+    pattern = match.anchor.graph
+    arguments = [match.nodes_map[node].meta["val"] for node in pattern.find_nodes(op="placeholder")]
     (result,) = pattern.output_node().args
     assert isinstance(result, torch.fx.Node)
-    old = list(_types(found.nodes_map[result].meta["val"]))
-    with fake_mode(given):
-        new = list(_types(replacement(*given)))
+    old = list(_types(match.nodes_map[result].meta["val"]))
+    with fake_mode(arguments):
+        new = list(_types(replacement(*arguments)))
     if old != new:
         raise OptionError(
             f"the replacement {_name(replacement)} gives {new} where its pattern gave {old}",
@@ -54,14 +54,14 @@ def _check_types(found: ReplacedPatterns, replacement: Function) -> None:
 
 
 def _types(value: object) -> Iterator[tuple[tuple[object, ...], torch.dtype]]:
-    for each in tree_leaves(value):
-        if isinstance(each, Tensor):
-            yield formulas(each.shape), each.dtype
+    for leaf in tree_leaves(value):
+        if isinstance(leaf, Tensor):
+            yield formulas(leaf.shape), leaf.dtype
 
 
-def _complete(traced: torch.fx.GraphModule, found: Sequence[ReplacedPatterns]) -> None:
+def _complete(traced: torch.fx.GraphModule, matches: Sequence[ReplacedPatterns]) -> None:
     """New nodes get what the trace would have given them, and the place of what they replace."""
-    places = {new: [*each.nodes_map.values()] for each in found for new in each.replacements}
+    places = {new: [*match.nodes_map.values()] for match in matches for new in match.replacements}
     for node in traced.graph.nodes:
         if node.op == "call_function" and "val" not in node.meta:
             traces = [

@@ -34,8 +34,8 @@ def zero_wherever(node: Node) -> Collection[Node]:
     if is_view(node):
         return node.all_input_nodes
     places = ZERO_AT.get(node.target, ())  # type: ignore[call-overload]
-    found = [arguments_of(node)[place] for place in places]
-    return [each for each in found if isinstance(each, Node)]
+    operands = [arguments_of(node)[place] for place in places]
+    return [operand for operand in operands if isinstance(operand, Node)]
 
 
 def zero_where_all(node: Node) -> Collection[Node]:
@@ -44,7 +44,7 @@ def zero_where_all(node: Node) -> Collection[Node]:
         case ((aten.add.Tensor | aten.sub.Tensor), (Node() as one, Node() as other)):
             return one, other
         case aten.where.self, (_, Node() as one, Node() as other):
-            return [each for each in (one, other) if not is_zero(each)]
+            return [operand for operand in (one, other) if not is_zero(operand)]
         case aten.masked_fill.Scalar, (Node() as x, _, 0):
             return (x,)
         case aten.cat.default, (parts, *_):

@@ -1,2 +1,2 @@
-"""What one launch does, whatever the target: takes the statements that stitching builds, gives
-their text, their verification and their meaning in NumPy."""
+"""The kernel IR: what one launch computes, for any target. This package has its nodes, text form,
+verifier, and interpreter in NumPy."""

@@ -1,4 +1,4 @@
-"""What the ops of a kernel mean in NumPy: arithmetic, types in memory, reductions."""
+"""NumPy semantics of the kernel IR: elementwise ops, storage types and reductions."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from hemstitch.ir.ops import highest, identity
 from hemstitch.ir.types import DType
 
 Array = npt.NDArray[Any]
-Pair = tuple[Array, Array]  # a value and its position, for ARGMAX and ARGMIN
+Pair = tuple[Array, Array]  # value and position, for ARGMAX and ARGMIN
 
-# How elements are computed with. NumPy has no bfloat16: in memory it is the bits, as u16.
+# Types of computation. NumPy has no bfloat16: `STORED` has its bits, as u16.
 COMPUTED: Mapping[DType, type[np.generic]] = MappingProxyType(
     {
         DType.BOOL: np.bool_,
@@ -39,17 +39,19 @@ STORED: Mapping[DType, type[np.generic]] = MappingProxyType(
 
 
 def to_storage(value: Array, dtype: DType) -> Array:
+    """The elements of `value` as memory holds them (`STORED`)."""
     return _bfloat_bits(value) if dtype is DType.BF16 else value.astype(STORED[dtype])
 
 
 def from_storage(value: Array, dtype: DType) -> Array:
+    """Stored elements as they are computed with (`COMPUTED`)."""
     if dtype is DType.BF16:
         return (value.astype(np.uint32) << np.uint32(16)).view(np.float32)
     return value.astype(COMPUTED[dtype])
 
 
 def _bfloat_bits(value: Array) -> Array:
-    """Rounded to nearest even, in integers."""
+    """The bits of bfloat16, rounded to nearest even."""
     bits = np.atleast_1d(value.astype(np.float32)).view(np.uint32).astype(np.uint64)
     rounded = (bits + np.uint64(0x7FFF) + ((bits >> np.uint64(16)) & np.uint64(1))) >> np.uint64(16)
     quiet = np.where(np.isnan(np.atleast_1d(value)), np.uint64(0x7FC0), rounded)
@@ -57,14 +59,15 @@ def _bfloat_bits(value: Array) -> Array:
 
 
 def cast(value: Array, target: DType) -> Array:
-    """PyTorch's `x.to(target)`; half types are rounded to, and kept as f32."""
+    """PyTorch's `x.to(target)`. Half types are rounded, and held as f32."""
     if value.dtype.kind == "f" and not target.is_float and target is not DType.BOOL:
-        wide = np.int64 if target is DType.I64 else np.int32
-        return value.astype(wide).astype(COMPUTED[target])
+        integer_type = np.int64 if target is DType.I64 else np.int32
+        return value.astype(integer_type).astype(COMPUTED[target])
     return from_storage(to_storage(value, target), target)
 
 
 def apply(op: Op, *operands: Array) -> Array:
+    """The elementwise `op`, without the rounding to its result type."""
     return np.asarray(ARITHMETIC[op](*operands))
 
 
@@ -74,11 +77,11 @@ def apply(op: Op, *operands: Array) -> Array:
 def _power(x: Array, y: Array) -> Array:
     if x.dtype.kind == "f":
         return np.asarray(np.power(x, y))
-    of_ones = np.where(x == 1, 1, np.where(x == -1, 1 - 2 * (y & 1), 0))
-    return np.where(y < 0, of_ones, np.power(x, np.maximum(y, 0)))
+    unit_base_power = np.where(x == 1, 1, np.where(x == -1, 1 - 2 * (y & 1), 0))
+    return np.where(y < 0, unit_base_power, np.power(x, np.maximum(y, 0)))
 
 
-def _truncated(x: Array, y: Array) -> Array:
+def _truncated_quotient(x: Array, y: Array) -> Array:
     whole = np.floor_divide(x, y)
     return np.asarray(whole + ((np.remainder(x, y) != 0) & ((x < 0) != (y < 0))))
 
@@ -109,7 +112,7 @@ ARITHMETIC: Mapping[Op, Callable[..., Any]] = MappingProxyType(
         Op.MUL: np.multiply,
         Op.DIV: np.divide,
         Op.FLOORDIV: np.floor_divide,
-        Op.TRUNCDIV: _truncated,
+        Op.TRUNCDIV: _truncated_quotient,
         Op.FMOD: np.fmod,
         Op.REMAINDER: np.remainder,
         Op.POW: _power,
@@ -147,41 +150,43 @@ _JOIN: Mapping[Op, Any] = MappingProxyType(
 ARG = (Op.ARGMAX, Op.ARGMIN)
 
 
-def start(op: Op, dtype: DType, computed: type[np.generic]) -> tuple[Array, ...]:
-    """What an accumulator holds before anything is added."""
+def identity_values(op: Op, dtype: DType, computed: type[np.generic]) -> tuple[Array, ...]:
+    """The initial value of an accumulator: the identity of `op`; for ARGMAX and ARGMIN also a
+    position."""
     value = np.asarray(identity(op, dtype)).astype(computed)
     return (value, np.asarray(highest(DType.I64), np.int64)) if op in ARG else (value,)
 
 
 def combine(op: Op, a: tuple[Array, ...], b: tuple[Array, ...]) -> tuple[Array, ...]:
-    """Lane by lane."""
+    """Two accumulators of `op`, combined lane by lane."""
     if op in ARG:
         return _combine_pairs(op, (a[0], a[1]), (b[0], b[1]))
     return (np.asarray(_JOIN[op](a[0], b[0])),)
 
 
 def _combine_pairs(op: Op, a: Pair, b: Pair) -> Pair:
-    """The greater (ARGMAX) or smaller value; NaN wins; of equals the smaller position."""
-    better, worse = _wins(op, b[0], a[0]), _wins(op, a[0], b[0])
+    """The greater value (ARGMAX) or the smaller one (ARGMIN). NaN wins; of equal values the smaller
+    position does."""
+    better, worse = _is_better(op, b[0], a[0]), _is_better(op, a[0], b[0])
     take = better | ((better == worse) & (b[1] < a[1]))
     return np.where(take, b[0], a[0]), np.where(take, b[1], a[1])
 
 
-def _wins(op: Op, a: Array, b: Array) -> Array:
+def _is_better(op: Op, a: Array, b: Array) -> Array:
     beyond = np.greater(a, b) if op is Op.ARGMAX else np.less(a, b)
     if a.dtype.kind != "f":
         return np.asarray(beyond)
     return np.asarray(~np.isnan(b) & (beyond | np.isnan(a)))
 
 
-def grown(held: Array, old: Array, new: Array) -> Array:
-    """What an accumulator holds when the maximum that it follows grows from `old` to `new`."""
+def rescaled(held: Array, old: Array, new: Array) -> Array:
+    """A sum relative to a running maximum, after that grew from `old` to `new` (online softmax)."""
     scaled = held * np.exp(old - new).astype(held.dtype)
     return np.asarray(np.where(np.isneginf(old), np.zeros((), held.dtype), scaled))
 
 
 def across_lanes(op: Op, lanes: tuple[Array, ...]) -> tuple[Array, ...]:
-    """All lanes as one value; there is at least one."""
+    """All lanes combined to one value. There is at least one lane."""
     while lanes[0].shape[0] > 1:
         half = lanes[0].shape[0] // 2
         joined = combine(

@@ -1,9 +1,8 @@
-"""What a kernel is, without what it is called: a key for the machine code that is made of it. Takes
-records of the kernel IR and what else code depends on, gives a digest: equal for equal records.
+"""A digest of kernel IR without the names of kernels: the key of the machine code cache.
 
-The printed form is for readers, and leaves out how far computed indices reach and what a nest
-weighs; here each field is told, but for reasons. Axes and buffers are themselves and not equal to
-others: each has a number, in the order in which they are met.
+Equal records have equal digests. The digest covers every field but `why`, also those that the text
+form leaves out (bounds of computed indices, weights). Axes and buffers are compared by identity:
+each is numbered in the order of its first occurrence.
 """
 
 from __future__ import annotations
@@ -17,11 +16,12 @@ from typing import Any
 
 from hemstitch.ir.dims import SymbolicDim
 
-REASON = "why"  # a field that no code depends on but by comments
+REASON = "why"  # a field that only comments in the code depend on
 
 
 def digest(*values: object) -> str:
-    """Raises TypeError for what is no record, number, text or tuple of these."""
+    """The SHA-256 digest of `values`: records, enums, numbers, text, None, and tuples of them.
+    Raises TypeError for anything else."""
     writer = _Writer()
     for value in values:
         writer.add(value)
@@ -30,7 +30,7 @@ def digest(*values: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """A class of records. `is_itself`: two that hold the same are two."""
+    """The fields of a dataclass. `is_itself`: instances are compared by identity."""
 
     name: str
     names: tuple[str, ...]
@@ -39,13 +39,13 @@ class _Record:
 
 @cache
 def _record(kind: Any) -> _Record:
-    names = tuple(each.name for each in fields(kind) if each.name != REASON)
+    names = tuple(attribute.name for attribute in fields(kind) if attribute.name != REASON)
     return _Record(kind.__name__, names, kind.__eq__ is object.__eq__)
 
 
 @dataclass(slots=True)
 class _Writer:
-    """`parts`: each starts with its kind, and an opening one says how many follow."""
+    """Serialises values to `parts`. `numbers`: of the objects compared by identity."""
 
     parts: list[str] = field(default_factory=list)
     numbers: dict[object, int] = field(default_factory=dict)

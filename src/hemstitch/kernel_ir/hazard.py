@@ -1,7 +1,7 @@
-"""Whether a kernel that replaces a tensor it reads sees the old contents everywhere.
+"""Write-after-read hazards of kernels that update a tensor in place.
 
-Tasks run side by side, so this holds only where each element is read by the row that writes it,
-and before it does.
+Tasks run concurrently. So an update is safe only if the row that stores an element is the one that
+loads it, and loads it first.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ from hemstitch.kernel_ir.nodes import BLOCKS, Buffer, Kernel, Load, Nest, Stmt, 
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """`place`: number of its statement in the kernel. `loops`: the row's axes and those around."""
+    """A load or store. `position`: number of its statement in the kernel. `loops`: axes of the row
+    and of the loops around."""
 
     statement: Load | Store
     phase: int
     nest: Nest
-    place: int
+    position: int
     loops: tuple[Axis, ...]
 
 
 def hazard(kernel: Kernel, replaced: Container[Buffer]) -> str | None:
-    """What is wrong, or None. `replaced`: the parameters that held something before; what a kernel
-    reads of others is what it has put there itself."""
-    found: dict[Buffer, list[_Access]] = {}
+    """The hazard that a kernel has, or None. `replaced`: parameters whose old contents the kernel
+    may load. What it loads of other parameters it has stored itself."""
+    accesses_of: dict[Buffer, list[_Access]] = {}
     for access in _accesses(kernel):
         if access.statement.buffer in replaced:
-            found.setdefault(access.statement.buffer, []).append(access)
-    for buffer, accesses in found.items():
+            accesses_of.setdefault(access.statement.buffer, []).append(access)
+    for buffer, accesses in accesses_of.items():
         loads = [a for a in accesses if isinstance(a.statement, Load)]
         stores = [a for a in accesses if isinstance(a.statement, Store)]
         for store in stores if loads else ():
@@ -41,23 +42,23 @@ def hazard(kernel: Kernel, replaced: Container[Buffer]) -> str | None:
 
 
 def _is_before(load: _Access, store: _Access) -> bool:
-    """No element is loaded after it is stored."""
+    """Every element is loaded before it is stored."""
     if load.phase != store.phase:
         return load.phase < store.phase
-    is_same = load.nest is store.nest and load.place < store.place
+    is_same = load.nest is store.nest and load.position < store.position
     index = store.statement.index
     repeated = [a for a in store.loops if a.extent != 1 and index.coefficient(a) == 0]
     return is_same and load.statement.index == index and not repeated
 
 
 def _accesses(kernel: Kernel) -> Iterator[_Access]:
-    place = 0
+    position = 0
     for number, phase in enumerate(kernel.phases):
         for nest in phase.nests:
             for statement, loops in _walk((*nest.prologue, *nest.body, *nest.epilogue), nest.rows):
-                place += 1
+                position += 1
                 if isinstance(statement, (Load, Store)):
-                    yield _Access(statement, number, nest, place, loops)
+                    yield _Access(statement, number, nest, position, loops)
 
 
 def _walk(

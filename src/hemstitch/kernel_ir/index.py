@@ -1,4 +1,4 @@
-"""Loop axes, and positions in memory as affine functions of them."""
+"""Loop axes, and indices into memory as affine functions of them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hemstitch.ir.dims import Dim, SymbolicDim, divides, quotient
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Axis:
-    """One loop variable, from 0 to `extent`; identity is equality.
+    """A loop variable in [0, extent). Axes are compared by identity.
 
-    `limit`: where the axis is the inner half of a split one, how far the whole axis goes; the loop
-    also ends when the whole index reaches it: outer * extent + inner < limit.
+    `outer` and `limit`: of the inner axis of a tiled loop. The loop ends early where the whole
+    index reaches the limit: it runs while outer * extent + inner < limit.
     """
 
     name: str
@@ -28,7 +28,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """An i64 value of the program used as an index (a gather); `extent` bounds it."""
+    """An i64 value of the program that is used as an index (a gather). It lies in [0, extent)."""
 
     name: str
     extent: Dim
@@ -39,8 +39,9 @@ class Computed:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """An index that is only used where it lies in [0, extent): inside one part of a concatenation,
-    say. It stands for `index`, but arithmetic may rely on the bound (see `expand`)."""
+    """An index that is used only where it lies in [0, extent), as inside one operand of a
+    concatenation. It stands for `index`; index arithmetic may rely on the bound. `expand` removes
+    it."""
 
     index: Index
     extent: Dim
@@ -55,7 +56,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class AxisPart:
-    """One of several axes that a loop walks as one `axis`: that one // step % extent."""
+    """One axis of several that were collapsed to `axis`: axis // step % extent."""
 
     axis: Axis
     step: int
@@ -74,7 +75,8 @@ Variable = Union[Axis, Computed, Window, AxisPart]
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """constant + sum of coefficient * variable, in the order of the names: equal means `==`."""
+    """constant + the sum of coefficient * variable. Terms are sorted by name, so that equal indices
+    compare equal."""
 
     terms: tuple[tuple[Variable, Dim], ...] = ()
     constant: Dim = 0
@@ -95,17 +97,20 @@ class Index:
         return Index(terms, self.constant * factor)
 
     def shifted(self, offset: Dim) -> Index:
+        """The index plus `offset`."""
         return self if offset == 0 else Index(self.terms, self.constant + offset)
 
     def coefficient(self, variable: Variable) -> Dim:
+        """The stride along `variable`; 0 if the index does not depend on it."""
         return next((factor for known, factor in self.terms if known == variable), 0)
 
     def substitute(self, values: Mapping[Variable, Index]) -> Index:
+        """The index with `values` in the place of variables."""
         if values.keys().isdisjoint(variable for variable, _ in self.terms):
             return self
-        found = [values.get(variable, at(variable)) for variable, _ in self.terms]
+        indices = [values.get(variable, at(variable)) for variable, _ in self.terms]
         scales = [coefficient for _, coefficient in self.terms]
-        return linear(found, scales).shifted(self.constant)
+        return linear(indices, scales).shifted(self.constant)
 
     def __str__(self) -> str:
         parts = [
@@ -118,11 +123,12 @@ class Index:
 
 
 def at(variable: Variable) -> Index:
+    """The index that is `variable` itself."""
     return Index(((variable, 1),))
 
 
 def expand(index: Index) -> Index:
-    """`index` with what its windows stand for."""
+    """The index with each window replaced by its own index."""
     if not any(isinstance(variable, Window) for variable, _ in index.terms):
         return index
     result = Index((), index.constant)
@@ -133,7 +139,7 @@ def expand(index: Index) -> Index:
 
 
 def linear(indices: Iterable[Index], strides: Iterable[Dim]) -> Index:
-    """sum of index * stride."""
+    """The sum of index * stride."""
     total: dict[Variable, Dim] = {}
     constant: Dim = 0
     for index, stride in zip(indices, strides):
@@ -145,7 +151,7 @@ def linear(indices: Iterable[Index], strides: Iterable[Dim]) -> Index:
 
 
 def ordered(coefficients: Mapping[Variable, Dim], constant: Dim) -> Index:
-    """Of variables with these coefficients, those that are 0 left out."""
+    """The index with these coefficients, without those that are 0."""
     terms = [term for term in coefficients.items() if term[1] != 0]
     if len(terms) > 1:
         terms.sort(key=lambda term: term[0].name)
@@ -153,7 +159,7 @@ def ordered(coefficients: Mapping[Variable, Dim], constant: Dim) -> Index:
 
 
 def largest(index: Index) -> Dim:
-    """An upper bound of a non-negative index, where every coefficient is non-negative."""
+    """An upper bound of an index whose coefficients are not negative."""
     total = index.constant
     for variable, coefficient in index.terms:
         total = total + coefficient * (variable.extent - 1)
@@ -161,7 +167,7 @@ def largest(index: Index) -> Dim:
 
 
 def divide(index: Index, size: Dim) -> tuple[Index, Index] | None:
-    """(index // size, index % size), where both are affine for certain; else None."""
+    """(index // size, index % size) if both are provably affine, else None."""
     whole = [(v, c) for v, c in index.terms if divides(size, c)]
     rest = [(v, c) for v, c in index.terms if not divides(size, c)]
     constant_whole: Dim = 0

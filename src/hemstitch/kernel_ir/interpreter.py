@@ -1,8 +1,9 @@
-"""What the kernel IR means, in NumPy: runs a kernel on flat arrays, in place, task after task.
+"""An interpreter of the kernel IR in NumPy. It runs a kernel in place on flat arrays, one task
+after the other.
 
-The lanes of a loop are one NumPy array, or as many at a time as the caller says. Scratch starts as
-garbage, an index outside its buffer is an InternalError, and so is, with `check`, a race: two tasks
-of one phase at the same element, one of them writing.
+The lanes of a loop are one NumPy array, or several of a given size. Scratch memory starts as
+garbage. An index out of bounds is an InternalError. With `check`, a race is one too: two tasks that
+access one element in one phase, where at least one of them stores.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from hemstitch.kernel_ir.arithmetic import (
     cast,
     combine,
     from_storage,
-    grown,
-    start,
+    identity_values,
+    rescaled,
     to_storage,
 )
 from hemstitch.kernel_ir.index import Axis, Computed, Index
@@ -41,7 +42,7 @@ from hemstitch.kernel_ir.nodes import (
     TASK,
     Accumulate,
     AccumulateInto,
-    AccumulateProduct,
+    AccumulateMatmul,
     Buffer,
     Check,
     Constant,
@@ -63,8 +64,8 @@ from hemstitch.kernel_ir.nodes import (
     Store,
 )
 
-GARBAGE = 0x55  # every byte of fresh scratch that holds no floats; those are NaN
-NOBODY, SEVERAL, ATOMIC = -1, -2, -3  # in place of a task
+GARBAGE = 0x55  # bytes of fresh scratch memory; floats are NaN
+NOBODY, SEVERAL, ATOMIC = -1, -2, -3  # in the place of a task's number
 
 
 def run(
@@ -78,11 +79,12 @@ def run(
     check: bool = False,
     lanes: int | None = None,
 ) -> None:
-    """`arrays`: the memory of each parameter, flat; bf16 as its bits in u16. `order`: that in which
-    the tasks of a phase run; the last of them is the one to go on alone. With `precise` every
-    floating-point array and value is f64. `lanes`: so many of a loop at a time (None: all).
+    """Runs `kernel`. `arrays`: the memory of each parameter, flat; bf16 as its bits in u16.
+    `order`: that of the tasks in each phase; the last of them runs the phases of the last block
+    alone. `precise`: all floating-point arrays and values are f64. `lanes`: size of a vector (None:
+    the whole loop).
 
-    Raises what a check of the kernel says where it fails, after all tasks have run.
+    Raises the exception of the first check that failed, after all tasks have run.
     """
     launch = _Launch(dict(sizes) | {"threads": threads}, threads, precise, check, lanes)
     for buffer, array in zip(kernel.parameters, arrays, strict=True):
@@ -106,7 +108,8 @@ def run(
 
 @dataclass(slots=True)
 class _Launch:
-    """What all tasks see. `owners`: who has written and read each element in this phase."""
+    """The state that all tasks share. `owners`: the last writer and reader of each element in this
+    phase."""
 
     sizes: dict[str, int]
     threads: int
@@ -124,6 +127,7 @@ class _Launch:
         return np.float64 if self.precise and dtype.is_float else COMPUTED[dtype]
 
     def garbage(self, buffer: Buffer) -> Array:
+        """Fresh scratch memory: NaN for floats, else `GARBAGE` in every byte."""
         count = self.dim(buffer.size)
         if buffer.dtype.is_float:
             return np.full(count, np.nan, np.float64 if self.precise else STORED[buffer.dtype])
@@ -134,42 +138,44 @@ class _Launch:
             else filled.view(STORED[buffer.dtype])
         )
 
-    def note(self, buffer: Buffer, place: Array, owner: int, writes: bool) -> None:
-        """Remember an access; complain if it races with one of another owner."""
+    def record_access(self, buffer: Buffer, place: Array, owner: int, writes: bool) -> None:
+        """Records an access. Raises InternalError if it races with that of another owner."""
         if not self.check or buffer.role not in (Role.SHARED, Role.OUTPUT):
             return
         if buffer not in self.owners:
             count = self.memory[buffer].shape[0]
             self.owners[buffer] = (np.full(count, NOBODY), np.full(count, NOBODY))
         writers, readers = self.owners[buffer]
-        strangers = _is_strange(writers[place], owner)
+        conflicts = _is_another_task(writers[place], owner)
         if writes:
-            strangers |= _is_strange(readers[place], owner)
-        if strangers.any():
-            where = np.broadcast_to(place, strangers.shape)[strangers]
+            conflicts |= _is_another_task(readers[place], owner)
+        if conflicts.any():
+            where = np.broadcast_to(place, conflicts.shape)[conflicts]
             raise InternalError(f"a race at {buffer.name}[{int(where.flat[0])}]")
         if writes:
             writers[place] = owner
         else:
-            readers[place] = np.where(_is_strange(readers[place], owner), SEVERAL, owner)
+            readers[place] = np.where(_is_another_task(readers[place], owner), SEVERAL, owner)
 
 
-def _is_strange(owners: Array, owner: int) -> Array:
-    strange: Array = (owners != NOBODY) & (owners != owner)
-    return strange
+def _is_another_task(owners: Array, owner: int) -> Array:
+    is_another: Array = (owners != NOBODY) & (owners != owner)
+    return is_another
 
 
 def _shares(launch: _Launch, phase: Phase, task: int) -> list[tuple[int, int]]:
-    """Which rows of each nest a task runs: an equal part where they come out even; of all others
-    together a contiguous part of their work."""
+    """The rows [low, high) of each nest that a task runs: an equal part of a nest whose row count
+    the number of tasks divides, and a contiguous part of the work of all other nests."""
     rows = [prod(launch.dim(axis.extent) for axis in nest.rows) for nest in phase.nests]
     if phase.is_alone:
         return [(0, count) for count in rows]
     weights = [max(1, launch.dim(nest.weight)) for nest in phase.nests]
-    odd = [count * weight * bool(count % launch.threads) for count, weight in zip(rows, weights)]
-    ends = [sum(odd) * place // launch.threads for place in (task, task + 1)]
+    uneven_work = [
+        count * weight * bool(count % launch.threads) for count, weight in zip(rows, weights)
+    ]
+    ends = [sum(uneven_work) * place // launch.threads for place in (task, task + 1)]
     ranges, first = [], 0
-    for count, weight, work in zip(rows, weights, odd):
+    for count, weight, work in zip(rows, weights, uneven_work):
         low, high = (min(count, -(-max(0, end - first) // weight)) for end in ends)
         if not work:
             low, high = (count * place // launch.threads for place in (task, task + 1))
@@ -183,12 +189,12 @@ class _InterpretedAccumulator:
     op: Op
     across: bool
     held: tuple[Array, ...]
-    follows: str | None = None
+    running_max: str | None = None
     columns: Axis | None = None
 
 
 class _Task:
-    """One task, with its own scratch and values."""
+    """A task with its own scratch memory and values."""
 
     def __init__(self, launch: _Launch, number: int, buffers: Iterable[Buffer]) -> None:
         self.launch = launch
@@ -198,7 +204,7 @@ class _Task:
         self.values: dict[str, Array] = {}
         self.accumulators: dict[str, _InterpretedAccumulator] = {}
         self.axes: dict[Axis, Any] = {}
-        self.lanes: int | None = None  # how many there are, inside a lane loop
+        self.lanes: int | None = None  # number of lanes inside a lane loop
 
     def run(self, nest: Nest, number: int, low: int, high: int) -> None:
         self.owner = number * self.launch.threads + self.number
@@ -251,8 +257,8 @@ class _Task:
                 self._loop(statement)
             case Contract():
                 self._contract(statement)
-            case AccumulateProduct():
-                self._accumulate_product(statement)
+            case AccumulateMatmul():
+                self._accumulate_matmul(statement)
             case _:
                 assert_never(statement)
 
@@ -262,9 +268,9 @@ class _Task:
         if axis.outer is not None and axis.limit is not None:
             extent = min(extent, self.launch.dim(axis.limit) - self.axes[axis.outer] * extent)
         if loop.lanes and self.lanes is None:
-            most = self.launch.lanes or max(1, extent)
-            for first in range(0, extent, most):
-                self.lanes = min(most, extent - first)
+            width = self.launch.lanes or max(1, extent)
+            for first in range(0, extent, width):
+                self.lanes = min(width, extent - first)
                 self.axes[axis] = np.arange(first, first + self.lanes)
                 self._statements(loop.body)
                 self.lanes = None
@@ -285,8 +291,8 @@ class _Task:
             self.axes[contract.axis] = index
             self._statements(contract.body)
             product = self.values[contract.left] * self.values[contract.right]
-            if contract.wanted is not None:
-                product = np.where(self._index(contract.wanted) < 0, 0, product)
+            if contract.band is not None:
+                product = np.where(self._index(contract.band) < 0, 0, product)
             total = total + product.astype(dtype)
         self.values[contract.name] = total
 
@@ -318,11 +324,11 @@ class _Task:
     # --- reductions
 
     def _init(self, init: Init) -> None:
-        held = start(init.op, init.dtype, self.launch.computed(init.dtype))
+        held = identity_values(init.op, init.dtype, self.launch.computed(init.dtype))
         if init.columns is not None:
             held = (np.repeat(held[0], self.launch.dim(init.columns.extent)),)
         accumulator = _InterpretedAccumulator(
-            init.op, init.across, held, init.follows, init.columns
+            init.op, init.across, held, init.running_max, init.columns
         )
         self.accumulators[init.name] = accumulator
 
@@ -333,7 +339,7 @@ class _Task:
         if finish.position_name is not None:
             self.values[finish.position_name] = accumulator.held[1]
 
-    def _accumulate_product(self, statement: AccumulateProduct) -> None:
+    def _accumulate_matmul(self, statement: AccumulateMatmul) -> None:
         accumulator = self.accumulators[statement.accumulator]
         (held,) = accumulator.held
         total = held.copy()
@@ -358,19 +364,19 @@ class _Task:
         old = accumulator.held[0]
         accumulator.held = combine(accumulator.op, accumulator.held, tuple(new))
         for follower in self.accumulators.values():
-            if follower.follows == statement.accumulator:
-                follower.held = (grown(follower.held[0], old, accumulator.held[0]),)
+            if follower.running_max == statement.accumulator:
+                follower.held = (rescaled(follower.held[0], old, accumulator.held[0]),)
 
     def _scan(self, scan: Scan) -> None:
         accumulator = self.accumulators[scan.accumulator]
         (held,) = accumulator.held
         lanes = np.broadcast_to(self.values[scan.value], (self.lanes or 1,))
-        totals = []
+        prefixes = []
         for lane in lanes:
             (held,) = combine(accumulator.op, (held,), (lane,))
-            totals.append(held)
+            prefixes.append(held)
         accumulator.held = (held,)
-        self.values[scan.name] = np.array(totals, lanes.dtype)
+        self.values[scan.name] = np.array(prefixes, lanes.dtype)
 
     def _accumulate_into(self, statement: AccumulateInto) -> None:
         buffer, index, positions = statement.buffer, statement.index, statement.positions
@@ -400,27 +406,27 @@ class _Task:
 
     def _read(self, buffer: Buffer, index: Index, mask: str | None) -> Array:
         memory, place = self._place(buffer, index)
-        wanted = None if mask is None else self.values[mask]
-        if wanted is not None:
-            place, wanted = np.broadcast_arrays(place, wanted)
-            if not wanted.any():
+        active = None if mask is None else self.values[mask]
+        if active is not None:
+            place, active = np.broadcast_arrays(place, active)
+            if not active.any():
                 return np.zeros(place.shape, self.launch.computed(buffer.dtype))
-            place = np.where(wanted, place, place[wanted].flat[0])
+            place = np.where(active, place, place[active].flat[0])
         self._bounds(buffer, index, place, memory.shape[0])
-        self.launch.note(buffer, place, self.owner, writes=False)
-        is_wide = self.launch.precise and buffer.dtype.is_float
-        value = memory[place] if is_wide else from_storage(memory[place], buffer.dtype)
-        if wanted is None:
+        self.launch.record_access(buffer, place, self.owner, writes=False)
+        is_f64 = self.launch.precise and buffer.dtype.is_float
+        value = memory[place] if is_f64 else from_storage(memory[place], buffer.dtype)
+        if active is None:
             return np.asarray(value)
-        return np.where(wanted, value, np.zeros((), value.dtype))
+        return np.where(active, value, np.zeros((), value.dtype))
 
     def _write(self, buffer: Buffer, index: Index, value: Array) -> None:
         memory, place = self._place(buffer, index)
         if self.lanes is not None and place.shape:
             value = np.broadcast_to(value, place.shape)
-        elif value.shape:  # one element for all lanes: the first one stays
+        elif value.shape:  # all lanes store one element: the first lane's value
             value = value[0]
         self._bounds(buffer, index, place, memory.shape[0])
-        self.launch.note(buffer, place, self.owner, writes=True)
-        is_wide = self.launch.precise and buffer.dtype.is_float
-        memory[place] = value if is_wide else to_storage(np.asarray(value), buffer.dtype)
+        self.launch.record_access(buffer, place, self.owner, writes=True)
+        is_f64 = self.launch.precise and buffer.dtype.is_float
+        memory[place] = value if is_f64 else to_storage(np.asarray(value), buffer.dtype)

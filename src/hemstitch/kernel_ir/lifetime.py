@@ -1,8 +1,8 @@
-"""How long scratch holds something: a task's own buffers from the first statement that touches them
-to the last, what tasks share for whole phases.
+"""Lifetimes of scratch buffers: those of a task in outermost statements, shared ones in phases.
 
-Plain liveness on the order of execution decides what may share memory (the papers' dominance test
-refuses their own example; docs/decisions/0010).
+Buffers whose lifetimes are disjoint may share memory. Lifetimes follow from liveness in execution
+order. The papers' dominance test rejects their own example (see
+docs/design/stitching-and-mapping.md).
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ Life = tuple[int, int]  # first and last position, or phase
 
 
 def task_lifetimes(kernel: Kernel) -> dict[Buffer, Life]:
-    """Positions among the kernel's outermost statements. Rows repeat a nest's body, so what any
-    other part of it touches lives all through it."""
+    """(first, last) of each task buffer, in positions among the kernel's outermost statements. A
+    nest's body repeats for each row. So a buffer that another part of the nest accesses is live in
+    the whole nest."""
     lives: dict[Buffer, Life] = {}
     for start, nest in _nests(kernel):
         end = start + len(nest.body) + 1
@@ -41,8 +42,9 @@ def task_lifetimes(kernel: Kernel) -> dict[Buffer, Life]:
 
 
 def phase_lifetimes(kernel: Kernel) -> dict[Buffer, Life]:
-    """Phases, of all scratch. Within one, tasks are anywhere; but none begins the next before all
-    are done with it, be it behind a barrier or as the last one to take a ticket."""
+    """(first, last) phase of each scratch buffer. Within a phase tasks are at any statement. No
+    task begins a phase before all have finished the one before, be it by a barrier or as the last
+    block."""
     lives: dict[Buffer, Life] = {}
     for number, phase in enumerate(kernel.phases):
         for nest in phase.nests:
@@ -52,25 +54,26 @@ def phase_lifetimes(kernel: Kernel) -> dict[Buffer, Life]:
 
 
 def in_place(kernel: Kernel, lives: Mapping[Buffer, Life]) -> dict[Buffer, Buffer]:
-    """Task buffers that can take the memory of another, and whose: the last loop that reads the old
-    one makes the new one, element by element. `lives`: `task_lifetimes`."""
-    found: dict[Buffer, Buffer] = {}
+    """Task buffers that can reuse the memory of another, each with that other one: the last loop
+    that loads the old buffer stores the new one, element by element. `lives`: of
+    `task_lifetimes`."""
+    reused: dict[Buffer, Buffer] = {}
     for start, nest in _nests(kernel):
         for position, loop in enumerate(nest.body, start + 1):
             if not isinstance(loop, Loop):
                 continue
             read = [buffer for buffer, (_, last) in lives.items() if last == position]
             for new in [buffer for buffer, (first, _) in lives.items() if first == position]:
-                free = (b for b in read if b is not new and b not in found.values())
+                free = (b for b in read if b is not new and b not in reused.values())
                 old = next((b for b in free if _is_replaced(loop, b, new)), None)
                 if old is not None:
-                    found[new] = old
-    return found
+                    reused[new] = old
+    return reused
 
 
 def _is_replaced(loop: Loop, old: Buffer, new: Buffer) -> bool:
-    """Every iteration loads its own element of `old`, and then stores the same one of `new`. So it
-    is with any number of lanes, if what a statement does in all of them precedes the next one."""
+    """Every iteration loads its own element of `old`, and only then stores that of `new`. This
+    holds for any vector width, as a statement finishes in all lanes before the next one begins."""
     inside = [s for s in walk(loop.body) if not {old, new}.isdisjoint(buffers_of(s))]
     direct = [s for s in loop.body if isinstance(s, Load | Store) and s in inside]
     loads = sum(isinstance(s, Load) and s.buffer is old for s in direct)
@@ -84,15 +87,15 @@ def _is_replaced(loop: Loop, old: Buffer, new: Buffer) -> bool:
 
 
 def _is_injective(index: Index, axis: Axis) -> bool:
-    """No two iterations are at one element."""
+    """No two iterations access one element."""
     step = index.coefficient(axis)
     is_affine = all(isinstance(variable, Axis) for variable, _ in index.terms)
     return is_affine and isinstance(step, int) and step != 0
 
 
 def _nests(kernel: Kernel) -> Iterator[tuple[int, Nest]]:
-    """Each nest with its first position; one before its body and one behind are of its other
-    parts."""
+    """Each nest with its first position. It takes one position before and one after its body, for
+    its other parts."""
     position = 0
     for phase in kernel.phases:
         for nest in phase.nests:

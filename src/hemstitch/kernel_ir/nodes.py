@@ -1,13 +1,16 @@
-"""The kernel IR: what one launch does, for any target.
+"""The kernel IR: what one launch computes, for any target.
 
-A kernel is a sequence of phases, each behind the whole one before: at a barrier all tasks wait, of
-those that take a ticket the last goes on alone. A phase is a set of nests that may run at the same
-time; a nest is a set of rows, dealt out to tasks in contiguous chunks, and the statements each row
-runs. Within a row a `Loop` is serial or runs over lanes; every value is
-conceptually a tile of the lanes around it, a value made outside a lane loop is the same in all.
+A kernel is a sequence of phases. Between two phases either all tasks wait at a barrier, or the last
+task to arrive goes on alone (last-block reduction). A phase is a set of independent nests. A nest
+is a set of rows, which tasks take in contiguous chunks, and the statements of each row. A `Loop`
+inside a row is serial or runs over lanes. A value is conceptually a tile of the lanes around it;
+one from outside a lane loop is uniform in all lanes.
 
-On a CPU a task is a thread, a lane loop a vector loop and a TASK buffer memory that stays in L1 or
-L2; on a GPU a task is a program, a lane loop a tile and a TASK buffer a tile held in registers.
+| | CPU | GPU |
+|---|---|---|
+| task | thread | program |
+| lane loop | vector loop | tile |
+| TASK buffer | memory that stays in L1 or L2 | tile in registers |
 """
 
 from __future__ import annotations
@@ -25,17 +28,18 @@ from hemstitch.kernel_ir.index import Axis, Index, Variable
 
 
 class Role(Enum):
-    """Who owns a buffer and who sees it."""
+    """Who owns a buffer, and who may access it."""
 
-    INPUT = "input"  # a tensor of the caller or of another kernel; read only
-    OUTPUT = "output"  # a tensor that is written (and may be read again)
-    SHARED = "shared"  # scratch of this launch, seen by all tasks
-    TASK = "task"  # scratch of one task: a row buffer
+    INPUT = "input"  # a tensor of the caller or of another kernel, read only
+    OUTPUT = "output"  # a tensor that is written, and may be read
+    SHARED = "shared"  # scratch memory of the launch
+    TASK = "task"  # scratch memory of one task: row buffers
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Buffer:
-    """Memory a kernel touches. `size` in elements of `dtype`; `why` says what a scratch is for."""
+    """Memory that a kernel accesses. `size`: elements of `dtype`. `why`: purpose of scratch
+    memory."""
 
     name: str
     dtype: DType
@@ -44,8 +48,8 @@ class Buffer:
     why: str = ""
 
 
-THREADS = symbol("threads")  # how many tasks this launch has
-TASK = Axis("task", THREADS)  # which of them is running
+THREADS = symbol("threads")  # number of tasks in the launch
+TASK = Axis("task", THREADS)  # number of the running task
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,8 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Random:
-    """name = uniform f32 in [0, 1), Philox keyed by the scalar `seed` at this linear index."""
+    """name = uniform f32 in [0, 1): Philox with the scalar `seed` as key and this linear index as
+    counter."""
 
     name: str
     seed: str
@@ -87,7 +92,7 @@ class Random:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """name = buffer[index] where `mask` (a bool value's name) holds, zero elsewhere."""
+    """name = buffer[index] where the bool value `mask` holds, else zero."""
 
     name: str
     buffer: Buffer
@@ -106,32 +111,34 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Init:
-    """Declare an accumulator of the reduction `op`.
+    """Declares an accumulator of the reduction `op`.
 
-    `across`: lanes are combined too when it is finished. ARGMAX and ARGMIN accumulate pairs.
-    `follows`: a MAX accumulator across lanes, from whose value so far (see `Running`) what a SUM
-    adds up is counted. When that grows from a to b, what is there is multiplied by exp(a - b), and
-    is nothing if a is -inf: an exponent of -inf below -inf is a NaN that has not counted yet.
-    `columns`: a sum for each index of this axis, which only `AccumulateProduct` adds to; it is
-    finished in a lane loop over the axis, which gives each lane its own.
-    `compensated`: a SUM of floats, not across lanes, beside which what rounding loses is added up.
+    `across`: lanes are combined when it is finished. ARGMAX and ARGMIN accumulate pairs.
+
+    `running_max`: a MAX accumulator across lanes, for a SUM of exponentials relative to its value
+    so far (online softmax; see `Running`). When the maximum grows from a to b, the sum is
+    multiplied by exp(a - b); from a = -inf it becomes zero, as exp(-inf - -inf) would be NaN.
+
+    `columns`: one sum for each index of this axis, to which only `AccumulateMatmul` adds. It is
+    finished in a lane loop over the axis, each lane with its own sum.
+
+    `compensated`: a SUM of floats, not across lanes, with its rounding error in a second
+    accumulator.
     """
 
     name: str
     op: Op
     dtype: DType
     across: bool
-    follows: str | None = None
+    running_max: str | None = None
     columns: Axis | None = None
     compensated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Accumulate:
-    """accumulator = op(accumulator, value); `position`: the index that goes with it (ARGMAX).
-
-    `order`: like `position`, a value's name, for pairs that were reduced before.
-    """
+    """accumulator = op(accumulator, value). For ARGMAX and ARGMIN also the position: an index
+    (`position`), or an i64 value (`order`) of pairs that were reduced before."""
 
     accumulator: str
     value: str
@@ -141,7 +148,7 @@ class Accumulate:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """name = the accumulated result; `position_name` its index for ARGMAX and ARGMIN."""
+    """name = the reduced value; `position_name` = its position, for ARGMAX and ARGMIN."""
 
     name: str
     accumulator: str
@@ -150,9 +157,9 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """name = what a MAX accumulator across lanes holds, the same in all lanes.
+    """name = the value so far of a MAX accumulator across lanes, uniform in all lanes.
 
-    A loop may take any number of lanes at a time: it is the greatest of these and those before.
+    It covers the present vector of lanes and those before, whatever the width of a vector.
     """
 
     name: str
@@ -161,9 +168,9 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """accumulator = op(accumulator, value), lane after lane; name = what it held after each.
+    """accumulator = op(accumulator, value), lane after lane; name = the prefix at each lane.
 
-    The accumulator combines lanes; nothing else is added to it.
+    The accumulator combines lanes, and nothing else adds to it.
     """
 
     name: str
@@ -173,10 +180,10 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class AccumulateInto:
-    """buffer[index] = op(buffer[index], value): an accumulator that lives in memory.
+    """buffer[index] = op(buffer[index], value): an accumulator in memory.
 
-    For ARGMAX and ARGMIN `positions` is the buffer of the indices and `order` the value's index.
-    `atomic`: in one step, as other tasks add to the same element in this phase.
+    For ARGMAX and ARGMIN `positions` is the buffer of positions, and `order` the value's position.
+    `atomic`: other tasks add to the same element in this phase.
     """
 
     buffer: Buffer
@@ -191,7 +198,7 @@ class AccumulateInto:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The bool value `condition` holds in every lane, else the launch fails."""
+    """The launch fails unless the bool value `condition` holds in every lane."""
 
     condition: str
     failure: Failure
@@ -199,10 +206,9 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """for axis in range(axis.extent): body; over lanes if `lanes`, else one at a time.
+    """for axis in range(axis.extent): body. `lanes`: over lanes, else serial.
 
-    `between`: only from the first of these two i64 values on, and below the second. Both are known
-    to be within the extent.
+    `between`: only the range [first, last) of two i64 values, both within the extent.
     """
 
     axis: Axis
@@ -213,13 +219,14 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """name = the sum of left * right over `axis`: one element of a product of matrices.
+    """name = the sum of left * right over `axis` (K): one element of a matmul.
 
-    `body` computes both for one index of `axis`, and stores nothing. In a lane loop `left` is the
-    same in all lanes, and `right` in all rows that differ in the last row axis only: so a tile of
-    rows by lanes is a product of two tiles. `source`: element type of both, as they are multiplied.
-    `wanted`: where this, an index of rows, lanes and `axis`, is negative, the product or the term
-    is of no use (see `Within`).
+    `body` computes both operands for one index of `axis`, and stores nothing. In a lane loop `left`
+    is uniform in all lanes (N), and `right` in all rows that differ in the last row axis only (M).
+    So a tile of rows by lanes is a matmul of two tiles. `source`: element type of the operands.
+
+    `band`: an index of rows, lanes and `axis`. Where it is negative, a mask excludes the element,
+    or the addend is zero (band mask analysis).
     """
 
     name: str
@@ -229,20 +236,21 @@ class Contract:
     right: str
     source: DType
     dtype: DType
-    wanted: Index | None = None
+    band: Index | None = None
 
-    def wanted_at(self, places: Mapping[Variable, Index]) -> Index | None:
-        """`wanted` with these indices for axes."""
-        return None if self.wanted is None else self.wanted.substitute(places)
+    def band_at(self, places: Mapping[Variable, Index]) -> Index | None:
+        """`band` with these indices in the place of axes."""
+        return None if self.band is None else self.band.substitute(places)
 
 
 @dataclass(frozen=True, slots=True)
-class AccumulateProduct:
-    """accumulator += the sum of left * right over the lanes, for each index of its columns `axis`.
+class AccumulateMatmul:
+    """accumulator += the sum of left * right over the lanes (K), for each index of its columns
+    `axis` (N).
 
-    `body` computes `right` for one lane and one column, and stores nothing; like that of a product
-    it is the same in all rows that differ in the last row axis only. `left` has no columns.
-    `source`: element type of both, as they are multiplied.
+    `body` computes `right` for one lane and one column, and stores nothing. `right` is uniform in
+    all rows that differ in the last row axis only (M). `left` does not depend on the column.
+    `source`: element type of the operands.
     """
 
     accumulator: str
@@ -269,9 +277,9 @@ Stmt = Union[
     Check,
     Loop,
     Contract,
-    AccumulateProduct,
+    AccumulateMatmul,
 ]
-BLOCKS = (Loop, Contract, AccumulateProduct)  # statements that run others along an axis
+BLOCKS = (Loop, Contract, AccumulateMatmul)  # statements with a body that repeats along an axis
 
 
 EPILOGUE_ROWS = 32
@@ -279,12 +287,13 @@ EPILOGUE_ROWS = 32
 
 @dataclass(frozen=True, slots=True)
 class Nest:
-    """Rows = all combinations of the `rows` axes, the last fastest, dealt out to tasks.
+    """The rows are all combinations of the `rows` axes, the last one fastest. Tasks take them in
+    chunks.
 
-    `prologue` runs once in each task, before its first row; `epilogue` after every `EPILOGUE_ROWS`
-    rows of a task and after its last. `panels` runs before a task's first row, and before each
-    that differs from the one before in another axis than the last.
-    `weight`: work of one row, in elements, to deal out fairly beside other nests.
+    `prologue` runs once in each task, before its first row. `panels` runs before a task's first
+    row, and before each row that differs from the one before in another axis than the last.
+    `epilogue` runs after every `EPILOGUE_ROWS` rows of a task, and after its last. `weight`: work
+    of one row in elements, for load balance between nests.
     """
 
     rows: tuple[Axis, ...]
@@ -297,22 +306,22 @@ class Nest:
 
     @property
     def parts(self) -> tuple[tuple[Stmt, ...], ...]:
-        """In the order in which they first run."""
+        """In the order of their first execution."""
         return self.prologue, self.panels, self.body, self.epilogue
 
 
 class Begin(Enum):
-    """What a task does between a phase and the one before."""
+    """How tasks get from one phase to the next."""
 
-    BARRIER = "barrier"  # it waits for all others, and then has its share of the rows
-    TICKET = "ticket"  # it takes one: the last to come has all rows, of this phase and the next
-    ALONE = "alone"  # it goes on, as the only one since a ticket
+    BARRIER = "barrier"  # all tasks wait for each other, and share the rows
+    LAST_BLOCK = "ticket"  # the last task to arrive runs this phase alone
+    ALONE = "alone"  # the last task of the phase before goes on
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Nests that need nothing of each other. `why`: what the phase waits for; `begin` is nothing
-    for a kernel's first one."""
+    """Independent nests. `why`: the dependence on earlier phases. `begin` means nothing in the
+    first phase."""
 
     nests: tuple[Nest, ...]
     why: str = ""
@@ -320,14 +329,14 @@ class Phase:
 
     @property
     def is_alone(self) -> bool:
-        """One task runs all of it: there is no `TASK` here."""
+        """One task runs all of it; the axis `TASK` is not available."""
         return self.begin is not Begin.BARRIER
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One launch. `buffers` in the order of the launch's arguments, scratch last. `non_temporal`:
-    those that are stored past the caches."""
+    """One launch. `buffers`: in the order of the launch's arguments, scratch memory last.
+    `non_temporal`: buffers that are written with non-temporal stores."""
 
     name: str
     buffers: tuple[Buffer, ...]
@@ -336,13 +345,13 @@ class Kernel:
 
     @property
     def kind(self) -> tuple[int, int]:
-        """The same for kernels that share buffers and phases and differ in their names: a key that
-        costs nothing, as long as one of them is there."""
+        """A key for kernels that share buffers and phases and differ in their names only. It is
+        valid as long as one of them exists."""
         return id(self.buffers), id(self.phases)
 
     @property
     def parameters(self) -> tuple[Buffer, ...]:
-        """Buffers that the caller passes."""
+        """The buffers that the caller passes."""
         return tuple(b for b in self.buffers if b.role in (Role.INPUT, Role.OUTPUT))
 
     @property
@@ -350,12 +359,12 @@ class Kernel:
         return sum(phase.begin is Begin.BARRIER for phase in self.phases[1:])
 
     @property
-    def has_ticket(self) -> bool:
-        return any(phase.begin is Begin.TICKET for phase in self.phases)
+    def has_last_block(self) -> bool:
+        return any(phase.begin is Begin.LAST_BLOCK for phase in self.phases)
 
 
 def walk(statements: Iterable[Stmt]) -> Iterator[Stmt]:
-    """All statements, outer loops before what is in them."""
+    """All statements in pre-order."""
     for statement in statements:
         yield statement
         if isinstance(statement, BLOCKS):
@@ -363,7 +372,7 @@ def walk(statements: Iterable[Stmt]) -> Iterator[Stmt]:
 
 
 def buffers_of(statement: Stmt) -> Iterator[Buffer]:
-    """Those it loads from or stores to."""
+    """The buffers that a statement loads from or stores to."""
     if isinstance(statement, Load | Store | AccumulateInto):
         yield statement.buffer
     if isinstance(statement, AccumulateInto) and statement.positions is not None:
@@ -371,6 +380,7 @@ def buffers_of(statement: Stmt) -> Iterator[Buffer]:
 
 
 def statements(kernel: Kernel) -> Iterator[Stmt]:
+    """All statements of all nests, in pre-order."""
     for phase in kernel.phases:
         for nest in phase.nests:
             for part in nest.parts:

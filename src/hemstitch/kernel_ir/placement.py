@@ -1,8 +1,8 @@
-"""Where things lie in one block of memory that what never lives together may share.
+"""Placement of allocations in one block of memory. Allocations with disjoint lifetimes may overlap.
 
-Tasks write a part of each, all as much, in order. What lies where another lay is best halved where
-that was: a line that another core has written last has to come from there, and between cores that
-share no cache that takes longer than from memory (docs/decisions/0072).
+Each task writes a contiguous part of every allocation, in task order. So allocations that overlap
+should have the same middle: then each core finds in its cache the lines that it wrote before. A
+line in another core's cache takes longer than one from memory (docs/design/memory.md).
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 LINE = 64  # bytes of a cache line
-LEAST_HALVED = 1 << 16  # bytes; less is moved soon
+LEAST_HALVED = 1 << 16  # bytes; smaller allocations move between caches soon
 
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """`bytes` that are written first in step `first` and used last in step `last`."""
+    """An allocation of `bytes`, live from step `first` to step `last`."""
 
     bytes: int
     first: int
@@ -25,7 +25,7 @@ class Lifetime:
 
 
 class _Place(NamedTuple):
-    """So many `bytes` from `start` on."""
+    """`bytes` from `start` on."""
 
     start: int
     bytes: int
@@ -37,24 +37,23 @@ class _Place(NamedTuple):
     def overlaps(self, other: _Place) -> bool:
         return self.start < other.end and other.start < self.end
 
-    def is_halved_as(self, other: _Place) -> bool:
-        """Both have the same middle, give or take a line."""
+    def has_middle_of(self, other: _Place) -> bool:
+        """The middles are less than a cache line apart."""
         return abs(2 * (self.start - other.start) + self.bytes - other.bytes) < 2 * LINE
 
 
 def place(
-    lifetimes: Sequence[Lifetime], halved_in: int | None = None, line: int = LINE
+    lifetimes: Sequence[Lifetime], halving_room: int | None = None, line: int = LINE
 ) -> tuple[list[int], int]:
-    """Offsets so that no two that live together overlap, and the bytes needed in all. Each starts
-    on a multiple of `line`.
+    """Offsets of allocations, multiples of `line`, and the total bytes. Allocations that are live
+    together do not overlap.
 
-    Largest first, each at the lowest offset that is free through its life; and where all else that
-    lies there has the same middle, if so many bytes as `halved_in` are enough for that, or as many
-    as it takes without.
+    The largest allocation is placed first, each at the lowest free offset. If `halving_room` bytes
+    suffice, or as many as without that, an allocation overlaps only those with its middle.
     """
     packed = _placed(lifetimes, None, line)
-    if halved_in is not None:
-        room = max(halved_in, _end(packed))
+    if halving_room is not None:
+        room = max(halving_room, _end(packed))
         halved = _placed(lifetimes, room, line)
         packed = halved if _end(halved) <= room else packed
     return [place.start for place in packed], _end(packed)
@@ -67,40 +66,40 @@ def _end(places: Collection[_Place]) -> int:
 def _placed(lifetimes: Sequence[Lifetime], room: int | None, line: int) -> list[_Place]:
     places: dict[int, _Place] = {}
     for number in sorted(range(len(lifetimes)), key=lambda n: -lifetimes[n].bytes):
-        own = lifetimes[number]
-        bytes_ = -(-max(own.bytes, 1) // line) * line
-        taken = {place for n, place in places.items() if _overlap(lifetimes[n], own)}
+        lifetime = lifetimes[number]
+        bytes_ = -(-max(lifetime.bytes, 1) // line) * line
+        occupied = {place for n, place in places.items() if _overlap(lifetimes[n], lifetime)}
         start = None
         if room is not None and bytes_ >= LEAST_HALVED:
-            left = {place for n, place in places.items() if not _overlap(lifetimes[n], own)}
-            start = _halved(bytes_, taken, left, room)
-        places[number] = _Place(_lowest(bytes_, taken) if start is None else start, bytes_)
+            earlier = {place for n, place in places.items() if not _overlap(lifetimes[n], lifetime)}
+            start = _halved(bytes_, occupied, earlier, room)
+        places[number] = _Place(_lowest(bytes_, occupied) if start is None else start, bytes_)
     return [places[number] for number in range(len(lifetimes))]
 
 
-def _lowest(bytes_: int, taken: Collection[_Place]) -> int:
+def _lowest(bytes_: int, occupied: Collection[_Place]) -> int:
     start = 0
-    for other in sorted(taken):
-        if start + bytes_ <= other.start:
+    for place in sorted(occupied):
+        if start + bytes_ <= place.start:
             break
-        start = max(start, other.end)
+        start = max(start, place.end)
     return start
 
 
 def _halved(
-    bytes_: int, taken: Collection[_Place], left: Collection[_Place], room: int
+    bytes_: int, occupied: Collection[_Place], earlier: Collection[_Place], room: int
 ) -> int | None:
-    """The lowest place, up to `room`, that nothing has `taken` and with the middle of all that is
-    `left` there."""
-    starts = {0} | {place.end for place in (*taken, *left)}
-    starts |= {place.start + (place.bytes - bytes_) // 2 // LINE * LINE for place in left}
+    """The lowest free place, up to `room`, with the same middle as the `earlier` ones that it
+    overlaps, or None."""
+    starts = {0} | {place.end for place in (*occupied, *earlier)}
+    starts |= {place.start + (place.bytes - bytes_) // 2 // LINE * LINE for place in earlier}
     for start in sorted(starts):
         place = _Place(start, bytes_)
         if place.end > room:
             return None
-        if start < 0 or any(map(place.overlaps, taken)):
+        if start < 0 or any(map(place.overlaps, occupied)):
             continue
-        if all(place.is_halved_as(other) for other in left if place.overlaps(other)):
+        if all(place.has_middle_of(previous) for previous in earlier if place.overlaps(previous)):
             return start
     return None
 

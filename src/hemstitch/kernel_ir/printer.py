@@ -1,6 +1,5 @@
-"""The text form of the kernel IR. Not a backend. It leaves out how far computed indices and windows
-reach and what a nest weighs: it says what a kernel computes. A key for its code is in
-`digest.py`."""
+"""The text form of the kernel IR, for readers. It leaves out bounds of computed indices and
+weights. `digest.py` has a key that covers everything."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from hemstitch.kernel_ir.nodes import (
     EPILOGUE_ROWS,
     Accumulate,
     AccumulateInto,
-    AccumulateProduct,
+    AccumulateMatmul,
     Buffer,
     Check,
     Constant,
@@ -34,14 +33,15 @@ from hemstitch.kernel_ir.nodes import (
 
 
 def show(kernel: Kernel) -> str:
+    """The text of a kernel."""
     return "\n".join(_kernel_lines(kernel))
 
 
 def _kernel_lines(kernel: Kernel) -> Iterator[str]:
     yield f"kernel {kernel.name}"
     for buffer in kernel.buffers:
-        past = " past the caches" if buffer in kernel.non_temporal else ""
-        yield f"  {_buffer(buffer, past)}"
+        non_temporal = " past the caches" if buffer in kernel.non_temporal else ""
+        yield f"  {_buffer(buffer, non_temporal)}"
     for number, phase in enumerate(kernel.phases):
         if number:
             yield f"  {phase.begin.value}  # {phase.why}"
@@ -49,9 +49,9 @@ def _kernel_lines(kernel: Kernel) -> Iterator[str]:
             yield from _nest_lines(nest)
 
 
-def _buffer(buffer: Buffer, past: str) -> str:
+def _buffer(buffer: Buffer, non_temporal: str) -> str:
     why = f"  # {buffer.why}" if buffer.why else ""
-    return f"{buffer.role.value} {buffer.name}: {buffer.dtype}[{buffer.size}]{past}{why}"
+    return f"{buffer.role.value} {buffer.name}: {buffer.dtype}[{buffer.size}]{non_temporal}{why}"
 
 
 def _nest_lines(nest: Nest) -> Iterator[str]:
@@ -68,23 +68,24 @@ def _nest_lines(nest: Nest) -> Iterator[str]:
         yield from _lines(nest.epilogue, "    ")
 
 
-def _lines(statements: Iterable[Stmt], pad: str) -> Iterator[str]:
+def _lines(statements: Iterable[Stmt], indent: str) -> Iterator[str]:
     for statement in statements:
         if isinstance(statement, Loop):
             axis = statement.axis
             limit = f" while {axis.outer}*{axis.extent}+{axis} < {axis.limit}" if axis.outer else ""
             if statement.between is not None:
                 limit = f" from {' to '.join(statement.between)}"
-            yield f"{pad}{'lanes' if statement.lanes else 'for'} {axis} < {axis.extent}{limit}:"
-            yield from _lines(statement.body, pad + "  ")
-        elif isinstance(statement, Contract | AccumulateProduct):
-            yield f"{pad}{text(statement)}:"
-            yield from _lines(statement.body, pad + "  ")
+            yield f"{indent}{'lanes' if statement.lanes else 'for'} {axis} < {axis.extent}{limit}:"
+            yield from _lines(statement.body, indent + "  ")
+        elif isinstance(statement, Contract | AccumulateMatmul):
+            yield f"{indent}{text(statement)}:"
+            yield from _lines(statement.body, indent + "  ")
         else:
-            yield pad + text(statement)
+            yield indent + text(statement)
 
 
 def text(statement: Stmt) -> str:  # noqa: C901, PLR0911, PLR0912  one line for each kind of statement
+    """The text of one statement, without its body."""
     match statement:
         case Let(name, op, operands, source, dtype):
             return f"{name}: {dtype} = {op.value}.{source}({', '.join(operands)})"
@@ -117,11 +118,11 @@ def text(statement: Stmt) -> str:  # noqa: C901, PLR0911, PLR0912  one line for 
             return f"check {condition}  # {failure}"
         case Loop():
             return "for ..."
-        case Contract(name, axis, _, left, right, source, dtype, wanted):
-            where = "" if wanted is None else f" where {wanted} >= 0"
+        case Contract(name, axis, _, left, right, source, dtype, band):
+            where = "" if band is None else f" where {band} >= 0"
             over = f"over {axis} < {axis.extent}{where}"
             return f"{name}: {dtype} = {left} dot.{source} {right} {over}"
-        case AccumulateProduct(accumulator, axis, _, left, right, source):
+        case AccumulateMatmul(accumulator, axis, _, left, right, source):
             product = f"{left} dot.{source} {right} over lanes"
             return f"{accumulator} <- {product} for each {axis} < {axis.extent}"
         case _:
@@ -129,8 +130,8 @@ def text(statement: Stmt) -> str:  # noqa: C901, PLR0911, PLR0912  one line for 
 
 
 def _init(init: Init) -> str:
-    each = f" for each {init.columns} < {init.columns.extent}" if init.columns else ""
+    columns = f" for each {init.columns} < {init.columns.extent}" if init.columns else ""
     across = " across lanes" if init.across else ""
-    follows = f", follows {init.follows}" if init.follows else ""
-    lost = ", with what is lost" if init.compensated else ""
-    return f"{init.name}: {init.dtype} {init.op.value}{each}{across}{follows}{lost}"
+    running_max = f", follows {init.running_max}" if init.running_max else ""
+    compensated = ", with what is lost" if init.compensated else ""
+    return f"{init.name}: {init.dtype} {init.op.value}{columns}{across}{running_max}{compensated}"

@@ -1,4 +1,5 @@
-"""What statements make and use, and statements again with other names or at other places."""
+"""Definitions and uses of statements, and statements rewritten with other names, indices or
+buffers."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from hemstitch.kernel_ir.nodes import (
     BLOCKS,
     Accumulate,
     AccumulateInto,
-    AccumulateProduct,
+    AccumulateMatmul,
     Buffer,
     Check,
     Constant,
@@ -31,7 +32,7 @@ NAMED = (Let, Constant, Position, Random, Load, Scan, Contract)
 
 
 def defined(statement: Stmt) -> Iterator[str]:
-    """The values that it makes for those behind it."""
+    """The names that a statement defines."""
     if isinstance(statement, NAMED):
         yield statement.name
     elif isinstance(statement, Finish):
@@ -41,7 +42,7 @@ def defined(statement: Stmt) -> Iterator[str]:
 
 
 def used(statement: Stmt) -> Iterator[str]:
-    """The values that it reads, and what is in it."""
+    """The names that a statement and its body use."""
     for place in ("index", "position"):
         index = getattr(statement, place, None)
         if isinstance(index, Index):
@@ -59,7 +60,7 @@ def used(statement: Stmt) -> Iterator[str]:
             yield from () if order is None else (order,)
         case (
             Contract(left=first, right=last)
-            | AccumulateProduct(left=first, right=last)
+            | AccumulateMatmul(left=first, right=last)
             | Loop(between=(first, last))
         ):
             yield from (first, last)
@@ -72,8 +73,8 @@ def used(statement: Stmt) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Rewriter:
-    """`names`: new ones of values. `index`: what becomes of an index. `place`: where, at an index
-    that has become so, a buffer's elements are now."""
+    """`names`: new names of values; `index`: maps an index; `place`: maps a buffer and an already
+    mapped index to a new buffer and index."""
 
     names: Mapping[str, str]
     index: Callable[[Index], Index] = lambda index: index
@@ -84,9 +85,9 @@ class Rewriter:
             field.name: self._field(getattr(statement, field.name)) for field in fields(statement)
         }
         if isinstance(statement, AccumulateInto) and statement.positions is not None:
-            new["positions"], index = self.place(statement.positions, new["index"])
-            _, beside = self.place(statement.buffer, new["index"])
-            assert index == beside, "values and positions have one index"
+            new["positions"], value_index = self.place(statement.positions, new["index"])
+            _, position_index = self.place(statement.buffer, new["index"])
+            assert value_index == position_index, "values and positions have one index"
         if isinstance(statement, Load | Store | AccumulateInto):
             new["buffer"], new["index"] = self.place(statement.buffer, new["index"])
         return replace(statement, **new)

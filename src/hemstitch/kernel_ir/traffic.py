@@ -1,9 +1,8 @@
-"""What a kernel moves to and from memory. Takes a kernel and the values of its sizes, gives the
-bytes of each buffer that it reads, and of each that it writes.
+"""Memory traffic of a kernel: the bytes of each buffer that it reads and writes.
 
-A phase reads a buffer once, however many of its loops do: what is read again comes out of a cache.
-Between phases the whole device meets, and the next one reads anew. Of a buffer that is
-larger than what a phase can touch, only so much counts (an embedding). Row buffers stay on chip.
+A phase reads a buffer once, however many of its loops do: later loads hit a cache. After a barrier
+the next phase reads it again. If a phase executes fewer loads than a buffer has elements (an
+embedding), only those count. Row buffers stay on chip.
 """
 
 from __future__ import annotations
@@ -28,7 +27,8 @@ Bytes = dict[Buffer, int]
 
 
 def traffic(kernel: Kernel, sizes: Mapping[str, int]) -> tuple[Bytes, Bytes]:
-    """(read, written). `sizes`: also "threads", the number of tasks."""
+    """Bytes (read, written) of each buffer. `sizes`: of symbols; "threads" is the number of
+    tasks."""
     read: Counter[Buffer] = Counter()
     written: Counter[Buffer] = Counter()
     for phase in kernel.phases:
@@ -41,25 +41,25 @@ def traffic(kernel: Kernel, sizes: Mapping[str, int]) -> tuple[Bytes, Bytes]:
 def phase_traffic(
     phase: Phase, sizes: Mapping[str, int]
 ) -> tuple[Counter[Buffer], Counter[Buffer]]:
-    """The same of one phase."""
+    """Bytes (read, written) of each buffer in one phase."""
     return _touched(phase, _loaded, sizes), _touched(phase, _stored, sizes)
 
 
-def read_again(kernel: Kernel, sizes: Mapping[str, int]) -> int:
-    """The bytes that `traffic` counts as read in more than one phase, but for the first time."""
+def reread_bytes(kernel: Kernel, sizes: Mapping[str, int]) -> int:
+    """The bytes that `traffic` counts as read in a second or later phase."""
     total: Counter[Buffer] = Counter()
-    most: Counter[Buffer] = Counter()
+    largest: Counter[Buffer] = Counter()
     for phase in kernel.phases:
         loads, _ = phase_traffic(phase, sizes)
         total.update(loads)
-        most |= loads
-    return (total - most).total()
+        largest |= loads
+    return (total - largest).total()
 
 
 def _touched(
     phase: Phase, buffers_of: Callable[[Stmt], Iterator[Buffer]], sizes: Mapping[str, int]
 ) -> Counter[Buffer]:
-    """Bytes of each buffer, once."""
+    """Bytes of each buffer that a phase accesses."""
     elements: Counter[Buffer] = Counter()
     for statement, times in executed(phase, sizes):
         for buffer in buffers_of(statement):
@@ -73,27 +73,27 @@ def _touched(
 
 
 def executed(phase: Phase, sizes: Mapping[str, int]) -> Iterator[tuple[Stmt, int]]:
-    """Each statement with how often it runs."""
+    """Each statement of a phase, with the number of its executions."""
     for nest in phase.nests:
-        rows = _product((axis.extent for axis in nest.rows), sizes)
-        yield from _within(nest.body, rows, sizes)
+        rows = _count((axis.extent for axis in nest.rows), sizes)
+        yield from _executed(nest.body, rows, sizes)
         tasks = 1 if phase.is_alone else sizes["threads"]
-        yield from _within((*nest.prologue, *nest.epilogue), tasks, sizes)
+        yield from _executed((*nest.prologue, *nest.epilogue), tasks, sizes)
 
 
-def _within(
+def _executed(
     statements: Iterable[Stmt], times: int, sizes: Mapping[str, int]
 ) -> Iterator[tuple[Stmt, int]]:
     for statement in statements:
         if isinstance(statement, BLOCKS):
-            yield from _within(
+            yield from _executed(
                 statement.body, times * evaluate(statement.axis.extent, sizes), sizes
             )
         else:
             yield statement, times
 
 
-def _product(extents: Iterable[Dim], sizes: Mapping[str, int]) -> int:
+def _count(extents: Iterable[Dim], sizes: Mapping[str, int]) -> int:
     result = 1
     for extent in extents:
         result *= evaluate(extent, sizes)

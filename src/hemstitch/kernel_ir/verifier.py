@@ -1,4 +1,4 @@
-"""What holds of any kernel. Takes one, says which statement of it breaks which rule."""
+"""The verifier of the kernel IR."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from hemstitch.ir.dims import evaluate, symbols
 from hemstitch.ir.graph import Op
 from hemstitch.ir.ops import OPS, SCANNED, OpClass, ResultType, is_reduction
 from hemstitch.ir.types import DType
-from hemstitch.kernel_ir.dependence import product_problem
+from hemstitch.kernel_ir.dependence import matmul_problem
 from hemstitch.kernel_ir.index import Axis, AxisPart, Computed, Index, Variable
 from hemstitch.kernel_ir.nodes import (
     TASK,
     Accumulate,
     AccumulateInto,
-    AccumulateProduct,
+    AccumulateMatmul,
     Begin,
     Buffer,
     Check,
@@ -43,36 +43,36 @@ from hemstitch.kernel_ir.nodes import (
 from hemstitch.kernel_ir.printer import text
 
 ARG = (Op.ARGMAX, Op.ARGMIN)
-SAMPLE = {"threads": 3}  # bounds that depend on the number of tasks are checked for this many
+SAMPLE = {"threads": 3}  # tasks, for bounds that depend on their number
 
 
 def verify(kernel: Kernel) -> None:
-    """Raises InternalError with the first thing that is wrong."""
+    """Raises InternalError for the first rule that the kernel breaks."""
     _check_begins(kernel)
     _Buffers(kernel).check()
     for phase in kernel.phases:
         for nest in phase.nests:
             _NestCheck(kernel, phase.is_alone).check(nest)
-            problem = product_problem(nest)
+            problem = matmul_problem(nest)
             if problem is not None:
-                raise _wrong(kernel, problem)
+                raise _invalid(kernel, problem)
 
 
-def _wrong(kernel: Kernel, what: str) -> InternalError:
-    return InternalError(f"invalid kernel {kernel.name}: {what}")
+def _invalid(kernel: Kernel, problem: str) -> InternalError:
+    return InternalError(f"invalid kernel {kernel.name}: {problem}")
 
 
 def _check_begins(kernel: Kernel) -> None:
-    """A ticket leaves one task, and nobody comes back."""
+    """After a last-block phase one task is left, until the end."""
     is_alone = False
     for number, phase in enumerate(kernel.phases):
         begin = phase.begin
         if number == 0 and begin is not Begin.BARRIER:
-            raise _wrong(kernel, f"the first phase begins with {begin.value}")
+            raise _invalid(kernel, f"the first phase begins with {begin.value}")
         if is_alone and begin is not Begin.ALONE:
-            raise _wrong(kernel, f"a {begin.value} behind a ticket, where one task is left")
+            raise _invalid(kernel, f"a {begin.value} behind a ticket, where one task is left")
         if not is_alone and begin is Begin.ALONE:
-            raise _wrong(kernel, "a phase for one task, and no ticket says which")
+            raise _invalid(kernel, "a phase for one task, and no ticket says which")
         is_alone = phase.is_alone
 
 
@@ -80,7 +80,7 @@ def _check_begins(kernel: Kernel) -> None:
 
 
 class _Buffers:
-    """Who writes and reads each buffer, and when."""
+    """Checks which nests and phases read and write each buffer."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
@@ -88,20 +88,20 @@ class _Buffers:
     def check(self) -> None:
         names = [buffer.name for buffer in self.kernel.buffers]
         if len(set(names)) != len(names):
-            raise _wrong(self.kernel, "two buffers have one name")
-        written: set[Buffer] = set()  # in phases before the present one
+            raise _invalid(self.kernel, "two buffers have one name")
+        written: set[Buffer] = set()  # in earlier phases
         for phase in self.kernel.phases:
             filled = [self._nest(nest, written) for nest in phase.nests]
             written.update(*filled)
 
-    def _nest(self, nest: Nest, before: set[Buffer]) -> set[Buffer]:
-        """What the nest writes."""
+    def _nest(self, nest: Nest, earlier: set[Buffer]) -> set[Buffer]:
+        """Checks one nest; the buffers that it writes. `earlier`: written in earlier phases."""
         filled: set[Buffer] = set()
         everything = [statement for part in nest.parts for statement in walk(part)]
-        alone = {b for b in _written(everything) if _is_own(b, nest, everything)}
+        private = {b for b in _written(everything) if _is_private(b, nest, everything)}
         for statement in everything:
             for buffer in _read(statement):
-                self._check_read(buffer, statement, before, filled, alone)
+                self._check_read(buffer, statement, earlier, filled, private)
             for buffer in _written([statement]):
                 self._check_written(buffer, statement)
                 filled.add(buffer)
@@ -111,40 +111,40 @@ class _Buffers:
         self,
         buffer: Buffer,
         statement: Stmt,
-        before: set[Buffer],
+        earlier: set[Buffer],
         filled: set[Buffer],
-        alone: set[Buffer],
+        private: set[Buffer],
     ) -> None:
         self._check_declared(buffer, statement)
         where = f"{text(statement)}: {buffer.name}"
         if buffer.role is Role.TASK and buffer not in filled:
-            raise _wrong(self.kernel, f"{where} is read before it is written in this nest")
+            raise _invalid(self.kernel, f"{where} is read before it is written in this nest")
         if isinstance(statement, AccumulateInto):
-            if buffer not in (before if statement.atomic else filled):
-                raise _wrong(self.kernel, f"{where} is added to before it is cleared")
-        elif buffer.role is Role.SHARED and buffer not in before | (alone & filled):
-            raise _wrong(self.kernel, f"{where} is not written in an earlier phase")
+            if buffer not in (earlier if statement.atomic else filled):
+                raise _invalid(self.kernel, f"{where} is added to before it is cleared")
+        elif buffer.role is Role.SHARED and buffer not in earlier | (private & filled):
+            raise _invalid(self.kernel, f"{where} is not written in an earlier phase")
 
     def _check_written(self, buffer: Buffer, statement: Stmt) -> None:
         self._check_declared(buffer, statement)
         if buffer.role is Role.INPUT:
-            raise _wrong(self.kernel, f"{text(statement)}: {buffer.name} is an input")
+            raise _invalid(self.kernel, f"{text(statement)}: {buffer.name} is an input")
 
     def _check_declared(self, buffer: Buffer, statement: Stmt) -> None:
         if buffer not in self.kernel.buffers:
-            raise _wrong(self.kernel, f"{text(statement)}: {buffer.name} is not declared")
+            raise _invalid(self.kernel, f"{text(statement)}: {buffer.name} is not declared")
 
 
-def _is_own(buffer: Buffer, nest: Nest, statements: Iterable[Stmt]) -> bool:
-    """Each task, or each row, touches its own part of `buffer` only."""
-    found = [
+def _is_private(buffer: Buffer, nest: Nest, statements: Iterable[Stmt]) -> bool:
+    """Each task, or each row, accesses its own part of `buffer` only."""
+    indices = [
         s.index
         for s in statements
         if isinstance(s, (Load, Store, AccumulateInto)) and s.buffer is buffer
     ]
-    if all(index.coefficient(TASK) != 0 for index in found):
+    if all(index.coefficient(TASK) != 0 for index in indices):
         return True
-    steps = {tuple(index.coefficient(axis) for axis in nest.rows) for index in found}
+    steps = {tuple(index.coefficient(axis) for axis in nest.rows) for index in indices}
     return len(steps) == 1 and all(step != 0 for step in steps.pop())
 
 
@@ -173,15 +173,16 @@ def _written(statements: Iterable[Stmt]) -> Iterator[Buffer]:
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """A name: the type it is computed with, and whether it may differ between lanes."""
+    """A value: its type, and whether it may differ between lanes."""
 
     dtype: DType
     varies: bool
 
 
 @dataclass(slots=True)
-class _Open:
-    """An accumulator that is declared and not finished. `lanes`: whether inside a lane loop."""
+class _OpenAccumulator:
+    """An accumulator that is declared and not finished. `lanes`: it was declared inside a lane
+    loop."""
 
     op: Op
     dtype: DType
@@ -190,24 +191,23 @@ class _Open:
     columns: Axis | None = None
 
     @property
-    def is_followed(self) -> bool:
-        """It can be."""
+    def is_running_max(self) -> bool:
+        """It can be a running maximum."""
         return self.op is Op.MAX and self.across and self.dtype.is_float
 
 
 @dataclass(slots=True)
 class _VerifiedScope:
-    """A block of statements: what it defines is gone at its end."""
+    """A block of statements, and what it defines."""
 
     axis: Axis | None
     lanes: bool
     values: dict[str, _Value] = field(default_factory=dict)
-    open: dict[str, _Open] = field(default_factory=dict)
+    open: dict[str, _OpenAccumulator] = field(default_factory=dict)
 
 
 class _NestCheck:
-    """One walk through a nest, as a task would run it. `is_alone`: as the only one, so that what it
-    would find at the numbers of other tasks is nobody's work."""
+    """Checks one nest. `is_alone`: one task runs it, so that the axis `TASK` is not available."""
 
     def __init__(self, kernel: Kernel, is_alone: bool) -> None:
         self.kernel = kernel
@@ -230,7 +230,7 @@ class _NestCheck:
     def _require(self, condition: bool, problem: str) -> None:
         if not condition:
             where = "" if self.statement is None else f"{text(self.statement)}: "
-            raise _wrong(self.kernel, f"{where}{problem}")
+            raise _invalid(self.kernel, f"{where}{problem}")
 
     def _block(self, statements: Iterable[Stmt]) -> None:
         for statement in statements:
@@ -238,8 +238,8 @@ class _NestCheck:
             _CHECKS[type(statement)](self, statement)
 
     def _close(self) -> None:
-        left = self.scopes.pop().open
-        self._require(not left, f"{', '.join(left)} is never finished")
+        unfinished = self.scopes.pop().open
+        self._require(not unfinished, f"{', '.join(unfinished)} is never finished")
 
     @property
     def _lane_axis(self) -> Axis | None:
@@ -253,16 +253,16 @@ class _NestCheck:
         self.scopes[-1].values[name] = _Value(dtype.compute, varies)
 
     def _use(self, name: str, dtype: DType) -> bool:
-        """Whether the value may differ between lanes."""
-        found = next((s.values[name] for s in self.scopes if name in s.values), None)
-        self._require(found is not None, f"{name} is not defined here")
-        assert found is not None
-        wanted = dtype.compute
-        self._require(found.dtype is wanted, f"{name} is {found.dtype}, not {wanted}")
-        return found.varies
+        """Checks a use of a value; whether it may differ between lanes."""
+        value = next((s.values[name] for s in self.scopes if name in s.values), None)
+        self._require(value is not None, f"{name} is not defined here")
+        assert value is not None
+        compute = dtype.compute
+        self._require(value.dtype is compute, f"{name} is {value.dtype}, not {compute}")
+        return value.varies
 
     def _index(self, index: Index) -> bool:
-        """Whether it may differ between lanes."""
+        """Checks an index; whether it may differ between lanes."""
         varies = False
         for variable, _ in index.terms:
             if isinstance(variable, Computed):
@@ -319,72 +319,79 @@ class _NestCheck:
         self.defined.add(init.name)
         lanes = self._lane_axis is not None
         self._require(not (init.across and lanes), "combines lanes inside a lane loop")
-        found = _Open(init.op, init.dtype, init.across, lanes, init.columns)
-        is_sum = found.op is Op.SUM and found.across and found.dtype.is_float
-        if init.follows is not None:
+        accumulator = _OpenAccumulator(init.op, init.dtype, init.across, lanes, init.columns)
+        is_sum = accumulator.op is Op.SUM and accumulator.across and accumulator.dtype.is_float
+        if init.running_max is not None:
             self._require(is_sum, "only a sum of floats across lanes can follow")
-            is_followed = self._opened(init.follows).is_followed
-            self._require(is_followed, f"{init.follows} is no maximum across lanes")
+            is_running_max = self._accumulator(init.running_max).is_running_max
+            self._require(is_running_max, f"{init.running_max} is no maximum across lanes")
         if init.compensated:
             is_plain = init.op is Op.SUM and init.dtype.is_float and not init.across
             self._require(is_plain, "only a sum of floats that combines no lanes is compensated")
         if init.columns is not None:
             self._require(is_sum, "only a sum of floats across lanes can have columns")
             self._require(init.columns not in self.axes, f"{init.columns} is looped over already")
-        self.scopes[-1].open[init.name] = found
+        self.scopes[-1].open[init.name] = accumulator
 
-    def _opened(self, name: str) -> _Open:
-        found = next((s.open[name] for s in self.scopes if name in s.open), None)
-        self._require(found is not None, f"{name} is not declared, or finished")
-        assert found is not None
-        return found
+    def _accumulator(self, name: str) -> _OpenAccumulator:
+        """The open accumulator of this name."""
+        accumulator = next((s.open[name] for s in self.scopes if name in s.open), None)
+        self._require(accumulator is not None, f"{name} is not declared, or finished")
+        assert accumulator is not None
+        return accumulator
 
     def _accumulate(self, accumulate: Accumulate) -> None:
         name = accumulate.accumulator
-        found = self._opened(name)
-        self._require(found.columns is None, f"{name} has columns")
-        self._use(accumulate.value, found.dtype)
+        accumulator = self._accumulator(name)
+        self._require(accumulator.columns is None, f"{name} has columns")
+        self._use(accumulate.value, accumulator.dtype)
         lanes = self._lane_axis is not None
-        if found.across:
+        if accumulator.across:
             self._require(lanes, f"{name} combines lanes, and there are none")
         else:
-            self._require(lanes == found.lanes, f"{name} does not combine lanes")
+            self._require(lanes == accumulator.lanes, f"{name} does not combine lanes")
         has_position = accumulate.position is not None or accumulate.order is not None
-        self._require(has_position == (found.op in ARG), "a position, or none, where needed")
+        self._require(has_position == (accumulator.op in ARG), "a position, or none, where needed")
         if accumulate.position is not None:
             self._index(accumulate.position)
         if accumulate.order is not None:
             self._use(accumulate.order, DType.I64)
 
     def _running(self, running: Running) -> None:
-        found = self._opened(running.accumulator)
-        self._require(found.is_followed, f"{running.accumulator} is no maximum across lanes")
+        accumulator = self._accumulator(running.accumulator)
+        self._require(
+            accumulator.is_running_max, f"{running.accumulator} is no maximum across lanes"
+        )
         self._require(self._lane_axis is not None, "there are no lanes here")
-        self._define(running.name, found.dtype, False)
+        self._define(running.name, accumulator.dtype, False)
 
     def _scan(self, scan: Scan) -> None:
-        found = self._opened(scan.accumulator)
-        is_scanned = found.across and found.op in SCANNED.values() and found.columns is None
+        accumulator = self._accumulator(scan.accumulator)
+        is_scanned = (
+            accumulator.across
+            and accumulator.op in SCANNED.values()
+            and accumulator.columns is None
+        )
         self._require(is_scanned, f"{scan.accumulator} is no sum or product across lanes")
         self._require(self._lane_axis is not None, "there are no lanes here")
-        self._use(scan.value, found.dtype)
-        self._define(scan.name, found.dtype, True)
+        self._use(scan.value, accumulator.dtype)
+        self._define(scan.name, accumulator.dtype, True)
 
     def _finish(self, finish: Finish) -> None:
         name = finish.accumulator
-        found = self._opened(name)
+        accumulator = self._accumulator(name)
         scope = next(scope for scope in self.scopes if name in scope.open)
         del scope.open[name]
-        if found.columns is not None:
-            inside = self.scopes[-1].lanes and self.scopes[-1].axis is found.columns
-            self._require(inside, f"{name} has {found.columns} for columns")
-            self._define(finish.name, found.dtype, True)
+        if accumulator.columns is not None:
+            inside = self.scopes[-1].lanes and self.scopes[-1].axis is accumulator.columns
+            self._require(inside, f"{name} has {accumulator.columns} for columns")
+            self._define(finish.name, accumulator.dtype, True)
             return
         self._require(scope is self.scopes[-1], f"{name} is not declared in this block")
-        self._define(finish.name, found.dtype, found.lanes)
+        self._define(finish.name, accumulator.dtype, accumulator.lanes)
         if finish.position_name is not None:
-            self._require(found.op in ARG, f"{found.op.value} has no position")
-            self._define(finish.position_name, DType.I64, found.lanes)
+            self._require(accumulator.op in ARG, f"{accumulator.op.value} has no position")
+            self._define(finish.position_name, DType.I64, accumulator.lanes)
 
     def _accumulate_into(self, into: AccumulateInto) -> None:
         self._require(into.dtype.compute is into.buffer.dtype.compute, "is of another type")
@@ -426,32 +433,33 @@ class _NestCheck:
         self._block(contract.body)
         self.statement = contract
         varies = [self._use(name, contract.source) for name in (contract.left, contract.right)]
-        if contract.wanted is not None:
-            self._index(contract.wanted)
+        if contract.band is not None:
+            self._index(contract.band)
         self._close()
         self.axes.remove(axis)
         self._require(contract.dtype is contract.source.compute, "is added up in another type")
         self._define(contract.name, contract.dtype, any(varies))
 
-    def _accumulate_product(self, product: AccumulateProduct) -> None:
-        found, axis = self._opened(product.accumulator), product.axis
-        self._require(found.columns is axis, f"{product.accumulator} has no columns {axis}")
+    def _accumulate_matmul(self, matmul: AccumulateMatmul) -> None:
+        accumulator, axis = self._accumulator(matmul.accumulator), matmul.axis
+        self._require(accumulator.columns is axis, f"{matmul.accumulator} has no columns {axis}")
         self._require(self._lane_axis is not None, "there are no lanes here")
         self._require(axis not in self.axes, f"{axis} is looped over already")
-        self._require(found.dtype is product.source.compute, "is added up in another type")
-        self._use(product.left, product.source)
+        self._require(accumulator.dtype is matmul.source.compute, "is added up in another type")
+        self._use(matmul.left, matmul.source)
         self.axes.add(axis)
         self.scopes.append(_VerifiedScope(axis, lanes=False))
-        self._block(product.body)
-        self.statement = product
-        self._use(product.right, product.source)
+        self._block(matmul.body)
+        self.statement = matmul
+        self._use(matmul.right, matmul.source)
         self._close()
         self.axes.remove(axis)
 
     # --- bounds
 
     def _bounds(self, buffer: Buffer, index: Index) -> None:
-        """Scratch only: a parameter's memory may go beyond its elements, where it is strided."""
+        """Checks an access to scratch memory. Parameters may be strided, so that their bounds are
+        unknown."""
         if buffer.role not in (Role.TASK, Role.SHARED):
             return
         dims = [buffer.size, index.constant, *(c for _, c in index.terms)]
@@ -459,7 +467,7 @@ class _NestCheck:
         if any(symbols(dim) - SAMPLE.keys() for dim in dims):
             return
         if any(evaluate(axis.extent, SAMPLE) == 0 for axis in self.axes):
-            return  # never runs
+            return  # the statement never runs
         low, high = _range(index)
         size = evaluate(buffer.size, SAMPLE)
         self._require(low >= 0, f"{buffer.name} is reached {-low} before its start")
@@ -467,28 +475,28 @@ class _NestCheck:
 
 
 def _range(index: Index) -> tuple[int, int]:
-    """The least and greatest value, for `SAMPLE`'s sizes."""
-    left = {variable: evaluate(step, SAMPLE) for variable, step in index.terms}
+    """The least and greatest value of an index, for the sizes of `SAMPLE`."""
+    steps = {variable: evaluate(step, SAMPLE) for variable, step in index.terms}
     low = high = evaluate(index.constant, SAMPLE)
-    for variable, step in _joined(left):
+    for variable, step in _whole_axes(steps):
         reach = step * (evaluate(variable.extent, SAMPLE) - 1)
         low, high = low + min(reach, 0), high + max(reach, 0)
     return low, high
 
 
-def _joined(steps: Mapping[Variable, int]) -> Iterator[tuple[Variable, int]]:
-    """Each variable and its step; the two parts of a cut axis as the whole, which has a limit."""
-    left = dict(steps)
+def _whole_axes(steps: Mapping[Variable, int]) -> Iterator[tuple[Variable, int]]:
+    """Each variable with its stride; both axes of a tiled loop as one, which has a limit."""
+    remaining = dict(steps)
     for variable in steps:
         if not isinstance(variable, Axis) or variable.outer is None or variable.limit is None:
             continue
         if symbols(variable.limit) - SAMPLE.keys():
             continue
-        inner = left[variable]
-        if left.get(variable.outer) == inner * evaluate(variable.extent, SAMPLE):
-            del left[variable], left[variable.outer]
+        inner = remaining[variable]
+        if remaining.get(variable.outer) == inner * evaluate(variable.extent, SAMPLE):
+            del remaining[variable], remaining[variable.outer]
             yield Axis(variable.name, variable.limit), inner
-    yield from left.items()
+    yield from remaining.items()
 
 
 _CHECKS: Mapping[type, Callable[[_NestCheck, Any], None]] = MappingProxyType(
@@ -508,6 +516,6 @@ _CHECKS: Mapping[type, Callable[[_NestCheck, Any], None]] = MappingProxyType(
         Check: _NestCheck._check,
         Loop: _NestCheck._loop,
         Contract: _NestCheck._contract,
-        AccumulateProduct: _NestCheck._accumulate_product,
+        AccumulateMatmul: _NestCheck._accumulate_matmul,
     }
 )

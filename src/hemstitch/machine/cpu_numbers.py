@@ -1,5 +1,5 @@
 """The hardware numbers of a CPU that lowering and code generation use. Each has its unit, its
-meaning and its source: a decision of `docs/decisions`, a page, or the hardware."""
+meaning and its source: a page of `docs/design` or `docs/compiler`, or the hardware."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class CPUNumbers:
         "read and written by a kernel, from which on its stores are non-temporal: 1.5 times a "
         "usual last-level cache",
         48 << 20,
-        "0046",
+        "code-generation-for-cpus.md",
     )
     streaming_store_bytes: int = number("B", "of the narrowest non-temporal store", 16, "x86-64")
     peeled_row_elements: int = number(
@@ -23,44 +23,47 @@ class CPUNumbers:
         "of a row whose lane loop is peeled to whole cache lines; in shorter rows a partial "
         "vector costs as much",
         256,
-        "0046",
+        "code-generation-for-cpus.md",
     )
     memcpy_bytes: int = number(
         "B",
         "of a row that is copied by memcpy; shorter ones take longer with it where caches hold "
         "them",
         4096,
-        "0089",
+        "code-generation-for-cpus.md",
     )
     vectors_in_flight: int = number(
-        "vectors", "a lane loop is unrolled by; one Philox call fills as many", 4, "0031"
+        "vectors",
+        "a lane loop is unrolled by; one Philox call fills as many",
+        4,
+        "code-generation-for-cpus.md",
     )
     long_body: int = number(
         "statements",
         "of a loop body; longer ones are unrolled half as much, since they fill the registers",
         64,
-        "0031",
+        "code-generation-for-cpus.md",
     )
     look_ahead_flops: int = number(
         "flops",
         "of a dependence chain that exceeds the out-of-order window; then unrolling doubles",
         64,
-        "0073",
+        "code-generation-for-cpus.md",
     )
     chain_share: float = number(
         "1",
         "of a body's flops that lie on its critical path; below it the body has enough parallelism",
         0.7,
-        "0073",
+        "code-generation-for-cpus.md",
     )
     chain_lag: int = number(
         "instructions",
         "between the starts of interleaved dependence chains, with 32 registers",
         3,
-        "0073",
+        "code-generation-for-cpus.md",
     )
     thread_elements: int = number(
-        "elements", "of work that pay for one more thread", 1 << 14, "performance.md"
+        "elements", "of work that pay for one more thread", 1 << 14, "performance-notes.md"
     )
     cascade_terms: int = number(
         "terms",
@@ -69,92 +72,116 @@ class CPUNumbers:
         "exactness",
     )
     bandwidth_threads: int = number(
-        "threads", "that saturate the memory bandwidth", 8, "performance.md"
+        "threads", "that saturate the memory bandwidth", 8, "performance-notes.md"
     )
     prefetch_bytes: int = number(
-        "B", "that software prefetch runs ahead, in whole rows", 8192, "0054"
+        "B", "that software prefetch runs ahead, in whole rows", 8192, "code-generation-for-cpus.md"
     )
     prefetch_short_row_bytes: int = number(
         "B",
         "of a row that is read once and prefetched into L1; longer ones gain nothing",
         512,
-        "0054",
+        "code-generation-for-cpus.md",
     )
     prefetch_walk_bytes: int = number(
-        "B", "of a strided read that is prefetched; shorter ones may be cached", 1 << 20, "0054"
+        "B",
+        "of a strided read that is prefetched; shorter ones may be cached",
+        1 << 20,
+        "code-generation-for-cpus.md",
     )
     prefetch_row_bytes: int = number(
         "B",
         "that a row reads of one buffer; prefetching more would evict what is in use",
         32768,
-        "0054",
+        "code-generation-for-cpus.md",
     )
     prefetch_tensor_bytes: int = number(
-        "B", "of a tensor that is unlikely to be cached before it is read", 12 << 20, "0070"
+        "B",
+        "of a tensor that is unlikely to be cached before it is read",
+        12 << 20,
+        "code-generation-for-cpus.md",
     )
     stream_gap_bytes: int = number(
-        "B", "between pieces that no hardware prefetcher takes for one stream", 1024, "0070"
+        "B",
+        "between pieces that no hardware prefetcher takes for one stream",
+        1024,
+        "code-generation-for-cpus.md",
     )
     prefetch_rows: int = number(
-        "rows", "of software prefetch ahead, for rows in such pieces", 2, "0070"
+        "rows",
+        "of software prefetch ahead, for rows in such pieces",
+        2,
+        "code-generation-for-cpus.md",
     )
     next_block_bytes: int = number(
         "B",
         "of an argument that the block before prefetches; smaller ones are soon cached",
         1 << 16,
-        "0066",
+        "matmul-on-cpus.md",
     )
     next_block_steps: int = number(
         "steps",
         "of K, up to which a matmul prefetches the rows of its next block; longer ones have time",
         192,
-        "0066",
+        "matmul-on-cpus.md",
     )
     skinny_rows: int = number(
-        "rows", "of a tile of a skinny matmul, each of which is a memory stream", 8, "0057"
+        "rows",
+        "of a tile of a skinny matmul, each of which is a memory stream",
+        8,
+        "matmul-on-cpus.md",
     )
     unpacked_elements: int = number(
         "elements",
         "of a right operand that is read in place for few rows, not packed",
         1 << 20,
-        "0052",
+        "matmul-on-cpus.md",
     )
     pack_few_rows: int = number(
-        "rows", "from which on packing an operand costs more than it gains", 256, "0052"
+        "rows",
+        "from which on packing an operand costs more than it gains",
+        256,
+        "matmul-on-cpus.md",
     )
-    pack_many_rows: int = number("rows", "from which on packing gains again", 2048, "0052")
+    pack_many_rows: int = number(
+        "rows", "from which on packing gains again", 2048, "matmul-on-cpus.md"
+    )
     skinny_columns: int = number(
         "columns",
         "up to which a matmul is skinny: vectors of columns would be nearly empty",
         16,
-        "0057",
+        "matmul-on-cpus.md",
     )
     set_bytes: int = number(
         "B", "stride between rows that map to one set of a cache", 1 << 12, "x86-64"
     )
-    narrow_columns: int = number("columns", "of a matrix that is one micro-panel", 16, "0049")
-    near_elements: int = number("elements", "of an operand that stays in L2", 1 << 16, "0052")
-    blocks_of_a_thread: int = number("blocks", "per thread, at least", 4, "0027")
+    narrow_columns: int = number(
+        "columns", "of a matrix that is one micro-panel", 16, "matmul-on-cpus.md"
+    )
+    near_elements: int = number(
+        "elements", "of an operand that stays in L2", 1 << 16, "matmul-on-cpus.md"
+    )
+    blocks_of_a_thread: int = number("blocks", "per thread, at least", 4, "matmul-on-cpus.md")
     block_rows: int = number(
         "rows",
         "of a block, at least: fewer do not pay for one more task that reads the operand",
         4,
-        "0057",
+        "matmul-on-cpus.md",
     )
     block_elements: int = number(
-        "elements", "of a block's rows that stay in L2: half of 1 MB", 1 << 17, "0027"
+        "elements", "of a block's rows that stay in L2: half of 1 MB", 1 << 17, "matmul-on-cpus.md"
     )
     unequal_blocks: float = number(
         "1",
         "blocks of the longest thread over the mean, up to which a distribution counts as balanced",
         1.04,
-        "0027",
+        "matmul-on-cpus.md",
     )
     shared_cache_bytes: int = number(
         "B",
         "of a shared cache; intermediates of this size may stay with their threads",
         32 << 20,
-        "0072",
+        "memory.md",
     )
 
 

@@ -1,5 +1,5 @@
 """The hardware numbers of a GPU that lowering and code generation use. Each has its unit, its
-meaning and its source: a decision of `docs/decisions`, or the hardware."""
+meaning and its source: a page of `docs/design` or `docs/compiler`, or the hardware."""
 
 from __future__ import annotations
 
@@ -11,54 +11,76 @@ from hemstitch.machine.record import number
 @dataclass(frozen=True, slots=True)
 class GPUNumbers:
     whole_lanes: int = number(
-        "lanes", "of a row that stays in registers: 16 warps, 16 elements per thread", 8192, "0014"
+        "lanes",
+        "of a row that stays in registers: 16 warps, 16 elements per thread",
+        8192,
+        "code-generation-for-gpus.md",
     )
-    looped_lanes: int = number("lanes", "of a tile of a longer row", 1024, "0014")
+    looped_lanes: int = number(
+        "lanes", "of a tile of a longer row", 1024, "code-generation-for-gpus.md"
+    )
     tile_elements: int = number(
-        "elements", "of a tile, so that each thread has several loads in flight", 2048, "0069"
+        "elements",
+        "of a tile, so that each thread has several loads in flight",
+        2048,
+        "code-generation-for-gpus.md",
     )
-    warp_elements: int = number("elements", "per warp: 16 per thread", 512, "0069")
+    warp_elements: int = number(
+        "elements", "per warp: 16 per thread", 512, "code-generation-for-gpus.md"
+    )
     least_warp_elements: int = number(
-        "elements", "per warp, at least: one vectorised access of 4 per thread", 128, "0069"
+        "elements",
+        "per warp, at least: one vectorised access of 4 per thread",
+        128,
+        "code-generation-for-gpus.md",
     )
     multiprocessor_warps: int = number(
-        "warps", "per multiprocessor that hide memory latency", 16, "0068"
+        "warps", "per multiprocessor that hide memory latency", 16, "code-generation-for-gpus.md"
     )
     sector_elements: int = number("f32", "of a memory sector", 8, "CUDA")
-    program_warps: int = number("warps", "of a program, at most", 16, "0068")
+    program_warps: int = number("warps", "of a program, at most", 16, "code-generation-for-gpus.md")
     warp_threads: int = number("threads", "of a warp", 32, "CUDA")
     value_registers: int = number(
         "registers",
         "of the 255 of a thread, for values; addresses, masks and divisions need the others",
         128,
-        "0074",
+        "code-generation-for-gpus.md",
     )
     accumulated_elements: int = number(
-        "elements", "of an accumulator tile: 64 per thread of 8 warps", 16384, "0017"
+        "elements", "of an accumulator tile: 64 per thread of 8 warps", 16384, "gpu.md"
     )
     accumulated_f32_elements: int = number(
         "elements",
         "of an accumulator tile of an f32 matmul, whose operands take registers too",
         8192,
-        "0017",
+        "gpu.md",
     )
-    dot_warp_elements: int = number("elements", "of a matmul tile per warp", 1024, "0017")
-    dot_warps: int = number("warps", "of a program with a matmul", 8, "0017")
+    dot_warp_elements: int = number("elements", "of a matmul tile per warp", 1024, "gpu.md")
+    dot_warps: int = number("warps", "of a program with a matmul", 8, "gpu.md")
     warp_group: int = number("warps", "that execute one warpgroup MMA", 4, "CUDA")
-    dot_step_bytes: int = number("B", "of a K block, per row of an operand", 128, "0069")
-    dot_block_bytes: int = number("B", "of a block of the right operand", 1 << 14, "0069")
+    dot_step_bytes: int = number(
+        "B", "of a K block, per row of an operand", 128, "code-generation-for-gpus.md"
+    )
+    dot_block_bytes: int = number(
+        "B", "of a block of the right operand", 1 << 14, "code-generation-for-gpus.md"
+    )
     peeled_lanes: int = number(
         "lanes",
         "of a part that tiles are peeled to; in shorter rows the cost per row dominates",
         512,
-        "0070",
+        "code-generation-for-gpus.md",
     )
-    empty_share: float = number("1", "of a tile's lanes that may be masked off", 0.2, "0070")
+    empty_share: float = number(
+        "1", "of a tile's lanes that may be masked off", 0.2, "code-generation-for-gpus.md"
+    )
     hoisted_registers: int = number(
-        "registers", "per thread that hoisted loads may take", 64, "0075"
+        "registers", "per thread that hoisted loads may take", 64, "code-generation-for-gpus.md"
     )
     multiprocessor_rows: int = number(
-        "rows", "per multiprocessor that remain where rows are processed together", 64, "0075"
+        "rows",
+        "per multiprocessor that remain where rows are processed together",
+        64,
+        "code-generation-for-gpus.md",
     )
     line_bytes: int = number("B", "of a cache line: no two buffers share one", 128, "CUDA")
 

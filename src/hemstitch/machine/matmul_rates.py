@@ -16,7 +16,7 @@ from hemstitch.ir.types import DType
 from hemstitch.machine.probes import MatmulPath, Probe, RateProbe
 
 SMALL = (512, 512)  # [K, N] of a right operand in L2: 1 MB in f32
-# [K, N] beyond L2: matmuls of few rows are transposed (`planning/matmul_inlining.py`).
+# [K, N] beyond L2: matmuls of few rows are transposed (`matmul/inlining.py`).
 LARGE = (1536, 1024)
 SKINNY_ROWS = (4, 16)  # of a matmul that is transposed and vectorised along K
 FEW_ROWS = 32  # for which a kernel packs its right operand

@@ -15,8 +15,7 @@ from hemstitch.machine.probes import Probe
 
 
 def number(unit: str, meaning: str, default: Any = MISSING, source: str = "") -> Any:
-    """A documented field of a record. `source`: the number of a decision, a page, or a vendor's
-    manual."""
+    """A documented field of a record. `source`: a page of the documents, or a vendor's manual."""
     metadata = {"unit": unit, "meaning": meaning, "source": source}
     return field(default=default, metadata=metadata)
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from hemstitch.ir.builder import Builder
+from hemstitch.ir.calls import Convolution, LibraryCall, Operand, StructuredCall
 from hemstitch.ir.dims import Dim
-from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, Operand
+from hemstitch.ir.graph import Graph, Node, Op, call_of
 from hemstitch.ir.types import DType, TensorType, contiguous_strides
-from hemstitch.matmul.patterns.convolutions import named
 from hemstitch.matmul.patterns.registry import pattern_of
 from hemstitch.rewrites.engine import Rule, rewrite
 from hemstitch.rewrites.weight_folding import Leaves, frozen_leaves
@@ -27,14 +27,19 @@ LAY = torch.ops.mkldnn._reorder_convolution_weight.default
 CONVOLVE = torch.ops.mkldnn._convolution_pointwise.default
 
 
-def lay_out_convolution_weights(graph: Graph, builder: Builder, inlines_matmuls: bool) -> Graph:
-    """`graph` itself where no weight is frozen. `inlines_matmuls`: kernels may multiply."""
+def lay_out_convolution_weights(
+    graph: Graph, builder: Builder, inlines_matmuls: bool, exact: bool
+) -> Graph:
+    """`graph` itself where no weight is frozen. `inlines_matmuls`: kernels may multiply, and
+    `exact`: by patterns that are exact alone."""
     leaves = frozen_leaves(graph)
     if not any(leaves.values()):
         return graph
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return graph
-    rule = Rule(frozenset({Op.RESULT}), _Laying(leaves, _types(), inlines_matmuls).convolution)
+    rule = Rule(
+        frozenset({Op.RESULT}), _Laying(leaves, _types(), inlines_matmuls, exact).convolution
+    )
     return rewrite(graph, [rule], builder)
 
 
@@ -49,49 +54,50 @@ class _Laying:
     leaves: Mapping[Node, Leaves]
     types: frozenset[DType]
     inlines_matmuls: bool
+    exact: bool
 
     def convolution(self, builder: Builder, result: Node) -> Node | None:
         """a convolution with a frozen weight -> one with that weight laid out"""
-        (library,) = result.inputs
-        call, operands = library.attr, library.inputs
-        assert isinstance(call, LibraryCall)
-        given = named(call)
-        if given is None or "gradient" in given:
-            return None
-        x, weight = given["x"], given["weight"]
-        assert isinstance(x, Operand) and isinstance(weight, Operand)
-        image, matrix = operands[x.index], operands[weight.index]
-        is_laid = self.leaves.get(matrix) and image is not matrix and not given["transposed"]
+        call, operands = call_of(result), result.inputs[0].inputs
+        match call:
+            case StructuredCall(operation=Convolution() as convolution):
+                image, matrix = operands[:2]
+            case _:
+                return None
+        is_laid = self.leaves.get(matrix) and image is not matrix and not convolution.transposed
         if not is_laid or image.type.rank != RANK or image.type.dtype not in self.types:
             return None
-        pattern = pattern_of(builder, call, operands) if self.inlines_matmuls else None
+        pattern = None
+        if self.inlines_matmuls:
+            pattern = pattern_of(builder, call, operands, exact=self.exact)
         if pattern is not None:
             sums = pattern.constant_operand()
-            return None if sums is None else _with_sums(builder, call, operands, sums)
-        how = tuple(given[name] for name in ("padding", "stride", "dilation", "groups"))
-        strides = call.operand_strides[weight.index]
-        laid = builder.library(_layout(strides, image.shape, how), (matrix,))[0]
+            return None if sums is None else _with_sums(builder, result, convolution, sums)
+        how = (
+            *(convolution.padding, convolution.stride),
+            *(convolution.dilation, convolution.groups),
+        )
+        x_strides, strides, *of_bias = call.operand_strides
+        laid = builder.call(_layout(strides, image.shape, how), (matrix,))[0]
         assert laid is not None
-        convolution = replace(
-            call,
+        bias = Operand(2) if convolution.has_bias else None
+        prepacked = LibraryCall(
             name=str(CONVOLVE),
             target=CONVOLVE,
-            arguments=(x, weight, given["bias"], *how, "none", (), ""),
-            operand_strides=tuple(
-                None if place == weight.index else each
-                for place, each in enumerate(call.operand_strides)
-            ),
+            arguments=(Operand(0), Operand(1), bias, *how, "none", (), ""),
+            keywords=(),
+            operand_strides=(x_strides, None, *of_bias),
+            results=call.results,
         )
-        changed = (laid if node is matrix else node for node in operands)
-        return builder.library(convolution, tuple(changed))[0]
+        return builder.call(prepacked, (image, laid, *operands[2:]))[0]
 
 
-def _with_sums(
-    builder: Builder, call: LibraryCall, operands: Sequence[Node], sums: Node
-) -> Node | None:
+def _with_sums(builder: Builder, result: Node, convolution: Convolution, sums: Node) -> Node | None:
     """The call does not look at them."""
+    call, operands = call_of(result), result.inputs[0].inputs
     strides = (*call.operand_strides, contiguous_strides(sums.shape))
-    return builder.library(replace(call, operand_strides=strides), (*operands, sums))[0]
+    known = replace(convolution, has_weight_sums=True)
+    return builder.call(StructuredCall(known, strides, call.results), (*operands, sums))[0]
 
 
 def _layout(

@@ -13,11 +13,13 @@ from graphlib import CycleError
 from typing import TypeVar
 
 from hemstitch.errors import InternalError
-from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, toposort
-from hemstitch.ir.ops import is_elementwise
+from hemstitch.ir.calls import Call
+from hemstitch.ir.graph import Graph, Node, call_of, toposort
+from hemstitch.ir.ops import is_call, is_elementwise
+from hemstitch.matmul.inlining import inline_matmuls
+from hemstitch.options import Options
 from hemstitch.planning.clusters import Clustering
 from hemstitch.planning.materialisation import materialisation
-from hemstitch.planning.matmul_inlining import inline_matmuls
 from hemstitch.planning.trials import Trials
 from hemstitch.planning.work import Vertex, Work, is_library_vertex
 from hemstitch.stitching.refusal import Refusal
@@ -90,14 +92,14 @@ def cached_plan_of(graph: Graph, clustering: Clustering, refusals: Labelled) -> 
 
 
 def clustering_of(
-    graph: Graph, trials: Trials, cached: CachedPlan, *, conservative: bool
+    graph: Graph, trials: Trials, cached: CachedPlan, options: Options
 ) -> tuple[Clustering, Labelled]:
     """Raises InternalError where the cached plan does not fit this graph."""
     calls = _calls(graph)
     inlined = set(_select(calls, cached.inlined))
     if inlined:
         library_calls = {call for call in calls if call not in inlined}
-        graph = inline_matmuls(graph, trials.machine, library_calls).graph
+        graph = inline_matmuls(graph, trials.machine, library_calls, exact=options.exact).graph
     nodes = toposort(graph.roots)
     fusion_barriers, rematerialised = (
         _select(nodes, numbers) for numbers in (cached.fusion_barriers, cached.rematerialised)
@@ -109,7 +111,9 @@ def clustering_of(
     merged = [_select(work.vertices, numbers) for numbers in cached.clusters]
     _check(work, merged)
     try:
-        clustering = Clustering(work, trials, merged, conservative=conservative)
+        clustering = Clustering(
+            work, trials, merged, conservative=options.planner == "conservative"
+        )
         clustering.settle()
     except CycleError as error:
         raise InternalError("cached plan: clusters form a cycle") from error
@@ -128,9 +132,8 @@ def _check(work: Work, clusters: Sequence[Sequence[Vertex]]) -> None:
         raise InternalError("cached plan: a unit of writes is split")
 
 
-def _calls(graph: Graph) -> list[LibraryCall]:
-    nodes = (node for node in toposort(graph.roots) if node.op is Op.LIBRARY)
-    return [node.attr for node in nodes if isinstance(node.attr, LibraryCall)]
+def _calls(graph: Graph) -> list[Call]:
+    return [call_of(node) for node in toposort(graph.roots) if is_call(node.op)]
 
 
 def _positions(graph: Graph, nodes: Iterable[Node]) -> tuple[int, ...]:

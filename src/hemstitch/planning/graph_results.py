@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Union
 
 from hemstitch.errors import UnsupportedError
+from hemstitch.ir.calls import holds_operands
 from hemstitch.ir.dims import Dim, product
-from hemstitch.ir.graph import Graph, InputAttr, LibraryCall, Node, Op, Output
+from hemstitch.ir.graph import Graph, InputAttr, Node, Op, Output
 from hemstitch.ir.layout import repeats
 from hemstitch.ir.ops import is_view
 from hemstitch.ir.types import DType, contiguous_strides
@@ -183,7 +184,7 @@ def _shown(needs: Materialisation, tensor: Tensor) -> Iterator[Tensor | Node]:
     that are put in memory for that call."""
     yield tensor
     [call] = tensor.node.inputs if tensor.is_result else [None]
-    if call is None or not isinstance(call.attr, LibraryCall) or not call.attr.holds_operands:
+    if call is None or not holds_operands(call.attr):
         return
     for value in call.inputs:
         if alias := alias_of(needs.tensors, value):

@@ -6,19 +6,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from hemstitch.ir.calls import LibraryCall, Operand
 from hemstitch.ir.dims import Dim
-from hemstitch.ir.graph import (
-    Graph,
-    InputAttr,
-    LibraryCall,
-    Node,
-    Op,
-    Operand,
-    result_strides,
-    toposort,
-)
+from hemstitch.ir.graph import Graph, InputAttr, Node, Op, call_of, strides_in_memory, toposort
 from hemstitch.ir.layout import without_gaps
-from hemstitch.ir.ops import is_view
+from hemstitch.ir.ops import is_call, is_view
 from hemstitch.ir.types import DType, contiguous_strides
 from hemstitch.planning.graph_results import materialise_outputs, materialise_saved
 from hemstitch.planning.materialised_views import (
@@ -54,25 +46,14 @@ def materialisation(
         views_below[node] = _count_views(needs, node, views_below)
     materialise_outputs(needs, graph)
     for node in nodes:
-        if node.op is Op.LIBRARY:
-            call = node.attr
-            assert isinstance(call, LibraryCall)
+        if is_call(node.op):
+            call = call_of(node)
             needs.operands[node] = tuple(
                 _operand(needs, value, strides)
                 for value, strides in zip(node.inputs, call.operand_strides)
             )
     materialise_saved(needs, graph)
     return needs
-
-
-def strides_in_memory(graph: Graph) -> dict[Node, tuple[Dim, ...]]:
-    """The strides of inputs and of library results."""
-    strides: dict[Node, tuple[Dim, ...]] = {}
-    for node in graph.inputs:
-        assert isinstance(node.attr, InputAttr)
-        strides[node] = node.attr.strides
-    results = (node for node in toposort(graph.roots) if node.op is Op.RESULT)
-    return strides | {node: result_strides(node) for node in results}
 
 
 def _in_place(graph: Graph, nodes: Sequence[Node]) -> Iterator[tuple[Node, Node]]:

@@ -8,8 +8,11 @@ from contextlib import suppress
 from dataclasses import replace
 
 from hemstitch.errors import InternalError, PlanWarning
-from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, toposort
+from hemstitch.ir.calls import Call
+from hemstitch.ir.graph import Graph, Node, Op, call_of, toposort
+from hemstitch.ir.ops import is_call
 from hemstitch.machine.record import Machine
+from hemstitch.matmul.inlining import inline_matmuls
 from hemstitch.options import Options
 from hemstitch.planning.cached_plan import CachedPlan, Labelled, cached_plan_of, clustering_of
 from hemstitch.planning.clusters import Clustering
@@ -18,8 +21,7 @@ from hemstitch.planning.kernel_names import kernel_name
 from hemstitch.planning.launches import launches
 from hemstitch.planning.materialisation import materialisation
 from hemstitch.planning.materialised_views import Materialisation
-from hemstitch.planning.matmul_gain import without_gain
-from hemstitch.planning.matmul_inlining import inline_matmuls
+from hemstitch.planning.matmul_profitability import without_gain
 from hemstitch.planning.peak_memory import in_less_memory
 from hemstitch.planning.plan import KernelStep, LibraryFormStep, LibraryStep, Plan, Step
 from hemstitch.planning.profitability import at_least_as_fast, without_unprofitable_fusion
@@ -63,15 +65,14 @@ def _planned(graph: Graph, trials: Trials, options: Options, decided: CachedPlan
     if decided is not None:
         with suppress(InternalError):
             return _as_decided(graph, trials, options, decided)
-    clustering, closed = _with_products(graph, trials, options)
-    refusals = (*_closed(graph, closed), *_refusals(clustering))
+    clustering, by_library = _with_matmuls(graph, trials, options)
+    refusals = (*_labelled(graph, by_library), *_refusals(clustering))
     return _plan(graph, clustering, refusals, options)
 
 
 def _as_decided(graph: Graph, trials: Trials, options: Options, decided: CachedPlan) -> Plan:
     """Raises InternalError where that is no plan of this graph."""
-    conservative = options.planner == "conservative"
-    clustering, refusals = clustering_of(graph, trials, decided, conservative=conservative)
+    clustering, refusals = clustering_of(graph, trials, decided, options)
     plan = _plan(graph, clustering, refusals, options)
     verify_plan(plan)
     return plan
@@ -88,15 +89,15 @@ def _plan(graph: Graph, clustering: Clustering, refusals: Labelled, options: Opt
     )
 
 
-def _with_products(
+def _with_matmuls(
     graph: Graph, trials: Trials, options: Options
-) -> tuple[Clustering, dict[LibraryCall, Refusal]]:
-    """Again without those products of matrices that gained nothing, until all that are left do.
-    What gains nothing as it was merged is not finished first."""
-    closed: dict[LibraryCall, Refusal] = {}
+) -> tuple[Clustering, dict[Call, Refusal]]:
+    """Inlines matmuls; again without those that gain nothing, until all that are left do. What
+    gains nothing as it was merged is not finished first."""
+    by_library: dict[Call, Refusal] = {}
     while trials.machine.matrix_units and options.inlines_matmuls:
-        inlined = inline_matmuls(graph, trials.machine, closed)
-        closed |= inlined.refused
+        inlined = inline_matmuls(graph, trials.machine, by_library, exact=options.exact)
+        by_library |= inlined.refused
         if inlined.graph.roots == graph.roots:
             break
         work = _work(inlined.graph, inlined.fusion_barriers)
@@ -106,9 +107,9 @@ def _with_products(
             clustering = _best(merged, options)
             more = without_gain(inlined, clustering)
             if not more:
-                return clustering, closed
-        closed |= more
-    return _best(_merged(_work(graph), trials, options), options), closed
+                return clustering, by_library
+        by_library |= more
+    return _best(_merged(_work(graph), trials, options), options), by_library
 
 
 def _best(merged: Clustering, options: Options) -> Clustering:
@@ -198,21 +199,23 @@ def _library_step(
     cluster: Cluster, needs: Materialisation, results: dict[Node, Node]
 ) -> LibraryStep:
     (node,) = cluster.vertices
-    assert isinstance(node, Node) and isinstance(node.attr, LibraryCall)
+    assert isinstance(node, Node)
     found = {r.attr: needs.tensors[r] for r in results if r.inputs[0] is node}
-    count = len(node.attr.results)
+    count = len(call_of(node).results)
     return LibraryStep(node, needs.operands[node], tuple(found.get(i) for i in range(count)))
 
 
-def _closed(graph: Graph, closed: Mapping[LibraryCall, Refusal]) -> Labelled:
-    """Why products are the library's, in their order."""
-    refused = ((n, n.attr) for n in toposort(graph.roots) if isinstance(n.attr, LibraryCall))
-    return tuple((_product_label(n, call), closed[call]) for n, call in refused if call in closed)
+def _labelled(graph: Graph, by_library: Mapping[Call, Refusal]) -> Labelled:
+    """Why calls are the library's, in their order."""
+    calls = ((node, call_of(node)) for node in toposort(graph.roots) if is_call(node.op))
+    return tuple(
+        (_call_label(node), by_library[call]) for node, call in calls if call in by_library
+    )
 
 
-def _product_label(node: Node, call: LibraryCall) -> str:
+def _call_label(node: Node) -> str:
     shapes = ", ".join(str(list(operand.shape)) for operand in node.inputs)
-    return f"{call.name} of {shapes}"
+    return f"{node.op.value} of {shapes}"
 
 
 def _refusals(clustering: Clustering) -> Labelled:

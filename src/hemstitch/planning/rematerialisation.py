@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
+from hemstitch.ir.calls import has_effects
 from hemstitch.ir.dims import Dim, evaluate
-from hemstitch.ir.graph import LibraryCall, Node, Op
+from hemstitch.ir.graph import Node, Op
 from hemstitch.ir.ops import OPS, combines, is_elementwise, is_reduction
 from hemstitch.planning.clusters import Clustering
 from hemstitch.planning.topological_order import Cluster
@@ -141,6 +142,6 @@ def _changing(work: Work) -> set[Node]:
     materialisation = work.materialisation
     replaced = {write.tensor.node for write in materialisation.writes if write.tensor.is_argument}
     for node, operands in materialisation.operands.items():
-        if isinstance(node.attr, LibraryCall) and node.attr.effects:
+        if has_effects(node.attr):
             replaced |= {operand.tensor.node for operand in operands}
     return replaced

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from hemstitch.errors import InternalError
 from hemstitch.ir.dims import Dim
 from hemstitch.ir.graph import Graph, Node, Op, toposort
-from hemstitch.ir.ops import is_elementwise, is_view
+from hemstitch.ir.ops import is_call, is_elementwise, is_view
 from hemstitch.ir.types import DType
 from hemstitch.planning.materialised_views import same_strides
 from hemstitch.planning.plan import KernelStep, LibraryStep, Plan, Step
@@ -174,7 +174,7 @@ def _check_members(plan: Plan) -> None:
 def _check_library(graph: Graph, plan: Plan) -> None:
     """Every library call runs once; those with effects in their order."""
     called = [step.node for step in plan.steps if isinstance(step, LibraryStep)]
-    wanted = [node for node in toposort(graph.roots) if node.op is Op.LIBRARY]
+    wanted = [node for node in toposort(graph.roots) if is_call(node.op)]
     _require(Counter(called) == Counter(wanted), "the library calls are not those of the graph")
     effects = [node for node in called if node in graph.effects]
     _require(effects == list(graph.effects), "effects are out of order")

@@ -12,7 +12,8 @@ from itertools import pairwise
 from typing import Union
 
 from hemstitch.ir.dims import evaluate
-from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, toposort
+from hemstitch.ir.graph import Graph, Node, Op, call_of, toposort
+from hemstitch.ir.ops import is_call
 from hemstitch.planning.intermediate_layout import orders, strides_in_order
 from hemstitch.planning.materialised_views import Materialisation
 from hemstitch.stitching.group import Group, Tensor, Write, is_member
@@ -21,7 +22,7 @@ Vertex = Union[Node, Write]
 
 
 def is_library_vertex(vertex: Vertex) -> bool:
-    return isinstance(vertex, Node) and vertex.op is Op.LIBRARY
+    return isinstance(vertex, Node) and is_call(vertex.op)
 
 
 def operands_of(vertex: Vertex) -> tuple[Node, ...]:
@@ -30,7 +31,7 @@ def operands_of(vertex: Vertex) -> tuple[Node, ...]:
 
 def _gives_nothing(effect: Node) -> bool:
     """As a check: what the program writes after it stays as it was where the check fails."""
-    return isinstance(effect.attr, LibraryCall) and effect.attr.results == (None,)
+    return call_of(effect).results == (None,)
 
 
 class Work:
@@ -51,7 +52,7 @@ class Work:
         order = toposort(graph.roots)
         self.rank = {node: position for position, node in enumerate(order)}
         self._layouts = orders(order, self.tensors)
-        members = [n for n in order if is_member(n) or n.op is Op.LIBRARY]
+        members = [n for n in order if is_member(n) or is_call(n.op)]
         self.vertices: list[Vertex] = [
             *(n for n in members if n not in rematerialised),
             *materialisation.writes,
@@ -163,7 +164,7 @@ class Work:
     def _read_by(self, vertex: Vertex) -> dict[Node, None]:
         """A library call reads its operands' memory, and what a write puts there only the write;
         where another call has replaced what was there, it waits for that."""
-        if isinstance(vertex, Node) and vertex.op is Op.LIBRARY:
+        if isinstance(vertex, Node) and is_call(vertex.op):
             operands = (operand.tensor for operand in self.materialisation.operands[vertex])
             found = {t.node: None for t in operands if self.tensors.get(t.node) is t}
             replaced = self.materialisation.in_place.intersection(self.sources(vertex.inputs))

@@ -22,14 +22,15 @@ from hemstitch.driver.compiler import Compiled
 from hemstitch.driver.cpu_kernels import stages_of
 from hemstitch.errors import KernelBuildError, UnsupportedError
 from hemstitch.ir.dims import evaluate
-from hemstitch.ir.graph import LibraryCall
+from hemstitch.ir.graph import call_of
 from hemstitch.kernel_ir.nodes import Kernel, Role
 from hemstitch.kernel_ir.printer import show
-from hemstitch.kernel_ir.traffic import read_again, traffic
+from hemstitch.kernel_ir.traffic import reread_bytes, traffic
 from hemstitch.machine.record import Machine
 from hemstitch.options import Options
 from hemstitch.pipeline import GPU_LOWERING, snapshots
 from hemstitch.planning.plan import KernelStep, LibraryFormStep, LibraryStep, Step
+from hemstitch.runtime.aten_forms import aten_form
 from hemstitch.runtime.gpu_facts import EMULATED
 from hemstitch.stitching.group import Group
 from hemstitch.stitching.online_softmax import with_online_softmax
@@ -89,7 +90,7 @@ class KernelInfo:
     @cached_property
     def bytes_again(self) -> int:
         """Of the reads, what an earlier phase had read, so that a cache may still hold it."""
-        return read_again(self._kernel, self._known)
+        return reread_bytes(self._kernel, self._known)
 
     @property
     def scratch_bytes(self) -> int:
@@ -114,7 +115,7 @@ class KernelInfo:
     @property
     def tickets(self) -> int:
         """One if the last task to come does the rest alone."""
-        return int(self._kernel.has_ticket)
+        return int(self._kernel.has_last_block)
 
     @property
     def launches(self) -> int:
@@ -329,8 +330,7 @@ def _differentiate(results: Any) -> None:
 def _record(report: Report, kind: str, compiled: Compiled) -> None:
     for number, step in enumerate(compiled.plan.steps):
         if isinstance(step, LibraryStep):
-            assert isinstance(step.node.attr, LibraryCall)
-            report.library_calls.append(step.node.attr.name)
+            report.library_calls.append(aten_form(call_of(step.node)).name)
             report.library_bytes += _library_bytes(step, compiled.graph.hints)
         elif isinstance(step, LibraryFormStep):
             _record_library_form(report, (step.group,), str(step.why))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from hemstitch.errors import HemstitchError, InternalError
+from hemstitch.exactness import EXACT, Exactness
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.graph import Graph, Node, Op, Origin, toposort
 from hemstitch.ir.printer import describe
@@ -18,11 +19,12 @@ STEPS_PER_NODE = 1000  # far above what rules that make progress need
 class Rule:
     """A rewrite of nodes with one of `ops`. `function` returns None where it does not apply.
 
-    The replacement has the node's type and equals the node for every value of the operands.
+    The replacement has the node's type, and equals the node as far as `exactness` says.
     """
 
     ops: frozenset[Op]
     function: Rewrite
+    exactness: Exactness = EXACT
 
     @property
     def name(self) -> str:
@@ -34,9 +36,9 @@ class Rule:
         return self.function.__doc__ or ""
 
 
-def rule(*ops: Op) -> Callable[[Rewrite], Rule]:
+def rule(*ops: Op, exactness: Exactness = EXACT) -> Callable[[Rewrite], Rule]:
     """Declares the ops that a rewrite applies to. The docstring of the function states the rule."""
-    return lambda function: Rule(frozenset(ops), function)
+    return lambda function: Rule(frozenset(ops), function, exactness)
 
 
 def rewrite(graph: Graph, rules: Iterable[Rule], builder: Builder) -> Graph:

@@ -8,11 +8,13 @@ registers instead. The order of additions inside a library matmul is unspecified
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from hemstitch.exactness import ROUNDING
 from hemstitch.ir.builder import Builder
-from hemstitch.ir.dims import Dim, known
-from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, Operand, toposort, users
+from hemstitch.ir.calls import Matmul, StructuredCall
+from hemstitch.ir.dims import known
+from hemstitch.ir.graph import Graph, Node, Op, operation_of, toposort, users
 from hemstitch.ir.types import TensorType
 from hemstitch.rewrites.engine import Rule, rewrite, rule
 
@@ -51,7 +53,7 @@ def added_matmuls_rule(graph: Graph) -> Rule:
     inner_sums = {n for n in single if n.op is Op.ADD and readers[n][0].op is Op.ADD}
     stacks = {frozenset(s.parts): s for s in map(_stack_of, nodes) if s is not None}
 
-    @rule(Op.ADD)
+    @rule(Op.ADD, exactness=ROUNDING)
     def merge_added_matmuls(builder: Builder, node: Node) -> Node | None:
         """a @ b + c @ d -> concat(a, c) @ concat(b, d)    where that moves less"""
         if node in inner_sums or node.type.rank != 2 or not node.type.dtype.is_float:
@@ -76,14 +78,10 @@ def added_matmuls_rule(graph: Graph) -> Rule:
 
 def _is_matmul(term: Node, single: set[Node]) -> bool:
     """Whether `term` is a library matmul of two matrices of known sizes, with a single reader."""
-    call = term.inputs[0].attr if term.op is Op.RESULT else None
-    if not isinstance(call, LibraryCall) or call.name != "aten.mm.default" or call.keywords:
+    if operation_of(term) != Matmul() or term.type.rank != 2 or term.inputs[0] not in single:
         return False
     operands = term.inputs[0].inputs
-    if call.arguments != (Operand(0), Operand(1)) or term.inputs[0] not in single:
-        return False
-    are_known = all(isinstance(size, int) for operand in operands for size in operand.shape)
-    return are_known and all(operand.type.dtype is term.type.dtype for operand in operands)
+    return all(isinstance(size, int) for operand in operands for size in operand.shape)
 
 
 def _stack_of(node: Node) -> _Stack | None:
@@ -122,13 +120,11 @@ def _merged(
 
 
 def _matmul_like(builder: Builder, like: Node, left: Node, right: Node) -> Node:
-    """The library's matmul of a column-major `left` and `right`, with the call of `like`."""
-    call, (rows, columns) = like.inputs[0].attr, like.shape
-    assert isinstance(call, LibraryCall)
-    strides: tuple[tuple[Dim, ...], ...] = (1, rows), (columns, 1)
+    """The library's matmul of a column-major `left` and `right`, with the type of `like`."""
+    rows, columns = like.shape
     type_ = TensorType((rows, columns), like.type.dtype)
-    call = replace(call, operand_strides=strides, results=((type_, (columns, 1)),))
-    (result,) = builder.library(call, (left, right))
+    call = StructuredCall(Matmul(), ((1, rows), (columns, 1)), ((type_, (columns, 1)),))
+    (result,) = builder.call(call, (left, right))
     assert result is not None
     return result
 

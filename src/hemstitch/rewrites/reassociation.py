@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
+from hemstitch.exactness import FINITE
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import product
 from hemstitch.ir.graph import Graph, Node, Op, toposort, users
@@ -24,7 +25,7 @@ MAX_DEPTH = 12  # operations below a sum that the rule looks through
 # --- sums with a closed form
 
 
-@rule(Op.SUM)
+@rule(Op.SUM, exactness=FINITE)
 def known_sum(builder: Builder, node: Node) -> Node | None:
     """sum(one_hot * k) -> k,    sum(softmax) -> 1,    sum(k) -> n * k    and their combinations by
     +, -, *, /; only where no sum is left"""
@@ -205,7 +206,7 @@ def _axes(node: Node) -> tuple[int, ...]:
 # --- fewer expensive operations
 
 
-@rule(Op.EXP)
+@rule(Op.EXP, exactness=FINITE)
 def exponential_of_logarithm(builder: Builder, node: Node) -> Node | None:
     """exp(x - log(y)) -> exp(x) * (1 / y)    softmax from its logarithm"""
     (difference,) = node.inputs
@@ -226,7 +227,7 @@ def _inverse_of_logarithm(builder: Builder, x: Node) -> Node | None:
     return None if inner is None else builder.make(x.op, inner, type=x.type)
 
 
-@rule(Op.DIV)
+@rule(Op.DIV, exactness=FINITE)
 def divided_by_constant(builder: Builder, node: Node) -> Node | None:
     """x / c -> x * (1 / c)"""
     x, y = node.inputs
@@ -239,7 +240,7 @@ def divided_by_constant(builder: Builder, node: Node) -> Node | None:
     return builder.make(Op.MUL, x, inverse)
 
 
-@rule(Op.MUL)
+@rule(Op.MUL, exactness=FINITE)
 def constant_factors_together(builder: Builder, node: Node) -> Node | None:
     """(x * c) * d -> x * (c * d)"""
     inner, d = node.inputs
@@ -256,7 +257,7 @@ def common_factor(graph: Graph) -> Rule:
     """The rule for `graph`: it needs products with a single reader."""
     readers, results = users(toposort(graph.roots)), {output.value for output in graph.outputs}
 
-    @rule(Op.ADD, Op.SUB)
+    @rule(Op.ADD, Op.SUB, exactness=FINITE)
     def factored(builder: Builder, node: Node) -> Node | None:
         """x * z + y * z -> (x + y) * z    and so for -"""
         first, second = node.inputs

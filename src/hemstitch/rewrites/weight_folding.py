@@ -13,18 +13,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from hemstitch.ir.builder import Builder
+from hemstitch.ir.calls import LibraryCall, holds_operands, may_keep_operands
 from hemstitch.ir.dims import SymbolicDim, known
-from hemstitch.ir.graph import (
-    Graph,
-    InputAttr,
-    LibraryCall,
-    Node,
-    Op,
-    Output,
-    Range,
-    result_strides,
-    toposort,
-)
+from hemstitch.ir.graph import Graph, InputAttr, Node, Op, Output, Range, result_strides, toposort
 from hemstitch.ir.ops import is_view
 from hemstitch.ir.types import contiguous_strides
 from hemstitch.rewrites.engine import substitute
@@ -116,8 +107,7 @@ def _results(graph: Graph, leaves: Mapping[Node, Leaves]) -> list[Node]:
 
 def _may_alias_operands(node: Node) -> bool:
     """Whether the results of `node` may alias its operands."""
-    call = node.attr
-    return isinstance(call, LibraryCall) and (call.holds_operands or call.may_keep_operands)
+    return holds_operands(node.attr) or may_keep_operands(node.attr)
 
 
 def _below(node: Node) -> Node:

@@ -12,12 +12,14 @@ import numpy as np
 import torch
 
 from hemstitch.ir import dims
+from hemstitch.ir.calls import Call, LibraryCall, Operand
 from hemstitch.ir.dims import SymbolicDim
 from hemstitch.ir.failure import Failure
-from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, Operand
+from hemstitch.ir.graph import CALLED, Graph, Node, Op
 from hemstitch.ir.layout import overlaps
 from hemstitch.ir.philox import philox_reference
 from hemstitch.ir.types import DType
+from hemstitch.runtime.aten_forms import aten_form
 from hemstitch.runtime.torch_dtypes import TORCH_DTYPES
 
 Tensor = torch.Tensor
@@ -63,9 +65,10 @@ def bind_symbols(graph: Graph, arguments: Sequence[Argument]) -> dict[str, int]:
 
 
 def call_library(
-    call: LibraryCall, operands: Sequence[Tensor], symbols: Mapping[str, int]
+    call: Call, operands: Sequence[Tensor], symbols: Mapping[str, int]
 ) -> tuple[Any, ...]:
     """Run the call on operands that lie as they did when it was traced; one entry a result."""
+    call = aten_form(call)
     placed = [
         operand if strides is None else with_strides(operand, _sizes(strides, symbols))
         for operand, strides in zip(operands, call.operand_strides)
@@ -412,7 +415,7 @@ def _library(machine: _Machine, node: Node, operands: Sequence[Tensor]) -> tuple
     call: Any = node.attr
     if not machine.precise:
         return call_library(call, operands, machine.symbols)
-    results = call_library(_in_float64(call), operands, machine.symbols)
+    results = call_library(_in_float64(aten_form(call)), operands, machine.symbols)
     return tuple(map(_widened, results))
 
 
@@ -533,6 +536,6 @@ RULES: dict[Op, Rule] = {
     Op.CUMSUM: _scan(torch.cumsum),
     Op.CUMPROD: _scan(torch.cumprod),
     Op.DOT: _dot,
-    Op.LIBRARY: _library,
+    **dict.fromkeys((*CALLED.values(), Op.LIBRARY), _library),
     Op.RESULT: _result,
 }

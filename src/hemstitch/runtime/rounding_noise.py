@@ -12,14 +12,15 @@ from typing import Any
 
 import torch
 
-from hemstitch.ir.graph import Graph, LibraryCall, Node, Op, toposort
-from hemstitch.ir.ops import OPS, OpClass
+from hemstitch.ir.calls import Call, has_effects
+from hemstitch.ir.graph import Graph, Node, Op, toposort
+from hemstitch.ir.ops import OPS, OpClass, is_call
 from hemstitch.runtime.interpreter import RULES, Rule
 
 RESULT = 2.0  # half units in the last place: of functions, and of a sum that is rounded
 TERM = 4.0  # of a matmul's terms, times the root of how many there are, as in a serial sum
 _EXACT = frozenset({Op.NEG, Op.ABS, Op.SIGN, Op.ISNAN, Op.WHERE, Op.MAXIMUM, Op.MINIMUM, Op.CHECK})
-_SUMS = frozenset({Op.SUM, Op.PROD, Op.CUMSUM, Op.CUMPROD, Op.SCATTER_ADD, Op.DOT, Op.LIBRARY})
+_SUMS = frozenset({Op.SUM, Op.PROD, Op.CUMSUM, Op.CUMPROD, Op.SCATTER_ADD, Op.DOT})
 _OF_ELEMENTS = (OpClass.ELEMENTWISE, OpClass.VIEW)
 _ROUNDED = (OpClass.ELEMENTWISE, OpClass.REDUCTION, OpClass.SCAN)
 _HALF_UNITS = {
@@ -51,17 +52,17 @@ class Noise:
         return {op: self._noisy(op, rule) for op, rule in RULES.items()}
 
     def _noisy(self, op: Op, rule: Rule) -> Rule:
-        is_sum = op in _SUMS
+        is_sum = op in _SUMS or is_call(op)
         if not is_sum and (OPS[op].op_class not in _ROUNDED or op in _EXACT):
             return rule
 
         def noisy(machine: Any, node: Node, operands: Sequence[Any]) -> Any:
-            if node in self.exact or getattr(node.attr, "effects", False):
+            if node in self.exact or has_effects(node.attr):
                 return rule(machine, node, operands)
             if is_sum:
                 scale = math.sqrt(_terms(machine, node, operands))
-                scale *= TERM if op in (Op.DOT, Op.LIBRARY) else 1.0
-                own = RESULT if op is Op.LIBRARY else 0.0
+                scale *= TERM if op is Op.DOT or is_call(op) else 1.0
+                own = RESULT if is_call(op) else 0.0
                 operands = [self._moved(operand, own, scale) for operand in operands]
             result = rule(machine, node, operands)
             if isinstance(result, tuple):
@@ -94,7 +95,7 @@ def _terms(machine: Any, node: Node, operands: Sequence[Any]) -> float:
         return 1.0
     sizes = [x.numel() for x in operands if isinstance(x, torch.Tensor) and x.is_floating_point()]
     shapes = [node.shape]
-    if isinstance(node.attr, LibraryCall):
+    if isinstance(node.attr, Call):
         shapes = [described[0].shape for described in node.attr.results if described is not None]
     result: int = max([1, *(math.prod(map(machine.size, shape)) for shape in shapes)])
     if len(sizes) > 1 and node.op is not Op.SCATTER_ADD:

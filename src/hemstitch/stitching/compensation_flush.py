@@ -19,7 +19,7 @@ from hemstitch.kernel_ir.nodes import (
     Stmt,
     Store,
 )
-from hemstitch.kernel_ir.passes.compensated_sums import added_with_lost
+from hemstitch.kernel_ir.passes.compensated_sums import compensated_add
 from hemstitch.stitching.buffers import Buffers, partial_step
 
 
@@ -53,4 +53,4 @@ def _compensated(
     buffers: Buffers, node: Node, place: Index, value: str, dtype: DType
 ) -> Iterator[Stmt]:
     (partial, _), compensation = buffers.partial(node), buffers.compensation(node)
-    return added_with_lost(buffers.name, partial, compensation, place, value)
+    return compensated_add(buffers.name, partial, compensation, place, value)

@@ -13,7 +13,7 @@ from math import ceil, prod
 from hemstitch.ir.dims import evaluate
 from hemstitch.kernel_ir.nodes import (
     BLOCKS,
-    AccumulateProduct,
+    AccumulateMatmul,
     Begin,
     Contract,
     Kernel,
@@ -22,7 +22,7 @@ from hemstitch.kernel_ir.nodes import (
     Phase,
     Stmt,
 )
-from hemstitch.kernel_ir.traffic import phase_traffic, read_again, traffic
+from hemstitch.kernel_ir.traffic import phase_traffic, reread_bytes, traffic
 from hemstitch.machine.record import Machine
 from hemstitch.stitching.costs import Costs, LoopContext
 from hemstitch.stitching.lane_models import model_of
@@ -38,7 +38,7 @@ def kernel_seconds(kernel: Kernel, machine: Machine, hints: Mapping[str, int]) -
         read, written = phase_traffic(phase, sizes)
         memory = costs.memory_seconds(sum(read.values()) + sum(written.values()))
         total += max(memory, _arithmetic_seconds(phase, costs, sizes))
-    waits = {Begin.BARRIER: 1.0, Begin.TICKET: ARRIVAL_SHARE, Begin.ALONE: 0.0}
+    waits = {Begin.BARRIER: 1.0, Begin.LAST_BLOCK: ARRIVAL_SHARE, Begin.ALONE: 0.0}
     return total + machine.barrier_seconds * sum(waits[p.begin] for p in kernel.phases[1:])
 
 
@@ -50,7 +50,9 @@ def least_seconds(
     sizes = {**hints, "threads": machine.threads}
     read, written = traffic(kernel, sizes)
     costs, parameters = Costs.of(kernel, machine), kernel.parameters
-    moved = sum(read.get(b, 0) + written.get(b, 0) for b in parameters) - read_again(kernel, sizes)
+    moved = sum(read.get(b, 0) + written.get(b, 0) for b in parameters) - reread_bytes(
+        kernel, sizes
+    )
     return kernels * costs.launch_seconds() + costs.memory_seconds(max(0, moved))
 
 
@@ -82,7 +84,7 @@ def _work(
 ) -> float:
     machine, total = costs.machine, 0.0
     for statement in statements:
-        if isinstance(statement, (Contract, AccumulateProduct)) and machine.matrix_units:
+        if isinstance(statement, (Contract, AccumulateMatmul)) and machine.matrix_units:
             total += _multiplications(statement, machine, sizes)
         elif isinstance(statement, BLOCKS):
             extent = evaluate(statement.axis.extent, sizes)
@@ -96,7 +98,7 @@ def _work(
 
 
 def _multiplications(
-    matmul: Contract | AccumulateProduct, machine: Machine, sizes: Mapping[str, int]
+    matmul: Contract | AccumulateMatmul, machine: Machine, sizes: Mapping[str, int]
 ) -> float:
     """The cost of one vector of matmul results, with a task's share of the matrix units."""
     units = machine.matrix_units[matmul.source]

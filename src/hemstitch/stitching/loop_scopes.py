@@ -15,7 +15,7 @@ from hemstitch.ir.graph import Node
 from hemstitch.ir.types import contiguous_strides
 from hemstitch.kernel_ir.index import Axis, Computed, Index, Variable, at, expand, linear
 from hemstitch.kernel_ir.nodes import TASK, Buffer, Constant, Let, Loop, Position, Random, Stmt
-from hemstitch.kernel_ir.passes.common_subexpressions import made_by
+from hemstitch.kernel_ir.passes.common_subexpressions import value_key
 from hemstitch.stitching.dimension_unification import Domain
 from hemstitch.stitching.refusal import Refused
 from hemstitch.stitching.schedule import Schedule
@@ -61,7 +61,7 @@ class Scopes:
         """Adds `statement` at `level`. Returns the name of its value, or of an equal earlier
         statement's."""
         if isinstance(statement, (Let, Constant, Position, Random)):
-            known = self.scopes[level].pure.setdefault(made_by(statement), name)
+            known = self.scopes[level].pure.setdefault(value_key(statement), name)
             if known is not name:
                 return known
         self.level_of[name] = level

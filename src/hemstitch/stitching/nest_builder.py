@@ -9,7 +9,7 @@ from hemstitch.ir.dims import product, total
 from hemstitch.ir.graph import Node, Op
 from hemstitch.ir.ops import OPS, SCANNED, highest, identity, is_scan
 from hemstitch.ir.types import DType, contiguous_strides
-from hemstitch.kernel_ir.dependence import product_problem
+from hemstitch.kernel_ir.dependence import matmul_problem
 from hemstitch.kernel_ir.index import Axis, Index, at, linear
 from hemstitch.kernel_ir.nodes import (
     TASK,
@@ -82,7 +82,7 @@ class NestBuilder(Values):
             self._why(),
         )
         if self.schedule.unification.contracted:
-            problem = product_problem(nest)
+            problem = matmul_problem(nest)
             if problem is not None:
                 raise Refused("matmul", problem)
         return nest
@@ -370,9 +370,9 @@ class NestBuilder(Values):
             self._emit(Init(name, SCANNED[node.op], dtype, across=True))
         elif node in self.group.k_along_lanes:
             (columns,) = self._row_axes(node)
-            self._emit(Init(name, Op.SUM, dtype, across=True, follows=follows, columns=columns))
+            self._emit(Init(name, Op.SUM, dtype, across=True, running_max=follows, columns=columns))
         else:
-            self._emit(Init(name, node.op, dtype, across=True, follows=follows))
+            self._emit(Init(name, node.op, dtype, across=True, running_max=follows))
 
     def _accumulate(self, root: Root, domain: Domain, value: str) -> None:
         node = root.reduction

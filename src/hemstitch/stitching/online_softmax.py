@@ -5,7 +5,7 @@ A matmul whose K is such a row becomes a reduction over the lanes. Let its left 
 e = exp(t - max t). Then e may use the running maximum: when the maximum grows, the accumulators are
 rescaled by exp(old - new). Sums of e are treated alike. Factors that are constant along the row,
 such as 1 / sum e, are not known in time; they are applied after the matmul. That is a
-reassociation: see docs/decisions/0016.
+reassociation: see docs/design/attention.md.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from hemstitch.machine.record import Machine
 ARRIVAL_SHARE = 0.5  # of a barrier's time
 REASONS = {
     Begin.BARRIER: "results of other tasks are read",
-    Begin.TICKET: "results of other tasks are read, sooner by one task than behind a barrier",
+    Begin.LAST_BLOCK: "results of other tasks are read, sooner by one task than behind a barrier",
     Begin.ALONE: "nobody else is left",
 }
 
@@ -51,7 +51,7 @@ def with_begins(
         if saved > best:
             first_alone, best = number, saved
     parallel = [Begin.BARRIER] * (first_alone - 1)
-    begins = [*parallel, Begin.TICKET, *[Begin.ALONE] * len(phases)]
+    begins = [*parallel, Begin.LAST_BLOCK, *[Begin.ALONE] * len(phases)]
     first, *later = (tuple(nests) for nests in phases)
     return (Phase(first), *(Phase(nests, REASONS[b], b) for nests, b in zip(later, begins)))
 

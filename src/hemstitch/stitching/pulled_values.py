@@ -6,15 +6,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 
+from hemstitch.ir.calls import MatmulAxis, Within
 from hemstitch.ir.dims import Dim, SymbolicDim, may_be_empty
 from hemstitch.ir.failure import Failure
-from hemstitch.ir.graph import Address, MatmulAxis, Node, Op, Within
+from hemstitch.ir.graph import Address, Node, Op
 from hemstitch.ir.ops import OPS
 from hemstitch.ir.types import DType, contiguous_strides
-from hemstitch.kernel_ir.dependence import needed_for
+from hemstitch.kernel_ir.dependence import backward_slice
 from hemstitch.kernel_ir.index import Axis, Computed, Index, linear
 from hemstitch.kernel_ir.nodes import (
-    AccumulateProduct,
+    AccumulateMatmul,
     Buffer,
     Check,
     Constant,
@@ -279,15 +280,15 @@ class Values(Scopes, ABC):
         self.scopes[-1] = lanes
         body, source = tuple(scope.statements), operand.type.dtype
         self._check_operands(body, right, right)
-        self._emit(AccumulateProduct(accumulator, axis, body, left, right, source))
+        self._emit(AccumulateMatmul(accumulator, axis, body, left, right, source))
 
     def _check_operands(self, body: Sequence[Stmt], left: str, right: str) -> None:
         """Each tile of rows recomputes the right operand, each block of columns the left one."""
-        counts = {right: MAX_OPERAND_FLOPS} | (
+        limits = {right: MAX_OPERAND_FLOPS} | (
             {left: MAX_OPERAND_FLOPS} if self.mapping.split else {}
         )
-        for name, limit in counts.items():
-            lets = (s for s in needed_for(name, body) if isinstance(s, Let))
+        for name, limit in limits.items():
+            lets = (s for s in backward_slice(name, body) if isinstance(s, Let))
             if sum(OPS[let.op].flops for let in lets) > limit:
                 raise Refused("matmul", "an operand costs more to recompute than to load")
 

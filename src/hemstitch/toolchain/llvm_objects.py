@@ -18,7 +18,7 @@ def initialize() -> None:
 
 def target_machine() -> llvm.TargetMachine:
     """A fresh one for each module: the JIT takes it over. At level 1 explicit vectors become as
-    fast code as at level 3, sooner (docs/decisions/0005-no-llvm-passes.md)."""
+    fast code as at level 3, sooner (docs/design/code-generation-for-cpus.md)."""
     return llvm.Target.from_default_triple().create_target_machine(
         cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=1
     )

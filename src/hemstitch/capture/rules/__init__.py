@@ -64,10 +64,10 @@ def _overloads(name: str) -> Iterator[torch._ops.OpOverload]:
     packet = getattr(getattr(torch.ops, namespace or "aten"), packet_name, None)
     if packet is None:
         return
-    for each in [overload] if overload else packet.overloads():
-        found = getattr(packet, each, None)
-        if found is not None and not found._schema.is_mutable:
-            yield found
+    for overload_name in [overload] if overload else packet.overloads():
+        operation = getattr(packet, overload_name, None)
+        if operation is not None and not operation._schema.is_mutable:
+            yield operation
 
 
 def _resolve(named: Mapping[str, Rule]) -> dict[torch._ops.OpOverload, Rule]:

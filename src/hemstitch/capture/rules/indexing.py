@@ -80,22 +80,23 @@ def places_of(
 ) -> tuple[dict[int, Expr | int], tuple[Dim, ...]]:
     """Where x[indices] has each axis of x, whose shape is given, and its own shape: indexed axes
     become those of the broadcast index, in place if adjacent, else in front."""
-    given = {axis: index for axis, index in enumerate(indices) if index is not None}
+    index_of_axis = {axis: index for axis, index in enumerate(indices) if index is not None}
     if any(
-        index.dtype.kind is not TypeKind.INT or index.dtype is DType.U8 for index in given.values()
+        index.dtype.kind is not TypeKind.INT or index.dtype is DType.U8
+        for index in index_of_axis.values()
     ):
         raise NotHandled
-    block = broadcast_shape(*(index.shape for index in given.values()))
-    axes = sorted(given)
+    block = broadcast_shape(*(index.shape for index in index_of_axis.values()))
+    axes = sorted(index_of_axis)
     adjacent = axes == list(range(axes[0], axes[-1] + 1))
     front = axes[0] if adjacent else 0
-    free = [axis for axis in range(len(shape)) if axis not in given]
+    free = [axis for axis in range(len(shape)) if axis not in index_of_axis]
     behind = len(free) - front
     places: dict[int, Expr | int] = {
         axis: _wrapped(index, shape[axis]).reshape(
             (1,) * (len(block) - index.rank) + index.shape + (1,) * behind
         )
-        for axis, index in given.items()
+        for axis, index in index_of_axis.items()
     }
     for position, axis in enumerate(free):
         places[axis] = position if position < front else position + len(block)

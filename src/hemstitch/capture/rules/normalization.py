@@ -101,7 +101,7 @@ def _group_norm(
     mean, squares = moments(c, grouped, (2, 3))
     scale = rsqrt(squares / count_of(grouped, (2, 3)) + eps)
     normal = ((grouped - mean) * scale).reshape(shape)
-    result = _affine(normal, *(_per_channel(each, x.rank) for each in (weight, bias)))
+    result = _affine(normal, *(_per_channel(parameter, x.rank) for parameter in (weight, bias)))
     return result, mean.reshape((batch, groups)), scale.reshape((batch, groups))
 
 
@@ -117,7 +117,7 @@ def _batch_norm_parts(
     mean, squares = moments(c, x, axes)
     scale = rsqrt(squares / count_of(x, axes) + eps)
     normal = (x - mean) * scale
-    result = _affine(normal, *(_per_channel(each, x.rank) for each in (weight, bias)))
+    result = _affine(normal, *(_per_channel(parameter, x.rank) for parameter in (weight, bias)))
     channels = (x.shape[1],)
     return result, mean.reshape(channels), scale.reshape(channels), squares.reshape(channels)
 
@@ -161,8 +161,10 @@ def _batch_norm_inference(
 ) -> Expr:
     x = x.cast(x.dtype.compute)
     scale = rsqrt(running_variance.cast(running_variance.dtype.compute) + eps)
-    mean, scale = (_channel_value(each, x.rank) for each in (running_mean, scale))
-    return _affine((x - mean) * scale, *(_per_channel(each, x.rank) for each in (weight, bias)))
+    mean, scale = (_channel_value(parameter, x.rank) for parameter in (running_mean, scale))
+    return _affine(
+        (x - mean) * scale, *(_per_channel(parameter, x.rank) for parameter in (weight, bias))
+    )
 
 
 def _channel_value(x: Expr, rank: int) -> Expr:

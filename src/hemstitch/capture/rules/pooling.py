@@ -131,18 +131,18 @@ def place_of_greatest(c: Context, x: Expr, windows: PoolingWindows, shape: tuple
     )
     (down, right), width = windows.apart, x.shape[-1]
     # Where nothing is greater than -inf, the first place that is not padding.
-    found = place(maximum(row, 0), maximum(column, 0), width)
+    greatest = place(maximum(row, 0), maximum(column, 0), width)
     for (i, j), is_next, _ in _one_by_one(c, x, windows, shape):
-        found = where(is_next, place(row + i * down, column + j * right, width), found)
-    return found
+        greatest = where(is_next, place(row + i * down, column + j * right, width), greatest)
+    return greatest
 
 
 def cell_of_greatest(c: Context, x: Expr, windows: PoolingWindows, shape: tuple[Dim, ...]) -> Expr:
     """In its window, counted row by row; the first where nothing is greater than -inf."""
-    found = c.constant(0, DType.I8, shape)
+    greatest = c.constant(0, DType.I8, shape)
     for (i, j), is_next, _ in _one_by_one(c, x, windows, shape):
-        found = where(is_next, c.constant(i * windows.size[1] + j, DType.I8), found)
-    return found
+        greatest = where(is_next, c.constant(i * windows.size[1] + j, DType.I8), greatest)
+    return greatest
 
 
 def _one_by_one(

@@ -202,17 +202,17 @@ def _top(
     for number in range(k):
         greatest = where(left, x, -math.inf).reduce(Op.MAX, (axis,), keep=True)
         is_greatest = left & (equal(x, greatest) | isnan(x))
-        found = where(is_greatest, own, x.shape[axis]).reduce(Op.MIN, (axis,), keep=True)
-        left = left & apply(Op.NE, own, found)
+        first_place = where(is_greatest, own, x.shape[axis]).reduce(Op.MIN, (axis,), keep=True)
+        left = left & apply(Op.NE, own, first_place)
         values = where(equal(place, number), greatest, values)
-        places = where(equal(place, number), found, places)
+        places = where(equal(place, number), first_place, places)
     return values, places
 
 
 def _both_extremes(c: Context, x: Expr, *, dim: Any = None, keepdim: bool = False) -> Any:
     axes, name = axes_of(dim, x.rank), _NOTHING.format("aminmax")
     extremes = (x.reduce(op, axes, keepdim) for op in (Op.MIN, Op.MAX))
-    return tuple(_of_some(c, each, x, axes, name) for each in extremes)
+    return tuple(_of_some(c, extreme, x, axes, name) for extreme in extremes)
 
 
 def _place(op: Op) -> Rule:

@@ -1,2 +1,2 @@
-"""Takes a kernel, gives one that means the same in an order that runs faster, whatever the target.
-Each module is one pass; `pipeline.py` says which run, and when."""
+"""Passes over the kernel IR: each takes a kernel and returns an equivalent one. Each module is one
+pass; `pipeline.py` has their order."""

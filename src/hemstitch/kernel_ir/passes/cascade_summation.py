@@ -1,7 +1,6 @@
-"""Long sums in blocks: terms are added up in several vectors at once, the sums of blocks one by
-one, with what rounding loses beside them. So the error grows neither with the length of a row nor
-with the number of blocks (PyTorch's `cascade_sum` has four levels).
-"""
+"""Cascade summation of long sums. A loop is tiled into blocks: several accumulators add up a block,
+and a compensated sum adds up the blocks. So the rounding error grows neither with the length of a
+row nor with the number of blocks. PyTorch's `cascade_sum` has four levels instead."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from hemstitch.ir.graph import Op
 from hemstitch.kernel_ir.index import Axis, at
 from hemstitch.kernel_ir.nodes import (
     Accumulate,
-    AccumulateProduct,
+    AccumulateMatmul,
     Contract,
     Finish,
     Init,
@@ -28,17 +27,17 @@ from hemstitch.kernel_ir.nodes import (
 )
 from hemstitch.kernel_ir.rewriter import Rewriter, defined
 
-IN_ORDER = (AccumulateProduct, Contract, Running)  # what reads or adds to sums of its own
+ORDERED = (AccumulateMatmul, Contract, Running)  # use accumulators in the order of lanes
 
 
-def cascade_sums(kernel: Kernel, block: int, copies: int) -> Kernel:
-    """The same kernel, where about so many terms are added up before they go to a longer sum, by so
-    many vectors at once unless they wait for each other."""
+def cascade_sums(kernel: Kernel, block: int, accumulators: int) -> Kernel:
+    """The kernel with long sums in blocks of about `block` addends. `accumulators`: of a block,
+    when it is unrolled; scans have one."""
     if not any(_is_sum(statement) for statement in statements(kernel)):
         return kernel
 
     def nest_of(nest: Nest) -> Nest:
-        return replace(nest, body=tuple(_CascadeBlocks(block, copies).statements(nest.body)))
+        return replace(nest, body=tuple(_CascadeBlocks(block, accumulators).statements(nest.body)))
 
     phases = (replace(p, nests=tuple(map(nest_of, p.nests))) for p in kernel.phases)
     return replace(kernel, phases=tuple(phases))
@@ -50,22 +49,23 @@ def _is_sum(statement: Stmt) -> bool:
         and statement.op is Op.SUM
         and statement.dtype.is_float
         and statement.across
-        and statement.follows is None
+        and statement.running_max is None
         and statement.columns is None
     )
 
 
 @dataclass(slots=True)
 class _CascadeBlocks:
-    """`block`: terms; `count`: pieces so far, whose names differ."""
+    """The loops of one nest. `block`: addends of a block; `count`: of the names so far; `sums`: the
+    long sums."""
 
     block: int
-    copies: int
+    accumulators: int
     count: int = 0
     sums: dict[str, Init] = field(default_factory=dict)
 
     def statements(self, body: Sequence[Stmt]) -> Iterator[Stmt]:
-        """Of a row, or of a loop around sums."""
+        """The statements of a row, or of a serial loop around sums, with long sums in blocks."""
         inits = {s.name: s for s in body if isinstance(s, Init) and _is_sum(s)}
         loops = [s for s in body if isinstance(s, Loop)]
         long = {n for loop in loops if self._is_long(loop) for n in _added(loop) & inits.keys()}
@@ -82,38 +82,38 @@ class _CascadeBlocks:
                     yield statement
 
     def _is_long(self, loop: Loop) -> bool:
-        """Sizes that are not known may be large."""
-        if any(isinstance(s, IN_ORDER) for s in walk(loop.body)):
+        """A sum of unknown length counts as long."""
+        if any(isinstance(s, ORDERED) for s in walk(loop.body)):
             return False
-        size = _terms(loop)
-        return loop.between is None and not (isinstance(size, int) and size <= self._terms(loop))
+        size = _addends(loop)
+        return loop.between is None and not (isinstance(size, int) and size <= self._addends(loop))
 
-    def _terms(self, loop: Loop) -> int:
-        """Of a block."""
+    def _addends(self, loop: Loop) -> int:
+        """Addends of a block in this loop."""
         is_scan = any(isinstance(s, Scan) for s in walk(loop.body))
-        return self.block // self.copies if is_scan else self.block
+        return self.block // self.accumulators if is_scan else self.block
 
     def _loop(self, loop: Loop) -> Iterator[Stmt]:
-        """Adds to sums of blocks. Of what is in a loop around others, the innermost that has terms
-        for a block is cut."""
-        inside = _terms(replace(loop, axis=Axis("one", 1)))
-        is_short = isinstance(inside, int) and inside < self._terms(loop)
+        """The loop with block sums. Of nested loops the innermost is split that has enough addends
+        for a block."""
+        inside = _addends(replace(loop, axis=Axis("one", 1)))
+        is_short = isinstance(inside, int) and inside < self._addends(loop)
         if not loop.lanes and not is_short:
-            body = [s for each in loop.body for s in self._inside(each)]
+            body = [s for statement in loop.body for s in self._blocked(statement)]
             yield replace(loop, body=tuple(body))
         else:
-            terms = inside if isinstance(inside, int) and not loop.lanes else 1
-            size = max(1, self._terms(loop) // max(1, terms))
-            yield from self._cut(loop, size)
+            addends = inside if isinstance(inside, int) and not loop.lanes else 1
+            size = max(1, self._addends(loop) // max(1, addends))
+            yield from self._split(loop, size)
 
-    def _inside(self, statement: Stmt) -> Iterator[Stmt]:
+    def _blocked(self, statement: Stmt) -> Iterator[Stmt]:
         if isinstance(statement, Loop) and _added(statement) & self.sums.keys():
             yield from self._loop(statement)
         else:
             yield statement
 
-    def _cut(self, loop: Loop, size: int) -> Iterator[Stmt]:
-        """In blocks of so many iterations, and what is left."""
+    def _split(self, loop: Loop, size: int) -> Iterator[Stmt]:
+        """A loop over blocks of `size` iterations, and one over the iterations left."""
         axis, extent = loop.axis, loop.axis.extent
         if axis.outer is not None or (isinstance(extent, int) and extent <= size):
             yield from self._block(loop)
@@ -127,21 +127,21 @@ class _CascadeBlocks:
         yield self._blocks(loop, outer, inner)
         if extent % size:
             rest, start = Axis(f"{axis.name}r", extent % size), extent - extent % size
-            renamed = Rewriter(
+            rewriter = Rewriter(
                 self._fresh(loop.body),
                 lambda index: index.substitute({axis: at(rest).shifted(start)}),
             )
-            body = tuple(map(renamed.statement, loop.body))
+            body = tuple(map(rewriter.statement, loop.body))
             yield from self._block(replace(loop, axis=rest, body=body))
 
     def _blocks(self, loop: Loop, outer: Axis, inner: Axis) -> Loop:
         place = at(outer).scaled(inner.extent) + at(inner)
-        moved = Rewriter({}, lambda index: index.substitute({loop.axis: place}))
-        cut = replace(loop, axis=inner, body=tuple(map(moved.statement, loop.body)))
-        return Loop(outer, tuple(self._block(cut)), lanes=False)
+        rewriter = Rewriter({}, lambda index: index.substitute({loop.axis: place}))
+        inner_loop = replace(loop, axis=inner, body=tuple(map(rewriter.statement, loop.body)))
+        return Loop(outer, tuple(self._block(inner_loop)), lanes=False)
 
     def _block(self, loop: Loop) -> Iterator[Stmt]:
-        """A loop with sums of its own, which are added to those around."""
+        """A loop with sums of its own, and their addition to the sums outside."""
         self.count += 1
         own = {n: f"{n}_block{self.count}" for n in sorted(_added(loop) & self.sums.keys())}
         for name, block in own.items():
@@ -152,7 +152,7 @@ class _CascadeBlocks:
             yield Accumulate(name, f"{block}_sum")
 
     def _fresh(self, body: Sequence[Stmt]) -> Mapping[str, str]:
-        """Names for what another copy of it makes."""
+        """New names for the definitions in a copy of `body`."""
         self.count += 1
         names = {name for statement in walk(body) for name in defined(statement)}
         names |= {statement.name for statement in walk(body) if isinstance(statement, Init)}
@@ -163,9 +163,9 @@ def _added(loop: Loop) -> set[str]:
     return {s.accumulator for s in walk(loop.body) if isinstance(s, Accumulate)}
 
 
-def _terms(loop: Loop) -> Dim:
-    """Of the longest sum, at most."""
-    inner = [_terms(s) for s in loop.body if isinstance(s, Loop) and _added(s)]
+def _addends(loop: Loop) -> Dim:
+    """An upper bound of the addends of the longest sum in a loop."""
+    inner = [_addends(s) for s in loop.body if isinstance(s, Loop) and _added(s)]
     sizes = [size for size in inner if isinstance(size, int)]
     if len(sizes) < len(inner):
         return next(size for size in inner if not isinstance(size, int))

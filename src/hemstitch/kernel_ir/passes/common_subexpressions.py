@@ -1,6 +1,6 @@
-"""What a nest computes twice, computed once. Loops over the same lanes that read the same are one
-then: the left operands of Winograd's products are 24 sums of 24 elements, up to 16 in each.
-"""
+"""Common-subexpression elimination in a nest. It also fuses adjacent lane loops that load the same
+elements. The left operands of Winograd's matmuls need both: 24 sums, each of up to 16 of 24
+elements."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ Value = Union[Let, Constant, Position, Random, Load]
 
 
 def eliminate_common_subexpressions(kernel: Kernel) -> Kernel:
+    """The kernel with common subexpressions of each nest computed once."""
     phases = (
         replace(phase, nests=tuple(map(without_common_subexpressions, phase.nests)))
         for phase in kernel.phases
@@ -41,6 +42,7 @@ def eliminate_common_subexpressions(kernel: Kernel) -> Kernel:
 
 
 def without_common_subexpressions(nest: Nest) -> Nest:
+    """The nest with common subexpressions computed once."""
     changed = frozenset(
         statement.buffer
         for part in nest.parts
@@ -57,55 +59,55 @@ def without_common_subexpressions(nest: Nest) -> Nest:
 
 @dataclass(slots=True)
 class _ValueScope:
-    """Where statements stand. `changed`: buffers that may hold something else another time;
-    `names`: of values that are known already, the ones that they are known by; `made`: what makes
-    a value."""
+    """The values available at one place. `changed`: buffers that the nest writes; `known`: names of
+    values by their key; `names`: replacements of eliminated values; `definitions`: by name."""
 
     changed: frozenset[Buffer]
     known: dict[object, str] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
-    made: dict[str, Stmt] = field(default_factory=dict)
+    definitions: dict[str, Stmt] = field(default_factory=dict)
 
     def inner(self) -> _ValueScope:
-        return _ValueScope(self.changed, dict(self.known), dict(self.names), dict(self.made))
+        return _ValueScope(self.changed, dict(self.known), dict(self.names), dict(self.definitions))
 
     def statements(self, body: Iterable[Stmt]) -> Iterator[Stmt]:
-        for statement in _joined(body):
-            named = Rewriter(self.names)
+        for statement in _fused_loops(body):
+            rewriter = Rewriter(self.names)
             if isinstance(statement, Loop):
-                again = named.statement(replace(statement, body=()))
-                assert isinstance(again, Loop)
-                yield replace(again, body=tuple(self.inner().statements(statement.body)))
+                renamed = rewriter.statement(replace(statement, body=()))
+                assert isinstance(renamed, Loop)
+                yield replace(renamed, body=tuple(self.inner().statements(statement.body)))
                 continue
-            again = named.statement(statement)
-            if isinstance(again, PURE) and (name := self._known(again)) is not None:
-                self.names[again.name] = name
+            renamed = rewriter.statement(statement)
+            if isinstance(renamed, PURE) and (name := self._known(renamed)) is not None:
+                self.names[renamed.name] = name
             else:
-                yield again
+                yield renamed
 
     def _known(self, statement: Value) -> str | None:
-        """By which name; from now on it is by its own."""
-        key = made_by(statement)
-        name = self._masked(statement) or self.known.get(key)
+        """The name of an available equal value, or None; the statement is available from now on."""
+        key = value_key(statement)
+        name = self._masked_load(statement) or self.known.get(key)
         if name is not None:
             return name
-        self.made[statement.name] = statement
+        self.definitions[statement.name] = statement
         if not isinstance(statement, Load) or statement.buffer not in self.changed:
             self.known[key] = statement.name
         return None
 
-    def _masked(self, statement: Value) -> str | None:
-        """The load that gives the zeros by itself."""
+    def _masked_load(self, statement: Value) -> str | None:
+        """The masked load that a select between it and zero is equal to."""
         match statement:
-            case Let(_, Op.WHERE, (mask, value, other)):
-                match self.made.get(value), self.made.get(other):
+            case Let(_, Op.WHERE, (mask, value, fallback)):
+                match self.definitions.get(value), self.definitions.get(fallback):
                     case Load(mask=known), Constant(value=zero) if known == mask and _is_zero(zero):
                         return value
         return None
 
 
-def made_by(statement: Value) -> object:
-    """What is equal where two values are, but for loads of what has changed."""
+def value_key(statement: Value) -> object:
+    """A key that is equal for equal values, except for loads from buffers that change in
+    between."""
     if isinstance(statement, Constant):
         return repr(statement.value), statement.dtype  # 0.0 equals -0.0
     return replace(statement, name="")
@@ -115,35 +117,45 @@ def _is_zero(value: float) -> bool:
     return value == 0 and copysign(1, value) > 0
 
 
-def _joined(body: Iterable[Stmt]) -> Iterator[Stmt]:
-    """Loops over lanes that stand side by side, and of which each reads what the one before does,
-    as one."""
+def _fused_loops(body: Iterable[Stmt]) -> Iterator[Stmt]:
+    """The statements with adjacent lane loops fused, where the second one loads what the first one
+    does."""
     last: Stmt | None = None
     for statement in body:
-        together = _together(last, statement)
-        if together is None and last is not None:
+        fused = _fused(last, statement)
+        if fused is None and last is not None:
             yield last
-        last = together or statement
+        last = fused or statement
     if last is not None:
         yield last
 
 
-def _together(first: Stmt | None, second: Stmt) -> Loop | None:
+def _fused(first: Stmt | None, second: Stmt) -> Loop | None:
     match first, second:
         case Loop(lanes=True, between=None), Loop(lanes=True, between=None):
-            axis, other = first.axis, second.axis
+            axis, second_axis = first.axis, second.axis
         case _:
             return None
-    if (axis.extent, axis.outer, axis.limit) != (other.extent, other.outer, other.limit):
+    if (axis.extent, axis.outer, axis.limit) != (
+        second_axis.extent,
+        second_axis.outer,
+        second_axis.limit,
+    ):
         return None
-    moved = Rewriter({}, lambda index: index.substitute({other: at(axis)}))
-    body = [moved.statement(statement) for statement in second.body]
-    read, stored = ({s.buffer for s in first.body if isinstance(s, kind)} for kind in (Load, Store))
-    reads, stores = ({s.buffer for s in body if isinstance(s, kind)} for kind in (Load, Store))
+    rewriter = Rewriter({}, lambda index: index.substitute({second_axis: at(axis)}))
+    body = [rewriter.statement(statement) for statement in second.body]
+    loaded, stored = (
+        {s.buffer for s in first.body if isinstance(s, kind)} for kind in (Load, Store)
+    )
+    second_loaded, second_stored = (
+        {s.buffer for s in body if isinstance(s, kind)} for kind in (Load, Store)
+    )
     is_plain = all(isinstance(s, (*PURE, Store)) for s in (*first.body, *body))
-    is_apart = stored.isdisjoint(reads | stores) and read.isdisjoint(stores)
-    places = {(s.buffer, s.index) for s in first.body if isinstance(s, Load)}
-    is_alike = any((s.buffer, s.index) in places for s in body if isinstance(s, Load))
-    if not (is_plain and is_apart and is_alike):
+    is_independent = stored.isdisjoint(second_loaded | second_stored) and loaded.isdisjoint(
+        second_stored
+    )
+    loads = {(s.buffer, s.index) for s in first.body if isinstance(s, Load)}
+    shares_loads = any((s.buffer, s.index) in loads for s in body if isinstance(s, Load))
+    if not (is_plain and is_independent and shares_loads):
         return None
     return replace(first, body=(*first.body, *body))

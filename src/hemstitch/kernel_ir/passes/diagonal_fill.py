@@ -1,12 +1,13 @@
-"""A result that is one constant but for a diagonal: filled with it, and the diagonal stored on top.
+"""Results that are one constant but for a diagonal: the result is filled, then the diagonal is
+stored.
 
 for i < 6: for j < 6:                       for k < 36:
     there = i == j + 1                          y[k] = 0
     y[6*i + j] = x[j] if there else 0       for k < 5:
                                                 y[7*k + 6] = x[k]
 
-A row fills what it stores. Where the diagonal goes along the rows of the nest, each row has one
-place of it at most.
+A row fills what it stores. Where the diagonal runs along the rows of the nest, each row has at most
+one element of it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
-from hemstitch.kernel_ir.dependence import PURE, live
+from hemstitch.kernel_ir.dependence import PURE, eliminate_dead_values
 from hemstitch.kernel_ir.index import Axis, Computed, Index, Variable, at
 from hemstitch.kernel_ir.nodes import (
     Buffer,
@@ -34,14 +35,14 @@ from hemstitch.kernel_ir.nodes import (
 )
 from hemstitch.kernel_ir.rewriter import Rewriter, defined, used
 
-LEAST_EXTENT = 4  # of both axes: of so many elements at least one is on the diagonal
+LEAST_EXTENT = 4  # of both axes; a shorter diagonal gains nothing
 
 
 def fill_diagonals(kernel: Kernel) -> Kernel:
-    """The same kernel; itself where there is nothing to do. What is written twice stays in the
-    caches."""
+    """The kernel with such results filled first; the same object if it has none. Elements of the
+    diagonal are written twice, so these kernels have no non-temporal stores."""
     phases = tuple(
-        replace(phase, nests=tuple(_Nest(nest).result() for nest in phase.nests))
+        replace(phase, nests=tuple(_DiagonalFill(nest).result() for nest in phase.nests))
         for phase in kernel.phases
     )
     if phases == kernel.phases:
@@ -51,7 +52,7 @@ def fill_diagonals(kernel: Kernel) -> Kernel:
 
 @dataclass(frozen=True, slots=True)
 class _Diagonal:
-    """`first` == `second` + `distance`: there `store` stores `value`, and `constant` elsewhere."""
+    """`store` stores `value` where first == second + distance, else `constant`."""
 
     first: Axis
     second: Axis
@@ -61,7 +62,9 @@ class _Diagonal:
     constant: Constant
 
 
-class _Nest:
+class _DiagonalFill:
+    """One nest."""
+
     def __init__(self, nest: Nest) -> None:
         self.nest = nest
         self.inside = [*walk(nest.body)]
@@ -74,10 +77,10 @@ class _Nest:
         diagonal = self._diagonal() if self._is_plain() else None
         if diagonal is None:
             return self.nest
-        return replace(self.nest, body=(*self._filled(diagonal), *self._on_top(diagonal)))
+        return replace(self.nest, body=(*self._fill(diagonal), *self._diagonal_stores(diagonal)))
 
     def _is_plain(self) -> bool:
-        """One loop in another, to one store."""
+        """The nest is a chain of loops around one store."""
         nest = self.nest
         stores = [s for s in self.inside if isinstance(s, Store)]
         loops = [s for s in self.inside if isinstance(s, Loop)]
@@ -94,10 +97,11 @@ class _Nest:
         )
 
     def _diagonal(self) -> _Diagonal | None:
+        """The diagonal that the only store selects, or None."""
         (store,) = (s for s in self.inside if isinstance(s, Store))
         match self.definitions.get(store.value):
-            case Let(op=Op.WHERE, operands=(condition, value, other)):
-                compared, constant = self.definitions.get(condition), self.definitions.get(other)
+            case Let(op=Op.WHERE, operands=(condition, value, fallback)):
+                compared, constant = self.definitions.get(condition), self.definitions.get(fallback)
             case _:
                 return None
         if not isinstance(compared, Let) or not isinstance(constant, Constant):
@@ -120,19 +124,20 @@ class _Nest:
         return _Diagonal(first, second, -distance, store, value, constant)
 
     def _index(self, name: str) -> Index | None:
+        """The value `name` as an affine index, or None."""
         match self.definitions.get(name):
             case Constant(value=int(value), dtype=DType.I64):
                 return Index((), value)
             case Position(index=index):
                 return index
             case Let(op=Op.ADD | Op.SUB as op, operands=(left, right)):
-                terms = self._index(left), self._index(right)
-                if terms[0] is not None and terms[1] is not None:
-                    return terms[0] + terms[1].scaled(1 if op is Op.ADD else -1)
+                sides = self._index(left), self._index(right)
+                if sides[0] is not None and sides[1] is not None:
+                    return sides[0] + sides[1].scaled(1 if op is Op.ADD else -1)
         return None
 
-    def _filled(self, diagonal: _Diagonal) -> Iterator[Stmt]:
-        """Loops over axes that lie side by side are one."""
+    def _fill(self, diagonal: _Diagonal) -> Iterator[Stmt]:
+        """Loops that store the constant; axes that are contiguous in memory are collapsed."""
         index, size, outer = diagonal.store.index, 1, list[Axis]()
         for axis in sorted(self.loops, key=lambda axis: _step(index, axis)):
             if _step(index, axis) == size and not outer:
@@ -148,7 +153,8 @@ class _Nest:
         body = (constant, Store(diagonal.store.buffer, index, constant.name))
         yield from _nested(body, [*axes, whole], None)
 
-    def _on_top(self, diagonal: _Diagonal) -> Iterator[Stmt]:
+    def _diagonal_stores(self, diagonal: _Diagonal) -> Iterator[Stmt]:
+        """Loops along the diagonal that store its values."""
         first, second, distance = diagonal.first, diagonal.second, diagonal.distance
         low, high = max(0, -distance), min(_size(second), _size(first) - distance)
         if low >= high:
@@ -156,31 +162,35 @@ class _Nest:
         between: tuple[str, str] | None = None
         places: dict[Variable, Index]
         if second in self.loops:
-            piece = Axis(f"{second.name}d", high - low)
-            places = {second: at(piece).shifted(low), first: at(piece).shifted(low + distance)}
+            diagonal_axis = Axis(f"{second.name}d", high - low)
+            places = {
+                second: at(diagonal_axis).shifted(low),
+                first: at(diagonal_axis).shifted(low + distance),
+            }
         else:
-            piece = Axis(f"{first.name}d", _size(first))
-            places = {first: at(piece)}
-            between = f"{piece.name}from", f"{piece.name}to"
+            diagonal_axis = Axis(f"{first.name}d", _size(first))
+            places = {first: at(diagonal_axis)}
+            between = f"{diagonal_axis.name}from", f"{diagonal_axis.name}to"
             for name, shift in zip(between, (0, 1)):
                 yield from _clamped(name, at(second).shifted(distance + shift), _size(first))
         rest = [axis for axis in self.loops if axis not in (first, second)]
         index = diagonal.store.index.substitute(places)
-        axes = sorted([*rest, piece], key=lambda axis: -_step(index, axis))
+        axes = sorted([*rest, diagonal_axis], key=lambda axis: -_step(index, axis))
         if between is not None:
-            axes = [piece, *(axis for axis in axes if axis is not piece)]
+            axes = [diagonal_axis, *(axis for axis in axes if axis is not diagonal_axis)]
         names = {name: f"{name}_d" for s in self.inside for name in defined(s)}
         rewriter = Rewriter(names, lambda index: index.substitute(places))
         value = names.get(diagonal.value, diagonal.value)
         pure = [rewriter.statement(s) for s in self.inside if isinstance(s, PURE)]
-        body = live([*pure, Store(diagonal.store.buffer, index, value)])
-        yield from _nested(body, axes, None if between is None else {piece: between})
+        body = eliminate_dead_values([*pure, Store(diagonal.store.buffer, index, value)])
+        yield from _nested(body, axes, None if between is None else {diagonal_axis: between})
 
 
 def _nested(
     body: Sequence[Stmt], axes: Sequence[Axis], between: Mapping[Axis, tuple[str, str]] | None
 ) -> tuple[Stmt, ...]:
-    """Each statement in the outermost of the loops that knows its place. The last has lanes."""
+    """Nested loops over `axes`, the last one over lanes; each statement is in the outermost loop
+    that defines its operands."""
     depths: dict[str, int] = {}
     levels: list[list[Stmt]] = [[] for _ in range(len(axes) + 1)]
     for statement in body:
@@ -199,7 +209,7 @@ def _nested(
 
 
 def _clamped(name: str, index: Index, extent: int) -> Iterator[Stmt]:
-    """The i64 value of `index`, but within [0, extent]."""
+    """The i64 value of `index`, clamped to [0, extent]."""
     names = [f"{name}{k}" for k in range(4)]
     yield Position(names[0], index)
     yield Constant(names[1], 0, DType.I64)
@@ -214,6 +224,7 @@ def _is_simple(statement: Stmt) -> bool:
 
 
 def _is_chain(body: Iterable[Stmt], length: int) -> bool:
+    """Each of `length` loops contains just the next one."""
     inside = [s for s in body if isinstance(s, Loop)]
     if length == 0 or len(inside) != 1:
         return length == 0 and not inside
@@ -221,19 +232,19 @@ def _is_chain(body: Iterable[Stmt], length: int) -> bool:
 
 
 def _size(axis: Axis) -> int:
-    """Zero where only a call knows, and of parts of axes."""
+    """The extent; 0 if it is symbolic or the axis is tiled."""
     is_whole = axis.outer is None and axis.limit is None
     return axis.extent if is_whole and isinstance(axis.extent, int) else 0
 
 
 def _step(index: Index, axis: Axis) -> int:
-    """Zero where only a call knows."""
+    """The stride; 0 if it is symbolic."""
     step = index.coefficient(axis)
     return step if isinstance(step, int) else 0
 
 
 def _is_smaller(read: Buffer, written: Buffer) -> bool:
-    """They are not one tensor."""
+    """The buffers cannot be one tensor."""
     if not isinstance(read.size, int) or not isinstance(written.size, int):
         return False
     return read.role is Role.INPUT and read.size < written.size

@@ -1,9 +1,8 @@
-"""Loops cut where what they choose between changes: at the borders of the parts of a concatenation,
-or of what is padded, that is read inside. A piece within one part has nothing left of the others,
-neither their arithmetic nor a condition.
+"""Index-set splitting: loops are split at the borders of concatenations and paddings that they
+read. A piece inside one operand computes that operand alone, without a select.
 
-Lanes are cut at whole vectors of any target, so that no vector but a loop's last has unused lanes;
-one across a border is a piece of its own, which still chooses.
+Lane loops are split at multiples of `LANE_UNIT`, so that only the last vector of a loop is masked.
+A vector across a border becomes a piece that still selects.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from itertools import pairwise
 
 from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
-from hemstitch.kernel_ir.dependence import live
+from hemstitch.kernel_ir.dependence import eliminate_dead_values
 from hemstitch.kernel_ir.index import Axis, Index, Variable, at
 from hemstitch.kernel_ir.nodes import (
     BLOCKS,
@@ -34,15 +33,15 @@ from hemstitch.kernel_ir.nodes import (
 )
 from hemstitch.kernel_ir.rewriter import Rewriter, defined
 
-LEAST_ROWS = 32  # of a nest's piece: it is a nest of its own
-WHOLE = 16  # lanes: whole vectors, whatever the target
-MOST_PIECES = 8  # of a loop: its body is printed for each
-IN_ORDER = (Scan, Contract)  # what is made of all lanes, one after the other
-Bounds = tuple[int, int]  # least and greatest
+LEAST_ROWS = 32  # of a nest that is a piece of another
+LANE_UNIT = 16  # lanes: a multiple of each target's vector width
+MOST_PIECES = 8  # of a loop; each has a copy of the body
+ORDERED = (Scan, Contract)  # depend on the order of lanes
+Bounds = tuple[int, int]  # least and greatest value
 
 
 def split_loops(kernel: Kernel) -> Kernel:
-    """The same kernel, with loops in pieces where these have less to do."""
+    """The kernel with its loops split."""
 
     def nest_of(nest: Nest) -> Nest:
         pieces = _Pieces(nest)
@@ -52,8 +51,9 @@ def split_loops(kernel: Kernel) -> Kernel:
 
 
 def split_rows(kernel: Kernel) -> Kernel:
-    """The same kernel, with nests in pieces whose rows lie in one part. It goes before products
-    become tiles: operands are copied in squares where they do not depend on the row's part."""
+    """The kernel with nests split along their last row axis. It precedes matmul blocking: there
+    operands are transposed in registers if they do not depend on the operand of the
+    concatenation."""
     return _with_nests(kernel, lambda nest: _Pieces(nest).nests())
 
 
@@ -66,8 +66,8 @@ def _with_nests(kernel: Kernel, nests_of: Callable[[Nest], Iterable[Nest]]) -> K
 
 @dataclass(slots=True)
 class _KnownBounds:
-    """What holds in a piece: the bounds of its loops' `axes`, conditions, and values that are no
-    more than others."""
+    """What is known in a piece: bounds of axes and values, truth of conditions, and `names` of
+    values that equal another. `places`: indices of split axes."""
 
     axes: Mapping[Variable, Bounds] = field(default_factory=dict)
     places: Mapping[Variable, Index] = field(default_factory=dict)
@@ -75,8 +75,8 @@ class _KnownBounds:
     truths: dict[str, bool] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
 
-    def within(self, axis: Axis, piece: Axis, low: int) -> _KnownBounds:
-        """In a piece of the loop over `axis` that begins at `low`."""
+    def in_piece(self, axis: Axis, piece: Axis, low: int) -> _KnownBounds:
+        """Inside the piece of the loop over `axis` that begins at `low`."""
         assert isinstance(piece.extent, int)
         axes = {**self.axes, axis: (low, low + piece.extent - 1)}
         return replace(
@@ -84,11 +84,12 @@ class _KnownBounds:
         )
 
     def inside(self) -> _KnownBounds:
-        """In a block that is not cut."""
-        copies = dict(self.bounds), dict(self.truths), dict(self.names)
-        return _KnownBounds(self.axes, self.places, *copies)
+        """Inside a loop that is not split."""
+        copied = dict(self.bounds), dict(self.truths), dict(self.names)
+        return _KnownBounds(self.axes, self.places, *copied)
 
     def bounds_of(self, index: Index) -> Bounds | None:
+        """The bounds of an index, or None if unknown."""
         if not isinstance(index.constant, int):
             return None
         low = high = index.constant
@@ -101,14 +102,14 @@ class _KnownBounds:
 
 
 class _Pieces:
-    """The loops of one nest."""
+    """The loops of one nest. `borders`: constants that an axis is compared with."""
 
     def __init__(self, nest: Nest) -> None:
         everything = [statement for part in nest.parts for statement in walk(part)]
         self.positions = {s.name: s.index for s in everything if isinstance(s, Position)}
         self.borders: dict[Axis, set[int]] = {}
         for statement in everything:
-            if isinstance(statement, Let) and statement.op in _COMPARED:
+            if isinstance(statement, Let) and statement.op in _COMPARISONS:
                 self._add_border(statement)
         outer = {s.axis.outer for s in everything if isinstance(s, BLOCKS)}
         self.outer = {axis for axis in outer if axis is not None}
@@ -130,7 +131,7 @@ class _Pieces:
         return tuple(self._statements(self.nest.body, self.known))
 
     def nests(self) -> Iterator[Nest]:
-        """One for each piece of its last row axis, if all are large enough."""
+        """One nest for each piece of the last row axis, if all pieces are large enough."""
         nest = self.nest
         ends = self._ends_of_rows()
         if len(ends) <= 2 or min(high - low for low, high in pairwise(ends)) < LEAST_ROWS:
@@ -139,52 +140,60 @@ class _Pieces:
         *outer, axis = nest.rows
         for number, (low, high) in enumerate(pairwise(ends)):
             piece = Axis(f"{axis.name}p{number}", high - low)
-            body = live(self._statements(nest.body, self.known.within(axis, piece, low)))
+            body = eliminate_dead_values(
+                self._statements(nest.body, self.known.in_piece(axis, piece, low))
+            )
             yield replace(nest, rows=(*outer, piece), body=body)
 
     def _ends_of_rows(self) -> Sequence[int]:
-        """As of a loop. What a task keeps from row to row stays in one nest."""
+        """Ends of the row pieces, as in `_ends`. A nest with state across rows stays whole."""
         nest = self.nest
-        is_free = not (nest.epilogue or nest.panels or live(nest.prologue))
+        is_free = not (nest.epilogue or nest.panels or eliminate_dead_values(nest.prologue))
         axis = nest.rows[-1] if nest.rows and is_free else None
         return () if axis is None or axis in self.outer else self._ends(axis, 1)
 
     def _statements(self, body: Iterable[Stmt], known: _KnownBounds) -> Iterator[Stmt]:
-        """`known` grows with what the statements make."""
+        """The simplified statements; `known` grows with their definitions."""
         for statement in body:
             if isinstance(statement, Loop):
                 yield from self._loop(statement, known)
             elif isinstance(statement, Contract):
-                yield self._product(statement, known)
+                yield self._contraction(statement, known)
             else:
                 yield from _simplified(statement, known)
 
     def _loop(self, loop: Loop, known: _KnownBounds) -> Iterator[Stmt]:
         is_free = loop.axis not in self.outer and loop.between is None
-        is_free &= not any(isinstance(statement, IN_ORDER) for statement in walk(loop.body))
-        ends = self._ends(loop.axis, WHOLE if loop.lanes else 1) if is_free else ()
+        is_free &= not any(isinstance(statement, ORDERED) for statement in walk(loop.body))
+        ends = self._ends(loop.axis, LANE_UNIT if loop.lanes else 1) if is_free else ()
         if len(ends) <= 2:
-            yield self._whole(loop, known)
+            yield self._unsplit(loop, known)
             return
         for number, (low, high) in enumerate(pairwise(ends)):
             piece = Axis(f"{loop.axis.name}p{number}", high - low)
-            inside = known.within(loop.axis, piece, low)
+            inside = known.in_piece(loop.axis, piece, low)
             inside.names |= self._fresh(loop.body)
-            yield Loop(piece, live(self._statements(loop.body, inside)), loop.lanes)
+            yield Loop(
+                piece, eliminate_dead_values(self._statements(loop.body, inside)), loop.lanes
+            )
 
-    def _whole(self, loop: Loop, known: _KnownBounds) -> Loop:
-        return replace(loop, body=live(self._statements(loop.body, known.inside())))
+    def _unsplit(self, loop: Loop, known: _KnownBounds) -> Loop:
+        """The loop as a whole, its body simplified."""
+        return replace(
+            loop, body=eliminate_dead_values(self._statements(loop.body, known.inside()))
+        )
 
-    def _product(self, product: Contract, known: _KnownBounds) -> Contract:
+    def _contraction(self, contraction: Contract, known: _KnownBounds) -> Contract:
         inside = known.inside()
-        body = tuple(self._statements(product.body, inside))
-        name = known.names.get(product.name, product.name)
-        left, right = (inside.names.get(old, old) for old in (product.left, product.right))
-        body, wanted = live(body, (left, right)), product.wanted_at(known.places)
-        return replace(product, name=name, body=body, left=left, right=right, wanted=wanted)
+        body = tuple(self._statements(contraction.body, inside))
+        name = known.names.get(contraction.name, contraction.name)
+        left, right = (inside.names.get(old, old) for old in (contraction.left, contraction.right))
+        body, band = eliminate_dead_values(body, (left, right)), contraction.band_at(known.places)
+        return replace(contraction, name=name, body=body, left=left, right=right, band=band)
 
     def _ends(self, axis: Axis, unit: int) -> Sequence[int]:
-        """Where pieces begin, at multiples of `unit`, and where the last ends."""
+        """The ends of all pieces: multiples of `unit` from 0 on, then the extent. Empty if the axis
+        cannot be split."""
         extent = axis.extent
         if not isinstance(extent, int) or axis.limit is not None or axis not in self.borders:
             return ()
@@ -194,31 +203,31 @@ class _Pieces:
         return ends if len(ends) <= MOST_PIECES + 1 else ()
 
     def _fresh(self, body: Sequence[Stmt]) -> dict[str, str]:
-        """Names for what another copy of it makes."""
+        """New names for the definitions in a copy of `body`."""
         self.count += 1
-        made = {name for statement in walk(body) for name in defined(statement)}
-        made |= {statement.name for statement in walk(body) if isinstance(statement, Init)}
-        return {name: f"{name}_p{self.count}" for name in made}
+        names = {name for statement in walk(body) for name in defined(statement)}
+        names |= {statement.name for statement in walk(body) if isinstance(statement, Init)}
+        return {name: f"{name}_p{self.count}" for name in names}
 
 
 def _simplified(statement: Stmt, known: _KnownBounds) -> Iterator[Stmt]:
-    """The statement in a piece; nothing where it is another value."""
+    """The statement as it is in a piece; nothing if it equals another value."""
     rewriter = Rewriter(known.names, lambda index: index.substitute(known.places))
     match statement:
         case Constant(name, int(value), DType.I64):
             known.bounds[name] = value, value
         case Position(name, index):
-            found = known.bounds_of(index)
-            if found is not None:
-                known.bounds[name] = found
-        case Let(name, op, operands, _, dtype) if op in _COMPARED or op in _JOINED:
+            bounds = known.bounds_of(index)
+            if bounds is not None:
+                known.bounds[name] = bounds
+        case Let(name, op, operands, _, dtype) if op in _COMPARISONS or op in _CONNECTIVES:
             truth = _truth(op, operands, known)
             if truth is not None:
                 known.truths[name] = truth
                 yield Constant(known.names.get(name, name), truth, dtype)
                 return
-            if (same := _same(op, operands, known)) is not None:
-                known.names[name] = known.names.get(same, same)
+            if (operand := _undecided_operand(op, operands, known)) is not None:
+                known.names[name] = known.names.get(operand, operand)
                 return
         case Let(name, Op.WHERE, (condition, yes, no)) if condition in known.truths:
             chosen = yes if known.truths[condition] else no
@@ -235,13 +244,13 @@ def _simplified(statement: Stmt, known: _KnownBounds) -> Iterator[Stmt]:
 
 
 def _truth(op: Op, operands: Sequence[str], known: _KnownBounds) -> bool | None:
-    """Of indices compared, or conditions joined, where it is the same in all of a piece."""
-    if op in _JOINED:
-        decides = _JOINED[op]
-        found = [known.truths.get(name) for name in operands]
-        if decides in found:
+    """The value of a condition that is constant in a piece, or None."""
+    if op in _CONNECTIVES:
+        decides = _CONNECTIVES[op]
+        truths = [known.truths.get(name) for name in operands]
+        if decides in truths:
             return decides
-        return None if None in found else not decides
+        return None if None in truths else not decides
     bounds = [known.bounds.get(name) for name in operands]
     if bounds[0] is None or bounds[1] is None:
         return None
@@ -252,11 +261,11 @@ def _truth(op: Op, operands: Sequence[str], known: _KnownBounds) -> bool | None:
     return above if op is Op.GE else below
 
 
-def _same(op: Op, operands: Sequence[str], known: _KnownBounds) -> str | None:
-    """What conditions come to that are joined with one that decides nothing."""
-    left = [name for name in operands if name not in known.truths]
-    return left[0] if op in _JOINED and len(left) == 1 else None
+def _undecided_operand(op: Op, operands: Sequence[str], known: _KnownBounds) -> str | None:
+    """The operand that a conjunction or disjunction is equal to, as the other one is neutral."""
+    undecided = [name for name in operands if name not in known.truths]
+    return undecided[0] if op in _CONNECTIVES and len(undecided) == 1 else None
 
 
-_COMPARED = frozenset({Op.GE, Op.LT})  # as `stitching/pulled_values.py` writes borders
-_JOINED = {Op.AND: False, Op.OR: True}  # by the operand that decides alone
+_COMPARISONS = frozenset({Op.GE, Op.LT})  # of borders, as `stitching/pulled_values.py` has them
+_CONNECTIVES = {Op.AND: False, Op.OR: True}  # and the operand that decides the result

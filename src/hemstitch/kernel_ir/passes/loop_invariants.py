@@ -1,5 +1,4 @@
-"""What is the same in every row, or each time that a loop goes round, is computed before it
-(loop-invariant code motion).
+"""Loop-invariant code motion, out of the rows of a nest and out of serial loops.
 
 each row of i0<12544:                           each task:
     lanes i1 < 64:                                  lanes i1 < 64:
@@ -12,9 +11,9 @@ each row of i0<12544:                           each task:
                                                         v3 = x[i1 + 64*i0]
                                                         ...
 
-Such values run along the lanes alone: what a normalisation makes of the statistics of each column,
-or of each channel where images lie by channels. Products of matrices have no such loops. What is
-checked before it is computed, as a divisor of integers is, stays where it is.
+Hoisted values depend on lanes alone, as a normalisation's statistics of columns or of channels
+(NHWC) do. Nests with matmuls are left out. So are nests with checks: an integer division, say,
+stays behind the check of its divisor.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from hemstitch.ir.ops import OPS
 from hemstitch.kernel_ir.index import Axis, Index, at
 from hemstitch.kernel_ir.nodes import (
     AccumulateInto,
-    AccumulateProduct,
+    AccumulateMatmul,
     Buffer,
     Check,
     Constant,
@@ -48,17 +47,17 @@ from hemstitch.kernel_ir.rewriter import Rewriter, defined, used
 
 VALUES = (Let, Constant, Load)
 Value = Union[Let, Constant, Load]
-BYTES = 16 << 10  # that a nest keeps, at most: half of L1
-LEAST_TIMES = 64  # that a loop goes round, or a nest has rows, where their number is known
-LEAST_GAIN = 2  # operations and loads each time, less what is loaded of the values kept
+MOST_BYTES = 16 << 10  # of hoisted values in a nest: half of L1
+LEAST_ITERATIONS = 64  # of a loop, or rows of a nest, where the number is known
+LEAST_GAIN = 2  # for each element; see `_gain`
 
 
 def hoist_loop_invariants(kernel: Kernel) -> Kernel:
-    """The same kernel; itself where there is nothing to do."""
+    """The kernel with such values hoisted; the same object if there are none."""
     names = {buffer.name for buffer in kernel.buffers}
     buffers: list[Buffer] = []
     phases = tuple(
-        replace(phase, nests=tuple(_Motion(names, buffers).nest(nest) for nest in phase.nests))
+        replace(phase, nests=tuple(_CodeMotion(names, buffers).nest(nest) for nest in phase.nests))
         for phase in kernel.phases
     )
     if not buffers:
@@ -67,16 +66,16 @@ def hoist_loop_invariants(kernel: Kernel) -> Kernel:
 
 
 @dataclass(slots=True)
-class _Motion:
-    """In one nest. `names`: that buffers have. `buffers`: those that keep values; `left`: bytes
-    that they may still take."""
+class _CodeMotion:
+    """One nest. `names`: of all buffers; `buffers`: new ones for hoisted values; `bytes_left`: for
+    more."""
 
     names: set[str]
     buffers: list[Buffer]
-    left: int = BYTES
+    bytes_left: int = MOST_BYTES
 
     def nest(self, nest: Nest) -> Nest:
-        if any(isinstance(s, (Contract, AccumulateProduct, Check)) for s in walk(nest.body)):
+        if any(isinstance(s, (Contract, AccumulateMatmul, Check)) for s in walk(nest.body)):
             return nest
         before = frozenset(name for statement in nest.prologue for name in defined(statement))
         prologue, body = nest.prologue, nest.body
@@ -88,7 +87,7 @@ class _Motion:
         return replace(nest, prologue=prologue, body=tuple(self._loops(body, before)))
 
     def _loops(self, body: Iterable[Stmt], before: frozenset[str]) -> Iterator[Stmt]:
-        """What is the same each time that a loop goes round, before the loop."""
+        """The statements with invariants of serial loops hoisted."""
         for statement in body:
             if isinstance(statement, Loop) and not statement.lanes:
                 inside = statement.body
@@ -113,10 +112,10 @@ class _Motion:
 
 @dataclass(slots=True)
 class _InvariantScope:
-    """What goes round. `changed`: buffers that are written to in it; `before`: values that are made
-    before it; `moved`: loops that are to stand there too."""
+    """A loop, or the rows of a nest. `changed`: buffers that it writes; `before`: values defined
+    outside; `moved`: the hoisted loops."""
 
-    motion: _Motion
+    motion: _CodeMotion
     changed: frozenset[Buffer]
     before: frozenset[str]
     moved: list[Loop] = field(default_factory=list)
@@ -135,68 +134,73 @@ class _InvariantScope:
         axis, motion = loop.axis, self.motion
         if loop.between is not None or axis.outer in varying or not isinstance(axis.extent, int):
             return loop
-        same = self._same(loop.body, varying)
-        rest = [s for s in loop.body if not isinstance(s, VALUES) or s.name not in same]
+        invariant = self._invariants(loop.body, varying)
+        rest = [s for s in loop.body if not isinstance(s, VALUES) or s.name not in invariant]
         read = frozenset(name for statement in rest for name in used(statement))
-        kept = [value for name, value in same.items() if isinstance(value, Let) and name in read]
-        needed = _needed(kept, same)
-        bytes_ = axis.extent * sum(value.dtype.bytes for value in kept)
-        if bytes_ > motion.left or _gain(needed, kept, read) < LEAST_GAIN:
+        buffered = [
+            value for name, value in invariant.items() if isinstance(value, Let) and name in read
+        ]
+        definitions = _definitions(buffered, invariant)
+        bytes_ = axis.extent * sum(value.dtype.bytes for value in buffered)
+        if bytes_ > motion.bytes_left or _gain(definitions, buffered, read) < LEAST_GAIN:
             return loop
-        motion.left -= bytes_
-        buffers = {value.name: motion.buffer(value, axis) for value in kept}
-        names = Rewriter({value.name: f"{value.name}_before" for value in needed})
+        motion.bytes_left -= bytes_
+        buffers = {value.name: motion.buffer(value, axis) for value in buffered}
+        rewriter = Rewriter({value.name: f"{value.name}_before" for value in definitions})
         stores = [Store(buffer, at(axis), name) for name, buffer in buffers.items()]
-        before = tuple(map(names.statement, (*needed, *stores)))
-        self.moved.append(replace(loop, body=before))
+        hoisted = tuple(map(rewriter.statement, (*definitions, *stores)))
+        self.moved.append(replace(loop, body=hoisted))
         loads = [Load(name, buffer, at(axis)) for name, buffer in buffers.items()]
-        others = [s for name, s in same.items() if name in read and name not in buffers]
-        return replace(loop, body=(*loads, *others, *rest))
+        recomputed = [s for name, s in invariant.items() if name in read and name not in buffers]
+        return replace(loop, body=(*loads, *recomputed, *rest))
 
-    def _same(self, body: Iterable[Stmt], varying: frozenset[Axis]) -> Mapping[str, Value]:
-        """Values that depend on nothing that varies, in their order."""
-        same: dict[str, Value] = {}
+    def _invariants(self, body: Iterable[Stmt], varying: frozenset[Axis]) -> Mapping[str, Value]:
+        """The values that depend on no varying axis, in their order."""
+        invariant: dict[str, Value] = {}
         for statement in body:
             match statement:
                 case Let() | Constant():
-                    is_same = True
+                    is_invariant = True
                 case Load(mask=None, buffer=buffer, index=index):
-                    is_same = buffer not in self.changed and _is_fixed(index, varying)
+                    is_invariant = buffer not in self.changed and _is_invariant(index, varying)
                 case _:
                     continue
-            if is_same and all(name in same or name in self.before for name in used(statement)):
-                same[statement.name] = statement
-        return same
+            if is_invariant and all(
+                name in invariant or name in self.before for name in used(statement)
+            ):
+                invariant[statement.name] = statement
+        return invariant
 
 
 def _is_long(extents: Iterable[Dim]) -> bool:
-    known = [extent if isinstance(extent, int) else LEAST_TIMES for extent in extents]
-    return prod(known) >= LEAST_TIMES
+    iterations = [extent if isinstance(extent, int) else LEAST_ITERATIONS for extent in extents]
+    return prod(iterations) >= LEAST_ITERATIONS
 
 
 def _changed(statements: Iterable[Stmt]) -> frozenset[Buffer]:
     return frozenset(s.buffer for s in walk(statements) if isinstance(s, (Store, AccumulateInto)))
 
 
-def _is_fixed(index: Index, varying: frozenset[Axis]) -> bool:
+def _is_invariant(index: Index, varying: frozenset[Axis]) -> bool:
     return all(isinstance(v, Axis) and v not in varying for v, _ in index.terms)
 
 
-def _needed(kept: Iterable[Let], same: Mapping[str, Value]) -> list[Value]:
-    """What makes them, in order."""
+def _definitions(buffered: Iterable[Let], invariant: Mapping[str, Value]) -> list[Value]:
+    """The statements that compute these values, in order."""
     names: set[str] = set()
-    left = [value.name for value in kept]
-    while left:
-        name = left.pop()
-        if name in same and name not in names:
+    worklist = [value.name for value in buffered]
+    while worklist:
+        name = worklist.pop()
+        if name in invariant and name not in names:
             names.add(name)
-            left.extend(used(same[name]))
-    return [value for name, value in same.items() if name in names]
+            worklist.extend(used(invariant[name]))
+    return [value for name, value in invariant.items() if name in names]
 
 
-def _gain(needed: Iterable[Value], kept: Sequence[Let], read: Collection[str]) -> int:
-    """Of a row, for each element. A value that the rest reads is loaded there as before."""
-    work = -len(kept)
+def _gain(needed: Iterable[Value], buffered: Sequence[Let], read: Collection[str]) -> int:
+    """Operations and loads saved for each element, less the loads of hoisted values. A value that
+    the rest of the loop uses is still loaded there."""
+    work = -len(buffered)
     for value in needed:
         if isinstance(value, Let):
             work += OPS[value.op].flops

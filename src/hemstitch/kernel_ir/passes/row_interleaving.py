@@ -1,7 +1,6 @@
-"""Short rows, several at a time: while one waits until its lanes are combined, which takes as long
-as a few of its vectors, another one is read. A processor does not look that far ahead by itself,
-but for rows that wait once.
-"""
+"""Unroll-and-jam of short rows: several rows run interleaved. A horizontal reduction has the
+latency of several vectors. Out-of-order execution does not look far enough ahead to hide it, except
+in rows with one reduction."""
 
 from __future__ import annotations
 
@@ -31,44 +30,44 @@ from hemstitch.kernel_ir.nodes import (
 )
 from hemstitch.kernel_ir.rewriter import Rewriter, defined
 
-VECTORS = 12  # of all rows that go abreast
+MOST_VECTORS = 12  # of all interleaved rows
 MAX_ROWS = 4  # rows
-LEAST_STAGES = 3  # that waits divide a row into
+LEAST_STAGES = 3  # of a row, divided by its horizontal reductions
 _PLAIN = (Let, Constant, Position, Random, Load, Store, Check, Init, Accumulate, AccumulateInto)
 
 
 def interleave_rows(kernel: Kernel, lanes: int) -> Kernel:
-    """The same kernel, for vectors of so many lanes. Rows that keep something in memory have as
-    much of it each."""
-    found: list[Buffer] = [*kernel.buffers]
+    """The kernel with short rows interleaved, for vectors of `lanes` lanes. Each interleaved row
+    has row buffers of its own."""
+    buffers: list[Buffer] = [*kernel.buffers]
     phases = []
     for phase in kernel.phases:
         nests = []
         for nest in phase.nests:
-            together = _together(nest, lanes, found)
-            nests.append(nest if together is None else together)
+            interleaved = _interleaved(nest, lanes, buffers)
+            nests.append(nest if interleaved is None else interleaved)
         phases.append(replace(phase, nests=tuple(nests)))
-    return replace(kernel, buffers=tuple(found), phases=tuple(phases))
+    return replace(kernel, buffers=tuple(buffers), phases=tuple(phases))
 
 
-def _together(nest: Nest, lanes: int, buffers: list[Buffer]) -> Nest | None:
-    """`buffers`: all of the kernel, to which those of other rows come. None where rows are long,
-    wait for too little, or do not come out even."""
-    count = _count(nest, lanes)
+def _interleaved(nest: Nest, lanes: int, buffers: list[Buffer]) -> Nest | None:
+    """The nest with interleaved rows, or None if rows are long, have few reductions, or their
+    number is not divisible. `buffers`: of the kernel; receives the new row buffers."""
+    count = _interleave_factor(nest, lanes)
     if count < 2:
         return None
     *outer, last = nest.rows
     assert isinstance(last.extent, int), "looked at before"
     group = Axis(f"{last.name}g", last.extent // count)
     own, prepared = (_written(part) for part in (nest.body, nest.prologue))
-    if own.keys() & prepared.keys():  # what rows find there is not theirs alone
+    if own.keys() & prepared.keys():  # a buffer that rows and prologue share
         return None
     rows = []
     for number in range(count):
-        places = at(group).scaled(count).shifted(number)
-        copies = {b: replace(b, name=f"{b.name}_{number}") for b in own} if number else {}
-        buffers.extend(copies.values())
-        rows.append(_stages(_row(nest.body, last, places, number, copies)))
+        row_index = at(group).scaled(count).shifted(number)
+        private = {b: replace(b, name=f"{b.name}_{number}") for b in own} if number else {}
+        buffers.extend(private.values())
+        rows.append(_stages(_row(nest.body, last, row_index, number, private)))
     body = [statement for stage in zip(*rows) for row in stage for statement in row]
     why = f"{nest.why}, {count} abreast"
     return replace(
@@ -77,13 +76,13 @@ def _together(nest: Nest, lanes: int, buffers: list[Buffer]) -> Nest | None:
 
 
 def _written(body: Iterable[Stmt]) -> dict[Buffer, None]:
-    """Of a task's own, in the order of the program."""
+    """The task buffers that statements store to, in program order."""
     stores = (s for s in walk(body) if isinstance(s, Store))
     return {s.buffer: None for s in stores if s.buffer.role is Role.TASK}
 
 
-def _count(nest: Nest, lanes: int) -> int:
-    """How many rows go abreast."""
+def _interleave_factor(nest: Nest, lanes: int) -> int:
+    """The number of rows to interleave; 1 for none."""
     loops = [s for s in nest.body if isinstance(s, Loop)]
     plain = [s for s in nest.body if not isinstance(s, Loop | Finish)]
     inside = [s for loop in loops for s in loop.body]
@@ -102,37 +101,37 @@ def _count(nest: Nest, lanes: int) -> int:
     if len(known) < len(loops):
         return 1
     count = MAX_ROWS
-    while count > 1 and (count * max(known) > VECTORS * lanes or nest.rows[-1].extent % count):
+    while count > 1 and (count * max(known) > MOST_VECTORS * lanes or nest.rows[-1].extent % count):
         count //= 2
     return count
 
 
 def _is_simple(loop: Loop) -> bool:
-    """Over lanes that lie side by side."""
+    """A lane loop with contiguous or uniform accesses."""
     places = (s.index for s in loop.body if isinstance(s, Load | Store | AccumulateInto))
     is_near = all(place.coefficient(loop.axis) in (0, 1) for place in places)
     return loop.lanes and loop.between is None and is_near
 
 
 def _row(
-    body: Sequence[Stmt], axis: Axis, place: Index, number: int, copies: dict[Buffer, Buffer]
+    body: Sequence[Stmt], axis: Axis, row_index: Index, number: int, private: dict[Buffer, Buffer]
 ) -> Iterator[Stmt]:
-    """The statements for the row at `place`; names as they are for the first one."""
+    """The statements of the row at `row_index`. Names change in all rows but the first."""
     names: dict[str, str] = {}
     if number:
-        made = [name for s in walk(body) for name in defined(s)]
-        made += [s.name for s in walk(body) if isinstance(s, Init)]
-        names = {name: f"{name}_{number}" for name in made}
+        defined_names = [name for s in walk(body) for name in defined(s)]
+        defined_names += [s.name for s in walk(body) if isinstance(s, Init)]
+        names = {name: f"{name}_{number}" for name in defined_names}
     rewriter = Rewriter(
         names,
-        lambda index: index.substitute({axis: place}),
-        lambda buffer, index: (copies.get(buffer, buffer), index),
+        lambda index: index.substitute({axis: row_index}),
+        lambda buffer, index: (private.get(buffer, buffer), index),
     )
     return map(rewriter.statement, body)
 
 
 def _stages(body: Iterable[Stmt]) -> list[list[Stmt]]:
-    """Each ends where lanes have been combined, and something comes behind."""
+    """The statements in groups; each ends with horizontal reductions."""
     stages: list[list[Stmt]] = [[]]
     across = set[str]()
     for statement in body:

@@ -1,7 +1,8 @@
-"""Loops over lanes that count from a maximum so far, or add up products, as loops that take a lane
-at a time: for printers that have nothing better.
+"""Scalarisation of lane loops with running maxima or matmuls over lanes, for targets that have no
+vector form of them. Such a loop becomes serial.
 
-What is read before it is finished, is counted from that, or has columns, becomes a row buffer.
+An accumulator that is read before it is finished, that is relative to a running maximum, or that
+has columns becomes a row buffer.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from hemstitch.ir.types import DType
 from hemstitch.kernel_ir.index import Index, at
 from hemstitch.kernel_ir.nodes import (
     Accumulate,
-    AccumulateProduct,
+    AccumulateMatmul,
     Buffer,
     Constant,
     Finish,
@@ -32,12 +33,12 @@ from hemstitch.kernel_ir.nodes import (
     statements,
 )
 
-ONLINE = (Running, AccumulateProduct)
+ONLINE = (Running, AccumulateMatmul)
 _JOIN = {Op.SUM: Op.ADD, Op.MAX: Op.MAXIMUM}
 
 
 def scalarise(kernel: Kernel) -> Kernel:
-    """The same kernel without `Running` and `AccumulateProduct`."""
+    """The kernel without `Running` and `AccumulateMatmul`."""
     everything = list(statements(kernel))
     loops = [s for s in everything if isinstance(s, Loop) and _is_online(s)]
     if not loops:
@@ -46,17 +47,17 @@ def scalarise(kernel: Kernel) -> Kernel:
         statement.accumulator
         for loop in loops
         for statement in loop.body
-        if isinstance(statement, Accumulate | AccumulateProduct)
+        if isinstance(statement, Accumulate | AccumulateMatmul)
     }
     inits = {s.name: s for s in everything if isinstance(s, Init) and s.name in added}
-    followed = {init.follows for init in inits.values()}
+    followed = {init.running_max for init in inits.values()}
     followed |= {
         statement.accumulator for statement in everything if isinstance(statement, Running)
     }
     buffers = {
         init.name: _buffer(init)
         for init in inits.values()
-        if init.name in followed or init.follows is not None or init.columns is not None
+        if init.name in followed or init.running_max is not None or init.columns is not None
     }
     lowering = _Lowering(inits, buffers)
     phases = tuple(lowering.phase(phase) for phase in kernel.phases)
@@ -76,8 +77,8 @@ def _place(init: Init) -> Index:
     return Index() if init.columns is None else at(init.columns)
 
 
-def _each(init: Init, body: Iterable[Stmt]) -> Iterator[Stmt]:
-    """The statements for every element of an accumulator."""
+def _for_each_column(init: Init, body: Iterable[Stmt]) -> Iterator[Stmt]:
+    """`body` for each element of an accumulator."""
     if init.columns is None:
         yield from body
     else:
@@ -86,7 +87,8 @@ def _each(init: Init, body: Iterable[Stmt]) -> Iterator[Stmt]:
 
 @dataclass(slots=True)
 class _Lowering:
-    """`inits`: the accumulators that such loops add to; `buffers`: what some of them become."""
+    """`inits`: accumulators of scalarised loops, by name; `buffers`: the row buffers that replace
+    some of them."""
 
     inits: Mapping[str, Init]
     buffers: Mapping[str, Buffer]
@@ -111,7 +113,7 @@ class _Lowering:
             case Init(name) if name in self.buffers:
                 start, value = self._new("start"), identity(statement.op, statement.dtype)
                 yield Constant(start, value, statement.dtype)
-                yield from _each(statement, [self._store(statement, start)])
+                yield from _for_each_column(statement, [self._store(statement, start)])
             case Init(name) if name in self.inits:
                 yield replace(statement, across=False)
             case Finish(name, accumulator) | Running(name, accumulator) if (
@@ -120,8 +122,8 @@ class _Lowering:
                 yield self._load(name, self.inits[accumulator])
             case Accumulate(accumulator, value) if accumulator in self.buffers:
                 yield from self._accumulate(self.inits[accumulator], value)
-            case AccumulateProduct():
-                yield self._product(statement)
+            case AccumulateMatmul():
+                yield self._matmul(statement)
             case _:
                 yield statement
 
@@ -132,12 +134,14 @@ class _Lowering:
         return Store(self.buffers[init.name], _place(init), value)
 
     def _accumulate(self, init: Init, value: str) -> Iterator[Stmt]:
-        """And what follows is made relative to the new maximum."""
+        """Updates the accumulator, and rescales the sums that are relative to it."""
         old, new, dtype = self._new("old"), self._new("new"), init.dtype
         yield self._load(old, init)
         yield Let(new, _JOIN[init.op], (old, value), dtype, dtype)
         yield self._store(init, new)
-        followers = [each for each in self.inits.values() if each.follows == init.name]
+        followers = [
+            follower for follower in self.inits.values() if follower.running_max == init.name
+        ]
         if not followers:
             return
         step, scale, lowest, zero, none = map(self._new, ("step", "scale", "low", "zero", "none"))
@@ -146,24 +150,24 @@ class _Lowering:
         yield Constant(lowest, identity(Op.MAX, dtype), dtype)
         yield Constant(zero, 0.0, dtype)
         yield Let(none, Op.EQ, (old, lowest), dtype, DType.BOOL)
-        for each in followers:
-            yield from _each(each, self._scaled(each, scale, none, zero))
+        for follower in followers:
+            yield from _for_each_column(follower, self._scaled(follower, scale, none, zero))
 
     def _scaled(self, init: Init, scale: str, none: str, zero: str) -> Iterator[Stmt]:
-        held, scaled, kept = map(self._new, ("held", "scaled", "kept"))
+        held, scaled, rescaled = map(self._new, ("held", "scaled", "kept"))
         yield self._load(held, init)
         yield Let(scaled, Op.MUL, (held, scale), init.dtype, init.dtype)
-        yield Let(kept, Op.WHERE, (none, zero, scaled), init.dtype, init.dtype)
-        yield self._store(init, kept)
+        yield Let(rescaled, Op.WHERE, (none, zero, scaled), init.dtype, init.dtype)
+        yield self._store(init, rescaled)
 
-    def _product(self, product: AccumulateProduct) -> Stmt:
+    def _matmul(self, matmul: AccumulateMatmul) -> Stmt:
         held, step, total = map(self._new, ("held", "step", "total"))
-        init = self.inits[product.accumulator]
-        operands = (product.left, product.right)
+        init = self.inits[matmul.accumulator]
+        operands = (matmul.left, matmul.right)
         added = (
             Let(step, Op.MUL, operands, init.dtype, init.dtype),
             self._load(held, init),
             Let(total, Op.ADD, (held, step), init.dtype, init.dtype),
             self._store(init, total),
         )
-        return Loop(product.axis, (*product.body, *added), lanes=True)
+        return Loop(matmul.axis, (*matmul.body, *added), lanes=True)

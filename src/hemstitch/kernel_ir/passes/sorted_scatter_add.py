@@ -1,10 +1,10 @@
-"""Sums by index in the order of where they go, for printers of processors.
+"""Sorted scatter-add, for CPUs: a large sum by index is reduced in the order of its target rows.
 
-As stitched, a task has some of the columns, and adds each line to its place in the order in which
-lines come: two lines far away in memory for each, of which caches keep nothing where the result is
-large. Here a task has some of the places. It numbers the lines by a counting sort, those that go
-to one place side by side, and adds up its own: a place is written once, and whole lines are read.
-Lines of one place stay in their order, so the sums are the same to the bit.
+The stitched nest gives each task some columns, and adds source rows in their order. Each addition
+accesses a random target row, which caches do not hold if the result is large. The sorted nest gives
+each task some target rows. The task numbers source rows by a counting sort of their targets. Then
+it reduces one target row after the other: each is written once, and source rows are read whole.
+Source rows of one target keep their order, so the sums are bit-identical.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
-from hemstitch.kernel_ir.dependence import PURE, live, needed_for
+from hemstitch.kernel_ir.dependence import PURE, backward_slice, eliminate_dead_values
 from hemstitch.kernel_ir.index import Axis, Computed, Index, Variable, at
 from hemstitch.kernel_ir.nodes import (
     AccumulateInto,
@@ -33,21 +33,21 @@ from hemstitch.kernel_ir.nodes import (
 )
 from hemstitch.kernel_ir.rewriter import Rewriter, defined
 
-LARGE = 1 << 20  # bytes of a result that L2 does not keep
-LEAST_COLUMNS = 96  # of narrower lines more than the sorting is not gained
-MAX_PLACES = (1 << 31) - 4  # places or lines: they are numbered in 32 bits
+LARGE_RESULT = 1 << 20  # bytes of a result that L2 does not hold
+LEAST_COLUMNS = 96  # of a row; with fewer the sort costs more than it gains
+MAX_PLACES = (1 << 31) - 4  # targets or sources; their numbers have 32 bits
 
 
 def sort_scatter_adds(kernel: Kernel, tasks: int) -> Kernel:
-    """The same kernel, for so many tasks."""
+    """The kernel with profitable scatter-adds sorted, for `tasks` tasks."""
     buffers = list(kernel.buffers)
     phases = []
     for phase in kernel.phases:
         nests = []
         for nest in phase.nests:
-            found = _Sums.of(nest)
-            if found is not None and found.is_worth_it(tasks):
-                ordered = _Ordered(nest, found, tasks, f"place{len(buffers)}")
+            scatter = _ScatterAdd.of(nest)
+            if scatter is not None and scatter.is_profitable(tasks):
+                ordered = _SortedNest(nest, scatter, tasks, f"place{len(buffers)}")
                 nest = ordered.nest()
                 buffers += ordered.buffers
             nests.append(nest)
@@ -56,29 +56,30 @@ def sort_scatter_adds(kernel: Kernel, tasks: int) -> Kernel:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sums:
-    """What such a nest consists of: `zero` is stored to all `places`, in a loop over lanes, then
-    for each of `lines` come `before` and, lane by lane, `inside`, which ends in `add`. `place`:
-    where a line goes."""
+class _ScatterAdd:
+    """A nest that is a scatter-add: `fill` stores `zero` to all `targets`. Then for each of the
+    `sources`, `before` computes its row `target`, and `inside` and `add` run in each of the
+    `lanes`."""
 
-    places: Axis
-    nothing: Constant
-    zero: Store
-    lines: Axis
+    targets: Axis
+    zero: Constant
+    fill: Store
+    sources: Axis
     before: Sequence[Stmt]
     lanes: Axis
     inside: Sequence[Stmt]
     add: AccumulateInto
-    place: Computed
+    target: Computed
 
     @staticmethod
-    def of(nest: Nest) -> _Sums | None:
+    def of(nest: Nest) -> _ScatterAdd | None:
+        """The scatter-add that a nest is, or None."""
         match nest:
             case Nest(
                 rows=(block,),
                 body=(
-                    Loop(places, (Loop(lanes, (Constant() as nothing, Store() as zero), True),)),
-                    Loop(lines, (*before, Loop(same, (*inside, AccumulateInto() as add), True))),
+                    Loop(targets, (Loop(lanes, (Constant() as zero, Store() as fill), True),)),
+                    Loop(sources, (*before, Loop(same, (*inside, AccumulateInto() as add), True))),
                 ),
                 epilogue=(),
                 panels=(),
@@ -88,43 +89,43 @@ class _Sums:
                 return None
         computed = [v for v, _ in add.index.terms if isinstance(v, Computed)]
         is_plain = all(isinstance(s, (*PURE, Check)) for s in (*before, *inside))
-        is_sum = add.op is Op.SUM and add.buffer is zero.buffer
+        is_sum = add.op is Op.SUM and add.buffer is fill.buffer
         if len(computed) != 1 or not is_plain or not is_sum:
             return None
-        (place,) = computed
-        is_made_before = any(place.name in defined(s) for s in before)
-        is_same = add.index.substitute({place: at(places)}) == zero.index
-        if not is_made_before or not is_same or place.extent != places.extent:
+        (index,) = computed
+        is_made_before = any(index.name in defined(s) for s in before)
+        is_same = add.index.substitute({index: at(targets)}) == fill.index
+        if not is_made_before or not is_same or index.extent != targets.extent:
             return None
-        return _Sums(places, nothing, zero, lines, before, lanes, inside, add, place)
+        return _ScatterAdd(targets, zero, fill, sources, before, lanes, inside, add, index)
 
     @property
     def columns(self) -> int:
         assert isinstance(self.lanes.limit, int)
         return self.lanes.limit
 
-    def is_worth_it(self, tasks: int) -> bool:
-        """A large result, of wide lines, and all sizes are known. The order of lines, in each task,
-        takes no more than the lines would."""
-        sizes = (self.places.extent, self.lines.extent, self.lanes.limit)
+    def is_profitable(self, tasks: int) -> bool:
+        """The result is large, its rows are wide, and all sizes are known. The index arrays of a
+        task are not larger than its share of the source rows."""
+        sizes = (self.targets.extent, self.sources.extent, self.lanes.limit)
         known = [size for size in sizes if isinstance(size, int)]
         if len(known) < len(sizes) or self.columns < max(LEAST_COLUMNS, 2 * tasks):
             return False
-        is_large = known[0] * self.columns * self.add.buffer.dtype.bytes > LARGE
+        is_large = known[0] * self.columns * self.add.buffer.dtype.bytes > LARGE_RESULT
         return is_large and max(known) <= MAX_PLACES
 
 
-class _Ordered:
-    """The nest of such sums with places for rows. `name`: of all that is new."""
+class _SortedNest:
+    """Builds the sorted nest, whose rows are blocks of targets. `name`: prefix of new buffers."""
 
-    def __init__(self, old: Nest, sums: _Sums, tasks: int, name: str) -> None:
+    def __init__(self, old: Nest, sums: _ScatterAdd, tasks: int, name: str) -> None:
         self.old, self.sums, self.tasks, self.name, self.names = old, sums, tasks, name, 0
-        places, count = sums.places.extent, sums.lines.extent
-        assert isinstance(places, int) and isinstance(count, int)
+        target_count, count = sums.targets.extent, sums.sources.extent
+        assert isinstance(target_count, int) and isinstance(count, int)
         self.count = count
-        self.size = max(1, -(-places // tasks))
-        self.row = Axis(f"{self.sums.places.name}b", -(-places // self.size))
-        self.inner = Axis(f"{self.sums.places.name}e", self.size, self.row, places)
+        self.size = max(1, -(-target_count // tasks))
+        self.row = Axis(f"{self.sums.targets.name}b", -(-target_count // self.size))
+        self.inner = Axis(f"{self.sums.targets.name}e", self.size, self.row, target_count)
         self.lanes = Axis(self.sums.lanes.name, self.sums.columns)
         why = "lines in the order of their places"
         self.keys = self._buffer("keys", self.count, why)
@@ -137,45 +138,51 @@ class _Ordered:
 
     def nest(self) -> Nest:
         weight = (self.size + self.count) * self.sums.columns // self.tasks
-        body = (*self._sorted(), self._added())
+        body = (*self._counting_sort(), self._reduced())
         why = f"{self.old.why}, by their places"
         return Nest((self.row,), self.old.prologue, body, (), weight, why)
 
-    def _sorted(self) -> Iterator[Stmt]:
-        """A key for each line: 0 before this task's places, then one more for each of them, and one
-        behind. How often there is each, where each begins, which line is where. Then `ends` says
-        where the lines of each key end."""
+    def _counting_sort(self) -> Iterator[Stmt]:
+        """Sorts source rows by target. Key 0: targets before this task's; then one key for each
+        target of the task; the last key: targets behind. The loops compute keys, their counts,
+        prefix sums, and the sorted `order`. Afterwards `ends` has the end of each key's range in
+        `order`."""
         new, number, one = self._new, DType.I32, self._new("one")
         yield Constant(one, 1, number)
         yield from self._keys()
-        cleared, nothing = Axis(new("c"), self.size + 3), new("nothing")
-        zero = (Constant(nothing, 0, number), Store(self.ends, at(cleared), nothing))
-        yield Loop(cleared, zero, lanes=True)
+        cleared, zero = Axis(new("c"), self.size + 3), new("nothing")
+        fill = (Constant(zero, 0, number), Store(self.ends, at(cleared), zero))
+        yield Loop(cleared, fill, lanes=True)
         line = Axis(new("n"), self.count)
-        key, found = self._number(self.keys, at(line), new("key"))
+        key, loads = self._load_number(self.keys, at(line), new("key"))
         add = AccumulateInto(self.ends, key.shifted(1), Op.SUM, number, one)
-        yield Loop(line, (*found, add), lanes=False)
-        each, before, own, both = Axis(new("k"), self.size + 2), new("a"), new("b"), new("sum")
-        summed = (
-            Load(before, self.ends, at(each)),
-            Load(own, self.ends, at(each).shifted(1)),
-            Let(both, Op.ADD, (before, own), number, number),
-            Store(self.ends, at(each).shifted(1), both),
+        yield Loop(line, (*loads, add), lanes=False)
+        bucket, previous, own, running_sum = (
+            Axis(new("k"), self.size + 2),
+            new("a"),
+            new("b"),
+            new("sum"),
         )
-        yield Loop(each, summed, lanes=False)
-        line, place, narrow = Axis(new("o"), self.count), new("line"), new("line32")
-        key, found = self._number(self.keys, at(line), new("key"))
-        there, begin = self._number(self.ends, key, new("there"))
+        summed = (
+            Load(previous, self.ends, at(bucket)),
+            Load(own, self.ends, at(bucket).shifted(1)),
+            Let(running_sum, Op.ADD, (previous, own), number, number),
+            Store(self.ends, at(bucket).shifted(1), running_sum),
+        )
+        yield Loop(bucket, summed, lanes=False)
+        line, position, narrow = Axis(new("o"), self.count), new("line"), new("line32")
+        key, loads = self._load_number(self.keys, at(line), new("key"))
+        there, begin = self._load_number(self.ends, key, new("there"))
         placed = (
-            Position(place, at(line)),
-            Let(narrow, Op.CAST, (place,), DType.I64, number),
+            Position(position, at(line)),
+            Let(narrow, Op.CAST, (position,), DType.I64, number),
             Store(self.order, there, narrow),
             AccumulateInto(self.ends, key, Op.SUM, number, one),
         )
-        yield Loop(line, (*found, *begin, *placed), lanes=False)
+        yield Loop(line, (*loads, *begin, *placed), lanes=False)
 
     def _keys(self) -> Iterator[Stmt]:
-        """With all that is checked of a line, which is not checked again."""
+        """The key of each source row. All checks of source rows run here."""
         new, sums, wide = self._new, self.sums, DType.I64
         low, least, most, one = new("low"), new("least"), new("most"), new("up")
         yield Position(low, at(self.row).scaled(self.size))
@@ -183,46 +190,47 @@ class _Ordered:
         yield Constant(most, self.size, wide)
         yield Constant(one, 1, wide)
         line = Axis(new("l"), self.count)
-        wanted = [sums.place.name, *(s.condition for s in sums.before if isinstance(s, Check))]
-        needed = {id(s) for name in wanted for s in needed_for(name, sums.before)}
-        kept = [s for s in sums.before if id(s) in needed or isinstance(s, Check)]
-        names = {name: new(name) for s in kept for name in defined(s)}
-        rewriter = Rewriter(names, lambda index: index.substitute({sums.lines: at(line)}))
-        apart, floor, key, up, narrow = (new(f"key{k}") for k in range(5))
-        made = (
-            Let(apart, Op.SUB, (names.get(sums.place.name, sums.place.name), low), wide, wide),
-            Let(floor, Op.MAXIMUM, (apart, least), wide, wide),
+        wanted = [sums.target.name, *(s.condition for s in sums.before if isinstance(s, Check))]
+        sliced = {id(s) for name in wanted for s in backward_slice(name, sums.before)}
+        needed = [s for s in sums.before if id(s) in sliced or isinstance(s, Check)]
+        names = {name: new(name) for s in needed for name in defined(s)}
+        rewriter = Rewriter(names, lambda index: index.substitute({sums.sources: at(line)}))
+        offset, floor, key, up, narrow = (new(f"key{k}") for k in range(5))
+        key_statements = (
+            Let(offset, Op.SUB, (names.get(sums.target.name, sums.target.name), low), wide, wide),
+            Let(floor, Op.MAXIMUM, (offset, least), wide, wide),
             Let(key, Op.MINIMUM, (floor, most), wide, wide),
             Let(up, Op.ADD, (key, one), wide, wide),
             Let(narrow, Op.CAST, (up,), wide, DType.I32),
             Store(self.keys, at(line), narrow),
         )
-        yield Loop(line, (*map(rewriter.statement, kept), *made), lanes=True)
+        yield Loop(line, (*map(rewriter.statement, needed), *key_statements), lanes=True)
 
-    def _added(self) -> Loop:
-        """To each of this task's places the lines that go there."""
+    def _reduced(self) -> Loop:
+        """For each target of this task: the sum of its source rows."""
         sums, first, last = self.sums, self._new("first"), self._new("last")
-        here = at(self.row).scaled(self.size) + at(self.inner)
-        clear = self._columns((sums.nothing, sums.zero), {sums.places: here})
-        _, begin = self._number(self.ends, at(self.inner), first)
-        _, end = self._number(self.ends, at(self.inner).shifted(1), last)
-        turn = Axis(self._new("t"), self.count)
-        line, found = self._number(self.order, at(turn), self._new("line"))
-        rewriter = Rewriter({}, lambda index: index.substitute({sums.lines: line}))
+        target = at(self.row).scaled(self.size) + at(self.inner)
+        clear = self._columns((sums.zero, sums.fill), {sums.targets: target})
+        _, begin = self._load_number(self.ends, at(self.inner), first)
+        _, end = self._load_number(self.ends, at(self.inner).shifted(1), last)
+        slot = Axis(self._new("t"), self.count)
+        line, loads = self._load_number(self.order, at(slot), self._new("line"))
+        rewriter = Rewriter({}, lambda index: index.substitute({sums.sources: line}))
         before = [rewriter.statement(s) for s in sums.before if not isinstance(s, Check)]
-        inside = self._columns((*sums.inside, sums.add), {sums.lines: line, sums.place: here})
-        body = live((*found, *before, inside))
-        lines = Loop(turn, body, lanes=False, between=(first, last))
-        return Loop(self.inner, (clear, *begin, *end, lines), lanes=False)
+        inside = self._columns((*sums.inside, sums.add), {sums.sources: line, sums.target: target})
+        body = eliminate_dead_values((*loads, *before, inside))
+        sources = Loop(slot, body, lanes=False, between=(first, last))
+        return Loop(self.inner, (clear, *begin, *end, sources), lanes=False)
 
-    def _columns(self, body: Iterable[Stmt], places: Mapping[Variable, Index]) -> Loop:
+    def _columns(self, body: Iterable[Stmt], indices: Mapping[Variable, Index]) -> Loop:
+        """A lane loop over all columns, with `indices` in the place of axes."""
         (block,) = self.old.rows
-        now = {block: Index(), self.sums.lanes: at(self.lanes), **places}
-        rewriter = Rewriter({}, lambda index: index.substitute(now))
+        substitution = {block: Index(), self.sums.lanes: at(self.lanes), **indices}
+        rewriter = Rewriter({}, lambda index: index.substitute(substitution))
         return Loop(self.lanes, tuple(map(rewriter.statement, body)), lanes=True)
 
-    def _number(self, buffer: Buffer, index: Index, name: str) -> tuple[Index, Sequence[Stmt]]:
-        """What is there, as an index, and how it is read."""
+    def _load_number(self, buffer: Buffer, index: Index, name: str) -> tuple[Index, Sequence[Stmt]]:
+        """A stored number as an index, and the statements that load it."""
         narrow = f"{name}_32"
         cast = Let(name, Op.CAST, (narrow,), DType.I32, DType.I64)
         bound = self.size + 2 if buffer is self.keys else self.count

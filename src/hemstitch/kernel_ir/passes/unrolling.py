@@ -1,4 +1,5 @@
-"""Short reductions in memory, unrolled: all terms meet in registers, and memory is written once.
+"""Unrolling of short reductions in memory: addends are combined in registers, and memory is written
+once.
 
 fill: buffer[i] = 0                          for i:
 for k < 3: for i:                               x0, x1, x2 = load[0, i], load[1, i], load[2, i]
@@ -29,9 +30,9 @@ from hemstitch.kernel_ir.nodes import (
 )
 from hemstitch.kernel_ir.rewriter import Rewriter, defined, used
 
-MAX_TERMS = 16  # of one sum that meet in registers
-MAX_STATEMENTS = 256  # of an unrolled loop's body
-JOINED: Mapping[Op, Op] = {
+MAX_ADDENDS = 16  # of one sum, combined in registers
+MAX_STATEMENTS = 256  # in the body of an unrolled loop
+COMBINERS: Mapping[Op, Op] = {
     Op.SUM: Op.ADD,
     Op.PROD: Op.MUL,
     Op.MAX: Op.MAXIMUM,
@@ -40,7 +41,7 @@ JOINED: Mapping[Op, Op] = {
 
 
 def unroll_reductions(kernel: Kernel) -> Kernel:
-    """The same kernel. What is added up is so in another order."""
+    """The kernel with such loops unrolled. The order of additions changes."""
 
     def nest_of(nest: Nest) -> Nest:
         return replace(nest, body=tuple(_statements(nest.body)))
@@ -50,23 +51,24 @@ def unroll_reductions(kernel: Kernel) -> Kernel:
 
 
 def _statements(body: Sequence[Stmt]) -> Sequence[Stmt]:
-    """Inner loops first."""
+    """The statements with short reductions unrolled, inner loops first."""
     loops = [
         replace(s, body=tuple(_statements(s.body))) if isinstance(s, Loop) and not s.lanes else s
         for s in body
     ]
-    return _stored([new for old in loops for new in _short(old)])
+    return _without_fills([new for old in loops for new in _unrolled(old)])
 
 
-def _short(statement: Stmt) -> Sequence[Stmt]:
-    """What stands for a loop whose iterations all add to the same elements."""
+def _unrolled(statement: Stmt) -> Sequence[Stmt]:
+    """The body of a loop whose iterations all add to the same elements, unrolled; else the
+    statement."""
     if not isinstance(statement, Loop) or not _is_short(statement):
         return (statement,)
     axis, extent = statement.axis, statement.axis.extent
     assert isinstance(extent, int)
     varying: set[str] = set()
     for inner in walk(statement.body):
-        if isinstance(inner, PURE) and (_knows(inner, axis) or varying & {*used(inner)}):
+        if isinstance(inner, PURE) and (_depends_on(inner, axis) or varying & {*used(inner)}):
             varying |= {*defined(inner)}
     return tuple(_Unrolling(axis, extent, frozenset(varying)).body(statement.body))
 
@@ -81,11 +83,11 @@ def _is_short(loop: Loop) -> bool:
         and loop.between is None
         and loop.axis.outer is None
         and isinstance(extent, int)
-        and 1 < extent <= MAX_TERMS
+        and 1 < extent <= MAX_ADDENDS
         and extent * len(inside) <= MAX_STATEMENTS
         and bool(added)
         and all(isinstance(s, (*PURE, AccumulateInto)) or _is_plain(s) for s in inside)
-        and all(_is_joined(s) and not _knows(s, loop.axis) for s in added)
+        and all(_is_combined(s) and not _depends_on(s, loop.axis) for s in added)
         and all(touched.count(s.buffer) == 1 for s in added)
     )
 
@@ -94,18 +96,18 @@ def _is_plain(statement: Stmt) -> bool:
     return isinstance(statement, Loop) and statement.between is None
 
 
-def _is_joined(statement: AccumulateInto) -> bool:
-    return statement.op in JOINED and statement.positions is None and not statement.atomic
+def _is_combined(statement: AccumulateInto) -> bool:
+    return statement.op in COMBINERS and statement.positions is None and not statement.atomic
 
 
-def _knows(statement: Stmt, axis: Axis) -> bool:
+def _depends_on(statement: Stmt, axis: Axis) -> bool:
     index = getattr(statement, "index", None)
     return isinstance(index, Index) and any(variable == axis for variable, _ in index.terms)
 
 
 @dataclass(frozen=True, slots=True)
 class _Unrolling:
-    """Of the loop over `axis`. `varying`: values that are others in each iteration."""
+    """An unrolled loop over `axis`. `varying`: values that differ between iterations."""
 
     axis: Axis
     extent: int
@@ -138,21 +140,21 @@ class _Unrolling:
         for k in range(1, self.extent):
             name = f"{statement.value}_{statement.buffer.name}_{self.axis.name}to{k}"
             operands = total, self._name(statement.value, k)
-            yield Let(name, JOINED[statement.op], operands, dtype, dtype)
+            yield Let(name, COMBINERS[statement.op], operands, dtype, dtype)
             total = name
         yield replace(statement, value=total)
 
 
-def _stored(body: Sequence[Stmt]) -> Sequence[Stmt]:
-    """What is filled and then added to once is stored."""
+def _without_fills(body: Sequence[Stmt]) -> Sequence[Stmt]:
+    """The statements; a loop that adds once to filled memory stores instead."""
     result: list[Stmt] = []
     fills: dict[Buffer, tuple[Loop, Constant, Store]] = {}
     for statement in body:
         touched = {b for s in walk((statement,)) for b in buffers_of(s)}
-        filled = _filled(statement)
+        filled = _constant_fill(statement)
         for buffer in touched & {*fills}:
             fill, zero, store = fills.pop(buffer)
-            if filled is None and _is_alone(statement, fill, store):
+            if filled is None and _adds_once_to(statement, fill, store):
                 assert isinstance(statement, Loop)
                 result = [s for s in result if s is not fill]
                 statement = replace(
@@ -165,8 +167,8 @@ def _stored(body: Sequence[Stmt]) -> Sequence[Stmt]:
     return result
 
 
-def _filled(statement: Stmt) -> tuple[Constant, Store] | None:
-    """Of loops that store nothing but one constant."""
+def _constant_fill(statement: Stmt) -> tuple[Constant, Store] | None:
+    """The constant and the store of a loop nest that only fills memory."""
     while isinstance(statement, Loop) and statement.between is None and len(statement.body) == 1:
         (statement,) = statement.body
     match statement:
@@ -175,8 +177,8 @@ def _filled(statement: Stmt) -> tuple[Constant, Store] | None:
     return None
 
 
-def _is_alone(statement: Stmt, fill: Loop, store: Store) -> bool:
-    """It adds once to each element that was filled, in the same loops, and reads none."""
+def _adds_once_to(statement: Stmt, fill: Loop, store: Store) -> bool:
+    """The statement adds once to each filled element, in the same loops, and does not load it."""
     paths = list(_paths(statement, store.buffer))
     if len(paths) != 1:
         return False
@@ -184,7 +186,7 @@ def _is_alone(statement: Stmt, fill: Loop, store: Store) -> bool:
     filled = {s.axis for s in walk((fill,)) if isinstance(s, Loop)}
     return (
         isinstance(added, AccumulateInto)
-        and _is_joined(added)
+        and _is_combined(added)
         and added.index == store.index
         and {*axes} == filled
         and len(axes) == len(filled)
@@ -194,7 +196,7 @@ def _is_alone(statement: Stmt, fill: Loop, store: Store) -> bool:
 def _paths(
     statement: Stmt, buffer: Buffer, axes: tuple[Axis, ...] = ()
 ) -> Iterator[tuple[Stmt, tuple[Axis, ...]]]:
-    """What touches the buffer, and the loops around it."""
+    """The statements that access the buffer, with the axes of the loops around."""
     if isinstance(statement, Loop):
         if statement.between is not None:
             axes = (*axes, *axes)
@@ -212,7 +214,7 @@ def _with_stores(body: Iterable[Stmt], zero: Constant, store: Store) -> Iterator
             case AccumulateInto(buffer, index, op, dtype, value) if buffer is store.buffer:
                 name = f"{buffer.name}_{zero.name}_{value}"
                 yield zero
-                yield Let(name, JOINED[op], (zero.name, value), dtype, dtype)
+                yield Let(name, COMBINERS[op], (zero.name, value), dtype, dtype)
                 yield Store(buffer, index, name)
             case _:
                 yield statement

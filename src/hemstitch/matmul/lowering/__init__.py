@@ -1,2 +1,2 @@
-"""Takes a kernel with contractions, gives one over blocks of rows, with packed panels and tiles
-that a micro-kernel computes."""
+"""Lowering of contractions for CPUs: M/N/K blocking, packed panels, and tile matmuls for the
+micro-kernel."""

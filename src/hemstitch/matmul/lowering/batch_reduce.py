@@ -1,5 +1,5 @@
-"""Products that are added up to one value and to nothing else, as a convolution's are: in a tile
-one goes on with the other's sums, in registers."""
+"""Batch-reduce GEMM: matmuls whose results are only added up, as those of a convolution, accumulate
+in one tile in registers."""
 
 from __future__ import annotations
 
@@ -14,39 +14,46 @@ from hemstitch.kernel_ir.rewriter import used
 
 
 @dataclass(frozen=True, slots=True)
-class Total:
-    """`additions` make `name` of `products`; of a single one nothing is to be made."""
+class BatchReduction:
+    """The value `name`, which `additions` compute from the results of `contracts`. A single
+    contraction has no additions."""
 
     name: str
-    products: tuple[Contract, ...]
+    contracts: tuple[Contract, ...]
     additions: tuple[Let, ...] = ()
 
     @staticmethod
-    def of(product: Contract) -> Total:
-        return Total(product.name, (product,))
+    def of(contract: Contract) -> BatchReduction:
+        """A contraction by itself."""
+        return BatchReduction(contract.name, (contract,))
 
     @property
-    def own(self) -> set[str]:
-        """The names of what it is made of, and its own."""
-        return {each.name for each in self.products} | {each.name for each in self.additions}
+    def names(self) -> set[str]:
+        """The names of the contractions and additions."""
+        contracts = {contract.name for contract in self.contracts}
+        return contracts | {addition.name for addition in self.additions}
 
-    def others(self, body: Iterable[Stmt]) -> list[Stmt]:
-        """The statements of `body` that are not its own."""
-        own = self.own
-        return [statement for statement in body if getattr(statement, "name", None) not in own]
+    def rest_of(self, body: Iterable[Stmt]) -> list[Stmt]:
+        """The statements of `body` that are not part of the reduction."""
+        own_names = self.names
+        return [
+            statement for statement in body if getattr(statement, "name", None) not in own_names
+        ]
 
 
-def totals(body: Sequence[Stmt]) -> list[Total]:
-    """In which each product of `body` is in one."""
+def batch_reductions(body: Sequence[Stmt]) -> list[BatchReduction]:
+    """The batch reductions of a loop body. Each contraction is in exactly one."""
     uses = Counter(name for statement in body for name in used(statement))
-    found = {s.name: Total.of(s) for s in body if isinstance(s, Contract)}
+    reductions = {s.name: BatchReduction.of(s) for s in body if isinstance(s, Contract)}
     for statement in body:
         match statement:
-            case Let(name, Op.ADD, (a, b), DType.F32) if {a, b} <= found.keys():
+            case Let(name, Op.ADD, (a, b), DType.F32) if {a, b} <= reductions.keys():
                 if uses[a] == uses[b] == 1:
-                    first, second = found.pop(a), found.pop(b)
+                    first, second = reductions.pop(a), reductions.pop(b)
                     additions = (*first.additions, *second.additions, statement)
-                    found[name] = Total(name, (*first.products, *second.products), additions)
+                    reductions[name] = BatchReduction(
+                        name, (*first.contracts, *second.contracts), additions
+                    )
             case _:
                 pass
-    return [*found.values()]
+    return [*reductions.values()]

@@ -1,5 +1,4 @@
-"""Products of matrices as loops that add up: what `Contract` stands for, for printers that have
-nothing better."""
+"""Contractions as serial reduction loops, for targets that have no tile matmul."""
 
 from __future__ import annotations
 
@@ -20,11 +19,11 @@ from hemstitch.kernel_ir.nodes import (
     Stmt,
     statements,
 )
-from hemstitch.matmul.lowering.tile_matmul import TileProduct
+from hemstitch.matmul.lowering.tile_matmul import TileMatmul
 
 
 def expand_contractions(kernel: Kernel) -> Kernel:
-    """The same kernel without products."""
+    """The kernel with a reduction loop for each `Contract`, except in tile matmuls."""
     if not any(isinstance(statement, Contract) for statement in statements(kernel)):
         return kernel
     return replace(kernel, phases=tuple(map(_phase, kernel.phases)))
@@ -43,17 +42,17 @@ def _statements(statements: Iterable[Stmt]) -> Iterator[Stmt]:
         match statement:
             case Contract():
                 yield from _loop(statement)
-            case Loop(body=body) if TileProduct.of(statement) is None:
+            case Loop(body=body) if TileMatmul.of(statement) is None:
                 yield replace(statement, body=tuple(_statements(body)))
             case _:
                 yield statement
 
 
 def _loop(contract: Contract) -> Iterator[Stmt]:
-    total, product = f"{contract.name}_sum", f"{contract.name}_step"
+    accumulator, step = f"{contract.name}_sum", f"{contract.name}_step"
     operands = (contract.left, contract.right)
-    step = Let(product, Op.MUL, operands, contract.dtype, contract.dtype)
-    yield Init(total, Op.SUM, contract.dtype, across=False)
-    body = (*contract.body, step, Accumulate(total, product))
+    multiply = Let(step, Op.MUL, operands, contract.dtype, contract.dtype)
+    yield Init(accumulator, Op.SUM, contract.dtype, across=False)
+    body = (*contract.body, multiply, Accumulate(accumulator, step))
     yield Loop(contract.axis, body, lanes=False)
-    yield Finish(contract.name, total)
+    yield Finish(contract.name, accumulator)

@@ -1,11 +1,15 @@
-"""Where the right operand of a product lies for printers that multiply tiles.
+"""Packing of right operands (Goto and van de Geijn, Anatomy of High-Performance Matrix
+Multiplication, section 4).
 
-Where it is, if that is near: columns side by side, and few enough to stay in a cache. Else it is
-packed: strips of columns, each with its steps one behind the other, so that a tile of the product
-reads memory in order (Goto and van de Geijn, Anatomy of High-Performance Matrix Multiplication,
-section 4). Of bf16 two steps of a column lie side by side, as processors multiply them at once. A
-matrix that all rows of a nest multiply with is packed by all tasks, once, in a phase before; one
-that belongs to some rows by the task that has these.
+A row-major operand that stays in a cache is read in place. Others are packed into panels of a few
+columns, so that the micro-kernel reads memory in order:
+
+columns:     0 1 2 3 | 4 5 6 7           memory of a panel:
+k = 0        a b c d | . . . .           a b c d  e f g h  ...
+k = 1        e f g h | . . . .           bf16 (VNNI layout): a e b f c g d h  ...
+
+An operand that is the same in all rows of a nest is packed once, by all tasks, in a phase before.
+One that depends on rows is packed by the task of these rows.
 """
 
 from __future__ import annotations
@@ -19,21 +23,22 @@ from hemstitch.kernel_ir.nodes import Buffer, Loop, Nest, Stmt, Store
 from hemstitch.kernel_ir.rewriter import Rewriter
 from hemstitch.machine.cpu_numbers import CPU
 
-# Of an element in a column, of which copy of the loops, and which of the steps that lie side by
-# side: the name of its value, and the statements that make it.
+# Maps a column, the number of the packing loop and an offset in a pack to the name of an element
+# and the statements that compute it.
 Element = Callable[[Index, int, int], tuple[str, Sequence[Stmt]]]
 
 
 @dataclass(frozen=True, slots=True)
-class PackedPanels:
-    """Columns cut into `outer` strips of `inner`, the last of which may have fewer."""
+class ColumnPanels:
+    """The columns (N), tiled into `outer` panels of `inner` columns. The last panel may have
+    fewer."""
 
     outer: Axis
     inner: Axis
 
     @staticmethod
-    def of(columns: Axis, width: int) -> PackedPanels:
-        """As wide as that, or one vector of the widest where there are no more columns."""
+    def of(columns: Axis, width: int) -> ColumnPanels:
+        """Panels of `width` columns, or of one vector if there are no more columns than that."""
         extent = columns.extent
         width = (
             CPU.narrow_columns
@@ -41,114 +46,115 @@ class PackedPanels:
             else width
         )
         outer = Axis(f"{columns.name}s", quotient(extent + (width - 1), width))
-        return PackedPanels(outer, Axis(f"{columns.name}i", width, outer, extent))
+        return ColumnPanels(outer, Axis(f"{columns.name}i", width, outer, extent))
 
     @property
     def width(self) -> int:
+        """Columns of a panel."""
         assert isinstance(self.inner.extent, int)
         return self.inner.extent
 
     def column(self) -> Index:
-        """Which of all."""
+        """The column, as an index of both axes."""
         return at(self.outer).scaled(self.width) + at(self.inner)
 
     def loop(self, columns: Axis, body: Sequence[Stmt]) -> Loop:
-        """`body` in each of `columns`, strip after strip."""
-        cut = Rewriter({}, lambda index: index.substitute({columns: self.column()}))
-        inside = tuple(cut.statement(statement) for statement in body)
+        """A loop over panels that runs `body` for each of `columns`."""
+        rewriter = Rewriter({}, lambda index: index.substitute({columns: self.column()}))
+        inside = tuple(rewriter.statement(statement) for statement in body)
         return Loop(self.outer, (Loop(self.inner, inside, lanes=True),), lanes=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
-    """A right operand of few columns in `buffer`, the steps of each side by side, so many of them
-    `together`."""
+class PackedColumns:
+    """The right operand of a skinny matmul, packed column by column: K is contiguous, `k_pack`
+    elements at a time."""
 
     columns: Axis
-    steps: Axis
-    together: int
+    k_axis: Axis
+    k_pack: int
     buffer: Buffer
 
     def place(self, column: Index) -> Index:
-        """Of the first elements that lie together."""
-        size = self.steps.extent * self.together
-        return column.scaled(size) + at(self.steps).scaled(self.together)
+        """The index of the first element of a pack."""
+        size = self.k_axis.extent * self.k_pack
+        return column.scaled(size) + at(self.k_axis).scaled(self.k_pack)
 
     def loops(self, element: Element) -> list[Stmt]:
-        """Filled by one task."""
-        return [Loop(self.columns, self._steps(element), lanes=False)]
+        """Statements of one task that pack the operand."""
+        return [Loop(self.columns, self._fill_column(element), lanes=False)]
 
     def nests(self, element: Element) -> list[Nest]:
-        """Filled by all."""
+        """Nests of all tasks that pack the operand."""
         why = f"{self.buffer.name}: {self.buffer.why}"
-        weight = self.steps.extent * self.together
-        return [Nest((self.columns,), (), self._steps(element), (), weight, why)]
+        weight = self.k_axis.extent * self.k_pack
+        return [Nest((self.columns,), (), self._fill_column(element), (), weight, why)]
 
-    def _steps(self, element: Element) -> tuple[Stmt, ...]:
-        made: list[Stmt] = []
-        stored: list[Stmt] = []
-        for step in range(self.together):
-            value, body = element(at(self.columns), 0, step)
-            made += body
-            place = self.place(at(self.columns)).shifted(step)
-            stored.append(Store(self.buffer, place, value))
-        return (Loop(self.steps, (*made, *stored), lanes=True),)
+    def _fill_column(self, element: Element) -> tuple[Stmt, ...]:
+        definitions: list[Stmt] = []
+        stores: list[Stmt] = []
+        for k in range(self.k_pack):
+            value, body = element(at(self.columns), 0, k)
+            definitions += body
+            place = self.place(at(self.columns)).shifted(k)
+            stores.append(Store(self.buffer, place, value))
+        return (Loop(self.k_axis, (*definitions, *stores), lanes=True),)
 
 
 @dataclass(frozen=True, slots=True)
-class Panel:
-    """A right operand in strips, in `buffer`. `steps`: what its product adds up along, so many of
-    them `together`."""
+class PackedOperand:
+    """A right operand packed into panels. `k_axis` counts packs of `k_pack` elements along K."""
 
-    strips: PackedPanels
-    steps: Axis
-    together: int
+    panels: ColumnPanels
+    k_axis: Axis
+    k_pack: int
     buffer: Buffer
 
-    def place(self, strips: PackedPanels, first: Dim = 0) -> Index:
-        """Of the first elements that lie together; `first`: the column where `strips` begin."""
-        width, size = self.strips.width, self.steps.extent * self.together
-        strip = at(strips.outer).scaled(size * width) + at(strips.inner).scaled(self.together)
-        return (strip + at(self.steps).scaled(width * self.together)).shifted(first * size)
+    def place(self, panels: ColumnPanels, first: Dim = 0) -> Index:
+        """The index of the first element of a pack. `first`: the column where `panels` begin."""
+        width, size = self.panels.width, self.k_axis.extent * self.k_pack
+        offset = at(panels.outer).scaled(size * width) + at(panels.inner).scaled(self.k_pack)
+        return (offset + at(self.k_axis).scaled(width * self.k_pack)).shifted(first * size)
 
     def loops(self, element: Element) -> list[Stmt]:
-        """Filled by one task."""
+        """Statements of one task that pack the operand."""
         return [
-            Loop(run.outer, self._strip(element, run, first), lanes=False)
-            for run, first in self._runs()
+            Loop(part.outer, self._fill_panel(element, part, first), lanes=False)
+            for part, first in self._parts()
         ]
 
     def nests(self, element: Element) -> list[Nest]:
-        """Filled by all."""
+        """Nests of all tasks that pack the operand."""
         why = f"{self.buffer.name}: {self.buffer.why}"
-        weight = self.steps.extent * self.together * self.strips.width
+        weight = self.k_axis.extent * self.k_pack * self.panels.width
         return [
-            Nest((run.outer,), (), self._strip(element, run, first), (), weight, why)
-            for run, first in self._runs()
+            Nest((part.outer,), (), self._fill_panel(element, part, first), (), weight, why)
+            for part, first in self._parts()
         ]
 
-    def _runs(self) -> Iterator[tuple[PackedPanels, int]]:
-        """Whole strips apart from what is left of one, each with its first column: only loops of
-        one length are printed as squares (`targets/cpu/register_transpose.py`)."""
-        width, columns = self.strips.width, self.strips.inner.limit
+    def _parts(self) -> Iterator[tuple[ColumnPanels, int]]:
+        """The whole panels, and the last one if it is narrower, each with its first column. Only
+        loops of a known length are transposed in registers
+        (`targets/cpu/register_transpose.py`)."""
+        width, columns = self.panels.width, self.panels.inner.limit
         if not isinstance(columns, int):
-            yield self.strips, 0
+            yield self.panels, 0
             return
-        whole, rest = divmod(columns, width)
+        whole, last_columns = divmod(columns, width)
         if whole:
-            outer = Axis(self.strips.outer.name, whole)
-            yield PackedPanels(outer, Axis(self.strips.inner.name, width)), 0
-        if rest:
-            inner = Axis(self.strips.inner.name, rest)
-            yield PackedPanels(Axis(self.strips.outer.name, 1), inner), whole * width
+            outer = Axis(self.panels.outer.name, whole)
+            yield ColumnPanels(outer, Axis(self.panels.inner.name, width)), 0
+        if last_columns:
+            inner = Axis(self.panels.inner.name, last_columns)
+            yield ColumnPanels(Axis(self.panels.outer.name, 1), inner), whole * width
 
-    def _strip(self, element: Element, run: PackedPanels, first: int) -> tuple[Stmt, ...]:
-        column = at(run.outer).scaled(self.strips.width) + at(run.inner)
-        made: list[Stmt] = []
-        stored: list[Stmt] = []
-        for step in range(self.together):
-            value, body = element(column.shifted(first), first // self.strips.width, step)
-            made += body
-            stored.append(Store(self.buffer, self.place(run, first).shifted(step), value))
-        lanes = Loop(run.inner, (*made, *stored), lanes=True)
-        return (Loop(self.steps, (lanes,), lanes=False),)
+    def _fill_panel(self, element: Element, part: ColumnPanels, first: int) -> tuple[Stmt, ...]:
+        column = at(part.outer).scaled(self.panels.width) + at(part.inner)
+        definitions: list[Stmt] = []
+        stores: list[Stmt] = []
+        for k in range(self.k_pack):
+            value, body = element(column.shifted(first), first // self.panels.width, k)
+            definitions += body
+            stores.append(Store(self.buffer, self.place(part, first).shifted(k), value))
+        lanes = Loop(part.inner, (*definitions, *stores), lanes=True)
+        return (Loop(self.k_axis, (lanes,), lanes=False),)

@@ -1,5 +1,4 @@
-"""A product of tiles, as printers find it: loops that do nothing else, which `blocking.py`
-makes."""
+"""Tile matmuls: the loops of blocked matmuls (`blocking.py`) as printers recognise them."""
 
 from __future__ import annotations
 
@@ -10,134 +9,144 @@ from hemstitch.ir.dims import Dim, known, quotient
 from hemstitch.ir.types import DType
 from hemstitch.kernel_ir.index import Axis, Index
 from hemstitch.kernel_ir.nodes import Contract, Load, Loop, Store
-from hemstitch.matmul.lowering.batch_reduce import totals
+from hemstitch.matmul.lowering.batch_reduce import batch_reductions
 
 
 @dataclass(frozen=True, slots=True)
-class Factors:
-    """What `contract` multiplies."""
+class MatmulOperands:
+    """The loads of both operands of `contract`."""
 
     contract: Contract
     left: Load
     right: Load
 
     @staticmethod
-    def of(contract: Contract) -> Factors | None:
+    def of(contract: Contract) -> MatmulOperands | None:
+        """The operands, or None if the body has other statements."""
         match contract.body:
             case (Load() as left, Load() as right):
-                return Factors(contract, left, right)
+                return MatmulOperands(contract, left, right)
             case _:
                 return None
 
 
 @dataclass(frozen=True, slots=True)
-class TileProduct:
-    """What `Loop(rows, Loop(lanes, (contract, store)))` says: store[row, lane] is the sum over the
-    contract's axis of left[row, step] * right[step, lane], all f32. The lanes of `right`, or the
-    steps of both operands, lie side by side, and so do the lanes of the store. `strips`: of which
-    these are lanes, where `right` is packed; in the loop over rows is one over strips then.
+class TileMatmul:
+    """`Loop(rows, Loop(lanes, (contract, store)))`: store[row, lane] = the sum over K of left[row,
+    k] * right[k, lane], in f32. The lanes of the store are contiguous. So are the lanes of `right`,
+    or K in both operands.
 
-    `together`: 2 where the operands are bf16 and the body `(contract, contract, add, store)`: the
-    axis counts pairs of steps, and `factors` are those of each first one. The second lies behind it
-    in both operands. Several `factors`: their products are added up, in f32."""
+    `panels`: the axis of packed panels, in a loop between those over rows and lanes. `k_pack`: 2
+    for bf16, with the body `(contract, contract, add, store)`. Then the axis counts pairs of K, and
+    `operands` are those of the first contraction; the second element of a pair follows in memory.
+    Several `operands`: a batch reduction in f32.
+    """
 
     rows: Axis
-    strips: Axis | None
+    panels: Axis | None
     lanes: Axis
-    factors: Sequence[Factors]
+    operands: Sequence[MatmulOperands]
     store: Store
-    together: int = 1
+    k_pack: int = 1
 
     @staticmethod
-    def of(loop: Loop) -> TileProduct | None:
+    def of(loop: Loop) -> TileMatmul | None:
+        """The tile matmul that a loop is, or None."""
         match loop.body:
-            case (Loop(strips, (Loop() as inside,)),):
-                return _tile_product(loop.axis, strips, inside)
+            case (Loop(panels, (Loop() as inside,)),):
+                return _tile_matmul(loop.axis, panels, inside)
             case (Loop() as inside,) if inside.axis.outer is not loop.axis:
-                return _tile_product(loop.axis, None, inside)
+                return _tile_matmul(loop.axis, None, inside)
             case _:
                 return None
 
     @property
     def contract(self) -> Contract:
-        """The first of them."""
-        return self.factors[0].contract
+        """The first contraction."""
+        return self.operands[0].contract
 
     @property
     def axes(self) -> tuple[Axis, ...]:
-        """Of its loops."""
-        steps = (each.contract.axis for each in self.factors)
-        found = (self.rows, self.strips, self.lanes, *steps)
-        return tuple(axis for axis in found if axis is not None)
+        """The axes of the loops and contractions."""
+        k_axes = (pair.contract.axis for pair in self.operands)
+        axes = (self.rows, self.panels, self.lanes, *k_axes)
+        return tuple(axis for axis in axes if axis is not None)
 
-    def strip(self, right: Load) -> tuple[int, Dim] | None:
-        """Its columns, and how far it is from one strip to the next."""
-        columns = self.lanes.extent
-        if self.strips is None or not isinstance(columns, int):
+    def panel(self, right: Load) -> tuple[int, Dim] | None:
+        """The columns of a panel, and the distance between panels; None if `right` is not
+        packed."""
+        width = self.lanes.extent
+        if self.panels is None or not isinstance(width, int):
             return None
-        return columns, right.index.coefficient(self.strips)
+        return width, right.index.coefficient(self.panels)
 
     @property
-    def most_rows(self) -> int | None:
+    def max_rows(self) -> int | None:
+        """The extent of the rows, if it is known."""
         return self.rows.extent if isinstance(self.rows.extent, int) else None
 
     @property
-    def wanted(self) -> tuple[Index, int, int, int, int] | None:
-        """The index that is negative where nothing is wanted (see `Contract`); what a row, a column
-        and a step count in it, -1, 0 or 1 each; and `together`. None: all is."""
-        index, together = self.contract.wanted, self.together
+    def band(self) -> tuple[Index, int, int, int, int] | None:
+        """The band of the contraction (see `Contract`): its index, its coefficients of row, column
+        and K (-1, 0 or 1), and `k_pack`. None: no band."""
+        index, k_pack = self.contract.band, self.k_pack
         if index is None:
             return None
         axes = (self.rows, self.lanes, self.contract.axis)
-        row, column, steps = (index.coefficient(axis) for axis in axes)
-        step = quotient(steps, together)
-        if self.strips and index.coefficient(self.strips) != column * self.lanes.extent:
+        row, column, packed_k = (index.coefficient(axis) for axis in axes)
+        k = quotient(packed_k, k_pack)
+        if self.panels and index.coefficient(self.panels) != column * self.lanes.extent:
             return None
-        if not {row, column, step} <= {-1, 0, 1}:
+        if not {row, column, k} <= {-1, 0, 1}:
             return None
-        return index, known(row), known(column), known(step), together
+        return index, known(row), known(column), known(k), k_pack
 
     @property
     def columns(self) -> Dim:
-        limit = self.lanes.limit if self.strips is not None else None
+        """The number of columns (N)."""
+        limit = self.lanes.limit if self.panels is not None else None
         return self.lanes.extent if limit is None else limit
 
 
-def _tile_product(rows: Axis, strips: Axis | None, loop: Loop) -> TileProduct | None:
+def _tile_matmul(rows: Axis, panels: Axis | None, loop: Loop) -> TileMatmul | None:
     match loop.body:
-        case (*body, Store() as store) if len(found := totals(body)) == 1:
-            (total,) = found
+        case (*body, Store() as store) if len(reductions := batch_reductions(body)) == 1:
+            (reduction,) = reductions
         case _:
             return None
-    factors = [each for each in map(Factors.of, total.products) if each is not None]
-    is_all = total.name == store.value and not total.others(body)
-    if not is_all or len(factors) < len(total.products):
+    pairs = map(MatmulOperands.of, reduction.contracts)
+    operands = [pair for pair in pairs if pair is not None]
+    is_all = reduction.name == store.value and not reduction.rest_of(body)
+    if not is_all or len(operands) < len(reduction.contracts):
         return None
-    made = TileProduct(rows, strips, loop.axis, factors, store)
-    types = {each.contract.source for each in factors}
+    tile = TileMatmul(rows, panels, loop.axis, operands, store)
+    types = {pair.contract.source for pair in operands}
     if types == {DType.BF16}:
-        return replace(made, together=2, factors=factors[:1]) if _are_pairs(factors) else None
-    is_one = len(factors) == 1 or _may_add_up(factors, loop.axis)
-    return made if types == {DType.F32} and is_one else None
+        return replace(tile, k_pack=2, operands=operands[:1]) if _are_pairs(operands) else None
+    is_batch_reduce = len(operands) == 1 or _can_batch_reduce(operands, loop.axis)
+    return tile if types == {DType.F32} and is_batch_reduce else None
 
 
-def _may_add_up(factors: Sequence[Factors], lanes: Axis) -> bool:
-    """Vectors run along `lanes`, all terms count, and all steps go by at once."""
+def _can_batch_reduce(operands: Sequence[MatmulOperands], lanes: Axis) -> bool:
+    """Vectors run along `lanes`, no operand has a band, and K is known."""
     return all(
-        each.right.index.coefficient(lanes) == 1
-        and each.contract.wanted is None
-        and isinstance(each.contract.axis.extent, int)
-        for each in factors
+        pair.right.index.coefficient(lanes) == 1
+        and pair.contract.band is None
+        and isinstance(pair.contract.axis.extent, int)
+        for pair in operands
     )
 
 
-def _are_pairs(factors: Sequence[Factors]) -> bool:
-    match factors:
+def _are_pairs(operands: Sequence[MatmulOperands]) -> bool:
+    """The second operands follow the first ones in memory."""
+    match operands:
         case [first, second]:
-            return _follows(first.left, second.left) and _follows(first.right, second.right)
+            return _is_next_in_memory(first.left, second.left) and _is_next_in_memory(
+                first.right, second.right
+            )
         case _:
             return False
 
 
-def _follows(first: Load, second: Load) -> bool:
+def _is_next_in_memory(first: Load, second: Load) -> bool:
     return first.buffer is second.buffer and first.index.shifted(1) == second.index

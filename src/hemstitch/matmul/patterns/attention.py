@@ -17,14 +17,14 @@ from itertools import pairwise
 from math import inf, sqrt
 
 from hemstitch.ir.builder import Builder
+from hemstitch.ir.calls import Attention, Call, MatmulAxis, StructuredCall, Within
 from hemstitch.ir.dims import known
-from hemstitch.ir.graph import LibraryCall, MatmulAxis, Node, Op, Operand, Range, Within
+from hemstitch.ir.graph import Node, Op, Range
 from hemstitch.ir.types import DType
 from hemstitch.matmul.patterns.gemv import VectorProduct, apart
 from hemstitch.matmul.patterns.inlined import Inlined, MatmulSum
 from hemstitch.stitching.group import MOST_CONCAT_PARTS
 
-NAME = "aten._scaled_dot_product_flash_attention_for_cpu.default"
 TRANSPOSED = (0, 1, 3, 2)
 HEADS_LATER = (0, 2, 1, 3)  # [batch, heads, rows, features] as a model has it in memory, or back
 F32 = DType.F32
@@ -46,7 +46,7 @@ class AttentionPart:
 
 
 @dataclass(frozen=True, slots=True)
-class Attention:
+class AttentionAsMatmuls:
     """`q` [batch, heads, rows, features], `k` and `v` [batch, heads, keys, features]. `within`:
     what the mask lets through of the scores."""
 
@@ -141,8 +141,8 @@ class Attention:
             return x
         heads, (batch, groups, *rest) = known(self.q.shape[1]), x.shape
         one = self.builder.reshape(x, (batch, groups, 1, *rest))
-        each = self.builder.broadcast(one, (batch, groups, heads // known(groups), *rest))
-        return self.builder.reshape(each, (batch, heads, *rest))
+        repeated = self.builder.broadcast(one, (batch, groups, heads // known(groups), *rest))
+        return self.builder.reshape(repeated, (batch, heads, *rest))
 
     def _with_new_apart(self, x: Node, new: list[Node]) -> Node:
         """Keys or values, of which those of the last token are computed."""
@@ -167,28 +167,20 @@ class Attention:
         return b.make(Op.WHERE, is_later, b.constant(-inf, F32, shape), scores)
 
 
-def attention_of(builder: Builder, call: LibraryCall, inputs: Sequence[Node]) -> Attention | None:
+def attention_of(builder: Builder, call: Call, inputs: Sequence[Node]) -> AttentionAsMatmuls | None:
     """What the call attends to; None if it is none that is written out here."""
-    if call.name != NAME:
+    match call:
+        case StructuredCall(operation=Attention() as attention):
+            (q, k, v), mask = inputs[:3], inputs[3] if attention.has_mask else None
+        case _:
+            return None
+    features, scale = q.shape[3], attention.scale
+    if not (all(map(_is_plain, inputs)) and _fit(q, k, v) and isinstance(features, int)):
         return None
-    names = ("q", "k", "v", "dropout", "is_causal")
-    given = {**dict(zip(names, call.arguments)), **dict(call.keywords)}
-    operands = {
-        name: inputs[value.index] for name, value in given.items() if isinstance(value, Operand)
-    }
-    q, k, v = (operands[name] for name in names[:3])
-    if given.get("dropout", 0.0) != 0.0 or not all(map(_is_plain, operands.values())):
-        return None
-    if not (q.type.dtype is k.type.dtype is v.type.dtype and _fit(q, k, v)):
-        return None
-    features, scale = q.shape[3], given.get("scale")
-    if not isinstance(features, int):
-        return None
-    return Attention(
-        *(builder, q, k, v, operands.get("attn_mask")),
-        bool(given.get("is_causal", False)),
-        scale if isinstance(scale, float) else 1 / sqrt(features),
-        call.within,
+    return AttentionAsMatmuls(
+        *(builder, q, k, v, mask, attention.is_causal),
+        1 / sqrt(features) if scale is None else scale,
+        attention.within,
     )
 
 

@@ -59,16 +59,16 @@ def toom_cook(window: int, results: int = 2) -> Bilinear:
     points = _points(window + results - 2)
     tile, windows = [], []
     for point in points:
-        others = _with_roots(each for each in points if each != point)
+        others = _with_roots(root for root in points if root != point)
         scale = _at(others, point)
         sign = 1 if scale > 0 else -1
-        tile.append([*(sign * each for each in others), Fraction()])
+        tile.append([*(sign * root for root in others), Fraction()])
         windows.append([point**power / abs(scale) for power in range(window)])
     tile.append(_with_roots(points))
     windows.append([Fraction(power == window - 1) for power in range(window)])
     last = [Fraction(power == results - 1) for power in range(results)]
-    made = [[*(point**power for point in points), last[power]] for power in range(results)]
-    return Bilinear(results, *map(_floats, (tile, windows, made)))
+    result_rows = [[*(point**power for point in points), last[power]] for power in range(results)]
+    return Bilinear(results, *map(_floats, (tile, windows, result_rows)))
 
 
 def _points(count: int) -> Sequence[Fraction]:
@@ -88,11 +88,14 @@ def one_by_one(window: int) -> Bilinear:
 
 def _with_roots(roots: Iterable[Fraction]) -> list[Fraction]:
     """The coefficients of such a polynomial, the last one 1."""
-    found = [Fraction(1)]
+    coefficients = [Fraction(1)]
     for root in roots:
-        shifted, scaled = [Fraction(), *found], [*(root * c for c in found), Fraction()]
-        found = [a - b for a, b in zip(shifted, scaled, strict=True)]
-    return found
+        shifted, scaled = (
+            [Fraction(), *coefficients],
+            [*(root * c for c in coefficients), Fraction()],
+        )
+        coefficients = [a - b for a, b in zip(shifted, scaled, strict=True)]
+    return coefficients
 
 
 def _at(coefficients: Sequence[Fraction], point: Fraction) -> Fraction:

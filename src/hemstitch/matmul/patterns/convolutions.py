@@ -10,13 +10,14 @@ Strides of images leave rows and columns out, whose gradient is zero.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
 from hemstitch.ir.builder import Builder
+from hemstitch.ir.calls import Call, Convolution, ConvolutionBackward, StructuredCall
 from hemstitch.ir.dims import Dim, known
-from hemstitch.ir.graph import LibraryCall, Node, Op, Operand, Range
+from hemstitch.ir.graph import Node, Op, Range
 from hemstitch.ir.types import DType
 from hemstitch.matmul.patterns.image_tiles import ALL, CHANNELS_FIRST, CHANNELS_LAST
 from hemstitch.matmul.patterns.inlined import Inlined, MatmulSum
@@ -37,7 +38,7 @@ class Images:
 
 
 @dataclass(frozen=True, slots=True)
-class Convolution:
+class ConvolutionAsMatmuls:
     """`x` [batch, length, channels] and `weight` [features, channels, steps] give, or have for
     their `gradient`, [batch, positions, features]. Zeros around `x`: `padding` on either side.
     `images`: what it gives, where all positions of all of them are one axis here."""
@@ -110,9 +111,9 @@ class Convolution:
             (self._rows(x, t, self.stride, self.positions), self._step(t, (1, 0)))
             for t in range(self.steps)
         ]
-        found = self._added(factors, self.bias)
+        matmul_sum = self._added(factors, self.bias)
         batch, features = self.x.shape[0], self.weight.shape[0]
-        return builder.reshape(found.total, (batch, self.positions, features)), [found]
+        return builder.reshape(matmul_sum.total, (batch, self.positions, features)), [matmul_sum]
 
     def _of_x(self, gradient: Node) -> tuple[Node, list[MatmulSum]]:
         """Rows m * stride + q of x were read in the steps t = j * stride + q of windows m - j."""
@@ -150,7 +151,9 @@ class Convolution:
         shape = batch, self.positions, wide.shape[2]
         parts = [builder.slice(wide, (ALL, Range(j), ALL), shape) for j in range(groups)]
         sums = [MatmulSum((product,), product) for product in (builder.dot(left, p) for p in parts)]
-        whole = [self._rounded(builder.reduce(Op.SUM, each.total, (0,))) for each in sums]
+        whole = [
+            self._rounded(builder.reduce(Op.SUM, matmul_sum.total, (0,))) for matmul_sum in sums
+        ]
         split = [builder.reshape(w, (features, 1, self.stride, channels)) for w in whole]
         steps = builder.permute(builder.concat(split, 1), (0, 3, 1, 2))
         steps = builder.reshape(steps, (features, channels, groups * self.stride))
@@ -199,74 +202,71 @@ class Convolution:
         return self.builder.pad(x, (0, low, 0), (x.shape[0], length, x.shape[2]), fill)
 
 
+@dataclass(frozen=True, slots=True)
+class PlainConvolution:
+    """A convolution, or of one with a `gradient` its backward pass, that may be written with
+    matmuls: one group, not transposed, of known sizes, with `x` channels-last. `weight_sums`: what
+    frozen weights alone decide, where the call has it."""
+
+    how: Convolution
+    x: Node
+    weight: Node
+    bias: Node | None = None
+    gradient: Node | None = None
+    weight_sums: Node | None = None
+    wanted: tuple[bool, bool, bool] = (False, False, False)
+
+
 def convolution_of(
-    builder: Builder, call: LibraryCall, inputs: Sequence[Node]
-) -> Convolution | None:
+    builder: Builder, call: Call, inputs: Sequence[Node]
+) -> ConvolutionAsMatmuls | None:
     """What the call convolves; None if it is none that is written out here."""
-    found = operands_of(call, inputs)
-    if found is None:
+    plain = plain_convolution(call, inputs)
+    if plain is None:
         return None
-    given, operands = found
-    x, weight = operands["x"], operands["weight"]
+    x, weight, how = plain.x, plain.weight, plain.how
     if x.type.rank == 4:
-        return _of_images(builder, given, operands)
-    if given["dilation"] != (1,) or known(weight.shape[2]) > MOST_STEPS:
+        return _of_images(builder, plain)
+    if how.dilation != (1,) or known(weight.shape[2]) > MOST_STEPS:
         return None
-    stride, padding = _only(given["stride"]), _only(given["padding"])
-    gradient = operands.get("gradient")
-    return Convolution(
+    (stride,), (padding,) = how.stride, how.padding
+    return ConvolutionAsMatmuls(
         builder,
         builder.permute(x, ROWS_LAST),
         weight,
-        operands.get("bias"),
-        None if gradient is None else builder.permute(gradient, ROWS_LAST),
+        plain.bias,
+        None if plain.gradient is None else builder.permute(plain.gradient, ROWS_LAST),
         stride,
         padding,
         (known(x.shape[2]) + 2 * padding - known(weight.shape[2])) // stride + 1,
     )
 
 
-def operands_of(
-    call: LibraryCall, inputs: Sequence[Node]
-) -> tuple[Mapping[str, object], Mapping[str, Node]] | None:
-    """The arguments of a convolution that may be written out, and those among them that are
-    tensors, by their names here; None for any other call."""
-    given = named(call)
-    if given is None:
-        return None
-    operands = {
-        name: inputs[argument.index]
-        for name, argument in given.items()
-        if isinstance(argument, Operand)
-    }
-    is_usual = (given["transposed"], given["groups"]) == (False, 1)
-    if not is_usual or not all(map(_is_known, operands.values())):
-        return None
-    return (given, operands) if _lies_by_channels(call, given["x"]) else None
+def plain_convolution(call: Call, inputs: Sequence[Node]) -> PlainConvolution | None:
+    """None for any other call."""
+    match call:
+        case StructuredCall(operation=Convolution() as how):
+            x, weight, *others = inputs
+            bias = others.pop(0) if how.has_bias else None
+            sums = others.pop(0) if how.has_weight_sums else None
+            convolution = PlainConvolution(how, x, weight, bias, None, sums)
+        case StructuredCall(operation=ConvolutionBackward(how, wanted)):
+            gradient, x, weight = inputs
+            convolution = PlainConvolution(how, x, weight, None, gradient, None, wanted)
+        case _:
+            return None
+    is_plain = not how.transposed and how.groups == 1 and all(map(_is_known, inputs))
+    strides = call.operand_strides[inputs.index(x)]
+    return convolution if is_plain and strides is not None and strides[1] == 1 else None
 
 
-def sums_given(operands: Mapping[str, Node], inputs: Sequence[Node]) -> Node | None:
-    """Those of the windows, a further operand of calls whose weights are frozen."""
-    return inputs[len(operands)] if len(inputs) > len(operands) else None
-
-
-def named(call: LibraryCall) -> dict[str, object] | None:
-    """The arguments of a convolution, or of its gradients, by their names here; None if the call is
-    neither."""
-    names = _ARGUMENTS.get(call.name)
-    return None if names is None else dict(zip(names, call.arguments))
-
-
-def _of_images(
-    builder: Builder, given: Mapping[str, object], operands: Mapping[str, Node]
-) -> Convolution | None:
+def _of_images(builder: Builder, plain: PlainConvolution) -> ConvolutionAsMatmuls | None:
     """Each element of each image is a row, and a window, but for those that a stride leaves out."""
-    weight, gradient = operands["weight"], operands.get("gradient")
-    window = weight.shape[2:], given["padding"], given["dilation"]
-    strides = given["stride"]
-    if window != ((1, 1), (0, 0), (1, 1)) or not isinstance(strides, tuple):
+    x, weight, gradient, how = plain.x, plain.weight, plain.gradient, plain.how
+    if (weight.shape[2:], how.padding, how.dilation) != ((1, 1), (0, 0), (1, 1)):
         return None
-    count, _, *of = map(known, operands["x"].shape)
+    strides = how.stride[0], how.stride[1]
+    count, _, *of = map(known, x.shape)
     height, width = (-(-size // stride) for size, stride in zip(of, strides))
 
     def rows(images: Node) -> Node:
@@ -277,36 +277,16 @@ def _of_images(
             channels_last = builder.slice(channels_last, ranges, (count, height, width, channels))
         return builder.reshape(channels_last, (1, count * height * width, channels))
 
-    return Convolution(
-        *(builder, rows(operands["x"]), builder.reshape(weight, (*weight.shape[:2], 1))),
-        operands.get("bias"),
+    return ConvolutionAsMatmuls(
+        *(builder, rows(x), builder.reshape(weight, (*weight.shape[:2], 1))),
+        plain.bias,
         None if gradient is None else rows(gradient),
         *(1, 0, count * height * width),
         Images(count, (height, width), strides, (of[0], of[1])),
     )
 
 
-def _only(value: object) -> int:
-    assert isinstance(value, tuple)
-    (number,) = value
-    assert isinstance(number, int)
-    return number
-
-
-def _lies_by_channels(call: LibraryCall, x: object) -> bool:
-    assert isinstance(x, Operand)
-    strides = call.operand_strides[x.index]
-    return strides is not None and strides[1] == 1
-
-
 def _is_known(operand: Node) -> bool:
     """A tensor of numbers, not empty, whose sizes are known."""
     sizes = operand.shape
     return operand.type.dtype is not DType.OPAQUE and all(isinstance(n, int) and n for n in sizes)
-
-
-_HOW = ("stride", "padding", "dilation", "transposed", "output padding", "groups")
-_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
-    "aten.convolution.default": ("x", "weight", "bias", *_HOW),
-    "aten.convolution_backward.default": ("gradient", "x", "weight", "bias sizes", *_HOW, "mask"),
-}

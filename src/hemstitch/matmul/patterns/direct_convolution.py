@@ -16,8 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hemstitch.ir.builder import Builder
+from hemstitch.ir.calls import Call
 from hemstitch.ir.dims import known
-from hemstitch.ir.graph import LibraryCall, Node, Op, Range
+from hemstitch.ir.graph import Node, Op, Range
 from hemstitch.ir.types import DType
 from hemstitch.matmul.patterns.bilinear import (
     MOST_AT_ONCE,
@@ -27,7 +28,7 @@ from hemstitch.matmul.patterns.bilinear import (
     toom_cook,
     transposed,
 )
-from hemstitch.matmul.patterns.convolutions import operands_of, sums_given
+from hemstitch.matmul.patterns.convolutions import plain_convolution
 from hemstitch.matmul.patterns.image_tiles import ALL, CHANNELS_LAST, ImageTiling, Parts, with_zeros
 from hemstitch.matmul.patterns.inlined import Inlined, MatmulSum
 
@@ -42,30 +43,30 @@ MOST_LINES = 11
 OF_LINES, OF_RESULTS = 5, 10
 
 
-def few_channels_of(
-    builder: Builder, call: LibraryCall, inputs: Sequence[Node]
-) -> FewChannels | None:
+def direct_convolution_of(
+    builder: Builder, call: Call, inputs: Sequence[Node]
+) -> DirectConvolution | None:
     """None if it is none that is written out here."""
-    found = operands_of(call, inputs)
-    if found is None or "gradient" in found[1]:
+    plain = plain_convolution(call, inputs)
+    if plain is None or plain.gradient is not None:
         return None
-    given, operands = found
-    x, weight = operands["x"], operands["weight"]
-    strides, padding = given["stride"], given["padding"]
+    x, weight, how = plain.x, plain.weight, plain.how
     is_image = x.type.rank == len(CHANNELS_LAST) and x.type.dtype is TYPE
-    if not is_image or given["dilation"] != (1, 1):
+    if not is_image or how.dilation != (1, 1):
         return None
-    assert isinstance(strides, tuple) and isinstance(padding, tuple)
-    bias, sums = operands.get("bias"), sums_given(operands, inputs)
-    made = FewChannels(builder, x, weight, bias, strides, padding, sums)
+    (down, right), (above, left) = how.stride, how.padding
+    strides, padding = (down, right), (above, left)
+    convolution = DirectConvolution(
+        builder, x, weight, plain.bias, strides, padding, plain.weight_sums
+    )
     features, channels, lines, _ = map(known, weight.shape)
     return (
-        made
+        convolution
         if channels <= MOST_CHANNELS
         and features >= LEAST_FEATURES
         and 1 < lines <= MOST_LINES
-        and made.line >= LEAST_LINE
-        and made.size[1] >= LEAST_COLUMNS
+        and convolution.line >= LEAST_LINE
+        and convolution.size[1] >= LEAST_COLUMNS
         else None
     )
 
@@ -103,7 +104,7 @@ def _products(pieces: Sequence[Piece]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class FewChannels:
+class DirectConvolution:
     """`x` [count, channels, height, width] and `weight` [features, channels, lines, columns] give
     [count, features, *size]. Zeros around `x`: `padding` on either side. `sums`: of the windows'
     lines, where the call has them as a further operand."""
@@ -151,7 +152,7 @@ class FewChannels:
             for counts, line, window in zip(transposed(piece.way.results), lines, windows):
                 alike.setdefault(counts, []).append(self._product(line, window))
         sums = [self._added(products) for products in alike.values()]
-        totals = [each.total for each in sums]
+        totals = [matmul_sum.total for matmul_sum in sums]
         cells = combined(self.builder, transposed(tuple(alike)), totals)
         grid = [[self._biased(cell)] for cell in cells]
         return Inlined.of(Parts.of(self.builder, self._tiling, grid), sums)
@@ -185,8 +186,8 @@ class FewChannels:
         builder, (features, _, lines, _) = self.builder, self.weight.shape
         turned = builder.permute(self.weight, (2, 3, 1, 0))
         matrix = builder.reshape(turned, (lines, self.line, features))
-        each = [self._part(matrix, line) for line in range(known(lines))]
-        return [combined(builder, p.way.window, p.lines(each)) for p in self._pieces]
+        lines_of_window = [self._part(matrix, line) for line in range(known(lines))]
+        return [combined(builder, p.way.window, p.lines(lines_of_window)) for p in self._pieces]
 
     def _given(self, sums: Node) -> Sequence[Sequence[Node]]:
         left = iter([self._part(sums, number) for number in range(_products(self._pieces))])
@@ -203,7 +204,7 @@ class FewChannels:
         builder, lines = self.builder, self._lines()
         (count, _, elements), (tiles, _) = lines.shape, self._tiling.tiles
         apart = self.strides[0] * self._pieces[0].results
-        found = []
+        sums_of_pieces = []
         for piece in self._pieces:
             cells = [
                 builder.slice(
@@ -214,8 +215,10 @@ class FewChannels:
                 for line in range(piece.way.reads)
             ]
             sums = combined(builder, piece.way.tile, cells)
-            found.append([builder.reshape(s, (known(count) * tiles, elements)) for s in sums])
-        return found
+            sums_of_pieces.append(
+                [builder.reshape(s, (known(count) * tiles, elements)) for s in sums]
+            )
+        return sums_of_pieces
 
     def _product(self, lines: Node, window: Node) -> Node:
         """[tiles of all images, features]"""

@@ -41,8 +41,8 @@ class ImageTiling:
         height, width = down * len(grid), right * len(grid[0])
         rows = builder.reshape(builder.concat(lines, 2), (count * height * width, channels))
         whole = builder.reshape(rows, (count, height, width, channels))
-        found = builder.slice(whole, (ALL,) * 4, (count, *self.size, channels))
-        return builder.permute(found, CHANNELS_FIRST)
+        images = builder.slice(whole, (ALL,) * 4, (count, *self.size, channels))
+        return builder.permute(images, CHANNELS_FIRST)
 
 
 @dataclass(frozen=True, slots=True)

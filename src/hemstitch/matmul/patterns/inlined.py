@@ -56,7 +56,11 @@ class Inlined:
     @property
     def products(self) -> list[tuple[Node, Node]]:
         """Each with what it is added up to."""
-        return [(product, each.total) for each in self.sums for product in each.products]
+        return [
+            (product, matmul_sum.total)
+            for matmul_sum in self.sums
+            for product in matmul_sum.products
+        ]
 
 
 class MatmulPattern(Protocol):

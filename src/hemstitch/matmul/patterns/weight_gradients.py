@@ -15,15 +15,16 @@ all positions are one axis of one stride, which a product adds up along.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 from hemstitch.ir.builder import Builder
+from hemstitch.ir.calls import Call, Convolution, ConvolutionBackward, StructuredCall
 from hemstitch.ir.dims import known
-from hemstitch.ir.graph import LibraryCall, Node, Op, Range
+from hemstitch.ir.graph import Node, Op, Range
 from hemstitch.ir.types import DType
 from hemstitch.machine.record import Machine
-from hemstitch.matmul.patterns.convolutions import operands_of
+from hemstitch.matmul.patterns.convolutions import plain_convolution
 from hemstitch.matmul.patterns.image_tiles import ALL, CHANNELS_LAST, with_zeros
 from hemstitch.matmul.patterns.inlined import Inlined, MatmulSum
 
@@ -37,19 +38,15 @@ MOST_LINES = 11
 
 
 def weight_gradient_of(
-    builder: Builder, call: LibraryCall, inputs: Sequence[Node], machine: Machine | None
+    builder: Builder, call: Call, inputs: Sequence[Node], machine: Machine | None
 ) -> WeightGradient | None:
     """None if it is none that is written out here."""
-    described = operands_of(call, inputs)
-    if machine is None or machine.lanes != LANES or described is None:
+    plain = plain_convolution(call, inputs)
+    if machine is None or machine.lanes != LANES or plain is None or plain.gradient is None:
         return None
-    how, operands = described
-    match how:
-        case {"mask": (_, True, _), "stride": (1, 1), "dilation": (1, 1), "padding": padding}:
-            assert isinstance(padding, tuple)
-        case _:
-            return None
-    x, weight, gradient = operands["x"], operands["weight"], operands["gradient"]
+    x, weight, gradient, how = plain.x, plain.weight, plain.gradient, plain.how
+    if not plain.wanted[1] or (how.stride, how.dilation) != ((1, 1), (1, 1)):
+        return None
     if x.type.dtype is not TYPE:
         return None
     line = TYPE.bytes * max(
@@ -58,7 +55,8 @@ def weight_gradient_of(
     lines, columns = map(known, weight.shape[2:])
     if line <= OF_L1 * machine.l1_bytes or lines * columns == 1 or lines > MOST_LINES:
         return None
-    return WeightGradient(builder, call, inputs, x, weight, gradient, padding)
+    padding = how.padding[0], how.padding[1]
+    return WeightGradient(builder, call, how, inputs, x, weight, gradient, padding)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +66,8 @@ class WeightGradient:
     this and for the gradient of `x`."""
 
     builder: Builder
-    call: LibraryCall
+    call: Call
+    how: Convolution
     inputs: Sequence[Node]
     x: Node
     weight: Node
@@ -106,12 +105,10 @@ class WeightGradient:
         return Inlined(self.builder.reduce(Op.SUM, self.gradient, (0, 2, 3)), [])
 
     def _of_x(self) -> Node:
-        *others, _ = self.call.arguments
-        arguments = (*others, (True, False, False))
-        results = (self.call.results[0], None, None)
-        of_x = self.builder.library(
-            replace(self.call, arguments=arguments, results=results), self.inputs
-        )[0]
+        operation = ConvolutionBackward(self.how, (True, False, False))
+        results = self.call.results[0], None, None
+        call = StructuredCall(operation, self.call.operand_strides, results)
+        of_x = self.builder.call(call, self.inputs)[0]
         assert of_x is not None
         return of_x
 

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from math import prod
 
 from hemstitch.ir.builder import Builder
+from hemstitch.ir.calls import Call
 from hemstitch.ir.dims import known
-from hemstitch.ir.graph import LibraryCall, Node, Op, Range
+from hemstitch.ir.graph import Node, Op, Range
 from hemstitch.ir.types import DType
 from hemstitch.matmul.patterns.bilinear import (
     BACKWARD,
@@ -33,7 +34,7 @@ from hemstitch.matmul.patterns.bilinear import (
     combined,
     transposed,
 )
-from hemstitch.matmul.patterns.convolutions import operands_of, sums_given
+from hemstitch.matmul.patterns.convolutions import plain_convolution
 from hemstitch.matmul.patterns.image_tiles import (
     ALL,
     CHANNELS_LAST,
@@ -50,24 +51,23 @@ LEAST_TILES = 64  # with fewer those of the windows do
 Ways = tuple[Bilinear, Bilinear]  # down and to the right
 
 
-def winograd_of(builder: Builder, call: LibraryCall, inputs: Sequence[Node]) -> Winograd | None:
-    found = operands_of(call, inputs)
-    if found is None:
+def winograd_of(builder: Builder, call: Call, inputs: Sequence[Node]) -> Winograd | None:
+    plain = plain_convolution(call, inputs)
+    if plain is None:
         return None
-    given, operands = found
-    x, weight = operands["x"], operands["weight"]
-    strides, padding = given["stride"], given["padding"]
+    x, weight, how = plain.x, plain.weight, plain.how
     is_window = x.type.rank == 4 and weight.shape[2:] == (WINDOW, WINDOW)
-    if not is_window or given["dilation"] != (1, 1) or x.type.dtype not in TYPES:
+    if not is_window or how.dilation != (1, 1) or x.type.dtype not in TYPES:
         return None
-    assert isinstance(strides, tuple) and isinstance(padding, tuple)
-    if not all(map(_is_padded, strides, padding)):
+    if not all(map(_is_padded, how.stride, how.padding)):
         return None
-    bias, gradient = operands.get("bias"), operands.get("gradient")
-    sums = sums_given(operands, inputs)
-    made = Winograd(builder, x, weight, bias, gradient, strides, padding, sums)
+    (down, right), (above, left) = how.stride, how.padding
+    winograd = Winograd(
+        *(builder, x, weight, plain.bias, plain.gradient),
+        *((down, right), (above, left), plain.weight_sums),
+    )
     is_narrow = min(map(known, weight.shape[:2])) < LEAST_CHANNELS
-    return made if not is_narrow and made.tiles >= LEAST_TILES else None
+    return winograd if not is_narrow and winograd.tiles >= LEAST_TILES else None
 
 
 def _is_padded(stride: int, padding: int) -> bool:
@@ -266,8 +266,8 @@ class Winograd:
         if bias is not None:
             grid = [[self._biased(cell, bias) for cell in row] for row in grid]
         tiling = ImageTiling(known(self.x.shape[0]), size, _tiles(ways, size))
-        found = [MatmulSum((product,), product) for row in products for product in row]
-        return Inlined.of(Parts.of(self.builder, tiling, grid), found)
+        matmuls = [MatmulSum((product,), product) for row in products for product in row]
+        return Inlined.of(Parts.of(self.builder, tiling, grid), matmuls)
 
     def _of_weight(self, gradient: Node) -> Inlined:
         builder, ways = self.builder, self._short
@@ -289,8 +289,8 @@ class Winograd:
         for row in self._both_ways([transposed(way.window) for way in ways], products):
             apart = [builder.reshape(cell, (*shape[:2], 1, 1)) for cell in row]
             rows.append(builder.concat(apart, 3))
-        found = [MatmulSum((product,), product) for row in products for product in row]
-        return Inlined(builder.concat(rows, 2), found)
+        matmuls = [MatmulSum((product,), product) for row in products for product in row]
+        return Inlined(builder.concat(rows, 2), matmuls)
 
     def _both_ways(self, matrices: Sequence[Matrix], grid: Grid) -> list[list[Node]]:
         """Sums of the cells of each column, and then of each row of these."""
@@ -315,8 +315,8 @@ def _longer(ways: Ways, count: int, size: tuple[int, int]) -> Ways:
     leaves enough tiles. Both ways would round three times as much."""
     down, right = ways
     choices = [(LONG, right)] * (down is SHORT) + [(down, LONG)] * (right is SHORT)
-    enough = [each for each in choices if count * prod(_tiles(each, size)) >= LEAST_TILES]
-    return min((ways, *enough), key=lambda each: _products(each) * prod(_tiles(each, size)))
+    enough = [choice for choice in choices if count * prod(_tiles(choice, size)) >= LEAST_TILES]
+    return min((ways, *enough), key=lambda choice: _products(choice) * prod(_tiles(choice, size)))
 
 
 def _products(ways: Ways) -> int:

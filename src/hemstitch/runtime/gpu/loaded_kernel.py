@@ -18,7 +18,8 @@ from hemstitch.toolchain.triton_workers import compile_elsewhere
 
 CHECK = "tl.device_assert"
 # Programs on a multiprocessor, where they meet: each leaves sums that are read again behind the
-# barrier. On an H200 more gained at most 1 %, and took up to 1.7 times as long (decision 0075).
+# barrier. On an H200 more gained at most 1 %, and took up to 1.7 times as long
+# (docs/design/code-generation-for-gpus.md).
 MOST_MEETING = 4
 
 

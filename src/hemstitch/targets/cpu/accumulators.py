@@ -19,28 +19,28 @@ class Accumulators(dict[str, Accumulator]):
         inner = {s.name for s in walk(body) if isinstance(s, Init)}
         return [self[name] for name in names if name not in inner]
 
-    def widen(self, e: Emitter, body: tuple[Stmt, ...], copies: int) -> None:
+    def widen(self, e: Emitter, body: tuple[Stmt, ...], unroll_factor: int) -> None:
         """Those from outside get a partner for each further copy of the body."""
         for accumulator in self.changed(body):
-            start = vector_reductions.start(e, accumulator.op, accumulator.dtype)
-            accumulator.copies += [start] * (copies - 1)
+            identity = vector_reductions.identity_values(e, accumulator.op, accumulator.dtype)
+            accumulator.values += [identity] * (unroll_factor - 1)
 
     def narrow(self, e: Emitter, body: tuple[Stmt, ...]) -> None:
         """All copies of those from outside become one, pair by pair."""
         for accumulator in self.changed(body):
-            while half := len(accumulator.copies) // 2:
-                copies = accumulator.copies
-                pairs, single = zip(copies[:half], copies[half : 2 * half]), copies[2 * half :]
-                joined = [vector_reductions.joined(e, accumulator, a, b) for a, b in pairs]
-                accumulator.copies = [*joined, *single]
+            while half := len(accumulator.values) // 2:
+                values = accumulator.values
+                pairs, single = zip(values[:half], values[half : 2 * half]), values[2 * half :]
+                joined = [vector_reductions.combined(e, accumulator, a, b) for a, b in pairs]
+                accumulator.values = [*joined, *single]
 
 
 def packed(accumulators: Sequence[Accumulator]) -> list[Value]:
     """What a loop carries of them."""
-    return [value for a in accumulators for copy in a.copies for value in copy]
+    return [value for a in accumulators for copy in a.values for value in copy]
 
 
 def unpack(accumulators: Sequence[Accumulator], values: Sequence[Value]) -> None:
     rest = iter(values)
     for accumulator in accumulators:
-        accumulator.copies = [tuple(next(rest) for _ in copy) for copy in accumulator.copies]
+        accumulator.values = [tuple(next(rest) for _ in copy) for copy in accumulator.values]

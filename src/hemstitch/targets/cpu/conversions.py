@@ -131,8 +131,8 @@ def _float_to_bool(e: Emitter, x: Value, source: DType, target: DType) -> Value:
 def _float_to_int(e: Emitter, x: Value, source: DType, target: DType) -> Value:
     """Towards zero. What does not fit becomes the least integer, as x86 has it; types
     narrower than 32 bits wrap, f64 to u8 by way of 64 bits, as eager has it."""
-    is_wide = target is DType.I64 or (source is DType.F64 and target is DType.U8)
-    if not is_wide:
+    is_64_bit = target is DType.I64 or (source is DType.F64 and target is DType.U8)
+    if not is_64_bit:
         return e.convert("trunc", _truncated(e, x, "i32"), COMPUTE[target])
     if e.features.avx512:
         return e.convert("trunc", _truncated(e, x, "i64"), COMPUTE[target])
@@ -149,8 +149,8 @@ def _truncated(e: Emitter, x: Value, element: str) -> Value:
     return e.select(large, e.constant(least, element), _fitting(e, x, large, element))
 
 
-def _fitting(e: Emitter, x: Value, but: Value, element: str) -> Value:
-    return e.convert("fptosi", e.select(but, e.constant(0.0, x.element), x), element)
+def _fitting(e: Emitter, x: Value, overflow: Value, element: str) -> Value:
+    return e.convert("fptosi", e.select(overflow, e.constant(0.0, x.element), x), element)
 
 
 def _float_to_float(e: Emitter, x: Value, source: DType, target: DType) -> Value:

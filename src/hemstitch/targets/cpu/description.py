@@ -12,7 +12,7 @@ from hemstitch.machine.record import Execution, Machine, MatrixUnits
 from hemstitch.matmul.lowering.blocking import USUAL, Blocking
 from hemstitch.targets.cpu.emitter import PORTABLE, Features
 
-# By LLVM's names: what no feature flag says. Measured: docs/performance.md.
+# By LLVM's names: what no feature flag says. Measured: docs/compiler/performance-notes.md.
 FAST_DIVISION = frozenset({"znver4"})
 
 
@@ -37,12 +37,12 @@ class CPULowering:
     sizes: Mapping[str, int] = field(default_factory=dict)
 
     @property
-    def copies(self) -> int:
+    def unroll_factor(self) -> int:
         """Vectors that a lane loop has in flight."""
         return CPU.vectors_in_flight
 
     @property
-    def terms(self) -> int:
+    def cascade_block(self) -> int:
         """Elements of a block of a long sum."""
         return CPU.cascade_terms * CPU.vectors_in_flight * self.target.lanes
 
@@ -51,10 +51,10 @@ def generic_cpu(threads: int, lanes: int) -> Machine:
     """A present-day core: 3.5 GHz, two vector instructions a cycle. How fast it multiplies, where
     that is not measured (`measure/multiplication.py`), is a Xeon's with AVX-512 and AMX: of f32 our
     kernels are as fast as the library. Half types the library multiplies three times as fast, but
-    takes 35 us longer to begin. How fast operands are packed is an EPYC's (docs/performance.md)."""
+    takes 35 us longer to begin. How fast operands are packed is an EPYC's."""
     scale = threads * lanes / 16
     half = MatrixUnits(2.5e11 * scale, 0.3, 1e10 * threads, call_seconds=35e-6)
-    units = {
+    matmul_units = {
         DType.F32: MatrixUnits(1e11 * scale, 0.95, 8e9 * threads, call_seconds=3e-6),
         **dict.fromkeys((DType.F16, DType.BF16), half),
     }
@@ -74,7 +74,7 @@ def generic_cpu(threads: int, lanes: int) -> Machine:
         bandwidth_threads=CPU.bandwidth_threads,
         cache_bytes_per_second=60e9,
         most_packed=64,
-        matrix_units=units,
+        matrix_units=matmul_units,
         launch_seconds=2e-6,
         barrier_seconds=1e-6,
     )

@@ -40,7 +40,7 @@ def _intrinsic(name: str) -> Function:
     return lambda e, x: e.intrinsic(name, x)
 
 
-def _bigger(predicate: str) -> Function:
+def _chosen_by(predicate: str) -> Function:
     """The operand for which `predicate` holds of it and the other."""
     return lambda e, a, b: e.select(e.compare(predicate, a, b), a, b)
 
@@ -50,12 +50,12 @@ def _identity(e: Emitter, x: Value) -> Value:
 
 
 def _where(e: Emitter, condition: Value, x: Value, y: Value) -> Value:
-    return e.select(condition, _of_all_lanes(e, x), _of_all_lanes(e, y))
+    return e.select(condition, _fenced(e, x), _fenced(e, y))
 
 
-def _of_all_lanes(e: Emitter, x: Value) -> Value:
+def _fenced(e: Emitter, x: Value) -> Value:
     """`x`, behind a fence: without it LLVM folds the choice, with AVX-512, into a masked load, and
-    gradients take a third longer (docs/decisions/0088-choices-are-not-folded-into-loads.md)."""
+    gradients take a third longer (docs/design/code-generation-for-cpus.md)."""
     real = {32: "float", 64: "double"}.get(BITS[x.element])
     is_computed = x.type.startswith("<") and x.text.startswith("%")
     if real is None or not is_computed or not e.features.avx512:
@@ -102,7 +102,7 @@ def _float_rest(e: Emitter, a: Value, b: Value) -> Value:
     return functions[Op.FMOD](e, a, b)
 
 
-def _wrong_side(e: Emitter, rest: Value, b: Value) -> Value:
+def _has_other_sign(e: Emitter, rest: Value, b: Value) -> Value:
     """Whether a remainder of truncating division is not 0 and has not the divisor's sign."""
     zero = e.constant(0.0, b.element)
     below, rest_below = e.compare("olt", b, zero), e.compare("olt", rest, zero)
@@ -111,7 +111,7 @@ def _wrong_side(e: Emitter, rest: Value, b: Value) -> Value:
 
 def _float_remainder(e: Emitter, a: Value, b: Value) -> Value:
     rest = _float_rest(e, a, b)
-    return e.select(_wrong_side(e, rest, b), add(e, rest, b), rest)
+    return e.select(_has_other_sign(e, rest, b), add(e, rest, b), rest)
 
 
 def _float_floordiv(e: Emitter, a: Value, b: Value) -> Value:
@@ -120,7 +120,7 @@ def _float_floordiv(e: Emitter, a: Value, b: Value) -> Value:
     plain = divide(e, a, b)
     rest = _float_rest(e, a, b)
     exact = divide(e, subtract(e, a, rest), b)
-    exact = e.select(_wrong_side(e, rest, b), subtract(e, exact, one), exact)
+    exact = e.select(_has_other_sign(e, rest, b), subtract(e, exact, one), exact)
     floor = e.intrinsic("floor", exact)
     too_low = e.compare("ogt", subtract(e, exact, floor), half)
     floor = e.select(too_low, add(e, floor, one), floor)
@@ -297,8 +297,8 @@ _SIGNED: dict[Op, Function] = _INT | {
     Op.FMOD: _signed_rest,
     Op.REMAINDER: _signed_remainder,
     Op.POW: _signed_power,
-    Op.MAXIMUM: _bigger("sgt"),
-    Op.MINIMUM: _bigger("slt"),
+    Op.MAXIMUM: _chosen_by("sgt"),
+    Op.MINIMUM: _chosen_by("slt"),
     Op.SHR: _shift_right("ashr"),
     **_comparisons("s", "eq", "ne"),
 }
@@ -308,8 +308,8 @@ _UNSIGNED: dict[Op, Function] = _INT | {
     **dict.fromkeys((Op.FLOORDIV, Op.TRUNCDIV), _guarded("udiv")),
     **dict.fromkeys((Op.FMOD, Op.REMAINDER), _guarded("urem")),
     Op.POW: _power,
-    Op.MAXIMUM: _bigger("ugt"),
-    Op.MINIMUM: _bigger("ult"),
+    Op.MAXIMUM: _chosen_by("ugt"),
+    Op.MINIMUM: _chosen_by("ult"),
     Op.SHR: _shift_right("lshr"),
     **_comparisons("u", "eq", "ne"),
 }

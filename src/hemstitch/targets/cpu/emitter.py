@@ -1,8 +1,8 @@
 """Prints LLVM IR one instruction at a time. Knows instructions, not kernels.
 
 All arithmetic is on vectors of `width` lanes; a uniform value is a vector whose lanes agree.
-Nothing here is folded or optimised: LLVM selects and schedules what is printed, and no
-optimisation passes run (they cost more time than they save; docs/decisions/0005-no-llvm-passes.md).
+Nothing here is folded or optimised: LLVM selects and schedules what is printed, and no optimisation
+passes run (they cost more time than they save; docs/design/code-generation-for-cpus.md).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hemstitch.machine.cpu_numbers import CPU
 
 BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64}
 BITS |= {"half": 16, "bfloat": 16, "float": 32, "double": 64}
-_OF_MEMORY_OR_WAY = ("load", "call", "atomicrmw", "phi")  # what may differ each time
+_NOT_REUSABLE = ("load", "call", "atomicrmw", "phi")  # what may differ each time
 _MANGLED = {"half": "f16", "bfloat": "bf16", "float": "f32", "double": "f64"}
 
 
@@ -79,7 +79,7 @@ class Emitter:
             return known
         value = Value(f"%{self.fresh()}", type_)
         self.lines.append(f"  {value.text} = {instruction}")
-        if not instruction.startswith(_OF_MEMORY_OR_WAY):
+        if not instruction.startswith(_NOT_REUSABLE):
             self._known[instruction] = value
         return value
 
@@ -94,7 +94,7 @@ class Emitter:
         self.block = name
         self._known = {}
 
-    def side_by_side(self, prints: Iterable[Callable[[], Value]]) -> list[Value]:
+    def interleave(self, prints: Iterable[Callable[[], Value]]) -> list[Value]:
         """Print several chains of instructions, one of each in turn: a processor looks ahead only
         so far, and where a chain waits for itself it then finds another's. With registers enough
         each begins a little after the one before, so that not all want to multiply at the same
@@ -190,7 +190,7 @@ class Emitter:
         """a * b + c, rounded once where the host can (fmuladd lets LLVM split it elsewhere)."""
         return self.intrinsic("fmuladd", a, b, c)
 
-    def add_products(self, a: Value, b: Value, c: Value) -> Value:
+    def dot_bf16(self, a: Value, b: Value, c: Value) -> Value:
         """c + the products of bf16 in the lower halves of two i32 + those in the upper ones.
         VDPBF16PS takes denormals for zero."""
         if self.features.bf16:
@@ -244,8 +244,8 @@ class Emitter:
         result = Value("poison", type_)
         for index in range(self.width):
             scalars = [self.lane(vector, index) for vector in vectors]
-            one = self.call(symbol, element, *scalars)
-            result = self.define(type_, f"insertelement {result}, {one}, i32 {index}")
+            lane_result = self.call(symbol, element, *scalars)
+            result = self.define(type_, f"insertelement {result}, {lane_result}, i32 {index}")
         return result
 
     def per_part(self, symbol: str, lanes: int, *vectors: Value) -> Value:
@@ -255,15 +255,15 @@ class Emitter:
         parts = []
         for first in range(0, self.width, lanes):
             places = range(first, first + lanes)
-            operands = [self._picked(vector, vector, places) for vector in vectors]
+            operands = [self._shuffled(vector, vector, places) for vector in vectors]
             parts.append(self.call(symbol, type_, *operands))
         while len(parts) > 1:
             pairs = zip(parts[::2], parts[1::2])
-            parts = [self._picked(a, b, range(2 * lanes)) for a, b in pairs]
+            parts = [self._shuffled(a, b, range(2 * lanes)) for a, b in pairs]
             lanes *= 2
         return parts[0]
 
-    def _picked(self, a: Value, b: Value, places: range) -> Value:
+    def _shuffled(self, a: Value, b: Value, places: range) -> Value:
         order = ", ".join(f"i32 {place}" for place in places)
         instruction = f"shufflevector {a}, {b}, <{len(places)} x i32> <{order}>"
         return self.define(f"<{len(places)} x {a.element}>", instruction)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 
 from hemstitch.targets.cpu.emitter import Emitter, Value
-from hemstitch.targets.cpu.table32 import INTERVALS, choice, chosen, interpolate
+from hemstitch.targets.cpu.table32 import INTERVALS, interpolate, looked_up, table_index
 from hemstitch.targets.cpu.vector_arithmetic import (
     add,
     at_least,
@@ -35,8 +35,10 @@ _EXPANDED_POWERS = tuple(_EXPANSION * power for power in _POWERS)
 
 def _first_quotient(sign: float) -> tuple[float, ...]:
     """(exp(sign r) - 1) / r for |r| <= _RADIUS, highest power first."""
-    found = interpolate(lambda r: math.expm1(sign * r) / r if r else sign, -_RADIUS, _RADIUS, 2)
-    return tuple(found[::-1])
+    coefficients = interpolate(
+        lambda r: math.expm1(sign * r) / r if r else sign, -_RADIUS, _RADIUS, 2
+    )
+    return tuple(coefficients[::-1])
 
 
 _GROWTH = _first_quotient(1.0)
@@ -49,14 +51,14 @@ def _reduce(e: Emitter, x: Value) -> tuple[Value, Value, Value]:
     rounded = e.fma(x, f32(e, math.log2(math.e)), rounder)
     n = subtract(e, rounded, rounder)
     r = e.fma(n, f32(e, -_LN2_HIGH), x)
-    return n, choice(e, bits(e, rounded)), e.fma(n, f32(e, -_LN2_LOW), r)
+    return n, table_index(e, bits(e, rounded)), e.fma(n, f32(e, -_LN2_LOW), r)
 
 
 def exp_below(e: Emitter, x: Value) -> Value:
     """exp(x) for x <= 89. VSCALEFPS takes the whole part of n by itself; what becomes zero is left
     out, since computing it would underflow, and processors take a hundred cycles for that."""
     n, place, r = _reduce(e, x)
-    power = chosen(e, _POWERS, place)
+    power = looked_up(e, _POWERS, place)
     growth = multiply(e, polynomial(e, r, _GROWTH), r)
     return e.scalef(e.fma(power, growth, power), n, e.compare("uge", x, f32(e, _LOWEST)))
 
@@ -79,5 +81,5 @@ def sigmoid(e: Emitter, x: Value) -> Value:
 def _fraction(e: Emitter, x: Value, where: Value | None = None) -> tuple[Value, Value]:
     """Of sigmoid(x), both sides expanded; the upper one is 0 but `where`."""
     n, place, r = _reduce(e, x)
-    power = e.scalef(chosen(e, _EXPANDED_POWERS, place), n, where)
+    power = e.scalef(looked_up(e, _EXPANDED_POWERS, place), n, where)
     return power, add(e, power, polynomial(e, r, _DECAY))

@@ -1,4 +1,5 @@
-"""How many vectors of a lane loop are worked on at once, to hide latencies."""
+"""How many vectors of a lane loop are worked on at once, to hide latencies: measured in
+docs/compiler/performance-notes.md."""
 
 from __future__ import annotations
 
@@ -7,20 +8,18 @@ from hemstitch.kernel_ir.index import Axis
 from hemstitch.kernel_ir.nodes import Let, Scan, Stmt, walk
 from hemstitch.machine.cpu_numbers import CPU
 
-# otherwise begin the next copies while the first wait; docs/performance.md
-
 
 def unroll_factor(axis: Axis, body: tuple[Stmt, ...], width: int) -> int:
     if any(isinstance(statement, Scan) for statement in walk(body)):
         return 1  # what one vector holds begins where the one before ends
-    copies = CPU.vectors_in_flight
-    if _is_one_long_chain(body):
-        copies = CPU.vectors_in_flight * 2
+    factor = CPU.vectors_in_flight
+    if _is_latency_bound(body):
+        factor = CPU.vectors_in_flight * 2
     elif sum(1 for _ in walk(body)) > CPU.long_body:
-        copies = CPU.vectors_in_flight // 2
-    while copies > 1 and isinstance(axis.extent, int) and axis.extent < copies * width:
-        copies //= 2
-    return copies
+        factor = CPU.vectors_in_flight // 2
+    while factor > 1 and isinstance(axis.extent, int) and axis.extent < factor * width:
+        factor //= 2
+    return factor
 
 
 def unroll_factor_of_rest(body: tuple[Stmt, ...], vectors: int) -> int:
@@ -28,7 +27,7 @@ def unroll_factor_of_rest(body: tuple[Stmt, ...], vectors: int) -> int:
     return vectors if vectors * sum(1 for _ in walk(body)) <= CPU.long_body else 1
 
 
-def _is_one_long_chain(body: tuple[Stmt, ...]) -> bool:
+def _is_latency_bound(body: tuple[Stmt, ...]) -> bool:
     work = 0
     depth: dict[str, int] = {}  # flops of the longest way to a value
     for statement in walk(body):

@@ -2,7 +2,7 @@
 
 The entry is a METH_FASTCALL function made by the JIT itself: it takes tensors, sizes and a scratch
 address, reads the tensors' data pointers, and runs the phases on torch's own OpenMP threads. It
-costs a tenth of a call through ctypes (docs/performance.md).
+costs a tenth of a call through ctypes (docs/compiler/performance-notes.md).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hemstitch.targets.cpu.slots import STATUS, Slot, Slots
 
 DATA_POINTER = "hemstitch_data_pointer"  # bound to torch's function when the module is loaded
 ABSENT_MESSAGE = "a kernel was given a tensor that has no memory"
-TICKETS = "tickets"  # the slot of the table that counts who has come to a ticket
+ARRIVALS = "tickets"  # the slot of the table that counts who has come to a ticket
 ATTRIBUTES = 'attributes #0 = { nounwind "prefer-vector-width"="512" }'
 
 
@@ -52,15 +52,15 @@ class _Table:
     def __init__(self, kernel: Kernel, layout: ScratchLayout, calls: dict[Nest, _NestCall]) -> None:
         self.kernel = kernel
         self.layout = layout
-        found: dict[Slot, None] = dict.fromkeys(kernel.buffers)
-        found |= {STATUS: None, TICKETS: None}
+        slots: dict[Slot, None] = dict.fromkeys(kernel.buffers)
+        slots |= {STATUS: None, ARRIVALS: None}
         sizes: dict[SymbolicDim, None] = {}
         for call in calls.values():
             sizes |= {slot: None for slot in call.slots if isinstance(slot, SymbolicDim)}
-        known = [*layout.offset.values(), work(kernel), *_row_sizes(kernel)]
-        sizes |= {size: None for size in known if isinstance(size, SymbolicDim)}
+        dims = [*layout.offset.values(), work(kernel), *_row_sizes(kernel)]
+        sizes |= {size: None for size in dims if isinstance(size, SymbolicDim)}
         self.sizes = tuple(sizes)
-        self.position = {slot: place for place, slot in enumerate([*found, *sizes])}
+        self.position = {slot: place for place, slot in enumerate([*slots, *sizes])}
 
     def load(self, e: Emitter, size: Dim) -> Value:
         """A size, inside a function that has %table."""
@@ -168,39 +168,39 @@ def _phases(
     behind a ticket if it is the last one to come."""
     e = _emitter(target.lanes, declarations)
     phases = table.kernel.phases
-    alone = [phase for phase in phases if phase.is_alone]
-    for index, phase in enumerate(phases[: len(phases) - len(alone)]):
+    after_last_block = [phase for phase in phases if phase.is_alone]
+    for index, phase in enumerate(phases[: len(phases) - len(after_last_block)]):
         if index and target.parallel:
             e.comment(f"barrier: {phase.why}")
             several = e.compare("sgt", Value("%threads", "i64"), e.i64(1))
             with e.when(several):
                 e.call("GOMP_barrier", "void")
-        _nests(e, table, calls, phase)
-    if alone:
-        e.comment(f"ticket: {alone[0].why}")
-        with e.when(_is_last(e, table)) if target.parallel else nullcontext():
-            for phase in alone:
-                _nests(e, table, calls, phase)
+        _call_nests(e, table, calls, phase)
+    if after_last_block:
+        e.comment(f"ticket: {after_last_block[0].why}")
+        with e.when(_is_last_to_arrive(e, table)) if target.parallel else nullcontext():
+            for phase in after_last_block:
+                _call_nests(e, table, calls, phase)
     e.line("ret void")
     parameters = "ptr %table, i64 %task, i64 %threads"
     return _define(f"{table.kernel.name}_phases", parameters, "\n".join(e.lines))
 
 
-def _is_last(e: Emitter, table: _Table) -> Value:
+def _is_last_to_arrive(e: Emitter, table: _Table) -> Value:
     """Whether all other tasks have been here; what they have stored is then seen."""
-    place = table.place(e, TICKETS)
-    ticket = e.define("i64", f"atomicrmw add {place}, i64 1 acq_rel")
-    return e.compare("eq", e.binary("add", ticket, e.i64(1)), Value("%threads", "i64"))
+    place = table.place(e, ARRIVALS)
+    arrivals = e.define("i64", f"atomicrmw add {place}, i64 1 acq_rel")
+    return e.compare("eq", e.binary("add", arrivals, e.i64(1)), Value("%threads", "i64"))
 
 
-def _nests(e: Emitter, table: _Table, calls: dict[Nest, _NestCall], phase: Phase) -> None:
+def _call_nests(e: Emitter, table: _Table, calls: dict[Nest, _NestCall], phase: Phase) -> None:
     numbers = {nest: number for number, nest in enumerate(calls)}
-    for nest, (low, high) in zip(phase.nests, _shares(e, table, phase)):
+    for nest, (low, high) in zip(phase.nests, _row_shares(e, table, phase)):
         arguments = f"ptr %table, ptr @slots{numbers[nest]}, i64 %task, i64 %threads"
         e.line(f"call void @{calls[nest].function}({arguments}, {low}, {high})")
 
 
-def _shares(e: Emitter, table: _Table, phase: Phase) -> list[tuple[Value, Value]]:
+def _row_shares(e: Emitter, table: _Table, phase: Phase) -> list[tuple[Value, Value]]:
     """Which rows of each nest this task runs: an equal part of those of a nest that come out even,
     and of all others together a contiguous part of their work; so a task meets the same rows in
     every phase and every kernel of equal shape."""
@@ -213,17 +213,17 @@ def _shares(e: Emitter, table: _Table, phase: Phase) -> list[tuple[Value, Value]
         return [(_part(e, rows[0], task, threads), _part(e, rows[0], following, threads))]
     weights = [table.load(e, nest.weight) for nest in phase.nests]
     weights = [e.intrinsic("smax", weight, e.i64(1)) for weight in weights]
-    evens = [e.compare("eq", e.binary("urem", count, threads), e.i64(0)) for count in rows]
+    divisible = [e.compare("eq", e.binary("urem", count, threads), e.i64(0)) for count in rows]
     starts = [e.i64(0)]
-    for count, weight, is_even in zip(rows, weights, evens):
-        work_of = e.select(is_even, e.i64(0), e.binary("mul", count, weight))
-        starts.append(e.binary("add", starts[-1], work_of))
+    for count, weight, is_divisible in zip(rows, weights, divisible):
+        shared_work = e.select(is_divisible, e.i64(0), e.binary("mul", count, weight))
+        starts.append(e.binary("add", starts[-1], shared_work))
     parts = [(which, _part(e, starts[-1], which, threads)) for which in (task, following)]
     shares = []
-    for start, count, weight, is_even in zip(starts, rows, weights, evens):
+    for start, count, weight, is_divisible in zip(starts, rows, weights, divisible):
         low, high = (
             e.select(
-                is_even,
+                is_divisible,
                 _part(e, count, which, threads),
                 _rows_before(e, place, start, count, weight),
             )
@@ -263,9 +263,9 @@ def _run(table: _Table, target: Target, declarations: dict[str, str]) -> str:
     name = table.kernel.name
     if target.parallel:
         allowed = e.convert("zext", e.call("omp_get_max_threads", "i32"), "i64")
-        worth = e.binary("udiv", table.load(e, work(table.kernel)), e.i64(CPU.thread_elements))
-        worth = e.intrinsic("smin", worth, e.i64(target.threads))
-        threads = e.intrinsic("smin", worth, allowed)
+        useful = e.binary("udiv", table.load(e, work(table.kernel)), e.i64(CPU.thread_elements))
+        useful = e.intrinsic("smin", useful, e.i64(target.threads))
+        threads = e.intrinsic("smin", useful, allowed)
         several = e.compare("sgt", threads, e.i64(1))
         e.line(f"br {several}, label %parallel, label %serial")
         e.label("parallel")
@@ -290,19 +290,19 @@ def _entry(table: _Table, failures: Mapping[Failure, int], declarations: dict[st
     is_absent = Value("false", "i1")
     for number, buffer in enumerate(parameters):
         pointer = e.call(DATA_POINTER, "ptr", _argument(e, number))
-        _put(e, table.position[buffer], pointer)
+        _set_slot(e, table.position[buffer], pointer)
         if isinstance(buffer.size, int) and buffer.size > 0:
             is_null = e.define("i1", f"icmp eq {pointer}, null")
             is_absent = e.binary("or", is_absent, is_null)
-    _refuse_absent(e, is_absent, declarations)
+    _raise_if_absent(e, is_absent, declarations)
     for number, size in enumerate(table.sizes, start=len(parameters)):
-        _put(e, table.position[size], e.call("PyLong_AsLongLong", "i64", _argument(e, number)))
+        _set_slot(e, table.position[size], e.call("PyLong_AsLongLong", "i64", _argument(e, number)))
     last = len(parameters) + len(table.sizes)
     base = e.call("PyLong_AsLongLong", "i64", _argument(e, last))
     for buffer, offset in table.layout.offset.items():
-        _put(e, table.position[buffer], e.binary("add", base, table.load(e, offset)))
-    _put(e, table.position[STATUS], status)
-    _put(e, table.position[TICKETS], e.i64(0))
+        _set_slot(e, table.position[buffer], e.binary("add", base, table.load(e, offset)))
+    _set_slot(e, table.position[STATUS], status)
+    _set_slot(e, table.position[ARRIVALS], e.i64(0))
     thread_state = e.call("PyEval_SaveThread", "ptr")
     e.line(f"call void @{table.kernel.name}_run(ptr %table)")
     e.call("PyEval_RestoreThread", "void", thread_state)
@@ -311,7 +311,7 @@ def _entry(table: _Table, failures: Mapping[Failure, int], declarations: dict[st
     return _define(table.kernel.name, arguments, "\n".join(e.lines), "ptr")
 
 
-def _refuse_absent(e: Emitter, is_absent: Value, declarations: dict[str, str]) -> None:
+def _raise_if_absent(e: Emitter, is_absent: Value, declarations: dict[str, str]) -> None:
     """A ValueError for elements that are nowhere, as where a storage was given back."""
     e.line(f"br {is_absent}, label %absent, label %present")
     e.label("absent")
@@ -327,7 +327,7 @@ def _argument(e: Emitter, number: int) -> Value:
     return e.define("ptr", f"load ptr, {place}")
 
 
-def _put(e: Emitter, position: int, value: Value) -> None:
+def _set_slot(e: Emitter, position: int, value: Value) -> None:
     place = e.define("ptr", f"getelementptr i64, ptr %table, i64 {position}")
     e.line(f"store {value}, {place}")
 

@@ -15,7 +15,7 @@ from hemstitch.targets.cpu.emitter import Emitter, Value
 
 
 @dataclass(frozen=True, slots=True)
-class Crossed:
+class TransposedLoop:
     """The loop around, where the two are printed together: its index in each copy; `count`: the
     lanes in use, the first ones."""
 
@@ -34,39 +34,41 @@ class LaneLoop:
     firsts: tuple[Value, ...]
     mask: Value | None
     is_single: bool
-    crossed: Crossed | None = None
+    transposed: TransposedLoop | None = None
     peeled: Store | None = None
 
     def index_of(self, axis: Axis, copy: int) -> Value | None:
         """Of the copy's first lane, where that is the copies' own affair."""
         if axis is self.axis:
             return self.firsts[copy]
-        crossed = self.crossed
-        return crossed.indices[copy] if crossed is not None and crossed.axis is axis else None
+        transposed = self.transposed
+        return (
+            transposed.indices[copy] if transposed is not None and transposed.axis is axis else None
+        )
 
-    def begins_at_multiples(self, of: int, index: Index) -> bool:
+    def is_aligned_to(self, multiple: int, index: Index) -> bool:
         """The lanes walk one by one, and the first of them all is a multiple wherever the loops
         around are."""
         for variable, coefficient in index.terms:
             if variable is self.axis:
                 if coefficient != 1:
                     return False
-            elif isinstance(variable, Computed) or not divides(of, coefficient):
+            elif isinstance(variable, Computed) or not divides(multiple, coefficient):
                 return False
-        return index.coefficient(self.axis) == 1 and divides(of, index.constant)
+        return index.coefficient(self.axis) == 1 and divides(multiple, index.constant)
 
 
-def lanes_left(e: Emitter, first: Value, extent: Value) -> tuple[Value, bool]:
+def remaining_lanes(e: Emitter, first: Value, extent: Value) -> tuple[Value, bool]:
     """Those of a vector that begins at `first`, and whether that is known to be one."""
     if first.text.isdigit() and extent.text.isdigit():
-        left = int(extent.text) - int(first.text)
-        return e.mask(lane < left for lane in range(e.width)), left == 1
-    left_of_all = e.splat(e.binary("sub", extent, first))
-    return e.compare("slt", e.lane_numbers(), left_of_all), False
+        count = int(extent.text) - int(first.text)
+        return e.mask(lane < count for lane in range(e.width)), count == 1
+    remaining = e.splat(e.binary("sub", extent, first))
+    return e.compare("slt", e.lane_numbers(), remaining), False
 
 
 def store_to_peel_for(
-    axis: Axis, body: Iterable[Stmt], streams: Collection[Buffer]
+    axis: Axis, body: Iterable[Stmt], non_temporal: Collection[Buffer]
 ) -> Store | None:
     """The first non-temporal store whose rows begin within a line. A loop that draws numbers or
     adds lanes up begins with whole vectors."""
@@ -76,26 +78,26 @@ def store_to_peel_for(
     if not all(isinstance(s, Let | Load | Store | Constant | Position) for s in body):
         return None
     for store in body:
-        if isinstance(store, Store) and store.buffer in streams:
+        if isinstance(store, Store) and store.buffer in non_temporal:
             terms, line = store.index.terms, LINE // store.buffer.dtype.bytes
             is_plain = all(isinstance(variable, Axis) for variable, _ in terms)
-            begins = LaneLoop(axis, (), None, False).begins_at_multiples(line, store.index)
-            if is_plain and not begins and store.index.coefficient(axis) == 1:
+            is_aligned = LaneLoop(axis, (), None, False).is_aligned_to(line, store.index)
+            if is_plain and not is_aligned and store.index.coefficient(axis) == 1:
                 return store
     return None
 
 
-def until_line(e: Emitter, dtype: DType, place: Value, extent: Value) -> Value:
+def elements_until_line(e: Emitter, dtype: DType, place: Value, extent: Value) -> Value:
     """How many elements, at most `extent`, are left of the line that the one at `place` is in."""
     rest = e.binary("and", e.binary("sub", e.i64(0), place), e.i64(LINE // dtype.bytes - 1))
     return e.select(e.compare("slt", rest, extent), rest, extent)
 
 
-def draws_by_four(lanes: LaneLoop | None, index: Index) -> bool:
+def can_share_philox(lanes: LaneLoop | None, index: Index) -> bool:
     """Whether one Philox makes the random numbers of four vectors (philox.words4)."""
     if lanes is None or len(lanes.firsts) % 4:
         return False
-    return lanes.begins_at_multiples(4, index)
+    return lanes.is_aligned_to(4, index)
 
 
 def fills_lines(lanes: LaneLoop | None, width: int, dtype: DType, index: Index) -> bool:
@@ -105,4 +107,4 @@ def fills_lines(lanes: LaneLoop | None, width: int, dtype: DType, index: Index) 
         return False
     if (peeled := lanes.peeled) is not None:
         return index == peeled.index and dtype.bytes == peeled.buffer.dtype.bytes
-    return lanes.begins_at_multiples(LINE // dtype.bytes, index)
+    return lanes.is_aligned_to(LINE // dtype.bytes, index)

@@ -37,7 +37,7 @@ lanes:
 
 def load(e: Emitter, type_: str, pointer: Value, align: int, mask: Value) -> Value:
     nothing = Value("zeroinitializer", type_)
-    if _is_taken_apart(e, nothing):
+    if _is_scalarised(e, nothing):
         name = _function(e, _LOAD, "load", type_, align)
         return e.define(type_, f"call {type_} @{name}({pointer}, {mask})")
     symbol = f"llvm.masked.load.{mangle(type_)}.p0"
@@ -49,7 +49,7 @@ def store(e: Emitter, value: Value, pointer: Value, align: int, mask: Value) -> 
     if count is not None and not e.features.avx512:
         _store_parts(e, value, pointer, align, count)
         return
-    if _is_taken_apart(e, value):
+    if _is_scalarised(e, value):
         name = _function(e, _STORE, "store", value.type, align)
         e.line(f"call void @{name}({value}, {pointer}, {mask})")
         return
@@ -77,7 +77,7 @@ def _store_parts(e: Emitter, value: Value, pointer: Value, align: int, count: in
         done += size
 
 
-def _is_taken_apart(e: Emitter, block: Value) -> bool:
+def _is_scalarised(e: Emitter, block: Value) -> bool:
     return not e.features.avx512 and BITS[block.element] < 32
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from hemstitch.targets.cpu.emitter import Emitter, Value
 
-FEWER = 3  # times: the next size of tiles, where the number of rows is not known
+SHRINK_FACTOR = 3  # times: the next size of tiles, where the number of rows is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,14 +18,14 @@ class Matrix:
     column to the next."""
 
     start: Value
-    down: Value
-    across: Value
+    row_stride: Value
+    column_stride: Value
 
     def at(self, e: Emitter, row: Value, column: Value) -> Value:
-        place = plus(e, times(e, row, self.down), times(e, column, self.across))
+        place = plus(e, times(e, row, self.row_stride), times(e, column, self.column_stride))
         return moved(e, self.start, place)
 
-    def from_(self, e: Emitter, row: Value, column: Value) -> Matrix:
+    def submatrix(self, e: Emitter, row: Value, column: Value) -> Matrix:
         """Without the rows and columns before these."""
         return replace(self, start=self.at(e, row, column))
 
@@ -39,38 +39,38 @@ class RightPanels:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class BandMask:
     """An element or a term is of use where start + rows * row + columns * column + steps * step is
     not negative; `rows`, `columns` and `steps` are -1, 0 or 1. `together`: steps are 1 or pairs."""
 
     start: Value
-    rows: int
-    columns: int
-    steps: int
-    together: int
+    row_sign: int
+    column_sign: int
+    k_sign: int
+    k_pack: int
 
-    def after(self, e: Emitter, step: Value) -> Wanted:
+    def skip_steps(self, e: Emitter, step: Value) -> BandMask:
         """Where steps are counted from this one on."""
-        passed = times(e, step, e.i64(self.steps * self.together))
-        return replace(self, start=plus(e, self.start, passed))
+        skipped = times(e, step, e.i64(self.k_sign * self.k_pack))
+        return replace(self, start=plus(e, self.start, skipped))
 
-    def ends(self, e: Emitter, tile: Sequence[tuple[Value, int]], steps: Value) -> Ends:
+    def ends(self, e: Emitter, extents: Sequence[tuple[Value, int]], k_extent: Value) -> Ends:
         """Of `steps`: from the first to behind the last that are of use to an element of a tile,
         whose rows and columns are each a first one and how many."""
-        most = self.start
-        for (first, count), sign in zip(tile, (self.rows, self.columns)):
+        largest = self.start
+        for (first, count), sign in zip(extents, (self.row_sign, self.column_sign)):
             if sign > 0:
-                most = plus(e, most, plus(e, first, e.i64(count - 1)))
+                largest = plus(e, largest, plus(e, first, e.i64(count - 1)))
             elif sign < 0:
-                most = e.binary("sub", most, first)
-        zero, one, shift = e.i64(0), e.i64(1), e.i64(self.together - 1)
-        if self.steps > 0:
-            first = e.intrinsic("smax", e.binary("sub", zero, most), zero)
-            return e.binary("lshr", first, shift), steps
-        if self.steps < 0:
-            last = e.binary("add", e.binary("ashr", most, shift), one)
-            return zero, e.intrinsic("smin", last, steps)
-        return zero, e.select(e.compare("slt", most, zero), zero, steps)
+                largest = e.binary("sub", largest, first)
+        zero, one, shift = e.i64(0), e.i64(1), e.i64(self.k_pack - 1)
+        if self.k_sign > 0:
+            first = e.intrinsic("smax", e.binary("sub", zero, largest), zero)
+            return e.binary("lshr", first, shift), k_extent
+        if self.k_sign < 0:
+            last = e.binary("add", e.binary("ashr", largest, shift), one)
+            return zero, e.intrinsic("smin", last, k_extent)
+        return zero, e.select(e.compare("slt", largest, zero), zero, k_extent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,35 +89,35 @@ class MatmulTile:
     result: Matrix
     rows: Value
     columns: Value
-    steps: Value
-    has_room: bool
+    k_extent: Value
+    is_padded: bool
     is_paired: bool
-    most_rows: int | None = None
-    strips: RightPanels | None = None
-    wanted: Wanted | None = None
+    max_rows: int | None = None
+    panels: RightPanels | None = None
+    band: BandMask | None = None
     is_first: Value | None = None
-    behind: int | None = None
-    is_far: bool = False
-    next_rows: Sequence[tuple[Value, int]] = ()
-    more: Sequence[MatmulTile] = ()
+    prefetch_steps: int | None = None
+    is_out_of_cache: bool = False
+    prefetch_regions: Sequence[tuple[Value, int]] = ()
+    batch_reduced: Sequence[MatmulTile] = ()
 
     @property
-    def is_by_columns(self) -> bool:
+    def is_left_column_major(self) -> bool:
         """What is multiplied in one step lies side by side in the left operand as well."""
-        return self.left.down.text == "1"
+        return self.left.row_stride.text == "1"
 
     @property
-    def is_by_steps(self) -> bool:
+    def is_k_contiguous(self) -> bool:
         """The steps of both operands lie side by side: there are few columns."""
-        return self.right.down.text == "1" and self.right.across.text != "1"
+        return self.right.row_stride.text == "1" and self.right.column_stride.text != "1"
 
     def right_at(self, e: Emitter, column: Value) -> Value:
         """The first step of a column."""
-        if self.strips is None:
+        if self.panels is None:
             return self.right.at(e, e.i64(0), column)
-        width = e.i64(self.strips.columns)
-        before = times(e, divided(e, column, width), self.strips.step)
-        return moved(e, self.right.start, plus(e, before, remainder(e, column, width)))
+        width = e.i64(self.panels.columns)
+        panel_offset = times(e, divided(e, column, width), self.panels.step)
+        return moved(e, self.right.start, plus(e, panel_offset, remainder(e, column, width)))
 
 
 def as_number(value: Value) -> int | None:
@@ -143,16 +143,16 @@ def pieces(e: Emitter, extent: Value, most: int, unit: int) -> Pieces:
 
 
 def _pieces_of_unknown(e: Emitter, extent: Value, most: int, unit: int) -> Pieces:
-    found: Pieces = []
+    pieces: Pieces = []
     low, step = e.i64(0), most
     while step > unit:
         whole = e.binary("sub", extent, e.binary("srem", extent, e.i64(step)))
-        found.append((low, whole, step))
-        low, step = whole, max(step // (FEWER * unit) * unit, unit)
-    return [*found, (low, extent, unit)]
+        pieces.append((low, whole, step))
+        low, step = whole, max(step // (SHRINK_FACTOR * unit) * unit, unit)
+    return [*pieces, (low, extent, unit)]
 
 
-def each_of(
+def loop_over(
     e: Emitter, low: Value, high: Value, step: int, inside: Callable[[Value], None]
 ) -> None:
     first, last = as_number(low), as_number(high)

@@ -20,17 +20,17 @@ __all__ = [
     "STORAGE",
     "gather",
     "load",
-    "load_square",
+    "load_transposed",
     "prefetch",
     "scatter",
     "store",
     "store_first",
-    "store_past_caches",
-    "store_square",
-    "store_twins",
+    "store_interleaved",
+    "store_non_temporal",
+    "store_transposed",
 ]
 
-_ONCE = "!0"  # what LLVM wants to hear of a store past the caches
+_NON_TEMPORAL = "!0"  # what LLVM wants to hear of a store past the caches
 
 
 def load(
@@ -70,31 +70,31 @@ def store(
     _store_block(e, stored, pointer, align, mask)
 
 
-def store_past_caches(e: Emitter, dtype: DType, pointer: Value, value: Value) -> None:
+def store_non_temporal(e: Emitter, dtype: DType, pointer: Value, value: Value) -> None:
     """All lanes, side by side. `pointer`: a multiple of what is stored, or a line of a cache."""
     stored = to_storage(e, value, dtype)
-    e.declarations[_ONCE] = f"{_ONCE} = !{{i32 1}}"
+    e.declarations[_NON_TEMPORAL] = f"{_NON_TEMPORAL} = !{{i32 1}}"
     align = min(e.width * dtype.bytes, LINE)
-    e.line(f"store {stored}, {pointer}, align {align}, !nontemporal {_ONCE}")
+    e.line(f"store {stored}, {pointer}, align {align}, !nontemporal {_NON_TEMPORAL}")
 
 
-def store_twins(
-    e: Emitter, dtype: DType, pointer: Value, twins: tuple[Value, Value], mask: Value | None
+def store_interleaved(
+    e: Emitter, dtype: DType, pointer: Value, pair: tuple[Value, Value], mask: Value | None
 ) -> None:
     """Lane k writes element `pointer + 2 k`, and the other into the one behind it."""
     if dtype.bytes == 2:
-        low, high = (_as_word(e, to_storage(e, value, dtype)) for value in twins)
+        low, high = (_zero_extended(e, to_storage(e, value, dtype)) for value in pair)
         word = e.binary("or", low, e.binary("shl", high, e.constant(16, "i32")))
         _store_block(e, word, pointer, dtype.bytes, mask)
         return
-    halves = interleaved(e, *twins)
+    halves = interleaved(e, *pair)
     masks = (None, None) if mask is None else interleaved(e, mask, mask)
     for number, (half, part) in enumerate(zip(halves, masks)):
         place = _element(e, STORAGE[dtype], pointer, e.i64(number * e.width))
         store(e, dtype, place, 1, half, part)
 
 
-def load_square(
+def load_transposed(
     e: Emitter, dtype: DType, pointer: Value, stride: Value | int, lanes: int, step: int
 ) -> list[Value]:
     """Vector j, lane k is element `pointer + j * step + k * stride`, of the first `lanes` lanes.
@@ -107,7 +107,7 @@ def load_square(
     return [from_storage(e, column, dtype) for column in transposed(e, rows)]
 
 
-def store_square(
+def store_transposed(
     e: Emitter,
     dtype: DType,
     pointer: Value,
@@ -175,7 +175,7 @@ def _store_block(e: Emitter, stored: Value, pointer: Value, align: int, mask: Va
     masked_access.store(e, stored, pointer, align, mask)
 
 
-def _as_word(e: Emitter, x: Value) -> Value:
+def _zero_extended(e: Emitter, x: Value) -> Value:
     """Two bytes, below two that are zero."""
     return e.convert("zext", e.convert("bitcast", x, "i16"), "i32")
 
@@ -185,25 +185,27 @@ def _load_reversed(e: Emitter, dtype: DType, pointer: Value, mask: Value | None)
     first = _element(e, STORAGE[dtype], pointer, e.i64(1 - e.width))
     order = ", ".join(f"i32 {lane}" for lane in reversed(range(e.width)))
 
-    def turned(x: Value) -> Value:
+    def reversed_lanes(x: Value) -> Value:
         return e.define(x.type, f"shufflevector {x}, {x}, <{e.width} x i32> <{order}>")
 
-    return turned(_load_block(e, dtype, first, None if mask is None else turned(mask)))
+    return reversed_lanes(
+        _load_block(e, dtype, first, None if mask is None else reversed_lanes(mask))
+    )
 
 
 def _load_every_second(e: Emitter, dtype: DType, pointer: Value, mask: Value | None) -> Value:
     """Two blocks that overlap, so that the second ends with the last element that is wanted: the
     even ones of the first, the odd ones of the second."""
     width = e.width
-    second = _element(e, STORAGE[dtype], pointer, e.i64(width - 1))
+    last_block = _element(e, STORAGE[dtype], pointer, e.i64(width - 1))
     if mask is None:
         low = _load_block(e, dtype, pointer, None)
-        high = _load_block(e, dtype, second, None)
+        high = _load_block(e, dtype, last_block, None)
     else:
         halves = interleaved(e, mask, mask)
         even, odd = (e.mask(lane % 2 == rest for lane in range(width)) for rest in range(2))
         low = _load_block(e, dtype, pointer, e.binary("and", halves[0], even))
-        high = _load_block(e, dtype, second, e.binary("and", halves[1], odd))
+        high = _load_block(e, dtype, last_block, e.binary("and", halves[1], odd))
     lanes = [*range(0, width, 2), *range(width + 1, 2 * width, 2)]
     order = ", ".join(f"i32 {lane}" for lane in lanes)
     return e.define(low.type, f"shufflevector {low}, {high}, <{width} x i32> <{order}>")
@@ -212,15 +214,15 @@ def _load_every_second(e: Emitter, dtype: DType, pointer: Value, mask: Value | N
 def _load_uniform(e: Emitter, dtype: DType, pointer: Value, mask: Value | None) -> Value:
     element = STORAGE[dtype]
     if mask is None:
-        one = e.define(element, f"load {element}, {pointer}, align {dtype.bytes}")
-        return from_storage(e, e.splat(one), dtype)
+        scalar = e.define(element, f"load {element}, {pointer}, align {dtype.bytes}")
+        return from_storage(e, e.splat(scalar), dtype)
     element_type = f"<1 x {element}>"
     condition = e.define("<1 x i1>", f"insertelement <1 x i1> poison, {any_lane(e, mask)}, i32 0")
-    align, nothing = Value(str(dtype.bytes), "i32"), Value("zeroinitializer", element_type)
+    align, zeros = Value(str(dtype.bytes), "i32"), Value("zeroinitializer", element_type)
     symbol = f"llvm.masked.load.{mangle(element_type)}.p0"
-    one = e.lane(e.call(symbol, element_type, pointer, align, condition, nothing))
-    everywhere = from_storage(e, e.splat(one), dtype)
-    return e.select(mask, everywhere, Value("zeroinitializer", everywhere.type))
+    scalar = e.lane(e.call(symbol, element_type, pointer, align, condition, zeros))
+    splat = from_storage(e, e.splat(scalar), dtype)
+    return e.select(mask, splat, Value("zeroinitializer", splat.type))
 
 
 def _load_lanes(e: Emitter, dtype: DType, places: Sequence[Value]) -> Value:
@@ -228,8 +230,8 @@ def _load_lanes(e: Emitter, dtype: DType, places: Sequence[Value]) -> Value:
     element, type_ = STORAGE[dtype], e.vector(STORAGE[dtype])
     result = Value("poison", type_)
     for lane, place in enumerate(places):
-        one = e.define(element, f"load {element}, {place}, align {dtype.bytes}")
-        result = e.define(type_, f"insertelement {result}, {one}, i32 {lane}")
+        scalar = e.define(element, f"load {element}, {place}, align {dtype.bytes}")
+        result = e.define(type_, f"insertelement {result}, {scalar}, i32 {lane}")
     return from_storage(e, result, dtype)
 
 

@@ -24,7 +24,7 @@ from hemstitch.targets.cpu.matmul_operands import (
     MatmulTile,
     as_number,
     divided,
-    each_of,
+    loop_over,
     moved,
     pieces,
     plus,
@@ -41,7 +41,7 @@ L2 = 2
 
 
 @dataclass(frozen=True, slots=True)
-class _Strip:
+class _MicroPanel:
     """So many `columns` from one on. `mask`: those of the last vector that exist, None for all."""
 
     column: Value
@@ -49,56 +49,67 @@ class _Strip:
     mask: Value | None
 
 
-def multiply(e: Emitter, product: MatmulTile, steps: int) -> None:
+def multiply(e: Emitter, matmul: MatmulTile, steps: int) -> None:
     """All blocks of so many `steps` for a strip of columns, or, where the columns are fewer, all
     strips for a block: so L2 has to hold only the rows' steps of the left operand, or only their
     columns. Blocks of half as many steps where lines of both operands also have what other tiles
     need."""
-    if product.is_by_steps:
-        skinny_matmul.multiply(e, product)
+    if matmul.is_k_contiguous:
+        skinny_matmul.multiply(e, matmul)
         return
-    if product.more:
-        steps = as_number(product.steps) or steps
-    elif product.is_by_columns and product.strips is None:
+    if matmul.batch_reduced:
+        steps = as_number(matmul.k_extent) or steps
+    elif matmul.is_left_column_major and matmul.panels is None:
         steps //= 2
-    if _is_less(product.columns, product.steps):
-        product = replace(product, behind=steps)
-        _each_block(e, product, steps, lambda p: _each_strip(e, p, partial(_rows, e, p)))
+    if _is_smaller(matmul.columns, matmul.k_extent):
+        matmul = replace(matmul, prefetch_steps=steps)
+        _each_k_block(
+            e,
+            matmul,
+            steps,
+            lambda block: _each_micro_panel(e, block, partial(_micro_tiles, e, block)),
+        )
     else:
-        product = replace(product, is_far=_is_far(product))
-        _each_strip(e, product, lambda s: _each_block(e, product, steps, lambda p: _rows(e, p, s)))
+        matmul = replace(matmul, is_out_of_cache=_is_out_of_cache(matmul))
+        _each_micro_panel(
+            e,
+            matmul,
+            lambda panel: _each_k_block(
+                e, matmul, steps, lambda block: _micro_tiles(e, block, panel)
+            ),
+        )
 
 
-def _is_far(product: MatmulTile) -> bool:
+def _is_out_of_cache(matmul: MatmulTile) -> bool:
     """A right operand that was not packed and does not stay in L2."""
-    columns, steps = as_number(product.columns), as_number(product.steps)
-    if product.strips is not None or columns is None or steps is None:
+    columns, steps = as_number(matmul.columns), as_number(matmul.k_extent)
+    if matmul.panels is not None or columns is None or steps is None:
         return False
     return columns * steps > CPU.near_elements
 
 
-def _is_less(a: Value, b: Value) -> bool:
+def _is_smaller(a: Value, b: Value) -> bool:
     first, second = as_number(a), as_number(b)
     return first is not None and second is not None and first < second
 
 
-def _each_block(
-    e: Emitter, product: MatmulTile, size: int, inside: Callable[[MatmulTile], None]
+def _each_k_block(
+    e: Emitter, matmul: MatmulTile, size: int, inside: Callable[[MatmulTile], None]
 ) -> None:
-    steps = product.steps
+    steps = matmul.k_extent
     if (known := as_number(steps)) is not None and known <= size:
-        inside(product)
+        inside(matmul)
         return
 
     def block(first: Value, carried: Sequence[Value]) -> Sequence[Value]:
         zero = e.i64(0)
         part = replace(
-            product,
-            left=product.left.from_(e, zero, first),
-            right=product.right.from_(e, first, zero),
-            steps=e.intrinsic("smin", e.binary("sub", steps, first), e.i64(size)),
+            matmul,
+            left=matmul.left.submatrix(e, zero, first),
+            right=matmul.right.submatrix(e, first, zero),
+            k_extent=e.intrinsic("smin", e.binary("sub", steps, first), e.i64(size)),
             is_first=e.compare("eq", first, zero),
-            wanted=product.wanted and product.wanted.after(e, first),
+            band=matmul.band and matmul.band.skip_steps(e, first),
         )
         inside(part)
         return carried
@@ -107,199 +118,208 @@ def _each_block(
     e.loop(e.i64(0), at_least_one, e.i64(size), [], block)
 
 
-def _each_strip(e: Emitter, product: MatmulTile, inside: Callable[[_Strip], None]) -> None:
+def _each_micro_panel(
+    e: Emitter, matmul: MatmulTile, inside: Callable[[_MicroPanel], None]
+) -> None:
     """As wide as a tile in registers."""
-    widest, unit = (len(_heights(e)) - 1) * e.width, e.width
-    if product.strips is not None:
-        widest = min(widest, product.strips.columns)
-        is_known = as_number(product.columns) is not None
+    widest, unit = (len(_rows_by_vectors(e)) - 1) * e.width, e.width
+    if matmul.panels is not None:
+        widest = min(widest, matmul.panels.columns)
+        is_known = as_number(matmul.columns) is not None
         unit = widest if is_known else unit  # none crosses from one strip to the next
 
-    def strip(columns: int, column: Value) -> None:
-        inside(_Strip(column, columns, _mask(e, product.columns, column, columns)))
+    def micro_panel(columns: int, column: Value) -> None:
+        inside(_MicroPanel(column, columns, _mask(e, matmul.columns, column, columns)))
 
-    for low, high, columns in pieces(e, product.columns, widest, unit):
-        each_of(e, low, high, columns, partial(strip, columns))
+    for low, high, columns in pieces(e, matmul.columns, widest, unit):
+        loop_over(e, low, high, columns, partial(micro_panel, columns))
 
 
-def _heights(e: Emitter) -> Sequence[int]:
+def _rows_by_vectors(e: Emitter) -> Sequence[int]:
     return ROWS_OF_32 if e.features.avx512 else ROWS_OF_16
 
 
-def _rows(e: Emitter, product: MatmulTile, strip: _Strip) -> None:
+def _micro_tiles(e: Emitter, matmul: MatmulTile, micro_panel: _MicroPanel) -> None:
     """Tile after tile; the strip stays in L1."""
-    vectors = -(-strip.columns // e.width)
-    for low, high, rows in pieces(e, product.rows, _heights(e)[vectors], 1):
-        tile = _Tile(product, rows, vectors, strip.column, strip.mask)
-        each_of(e, low, high, rows, partial(tile.print, e))
+    vectors = -(-micro_panel.columns // e.width)
+    for low, high, rows in pieces(e, matmul.rows, _rows_by_vectors(e)[vectors], 1):
+        tile = _Tile(matmul, rows, vectors, micro_panel.column, micro_panel.mask)
+        loop_over(e, low, high, rows, partial(tile.print, e))
 
 
 @dataclass(frozen=True, slots=True)
-class _Ahead:
+class _Prefetch:
     """What a tile asks for: from `start` on, `share` elements further after 2 ** `seldom` steps."""
 
     start: Value
-    share: Value
-    seldom: int
+    stride: Value
+    period_log2: int
 
     def at(self, e: Emitter, step: Value) -> Value:
-        turn = e.binary("lshr", step, e.i64(self.seldom)) if self.seldom else step
-        return moved(e, self.start, times(e, turn, self.share))
+        turn = e.binary("lshr", step, e.i64(self.period_log2)) if self.period_log2 else step
+        return moved(e, self.start, times(e, turn, self.stride))
 
 
 @dataclass(frozen=True, slots=True)
 class _Tile:
     """`mask`: as in `_Strip`."""
 
-    product: MatmulTile
+    matmul: MatmulTile
     rows: int
     vectors: int
     column: Value
     mask: Value | None
 
     def print(self, e: Emitter, row: Value) -> None:
-        product, zero = self.product, e.constant(0.0, "float")
+        matmul, zero = self.matmul, e.constant(0.0, "float")
         sums: Sequence[Value] = [zero] * (self.rows * self.vectors)
-        sums = self._added(e, product, row, sums, self._ahead(e, row))
-        for each in product.more:
-            sums = self._added(e, each, row, sums)
-        mask = None if product.has_room else self.mask
+        sums = self._multiply_accumulate(e, matmul, row, sums, self._prefetches(e, row))
+        for reduced in matmul.batch_reduced:
+            sums = self._multiply_accumulate(e, reduced, row, sums)
+        mask = None if matmul.is_padded else self.mask
         for k in range(self.rows):
-            start = product.result.at(e, plus(e, row, e.i64(k)), self.column)
+            start = matmul.result.at(e, plus(e, row, e.i64(k)), self.column)
             for j in range(self.vectors):
                 place = self._vector(e, start, e.i64(0), j)
-                self._store(e, place, sums[k * self.vectors + j], self._of(j, mask))
+                self._store(e, place, sums[k * self.vectors + j], self._mask_of(j, mask))
 
-    def _added(
+    def _multiply_accumulate(
         self,
         e: Emitter,
-        product: MatmulTile,
+        matmul: MatmulTile,
         row: Value,
         sums: Sequence[Value],
-        ahead: Sequence[_Ahead] = (),
+        prefetches: Sequence[_Prefetch] = (),
     ) -> Sequence[Value]:
         """What `product` adds to `sums`. `ahead`: what it asks for."""
-        left, right = product.left.at(e, row, e.i64(0)), product.right_at(e, self.column)
+        left, right = matmul.left.at(e, row, e.i64(0)), matmul.right_at(e, self.column)
         # Packed strips have whole vectors.
-        mask_of_right = self.mask if product.strips is None else None
+        mask_of_right = self.mask if matmul.panels is None else None
 
         def step(number: Value, sums: Sequence[Value]) -> Sequence[Value]:
-            for each in ahead:
-                memory.prefetch(e, F32, each.at(e, number), 0, L2)
-            place = times(e, number, product.right.down)
-            kind = DType.I32 if product.is_paired else F32
+            for prefetch in prefetches:
+                memory.prefetch(e, F32, prefetch.at(e, number), 0, L2)
+            offset = times(e, number, matmul.right.row_stride)
+            kind = DType.I32 if matmul.is_paired else F32
             vectors = [
                 memory.load(
-                    e, kind, self._vector(e, right, place, k), 1, self._of(k, mask_of_right)
+                    e, kind, self._vector(e, right, offset, j), 1, self._mask_of(j, mask_of_right)
                 )
-                for k in range(self.vectors)
+                for j in range(self.vectors)
             ]
-            added = []
+            new_sums = []
             for k in range(self.rows):
-                offset = times(e, e.i64(k), product.left.down)
-                place = plus(e, offset, times(e, number, product.left.across))
-                one = _everywhere(e, moved(e, left, place), product.is_paired)
+                row_offset = times(e, e.i64(k), matmul.left.row_stride)
+                place = plus(e, row_offset, times(e, number, matmul.left.column_stride))
+                element = _broadcast(e, moved(e, left, place), matmul.is_paired)
                 sums_of_row = sums[k * self.vectors : (k + 1) * self.vectors]
-                add = e.add_products if product.is_paired else e.fma
-                added += [add(one, v, total) for v, total in zip(vectors, sums_of_row)]
-            return added
+                add = e.dot_bf16 if matmul.is_paired else e.fma
+                new_sums += [add(element, v, total) for v, total in zip(vectors, sums_of_row)]
+            return new_sums
 
-        first, last = self._ends(e, product, row)
+        first, last = self._ends(e, matmul, row)
         return e.loop(first, last, e.i64(1), list(sums), step)
 
-    def _ends(self, e: Emitter, product: MatmulTile, row: Value) -> Ends:
+    def _ends(self, e: Emitter, matmul: MatmulTile, row: Value) -> Ends:
         """Of the steps that the tile multiplies. Without any its sums are zero."""
         columns = self.vectors * e.width
-        if product.wanted is None:
-            return e.i64(0), product.steps
-        return product.wanted.ends(e, ((row, self.rows), (self.column, columns)), product.steps)
+        if matmul.band is None:
+            return e.i64(0), matmul.k_extent
+        return matmul.band.ends(e, ((row, self.rows), (self.column, columns)), matmul.k_extent)
 
-    def _ahead(self, e: Emitter, row: Value) -> list[_Ahead]:
+    def _prefetches(self, e: Emitter, row: Value) -> list[_Prefetch]:
         """A share of what comes next is asked for in every step of every tile."""
-        found = self._next_rows(e, row)
-        if self.product.is_far:
-            return found + self._next_of_strip(e, row, self.product.right_at(e, self.column))
-        left = self.product.left.at(e, row, e.i64(0))
-        return found + self._next_of_all(e, row, left)
+        prefetches = self._region_prefetches(e, row)
+        if self.matmul.is_out_of_cache:
+            return prefetches + self._panel_prefetches(e, row, self.matmul.right_at(e, self.column))
+        left = self.matmul.left.at(e, row, e.i64(0))
+        return prefetches + self._operand_prefetches(e, row, left)
 
-    def _next_rows(self, e: Emitter, row: Value) -> list[_Ahead]:
+    def _region_prefetches(self, e: Emitter, row: Value) -> list[_Prefetch]:
         """A line, or a part of one, in each step: they are asked for once or a few times."""
-        product, found = self.product, list[_Ahead]()
-        steps, columns = as_number(product.steps), as_number(product.columns)
-        if not steps or columns is None or product.most_rows is None:
-            return found
-        number, tiles = self._number(e, row, columns, product.most_rows)
-        for start, size in product.next_rows:
-            lines = -(-size // (LINE * tiles))  # of a tile
-            share = -(-lines // steps)
-            seldom = max(0, (steps // lines).bit_length() - 1)
-            first = times(e, number, e.i64(lines * ELEMENTS))
-            for k in range(share):
-                place = plus(e, first, e.i64(k * ELEMENTS))
-                found.append(_Ahead(moved(e, start, place), e.i64(share * ELEMENTS), seldom))
-        return found
+        matmul, prefetches = self.matmul, list[_Prefetch]()
+        steps, columns = as_number(matmul.k_extent), as_number(matmul.columns)
+        if not steps or columns is None or matmul.max_rows is None:
+            return prefetches
+        tile_number, tiles = self._tile_number(e, row, columns, matmul.max_rows)
+        for start, size in matmul.prefetch_regions:
+            tile_lines = -(-size // (LINE * tiles))  # of a tile
+            lines_per_step = -(-tile_lines // steps)
+            period_log2 = max(0, (steps // tile_lines).bit_length() - 1)
+            first = times(e, tile_number, e.i64(tile_lines * ELEMENTS))
+            for k in range(lines_per_step):
+                place = moved(e, start, plus(e, first, e.i64(k * ELEMENTS)))
+                stride = e.i64(lines_per_step * ELEMENTS)
+                prefetches.append(_Prefetch(place, stride, period_log2))
+        return prefetches
 
-    def _number(self, e: Emitter, row: Value, columns: int, rows: int) -> tuple[Value, int]:
+    def _tile_number(self, e: Emitter, row: Value, columns: int, rows: int) -> tuple[Value, int]:
         """Which tile it is, and of how many."""
         width = self.vectors * e.width
-        tiles, strips = -(-rows // self.rows), -(-columns // width)
-        strip = divided(e, self.column, e.i64(width))
-        number = plus(e, times(e, strip, e.i64(tiles)), divided(e, row, e.i64(self.rows)))
-        return number, tiles * strips
+        tiles, panel_count = -(-rows // self.rows), -(-columns // width)
+        panel = divided(e, self.column, e.i64(width))
+        number = plus(e, times(e, panel, e.i64(tiles)), divided(e, row, e.i64(self.rows)))
+        return number, tiles * panel_count
 
-    def _next_of_strip(self, e: Emitter, row: Value, right: Value) -> list[_Ahead]:
+    def _panel_prefetches(self, e: Emitter, row: Value, right: Value) -> list[_Prefetch]:
         """The strip's next block; where it has one only, the next strip. Each tile asks for the
         vectors of some steps."""
-        product = self.product
-        if product.most_rows is None:
+        matmul = self.matmul
+        if matmul.max_rows is None:
             return []
-        is_whole = as_number(product.steps) is not None
-        down, number = product.right.down, divided(e, row, e.i64(self.rows))
-        behind = e.i64(self.vectors * e.width) if is_whole else times(e, product.steps, down)
-        seldom = (-(-product.most_rows // self.rows)).bit_length() - 1
-        first = e.binary("lshr", times(e, number, product.steps), e.i64(seldom))
-        place = plus(e, behind, times(e, first, down))
+        is_whole = as_number(matmul.k_extent) is not None
+        row_stride, row_tile = matmul.right.row_stride, divided(e, row, e.i64(self.rows))
+        distance = (
+            e.i64(self.vectors * e.width) if is_whole else times(e, matmul.k_extent, row_stride)
+        )
+        period_log2 = (-(-matmul.max_rows // self.rows)).bit_length() - 1
+        first = e.binary("lshr", times(e, row_tile, matmul.k_extent), e.i64(period_log2))
+        place = plus(e, distance, times(e, first, row_stride))
         vectors = (self._vector(e, right, place, k) for k in range(self.vectors))
-        return [_Ahead(start, down, seldom) for start in vectors]
+        return [_Prefetch(start, row_stride, period_log2) for start in vectors]
 
-    def _next_of_all(self, e: Emitter, row: Value, left: Value) -> list[_Ahead]:
+    def _operand_prefetches(self, e: Emitter, row: Value, left: Value) -> list[_Prefetch]:
         """The next block of each operand that lies as it came: of the right one in the order of
         memory, of the left one, whose other columns may be other tasks', what this tile's rows
         have, some in each strip."""
-        product, found = self.product, list[_Ahead]()
-        columns, apart = as_number(product.columns), as_number(product.right.down)
-        if product.behind is None or product.is_first is None or columns is None or apart is None:
-            return found
-        behind, strips = e.i64(product.behind), -(-columns // (self.vectors * e.width))
-        strip = divided(e, self.column, e.i64(self.vectors * e.width))
-        if product.strips is None and product.most_rows is not None:
-            number, tiles = self._number(e, row, columns, product.most_rows)
-            share = e.i64(-(-apart // tiles))
-            before = times(e, number, times(e, product.steps, share))
-            place = plus(e, times(e, behind, product.right.down), before)
-            found.append(_Ahead(moved(e, product.right.start, place), share, 0))
-        if product.is_by_columns:
-            seldom = strips.bit_length() - 1
-            first = e.binary("lshr", times(e, strip, behind), e.i64(seldom))
-            place = times(e, plus(e, behind, first), product.left.across)
-            found.append(_Ahead(moved(e, left, place), product.left.across, seldom))
-        return found
+        matmul, prefetches = self.matmul, list[_Prefetch]()
+        if matmul.prefetch_steps is None or matmul.is_first is None:
+            return prefetches
+        columns, row_stride = as_number(matmul.columns), as_number(matmul.right.row_stride)
+        if columns is None or row_stride is None:
+            return prefetches
+        distance, width = e.i64(matmul.prefetch_steps), self.vectors * e.width
+        panel_count = -(-columns // width)
+        panel = divided(e, self.column, e.i64(width))
+        if matmul.panels is None and matmul.max_rows is not None:
+            tile_number, tiles = self._tile_number(e, row, columns, matmul.max_rows)
+            stride = e.i64(-(-row_stride // tiles))
+            before = times(e, tile_number, times(e, matmul.k_extent, stride))
+            place = plus(e, times(e, distance, matmul.right.row_stride), before)
+            prefetches.append(_Prefetch(moved(e, matmul.right.start, place), stride, 0))
+        if matmul.is_left_column_major:
+            period_log2 = panel_count.bit_length() - 1
+            first = e.binary("lshr", times(e, panel, distance), e.i64(period_log2))
+            column_stride = matmul.left.column_stride
+            place = times(e, plus(e, distance, first), column_stride)
+            prefetches.append(_Prefetch(moved(e, left, place), column_stride, period_log2))
+        return prefetches
 
     def _store(self, e: Emitter, place: Value, total: Value, mask: Value | None) -> None:
-        if (is_first := self.product.is_first) is not None:
-            before = memory.load(e, F32, place, 1, mask)
-            nothing = e.constant(0.0, "float")
-            total = e.binary("fadd", e.select(is_first, nothing, before), total)
+        if (is_first := self.matmul.is_first) is not None:
+            previous = memory.load(e, F32, place, 1, mask)
+            zero = e.constant(0.0, "float")
+            total = e.binary("fadd", e.select(is_first, zero, previous), total)
         memory.store(e, F32, place, 1, total, mask)
 
     def _vector(self, e: Emitter, start: Value, offset: Value, number: int) -> Value:
         return moved(e, start, plus(e, offset, e.i64(number * e.width)))
 
-    def _of(self, vector: int, mask: Value | None) -> Value | None:
+    def _mask_of(self, vector: int, mask: Value | None) -> Value | None:
         return mask if vector == self.vectors - 1 else None
 
 
-def _everywhere(e: Emitter, place: Value, is_paired: bool) -> Value:
+def _broadcast(e: Emitter, place: Value, is_paired: bool) -> Value:
     if not is_paired:
         return memory.load(e, F32, place, 0, None)
     return e.splat(e.define("i32", f"load i32, {place}, align {DType.BF16.bytes}"))

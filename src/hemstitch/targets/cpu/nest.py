@@ -29,7 +29,7 @@ from hemstitch.kernel_ir.nodes import (
     Stmt,
 )
 from hemstitch.kernel_ir.placement import LINE
-from hemstitch.matmul.lowering.tile_matmul import Factors, TileProduct
+from hemstitch.matmul.lowering.tile_matmul import MatmulOperands, TileMatmul
 from hemstitch.targets.cpu import failure_checks as checks
 from hemstitch.targets.cpu import memory, micro_kernel, prefetch, register_transpose, row_copies
 from hemstitch.targets.cpu import row_loop as rows
@@ -41,15 +41,15 @@ from hemstitch.targets.cpu.elementwise import apply
 from hemstitch.targets.cpu.emitter import Emitter, Value
 from hemstitch.targets.cpu.interleave_factor import unroll_factor, unroll_factor_of_rest
 from hemstitch.targets.cpu.lane_loop import (
-    Crossed,
     LaneLoop,
-    draws_by_four,
+    TransposedLoop,
+    can_share_philox,
+    elements_until_line,
     fills_lines,
-    lanes_left,
+    remaining_lanes,
     store_to_peel_for,
-    until_line,
 )
-from hemstitch.targets.cpu.matmul_operands import MatmulTile, Matrix, RightPanels, Wanted
+from hemstitch.targets.cpu.matmul_operands import BandMask, MatmulTile, Matrix, RightPanels
 from hemstitch.targets.cpu.next_block import PrefetchRegion, prefetched_regions
 from hemstitch.targets.cpu.slots import STATUS, Slots
 
@@ -62,24 +62,22 @@ class LLVMNestPrinter:
 
     emitter: Emitter
     slots: Slots
-    steps: int  # of a product's blocks
-    failures: dict[Failure, int]  # of checks, with what they write to the status
-    streams: frozenset[Buffer] = frozenset()  # what is stored past the caches
+    steps: int  # of K in a cache block of a matmul
+    failures: dict[Failure, int]  # of checks, with the status that each writes
+    non_temporal: frozenset[Buffer] = frozenset()
     _names: dict[str, list[Value]] = field(default_factory=dict)
     _accumulators: Accumulators = field(default_factory=Accumulators)
     _failed: checks.Words = field(default_factory=dict)
     _axes: dict[Axis, Value] = field(default_factory=dict)
     _varying: set[str] = field(default_factory=set)  # values that differ between lanes
-    _numbers: dict[str, float] = field(default_factory=dict)  # constants
-    _words: dict[str, list[Value]] = field(default_factory=dict)  # what random numbers are made of
+    _constant_values: dict[str, float] = field(default_factory=dict)
+    # By the name of the random numbers that are made of them.
+    _philox_words: dict[str, list[Value]] = field(default_factory=dict)
     _lanes: LaneLoop | None = None
     _peeled: nodes.Store | None = None  # see LaneLoop
-    _prefetches: Mapping[str, prefetch.SoftwarePrefetch] = field(
-        default_factory=dict
-    )  # of loads, by name
-    _regions: Mapping[str, Sequence[PrefetchRegion]] = field(
-        default_factory=dict
-    )  # of products, too
+    # By the names of loads, and of matmuls.
+    _prefetches: Mapping[str, prefetch.SoftwarePrefetch] = field(default_factory=dict)
+    _regions: Mapping[str, Sequence[PrefetchRegion]] = field(default_factory=dict)
 
     def print(self, nest: Nest) -> None:
         e = self.emitter
@@ -93,16 +91,16 @@ class LLVMNestPrinter:
             extents = [self.slots.dim(axis.extent) for axis in nest.rows]
             self._axes |= zip(nest.rows, rows.decoded(e, extents, number))
             if nest.panels:
-                with e.when(rows.moves_on(e, number, self._axes[nest.rows[-1]])):
+                with e.when(rows.starts_outer_row(e, number, self._axes[nest.rows[-1]])):
                     self._statements(nest.panels)
             self._statements(nest.body)
             if nest.epilogue:
-                with e.when(rows.ends_some(e, number)):
+                with e.when(rows.ends_epilogue_group(e, number)):
                     self._statements(nest.epilogue)
             return carried
 
         e.loop(Value("%low", "i64"), Value("%high", "i64"), e.i64(1), [], row)
-        if not self.streams.isdisjoint(self.slots.values):
+        if not self.non_temporal.isdisjoint(self.slots.values):
             e.line("fence seq_cst")  # stores past the caches know no other order
         checks.end(e, self._failed, self.failures, self.slots.values.get(STATUS))
         e.line("ret void")
@@ -111,11 +109,11 @@ class LLVMNestPrinter:
 
     def _statements(self, statements: Sequence[Stmt]) -> None:
         axis = self._lanes.axis if self._lanes is not None else None
-        for found in register_transpose.with_twins(statements, axis):
-            if isinstance(found, tuple):
-                self._store_twins(*found)
+        for statement in register_transpose.with_interleaved_stores(statements, axis):
+            if isinstance(statement, tuple):
+                self._store_interleaved(*statement)
             else:
-                self._statement(found)
+                self._statement(statement)
 
     def _statement(self, statement: Stmt) -> None:  # noqa: C901, PLR0912  a case a kind
         match statement:
@@ -123,9 +121,9 @@ class LLVMNestPrinter:
                 self._let(statement)
             case nodes.Constant(name, value, dtype):
                 self._set(name, [constant(self.emitter, value, dtype)])
-                self._numbers[name] = float(value)
+                self._constant_values[name] = float(value)
             case nodes.Position(name, index):
-                self._set(name, [self._position(index, copy) for copy in self._copies()])
+                self._set(name, [self._position(index, copy) for copy in self._unrolled()])
             case nodes.Random():
                 self._random(statement)
             case Load(name, buffer, index):
@@ -134,10 +132,12 @@ class LLVMNestPrinter:
             case nodes.Store():
                 self._store_all(statement)
             case nodes.Init(name, op, dtype, across):
-                start = reduce.start(self.emitter, op, dtype) * (1 + statement.compensated)
-                copies = [start for _ in self._copies()]
+                identity = reduce.identity_values(self.emitter, op, dtype) * (
+                    1 + statement.compensated
+                )
+                values = [identity for _ in self._unrolled()]
                 self._accumulators[name] = reduce.Accumulator(
-                    op, dtype, across, copies, compensated=statement.compensated
+                    op, dtype, across, values, compensated=statement.compensated
                 )
             case Accumulate():
                 self._accumulate(statement)
@@ -146,21 +146,21 @@ class LLVMNestPrinter:
             case nodes.Finish():
                 self._finish(statement)
             case nodes.AccumulateInto():
-                for copy in self._copies():
+                for copy in self._unrolled():
                     self._accumulate_into(statement, copy)
             case nodes.Check(condition, failure):
-                conditions = [self._get(condition, copy) for copy in self._copies()]
+                conditions = [self._get(condition, copy) for copy in self._unrolled()]
                 used = None if self._lanes is None else self._lanes.mask
                 checks.check(self.emitter, self._failed[failure], conditions, used)
             case Loop(axis, body, lanes):
-                tile = TileProduct.of(statement)
+                tile = TileMatmul.of(statement)
                 if tile is not None:
-                    micro_kernel.multiply(self.emitter, self._product(tile), self.steps)
+                    micro_kernel.multiply(self.emitter, self._matmul(tile), self.steps)
                 elif lanes and self._lanes is None:
                     self._lane_loop(axis, body)
                 else:
                     self._serial_loop(statement)
-            case nodes.Contract() | nodes.AccumulateProduct() | nodes.Running():
+            case nodes.Contract() | nodes.AccumulateMatmul() | nodes.Running():
                 raise AssertionError("products have become loops")
             case _:
                 assert_never(statement)
@@ -176,18 +176,18 @@ class LLVMNestPrinter:
         if loop.between is not None:
             start, extent = (e.lane(self._get(name, 0)) for name in loop.between)
         width, is_free = e.width, self._lanes is None and loop.between is None
-        lanes = register_transpose.lanes_to_cross(axis, body, width) if is_free else None
+        lanes = register_transpose.transposable_lanes(axis, body, width) if is_free else None
         if lanes is not None:
-            whole = self._whole(extent, width, start)
-            self._loop(start, whole, width, body, partial(self._crossed, axis, lanes))
+            whole = self._whole_steps(extent, width, start)
+            self._loop(start, whole, width, body, partial(self._transposed_block, axis, lanes))
             start = whole
             if register_transpose.overlaps(extent, width):
-                self._crossed(axis, lanes, e.i64(int(extent.text) - width))
+                self._transposed_block(axis, lanes, e.i64(int(extent.text) - width))
                 start = extent
         if lanes is None or start != extent:
             self._loop(start, extent, 1, body, inside)
 
-    def _whole(self, extent: Value, step: int, low: Value) -> Value:
+    def _whole_steps(self, extent: Value, step: int, low: Value) -> Value:
         """As far as whole steps reach from `low`."""
         e = self.emitter
         if extent.text.isdigit() and low.text.isdigit():
@@ -195,7 +195,7 @@ class LLVMNestPrinter:
         count = extent if low.text == "0" else e.binary("sub", extent, low)
         return e.binary("sub", extent, e.binary("srem", count, e.i64(step)))
 
-    def _crossed(self, axis: Axis, loop: Loop, first: Value) -> None:
+    def _transposed_block(self, axis: Axis, loop: Loop, first: Value) -> None:
         """As many iterations from `first` on as a vector has lanes, each in a copy."""
         e = self.emitter
         indices = [first, *(e.binary("add", first, e.i64(k)) for k in range(1, e.width))]
@@ -203,7 +203,7 @@ class LLVMNestPrinter:
 
         def block(lane: Value, count: int) -> None:
             mask = e.mask(lane < count for lane in range(e.width)) if count < e.width else None
-            crossed = Crossed(axis, tuple(indices), count)
+            crossed = TransposedLoop(axis, tuple(indices), count)
             self._lanes = LaneLoop(loop.axis, (lane,) * e.width, mask, count == 1, crossed)
             self._statements(loop.body)
             self._lanes = None
@@ -225,15 +225,15 @@ class LLVMNestPrinter:
         ):
             inside(low)
             return
-        changed = self._accumulators.changed(body)
+        accumulators = self._accumulators.changed(body)
 
         def run(index: Value, carried: list[Value]) -> list[Value]:
-            unpack(changed, carried)
+            unpack(accumulators, carried)
             inside(index)
-            return packed(changed)
+            return packed(accumulators)
 
-        done = self.emitter.loop(low, high, self.emitter.i64(step), packed(changed), run)
-        unpack(changed, done)
+        final = self.emitter.loop(low, high, self.emitter.i64(step), packed(accumulators), run)
+        unpack(accumulators, final)
 
     def _extent(self, axis: Axis) -> Value:
         """How far the loop over `axis` goes; the last block of a cut axis may end early."""
@@ -246,78 +246,79 @@ class LLVMNestPrinter:
         is_less = e.compare("slt", left, extent)
         return e.select(is_less, left, extent)
 
-    def _product(self, tile: TileProduct) -> MatmulTile:
+    def _matmul(self, tile: TileMatmul) -> MatmulTile:
         """A product of matrices, and where these begin."""
         sizes = self._extent(tile.rows), self.slots.dim(tile.columns)
         self._axes |= dict.fromkeys(tile.axes, self.emitter.i64(0))
 
         def matrix(access: Load | nodes.Store, *axes: Axis, unit: int) -> Matrix:
-            start, step = self._pointer(access.buffer, access.index, 0), access.index.coefficient
-            return Matrix(start, *(self.slots.quotient(step(a), unit) for a in axes))
+            start, stride = self._pointer(access.buffer, access.index, 0), access.index.coefficient
+            return Matrix(start, *(self.slots.quotient(stride(a), unit) for a in axes))
 
-        def operands(factors: Factors) -> dict[str, Any]:
-            steps, strip = factors.contract.axis, tile.strip(factors.right)
+        def operands(pair: MatmulOperands) -> dict[str, Any]:
+            k_axis, panel = pair.contract.axis, tile.panel(pair.right)
             return {
-                "left": matrix(factors.left, tile.rows, steps, unit=tile.together),
-                "right": matrix(factors.right, steps, tile.lanes, unit=tile.together),
-                "steps": self._extent(steps),
-                "strips": strip
-                and RightPanels(strip[0], self.slots.quotient(strip[1], tile.together)),
+                "left": matrix(pair.left, tile.rows, k_axis, unit=tile.k_pack),
+                "right": matrix(pair.right, k_axis, tile.lanes, unit=tile.k_pack),
+                "k_extent": self._extent(k_axis),
+                "panels": panel
+                and RightPanels(panel[0], self.slots.quotient(panel[1], tile.k_pack)),
             }
 
         regions = self._regions.get(tile.contract.name, ())
         first = MatmulTile(
-            **operands(tile.factors[0]),
+            **operands(tile.operands[0]),
             result=matrix(tile.store, tile.rows, tile.lanes, unit=1),
             rows=sizes[0],
             columns=sizes[1],
-            has_room=tile.store.buffer.role is Role.TASK,
-            is_paired=tile.together > 1,
-            most_rows=tile.most_rows,
-            wanted=tile.wanted and Wanted(self._scalar(tile.wanted[0], 0), *tile.wanted[1:]),
-            next_rows=[(self._pointer(r.buffer, r.index, 0), r.bytes) for r in regions],
+            is_padded=tile.store.buffer.role is Role.TASK,
+            is_paired=tile.k_pack > 1,
+            max_rows=tile.max_rows,
+            band=tile.band and BandMask(self._scalar(tile.band[0], 0), *tile.band[1:]),
+            prefetch_regions=[(self._pointer(r.buffer, r.index, 0), r.bytes) for r in regions],
         )
-        more = [replace(first, next_rows=(), **operands(each)) for each in tile.factors[1:]]
-        return replace(first, more=more)
+        reduced = [replace(first, prefetch_regions=(), **operands(p)) for p in tile.operands[1:]]
+        return replace(first, batch_reduced=reduced)
 
     # --- lanes
 
     def _lane_loop(self, axis: Axis, body: tuple[Stmt, ...]) -> None:
         """Whole vectors several at a time, then those that are left, then a masked one."""
         e, extent = self.emitter, self._extent(axis)
-        row = row_copies.copied(axis, body)
-        if row is not None and row[0].buffer not in self.streams:
+        row = row_copies.copied_row(axis, body)
+        if row is not None and row[0].buffer not in self.non_temporal:
             self._axes[axis] = e.i64(0)
             extent = row_copies.copy_if_long(
                 e, row, extent, lambda access: self._pointer(access.buffer, access.index, 0)
             )
-        copies, low = unroll_factor(axis, body, e.width), e.i64(0)
-        self._peeled = store_to_peel_for(axis, body, self.streams)
+        factor, low = unroll_factor(axis, body, e.width), e.i64(0)
+        self._peeled = store_to_peel_for(axis, body, self.non_temporal)
         if (store := self._peeled) is not None:
             self._axes[axis] = low
-            head = until_line(e, store.buffer.dtype, self._scalar(store.index, 0), extent)
-            masked = partial(self._vectors, axis, body, copies=1, extent=head)
-            self._loop(low, head, e.width, body, masked)
+            head = elements_until_line(e, store.buffer.dtype, self._scalar(store.index, 0), extent)
+            masked_vector = partial(self._vectors, axis, body, unroll_factor=1, extent=head)
+            self._loop(low, head, e.width, body, masked_vector)
             low = head
-        whole = self._whole(extent, e.width * copies, low)
-        self._whole_vectors(axis, body, low, whole, copies)
+        whole = self._whole_steps(extent, e.width * factor, low)
+        self._whole_vectors(axis, body, low, whole, factor)
         if extent.text.isdigit() or not e.features.avx512:  # whose masks cost nothing
-            low, whole = whole, self._whole(extent, e.width, whole)
-            together = 1
+            low, whole = whole, self._whole_steps(extent, e.width, whole)
+            rest_factor = 1
             if whole.text.isdigit():
-                together = unroll_factor_of_rest(body, (int(whole.text) - int(low.text)) // e.width)
-            self._whole_vectors(axis, body, low, whole, together)
+                vectors = (int(whole.text) - int(low.text)) // e.width
+                rest_factor = unroll_factor_of_rest(body, vectors)
+            self._whole_vectors(axis, body, low, whole, rest_factor)
         if whole != extent:
-            masked = partial(self._vectors, axis, body, copies=1, extent=extent)
-            self._loop(whole, extent, e.width, body, masked)
+            masked_vector = partial(self._vectors, axis, body, unroll_factor=1, extent=extent)
+            self._loop(whole, extent, e.width, body, masked_vector)
 
     def _whole_vectors(
-        self, axis: Axis, body: tuple[Stmt, ...], low: Value, high: Value, copies: int
+        self, axis: Axis, body: tuple[Stmt, ...], low: Value, high: Value, unroll_factor: int
     ) -> None:
         if low != high:
-            self._accumulators.widen(self.emitter, body, copies)
-            vectors = partial(self._vectors, axis, body, copies=copies)
-            self._loop(low, high, self.emitter.width * copies, body, vectors)
+            self._accumulators.widen(self.emitter, body, unroll_factor)
+            vectors = partial(self._vectors, axis, body, unroll_factor=unroll_factor)
+            self._loop(low, high, self.emitter.width * unroll_factor, body, vectors)
             self._accumulators.narrow(self.emitter, body)
 
     def _vectors(
@@ -325,21 +326,21 @@ class LLVMNestPrinter:
         axis: Axis,
         body: tuple[Stmt, ...],
         first: Value,
-        copies: int,
+        unroll_factor: int,
         extent: Value | None = None,
     ) -> None:
         e = self.emitter
         firsts = [first]
-        for copy in range(1, copies):
+        for copy in range(1, unroll_factor):
             firsts.append(e.binary("add", first, e.i64(copy * e.width)))
         mask, is_single = None, False
         if extent is not None:
-            mask, is_single = lanes_left(e, first, extent)
+            mask, is_single = remaining_lanes(e, first, extent)
         self._lanes = LaneLoop(axis, tuple(firsts), mask, is_single, peeled=self._peeled)
         self._statements(body)
         self._lanes = None
 
-    def _copies(self) -> range:
+    def _unrolled(self) -> range:
         return range(len(self._lanes.firsts)) if self._lanes is not None else range(1)
 
     def _set(self, name: str, values: list[Value]) -> None:
@@ -355,13 +356,13 @@ class LLVMNestPrinter:
 
     def _let(self, let: Let) -> None:
         e = self.emitter
-        if let.op in philox.ORDERINGS and (words := self._words.get(let.operands[0])):
-            bound = self._numbers.get(let.operands[1])
-            if masks := philox.compared(e, let.op, words, bound):
+        if let.op in philox.ORDERINGS and (words := self._philox_words.get(let.operands[0])):
+            bound = self._constant_values.get(let.operands[1])
+            if masks := philox.compare_words(e, let.op, words, bound):
                 self._set(let.name, masks)
                 return
         operands = [self._names[name] for name in let.operands]
-        copies = max(len(values) for values in operands)
+        unroll_factor = max(len(values) for values in operands)
 
         def compute(copy: int) -> Value:
             values = [v[copy] if len(v) > 1 else v[0] for v in operands]
@@ -369,19 +370,19 @@ class LLVMNestPrinter:
                 return cast(e, values[0], let.source, let.dtype)
             return apply(e, let.op, let.source.compute, *values)
 
-        results = e.side_by_side(partial(compute, copy) for copy in range(copies))
+        results = e.interleave(partial(compute, copy) for copy in range(unroll_factor))
         self._set(let.name, results)
 
     def _random(self, random: nodes.Random) -> None:
         e = self.emitter
         seed = e.lane(self._get(random.seed, 0))
-        if draws_by_four(self._lanes, random.index):
-            firsts = [self._scalar(random.index, copy) for copy in self._copies()[::4]]
+        if can_share_philox(self._lanes, random.index):
+            firsts = [self._scalar(random.index, copy) for copy in self._unrolled()[::4]]
             words = [word for first in firsts for word in philox.words4(e, seed, first)]
         else:
-            positions = [self._position(random.index, copy) for copy in self._copies()]
+            positions = [self._position(random.index, copy) for copy in self._unrolled()]
             words = [philox.words(e, seed, position) for position in positions]
-        self._words[random.name] = words
+        self._philox_words[random.name] = words
         self._set(random.name, [philox.to_uniform(e, word) for word in words])
 
     # --- reductions
@@ -390,17 +391,17 @@ class LLVMNestPrinter:
         e = self.emitter
         accumulator = self._accumulators[statement.accumulator]
         mask = self._lanes.mask if self._lanes is not None else None
-        for copy in self._copies():
+        for copy in self._unrolled():
             new: tuple[Value, ...] = (self._get(statement.value, copy),)
             if statement.position is not None:
                 new = (*new, self._position(statement.position, copy))
             elif statement.order is not None:
                 new = (*new, self._get(statement.order, copy))
-            old = accumulator.copies[copy]
-            result = reduce.joined(self.emitter, accumulator, old, new)
+            old = accumulator.values[copy]
+            result = reduce.combined(self.emitter, accumulator, old, new)
             if mask is not None and accumulator.across:
                 result = tuple(e.select(mask, r, o) for r, o in zip(result, old))
-            accumulator.copies[copy] = result
+            accumulator.values[copy] = result
 
     def _scan(self, statement: nodes.Scan) -> None:
         accumulator = self._accumulators[statement.accumulator]
@@ -410,7 +411,7 @@ class LLVMNestPrinter:
 
     def _finish(self, statement: nodes.Finish) -> None:
         accumulator = self._accumulators.pop(statement.accumulator)
-        results = [reduce.finished(self.emitter, accumulator, copy) for copy in accumulator.copies]
+        results = [reduce.finished(self.emitter, accumulator, copy) for copy in accumulator.values]
         self._set(statement.name, [result[0] for result in results])
         if statement.position_name is not None:
             self._set(statement.position_name, [result[1] for result in results])
@@ -424,7 +425,7 @@ class LLVMNestPrinter:
             new = (*new, self._get(statement.order, copy))
             old = (*old, self._read(positions, index, copy, None))
         accumulator = reduce.Accumulator(statement.op, statement.dtype, False, [])
-        result = reduce.joined(self.emitter, accumulator, old, new)
+        result = reduce.combined(self.emitter, accumulator, old, new)
         self._store(buffer, index, result[0], copy)
         if positions is not None:
             self._store(positions, index, result[1], copy)
@@ -432,13 +433,15 @@ class LLVMNestPrinter:
     # --- memory
 
     def _prefetch(self, name: str, buffer: Buffer, index: Index) -> None:
-        ask = self._prefetches.get(name)
-        if ask is not None:
-            for copy in self._copies():
+        software_prefetch = self._prefetches.get(name)
+        if software_prefetch is not None:
+            for copy in self._unrolled():
                 pointer = self._pointer(buffer, index, copy)
-                for line in range(ask.lines):
-                    distance = ask.distance + line * LINE // buffer.dtype.bytes
-                    memory.prefetch(self.emitter, buffer.dtype, pointer, distance, ask.level)
+                for line in range(software_prefetch.lines):
+                    distance = software_prefetch.distance + line * LINE // buffer.dtype.bytes
+                    memory.prefetch(
+                        self.emitter, buffer.dtype, pointer, distance, software_prefetch.level
+                    )
 
     def _read(self, buffer: Buffer, index: Index, copy: int, condition: str | None) -> Value:
         e = self.emitter
@@ -472,44 +475,46 @@ class LLVMNestPrinter:
             memory.scatter(e, buffer.dtype, self.slots[buffer], offsets, value, mask)
             return
         pointer = self._pointer(buffer, index, copy)
-        if buffer in self.streams and fills_lines(self._lanes, e.width, buffer.dtype, index):
-            memory.store_past_caches(e, buffer.dtype, pointer, value)
+        if buffer in self.non_temporal and fills_lines(self._lanes, e.width, buffer.dtype, index):
+            memory.store_non_temporal(e, buffer.dtype, pointer, value)
         else:
             memory.store(e, buffer.dtype, pointer, stride, value, mask)
 
     def _read_all(self, load: Load) -> list[Value]:
         buffer, index = load.buffer, load.index
-        square = None if load.mask is not None else self._square(load)
-        if square is None:
-            return [self._read(buffer, index, copy, load.mask) for copy in self._copies()]
+        transposed_access = None if load.mask is not None else self._transposed_access(load)
+        if transposed_access is None:
+            return [self._read(buffer, index, copy, load.mask) for copy in self._unrolled()]
         pointer = self._pointer(buffer, index, 0)
-        return memory.load_square(self.emitter, buffer.dtype, pointer, *square)
+        return memory.load_transposed(self.emitter, buffer.dtype, pointer, *transposed_access)
 
     def _store_all(self, store: nodes.Store) -> None:
-        buffer, index, square = store.buffer, store.index, self._square(store)
-        values = [self._get(store.value, copy) for copy in self._copies()]
-        if square is not None:
+        buffer, index, transposed_access = store.buffer, store.index, self._transposed_access(store)
+        values = [self._get(store.value, copy) for copy in self._unrolled()]
+        if transposed_access is not None:
             place = self._pointer(buffer, index, 0)
-            memory.store_square(self.emitter, buffer.dtype, place, *square[:2], values)
+            memory.store_transposed(
+                self.emitter, buffer.dtype, place, *transposed_access[:2], values
+            )
             return
         for copy, value in enumerate(values):
             self._store(buffer, index, value, copy)
 
-    def _square(self, access: Load | nodes.Store) -> tuple[Value | int, int, int] | None:
+    def _transposed_access(self, access: Load | nodes.Store) -> tuple[Value | int, int, int] | None:
         """Of what crosses the axes: its step along the lanes, how many of these are in use, and its
         step along the axis around."""
-        if (lanes := self._lanes) is None or (crossed := lanes.crossed) is None:
+        if (lanes := self._lanes) is None or (transposed := lanes.transposed) is None:
             return None
-        step = register_transpose.crossed_step(access, crossed.axis, lanes.axis)
-        return None if step is None else (self._lane_stride(access.index), crossed.count, step)
+        step = register_transpose.transposed_step(access, transposed.axis, lanes.axis)
+        return None if step is None else (self._lane_stride(access.index), transposed.count, step)
 
-    def _store_twins(self, first: nodes.Store, second: nodes.Store) -> None:
+    def _store_interleaved(self, first: nodes.Store, second: nodes.Store) -> None:
         assert self._lanes is not None
         dtype, mask = first.buffer.dtype, self._lanes.mask
-        for copy in self._copies():
+        for copy in self._unrolled():
             place = self._pointer(first.buffer, first.index, copy)
-            twins = self._get(first.value, copy), self._get(second.value, copy)
-            memory.store_twins(self.emitter, dtype, place, twins, mask)
+            pair = self._get(first.value, copy), self._get(second.value, copy)
+            memory.store_interleaved(self.emitter, dtype, place, pair, mask)
 
     def _is_row_buffer(self, buffer: Buffer, index: Index) -> bool:
         """Scratch that one loop walks from its start: it has room for whole vectors, unused lanes

@@ -12,7 +12,7 @@ from hemstitch.ir.dims import Dim
 from hemstitch.kernel_ir.index import Axis, Computed, Index
 from hemstitch.kernel_ir.nodes import Buffer, Load, Loop, Nest, Role, Store
 from hemstitch.machine.cpu_numbers import CPU
-from hemstitch.matmul.lowering.tile_matmul import TileProduct
+from hemstitch.matmul.lowering.tile_matmul import TileMatmul
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class _PrefetchingMatmul:
     regions: list[PrefetchRegion] = field(default_factory=list)
 
     @property
-    def load(self) -> float:
+    def bytes_per_step(self) -> float:
         """Bytes a step."""
         return sum(region.bytes for region in self.regions) / self.steps
 
@@ -40,16 +40,16 @@ class _PrefetchingMatmul:
 def prefetched_regions(nest: Nest) -> Mapping[str, list[PrefetchRegion]]:
     """By which product, by its name: the more steps it has, the more."""
     loops = list(_loops(nest))
-    products = {}
-    for tile in filter(None, map(TileProduct.of, loops)):
+    matmuls = {}
+    for tile in filter(None, map(TileMatmul.of, loops)):
         sizes = (tile.contract.axis.extent, tile.rows.extent, tile.columns)
         known = [size for size in sizes if isinstance(size, int) and size > 0]
         if len(known) == len(sizes) and known[0] <= CPU.next_block_steps:
-            products[tile.contract.name] = _PrefetchingMatmul(prod(known))
+            matmuls[tile.contract.name] = _PrefetchingMatmul(prod(known))
     regions = dict.fromkeys(region for loop in loops for region in _regions(loop, nest))
-    for region in sorted(regions, key=lambda region: -region.bytes) if products else ():
-        min(products.values(), key=lambda asking: asking.load).regions.append(region)
-    return {name: asking.regions for name, asking in products.items()}
+    for region in sorted(regions, key=lambda region: -region.bytes) if matmuls else ():
+        min(matmuls.values(), key=lambda matmul: matmul.bytes_per_step).regions.append(region)
+    return {name: matmul.regions for name, matmul in matmuls.items()}
 
 
 def _loops(nest: Nest) -> Iterator[Loop]:
@@ -60,12 +60,12 @@ def _loops(nest: Nest) -> Iterator[Loop]:
 
 
 def _regions(loop: Loop, nest: Nest) -> Iterator[PrefetchRegion]:
-    tile = TileProduct.of(loop)
+    tile = TileMatmul.of(loop)
     accesses: list[tuple[Load | Store, Axis, Dim]] = []
     if tile is not None:
         steps = tile.contract.axis
         accesses = [
-            (tile.factors[0].left, steps, steps.extent),
+            (tile.operands[0].left, steps, steps.extent),
             (tile.store, tile.lanes, tile.columns),
         ]
     for inner in loop.body if tile is None else ():
@@ -91,12 +91,12 @@ def _region(
     if not isinstance(width, int) or row > width:
         return None
     is_affine = not any(isinstance(variable, Computed) for variable, _ in index.terms)
-    next_one = index.coefficient(block)
-    if not is_affine or row * count != next_one or not 0 < row * count < size:
+    block_step = index.coefficient(block)
+    if not is_affine or row * count != block_step or not 0 < row * count < size:
         return None
     if size * buffer.dtype.bytes < CPU.next_block_bytes:
         return None
     terms = tuple((v, step) for v, step in index.terms if v in nest.rows)
     return PrefetchRegion(
-        buffer, Index(terms, index.constant + next_one), row * count * buffer.dtype.bytes
+        buffer, Index(terms, index.constant + block_step), row * count * buffer.dtype.bytes
     )

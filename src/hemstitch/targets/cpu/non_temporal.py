@@ -4,7 +4,7 @@ line of a cache, gives those of them that are stored so.
 A processor that stores reads the line first, of which it may write a part only; past the caches it
 does not, which saves a third of what x + 1 moves. But who reads the result next finds none of it in
 a cache. So only a kernel that touches more than those hold stores so: what it wrote first would be
-gone from them anyway (docs/decisions/0046-large-results-pass-by-the-caches.md).
+gone from them anyway (docs/design/code-generation-for-cpus.md).
 """
 
 from __future__ import annotations

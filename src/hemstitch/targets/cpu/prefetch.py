@@ -28,7 +28,7 @@ class _PrefetchWalk:
     lane: Axis
     stride: int
     work: int
-    around: Axis | None
+    outer_axis: Axis | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,20 +47,22 @@ def prefetches(nest: Nest) -> Mapping[str, SoftwarePrefetch]:
     """Of such loads, by their names."""
     if not nest.rows:
         return {}
-    found = dict(_asks_for_lines(nest))
+    prefetches_of = dict(_line_prefetches(nest))
     streams: dict[tuple[Buffer, Index], list[_PrefetchWalk]] = {}
     for walk in _walks(nest.body):
         if walk.stride == 1:
             streams.setdefault((walk.load.buffer, walk.load.index), []).append(walk)
     for walks in streams.values():
         walk = max(walks[1:] or walks, key=lambda walk: walk.work)
-        ask = _ask_of_pieces(walk) or _ask(walk.load, walk.lane, nest.rows, len(walks))
-        if ask is not None:
-            found[walk.load.name] = ask
-    return found
+        software_prefetch = _piece_prefetch(walk) or _row_prefetch(
+            walk.load, walk.lane, nest.rows, len(walks)
+        )
+        if software_prefetch is not None:
+            prefetches_of[walk.load.name] = software_prefetch
+    return prefetches_of
 
 
-def _walks(body: tuple[Stmt, ...], around: Axis | None = None) -> Iterator[_PrefetchWalk]:
+def _walks(body: tuple[Stmt, ...], outer_axis: Axis | None = None) -> Iterator[_PrefetchWalk]:
     for loop in body:
         if not isinstance(loop, Loop):
             continue
@@ -73,10 +75,10 @@ def _walks(body: tuple[Stmt, ...], around: Axis | None = None) -> Iterator[_Pref
                 continue
             stride = load.index.coefficient(loop.axis)
             if isinstance(stride, int) and stride > 0:
-                yield _PrefetchWalk(load, loop.axis, stride, work, around)
+                yield _PrefetchWalk(load, loop.axis, stride, work, outer_axis)
 
 
-def _asks_for_lines(nest: Nest) -> Iterator[tuple[str, SoftwarePrefetch]]:
+def _line_prefetches(nest: Nest) -> Iterator[tuple[str, SoftwarePrefetch]]:
     """Of rows that read pieces far apart, each of which the next row goes on with. Each load of a
     piece asks for what a later row reads from there up to where the next load does: all at once
     would be more than a processor waits for."""
@@ -84,45 +86,53 @@ def _asks_for_lines(nest: Nest) -> Iterator[tuple[str, SoftwarePrefetch]]:
     for walk in _walks(nest.body):
         pieces.setdefault((walk.load.buffer, walk.load.index.terms), []).append(walk)
     for walks in pieces.values():
-        step = _step_within_pieces(walks[0], nest.rows[-1])
+        row_step = _row_step_of_pieces(walks[0], nest.rows[-1])
         loads = {walk.load.index.constant: walk.load for walk in walks}
         starts = {start: load for start, load in loads.items() if isinstance(start, int)}
-        if step is None or len(starts) < len(loads):
+        if row_step is None or len(starts) < len(loads):
             continue
         bytes_ = walks[0].load.buffer.dtype.bytes
-        end = min(starts) + step
+        covered_until = min(starts) + row_step
         for start in sorted(starts, reverse=True):
-            if (end - start) * bytes_ >= LINE:
-                lines = -(-(end - start) * bytes_ // LINE)
-                yield starts[start].name, SoftwarePrefetch(CPU.prefetch_rows * step, 2, lines)
-                end = start
+            if (covered_until - start) * bytes_ >= LINE:
+                lines = -(-(covered_until - start) * bytes_ // LINE)
+                yield starts[start].name, SoftwarePrefetch(CPU.prefetch_rows * row_step, 2, lines)
+                covered_until = start
 
 
-def _step_within_pieces(walk: _PrefetchWalk, row: Axis) -> int | None:
+def _row_step_of_pieces(walk: _PrefetchWalk, row: Axis) -> int | None:
     """How many elements a row goes on in pieces that are far apart and of a large tensor. Blocks
     of one row, whose next is a row further, are none."""
     index, bytes_ = walk.load.index, walk.load.buffer.dtype.bytes
-    if walk.around is None or not all(isinstance(axis, Axis) for axis, _ in index.terms):
+    if walk.outer_axis is None or not all(isinstance(axis, Axis) for axis, _ in index.terms):
         return None
-    step, apart = index.coefficient(row), index.coefficient(walk.around)
-    whole, pieces, size = walk.load.buffer.size, walk.around.extent, walk.lane.extent
-    if not isinstance(step, int) or not isinstance(apart, int) or not isinstance(whole, int):
+    step, piece_stride = index.coefficient(row), index.coefficient(walk.outer_axis)
+    tensor_size, pieces, size = walk.load.buffer.size, walk.outer_axis.extent, walk.lane.extent
+    if (
+        not isinstance(step, int)
+        or not isinstance(piece_stride, int)
+        or not isinstance(tensor_size, int)
+    ):
         return None
     if not isinstance(pieces, int) or not isinstance(size, int):
         return None
-    is_far = apart * bytes_ >= CPU.stream_gap_bytes and whole * bytes_ >= CPU.prefetch_tensor_bytes
-    goes_on = (
-        walk.stride * (size - 1) < step < apart and pieces * step * bytes_ <= CPU.prefetch_row_bytes
+    is_scattered = (
+        piece_stride * bytes_ >= CPU.stream_gap_bytes
+        and tensor_size * bytes_ >= CPU.prefetch_tensor_bytes
     )
-    return step if is_far and goes_on else None
+    is_continued = (
+        walk.stride * (size - 1) < step < piece_stride
+        and pieces * step * bytes_ <= CPU.prefetch_row_bytes
+    )
+    return step if is_scattered and is_continued else None
 
 
-def _ask_of_pieces(walk: _PrefetchWalk) -> SoftwarePrefetch | None:
+def _piece_prefetch(walk: _PrefetchWalk) -> SoftwarePrefetch | None:
     """Of a walk through some columns of a matrix: pieces of lines that lie far apart."""
-    if walk.around is None:
+    if walk.outer_axis is None:
         return None
-    step, size = walk.load.index.coefficient(walk.around), walk.lane.extent
-    pieces, bytes_ = walk.around.extent, walk.load.buffer.dtype.bytes
+    step, size = walk.load.index.coefficient(walk.outer_axis), walk.lane.extent
+    pieces, bytes_ = walk.outer_axis.extent, walk.load.buffer.dtype.bytes
     if not isinstance(step, int) or not isinstance(size, int) or not isinstance(pieces, int):
         return None
     if (
@@ -134,7 +144,9 @@ def _ask_of_pieces(walk: _PrefetchWalk) -> SoftwarePrefetch | None:
     return SoftwarePrefetch(step * -(-CPU.prefetch_bytes // (size * bytes_)), 1)
 
 
-def _ask(load: Load, lane: Axis, rows: Sequence[Axis], walks: int) -> SoftwarePrefetch | None:
+def _row_prefetch(
+    load: Load, lane: Axis, rows: Sequence[Axis], walks: int
+) -> SoftwarePrefetch | None:
     step, bytes_ = load.index.coefficient(rows[-1]), load.buffer.dtype.bytes
     volume = _volume(load.index, rows)
     if not isinstance(step, int) or step <= 0 or volume is None:

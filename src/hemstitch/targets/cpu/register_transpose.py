@@ -15,7 +15,7 @@ from hemstitch.kernel_ir.nodes import Constant, Let, Load, Loop, Stmt, Store, wa
 from hemstitch.targets.cpu.emitter import Emitter, Value
 
 
-def lanes_to_cross(axis: Axis, body: tuple[Stmt, ...], width: int) -> Loop | None:
+def transposable_lanes(axis: Axis, body: tuple[Stmt, ...], width: int) -> Loop | None:
     """The lane loop in the serial loop over `axis`, if the two are to be printed together. Its
     length has to be known; the serial one may end early in the last block of a cut axis. What each
     row computes before its lanes, as a value of a bias, is computed in them."""
@@ -30,12 +30,12 @@ def lanes_to_cross(axis: Axis, body: tuple[Stmt, ...], width: int) -> Loop | Non
     if not _is_whole(inner.axis) or axis is inner.axis.outer:
         return None
     statements = list(walk(inner.body))
-    simple = all(isinstance(s, Load | Let | Constant | Store | Loop) for s in statements)
+    is_simple = all(isinstance(s, Load | Let | Constant | Store | Loop) for s in statements)
     accesses = [s for s in statements if isinstance(s, Load | Store)]
     stored = {s.buffer for s in accesses if isinstance(s, Store)}
-    ordered = any(isinstance(s, Load) and s.buffer in stored for s in accesses)
-    crossed = any(crossed_step(s, axis, inner.axis) for s in accesses)
-    return inner if simple and crossed and not ordered else None
+    is_ordered = any(isinstance(s, Load) and s.buffer in stored for s in accesses)
+    is_transposed = any(transposed_step(s, axis, inner.axis) for s in accesses)
+    return inner if is_simple and is_transposed and not is_ordered else None
 
 
 def overlaps(extent: Value, width: int) -> bool:
@@ -50,7 +50,7 @@ def _is_whole(axis: Axis) -> bool:
     return isinstance(axis.extent, int) and is_even
 
 
-def crossed_step(access: Load | Store, axis: Axis, lane: Axis) -> int | None:
+def transposed_step(access: Load | Store, axis: Axis, lane: Axis) -> int | None:
     """1 where one iteration of `axis` further is the next element, 2 where it is the next but one
     of a load; and one lane further is another place."""
     index, step = access.index, access.index.coefficient(axis)
@@ -64,36 +64,38 @@ def _is_affine(index: Index) -> bool:
     return not any(isinstance(variable, Computed) for variable, _ in index.terms)
 
 
-Twins = tuple[Store, Store]
+StorePair = tuple[Store, Store]
 
 
-def with_twins(statements: Sequence[Stmt], lane: Axis | None) -> Iterator[Stmt | Twins]:
+def with_interleaved_stores(
+    statements: Sequence[Stmt], lane: Axis | None
+) -> Iterator[Stmt | StorePair]:
     """The statements; in a loop over lanes as one those that store in neighbouring places, two a
     lane."""
     position = 0
     while position < len(statements):
         statement, *following = statements[position : position + 2]
-        twins = None if lane is None else _twins(statement, following, lane)
-        yield twins or statement
-        position += 2 if twins is not None and isinstance(statement, Store) else 1
+        pair = None if lane is None else _store_pair(statement, following, lane)
+        yield pair or statement
+        position += 2 if pair is not None and isinstance(statement, Store) else 1
 
 
-def _twins(statement: Stmt, following: Sequence[Stmt], lane: Axis) -> Twins | None:
+def _store_pair(statement: Stmt, following: Sequence[Stmt], lane: Axis) -> StorePair | None:
     match statement, following:
         case Loop(), _:
-            return _doubled(statement, lane)
-        case Store() as first, [Store() as second] if _are_twins(first, second, lane):
+            return _duplicated(statement, lane)
+        case Store() as first, [Store() as second] if _are_interleaved(first, second, lane):
             return first, second
         case _:
             return None
 
 
-def _are_twins(first: Store, second: Store, lane: Axis) -> bool:
+def _are_interleaved(first: Store, second: Store, lane: Axis) -> bool:
     is_next = first.buffer is second.buffer and first.index.shifted(1) == second.index
     return is_next and first.index.coefficient(lane) == 2 and _is_affine(first.index)
 
 
-def _doubled(loop: Loop, lane: Axis) -> Twins | None:
+def _duplicated(loop: Loop, lane: Axis) -> StorePair | None:
     """The stores of a loop that puts each lane's value in two neighbouring places."""
     store = loop.body[0] if len(loop.body) == 1 and loop.axis.extent == 2 else None
     if not isinstance(store, Store) or not _is_affine(store.index):
@@ -108,11 +110,11 @@ def transposed(e: Emitter, rows: Sequence[Value]) -> list[Value]:
     """Lane k of row j becomes lane j of row k: the perfect shuffle of the rows, for each bit of a
     lane's number."""
     half = len(rows) // 2
-    found = list(rows)
+    vectors = list(rows)
     for _ in range(half.bit_length()):
-        pairs = [interleaved(e, a, b) for a, b in zip(found[:half], found[half:])]
-        found = [row for pair in pairs for row in pair]
-    return found
+        pairs = [interleaved(e, a, b) for a, b in zip(vectors[:half], vectors[half:])]
+        vectors = [row for pair in pairs for row in pair]
+    return vectors
 
 
 def interleaved(e: Emitter, a: Value, b: Value) -> tuple[Value, Value]:

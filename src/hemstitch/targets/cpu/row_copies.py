@@ -1,5 +1,5 @@
 """Rows that are only copied: the C library's memcpy, which is faster than vector stores for long
-rows (docs/decisions/0089-long-rows-are-copied-by-memcpy.md).
+rows (docs/design/code-generation-for-cpus.md).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from hemstitch.machine.cpu_numbers import CPU
 from hemstitch.targets.cpu.emitter import Emitter, Value
 
 
-def copied(axis: Axis, body: tuple[Stmt, ...]) -> tuple[Store, Load] | None:
+def copied_row(axis: Axis, body: tuple[Stmt, ...]) -> tuple[Store, Load] | None:
     """Where a loop over `axis` takes what lies one after the other from one tensor to another. Of
     an axis that only a call knows, a row may be long."""
     match body:

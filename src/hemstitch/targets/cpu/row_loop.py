@@ -19,13 +19,13 @@ def decoded(e: Emitter, extents: Sequence[Value], number: Value) -> list[Value]:
     return [number, *reversed(indices)] if extents else []
 
 
-def moves_on(e: Emitter, number: Value, last: Value) -> Value:
+def starts_outer_row(e: Emitter, number: Value, last: Value) -> Value:
     """Row `number` is the first of the task, or, with `last` its index there, of the last axis."""
     is_first = e.compare("eq", number, LOW)
     return e.binary("or", is_first, e.compare("eq", last, e.i64(0)))
 
 
-def ends_some(e: Emitter, number: Value) -> Value:
+def ends_epilogue_group(e: Emitter, number: Value) -> Value:
     """Row `number` is the last of the task, or of EPILOGUE_ROWS rows since its first."""
     following = e.binary("add", number, e.i64(1))
     done = e.binary("sub", following, LOW)

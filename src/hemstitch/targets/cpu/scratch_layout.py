@@ -10,7 +10,7 @@ from hemstitch.kernel_ir.lifetime import Life, in_place, phase_lifetimes, task_l
 from hemstitch.kernel_ir.nodes import THREADS, Buffer, Kernel, Role
 from hemstitch.kernel_ir.placement import LINE, Lifetime, place
 
-MOST_LANES = 16  # elements of a vector; task buffers have room for whole ones
+PADDED_LANES = 16  # elements of a vector; task buffers have room for whole ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ def scratch_layout(kernel: Kernel, threads: int) -> ScratchLayout:
     together share memory."""
     own, stride = _task_layout(kernel)
     shared = {b: life for b, life in phase_lifetimes(kernel).items() if b.role is Role.SHARED}
-    bytes_ = {b: _lines(_for_threads(b.size, threads) * b.dtype.bytes) for b in shared}
+    bytes_ = {b: _whole_lines(_for_threads(b.size, threads) * b.dtype.bytes) for b in shared}
     places, end = _placed(bytes_, shared)
     start = stride * threads
     return ScratchLayout(own | {b: start + p for b, p in places.items()}, stride, start + end)
@@ -37,15 +37,17 @@ def _task_layout(kernel: Kernel) -> tuple[dict[Buffer, Dim], Dim]:
     """The offsets of task buffers in the memory of one task, and how much that is. What is made in
     place lies where it was made from."""
     lives = task_lifetimes(kernel)
-    taken = in_place(kernel, lives)
+    reused = in_place(kernel, lives)
     origin: dict[Buffer, Buffer] = {}  # the first to lie there
-    whole: dict[Buffer, Life] = {}  # from its first moment to the last of those that follow it
+    merged_lives: dict[
+        Buffer, Life
+    ] = {}  # from its first moment to the last of those that follow it
     for buffer in sorted(lives, key=lambda buffer: lives[buffer]):
-        found = origin[buffer] = origin[taken[buffer]] if buffer in taken else buffer
-        whole[found] = (lives[found][0], lives[buffer][1])
-    bytes_ = {b: _lines(_vectors(b.size) * b.dtype.bytes) for b in whole}
-    places, end = _placed(bytes_, whole)
-    return {buffer: places[found] for buffer, found in origin.items()}, end
+        owner = origin[buffer] = origin[reused[buffer]] if buffer in reused else buffer
+        merged_lives[owner] = (lives[owner][0], lives[buffer][1])
+    bytes_ = {b: _whole_lines(_whole_vectors(b.size) * b.dtype.bytes) for b in merged_lives}
+    places, end = _placed(bytes_, merged_lives)
+    return {buffer: places[owner] for buffer, owner in origin.items()}, end
 
 
 def _placed(
@@ -66,12 +68,12 @@ def _placed(
     return offsets, end
 
 
-def _lines(size: Dim) -> Dim:
+def _whole_lines(size: Dim) -> Dim:
     return quotient(size + (LINE - 1), LINE) * LINE
 
 
-def _vectors(size: Dim) -> Dim:
-    return quotient(size + (MOST_LANES - 1), MOST_LANES) * MOST_LANES
+def _whole_vectors(size: Dim) -> Dim:
+    return quotient(size + (PADDED_LANES - 1), PADDED_LANES) * PADDED_LANES
 
 
 def _for_threads(size: Dim, threads: int) -> Dim:

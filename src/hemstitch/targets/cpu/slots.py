@@ -61,9 +61,9 @@ class Slots:
         """Of a size that `divisor` divides."""
         if isinstance(size, int):
             return self.emitter.i64(size // divisor)
-        found = self.dim(size)
+        value = self.dim(size)
         e = self.emitter
-        return found if divisor == 1 else e.binary("sdiv exact", found, e.i64(divisor))
+        return value if divisor == 1 else e.binary("sdiv exact", value, e.i64(divisor))
 
     def _load_size(self, size: Dim) -> None:
         if isinstance(size, SymbolicDim) and size != THREADS:

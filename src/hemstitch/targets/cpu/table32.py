@@ -83,18 +83,18 @@ def look_up(e: Emitter, table: Table, x: Value) -> Value:
     rounder = f32(e, _ROUNDER)
     rounded = e.fma(a, f32(e, 1 / table.step), rounder)
     t = e.fma(subtract(e, rounded, rounder), f32(e, -table.step), a)
-    place = choice(e, bits(e, rounded))
-    highest, *between, constant = (chosen(e, row, place) for row in table.coefficients)
+    place = table_index(e, bits(e, rounded))
+    highest, *between, constant = (looked_up(e, row, place) for row in table.coefficients)
     if table.slope:
         slopes = [table.slope, *[0.0] * (INTERVALS - 1)]
-        constant = e.fma(t, chosen(e, slopes, place), constant)
+        constant = e.fma(t, looked_up(e, slopes, place), constant)
     result = highest
     for coefficient in (*between, constant):
         result = e.fma(result, t, coefficient)
     return copy_sign(e, result, x)
 
 
-def choice(e: Emitter, index: Value) -> Value:
+def table_index(e: Emitter, index: Value) -> Value:
     """`index` in as many lanes as the table has; those beyond hold anything."""
     if e.width == INTERVALS:
         return index
@@ -104,15 +104,15 @@ def choice(e: Emitter, index: Value) -> Value:
     return e.define(type_, f"shufflevector {index}, {index.type} poison, {order}")
 
 
-def chosen(e: Emitter, row: Sequence[float], place: Value) -> Value:
+def looked_up(e: Emitter, row: Sequence[float], place: Value) -> Value:
     """For each lane the value of its interval: VPERMPS."""
     type_ = f"<{INTERVALS} x float>"
     values = ", ".join(f"float {literal(value, 'float')}" for value in row)
-    found = e.call("llvm.x86.avx512.permvar.sf.512", type_, Value(f"<{values}>", type_), place)
+    vector = e.call("llvm.x86.avx512.permvar.sf.512", type_, Value(f"<{values}>", type_), place)
     if e.width == INTERVALS:
-        return found
+        return vector
     order = ", ".join(f"i32 {lane}" for lane in range(e.width))
     return e.define(
         e.vector("float"),
-        f"shufflevector {found}, {type_} poison, <{e.width} x i32> <{order}>",
+        f"shufflevector {vector}, {type_} poison, <{e.width} x i32> <{order}>",
     )

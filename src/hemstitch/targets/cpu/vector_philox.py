@@ -42,7 +42,9 @@ def to_uniform(e: Emitter, word: Value) -> Value:
     return multiply(e, top, f32(e, 2.0**-24))
 
 
-def compared(e: Emitter, op: Op, drawn: list[Value], bound: float | None) -> list[Value] | None:
+def compare_words(
+    e: Emitter, op: Op, drawn: list[Value], bound: float | None
+) -> list[Value] | None:
     """What `op` says of the numbers that are made of these words and of one that is known, by the
     words themselves: the numbers, if nothing else asks for them, are then never computed. None
     where no word is the border."""
@@ -68,12 +70,12 @@ def _split(e: Emitter, pairs: Value) -> list[Value]:
     """The words of all lanes one after the other, as two vectors of i32."""
     type_ = f"<{2 * e.width} x i32>"
     words = e.define(type_, f"bitcast {pairs} to {type_}")
-    found = []
+    vectors = []
     for first in (0, e.width):
         order = ", ".join(f"i32 {lane}" for lane in range(first, first + e.width))
         shuffle = f"shufflevector {words}, {type_} poison, <{e.width} x i32> <{order}>"
-        found.append(e.define(e.vector("i32"), shuffle))
-    return found
+        vectors.append(e.define(e.vector("i32"), shuffle))
+    return vectors
 
 
 def _philox(e: Emitter, seed: Value, counter: Value) -> list[Value]:

@@ -38,8 +38,8 @@ class Accumulator:
     op: Op
     dtype: DType
     across: bool
-    copies: list[tuple[Value, ...]]
-    is_carried: bool = False  # all lanes have what a scan has come to
+    values: list[tuple[Value, ...]]
+    is_broadcast: bool = False  # all lanes have what a scan has come to
     compensated: bool = False  # pairs of a sum and of what it has lost
 
 
@@ -74,13 +74,13 @@ def _extreme(e: Emitter, op: Op, v: Value) -> Value:
     return e.select(any_lane(e, is_nan(e, v)), nan, extreme)
 
 
-def start(e: Emitter, op: Op, dtype: DType) -> tuple[Value, ...]:
+def identity_values(e: Emitter, op: Op, dtype: DType) -> tuple[Value, ...]:
     """What an accumulator holds before anything is added."""
     nothing = e.constant(identity(op, dtype), COMPUTE[dtype])
     return (nothing, e.constant(highest(DType.I64), "i64")) if op in ARG else (nothing,)
 
 
-def joined(
+def combined(
     e: Emitter, accumulator: Accumulator, a: tuple[Value, ...], b: tuple[Value, ...]
 ) -> tuple[Value, ...]:
     """Two copies of what it holds as one, lane by lane."""
@@ -94,34 +94,34 @@ def joined(
 
 def _two_sum(e: Emitter, dtype: DType, total: Pair, new: Value) -> Pair:
     """Knuth's: of a sum and a term, the rounded sum and exactly what that lacks."""
-    old, lost = total
+    old, old_lost = total
     rounded = apply(e, Op.ADD, dtype, old, new)
-    back = apply(e, Op.SUB, dtype, rounded, old)
-    of_old = apply(e, Op.SUB, dtype, old, apply(e, Op.SUB, dtype, rounded, back))
-    of_new = apply(e, Op.SUB, dtype, new, back)
-    lacks = apply(e, Op.ADD, dtype, of_old, of_new)
-    return rounded, apply(e, Op.ADD, dtype, lost, lacks)
+    new_part = apply(e, Op.SUB, dtype, rounded, old)
+    old_error = apply(e, Op.SUB, dtype, old, apply(e, Op.SUB, dtype, rounded, new_part))
+    new_error = apply(e, Op.SUB, dtype, new, new_part)
+    error = apply(e, Op.ADD, dtype, old_error, new_error)
+    return rounded, apply(e, Op.ADD, dtype, old_lost, error)
 
 
-def finished(e: Emitter, accumulator: Accumulator, copy: tuple[Value, ...]) -> tuple[Value, ...]:
+def finished(e: Emitter, accumulator: Accumulator, value: tuple[Value, ...]) -> tuple[Value, ...]:
     """What it has come to, in every lane where it combines them."""
     op, dtype = accumulator.op, accumulator.dtype
     if accumulator.compensated:
-        total, lost = copy
+        total, lost = value
         whole = apply(e, Op.ADD, dtype, total, lost)
         return (e.select(is_nan(e, lost), total, whole),)  # which it is where the sum is infinite
-    if not accumulator.across or accumulator.is_carried:
-        return copy
+    if not accumulator.across or accumulator.is_broadcast:
+        return value
     if op in ARG:
-        return tuple(e.splat(x) for x in horizontal_arg(e, op, dtype, (copy[0], copy[1])))
-    return (e.splat(horizontal(e, op, dtype, copy[0])),)
+        return tuple(e.splat(x) for x in horizontal_arg(e, op, dtype, (value[0], value[1])))
+    return (e.splat(horizontal(e, op, dtype, value[0])),)
 
 
 def scanned(e: Emitter, accumulator: Accumulator, v: Value, mask: Value | None) -> Value:
     """Each lane joined to all before it and to what is carried, in log2(lanes) steps: after the
     k-th a lane holds its own value and those of the 2^k - 1 lanes before it."""
     op, dtype = accumulator.op, accumulator.dtype
-    ((carried,), (nothing,)) = *accumulator.copies, start(e, op, dtype)
+    ((carried,), (nothing,)) = *accumulator.values, identity_values(e, op, dtype)
     if mask is not None:
         v = e.select(mask, v, nothing)
     distance = 1
@@ -130,8 +130,8 @@ def scanned(e: Emitter, accumulator: Accumulator, v: Value, mask: Value | None) 
         v = combine(e, op, dtype, _shuffled(e, v, nothing, places), v)
         distance *= 2
     v = combine(e, op, dtype, carried, v)
-    accumulator.copies = [(_shuffled(e, v, v, [e.width - 1] * e.width),)]  # the last, everywhere
-    accumulator.is_carried = True
+    accumulator.values = [(_shuffled(e, v, v, [e.width - 1] * e.width),)]  # the last, everywhere
+    accumulator.is_broadcast = True
     return v
 
 
@@ -153,15 +153,15 @@ def _halves(e: Emitter, v: Value, lanes: int) -> tuple[Value, Value]:
 
 def combine_arg(e: Emitter, op: Op, dtype: DType, best: Pair, new: Pair) -> Pair:
     """The greater (ARGMAX) or smaller value; NaN wins; of equals, the smaller index."""
-    better = _wins(e, op, dtype, new[0], best[0])
-    worse = _wins(e, op, dtype, best[0], new[0])
+    better = _is_better(e, op, dtype, new[0], best[0])
+    worse = _is_better(e, op, dtype, best[0], new[0])
     earlier = e.compare("slt", new[1], best[1])
     tie = e.binary("and", earlier, e.compare("eq", better, worse))  # both are never true
     take = e.binary("or", better, tie)
     return e.select(take, new[0], best[0]), e.select(take, new[1], best[1])
 
 
-def _wins(e: Emitter, op: Op, dtype: DType, a: Value, b: Value) -> Value:
+def _is_better(e: Emitter, op: Op, dtype: DType, a: Value, b: Value) -> Value:
     direction = "gt" if op is Op.ARGMAX else "lt"
     if not dtype.is_float:
         prefix = "u" if dtype in (DType.U8, DType.BOOL) else "s"

@@ -28,14 +28,16 @@ from hemstitch.machine.gpu_numbers import GPU
 from hemstitch.targets.gpu import tile_reductions
 from hemstitch.targets.gpu.elementwise import apply
 from hemstitch.targets.gpu.memory import BARRIER, MemoryPrinter
-from hemstitch.targets.gpu.register_accumulators import Carried
+from hemstitch.targets.gpu.register_accumulators import RegisterAccumulator
 from hemstitch.targets.gpu.scope import TileValue, TritonScope
 from hemstitch.targets.gpu.tiling import Tiling, is_tile
 from hemstitch.targets.gpu.triton_types import NAMES, literal
 
 ROWS, LANES = 0, 1  # the axes of a tile
 VECTOR = 4  # elements that a thread loads at once, or twice as many
-MOST_ADDED = 128  # elements that memory adds to by itself: a thread has one of them, no more
+MOST_ATOMIC_ELEMENTS = (
+    128  # elements that memory adds to by itself: a thread has one of them, no more
+)
 
 
 @dataclass(slots=True)
@@ -50,7 +52,7 @@ class _TritonAccumulator:
     parts: list[str]
     rows: bool
     is_running: bool = False
-    follows: str | None = None
+    running_max: str | None = None
 
 
 @dataclass(slots=True)
@@ -62,18 +64,18 @@ class Reductions:
     memory: MemoryPrinter
     running: Container[str]  # accumulators that are read, or counted from, before they are finished
     own_sums: Set[Buffer]
-    terms: Mapping[str, int]  # of accumulators that have several rows, for as many terms
+    row_counts: Mapping[str, int]  # of accumulators that have several rows, for as many terms
     open: dict[str, _TritonAccumulator] = field(default_factory=dict)
 
-    def terms_of(self, loop: Loop) -> int:
+    def accumulators_of(self, loop: Loop) -> int:
         """How many iterations of a loop that only reduces go side by side."""
         added = (s.accumulator for s in loop.body if isinstance(s, Accumulate))
-        return max((self.terms.get(name, 1) for name in added), default=1)
+        return max((self.row_counts.get(name, 1) for name in added), default=1)
 
     def init(self, init: Init, loops: Sequence[Loop]) -> None:
         """`loops`: those between here and the place where it is added to."""
         scope = self.scope
-        if init.columns is not None or init.follows is not None or init.name in self.running:
+        if init.columns is not None or init.running_max is not None or init.name in self.running:
             self._init_running(init)
             return
         tile = next((loop for loop in loops if scope.tile is None and is_tile(loop)), None)
@@ -89,21 +91,21 @@ class Reductions:
         if is_single:
             return
         size = lanes.size if lanes is not None else scope.tile.size if scope.tile else 1
-        for part, (value, dtype) in zip(parts, _start(init.op, init.dtype)):
-            rows = self.terms.get(init.name) or (self.tiling.rows if scope.in_rows else 1)
+        for part, (value, dtype) in zip(parts, _identity_values(init.op, init.dtype)):
+            rows = self.row_counts.get(init.name) or (self.tiling.rows if scope.in_rows else 1)
             scope.writer.line(f"{part} = tl.full([{rows}, {size}], {value}, {dtype})")
 
     def _init_running(self, init: Init) -> None:
         """One value a row, or one for each of its columns."""
         scope = self.scope
         size = 1 if init.columns is None else self.tiling.lanes[init.columns].size
-        ((value, dtype),) = _start(init.op, init.dtype)
+        ((value, dtype),) = _identity_values(init.op, init.dtype)
         shape = f"[{scope.rows if scope.in_rows else 1}, {size}]"
         scope.writer.line(f"{init.name} = tl.full({shape}, {value}, {dtype})")
         self.open[init.name] = _TritonAccumulator(
             *(init.op, init.dtype, False, False, [init.name], scope.in_rows),
             is_running=True,
-            follows=init.follows,
+            running_max=init.running_max,
         )
 
     def running_value(self, running: Running) -> None:
@@ -114,7 +116,11 @@ class Reductions:
     def _accumulate_running(self, held: _TritonAccumulator, name: str, tile: str) -> None:
         """What follows is made relative to the new maximum; nothing was counted from -inf."""
         write = self.scope.writer.line
-        followers = [other for other, each in self.open.items() if each.follows == name]
+        followers = [
+            follower
+            for follower, accumulator in self.open.items()
+            if accumulator.running_max == name
+        ]
         if followers:
             write(f"{name}_old = {name}")
         new = tile_reductions.along(held.op, held.dtype, tile, LANES)
@@ -122,8 +128,8 @@ class Reductions:
         if followers:
             write(f"{name}_scale = {apply(Op.EXP, held.dtype, f'{name}_old - {name}')}")
             write(f'{name}_none = {name}_old == float("-inf")')
-        for other in followers:
-            write(f"{other} = tl.where({name}_none, 0.0, {other} * {name}_scale)")
+        for follower in followers:
+            write(f"{follower} = tl.where({name}_none, 0.0, {follower} * {name}_scale)")
 
     def accumulate(self, statement: Accumulate) -> None:
         scope = self.scope
@@ -136,11 +142,13 @@ class Reductions:
             values.append(scope.names[statement.order])
         is_lanes = scope.tile is not None
         texts = [
-            self._existing(value, start, lanes=is_lanes, rows=statement.accumulator in self.terms)
-            for value, (start, _) in zip(values, _start(held.op, held.dtype))
+            self._masked_tile(
+                value, start, lanes=is_lanes, rows=statement.accumulator in self.row_counts
+            )
+            for value, (start, _) in zip(values, _identity_values(held.op, held.dtype))
         ]
         if held.op in tile_reductions.ARG:
-            texts = self._of_one_shape(values, texts)
+            texts = self._of_equal_shape(values, texts)
         if held.is_running:
             self._accumulate_running(held, statement.accumulator, texts[0])
         elif held.is_single:
@@ -152,9 +160,9 @@ class Reductions:
         """A tile by itself, and on top of what those before it came to."""
         held, write = self.open[scan.accumulator], self.scope.writer.line
         value = self.scope.names[scan.value]
-        ((nothing, _),) = _start(held.op, held.dtype)
+        ((nothing, _),) = _identity_values(held.op, held.dtype)
         tile = f"{scan.name}_tile"
-        write(f"{tile} = {self._existing(value, nothing, lanes=True, rows=False)}")
+        write(f"{tile} = {self._masked_tile(value, nothing, lanes=True, rows=False)}")
         before = tile_reductions.combine(
             held.op,
             held.dtype,
@@ -171,7 +179,7 @@ class Reductions:
         scope = self.scope
         held = self.open.pop(finish.accumulator)
         rows, lanes = held.rows, scope.tile is not None
-        along = LANES if held.combines else ROWS if finish.accumulator in self.terms else None
+        along = LANES if held.combines else ROWS if finish.accumulator in self.row_counts else None
         if held.op in tile_reductions.ARG:
             text = ", ".join(held.parts)
             if along is not None:
@@ -188,7 +196,7 @@ class Reductions:
         else:
             scope.define(finish.name, ("let", text), TileValue(text, rows, lanes))
 
-    def _existing(self, value: TileValue, start: str, *, lanes: bool, rows: bool) -> str:
+    def _masked_tile(self, value: TileValue, start: str, *, lanes: bool, rows: bool) -> str:
         """A whole tile of `value` along what is asked for, neutral where the tile has no such
         element. Each row has what does not depend on rows."""
         scope = self.scope
@@ -196,11 +204,11 @@ class Reductions:
         text = value.text if mask is None else f"tl.where({mask}, {value.text}, {start})"
         is_masked = lanes and scope.tile is not None and scope.tile.mask is not None
         along_rows = value.rows or (rows and scope.row_mask is not None)
-        held = TileValue("", along_rows, value.lanes or is_masked)
-        wanted = TileValue("", value.rows or rows, value.lanes or lanes)
-        return text if held == wanted else f"tl.broadcast_to({text}, {scope.shape(wanted)})"
+        varying = TileValue("", along_rows, value.lanes or is_masked)
+        full = TileValue("", value.rows or rows, value.lanes or lanes)
+        return text if varying == full else f"tl.broadcast_to({text}, {scope.shape(full)})"
 
-    def _of_one_shape(self, values: Sequence[TileValue], texts: Sequence[str]) -> list[str]:
+    def _of_equal_shape(self, values: Sequence[TileValue], texts: Sequence[str]) -> list[str]:
         """A reduction of pairs takes two tiles of the same size."""
         scope = self.scope
         whole = TileValue("", any(v.rows for v in values), scope.tile is not None)
@@ -219,7 +227,7 @@ class Reductions:
         scope, memory = self.scope, self.memory
         address = scope.index(statement.index)
         if statement.atomic:
-            memory.adding(statement.buffer, address, scope.names[statement.value])
+            memory.add_atomically(statement.buffer, address, scope.names[statement.value])
             return
         op, dtype = statement.op, statement.dtype
         buffers = [statement.buffer]
@@ -228,18 +236,21 @@ class Reductions:
             buffers.append(statement.positions)
             values.append(scope.names[statement.order])
         texts = self._over_rows(op, dtype, values, address)
-        if statement.buffer in self.own_sums and prod(scope.size_of(address)) <= MOST_ADDED:
-            memory.adding_to_own(statement.buffer, address, texts[0])
+        if (
+            statement.buffer in self.own_sums
+            and prod(scope.size_of(address)) <= MOST_ATOMIC_ELEMENTS
+        ):
+            memory.add_to_own(statement.buffer, address, texts[0])
             return
         scope.writer.line(BARRIER)  # the place may be another thread's of the row before
-        olds = [memory.loading(buffer, address).text for buffer in buffers]
+        old_values = [memory.load_expression(buffer, address).text for buffer in buffers]
         names = [f"sum_{buffer.name}" for buffer in buffers]
-        for name, old in zip(names, olds):
+        for name, old in zip(names, old_values):
             scope.writer.line(f"{name} = {old}")
         scope.writer.line(_combined(op, dtype, names, texts))
         for buffer, name in zip(buffers, names):
             memory.loaded.add(buffer)
-            memory.storing(buffer, address, TileValue(name, address.rows, address.lanes))
+            memory.store_tile(buffer, address, TileValue(name, address.rows, address.lanes))
         scope.writer.line(BARRIER)
         scope.forget(buffers)
 
@@ -255,8 +266,8 @@ class Reductions:
         self, op: Op, dtype: DType, values: list[TileValue], address: TileValue
     ) -> list[str]:
         return [
-            self._existing(value, start, lanes=address.lanes, rows=True)
-            for value, (start, _) in zip(values, _start(op, dtype))
+            self._masked_tile(value, start, lanes=address.lanes, rows=True)
+            for value, (start, _) in zip(values, _identity_values(op, dtype))
         ]
 
     def _rows_combined(self, op: Op, dtype: DType, parts: Sequence[str]) -> list[str]:
@@ -270,38 +281,40 @@ class Reductions:
 
     # --- accumulators that are carried over all rows
 
-    def start_carried(self, carried: Carried) -> None:
-        statement, lanes = carried.statement, self._lanes_of(carried)
-        for name, (value, dtype) in zip(carried.names, _start(statement.op, statement.dtype)):
-            shape = f"[{self.tiling.rows if self._has_rows(carried) else 1}, {lanes}]"
+    def start_in_registers(self, accumulator: RegisterAccumulator) -> None:
+        statement, lanes = accumulator.statement, self._lanes_of(accumulator)
+        for name, (value, dtype) in zip(
+            accumulator.names, _identity_values(statement.op, statement.dtype)
+        ):
+            shape = f"[{self.tiling.rows if self._has_rows(accumulator) else 1}, {lanes}]"
             self.scope.writer.line(f"{name} = tl.full({shape}, {value}, {dtype})")
 
-    def accumulate_carried(self, carried: Carried) -> None:
-        scope, statement = self.scope, carried.statement
+    def accumulate_in_registers(self, accumulator: RegisterAccumulator) -> None:
+        scope, statement = self.scope, accumulator.statement
         address = scope.index(statement.index)
         values = [scope.names[statement.value]]
         if statement.order is not None:
             values.append(scope.names[statement.order])
-        combined = self._of_all_rows if self._has_rows(carried) else self._over_rows
+        combined = self._of_all_rows if self._has_rows(accumulator) else self._over_rows
         texts = combined(statement.op, statement.dtype, values, address)
-        scope.writer.line(_combined(statement.op, statement.dtype, list(carried.names), texts))
+        scope.writer.line(_combined(statement.op, statement.dtype, list(accumulator.names), texts))
 
-    def store_carried(self, carried: Carried) -> None:
-        statement = carried.statement
-        address, parts = self.scope.index(statement.index), list(carried.names)
-        if self._has_rows(carried):
+    def store_from_registers(self, accumulator: RegisterAccumulator) -> None:
+        statement = accumulator.statement
+        address, parts = self.scope.index(statement.index), list(accumulator.names)
+        if self._has_rows(accumulator):
             parts = self._rows_combined(statement.op, statement.dtype, parts)
-        for buffer, part in zip(carried.buffers, parts):
-            self.memory.storing(buffer, address, TileValue(part, False, address.lanes))
+        for buffer, part in zip(accumulator.buffers, parts):
+            self.memory.store_tile(buffer, address, TileValue(part, False, address.lanes))
 
-    def _has_rows(self, carried: Carried) -> bool:
+    def _has_rows(self, accumulator: RegisterAccumulator) -> bool:
         """Where a tile's rows are different threads', which would have to meet for each tile."""
-        is_narrow = self._lanes_of(carried) < VECTOR * GPU.warp_threads * self.tiling.warps
+        is_narrow = self._lanes_of(accumulator) < VECTOR * GPU.warp_threads * self.tiling.warps
         return self.tiling.rows > 1 and is_narrow
 
-    def _lanes_of(self, carried: Carried) -> int:
-        axis = carried.axis
-        if axis is None or carried.statement.index.coefficient(axis) == 0:
+    def _lanes_of(self, accumulator: RegisterAccumulator) -> int:
+        axis = accumulator.axis
+        if axis is None or accumulator.statement.index.coefficient(axis) == 0:
             return 1
         return self.tiling.lanes[axis].size
 
@@ -316,7 +329,7 @@ def own_sums(nest: Nest) -> set[Buffer]:
     return {buffer for buffer in floats - touched if buffer.role is Role.SHARED}
 
 
-def _start(op: Op, dtype: DType) -> list[tuple[str, str]]:
+def _identity_values(op: Op, dtype: DType) -> list[tuple[str, str]]:
     """(value, type) of what an accumulator's parts hold before anything is added."""
     held = [(literal(identity(op, dtype), dtype), NAMES[dtype.compute])]
     if op in tile_reductions.ARG:

@@ -21,15 +21,16 @@ class GPULowering:
     shape: TileShape = USUAL
 
 
-def generic_gpu(processors: int = 132, *, exact_products: bool = True) -> Machine:
+def generic_gpu(processors: int = 132, *, exact_matmuls: bool = True) -> Machine:
     """A task is a program that has a multiprocessor for itself: 128 lanes, 1.7 GHz, and its share
     of 4 TB/s. A program's sums run over a few hundred rows at most, and then over programs: f32 is
     enough for them. Without `exact_products` the library rounds f32 to TF32, and then multiplies
     faster than kernels, which do not. How fast operands of half types come, and how much longer
-    than a launch the host takes for a call, are an H200's (docs/decisions/0069)."""
+    than a launch the host takes for a call, are an H200's
+    (docs/design/code-generation-for-gpus.md)."""
     half = MatrixUnits(7e14, 0.75, 6e12, 16384, call_seconds=1e-5)
     units = dict.fromkeys((DType.F16, DType.BF16), half)
-    if exact_products:
+    if exact_matmuls:
         units[DType.F32] = MatrixUnits(5e13, 0.75, 6e12, 8192)
     lanes, operations, bandwidth = 128, 1.7e9, 4e12
     return Machine(

@@ -14,10 +14,10 @@ from triton.language.extra import libdevice
 
 
 @triton.jit
-def spin_until_flipped(pointer, seen):
+def spin_until_flipped(pointer, arrival):
     """One thread polls until the sign is not that of `seen`. The emulator knows this function by
     its name and lets others run."""
-    while (tl.atomic_add(pointer, 0, sem="acquire", scope="gpu") ^ seen) >= 0:
+    while (tl.atomic_add(pointer, 0, sem="acquire", scope="gpu") ^ arrival) >= 0:
         pass
 
 
@@ -29,8 +29,8 @@ def grid_barrier(semaphore, programs):
     has to reset or count anything (CUDA's cooperative groups do the same)."""
     tl.debug_barrier()  # the release below is one thread's: the stores of all must come first
     added = tl.where(tl.program_id(0) == 0, 2147483647 - programs + 2, 1)
-    seen = tl.atomic_add(semaphore, added, sem="release", scope="gpu")
-    spin_until_flipped(semaphore, seen)
+    arrival = tl.atomic_add(semaphore, added, sem="release", scope="gpu")
+    spin_until_flipped(semaphore, arrival)
     tl.debug_barrier()
 
 
@@ -39,8 +39,8 @@ def is_last(semaphore, programs):
     """Whether all other programs have been here: then this one sees what they have stored, and
     leaves the i32 at `semaphore` at 0."""
     tl.debug_barrier()  # as in `grid_barrier`: one thread releases the stores of all
-    ticket = tl.atomic_add(semaphore, 1, sem="acq_rel", scope="gpu")
-    last = (ticket & 2147483647) == programs - 1  # whatever sign barriers have left
+    arrivals = tl.atomic_add(semaphore, 1, sem="acq_rel", scope="gpu")
+    last = (arrivals & 2147483647) == programs - 1  # whatever sign barriers have left
     if last:
         tl.atomic_xchg(semaphore, 0, sem="relaxed", scope="gpu")
     tl.debug_barrier()

@@ -18,55 +18,57 @@ from hemstitch.ir.types import DType
 from hemstitch.kernel_ir.nodes import Constant, Let, Load, Nest, Stmt, walk
 from hemstitch.kernel_ir.rewriter import used
 
-WIDE, PACKED = "device.nearest_bfloat16", "device.packed_bfloat16"
+NEAREST, PACKED = "device.nearest_bfloat16", "device.packed_bfloat16"
 _NARROW = (Op.ADD, Op.SUB, Op.MUL)
 _LARGE = 2.0**127
 
 
-def soon_rounded(nest: Nest) -> set[str]:
+def only_rounded_values(nest: Nest) -> set[str]:
     """Values that are rounded to a half type, and not used otherwise."""
     uses = Counter(name for statement in _parts(nest) for name in used(statement))
-    found = Counter(let.operands[0] for let in _casts(nest) if let.dtype in (DType.BF16, DType.F16))
-    return {name for name, count in found.items() if uses[name] == count}
+    roundings = Counter(
+        let.operands[0] for let in _casts(nest) if let.dtype in (DType.BF16, DType.F16)
+    )
+    return {name for name, count in roundings.items() if uses[name] == count}
 
 
-def roundings(nest: Nest, soon: Set[str]) -> Mapping[str, str]:
+def roundings(nest: Nest, only_rounded: Set[str]) -> Mapping[str, str]:
     """The function by which a cast to bf16, by its name, rounds f32; none where it is a sum or a
     product that LLVM makes one of bf16. `soon`: values that are rounded and not used otherwise."""
     casts = {let.name: let for let in _casts(nest)}
-    known = _known(nest)
+    known = _known_bfloat16(nest)
     narrow = [
         let
         for let in _lets(nest)
-        if let.op in _NARROW and let.name in soon and known.issuperset(let.operands)
+        if let.op in _NARROW and let.name in only_rounded and known.issuperset(let.operands)
     ]
     sums = {let.name for let in narrow}
     read = {name for let in narrow for name in let.operands}
     read |= {casts[name].operands[0] for name in read & casts.keys()}  # what was widened for it
     return {
-        name: PACKED if name in read else WIDE
+        name: PACKED if name in read else NEAREST
         for name, let in casts.items()
         if let.dtype is DType.BF16 and let.source is DType.F32 and let.operands[0] not in sums
     }
 
 
-def _known(nest: Nest) -> set[str]:
+def _known_bfloat16(nest: Nest) -> set[str]:
     """Values that LLVM knows to be bf16."""
-    found: set[str] = set()
+    names: set[str] = set()
     for statement in walk(_parts(nest)):
         match statement:
             case Load(name, buffer) if buffer.dtype is DType.BF16:
-                found.add(name)
+                names.add(name)
             case Constant(name, value) if _is_bfloat16(value):
-                found.add(name)
+                names.add(name)
             case Let(name, Op.CAST, _, source, dtype) if DType.BF16 in (source, dtype):
-                found.add(name)
+                names.add(name)
             case Let(name, Op.NEG, values) | Let(name, Op.WHERE, (_, *values)):
-                if found.issuperset(values):
-                    found.add(name)
+                if names.issuperset(values):
+                    names.add(name)
             case _:
                 pass
-    return found
+    return names
 
 
 def _parts(nest: Nest) -> tuple[Stmt, ...]:

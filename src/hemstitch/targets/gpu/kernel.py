@@ -26,11 +26,11 @@ from hemstitch.kernel_ir.placement import Lifetime, place
 from hemstitch.machine.gpu_numbers import GPU
 from hemstitch.targets.gpu import tiling
 from hemstitch.targets.gpu.description import GPULowering
-from hemstitch.targets.gpu.function_merging import alike, parameters_of
-from hemstitch.targets.gpu.nest import TritonNestPrinter, may_be_alike
+from hemstitch.targets.gpu.function_merging import canonical_text, parameters_of
+from hemstitch.targets.gpu.nest import TritonNestPrinter, is_mergeable
 from hemstitch.targets.gpu.scope import TritonScope
 from hemstitch.targets.gpu.tiling import Tiling
-from hemstitch.targets.gpu.vectorised_access import is_wide
+from hemstitch.targets.gpu.vectorised_access import is_vectorisable
 from hemstitch.targets.gpu.writer import STEP
 
 HEAD = '''"""{why}"""
@@ -43,10 +43,10 @@ from hemstitch.targets.gpu import device_functions as device
 
 '''
 SEMAPHORE = "semaphore"  # where programs meet; zero before the first launch
-MOST_32_BIT = (1 << 31) - 1
+MOST_INT32 = (1 << 31) - 1
 _BEGIN = {
     Begin.BARRIER: f"{STEP}device.grid_barrier({SEMAPHORE}, programs)",
-    Begin.TICKET: f"{STEP}if device.is_last({SEMAPHORE}, programs):",
+    Begin.LAST_BLOCK: f"{STEP}if device.is_last({SEMAPHORE}, programs):",
     Begin.ALONE: f"{STEP}{STEP}tl.debug_barrier()",
 }
 
@@ -70,13 +70,13 @@ class TritonProgram:
     sizes: tuple[Dim, ...]
     tiles: Dim
     barriers: int
-    has_ticket: bool
+    has_last_block: bool
     warps: int
-    is_wide: bool
+    is_vectorised: bool
 
     @property
     def has_semaphore(self) -> bool:
-        return self.barriers > 0 or self.has_ticket
+        return self.barriers > 0 or self.has_last_block
 
     def scratch_layout(self, sizes: Mapping[str, int]) -> tuple[list[int], int]:
         """Where each scratch buffer starts, in bytes, and how many they take together: those that
@@ -101,7 +101,7 @@ class _Function:
     def key(self) -> Hashable:
         """Equal for nests that are alike; of one nest."""
         (buffers,) = self.buffers
-        body = alike("\n".join(self.lines), [buffer.name for buffer in buffers])
+        body = canonical_text("\n".join(self.lines), [buffer.name for buffer in buffers])
         kinds = tuple((buffer.dtype, buffer.role) for buffer in buffers)
         return body, kinds, self.sizes, self.tiles, self.warps
 
@@ -110,26 +110,28 @@ def print_triton(kernel: Kernel, lowering: GPULowering) -> TritonProgram:
     """A kernel that all stages of GPUs have lowered."""
     hint, programs, shape = lowering.hint, lowering.programs, lowering.shape
     needs_64_bits = _needs_64_bits(kernel)
-    chosen = [
+    chosen_tilings = [
         tiling.choose(nest, hint, 1 if phase.is_alone else programs, shape)
         for phase in kernel.phases
         for nest in phase.nests
     ]
-    left = iter(tiling.spread(chosen, programs))
+    tilings_left = iter(tiling.distribute_warps(chosen_tilings, programs))
     phases: list[list[_Function]] = []
     for number, phase in enumerate(kernel.phases):
-        tilings = [next(left) for _ in phase.nests]
+        tilings = [next(tilings_left) for _ in phase.nests]
         names = [f"{kernel.name}_{number}_{position}" for position in range(len(phase.nests))]
         phases.append(list(_functions(names, phase, tilings, needs_64_bits)))
     functions = [function for phase in phases for function in phase]
-    touched = {buffer for each in functions for found in each.buffers for buffer in found}
+    touched = {
+        buffer for function in functions for buffers in function.buffers for buffer in buffers
+    }
     lives = phase_lifetimes(kernel)
     scratch = [buffer for buffer in kernel.buffers if buffer in touched and buffer in lives]
     sizes = tuple(dict.fromkeys(name for function in functions for name in function.sizes))
     names = [buffer.name for buffer in (*kernel.parameters, *scratch)]
     if len(kernel.phases) > 1:
         names.append(SEMAPHORE)
-    together = [found for phase, found in zip(kernel.phases, phases) if not phase.is_alone]
+    shared_phases = [printed for phase, printed in zip(kernel.phases, phases) if not phase.is_alone]
     text = HEAD.format(why=f"{kernel.name}, printed by Hemstitch.")
     text += (
         "\n\n".join([*map(_nest_text, functions), _main(kernel, phases, [*names, *sizes])]) + "\n"
@@ -141,11 +143,11 @@ def print_triton(kernel: Kernel, lowering: GPULowering) -> TritonProgram:
         tuple(map(_for_all, scratch)),
         tuple(lives[buffer] for buffer in scratch),
         tuple(symbol(name) for name in sizes),
-        choice("max", [total(function.tiles for function in phase) for phase in together]),
+        choice("max", [total(function.tiles for function in phase) for phase in shared_phases]),
         kernel.barriers,
-        kernel.has_ticket,
+        kernel.has_last_block,
         max(function.warps for function in functions),
-        len(kernel.phases) == 1 and all(is_wide(n) for n in kernel.phases[0].nests),
+        len(kernel.phases) == 1 and all(is_vectorisable(n) for n in kernel.phases[0].nests),
     )
 
 
@@ -153,12 +155,12 @@ def _needs_64_bits(kernel: Kernel) -> bool:
     """Of addresses, of the numbers of rows, or of positions, which may be of more elements than
     are in memory anywhere: 32 are not enough, or may not be."""
     nests = [nest for phase in kernel.phases for nest in phase.nests]
-    most = [buffer.size for buffer in kernel.parameters]
-    most += [product(axis.extent for axis in nest.rows) for nest in nests]
-    most += [largest(index) for nest in nests for index in _positions(nest)]
+    largest_values = [buffer.size for buffer in kernel.parameters]
+    largest_values += [product(axis.extent for axis in nest.rows) for nest in nests]
+    largest_values += [largest(index) for nest in nests for index in _positions(nest)]
     return any(
-        bool(symbols(size) - {str(THREADS)}) or (isinstance(size, int) and size > MOST_32_BIT)
-        for size in most
+        bool(symbols(size) - {str(THREADS)}) or (isinstance(size, int) and size > MOST_INT32)
+        for size in largest_values
     )
 
 
@@ -183,47 +185,47 @@ def _functions(
     """The nests of one phase: their tiles are numbered one after the other."""
 
     def printed(number: int, shift: Dim, nests: Sequence[tuple[Buffer, ...]] = ()) -> _Function:
-        nest, chosen = phase.nests[number], tilings[number]
-        scope = TritonScope(chosen.rows, needs_64_bits)
-        printer = TritonNestPrinter(nest, chosen, shift, scope, phase.is_alone, nests)
+        nest, nest_tiling = phase.nests[number], tilings[number]
+        scope = TritonScope(nest_tiling.rows, needs_64_bits)
+        printer = TritonNestPrinter(nest, nest_tiling, shift, scope, phase.is_alone, nests)
         return _function(names[number], printer)
 
     # By its number, or what it has in common with others, each one's buffers.
     groups: dict[Hashable, tuple[int, list[tuple[Buffer, ...]]]] = {}
     for number, nest in enumerate(phase.nests):
-        if len(phase.nests) == 1 or not may_be_alike(nest):
+        if len(phase.nests) == 1 or not is_mergeable(nest):
             groups[number] = (number, [])
             continue
-        alone = printed(number, 0)
-        groups.setdefault(alone.key, (number, []))[1].extend(alone.buffers)
+        separate = printed(number, 0)
+        groups.setdefault(separate.key, (number, []))[1].extend(separate.buffers)
     shift: Dim = 0
-    for number, nests in groups.values():
-        function = printed(number, shift, nests if len(nests) > 1 else ())
+    for number, merged_buffers in groups.values():
+        function = printed(number, shift, merged_buffers if len(merged_buffers) > 1 else ())
         shift = shift + function.tiles
         yield function
 
 
 def _function(name: str, printer: TritonNestPrinter) -> _Function:
     """Rows that keep something in memory for later cannot share a tile: there is one copy."""
-    nest, chosen, scope = printer.nest, printer.tiling, printer.scope
+    nest, nest_tiling, scope = printer.nest, printer.tiling, printer.scope
     lines = printer.print()
-    if printer.memory.in_memory and chosen.steps:
-        kept = ", ".join(sorted(f"{b.name} ({b.why})" for b in printer.memory.in_memory))
-        raise KernelBuildError(f"matrix units take many rows at once, but one has all of {kept}")
-    if printer.memory.in_memory and chosen.rows > 1:
+    if printer.memory.in_memory and nest_tiling.k_tiles:
+        names = ", ".join(sorted(f"{b.name} ({b.why})" for b in printer.memory.in_memory))
+        raise KernelBuildError(f"matrix units take many rows at once, but one has all of {names}")
+    if printer.memory.in_memory and nest_tiling.rows > 1:
         single = TritonScope(1, scope.needs_64_bits)
-        return _function(name, replace(printer, tiling=replace(chosen, rows=1), scope=single))
+        return _function(name, replace(printer, tiling=replace(nest_tiling, rows=1), scope=single))
     buffers = tuple(buffer for buffer in scope.buffers if buffer not in printer.memory.dead)
-    several = f"{len(printer.alike)} times " if printer.alike else ""
-    why = f"{several}{nest.why}; tiles of {chosen.rows} rows"
+    several = f"{len(printer.merged)} times " if printer.merged else ""
+    why = f"{several}{nest.why}; tiles of {nest_tiling.rows} rows"
     return _Function(
         name,
         why,
         tuple(lines),
-        tuple(printer.alike) or (buffers,),
+        tuple(printer.merged) or (buffers,),
         tuple(scope.sizes),
         printer.tiles,
-        chosen.warps,
+        nest_tiling.warps,
     )
 
 
@@ -234,8 +236,8 @@ def _arguments(function: _Function) -> str:
 
 
 def _parameters(function: _Function) -> str:
-    first, *others = function.buffers
-    if not others:
+    first, *rest = function.buffers
+    if not rest:
         return _arguments(function)
     names = [n for b in first for n in parameters_of(b.name, len(function.buffers))]
     return ", ".join(["program", "programs", *names, *function.sizes])

@@ -34,33 +34,35 @@ BRANCHING = {
 }
 
 
-def early(nest: Nest, tiling: Tiling, never: Container[Buffer]) -> list[tuple[Loop | None, Load]]:
+def hoistable_loads(
+    nest: Nest, tiling: Tiling, pinned: Container[Buffer]
+) -> list[tuple[Loop | None, Load]]:
     """Loads of a row in the order of the program, and the loops that have them as tiles; none where
     they all come first anyhow. `never`: buffers whose loads stay where they are."""
-    if tiling.steps:
+    if tiling.k_tiles:
         return []
-    found: list[tuple[Loop | None, Load]] = []
-    seen: set[Hashable] = set()
+    hoisted: list[tuple[Loop | None, Load]] = []
+    visited: set[Hashable] = set()
     written: set[Buffer] = set()
-    free, is_late, any_late = float(GPU.hoisted_registers), False, False
+    registers_left, is_behind_barrier, is_gain = float(GPU.hoisted_registers), False, False
     for loop, statement in _in_order(nest, tiling):
         if isinstance(statement, Store | AccumulateInto):
             written.add(statement.buffer)
-            is_late |= statement.buffer in never  # threads meet before
+            is_behind_barrier |= statement.buffer in pinned  # threads meet before
         elif isinstance(statement, Load):
             place = _place(statement, nest, tiling, loop)
-            if place is None or place in seen:
+            if place is None or place in visited:
                 continue
-            seen.add(place)
-            if statement.buffer in written or statement.buffer in never:
+            visited.add(place)
+            if statement.buffer in written or statement.buffer in pinned:
                 continue
-            free -= _registers(statement, nest, tiling, loop)
-            if free >= 0:
-                found.append((loop, statement))
-                any_late |= is_late
-        is_late |= isinstance(statement, Finish)
-        is_late |= isinstance(statement, Let) and statement.op in BRANCHING
-    return found if any_late else []
+            registers_left -= _registers(statement, nest, tiling, loop)
+            if registers_left >= 0:
+                hoisted.append((loop, statement))
+                is_gain |= is_behind_barrier
+        is_behind_barrier |= isinstance(statement, Finish)
+        is_behind_barrier |= isinstance(statement, Let) and statement.op in BRANCHING
+    return hoisted if is_gain else []
 
 
 def _in_order(nest: Nest, tiling: Tiling) -> Iterator[tuple[Loop | None, Stmt]]:

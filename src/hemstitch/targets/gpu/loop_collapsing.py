@@ -12,7 +12,7 @@ from math import prod
 from hemstitch.kernel_ir.index import Axis, AxisPart, Index, at
 from hemstitch.kernel_ir.nodes import (
     AccumulateInto,
-    AccumulateProduct,
+    AccumulateMatmul,
     Constant,
     Contract,
     Kernel,
@@ -31,35 +31,35 @@ from hemstitch.kernel_ir.rewriter import Rewriter
 from hemstitch.machine.gpu_numbers import GPU
 from hemstitch.targets.gpu.tiling import is_tile, power_of_two
 
-MOST_MORE = 1.5  # lanes, those that do not exist included, than before
+MOST_PADDING = 1.5  # lanes, those that do not exist included, than before
 
 
 def collapse_loops(kernel: Kernel) -> Kernel:
     """The same kernel; in no nest of products, whose lanes are those of matrices."""
     phases = tuple(
-        replace(phase, nests=tuple(map(_flattened_nest, phase.nests))) for phase in kernel.phases
+        replace(phase, nests=tuple(map(_collapsed_nest, phase.nests))) for phase in kernel.phases
     )
     return replace(kernel, phases=phases)
 
 
-def _flattened_nest(nest: Nest) -> Nest:
-    if any(isinstance(s, Contract | AccumulateProduct) for s in walk(nest.body)):
+def _collapsed_nest(nest: Nest) -> Nest:
+    if any(isinstance(s, Contract | AccumulateMatmul) for s in walk(nest.body)):
         return nest
-    return replace(nest, body=tuple(map(_flattened, nest.body)))
+    return replace(nest, body=tuple(map(_collapsed, nest.body)))
 
 
-def _flattened(statement: Stmt) -> Stmt:
+def _collapsed(statement: Stmt) -> Stmt:
     if not isinstance(statement, Loop) or is_tile(statement):
         return statement
     loops = _chain(statement)
-    if loops is None or not _can_be_one(loops):
-        return replace(statement, body=tuple(map(_flattened, statement.body)))
+    if loops is None or not _is_collapsible(loops):
+        return replace(statement, body=tuple(map(_collapsed, statement.body)))
     axes = [loop.axis for loop in loops]
     size = prod(_size(axis) for axis in axes)
-    one = Axis("".join(axis.name for axis in axes), size)
-    rewriter = Rewriter({}, lambda index: on_one(index, axes, one))
+    collapsed = Axis("".join(axis.name for axis in axes), size)
+    rewriter = Rewriter({}, lambda index: on_collapsed_axis(index, axes, collapsed))
     body = [s for loop in loops for s in loop.body if not isinstance(s, Loop) or loop is loops[-1]]
-    return Loop(one, tuple(map(rewriter.statement, body)), lanes=True)
+    return Loop(collapsed, tuple(map(rewriter.statement, body)), lanes=True)
 
 
 def _chain(loop: Loop) -> list[Loop] | None:
@@ -79,12 +79,12 @@ def _chain(loop: Loop) -> list[Loop] | None:
     return None if rest is None else [loop, *rest]
 
 
-def _can_be_one(loops: Sequence[Loop]) -> bool:
+def _is_collapsible(loops: Sequence[Loop]) -> bool:
     """Neighbours are so in memory; each lane writes a place of its own, and reads nothing that
     another one has written; there are not too many."""
     *outer, last = (_size(loop.axis) for loop in loops)
     lanes = power_of_two(prod(outer) * last)
-    if not 0 < lanes <= min(GPU.whole_lanes, MOST_MORE * prod(outer) * power_of_two(last)):
+    if not 0 < lanes <= min(GPU.whole_lanes, MOST_PADDING * prod(outer) * power_of_two(last)):
         return False
     everything = list(walk(loops[0].body))
     if any(isinstance(s, Running | Scan) for s in everything):
@@ -105,26 +105,26 @@ def _size(axis: Axis) -> int:
     return axis.extent
 
 
-def on_one(index: Index, axes: Sequence[Axis], one: Axis) -> Index:
+def on_collapsed_axis(index: Index, axes: Sequence[Axis], collapsed: Axis) -> Index:
     """Axes that are next to each other in memory, too, are one variable."""
     if all(index.coefficient(axis) == 0 for axis in axes):
         return index
-    found = Index(tuple(t for t in index.terms if t[0] not in axes), index.constant)
-    for part in _parts(index, axes, one):
-        found += part
-    return found
+    result = Index(tuple(t for t in index.terms if t[0] not in axes), index.constant)
+    for part in _parts(index, axes, collapsed):
+        result += part
+    return result
 
 
-def _parts(index: Index, axes: Sequence[Axis], one: Axis) -> Iterator[Index]:
+def _parts(index: Index, axes: Sequence[Axis], collapsed: Axis) -> Iterator[Index]:
     """From the last axis outwards: what steps like one axis with those inside it is one with it."""
     step, extent, coefficient = 1, 1, index.coefficient(axes[-1])
     for axis in reversed(axes):
         if index.coefficient(axis) != coefficient * extent:
-            yield _part(one, step, extent).scaled(coefficient)
+            yield _part(collapsed, step, extent).scaled(coefficient)
             step, extent, coefficient = step * extent, 1, index.coefficient(axis)
         extent *= _size(axis)
-    yield _part(one, step, extent).scaled(coefficient)
+    yield _part(collapsed, step, extent).scaled(coefficient)
 
 
-def _part(one: Axis, step: int, extent: int) -> Index:
-    return at(one if extent == _size(one) else AxisPart(one, step, extent))
+def _part(collapsed: Axis, step: int, extent: int) -> Index:
+    return at(collapsed if extent == _size(collapsed) else AxisPart(collapsed, step, extent))

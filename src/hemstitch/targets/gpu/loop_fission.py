@@ -38,16 +38,18 @@ def fission_loops(kernel: Kernel) -> Kernel:
 
 def _nests(nests: tuple[Nest, ...]) -> Iterator[Nest]:
     for nest in nests:
-        found = next((each for axis in nest.rows if (each := _along(nest, axis))), None)
-        yield from [nest] if found is None else found
+        split = next(
+            (nests_along for axis in nest.rows if (nests_along := _split_along(nest, axis))), None
+        )
+        yield from [nest] if split is None else split
 
 
-def _along(nest: Nest, axis: Axis) -> list[Nest] | None:
+def _split_along(nest: Nest, axis: Axis) -> list[Nest] | None:
     """None where there is nothing to gain, or sums are not filled as a whole."""
     extent = axis.extent
     if len(nest.rows) == 1 or not isinstance(extent, int) or not 1 < extent <= MOST_NESTS:
         return None
-    others = [row for row in nest.rows if row is not axis]
+    other_rows = [row for row in nest.rows if row is not axis]
     sums = dict(additions(nest.body))
     for statement, lanes in sums.items():
         depends = [row for row in nest.rows if statement.index.coefficient(row) != 0]
@@ -59,18 +61,18 @@ def _along(nest: Nest, axis: Axis) -> list[Nest] | None:
     fills = {s.buffer for loop in _fills(nest, filled) for s in loop.body if isinstance(s, Store)}
     if not sums or has_product or len(filled) < len(sums) or fills != filled:
         return None
-    return [_at(nest, axis, number, others, sums) for number in range(extent)]
+    return [_nest_at(nest, axis, number, other_rows, sums) for number in range(extent)]
 
 
-def _at(
+def _nest_at(
     nest: Nest,
     axis: Axis,
     number: int,
-    others: list[Axis],
+    other_rows: list[Axis],
     sums: dict[AccumulateInto, Axis | None],
 ) -> Nest:
     """Those rows whose index along `axis` is this one."""
-    there = Rewriter({}, lambda index: index.substitute({axis: Index((), number)}))
+    rewriter = Rewriter({}, lambda index: index.substitute({axis: Index((), number)}))
     fills = _fills(nest, {statement.buffer for statement in sums})
     prologue: list[Stmt] = [s for s in nest.prologue if s not in fills]
     for statement, lanes in sums.items():
@@ -82,9 +84,9 @@ def _at(
         prologue.append(replace(loop, axis=inner, body=tuple(body)))
     return replace(
         nest,
-        rows=tuple(others),
+        rows=tuple(other_rows),
         prologue=tuple(prologue),
-        body=tuple(map(there.statement, nest.body)),
+        body=tuple(map(rewriter.statement, nest.body)),
         why=f"{nest.why}, {axis.name} = {number}",
     )
 

@@ -33,7 +33,7 @@ class MemoryPrinter:
 
     scope: TritonScope
     conflicting: Container[Buffer]
-    own: Container[Buffer]
+    row_buffers: Container[Buffer]
     stored: set[Buffer] = field(default_factory=set)
     loaded: set[Buffer] = field(default_factory=set)
 
@@ -45,7 +45,7 @@ class MemoryPrinter:
     @property
     def in_memory(self) -> set[Buffer]:
         """A row's own buffers that something reads: one row at a time has the copy."""
-        return {buffer for buffer in self.loaded if buffer in self.own}
+        return {buffer for buffer in self.loaded if buffer in self.row_buffers}
 
     def load(self, load: Load) -> None:
         scope, buffer = self.scope, load.buffer
@@ -60,9 +60,9 @@ class MemoryPrinter:
         self.loaded.add(buffer)
         if buffer in self.stored or buffer in self.conflicting:
             scope.writer.line(BARRIER)
-        scope.define(load.name, key, self.loading(buffer, address, condition))
+        scope.define(load.name, key, self.load_expression(buffer, address, condition))
 
-    def loading(
+    def load_expression(
         self, buffer: Buffer, address: TileValue, condition: TileValue | None = None
     ) -> TileValue:
         """The expression that loads a tile: zero where it does not exist."""
@@ -83,13 +83,13 @@ class MemoryPrinter:
         address, value = self._address(buffer, store.index), scope.names[store.value]
         if buffer in self.conflicting:
             scope.writer.line(BARRIER)
-        self.storing(buffer, address, value)
+        self.store_tile(buffer, address, value)
         scope.forget((buffer,))
         if buffer.dtype.compute is buffer.dtype:
             key = ("load", buffer.name, address.text, None, scope.mask(address))
             scope.known[-1][key] = value
 
-    def storing(self, buffer: Buffer, address: TileValue, value: TileValue) -> None:
+    def store_tile(self, buffer: Buffer, address: TileValue, value: TileValue) -> None:
         scope = self.scope
         if scope.size_of(value.along(address)) != scope.size_of(address):
             raise InternalError(f"{buffer.name}[{address.text}] cannot hold a tile of {value.text}")
@@ -104,17 +104,17 @@ class MemoryPrinter:
         )
         scope.writer.line(line, stores=buffer)
 
-    def adding(self, buffer: Buffer, address: TileValue, value: TileValue) -> None:
+    def add_atomically(self, buffer: Buffer, address: TileValue, value: TileValue) -> None:
         """In one step with what other programs add to the same elements; in any order, since only
         a later phase reads the sums. Every row of the tile adds, be it to the same place."""
-        self._adding(buffer, address, value.text, TileValue("", rows=True, lanes=True))
+        self._add(buffer, address, value.text, TileValue("", rows=True, lanes=True))
 
-    def adding_to_own(self, buffer: Buffer, address: TileValue, text: str) -> None:
+    def add_to_own(self, buffer: Buffer, address: TileValue, text: str) -> None:
         """To what no other program adds to: always the same thread does, so that the order is that
         of the rows."""
-        self._adding(buffer, address, text, address)
+        self._add(buffer, address, text, address)
 
-    def _adding(self, buffer: Buffer, address: TileValue, text: str, tile: TileValue) -> None:
+    def _add(self, buffer: Buffer, address: TileValue, text: str, tile: TileValue) -> None:
         """`tile`: along what it has elements."""
         scope = self.scope
         scope.buffers[buffer] = None
@@ -128,23 +128,23 @@ class MemoryPrinter:
         scope.writer.line(line, stores=buffer)
 
     def _address(self, buffer: Buffer, index: Index) -> TileValue:
-        found = self.scope.index(index)
-        is_own = buffer in self.own and self.scope.rows > 1
-        return TileValue(found.text, found.rows or is_own, found.lanes)
+        address = self.scope.index(index)
+        has_rows = buffer in self.row_buffers and self.scope.rows > 1
+        return TileValue(address.text, address.rows or has_rows, address.lanes)
 
     def _pointer(self, buffer: Buffer, address: TileValue) -> str:
-        own = ""
+        task_offset = ""
         if buffer.role is Role.TASK:
-            own = f"program * {self.scope.size(buffer.size)} + "
-        return f"{buffer.name} + {own}{address.text}"
+            task_offset = f"program * {self.scope.size(buffer.size)} + "
+        return f"{buffer.name} + {task_offset}{address.text}"
 
 
-def own(nest: Nest) -> set[Buffer]:
+def row_buffers(nest: Nest) -> set[Buffer]:
     """Buffers of a task that its rows write: not what it prepares before the first one."""
     stores = [s for s in walk(nest.body) if isinstance(s, (Store, AccumulateInto))]
-    found = {s.buffer for s in stores}
-    found |= {s.positions for s in stores if isinstance(s, AccumulateInto) and s.positions}
-    return {buffer for buffer in found if buffer.role is Role.TASK}
+    buffers = {s.buffer for s in stores}
+    buffers |= {s.positions for s in stores if isinstance(s, AccumulateInto) and s.positions}
+    return {buffer for buffer in buffers if buffer.role is Role.TASK}
 
 
 def conflicting(nest: Nest) -> set[Buffer]:

@@ -12,18 +12,18 @@ from hemstitch.kernel_ir.nodes import Accumulate, Init, Loop, Nest, walk
 from hemstitch.machine.gpu_numbers import GPU
 from hemstitch.targets.gpu.tiling import Tiling, only_reduces, tile_loops
 
-FEWEST = 64  # terms that are worth a tile of their own
+LEAST_ADDENDS = 64  # terms that are worth a tile of their own
 MAX_ACCUMULATORS = 512  # side by side
 
 
-def side_by_side(nest: Nest, tiling: Tiling, running: Container[str]) -> dict[str, int]:
+def multiple_accumulators(nest: Nest, tiling: Tiling, running: Container[str]) -> dict[str, int]:
     """How many terms of each accumulator, by its name. `running`: those whose value so far matters.
     Nothing where the rows of a tile are rows of the nest, or steps of a product."""
-    if tiling.rows > 1 or tiling.steps:
+    if tiling.rows > 1 or tiling.k_tiles:
         return {}
     everything = walk((*nest.prologue, *nest.body))
     added = Counter(s.accumulator for s in everything if isinstance(s, Accumulate))
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for tile in tile_loops(nest):
         count = min(MAX_ACCUMULATORS, GPU.tile_elements // tiling.lanes[tile.axis].size)
         inside = {s.name for s in walk(tile.body) if isinstance(s, Init)}
@@ -31,13 +31,13 @@ def side_by_side(nest: Nest, tiling: Tiling, running: Container[str]) -> dict[st
             names = {s.accumulator for s in loop.body if isinstance(s, Accumulate)}
             alone = all(n in inside and added[n] == 1 and n not in running for n in names)
             if count > 1 and alone:
-                found |= dict.fromkeys(names, count)
-    return found
+                counts |= dict.fromkeys(names, count)
+    return counts
 
 
 def _long_sums(tile: Loop) -> Iterator[Loop]:
     for loop in walk(tile.body):
         if isinstance(loop, Loop) and only_reduces(loop) and loop.between is None:
             extent = loop.axis.extent
-            if not isinstance(extent, int) or extent >= FEWEST:
+            if not isinstance(extent, int) or extent >= LEAST_ADDENDS:
                 yield loop

@@ -22,7 +22,7 @@ from hemstitch.kernel_ir.nodes import (
     TASK,
     Accumulate,
     AccumulateInto,
-    AccumulateProduct,
+    AccumulateMatmul,
     Buffer,
     Check,
     Constant,
@@ -45,15 +45,15 @@ from hemstitch.kernel_ir.nodes import (
 from hemstitch.targets.gpu import half_rounding, memory, philox_tiles, triton_types
 from hemstitch.targets.gpu.accumulator_tiles import Reductions, own_sums
 from hemstitch.targets.gpu.elementwise import apply
-from hemstitch.targets.gpu.function_merging import chosen, parameters_of
-from hemstitch.targets.gpu.load_hoisting import early
-from hemstitch.targets.gpu.matmul_tiles import STAGES, Products
-from hemstitch.targets.gpu.multiple_accumulators import side_by_side
-from hemstitch.targets.gpu.register_accumulators import Carried, carried_accumulators
+from hemstitch.targets.gpu.function_merging import parameters_of, select_by_number
+from hemstitch.targets.gpu.load_hoisting import hoistable_loads
+from hemstitch.targets.gpu.matmul_tiles import STAGES, MatmulPrinter
+from hemstitch.targets.gpu.multiple_accumulators import multiple_accumulators
+from hemstitch.targets.gpu.register_accumulators import RegisterAccumulator, register_accumulators
 from hemstitch.targets.gpu.scope import ZERO, Tile, TileValue, TritonScope
 from hemstitch.targets.gpu.tiling import Tiling, is_tile, only_reduces
 
-UNROLL, UNROLL_ROWS, UNROLL_TERMS = 8, 2, 2
+UNROLL, UNROLL_ROWS, UNROLL_ACCUMULATORS = 8, 2, 2
 
 
 @dataclass(slots=True)
@@ -66,24 +66,26 @@ class TritonNestPrinter:
     shift: Dim
     scope: TritonScope
     is_alone: bool
-    alike: Sequence[tuple[Buffer, ...]] = ()
+    merged: Sequence[tuple[Buffer, ...]] = ()
     memory: memory.MemoryPrinter = field(init=False)
     reductions: Reductions = field(init=False)
-    products: Products = field(init=False)
-    carried: Mapping[Buffer, Carried] = field(init=False)
+    matmuls: MatmulPrinter = field(init=False)
+    in_registers: Mapping[Buffer, RegisterAccumulator] = field(init=False)
     coarse: Set[str] = field(init=False)
     rounded: Mapping[str, str] = field(init=False)
 
     def __post_init__(self) -> None:
         nest = self.nest
-        self.memory = memory.MemoryPrinter(self.scope, memory.conflicting(nest), memory.own(nest))
+        self.memory = memory.MemoryPrinter(
+            self.scope, memory.conflicting(nest), memory.row_buffers(nest)
+        )
         running = _running(nest)
-        terms = side_by_side(nest, self.tiling, running)
+        counts = multiple_accumulators(nest, self.tiling, running)
         sums = own_sums(nest)
-        self.reductions = Reductions(self.scope, self.tiling, self.memory, running, sums, terms)
-        self.products = Products(self.scope, self.tiling)
-        self.carried = carried_accumulators(self.nest, self.tiling)
-        self.coarse = half_rounding.soon_rounded(nest)
+        self.reductions = Reductions(self.scope, self.tiling, self.memory, running, sums, counts)
+        self.matmuls = MatmulPrinter(self.scope, self.tiling)
+        self.in_registers = register_accumulators(self.nest, self.tiling)
+        self.coarse = half_rounding.only_rounded_values(nest)
         self.rounded = half_rounding.roundings(nest, self.coarse)
 
     def print(self) -> list[str]:
@@ -91,8 +93,8 @@ class TritonNestPrinter:
         scope, writer = self.scope, self.scope.writer
         scope.axes[TASK] = TileValue("program")
         writer.line(f"{ZERO} = tl.zeros([1, 1], tl.int{64 if scope.needs_64_bits else 32})")
-        for carried in self.carried.values():
-            self.reductions.start_carried(carried)
+        for accumulator in self.in_registers.values():
+            self.reductions.start_in_registers(accumulator)
         if self.is_alone or self._is_for_all_programs:
             self._rows()
         else:
@@ -103,41 +105,41 @@ class TritonNestPrinter:
     def _rows(self) -> None:
         scope = self.scope
         self._statements(self.nest.prologue)
-        if self.reductions.own_sums - self.carried.keys():
+        if self.reductions.own_sums - self.in_registers.keys():
             scope.writer.line(memory.BARRIER)  # any thread may have filled what another one adds to
         tiles = scope.size(self.tiles)
-        dealt = f"0, {tiles}" if self.is_alone else f"{self._first()}, {tiles}, programs"
-        head = f"for {'turn' if self.alike else 'tile'} in tl.range({dealt}):"
+        bounds = f"0, {tiles}" if self.is_alone else f"{self._first()}, {tiles}, programs"
+        head = f"for {'turn' if self.merged else 'tile'} in tl.range({bounds}):"
         with scope.block(head, written(self.nest.body)):
             scope.in_rows = True
-            if self.alike:
-                self._choose()
+            if self.merged:
+                self._select_merged_nest()
             self._decode()
-            self._load_early()
+            self._hoist_loads()
             self._statements(self.nest.body)
             if self.memory.in_memory:  # threads of the next row write what others still read
                 scope.writer.line(memory.BARRIER)
             scope.in_rows = False
         assert not self.nest.epilogue, "sums of rows are carried in registers"
         scope.row_mask = None
-        for carried in self.carried.values():
-            self._bring_home(carried)
+        for accumulator in self.in_registers.values():
+            self._store_register_accumulator(accumulator)
 
-    def _load_early(self) -> None:
-        for loop, load in early(self.nest, self.tiling, self.memory.conflicting):
+    def _hoist_loads(self) -> None:
+        for loop, load in hoistable_loads(self.nest, self.tiling, self.memory.conflicting):
             if loop is None:
                 self.memory.load(load)
             else:
                 self._tile(loop, partial(self.memory.load, load))
 
-    def _choose(self) -> None:
+    def _select_merged_nest(self) -> None:
         """Which nest it is for this time, and which of its tiles."""
-        writer, each = self.scope.writer, self.scope.size(self._own_tiles)
-        writer.line(f"which = turn // {each}")
-        writer.line(f"tile = turn % {each}")
-        for buffer in self.alike[0]:
-            names = [*parameters_of(buffer.name, len(self.alike))]
-            writer.line(f"{buffer.name} = {chosen(names, 'which')}")
+        writer, tiles_of_nest = self.scope.writer, self.scope.size(self._own_tiles)
+        writer.line(f"which = turn // {tiles_of_nest}")
+        writer.line(f"tile = turn % {tiles_of_nest}")
+        for buffer in self.merged[0]:
+            names = [*parameters_of(buffer.name, len(self.merged))]
+            writer.line(f"{buffer.name} = {select_by_number(names, 'which')}")
 
     @property
     def _is_for_all_programs(self) -> bool:
@@ -149,7 +151,7 @@ class TritonNestPrinter:
     @property
     def tiles(self) -> Dim:
         """How many tiles of rows there are, of all nests."""
-        return self._own_tiles * max(1, len(self.alike))
+        return self._own_tiles * max(1, len(self.merged))
 
     @property
     def _own_tiles(self) -> Dim:
@@ -210,14 +212,14 @@ class TritonNestPrinter:
         if rows:
             scope.axes[rows[0]] = TileValue(rest, rows=is_tile)
 
-    def _bring_home(self, carried: Carried) -> None:
+    def _store_register_accumulator(self, accumulator: RegisterAccumulator) -> None:
         """After the last row, what was carried goes where the next phase looks for it."""
-        statement = carried.statement
-        if carried.axis is None:
-            self.reductions.store_carried(carried)
+        statement = accumulator.statement
+        if accumulator.axis is None:
+            self.reductions.store_from_registers(accumulator)
         else:
-            with_lanes = Loop(carried.axis, (statement,), lanes=True)
-            self._tile(with_lanes, lambda: self.reductions.store_carried(carried))
+            with_lanes = Loop(accumulator.axis, (statement,), lanes=True)
+            self._tile(with_lanes, lambda: self.reductions.store_from_registers(accumulator))
 
     # --- statements
 
@@ -235,16 +237,16 @@ class TritonNestPrinter:
                 text = f"tl.full([1, 1], {written}, {name_of[dtype.compute]})"
                 scope.define(name, ("constant", text), TileValue(text))
             case Position(name, index):
-                found = scope.index(index)
-                text = f"({found.text}).to(tl.int64)"
-                scope.define(name, ("let", text), TileValue(text, found.rows, found.lanes))
+                position = scope.index(index)
+                text = f"({position.text}).to(tl.int64)"
+                scope.define(name, ("let", text), TileValue(text, position.rows, position.lanes))
             case Random(name, seed, index):
                 drawn = philox_tiles.uniform(scope, scope.names[seed], index)
                 scope.define(name, ("let", drawn.text), drawn)
             case Load():
                 self.memory.load(statement)
             case Store(buffer):
-                if buffer not in self.carried:  # what is carried starts in registers
+                if buffer not in self.in_registers:  # what is carried starts in registers
                     self.memory.store(statement)
             case Init():
                 loops = self._accumulates(statement.name) if statement.columns is None else []
@@ -258,8 +260,8 @@ class TritonNestPrinter:
             case Finish():
                 self.reductions.finish(statement)
             case AccumulateInto(buffer):
-                if buffer in self.carried:
-                    self.reductions.accumulate_carried(self.carried[buffer])
+                if buffer in self.in_registers:
+                    self.reductions.accumulate_in_registers(self.in_registers[buffer])
                 else:
                     self.reductions.accumulate_into(statement)
             case Check(condition, failure):
@@ -267,9 +269,9 @@ class TritonNestPrinter:
             case Loop():
                 self._loop(statement)
             case Contract():
-                self.products.contract(statement, self._statements)
-            case AccumulateProduct():
-                self.products.accumulate(statement, self._statements)
+                self.matmuls.contract(statement, self._statements)
+            case AccumulateMatmul():
+                self.matmuls.accumulate(statement, self._statements)
             case _:
                 assert_never(statement)
 
@@ -299,44 +301,47 @@ class TritonNestPrinter:
 
     def _loop(self, loop: Loop) -> None:
         scope = self.scope
-        if self._only_starts_carried(loop):
+        if self._only_starts_registers(loop):
             return
         if scope.tile is None and is_tile(loop):
             self._tile(loop, lambda: self._statements(loop.body))
             return
         assert loop.axis.outer is None, "only the lane axis is cut"
-        terms = self.reductions.terms_of(loop)
-        if terms > 1:
-            self._side_by_side(loop, terms)
+        accumulators = self.reductions.accumulators_of(loop)
+        if accumulators > 1:
+            self._multiple_accumulators(loop, accumulators)
             return
         name = f"at_{loop.axis.name}"
         # Loads of several iterations are in flight at once.
-        factor = UNROLL if only_reduces(loop) else UNROLL_ROWS if _walks(loop) else 1
+        factor = UNROLL if only_reduces(loop) else UNROLL_ROWS if _sums_rows(loop) else 1
         unrolled = f", loop_unroll_factor={factor}" if factor > 1 else ""
         head = f"for {name} in tl.range(0, {scope.size(loop.axis.extent)}{unrolled}):"
         with scope.block(head, written(loop.body)):
             scope.axes[loop.axis] = TileValue(name)
             self._statements(loop.body)
 
-    def _side_by_side(self, loop: Loop, terms: int) -> None:
+    def _multiple_accumulators(self, loop: Loop, accumulators: int) -> None:
         """So many iterations at once, in the rows of a tile."""
         scope, axis = self.scope, loop.axis
         start, name = f"from_{axis.name}", f"at_{axis.name}"
-        dealt = f"0, {scope.size(axis.extent)}, {terms}"
-        if sum(isinstance(s, Load) for s in loop.body) < UNROLL_TERMS:  # at once as it is
-            dealt += f", loop_unroll_factor={UNROLL_TERMS}"
-        with scope.block(f"for {start} in tl.range({dealt}):", ()), scope.more_rows(terms):
+        bounds = f"0, {scope.size(axis.extent)}, {accumulators}"
+        if sum(isinstance(s, Load) for s in loop.body) < UNROLL_ACCUMULATORS:  # at once as it is
+            bounds += f", loop_unroll_factor={UNROLL_ACCUMULATORS}"
+        with (
+            scope.block(f"for {start} in tl.range({bounds}):", ()),
+            scope.accumulator_rows(accumulators),
+        ):
             wide = ".to(tl.int64)" if scope.needs_64_bits else ""
-            scope.writer.line(f"{name} = {start} + tl.arange(0, {terms})[:, None]{wide}")
+            scope.writer.line(f"{name} = {start} + tl.arange(0, {accumulators})[:, None]{wide}")
             scope.axes[axis] = TileValue(name, rows=True)
-            scope.row_mask = scope.exists(axis, name, terms)
+            scope.row_mask = scope.exists(axis, name, accumulators)
             self._statements(loop.body)
 
-    def _only_starts_carried(self, loop: Loop) -> bool:
+    def _only_starts_registers(self, loop: Loop) -> bool:
         """Filling an accumulator that starts in registers."""
         effects = [s for s in walk(loop.body) if not isinstance(s, (Constant, Loop))]
         return bool(effects) and all(
-            isinstance(s, Store) and s.buffer in self.carried for s in effects
+            isinstance(s, Store) and s.buffer in self.in_registers for s in effects
         )
 
     def _tile(self, loop: Loop, inside: Callable[[], None]) -> None:
@@ -351,9 +356,9 @@ class TritonNestPrinter:
             inside()
         else:
             start, name = f"from_{axis.name}", f"at_{axis.name}"
-            self.products.load_ahead(loop, self._statements)
-            ahead = f", num_stages={STAGES}" if self.tiling.steps else ""
-            head = f"for {start} in tl.range(0, {extent}, {lanes.size}{ahead}):"
+            self.matmuls.hoist_left_operands(loop, self._statements)
+            stages = f", num_stages={STAGES}" if self.tiling.k_tiles else ""
+            head = f"for {start} in tl.range(0, {extent}, {lanes.size}{stages}):"
             with scope.block(head, written(loop.body)):
                 scope.writer.line(f"{name} = {start} + {scope.range_of(lanes.size)}")
                 scope.axes[axis] = TileValue(name, lanes=True)
@@ -364,9 +369,9 @@ class TritonNestPrinter:
     def _accumulates(self, name: str) -> list[Loop]:
         """The loops between the place where an accumulator is declared and where it is added to."""
         for part in (self.nest.prologue, self.nest.body):
-            found = _path(part, name)
-            if found is not None:
-                return found
+            loops = _loops_around_addition(part, name)
+            if loops is not None:
+                return loops
         raise AssertionError(f"nothing is added to {name}")
 
 
@@ -374,10 +379,12 @@ def _running(nest: Nest) -> set[str]:
     """Accumulators whose value so far matters."""
     everything = list(walk(nest.body))
     read = {s.accumulator for s in everything if isinstance(s, Running | Scan)}
-    return read | {s.follows for s in everything if isinstance(s, Init) and s.follows is not None}
+    return read | {
+        s.running_max for s in everything if isinstance(s, Init) and s.running_max is not None
+    }
 
 
-def _walks(loop: Loop) -> bool:
+def _sums_rows(loop: Loop) -> bool:
     """Over rows that are added up."""
     return all(isinstance(s, Loop) and only_reduces(s) for s in loop.body)
 
@@ -388,40 +395,40 @@ def _tiles(count: Dim, size: int) -> Dim:
 
 def written(statements: Iterable[Stmt]) -> list[Buffer]:
     """Buffers that these statements write."""
-    found: dict[Buffer, None] = {}
+    buffers: dict[Buffer, None] = {}
     for statement in walk(statements):
         if isinstance(statement, (Store, AccumulateInto)):
-            found[statement.buffer] = None
+            buffers[statement.buffer] = None
         if isinstance(statement, AccumulateInto) and statement.positions is not None:
-            found[statement.positions] = None
-    return list(found)
+            buffers[statement.positions] = None
+    return list(buffers)
 
 
-def _path(statements: Iterable[Stmt], name: str) -> list[Loop] | None:
+def _loops_around_addition(statements: Iterable[Stmt], name: str) -> list[Loop] | None:
     """Loops around the statement that adds to `name`, from its declaration inwards."""
-    rest = iter(statements)
-    for statement in rest:
+    remaining = iter(statements)
+    for statement in remaining:
         if isinstance(statement, Init) and statement.name == name:
-            return _way(rest, name)
+            return _loops_inside(remaining, name)
         if isinstance(statement, Loop):
-            found = _path(statement.body, name)
-            if found is not None:
-                return found
+            loops = _loops_around_addition(statement.body, name)
+            if loops is not None:
+                return loops
     return None
 
 
-def _way(statements: Iterable[Stmt], name: str) -> list[Loop] | None:
+def _loops_inside(statements: Iterable[Stmt], name: str) -> list[Loop] | None:
     for statement in statements:
         if isinstance(statement, Accumulate | Scan) and statement.accumulator == name:
             return []
         if isinstance(statement, Loop):
-            found = _way(statement.body, name)
-            if found is not None:
-                return [statement, *found]
+            loops = _loops_inside(statement.body, name)
+            if loops is not None:
+                return [statement, *loops]
     return None
 
 
-def may_be_alike(nest: Nest) -> bool:
+def is_mergeable(nest: Nest) -> bool:
     """Nothing of it outlasts a row, so that a program can go over to another nest."""
     buffers = {s.buffer for s in walk(nest.body) if isinstance(s, (Load, Store, AccumulateInto))}
     is_prepared = any(not isinstance(statement, Constant) for statement in nest.prologue)

@@ -27,7 +27,7 @@ from hemstitch.targets.gpu.tiling import Tiling, is_tile
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class RegisterAccumulator:
     """An accumulator in registers: what adds to it, over which lanes (None: a single element)."""
 
     statement: AccumulateInto
@@ -44,25 +44,25 @@ class Carried:
         return (self.statement.buffer,) + (() if positions is None else (positions,))
 
 
-def carried_accumulators(nest: Nest, tiling: Tiling) -> Mapping[Buffer, Carried]:
+def register_accumulators(nest: Nest, tiling: Tiling) -> Mapping[Buffer, RegisterAccumulator]:
     """By each of their buffers."""
-    found: dict[Buffer, Carried] = {}
+    accumulators: dict[Buffer, RegisterAccumulator] = {}
     for statement, axis in additions(nest.body):
-        carried = Carried(statement, axis)
-        if _can_be_carried(carried, nest, tiling):
-            found |= dict.fromkeys(carried.buffers, carried)
-    return found
+        accumulator = RegisterAccumulator(statement, axis)
+        if _fits_registers(accumulator, nest, tiling):
+            accumulators |= dict.fromkeys(accumulator.buffers, accumulator)
+    return accumulators
 
 
-def _can_be_carried(carried: Carried, nest: Nest, tiling: Tiling) -> bool:
-    statement, axis = carried.statement, carried.axis
+def _fits_registers(accumulator: RegisterAccumulator, nest: Nest, tiling: Tiling) -> bool:
+    statement, axis = accumulator.statement, accumulator.axis
     variables = {variable for variable, _ in statement.index.terms} - {TASK}
     if variables - {axis} or statement.buffer.role is not Role.SHARED:
         return False
     if axis is not None and variables and not tiling.lanes[axis].whole:
         return False
     inside = [s for s in walk(nest.body) if isinstance(s, (Load, Store, AccumulateInto))]
-    if any(s is not statement and s.buffer in carried.buffers for s in inside):
+    if any(s is not statement and s.buffer in accumulator.buffers for s in inside):
         return False
     size: Dim = axis.extent if variables and axis is not None else 1
     fills = list(_fills(nest.prologue, statement.buffer, None))

@@ -28,7 +28,7 @@ from hemstitch.kernel_ir.nodes import (
 from hemstitch.kernel_ir.rewriter import Rewriter, used
 from hemstitch.machine.gpu_numbers import GPU
 
-MIN_ROWS_TOGETHER, MAX_ROWS_TOGETHER = 4, 64  # rows that become one
+MIN_COMBINED_ROWS, MAX_COMBINED_ROWS = 4, 64  # rows that become one
 
 
 def tile_rows(kernel: Kernel, hint: Callable[[Dim], int], programs: int) -> Kernel:
@@ -36,9 +36,9 @@ def tile_rows(kernel: Kernel, hint: Callable[[Dim], int], programs: int) -> Kern
 
     def nest_of(nest: Nest) -> Nest:
         count = hint(product(axis.extent for axis in nest.rows)) if nest.rows else 0
-        most = min(MAX_ROWS_TOGETHER, count // (GPU.multiprocessor_rows * programs))
-        found = (_gathered(nest, axis, most) for axis in nest.rows[:-1])
-        return next((each for each in found if each is not None), nest)
+        most = min(MAX_COMBINED_ROWS, count // (GPU.multiprocessor_rows * programs))
+        candidates = (_combined_rows(nest, axis, most) for axis in nest.rows[:-1])
+        return next((candidate for candidate in candidates if candidate is not None), nest)
 
     phases = (
         phase if phase.is_alone else replace(phase, nests=tuple(map(nest_of, phase.nests)))
@@ -47,24 +47,24 @@ def tile_rows(kernel: Kernel, hint: Callable[[Dim], int], programs: int) -> Kern
     return replace(kernel, phases=tuple(phases))
 
 
-def _gathered(nest: Nest, axis: Axis, most: int) -> Nest | None:
+def _combined_rows(nest: Nest, axis: Axis, most: int) -> Nest | None:
     """The nest with up to so many of its rows along `axis` as one; None where it is not only sums,
     or they do not come out even."""
     size = _largest_divisor(axis.extent, most)
-    if size < MIN_ROWS_TOGETHER or not _only_adds(nest.body, axis):
+    if size < MIN_COMBINED_ROWS or not _only_adds(nest.body, axis):
         return None
     assert isinstance(axis.extent, int)
     block, inner = Axis(f"{axis.name}g", axis.extent // size), Axis(f"{axis.name}m", size)
-    both = at(block).scaled(size) + at(inner)
+    split_index = at(block).scaled(size) + at(inner)
 
     def split(index: Index) -> Index:
-        return index.substitute({axis: both})
+        return index.substitute({axis: split_index})
 
     loops = [s for s in nest.body if isinstance(s, Loop)]
     walked = Loop(inner, tuple(map(Rewriter({}, split).statement, loops)), lanes=False)
     before = [s for s in nest.body if isinstance(s, Init) or _is_value(s)]
     after = [s for s in nest.body if isinstance(s, Finish | AccumulateInto)]
-    rows = (*(each for each in nest.rows if each is not axis), block)
+    rows = (*(row for row in nest.rows if row is not axis), block)
     why = f"{nest.why}, of {axis.name} {size} as one"
     return replace(nest, rows=rows, body=(*before, walked, *after), why=why)
 
@@ -87,7 +87,7 @@ def _only_adds(body: Sequence[Stmt], axis: Axis) -> bool:
         and all(s.lanes and _only_accumulates(s) for s in loops)
         and not any(axis in _axes(s) for s in body if not isinstance(s, Loop))
         and all(s.positions is None and s.value in finished for s in sums)
-        and all(s.follows is None and s.columns is None for s in body if isinstance(s, Init))
+        and all(s.running_max is None and s.columns is None for s in body if isinstance(s, Init))
         and finished.isdisjoint(
             name for s in (*loops, *filter(_is_value, body)) for name in used(s)
         )

@@ -40,7 +40,7 @@ def _factor_text(factor: Factor) -> str:
                 return f"device.{'rest' if is_rest else 'quotient'}_of_size({', '.join(parts)})"
             return ("(({})%({}))" if is_rest else "(({})//({}))").format(*parts)
         case Choice(function, choices):
-            return f"{function}({', '.join(text_of(each, _factor_text) for each in choices)})"
+            return f"{function}({', '.join(text_of(choice, _factor_text) for choice in choices)})"
     return str(factor)
 
 
@@ -116,13 +116,13 @@ class TritonScope:
         self.forget(written)
 
     @contextmanager
-    def more_rows(self, rows: int) -> Iterator[None]:
+    def accumulator_rows(self, rows: int) -> Iterator[None]:
         """Where tiles have one row: what is known does not depend on those that they have here, and
         what becomes known here is forgotten."""
         before = (self.rows, self.row_mask, self.names, self.axes, self.known)
         self.rows, self.row_mask = rows, None
-        self.names, self.axes = _of_all_rows(self.names), _of_all_rows(self.axes)
-        self.known = [_of_all_rows(known) for known in self.known]
+        self.names, self.axes = _uniform_in_rows(self.names), _uniform_in_rows(self.axes)
+        self.known = [_uniform_in_rows(known) for known in self.known]
         yield
         self.rows, self.row_mask, self.names, self.axes, self.known = before
 
@@ -220,5 +220,5 @@ class TritonScope:
         return TileValue("", self.in_rows, self.tile is not None)
 
 
-def _of_all_rows(values: Mapping[_Named, TileValue]) -> dict[_Named, TileValue]:
+def _uniform_in_rows(values: Mapping[_Named, TileValue]) -> dict[_Named, TileValue]:
     return {key: replace(value, rows=False) for key, value in values.items()}

@@ -33,13 +33,13 @@ _OF_LANES = (*_OF_ROWS, Random, Store, AccumulateInto)
 def peel_tiles(kernel: Kernel) -> Kernel:
     """The same kernel."""
     phases = (
-        phase if phase.is_alone else replace(phase, nests=tuple(map(_even, phase.nests)))
+        phase if phase.is_alone else replace(phase, nests=tuple(map(_peeled, phase.nests)))
         for phase in kernel.phases
     )
     return replace(kernel, phases=tuple(phases))
 
 
-def _even(nest: Nest) -> Nest:
+def _peeled(nest: Nest) -> Nest:
     """Sums over rows alone: what has none of them walks over all elements as one row anyhow."""
     if not nest.body:
         return nest
@@ -50,7 +50,7 @@ def _even(nest: Nest) -> Nest:
     add_up_all_rows = all(s.index.coefficient(row) == 0 for s in sums for row in nest.rows)
     is_plain = all(isinstance(s, _OF_ROWS) for s in before)
     is_plain = is_plain and all(isinstance(s, _OF_LANES) for s in loop.body)
-    size = _part(loop.axis)
+    size = _part_size(loop.axis)
     if size is None or not sums or not is_plain or not add_up_all_rows:
         return nest
     assert isinstance(loop.axis.extent, int)
@@ -66,7 +66,7 @@ def _even(nest: Nest) -> Nest:
     return replace(nest, rows=rows, body=(*before, replace(loop, axis=lane, body=body)), why=why)
 
 
-def _part(axis: Axis) -> int | None:
+def _part_size(axis: Axis) -> int | None:
     """Lanes of a part; None where the axis is better left whole."""
     extent = axis.extent
     if not isinstance(extent, int) or not 0 < extent <= GPU.whole_lanes:

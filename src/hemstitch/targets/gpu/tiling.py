@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from hemstitch.ir.dims import Dim, divides
 from hemstitch.ir.dims import product as product_of
 from hemstitch.ir.types import DType
-from hemstitch.kernel_ir.dependence import most_alive
+from hemstitch.kernel_ir.dependence import max_live_values
 from hemstitch.kernel_ir.index import Axis
 from hemstitch.kernel_ir.nodes import (
     Accumulate,
     AccumulateInto,
-    AccumulateProduct,
+    AccumulateMatmul,
     Contract,
     Let,
     Load,
@@ -29,16 +29,16 @@ from hemstitch.kernel_ir.nodes import (
 )
 from hemstitch.machine.gpu_numbers import GPU
 from hemstitch.stitching.matmul_mapping import LEAST_TILE, rows_of_a_tile
-from hemstitch.stitching.matmul_mapping import MOST_ROWS as MOST_PRODUCT_ROWS
+from hemstitch.stitching.matmul_mapping import MOST_ROWS as MOST_MATMUL_ROWS
 from hemstitch.stitching.online_softmax import LONGEST_ROW
 
 MOST_ROWS = 64
 # Products of matrices
 BLOCK = 64  # lanes of a longer row at a time
-BLOCK_ONE_BY_ONE = 32
-MOST_STEPS = 64  # whose operands fit shared memory at once
-MOST_STEPS_AGAIN = 128
-MOST_STEPS_ONE_BY_ONE = 32  # whose operands fit registers
+BLOCK_SCALAR = 32
+MOST_K = 64  # whose operands fit shared memory at once
+MOST_K_REPEATED = 128
+MOST_K_SCALAR = 32  # whose operands fit registers
 HALF = 2  # bytes
 
 
@@ -77,19 +77,19 @@ class Tiling:
     rows: int
     lanes: Mapping[Axis, LaneTile]
     per_warp: int = GPU.warp_elements
-    steps: Mapping[Axis, LaneTile] = field(default_factory=dict)
+    k_tiles: Mapping[Axis, LaneTile] = field(default_factory=dict)
     elements: int = 0  # of all tiles, likely; unknown where there are products
 
     @property
     def is_aligned(self) -> bool:
         """No tile has rows that differ in another axis than the last."""
-        return bool(self.steps)
+        return bool(self.k_tiles)
 
     @property
     def warps(self) -> int:
         """Of 32 threads, so that the largest tile gives each thread enough to do."""
         widest = max((lanes.size for lanes in self.lanes.values()), default=1)
-        least, most = (GPU.warp_group, GPU.dot_warps) if self.steps else (1, GPU.program_warps)
+        least, most = (GPU.warp_group, GPU.dot_warps) if self.k_tiles else (1, GPU.program_warps)
         return min(most, max(least, power_of_two(self.rows * widest) // self.per_warp))
 
 
@@ -103,14 +103,16 @@ def choose(
 ) -> Tiling:
     """`hint`: a likely value of a size; `programs`: how many there should be at least."""
     lanes = {loop.axis: _lanes(loop.axis.extent) for loop in tile_loops(nest)}
-    products = [s for s in walk(nest.body) if isinstance(s, Contract | AccumulateProduct)]
-    if products:
-        return _choose_products(nest, products, lanes, hint, programs, shape)
+    matmuls = [s for s in walk(nest.body) if isinstance(s, Contract | AccumulateMatmul)]
+    if matmuls:
+        return _choose_matmul_tiles(nest, matmuls, lanes, hint, programs, shape)
     lanes = _in_blocks(nest, lanes, shape)
     least = _least_rows(nest)
     if least > 1:
-        lanes = {axis: _at_most(shape.elements // least, each) for axis, each in lanes.items()}
-    widest = max((each.size for each in lanes.values()), default=1)
+        lanes = {
+            axis: _limited(shape.elements // least, lane_tile) for axis, lane_tile in lanes.items()
+        }
+    widest = max((lane_tile.size for lane_tile in lanes.values()), default=1)
     rows = 1
     count = hint(product_of(axis.extent for axis in nest.rows)) if nest.rows else 1
     per_warp = _per_warp(nest, shape)
@@ -121,10 +123,10 @@ def choose(
     return Tiling(rows, lanes, per_warp, elements=count * widest)
 
 
-def spread(tilings: Sequence[Tiling], programs: int) -> list[Tiling]:
+def distribute_warps(tilings: Sequence[Tiling], programs: int) -> list[Tiling]:
     """Of all nests of a kernel. Where the largest is small, each warp has less, so that there are
     as many as the device holds: all nests run with the warps of the one that has most."""
-    if any(tiling.steps for tiling in tilings):
+    if any(tiling.k_tiles for tiling in tilings):
         return [*tilings]
     per_warp = max(tiling.per_warp for tiling in tilings)
     most = max(tiling.elements for tiling in tilings) // (programs * GPU.multiprocessor_warps)
@@ -135,17 +137,17 @@ def spread(tilings: Sequence[Tiling], programs: int) -> list[Tiling]:
 
 def _per_warp(nest: Nest, shape: TileShape) -> int:
     """Fewer elements for each warp where their values would not fit its registers."""
-    found = shape.per_warp
+    per_warp = shape.per_warp
     while (
-        _most_alive(nest) * found > GPU.value_registers * GPU.warp_threads
-        and found > GPU.warp_threads
+        _max_live_values(nest) * per_warp > GPU.value_registers * GPU.warp_threads
+        and per_warp > GPU.warp_threads
     ):
-        found //= 2
-    return found
+        per_warp //= 2
+    return per_warp
 
 
-def _most_alive(nest: Nest) -> int:
-    return max((most_alive(loop.body) for loop in tile_loops(nest)), default=0)
+def _max_live_values(nest: Nest) -> int:
+    return max((max_live_values(loop.body) for loop in tile_loops(nest)), default=0)
 
 
 def _in_blocks(
@@ -158,9 +160,9 @@ def _in_blocks(
     is_crowded = _per_warp(nest, shape) < shape.per_warp
     return {
         axis: LaneTile(most, False)
-        if is_crowded and loops[axis] == 1 and each.size > most
-        else each
-        for axis, each in lanes.items()
+        if is_crowded and loops[axis] == 1 and lane_tile.size > most
+        else lane_tile
+        for axis, lane_tile in lanes.items()
     }
 
 
@@ -174,73 +176,78 @@ def _least_rows(nest: Nest) -> int:
     return 1
 
 
-def _at_most(size: int, lanes: LaneTile) -> LaneTile:
+def _limited(size: int, lanes: LaneTile) -> LaneTile:
     return lanes if lanes.whole else replace(lanes, size=min(size, lanes.size))
 
 
-def _choose_products(
+def _choose_matmul_tiles(
     nest: Nest,
-    products: Sequence[Contract | AccumulateProduct],
+    matmuls: Sequence[Contract | AccumulateMatmul],
     lanes: Mapping[Axis, LaneTile],
     hint: Callable[[Dim], int],
     programs: int,
     shape: TileShape,
 ) -> Tiling:
     """As many rows as registers hold beside the widest tile, but tiles for all programs."""
-    has_units = all(product.source.bytes == HALF for product in products)
-    block = LaneTile(BLOCK if has_units else BLOCK_ONE_BY_ONE, False)
-    lanes = {axis: replace(each, size=max(LEAST_TILE, each.size)) for axis, each in lanes.items()}
-    long = [loop.axis for loop in tile_loops(nest) if _has_product(loop)]
+    has_matrix_units = all(matmul.source.bytes == HALF for matmul in matmuls)
+    block = LaneTile(BLOCK if has_matrix_units else BLOCK_SCALAR, False)
+    lanes = {
+        axis: replace(lane_tile, size=max(LEAST_TILE, lane_tile.size))
+        for axis, lane_tile in lanes.items()
+    }
+    long = [loop.axis for loop in tile_loops(nest) if _has_matmul(loop)]
     long = [axis for axis in long if not lanes[axis].whole or lanes[axis].size > LONGEST_ROW]
     lanes |= dict.fromkeys(long, block)  # long rows go by in blocks
     # What is done once, before the first row, is no tile of rows.
     widest = max(lanes[loop.axis].size for loop in _tile_loops(nest.body))
     extents = [hint(axis.extent) for axis in nest.rows]
-    most = (
-        (GPU.accumulated_elements if has_units else GPU.accumulated_f32_elements)
+    most_elements = (
+        (GPU.accumulated_elements if has_matrix_units else GPU.accumulated_f32_elements)
         * shape.elements
         // GPU.tile_elements
     )
     # Of long rows what is not added up is a block, and soon gone.
-    held = 1 if long and has_units else power_of_two(len(products))
-    rows = min(MOST_PRODUCT_ROWS, most // held // widest, power_of_two(extents[-1]))
+    live_tiles = 1 if long and has_matrix_units else power_of_two(len(matmuls))
+    rows = min(MOST_MATMUL_ROWS, most_elements // live_tiles // widest, power_of_two(extents[-1]))
     rows = rows_of_a_tile(extents, rows, programs)
-    steps: dict[Axis, LaneTile] = {}
+    k_tiles: dict[Axis, LaneTile] = {}
     for loop in tile_loops(nest):
         inside = list(walk(loop.body))
-        if any(isinstance(s, AccumulateProduct) for s in inside):
-            steps[loop.axis] = lanes[loop.axis]
-        for product in inside:
-            if isinstance(product, Contract):
-                again = not lanes[loop.axis].whole
-                steps[product.axis] = lanes.get(product.axis) or _steps(product, widest, again)
+        if any(isinstance(s, AccumulateMatmul) for s in inside):
+            k_tiles[loop.axis] = lanes[loop.axis]
+        for matmul in inside:
+            if isinstance(matmul, Contract):
+                is_repeated = not lanes[loop.axis].whole
+                k_tiles[matmul.axis] = lanes.get(matmul.axis) or _k_tile(
+                    matmul, widest, is_repeated
+                )
     per_warp = GPU.dot_warp_elements * shape.per_warp // GPU.warp_elements
-    if long and not has_units:
+    if long and not has_matrix_units:
         per_warp //= 2
-    return Tiling(rows, lanes, per_warp, steps)
+    return Tiling(rows, lanes, per_warp, k_tiles)
 
 
-def _has_product(loop: Loop) -> bool:
-    return any(isinstance(s, Contract | AccumulateProduct) for s in walk(loop.body))
+def _has_matmul(loop: Loop) -> bool:
+    return any(isinstance(s, Contract | AccumulateMatmul) for s in walk(loop.body))
 
 
-def _steps(product: Contract, widest: int, again: bool) -> LaneTile:
+def _k_tile(contract: Contract, widest: int, is_repeated: bool) -> LaneTile:
     """The whole sum at once, if it is short, else in blocks, several of which are loaded ahead.
     `again`: for each of several blocks of lanes, so that the left operand had better stay."""
-    extent, most = product.axis.extent, most_steps(product.source)
-    if isinstance(extent, int) and extent <= (LONGEST_ROW if again else most):
+    extent, most = contract.axis.extent, max_k_tile(contract.source)
+    if isinstance(extent, int) and extent <= (LONGEST_ROW if is_repeated else most):
         return LaneTile(max(LEAST_TILE, power_of_two(extent)), True)
-    block = min(GPU.dot_step_bytes, GPU.dot_block_bytes // widest) // product.source.bytes
+    block = min(GPU.dot_step_bytes, GPU.dot_block_bytes // widest) // contract.source.bytes
     return LaneTile(max(LEAST_TILE, min(most, block)), False)
 
 
-def most_steps(source: DType, again: bool = False) -> int:
+def max_k_tile(source: DType, is_repeated: bool = False) -> int:
     """How many steps of a sum go in one instruction of Triton's. There are no matrix units for f32:
     Triton takes all operands of its steps into registers at once. `again`: with a left operand that
     is in registers already, cut or not."""
     if source.bytes != HALF:
-        return MOST_STEPS_ONE_BY_ONE
-    return MOST_STEPS_AGAIN if again else MOST_STEPS
+        return MOST_K_SCALAR
+    return MOST_K_REPEATED if is_repeated else MOST_K
 
 
 def _lanes(extent: Dim) -> LaneTile:
@@ -283,5 +290,5 @@ def _is_bounded_by_its_row(nest: Nest) -> bool:
 def _adds_to_other_rows(nest: Nest) -> bool:
     """Some rows of a tile, and not all of them, add to one place in memory."""
     sums = (s for s in walk(nest.body) if isinstance(s, AccumulateInto))
-    found = (sum(s.index.coefficient(axis) != 0 for axis in nest.rows) for s in sums)
-    return any(0 < count < len(nest.rows) for count in found)
+    depends = (sum(s.index.coefficient(axis) != 0 for axis in nest.rows) for s in sums)
+    return any(0 < count < len(nest.rows) for count in depends)

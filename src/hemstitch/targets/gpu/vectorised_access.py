@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from hemstitch.ir.dims import divides
 from hemstitch.kernel_ir.index import Axis
 from hemstitch.kernel_ir.nodes import (
-    AccumulateProduct,
+    AccumulateMatmul,
     Contract,
     Load,
     Loop,
@@ -22,24 +22,24 @@ BYTES = 16
 LEAST_LANES = 128  # the elements of shorter rows are dealt out to threads in other ways
 
 
-def is_wide(nest: Nest) -> bool:
+def is_vectorisable(nest: Nest) -> bool:
     """Every access from lanes is to neighbours, and starts at a multiple of 16 bytes. Tiles of
     products lie in registers as matrix units want them."""
-    if any(isinstance(statement, Contract | AccumulateProduct) for statement in walk(nest.body)):
+    if any(isinstance(statement, Contract | AccumulateMatmul) for statement in walk(nest.body)):
         return False
-    return all(_is_wide(access, lane) for access, lane in _accesses(nest.body, None))
+    return all(_is_vectorisable(access, lane) for access, lane in _accesses(nest.body, None))
 
 
-def _is_wide(access: Load | Store, lane: Axis) -> bool:
+def _is_vectorisable(access: Load | Store, lane: Axis) -> bool:
     index, count = access.index, BYTES // access.buffer.dtype.bytes
     if index.coefficient(lane) == 0:
         return True
-    others = [step for variable, step in index.terms if variable is not lane]
+    coefficients = [step for variable, step in index.terms if variable is not lane]
     return (
         index.coefficient(lane) == 1
         and isinstance(lane.extent, int)
         and lane.extent >= LEAST_LANES
-        and all(divides(count, step) for step in (*others, index.constant, lane.extent))
+        and all(divides(count, step) for step in (*coefficients, index.constant, lane.extent))
     )
 
 

@@ -31,14 +31,14 @@ class Writer:
 
     def text(self, dead: Container[Buffer]) -> list[str]:
         """Without what is stored in dead buffers, and the loops that then are empty."""
-        kept = [line for line, buffer in self._lines if buffer is None or buffer not in dead]
-        found: list[str] = []
-        for line in reversed(kept):
-            below = found[-1] if found else ""
+        lines = [line for line, buffer in self._lines if buffer is None or buffer not in dead]
+        reversed_lines: list[str] = []
+        for line in reversed(lines):
+            below = reversed_lines[-1] if reversed_lines else ""
             if line.endswith(":") and _depth(below) <= _depth(line):
                 continue
-            found.append(line)
-        return found[::-1]
+            reversed_lines.append(line)
+        return reversed_lines[::-1]
 
 
 def _depth(line: str) -> int:
