@@ -92,7 +92,9 @@ def test_a_module_name_has_one_meaning(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_only_the_pipeline_calls_stages(tmp_path: Path) -> None:
     pipeline, other = tmp_path / "pipeline.py", tmp_path / "other.py"
-    pipeline.write_text("from a import fold, Form\nT = (Stage('x', Form, lambda g, _: fold(g)),)\n")
+    pipeline.write_text(
+        "from a import fold, Form\nT = (Stage('x', Form, Form, lambda g, _: fold(g)),)\n"
+    )
     other.write_text("from a import fold\n")
     assert list(house.stages_called_elsewhere(pipeline, [pipeline, other])) == [
         "other.py imports the stage a.fold: pipeline.py runs stages"

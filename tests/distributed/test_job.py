@@ -13,7 +13,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
-from hemstitch.machine.matmul_rates import Measured
+from hemstitch.machine.matmul_rates import MatmulTimings
 from hemstitch.machine.probes import MatmulProbe, OperationProbe, Probe
 from hemstitch.matmul.lowering.blocking import Blocking
 from hemstitch.measure import multiplication as multiplying
@@ -91,7 +91,7 @@ def test_whoever_multiplies_faster_is_one(store, monkeypatch, first_is_fast):
     def clock(kernel_is_fast: bool) -> Callable[[], dict[Probe, float]]:
         """Of a host where one takes twice as long for each multiplication."""
         library = 2e-9 if kernel_is_fast else 5e-10
-        near, far = Measured(DType.F32, 2, 8, {}).probes
+        near, far = MatmulTimings(DType.F32, 2, 8, {}).probes
         return {
             probe: probe.operations * (library if probe.by == "library" else 1e-9)
             for probe in (*near, *far)

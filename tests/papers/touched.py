@@ -21,7 +21,7 @@ def touched(
     """For each task the elements of inputs that it loads, and of results that it stores."""
     loaded: dict[int, set[int]] = defaultdict(set)
     stored: dict[int, set[int]] = defaultdict(set)
-    note = interpreter._Launch.note
+    note = interpreter._Launch.record_access
 
     def noting(self, buffer, place, owner, writes):
         task = owner % self.threads
@@ -32,7 +32,7 @@ def touched(
         note(self, buffer, place, owner, writes)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(interpreter._Launch, "note", noting)
+        patch.setattr(interpreter._Launch, "record_access", noting)
         found.run(arguments)
     return loaded, stored
 

@@ -44,7 +44,7 @@ def compiled(function):
 
 @pytest.fixture
 def always(monkeypatch):
-    monkeypatch.setattr(module, "LARGE", 0)
+    monkeypatch.setattr(module, "LARGE_RESULT", 0)
     monkeypatch.setattr(module, "LEAST_COLUMNS", 1)
 
 

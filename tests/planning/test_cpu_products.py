@@ -375,5 +375,5 @@ def test_every_product_of_a_block_is_one_of_tiles():
 @pytest.mark.parametrize("width", [32, 48, 64])
 def test_strips_are_whole_vectors_of_the_widest(width):
     """They are loaded without a mask."""
-    widths = {panels.PackedPanels.of(Axis("c", columns), width).width for columns in range(1, 100)}
+    widths = {panels.ColumnPanels.of(Axis("c", columns), width).width for columns in range(1, 100)}
     assert widths == {16, width}

@@ -19,7 +19,7 @@ def instructions(e: Emitter) -> list[str]:
 
 def test_chains_take_turns() -> None:
     e = Emitter(4)
-    results = e.side_by_side(partial(chain, e, first) for first in (X, Y))
+    results = e.interleave(partial(chain, e, first) for first in (X, Y))
     assert instructions(e) == ["fmul", "fmul", "fadd", "fadd"]
     assert [line.split()[0] for line in e.lines[2:]] == [result.text for result in results]
 
@@ -27,7 +27,7 @@ def test_chains_take_turns() -> None:
 def test_with_registers_enough_chains_begin_one_after_the_other() -> None:
     e = Emitter(4, Features(avx512=True))
     thrice = partial(chain, e), partial(chain, e), partial(chain, e)
-    e.side_by_side(lambda x=x: reduce(lambda value, step: step(value), thrice, x) for x in (X, Y))
+    e.interleave(lambda x=x: reduce(lambda value, step: step(value), thrice, x) for x in (X, Y))
     turns = ["fmul", "fadd", "fmul", "fadd fmul", "fmul fadd", "fadd fmul", "fadd", "fmul", "fadd"]
     assert instructions(e) == " ".join(turns).split()
 
@@ -39,14 +39,14 @@ def test_chains_that_branch_follow_one_another() -> None:
         return chain(e, first)
 
     e = Emitter(4)
-    e.side_by_side(partial(branching, first) for first in (X, Y))
+    e.interleave(partial(branching, first) for first in (X, Y))
     assert instructions(e) == ["fmul", "fadd"] * 2
 
 
 def test_no_chain_uses_another_ones_values() -> None:
     """What comes first in the one may come later in the other's turn."""
     e = Emitter(4)
-    e.side_by_side((partial(e.fneg, X), partial(chain, e, X), partial(e.fneg, X)))
+    e.interleave((partial(e.fneg, X), partial(chain, e, X), partial(e.fneg, X)))
     assert instructions(e).count("fneg") == 2
 
 
