@@ -145,5 +145,5 @@ def _message(code: str, what: str, where: Location | None, hint: str) -> str:
 
 def near_match(name: str, known: Iterable[str]) -> str:
     """`did you mean "planner"?`, or nothing where no known name is near."""
-    found = difflib.get_close_matches(name, tuple(known), n=1)
-    return f'did you mean "{found[0]}"?' if found else ""
+    matches = difflib.get_close_matches(name, tuple(known), n=1)
+    return f'did you mean "{matches[0]}"?' if matches else ""

@@ -90,9 +90,9 @@ class Options:
                 f'there is no mode "{mode}"',
                 hint=near_match(mode, MODES) or f"the modes are {', '.join(MODES)}",
             )
-        given = _from_environment(os.environ if environment is None else environment)
-        given.update(options or {})
-        parsed = Options(**{name: _checked(name, value) for name, value in given.items()})  # type: ignore[arg-type]
+        values = _from_environment(os.environ if environment is None else environment)
+        values.update(options or {})
+        parsed = Options(**{name: _checked(name, value) for name, value in values.items()})  # type: ignore[arg-type]
         for (name, other), why in EXCLUDING.items():
             if getattr(parsed, name) and getattr(parsed, other):
                 raise OptionError(
@@ -110,16 +110,16 @@ SWITCHES = tuple(name for name in NAMES if name not in (*CHOICES, *SHARES, *COUN
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
-    given: dict[str, object] = {}
+    values: dict[str, object] = {}
     for variable, text in environment.items():
         if not variable.startswith(PREFIX):
             continue
         name = variable.removeprefix(PREFIX).lower()
         if name in NAMES:
-            given[name] = _read(name, variable, text)
+            values[name] = _read(name, variable, text)
         elif hint := near_match(name, NAMES):
             raise OptionError(f"there is no environment variable {variable}", hint=hint)
-    return given
+    return values
 
 
 def _read(name: str, variable: str, text: str) -> object:
@@ -173,7 +173,7 @@ def _rewrites(value: object) -> Rewrites:
     for pair in value:
         match pair:
             case (pattern, replacement) if callable(pattern) and callable(replacement):
-                counts = [len(inspect.signature(each).parameters) for each in pair]
+                counts = [len(inspect.signature(function).parameters) for function in pair]
             case _:
                 raise OptionError(what, hint=f"not {pair!r}")
         if counts[0] != counts[1]:

@@ -196,7 +196,7 @@ def test_it_is_read_along_two_axes_at_once():
 
 def test_what_no_reader_can_make_is_stored(monkeypatch):
     monkeypatch.setattr(
-        cluster.Clustering, "rematerialised_in_vain", lambda self: self.work.rematerialised
+        cluster.Clustering, "refused_rematerialisation", lambda self: self.work.rematerialised
     )
     graph, value = around_a_call(relu)
     found, plan = rematerialised(graph)

@@ -25,11 +25,11 @@ class AsTraced:
         self._captured = captured
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
-        given = [*arguments]
+        inputs = [*arguments]
         arguments.clear()
-        results = [*self._traced(*given)]
+        results = [*self._traced(*inputs)]
         if self._captured is not None:
-            symbols = bind_symbols(self._captured.graph, given)
+            symbols = bind_symbols(self._captured.graph, inputs)
             for place, strides in _strided(self._captured):
                 steps = [s if isinstance(s, int) else evaluate(s, symbols) for s in strides]
                 results[place] = with_strides(results[place], steps)

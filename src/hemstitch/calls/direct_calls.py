@@ -42,12 +42,12 @@ PLAIN = (Tensor, torch.nn.Parameter, FakeTensor)
 
 @dataclass(frozen=True, slots=True)
 class CompiledPart:
-    """One compiled graph, and what it was compiled from. `given`: its example arguments.
-    `is_repeatable`, `is_guarded`: as `fallback` and `entry` say."""
+    """One compiled graph, and what it was compiled from. `example_inputs`: the arguments that it
+    was traced with. `is_repeatable`, `is_guarded`: as `fallback` and `entry` say."""
 
     run: Boxed
     traced: torch.fx.GraphModule
-    given: tuple[object, ...]
+    example_inputs: tuple[object, ...]
     is_repeatable: bool
     is_guarded: bool
 
@@ -79,7 +79,7 @@ def direct(
     if has_views and ("inference" not in parts or not _gives_views(record, main)):
         return whole
     # A fault in what stands in place of the wrappers leaves the wrappers.
-    wrapped = Recoverable(main.run, lambda given: whole(*given), main.is_repeatable, strict)
+    wrapped = Recoverable(main.run, lambda arguments: whole(*arguments), main.is_repeatable, strict)
     if "inference" in parts:
         if context is not None and context.fakify_first_call:
             return whole  # a bucket of DDP's, which is called with fake tensors first
@@ -111,8 +111,8 @@ def _is_plain(
     tensors = [*record.subclass_fw_graph_out_meta, *record.subclass_tangent_meta]
     return (
         not any(nothing)
-        and len(main.given) == len(example_inputs) == len(record.input_info)
-        and all(map(_is_plain_tensor, (*example_inputs, *main.given)))
+        and len(main.example_inputs) == len(example_inputs) == len(record.input_info)
+        and all(map(_is_plain_tensor, (*example_inputs, *main.example_inputs)))
         and all(info.output_type in kinds for info in record.output_info)
         and all(isinstance(meta, PlainTensorMeta) for meta in tensors)
     )
@@ -148,12 +148,12 @@ def _graphs(record: ViewAndMutationMeta, forward: CompiledPart, backward: Compil
         for index, info in enumerate(record.output_info)
         if issubclass(info.raw_type, Tensor) and _has_tangent(info)
     ]
-    recoverable, first = backward.run, len(backward.given) - len(wanted)
+    recoverable, first = backward.run, len(backward.example_inputs) - len(wanted)
     assert isinstance(recoverable, Recoverable) and isinstance(recoverable.run, Backward)
     run = recoverable.run
     tangents = [
         Tangent(index, tuple(x.shape), x.stride(), x.dtype, x.device, first + place in run.optional)
-        for place, (index, x) in enumerate(zip(wanted, backward.given[first:]))
+        for place, (index, x) in enumerate(zip(wanted, backward.example_inputs[first:]))
         if isinstance(x, Tensor)
     ]
     return _Graphs(
@@ -370,7 +370,9 @@ class Hemstitch(torch.autograd.Function):
         try:
             arguments += [tangent.of(gradients[tangent.result]) for tangent in graphs.tangents]
             if ctx.is_checked:
-                optional = {saved + n for n, each in enumerate(graphs.tangents) if each.is_optional}
+                optional = {
+                    saved + n for n, tangent in enumerate(graphs.tangents) if tangent.is_optional
+                }
                 check_arguments(graphs.expected, arguments, optional)
             ctx.maybe_clear_saved_tensors()
             has_begun = True
@@ -380,7 +382,7 @@ class Hemstitch(torch.autograd.Function):
         except Exception as error:
             failure = error
         has_not_begun = not has_begun or (bool(arguments) and not is_recorded)
-        plain = [*arguments[:saved], *(gradients[each.result] for each in graphs.tangents)]
+        plain = [*arguments[:saved], *(gradients[tangent.result] for tangent in graphs.tangents)]
         run = partial(graphs.recoverable.recovered, failure, has_not_begun=has_not_begun)
         return (None, *(_recorded(run, plain) if is_recorded else run(plain)))
 

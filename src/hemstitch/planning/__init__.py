@@ -1,2 +1,2 @@
-"""Takes a graph, gives a plan: which nodes become one kernel, the order of kernels and library
-calls, and why there are not fewer kernels."""
+"""Takes a graph, gives a plan: the nodes of each kernel, the order of kernels and library calls,
+and the refusals that kept kernels apart."""

@@ -23,9 +23,9 @@ def in_less_memory(clustering: Clustering, launches: Sequence[Launch]) -> list[L
     """The order whose intermediates take least at their most: the given one, one in which a launch
     that frees as much as it needs runs as soon as it can, or, of either, one in which others run as
     late as they can."""
-    flow, given = _flow(clustering, launches), range(len(launches))
-    early = _early(flow, given)
-    orders = given, early, _late(flow, given), _late(flow, early)
+    flow, program_order = _flow(clustering, launches), range(len(launches))
+    early = _early(flow, program_order)
+    orders = program_order, early, _late(flow, program_order), _late(flow, early)
     order = min(orders, key=flow.most_alive)
     return [launches[number] for number in order]
 
@@ -117,22 +117,22 @@ def _listed(
     place = {number: place for place, number in enumerate(order)}
     waiting = [len(earlier) for earlier in before]
     ready = [number for number in order if not waiting[number]]
-    found: list[int] = []
+    listed: list[int] = []
     while ready:
         number = next(filter(is_free, ready), ready[0])
         ready.remove(number)
-        found.append(number)
+        listed.append(number)
         run(number)
         for later in after[number]:
             waiting[later] -= 1
             if not waiting[later]:
                 insort(ready, later, key=place.__getitem__)
-    return found
+    return listed
 
 
 def _after(before: Sequence[Collection[int]]) -> list[list[int]]:
-    found: list[list[int]] = [[] for _ in before]
+    after: list[list[int]] = [[] for _ in before]
     for number, earlier in enumerate(before):
         for first in earlier:
-            found[first].append(number)
-    return found
+            after[first].append(number)
+    return after

@@ -150,12 +150,12 @@ def _with_rematerialised(clustering: Clustering) -> Clustering:
     then their readers may have become neighbours."""
     kept: frozenset[Node] = frozenset()
     while rematerialised := worth_rematerialising(clustering, kept):
-        found = clustering.rematerialising(rematerialised)
-        refused = found.refused_rematerialisation()
+        candidate = clustering.rematerialising(rematerialised)
+        refused = candidate.refused_rematerialisation()
         if not refused:
-            merge_all(found)
-            found.settle()
-            return found if len(found.clusters) <= len(clustering.clusters) else clustering
+            merge_all(candidate)
+            candidate.settle()
+            return candidate if len(candidate.clusters) <= len(clustering.clusters) else clustering
         kept |= refused
     return clustering
 
@@ -200,9 +200,11 @@ def _library_step(
 ) -> LibraryStep:
     (node,) = cluster.vertices
     assert isinstance(node, Node)
-    found = {r.attr: needs.tensors[r] for r in results if r.inputs[0] is node}
+    results_by_index = {r.attr: needs.tensors[r] for r in results if r.inputs[0] is node}
     count = len(call_of(node).results)
-    return LibraryStep(node, needs.operands[node], tuple(found.get(i) for i in range(count)))
+    return LibraryStep(
+        node, needs.operands[node], tuple(results_by_index.get(i) for i in range(count))
+    )
 
 
 def _labelled(graph: Graph, by_library: Mapping[Call, Refusal]) -> Labelled:

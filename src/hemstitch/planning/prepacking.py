@@ -53,16 +53,16 @@ def prepack(
     """`until_blocking`: a kernel as the stage finds it that blocks matmuls. `threads`: most that a
     launch may have. `first`: the position of an argument that is free, as those behind it are."""
     blocks = _RowBlocks(until_blocking, threads)
-    found = [_operands(step, *blocks.of(step.stitched.kernel)) for step in plan.kernels]
-    uses = Counter(key for operands in found for key in operands.keys.values())
+    operands_of_steps = [_operands(step, *blocks.of(step.stitched.kernel)) for step in plan.kernels]
+    uses = Counter(key for operands in operands_of_steps for key in operands.keys.values())
     keys = {key for key, count in uses.items() if count > 1 or key.is_frozen}
     if not keys:
         return Packed(plan)
     sharing = _Sharing(Builder.after(plan.graph), keys, first)
-    shared = map(sharing.step, plan.kernels, found)
+    shared = map(sharing.step, plan.kernels, operands_of_steps)
     steps = [next(shared) if isinstance(step, KernelStep) else step for step in plan.steps]
-    given = tuple(tensor.node for tensor in sharing.found)
-    graph = replace(plan.graph, inputs=(*plan.graph.inputs, *given))
+    prepacked_inputs = tuple(tensor.node for tensor in sharing.arguments)
+    graph = replace(plan.graph, inputs=(*plan.graph.inputs, *prepacked_inputs))
     return Packed(replace(plan, graph=graph, steps=tuple(steps)), sharing.once(plan.graph))
 
 
@@ -78,7 +78,7 @@ class _Key:
     @property
     def is_frozen(self) -> bool:
         attributes = [tensor.node.attr if tensor.is_argument else None for tensor in self.tensors]
-        are_frozen = all(isinstance(each, InputAttr) and each.frozen for each in attributes)
+        are_frozen = all(isinstance(attr, InputAttr) and attr.frozen for attr in attributes)
         return self.is_sized and are_frozen and bool(attributes)
 
 
@@ -104,8 +104,8 @@ class _RowBlocks:
         if kernel.kind not in self._known:
             whole = self.until_blocking(kernel)
             self._known[kernel.kind] = blocked_without_packing(whole, self.threads)
-        found, panels = self._known[kernel.kind]
-        return replace(found, name=kernel.name), panels
+        known, panels = self._known[kernel.kind]
+        return replace(known, name=kernel.name), panels
 
 
 def _operands(step: KernelStep, kernel: Kernel, panels: Panels) -> _Operands:
@@ -144,8 +144,8 @@ class _Sharing:
     builder: Builder
     keys: set[_Key]
     first: int
-    made: dict[_Key, Tensor] = field(default_factory=dict)
-    found: list[Tensor] = field(default_factory=list)
+    packed: dict[_Key, Tensor] = field(default_factory=dict)
+    arguments: list[Tensor] = field(default_factory=list)
     before: list[KernelStep] = field(default_factory=list)
 
     def step(self, step: KernelStep, operands: _Operands) -> KernelStep:
@@ -153,35 +153,35 @@ class _Sharing:
         if not shared:
             return step
         for buffer, key in shared.items():
-            if key.is_frozen and key not in self.made:
+            if key.is_frozen and key not in self.packed:
                 self._pack_before(step, operands, buffer, key)
         handed: dict[_Key, Buffer] = {}
         filled = {buffer: operands.panels[buffer] for buffer in operands.panels}
         for buffer, key in shared.items():
-            is_here = key in self.made
+            is_here = key in self.packed
             if is_here or key in handed:
                 del filled[buffer]
             if key not in handed:
                 handed[key] = replace(buffer, role=Role.INPUT if is_here else Role.OUTPUT)
         for key, buffer in handed.items():
-            self.made.setdefault(key, self._room(buffer))
+            self.packed.setdefault(key, self._room(buffer))
 
         def place(buffer: Buffer, index: Index) -> tuple[Buffer, Index]:
             return (handed[shared[buffer]] if buffer in shared else buffer), index
 
         kernel = _rewritten(with_packing(operands.kernel, filled), Rewriter({}, place=place))
-        panels = [self.made[key] for key in handed]
+        panels = [self.packed[key] for key in handed]
         stitched = _bound(kernel, step.stitched, handed.values(), panels)
         return replace(step, stitched=stitched, panels=frozenset(panels))
 
     def _pack_before(
         self, step: KernelStep, operands: _Operands, buffer: Buffer, key: _Key
     ) -> None:
-        place = self.first + len(self.found)
-        name = f"packed{len(self.found)}"
+        place = self.first + len(self.arguments)
+        name = f"packed{len(self.arguments)}"
         size, dtype = (buffer.size,), buffer.dtype
-        self.made[key] = Tensor(self.builder.input(name, place, size, dtype, (1,), True), (1,))
-        self.found.append(self.made[key])
+        self.packed[key] = Tensor(self.builder.input(name, place, size, dtype, (1,), True), (1,))
+        self.arguments.append(self.packed[key])
         output = replace(buffer, role=Role.OUTPUT)
         phases = (Phase(tuple(operands.panels[buffer])),)
         kernel = replace(operands.kernel, name=name, phases=phases)

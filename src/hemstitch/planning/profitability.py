@@ -41,20 +41,20 @@ def without_unprofitable_fusion(clustering: Clustering) -> Clustering:
         parts.settle()
         for cluster in doubtful:
             pieces = list(dict.fromkeys(parts.cluster_of[vertex] for vertex in cluster.vertices))
-            found = [piece.vertices for piece in pieces]
+            vertex_sets = [piece.vertices for piece in pieces]
             is_possible = all(_is_piece(clustering, parts, piece) for piece in pieces)
             now = _seconds(clustering, best[cluster])
-            if is_possible and _seconds(clustering, found) < LOSS * now:
-                best[cluster] = found
+            if is_possible and _seconds(clustering, vertex_sets) < LOSS * now:
+                best[cluster] = vertex_sets
     if all(len(pieces) == 1 for pieces in best.values()):
         return clustering
-    found = [vertices for pieces in best.values() for vertices in pieces]
-    settled = Clustering(clustering.work, clustering.trials, found)
+    vertex_sets = [vertices for pieces in best.values() for vertices in pieces]
+    settled = Clustering(clustering.work, clustering.trials, vertex_sets)
     settled.settle()
     for cluster, lists in best.items():
         if len(lists) > 1:
             now, then = _seconds(clustering, [cluster.vertices]), _seconds(clustering, lists)
-            _tell(settled, {settled.cluster_of[each[0]] for each in lists}, now, then)
+            _tell(settled, {settled.cluster_of[vertices[0]] for vertices in lists}, now, then)
     return settled
 
 
@@ -172,4 +172,4 @@ def _is_piece(clustering: Clustering, parts: Clustering, piece: Cluster) -> bool
 
 
 def _seconds(clustering: Clustering, pieces: Iterable[list[Vertex]]) -> float:
-    return sum(clustering.trials.seconds([clustering.work.group(each)]) for each in pieces)
+    return sum(clustering.trials.seconds([clustering.work.group(piece)]) for piece in pieces)

@@ -44,22 +44,24 @@ def searched(clustering: Clustering, method: Method, pack: bool) -> Clustering:
         return 0.0
 
     def clusters(plan: PatternPlan) -> Clustering:
-        found = Clustering(work, trials, [chosen(pattern) for pattern in plan.patterns])
-        found.settle()
-        return found
+        settled = Clustering(work, trials, [chosen(pattern) for pattern in plan.patterns])
+        settled.settle()
+        return settled
 
     problem = problem_of(work, vertices, trials.machine)
     merged = [frozenset(number[v] for v in c.vertices) for c in clustering.clusters]
-    found = clusters(
+    candidate = clusters(
         search(
             *(problem, Oracle(legal, in_time), method),
-            more=[each for each in merged if len(each) > 1],
+            more=[vertex_set for vertex_set in merged if len(vertex_set) > 1],
             final=lambda plan: seconds(clusters(plan), pack),
         )
     )
     # More kernels have to gain more than the model's uncertainty.
-    margin = LOSS if len(found.clusters) > len(clustering.clusters) else 1.0
-    return found if seconds(found, pack) < margin * seconds(clustering, pack) else clustering
+    margin = LOSS if len(candidate.clusters) > len(clustering.clusters) else 1.0
+    return (
+        candidate if seconds(candidate, pack) < margin * seconds(clustering, pack) else clustering
+    )
 
 
 def problem_of(work: Work, vertices: Sequence[Vertex], machine: Machine) -> PlanningProblem:
@@ -67,8 +69,8 @@ def problem_of(work: Work, vertices: Sequence[Vertex], machine: Machine) -> Plan
     memory; what writes store is the same in every plan, and waits for them by order alone."""
     number = {vertex: place for place, vertex in enumerate(vertices)}
     values = []
-    made = (v for v in vertices if isinstance(v, Node) and v in work.materialised)
-    for node in dict.fromkeys([*work.readers, *made]):
+    materialised = (v for v in vertices if isinstance(v, Node) and v in work.materialised)
+    for node in dict.fromkeys([*work.readers, *materialised]):
         readers = tuple(number[vertex] for vertex in work.readers.get(node, ()))
         is_kept = node in work.materialised
         values.append(PassedValue(work.bytes(node), number.get(node), readers, is_kept))

@@ -164,10 +164,10 @@ def _check_members(plan: Plan) -> None:
         for node in group.rematerialised:
             _require(is_elementwise(node.op), f"{_name(node)} is too much to be made again")
             _require(node not in loaded, f"{_name(node)} is made again and loaded")
-    made = Counter(
+    writers = Counter(
         node for group in groups for node in group.members if node not in group.rematerialised
     )
-    for node, count in made.items():
+    for node, count in writers.items():
         _require(count == 1, f"{_name(node)} is made by several groups")
 
 

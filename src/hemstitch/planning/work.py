@@ -166,9 +166,9 @@ class Work:
         where another call has replaced what was there, it waits for that."""
         if isinstance(vertex, Node) and is_call(vertex.op):
             operands = (operand.tensor for operand in self.materialisation.operands[vertex])
-            found = {t.node: None for t in operands if self.tensors.get(t.node) is t}
+            operand_nodes = {t.node: None for t in operands if self.tensors.get(t.node) is t}
             replaced = self.materialisation.in_place.intersection(self.sources(vertex.inputs))
-            return found | dict.fromkeys(sorted(replaced, key=lambda node: self.rank[node]))
+            return operand_nodes | dict.fromkeys(sorted(replaced, key=lambda node: self.rank[node]))
         return self.sources(operands_of(vertex))
 
     def sources(self, start: Iterable[Node]) -> dict[Node, None]:
