@@ -213,5 +213,5 @@ def test_a_mistake_is_found():
     graph, _ = around_a_call(relu)
     _, plan = rematerialised(graph)
     verify_plan(plan)
-    with pytest.raises(InternalError, match="is made by several groups"):
+    with pytest.raises(InternalError, match="is computed by several groups"):
         verify_plan(with_groups(plan, rematerialised=frozenset()))

@@ -1,11 +1,10 @@
-"""Operands that several kernels pack alike are packed once, by the first of them; those that are
-made of frozen weights alone, before any call. Takes a plan for a processor, gives one whose kernels
-hand such operands on in memory, or find them among the arguments.
+"""Prepacking of matmul operands: the first of several kernels packs a shared operand for all.
+Frozen weights are packed before any call. Takes a plan for a processor, gives one whose kernels
+exchange packed operands in memory or receive them as arguments.
 
-A weight that every step of a recurrent model multiplies with would be packed in each
-(`matmul/lowering/panels.py`), which takes longer than the products of few rows. Which operands are
-alike is seen when all kernels are known: what fills them is the same text, made of the same
-elements of the same tensors.
+Every step of a recurrent model would otherwise pack the same weight (`matmul/lowering/panels.py`),
+which takes longer than a matmul of few rows. Two operands are equal if the statements that pack
+them have the same text and read the same elements of the same tensors.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """`plan`: of each call. `once`: what packs the frozen operands that it finds among its
-    arguments, in their order; None where there are none."""
+    """`plan`: for each call. `once`: packs the frozen operands, which are arguments of `plan` in
+    the same order; None where there are none."""
 
     plan: Plan
     once: Plan | None = None
@@ -50,8 +49,8 @@ class Packed:
 def prepack(
     plan: Plan, until_blocking: Callable[[Kernel], Kernel], threads: int, first: int = 0
 ) -> Packed:
-    """`until_blocking`: a kernel as the stage finds it that blocks matmuls. `threads`: most that a
-    launch may have. `first`: the position of an argument that is free, as those behind it are."""
+    """`until_blocking`: lowers a kernel up to the stage that blocks matmuls. `threads`: most that a
+    launch may have. `first`: the position of the first new argument."""
     blocks = _RowBlocks(until_blocking, threads)
     operands_of_steps = [_operands(step, *blocks.of(step.stitched.kernel)) for step in plan.kernels]
     uses = Counter(key for operands in operands_of_steps for key in operands.keys.values())
@@ -68,8 +67,8 @@ def prepack(
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """Equal for equal operands: what fills one, and what that reads. `is_sized`: whatever the sizes
-    of a call are, it is the same."""
+    """Equal for equal operands: the packing statements and the tensors that they read. `is_sized`:
+    the operand does not depend on symbolic sizes."""
 
     text: str
     tensors: tuple[Tensor, ...]
@@ -84,7 +83,7 @@ class _Key:
 
 @dataclass(frozen=True, slots=True)
 class _Operands:
-    """Of a step's products. `kernel`: without what fills `panels`."""
+    """The packed operands of a step. `kernel`: without the statements that fill `panels`."""
 
     kernel: Kernel
     panels: Panels
@@ -93,14 +92,14 @@ class _Operands:
 
 @dataclass(slots=True)
 class _RowBlocks:
-    """Kernels over blocks of rows; those of one kind have the very same phases."""
+    """Blocked kernels; cached, since kernels of one kind have the same phases."""
 
     until_blocking: Callable[[Kernel], Kernel]
     threads: int
     _known: dict[tuple[int, int], tuple[Kernel, Panels]] = field(default_factory=dict)
 
     def of(self, kernel: Kernel) -> tuple[Kernel, Panels]:
-        """Named as it is, and what fills its operands."""
+        """The blocked kernel under its own name, and the statements that fill its panels."""
         if kernel.kind not in self._known:
             whole = self.until_blocking(kernel)
             self._known[kernel.kind] = blocked_without_packing(whole, self.threads)
@@ -122,7 +121,7 @@ def _key(
     bound: Mapping[Buffer, tuple[Tensor, int]],
     symbols: Collection[str],
 ) -> _Key:
-    """What fills it, whatever things are called and wherever the kernel begins in its tensors."""
+    """The packing statements with canonical names, and indices relative to whole tensors."""
     kernel = Kernel("", (), (Phase(tuple(nests)),))
     touched = dict.fromkeys(b for statement in statements(kernel) for b in buffers_of(statement))
     tensors = tuple(bound[buffer][0] for buffer in touched if buffer is not panel)
@@ -138,8 +137,8 @@ def _key(
 
 @dataclass(slots=True)
 class _Sharing:
-    """`keys`: of operands that several need, or that are frozen; `made`: those that a step before
-    packs; `found`: among the arguments, from `first` on; `before`: what packs these."""
+    """`keys`: of shared or frozen operands; `packed`: operands that an earlier step packs;
+    `arguments`: frozen ones, at positions from `first` on; `before`: the steps that pack these."""
 
     builder: Builder
     keys: set[_Key]
@@ -191,7 +190,7 @@ class _Sharing:
         self.before.append(replace(step, stitched=stitched, panels=frozenset((room,))))
 
     def once(self, graph: Graph) -> Plan | None:
-        """Its results are the operands, as memory: the nodes say no more than how much."""
+        """The plan that packs the frozen operands. The nodes of its outputs only give sizes."""
         rooms = [room for step in self.before for room in step.panels]
         if not rooms:
             return None
@@ -200,7 +199,7 @@ class _Sharing:
         return Plan(replace(graph, outputs=outputs, effects=()), tuple(self.before), places, ())
 
     def _room(self, buffer: Buffer) -> Tensor:
-        """In memory between kernels; its node says no more than how much."""
+        """A tensor in memory between kernels; its node only gives the size."""
         node = self.builder.constant(0, buffer.dtype, (buffer.size,))
         return Tensor(node, (1,), is_copy=True)
 
@@ -208,7 +207,7 @@ class _Sharing:
 def _bound(
     kernel: Kernel, before: Stitched, handed: Iterable[Buffer], panels: Sequence[Tensor]
 ) -> Stitched:
-    """With the parameters that it still reads, and the operands that are handed on behind them."""
+    """With the parameters that the kernel still reads, followed by the shared operands."""
     touched = {b for statement in statements(kernel) for b in buffers_of(statement)}
     bound = [
         (buffer, tensor, place)
