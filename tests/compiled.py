@@ -27,7 +27,7 @@ from hemstitch.kernel_ir.printer import show
 from hemstitch.kernel_ir.verifier import verify
 from hemstitch.machine.record import Machine
 from hemstitch.options import Options
-from hemstitch.planning.cached_plan import Decisions
+from hemstitch.planning.cached_plan import CachedPlan
 from hemstitch.planning.plan import KernelStep, LibraryStep, Plan, Step
 from hemstitch.planning.planner import make_plan
 from hemstitch.planning.prepacking import prepack
@@ -68,10 +68,10 @@ def assert_stitched(step: KernelStep, machine: Machine) -> None:
 
 def assert_made_again(plan: Plan, graph: Graph, machine: Machine, planner: str) -> None:
     """From its decisions, though they were written down in between."""
-    decided = Decisions.parse(json.loads(json.dumps(plan.decisions.record)))
-    assert decided == plan.decisions
-    again = make_plan(graph, machine, Options(planner=planner), decided)
-    assert again.decisions == decided
+    cached = CachedPlan.parse(json.loads(json.dumps(plan.cached_plan.record)))
+    assert cached == plan.cached_plan
+    again = make_plan(graph, machine, Options(planner=planner), cached)
+    assert again.cached_plan == cached
     texts = ([show(step.stitched.kernel) for step in each.kernels] for each in (plan, again))
     assert next(texts) == next(texts)
 

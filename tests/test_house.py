@@ -73,6 +73,16 @@ def test_a_constant_says_what_it_limits(tmp_path: Path) -> None:
     ]
 
 
+def test_a_local_says_what_it_is() -> None:
+    tree = ast.parse("def f(given):\n    g = lambda each: each\n    found, rest = g(given)\n")
+    assert list(house.vague_locals(tree)) == [
+        "line 1 has a local given: name the thing",
+        "line 2 has a local each: name the thing",
+        "line 3 has a local found: name the thing",
+    ]
+    assert not [*house.vague_locals(ast.parse("found = 1\ndef f(found_in): return found\n"))]
+
+
 def test_a_class_name_has_one_meaning(tmp_path: Path) -> None:
     for module, name in (("loops", "Loop"), ("nodes", "Loop"), ("index", "Axis")):
         (tmp_path / f"{module}.py").write_text(f"class {name}:\n    pass\n")

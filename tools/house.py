@@ -53,6 +53,8 @@ HOME_MADE = (
     *("packed_once", "walked_once", "make_again", "is_made_again", "cut_rows", "cut_loops"),
     "by_channels",
 )
+# Local names that do not say of what; in the package only.
+VAGUE = ("found", "each", "made", "given")
 
 Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 Documented = (ast.Module, ast.ClassDef, *Function)
@@ -95,6 +97,20 @@ def manners(path: Path, tree: ast.Module) -> Iterator[str]:
                 yield f"line {token.start[0]} says {token.string}, for which the field has a word"
 
 
+def vague_locals(tree: ast.Module) -> Iterator[str]:
+    functions = (node for node in ast.walk(tree) if isinstance(node, (*Function, ast.Lambda)))
+    names = {
+        (node.lineno, node.arg if isinstance(node, ast.arg) else node.id)
+        for function in functions
+        for node in ast.walk(function)
+        if isinstance(node, ast.arg)
+        or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    }
+    for line, name in sorted(names):
+        if name in VAGUE:
+            yield f"line {line} has a local {name}: name the thing"
+
+
 def imported(node: ast.AST) -> list[str]:
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
@@ -132,6 +148,7 @@ def broken(path: Path) -> Iterator[str]:
     if path.is_relative_to(ROOT / PACKAGE) and path != ROOT / PACKAGE / "__init__.py":
         parts = path.relative_to(ROOT / PACKAGE).with_suffix("").parts
         yield from imports(tree, layer_of(parts))
+        yield from vague_locals(tree)
 
 
 def stages_called_elsewhere(pipeline: Path, paths: Iterable[Path]) -> Iterator[str]:

@@ -141,7 +141,7 @@ def test_blocks_of_rows_are_not_cut_by_the_zeros_between():
     arguments[0] = arguments[0].contiguous(memory_format=torch.channels_last).requires_grad_()
     report = explain(shortcut, *arguments, backward=True)
     assert not report.library_calls
-    assert "rows are read by several axes, the innermost of 2" in str(report)
+    assert "M is several axes, the innermost of 2" in str(report)
 
 
 def calls_of(function, *arguments, backward=True):

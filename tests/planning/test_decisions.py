@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hemstitch.options import Options
 from hemstitch.planning import planner
-from hemstitch.planning.cached_plan import Decisions
+from hemstitch.planning.cached_plan import CachedPlan
 from hemstitch.planning.planner import make_plan
 from hemstitch.planning.verifier import verify_plan
 from hemstitch.runtime import interpreter as interpret
@@ -35,7 +35,7 @@ def test_nothing_is_looked_for(monkeypatch):
     graph, _, _ = program_of(Random(1))
     plan = make_plan(graph, MACHINE, Options())
     monkeypatch.setattr(planner, "_with_matmuls", None)
-    again = make_plan(graph, MACHINE, Options(), plan.decisions)
+    again = make_plan(graph, MACHINE, Options(), plan.cached_plan)
     told = ([(label, str(why)) for label, why in each.refusals] for each in (plan, again))
     assert next(told) == next(told)
     assert len(again.kernels) == len(plan.kernels)
@@ -85,7 +85,7 @@ def test_nothing_is_looked_for(monkeypatch):
     ],
 )
 def test_what_is_no_record(record):
-    assert Decisions.parse(record) is None
+    assert CachedPlan.parse(record) is None
 
 
 @settings(max_examples=examples(160), deadline=None)
@@ -93,7 +93,7 @@ def test_what_is_no_record(record):
 def test_wrong_decisions_make_right_plans(seed):
     random = Random(seed)
     graph, sizes, arguments = program_of(random)
-    decided = make_plan(graph, MACHINE, Options()).decisions
+    decided = make_plan(graph, MACHINE, Options()).cached_plan
     for _ in range(random.randint(1, 3)):
         decided = tampered(decided, random)
     plan = make_plan(graph, MACHINE, Options(), decided)

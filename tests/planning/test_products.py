@@ -173,9 +173,9 @@ def softmaxed(builder, product):
 @pytest.mark.parametrize(
     ("shape", "why"),
     [
-        ((64, 32, 2000), "product: rows of 2000, at most 256 stay in registers"),
-        ((1, 32, 64), "product: a single row: a vector, not a matrix"),
-        ((64, 1, 64), "product: columns, or what is added up, do not lie along one axis"),
+        ((64, 32, 2000), "matmul: rows of 2000, at most 256 stay in registers"),
+        ((1, 32, 64), "matmul: a single row: a GEMV"),
+        ((64, 1, 64), "matmul: N or K is not a single axis"),
     ],
 )
 def test_a_refusal_says_why(shape, why):

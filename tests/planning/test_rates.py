@@ -104,7 +104,7 @@ def test_each_type_has_its_own_rates():
 def test_a_plan_says_why_the_library_multiplies():
     ((label, refusal),) = plan(Host(kernel=(1e-10, 5e-11)), torch.float32, 512, 256, 768).refusals
     assert label == "matmul of [768], [512, 256], [256, 768]"
-    assert refusal.check == "product"
+    assert refusal.check == "matmul"
     assert "us by the library" in refusal.why and "us in a kernel" in refusal.why
 
 

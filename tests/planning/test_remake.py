@@ -196,7 +196,7 @@ def test_it_is_read_along_two_axes_at_once():
 
 def test_what_no_reader_can_make_is_stored(monkeypatch):
     monkeypatch.setattr(
-        cluster.Clustering, "rematerialised_in_vain", lambda self: self.work.rematerialised
+        cluster.Clustering, "refused_rematerialisation", lambda self: self.work.rematerialised
     )
     graph, value = around_a_call(relu)
     found, plan = rematerialised(graph)
@@ -213,5 +213,5 @@ def test_a_mistake_is_found():
     graph, _ = around_a_call(relu)
     _, plan = rematerialised(graph)
     verify_plan(plan)
-    with pytest.raises(InternalError, match="is made by several groups"):
+    with pytest.raises(InternalError, match="is computed by several groups"):
         verify_plan(with_groups(plan, rematerialised=frozenset()))

@@ -12,7 +12,7 @@ from hemstitch.ir.printer import show
 from hemstitch.machine.record import Machine
 from hemstitch.matmul.inlining import multiplied
 from hemstitch.options import Options
-from hemstitch.planning.cached_plan import Decisions
+from hemstitch.planning.cached_plan import CachedPlan
 from hemstitch.planning.plan import Plan
 from hemstitch.planning.planner import make_plan
 
@@ -24,10 +24,10 @@ def planned(graph: Graph, machine: Machine, options: Options) -> Plan:
     if not options.cache:
         return make_plan(graph, machine, options)
     path = folder("plans") / _key(graph, machine, options)
-    decided = Decisions.parse(load_record(path))
-    plan = make_plan(graph, machine, options, decided)
-    if plan.decisions is not None and plan.decisions != decided:
-        store_record(path, plan.decisions.record)
+    cached = CachedPlan.parse(load_record(path))
+    plan = make_plan(graph, machine, options, cached)
+    if plan.cached_plan is not None and plan.cached_plan != cached:
+        store_record(path, plan.cached_plan.record)
         evict_oldest(path.parent, MAX_CACHE_BYTES)
     return plan
 

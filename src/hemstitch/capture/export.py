@@ -63,8 +63,12 @@ class Exporter:
             return argument
 
         keywords = {name: filled(value) for name, value in form.keywords}
-        made = call_before(at, form.target, *map(filled, form.arguments), **keywords)
-        return call_before(at, operator.getitem, made, node.attr) if form.is_tuple else made
+        call_result = call_before(at, form.target, *map(filled, form.arguments), **keywords)
+        return (
+            call_before(at, operator.getitem, call_result, node.attr)
+            if form.is_tuple
+            else call_result
+        )
 
 
 def _shape(node: Node) -> list[int]:

@@ -16,7 +16,7 @@ from hemstitch.ir.calls import LibraryCall, Operand, holds_operands, may_keep_op
 from hemstitch.ir.dims import Dim, SymbolicDim, known
 from hemstitch.ir.graph import InputAttr, call_of
 from hemstitch.ir.types import DType, contiguous_strides
-from hemstitch.planning.materialised_views import Alias, agree
+from hemstitch.planning.materialised_views import Alias, same_strides
 from hemstitch.planning.plan import LibraryStep, Plan
 from hemstitch.runtime.assembly import Assembly, IntermediateView, Launch, Slot
 from hemstitch.runtime.aten_forms import aten_form
@@ -154,7 +154,9 @@ class _Assembler:
         if tensor.node.type.dtype is DType.OPAQUE:
             return False
         call = aten_form(call_of(tensor.node))
-        contiguous = agree(tensor.node.shape, tensor.strides, contiguous_strides(tensor.node.shape))
+        contiguous = same_strides(
+            tensor.node.shape, tensor.strides, contiguous_strides(tensor.node.shape)
+        )
         return call.target in OUT_FORMS and contiguous
 
     def _name(self, tensor: Tensor) -> str:
@@ -396,7 +398,7 @@ def _replaceable(step: LibraryStep) -> Tensor | None:
     if result is None or len(uses) > 1:
         return None
     same = operand.is_whole and result.node.type == tensor.node.type
-    return tensor if same and agree(operand.shape, result.strides, tensor.strides) else None
+    return tensor if same and same_strides(operand.shape, result.strides, tensor.strides) else None
 
 
 def _operands(argument: object) -> Iterator[int]:

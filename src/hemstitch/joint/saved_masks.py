@@ -21,9 +21,9 @@ from hemstitch.joint.joint_graph import JointGraph
 
 @dataclass(frozen=True, slots=True)
 class _Recipe:
-    """`made`: what is computed for it that forward does not need. `of`: what of that is there."""
+    """`computed`: nodes computed for it that forward does not need. `of`: what of that is there."""
 
-    made: frozenset[Node]
+    computed: frozenset[Node]
     of: frozenset[Node]
 
 
@@ -40,8 +40,8 @@ def costs(
             continue
         recipes[node] = recipe
         loads = _loads(recipe.of, seen, kernel_of)
-        if loads is not None and recipe.made and not is_view(node):
-            cost_of[node] = loads + sum(joint.operation(made).work for made in recipe.made)
+        if loads is not None and recipe.computed and not is_view(node):
+            cost_of[node] = loads + sum(joint.operation(x).work for x in recipe.computed)
     return cost_of
 
 
@@ -59,7 +59,7 @@ def _recipe(
         return None
     own = frozenset((node,)) if not is_view(node) else frozenset[Node]()
     return _Recipe(
-        own.union(*(recipe.made for recipe in known)),
+        own.union(*(recipe.computed for recipe in known)),
         frozenset().union(*(recipe.of for recipe in known)),
     )
 

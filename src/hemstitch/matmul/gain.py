@@ -69,11 +69,11 @@ class MatmulGain:
     @property
     def refusal(self) -> Refusal:
         if self.kernel == inf:
-            return Refusal("product", "no kernel multiplies so")
+            return Refusal("matmul", "no kernel multiplies so")
         library, kernel, saved = (
             f"{1e6 * s:.4g} us" for s in (self.library, self.kernel, self.saved)
         )
-        return Refusal("product", f"{library} by the library, {kernel} in a kernel, {saved} saved")
+        return Refusal("matmul", f"{library} by the library, {kernel} in a kernel, {saved} saved")
 
 
 IMPOSSIBLE = MatmulGain(kernel=inf)
@@ -86,7 +86,7 @@ def refusal_of(
     dtype = result.type.dtype
     left, right = factors
     if dtype not in machine.matrix_units or is_vector(left, right):
-        return Refusal("product", "no kernel multiplies so")
+        return Refusal("matmul", "no kernel multiplies so")
     units = machine.matrix_units[dtype]
     if machine.execution is Execution.SIMT:
         return None

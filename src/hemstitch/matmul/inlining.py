@@ -39,7 +39,7 @@ from hemstitch.rewrites.view_propagation import ranges_of
 from hemstitch.rewrites.weight_folding import frozen_leaves
 from hemstitch.stitching.group import is_member
 from hemstitch.stitching.refusal import Refusal
-from hemstitch.stitching.view_indices import broken_at
+from hemstitch.stitching.view_indices import non_strided_reshape
 
 CONVOLUTIONS = Op.CONVOLUTION, Op.CONVOLUTION_BACKWARD
 MULTIPLIED = frozenset({DType.F32, DType.F16, DType.BF16})
@@ -261,7 +261,7 @@ def _broken_factors(graph: Graph, matmuls: Iterable[Node]) -> Iterator[Node]:
     for dot in matmuls:
         left, right = dot.inputs
         for factor, axis in ((left, dot.type.rank - 1), (right, dot.type.rank - 2)):
-            reshape = broken_at(factor, axis, known)
+            reshape = non_strided_reshape(factor, axis, known)
             if reshape is not None:
                 yield reshape
 

@@ -1,2 +1,2 @@
-"""Takes a graph, gives a plan: which nodes become one kernel, in what order kernels and library
-calls run, and why there are not fewer."""
+"""Takes a graph, gives a plan: the nodes of each kernel, the order of kernels and library calls,
+and the refusals that kept kernels apart."""

@@ -1,8 +1,8 @@
-"""What planning decided, as numbers. With it the same plan is made again without looking for it:
-`decisions_of` a clustering, `clustering_of` decisions.
+"""The cached fusion plan: a plan's decisions as numbers, which rebuild the plan of an equal graph
+without a search. `cached_plan_of` encodes a clustering, `clustering_of` decodes one.
 
-They say nothing about how a kernel computes. Clusters are stitched and the plan is verified as
-always, so that wrong decisions cost time, and no more.
+The numbers say nothing about how a kernel computes. Clusters are stitched and the plan is verified
+in any case, so a wrong cached plan can cost time, but not correctness.
 """
 
 from __future__ import annotations
@@ -29,11 +29,10 @@ Labelled = tuple[tuple[str, Refusal], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Decisions:
-    """`inlined`: library calls whose products kernels compute, by their number among the calls of
-    the graph. `fusion_barriers`, `rematerialised`: nodes, by their number in the graph that has
-    these products in sight; `clusters`: of the vertices of its work. `refusals`: why neighbours
-    stayed apart."""
+class CachedPlan:
+    """`inlined`: library calls that are inlined matmuls, by their number among the graph's calls.
+    `fusion_barriers`, `rematerialised`: nodes, by their number in the graph with inlined matmuls.
+    `clusters`: of the vertices of its work. `refusals`: why neighbours were not fused."""
 
     inlined: tuple[int, ...]
     fusion_barriers: tuple[int, ...]
@@ -43,12 +42,12 @@ class Decisions:
 
     @property
     def record(self) -> dict[str, object]:
-        """To be written as JSON."""
+        """As JSON data."""
         return asdict(self)
 
     @staticmethod
-    def parse(record: object) -> Decisions | None:
-        """None for what is no such record."""
+    def parse(record: object) -> CachedPlan | None:
+        """Decodes `record`; None for other data."""
         match record:
             case {
                 "inlined": [*inlined],
@@ -56,7 +55,7 @@ class Decisions:
                 "rematerialised": [*rematerialised],
                 "clusters": [*clusters],
                 "refusals": [*refusals],
-            } if all(isinstance(each, list) for each in (*clusters, *refusals)):
+            } if all(isinstance(entry, list) for entry in (*clusters, *refusals)):
                 pass
             case _:
                 return None
@@ -64,52 +63,52 @@ class Decisions:
             *inlined,
             *fusion_barriers,
             *rematerialised,
-            *(n for each in clusters for n in each),
+            *(n for entry in clusters for n in entry),
         )
-        texts = [text for each in refusals for text in each]
+        texts = [text for entry in refusals for text in entry]
         is_whole = all(type(number) is int for number in numbers)
         is_whole = is_whole and all(isinstance(text, str) for text in texts)
-        if not is_whole or any(len(each) != 3 for each in refusals):
+        if not is_whole or any(len(entry) != 3 for entry in refusals):
             return None
-        return Decisions(
+        return CachedPlan(
             *(tuple(inlined), tuple(fusion_barriers), tuple(rematerialised)),
             tuple(map(tuple, clusters)),
             tuple((label, check, why) for label, check, why in refusals),
         )
 
 
-def decisions_of(graph: Graph, clustering: Clustering, refusals: Labelled) -> Decisions:
-    """`graph`: as it was before its products were inlined."""
+def cached_plan_of(graph: Graph, clustering: Clustering, refusals: Labelled) -> CachedPlan:
+    """`graph`: before its matmuls were inlined."""
     work = clustering.work
-    left = set(_calls(work.graph))
-    place = {vertex: number for number, vertex in enumerate(work.vertices)}
-    return Decisions(
-        tuple(number for number, call in enumerate(_calls(graph)) if call not in left),
-        _numbers(work.graph, work.materialisation.fusion_barriers),
-        _numbers(work.graph, work.rematerialised),
-        tuple(tuple(place[v] for v in cluster.vertices) for cluster in clustering.clusters),
+    remaining = set(_calls(work.graph))
+    number_of = {vertex: number for number, vertex in enumerate(work.vertices)}
+    return CachedPlan(
+        tuple(number for number, call in enumerate(_calls(graph)) if call not in remaining),
+        _positions(work.graph, work.materialisation.fusion_barriers),
+        _positions(work.graph, work.rematerialised),
+        tuple(tuple(number_of[v] for v in cluster.vertices) for cluster in clustering.clusters),
         tuple((label, refusal.check, refusal.why) for label, refusal in refusals),
     )
 
 
 def clustering_of(
-    graph: Graph, trials: Trials, decided: Decisions, options: Options
+    graph: Graph, trials: Trials, cached: CachedPlan, options: Options
 ) -> tuple[Clustering, Labelled]:
-    """Raises InternalError where the decisions are not about this graph."""
+    """Raises InternalError where the cached plan does not fit this graph."""
     calls = _calls(graph)
-    inlined = set(_picked(calls, decided.inlined))
+    inlined = set(_select(calls, cached.inlined))
     if inlined:
-        by_library = {call for call in calls if call not in inlined}
-        graph = inline_matmuls(graph, trials.machine, by_library, exact=options.exact).graph
+        library_calls = {call for call in calls if call not in inlined}
+        graph = inline_matmuls(graph, trials.machine, library_calls, exact=options.exact).graph
     nodes = toposort(graph.roots)
     fusion_barriers, rematerialised = (
-        _picked(nodes, each) for each in (decided.fusion_barriers, decided.rematerialised)
+        _select(nodes, numbers) for numbers in (cached.fusion_barriers, cached.rematerialised)
     )
     needs = materialisation(graph, frozenset(fusion_barriers))
     if not all(is_elementwise(node.op) and node not in needs.tensors for node in rematerialised):
-        raise InternalError("decisions: what cannot be made again")
+        raise InternalError("cached plan: a node cannot be rematerialised")
     work = Work(graph, needs, frozenset(rematerialised))
-    merged = [_picked(work.vertices, each) for each in decided.clusters]
+    merged = [_select(work.vertices, numbers) for numbers in cached.clusters]
     _check(work, merged)
     try:
         clustering = Clustering(
@@ -117,33 +116,35 @@ def clustering_of(
         )
         clustering.settle()
     except CycleError as error:
-        raise InternalError("decisions: clusters wait for each other") from error
-    return clustering, tuple((name, Refusal(check, why)) for name, check, why in decided.refusals)
+        raise InternalError("cached plan: clusters form a cycle") from error
+    return clustering, tuple((name, Refusal(check, why)) for name, check, why in cached.refusals)
 
 
 def _check(work: Work, clusters: Sequence[Sequence[Vertex]]) -> None:
-    cluster_of = {vertex: n for n, each in enumerate(clusters) for vertex in each}
+    cluster_of = {vertex: n for n, cluster in enumerate(clusters) for vertex in cluster}
     is_partition = len(cluster_of) == len(work.vertices) == sum(map(len, clusters))
-    is_apart = all(len(each) == 1 or not any(map(is_library_vertex, each)) for each in clusters)
+    is_apart = all(
+        len(cluster) == 1 or not any(map(is_library_vertex, cluster)) for cluster in clusters
+    )
     if not is_partition or not is_apart:
-        raise InternalError("decisions: no partition of this graph")
+        raise InternalError("cached plan: no partition of this graph")
     if any(len({cluster_of[v] for v in unit}) != 1 for unit in work.unit_of.values()):
-        raise InternalError("decisions: writes that belong together are apart")
+        raise InternalError("cached plan: a unit of writes is split")
 
 
 def _calls(graph: Graph) -> list[Call]:
     return [call_of(node) for node in toposort(graph.roots) if is_call(node.op)]
 
 
-def _numbers(graph: Graph, nodes: Iterable[Node]) -> tuple[int, ...]:
+def _positions(graph: Graph, nodes: Iterable[Node]) -> tuple[int, ...]:
     wanted = set(nodes)
     return tuple(n for n, node in enumerate(toposort(graph.roots)) if node in wanted)
 
 
-def _picked(items: Sequence[Item], numbers: Iterable[int]) -> list[Item]:
-    found = []
+def _select(items: Sequence[Item], numbers: Iterable[int]) -> list[Item]:
+    picked = []
     for number in numbers:
         if not 0 <= number < len(items):
-            raise InternalError("decisions: a number beyond the graph")
-        found.append(items[number])
-    return found
+            raise InternalError("cached plan: a number beyond the graph")
+        picked.append(items[number])
+    return picked

@@ -1,4 +1,5 @@
-"""Where the caller finds what a call gives back, and backward what is kept for it."""
+"""Materialisation of graph results: where callers find outputs, and where backward finds saved
+activations."""
 
 from __future__ import annotations
 
@@ -16,57 +17,59 @@ from hemstitch.ir.types import DType, contiguous_strides
 from hemstitch.planning.materialised_views import (
     Alias,
     Materialisation,
-    agree,
     alias_of,
-    another,
-    copy_of,
-    uncopied,
+    existing_copy,
+    new_tensor,
+    opaque_alias,
+    same_strides,
 )
 from hemstitch.stitching.group import Tensor, Write, is_member
 from hemstitch.stitching.view_indices import INVERTIBLE, strides_below
 
-Taken = set[Union[Tensor, Node]]  # memory that is a result's, or will be
+Taken = set[Union[Tensor, Node]]  # memory that belongs to a result
 
 
-def demand_outputs(found: Materialisation, graph: Graph) -> None:
-    """Results that are the caller's alone, and mutated inputs."""
+def materialise_outputs(needs: Materialisation, graph: Graph) -> None:
+    """Memory for results that the caller owns, and for mutated inputs."""
     taken: Taken = set()
     changed = {output.mutates for output in graph.outputs}
     for number, output in enumerate(graph.outputs):
         if output.mutates is not None:
-            tensor = found.tensors[output.mutates]
-            if found.tensors.get(output.value) is not tensor:
-                # Not in parts, as `write` would: one part may read what another replaces.
-                found.writes.append(Write(output.value, tensor, tensor.strides))
-            found.outputs[number] = Alias(tensor, tensor.node.shape, tensor.strides, 0)
+            tensor = needs.tensors[output.mutates]
+            if needs.tensors.get(output.value) is not tensor:
+                # Not split into parts, as by `write`: a part may read what another replaces.
+                needs.writes.append(Write(output.value, tensor, tensor.strides))
+            needs.outputs[number] = Alias(tensor, tensor.node.shape, tensor.strides, 0)
         elif not output.may_share:
-            expanded = _expanded(found, output, changed, taken)
-            found.outputs[number] = expanded or _output(found, output.value, output.strides, taken)
+            expanded = _expanded(needs, output, changed, taken)
+            needs.outputs[number] = expanded or _output(needs, output.value, output.strides, taken)
 
 
 def _expanded(
-    found: Materialisation, output: Output, changed: set[Node | None], taken: Taken
+    needs: Materialisation, output: Output, changed: set[Node | None], taken: Taken
 ) -> Alias | None:
-    """Where eager gives one element under many indices (an expanded gradient), so do we: of a copy
-    if those elements are an argument or a result already, with which it shares nothing in eager."""
+    """An alias for an expanded result, which has one element under many indices in eager PyTorch;
+    else None. If its elements are an argument's or a result's, with which eager PyTorch shares
+    nothing, it is an alias of a copy."""
     if not repeats(output.value.shape, output.strides):
         return None
-    alias = alias_of(found.tensors, output.value)
-    if alias is None or not agree(output.value.shape, alias.strides, output.strides):
-        return _repeated(found, output, taken)
+    alias = alias_of(needs.tensors, output.value)
+    if alias is None or not same_strides(output.value.shape, alias.strides, output.strides):
+        return _repeated(needs, output, taken)
     if alias.tensor.node in changed:
         return None
     tensor = alias.tensor
-    if not taken.isdisjoint(_shown(found, tensor)) or tensor.is_argument:
-        tensor = found.write(tensor.node, another(found, tensor.node, tensor.strides))
+    if not taken.isdisjoint(_shown(needs, tensor)) or tensor.is_argument:
+        tensor = needs.write(tensor.node, new_tensor(needs, tensor.node, tensor.strides))
     else:
-        found.keep(alias)
-    taken.update(_shown(found, tensor))
+        needs.require(alias)
+    taken.update(_shown(needs, tensor))
     return replace(alias, tensor=tensor)
 
 
-def _repeated(found: Materialisation, output: Output, taken: Taken) -> Alias | None:
-    """What it repeats in memory of its own, if it is laid out as those elements are."""
+def _repeated(needs: Materialisation, output: Output, taken: Taken) -> Alias | None:
+    """An alias of new memory for the operand of an expanding view, if it has the layout of the
+    result's elements; else None."""
     value, strides = output.value, output.strides
     orders: list[tuple[int, ...]] = []
     while value.op is Op.PERMUTE:
@@ -77,112 +80,115 @@ def _repeated(found: Materialisation, output: Output, taken: Taken) -> Alias | N
     if value.op is not Op.BROADCAST:
         return None
     (source,) = value.inputs
-    is_again = [size != wide for size, wide in zip(source.shape, value.shape)]
-    axes = zip(value.shape, strides, is_again)
-    if any((step == 0) != again for size, step, again in axes if size != 1):
+    is_repeated = [size != wide for size, wide in zip(source.shape, value.shape)]
+    axes = zip(value.shape, strides, is_repeated)
+    if any((step == 0) != repeats_ for size, step, repeats_ in axes if size != 1):
         return None
-    once = tuple(1 if again else step for step, again in zip(strides, is_again))
-    alias = _output(found, source, once, taken)
-    steps = tuple(0 if again else step for step, again in zip(alias.strides, is_again))
+    operand_strides = tuple(1 if repeats_ else step for step, repeats_ in zip(strides, is_repeated))
+    alias = _output(needs, source, operand_strides, taken)
+    steps = tuple(0 if repeats_ else step for step, repeats_ in zip(alias.strides, is_repeated))
     for order in reversed(orders):
         steps = tuple(steps[axis] for axis in order)
     return Alias(alias.tensor, output.value.shape, steps, alias.offset)
 
 
-def demand_shared(found: Materialisation, graph: Graph) -> None:
-    """Results kept for backward: views of what is in memory anyway, where their strides agree; and
-    a result of the user's itself, whose version counter tells autograd if it is written to."""
-    own = {alias.tensor: alias for alias in found.outputs.values()}
-    private: Taken = {shown for one in own for shown in _shown(found, one)}
+def materialise_saved(needs: Materialisation, graph: Graph) -> None:
+    """Memory for activations saved for backward: an alias of a tensor in memory, where its strides
+    fit. A result of the user may be one, since its version counter tells autograd of writes."""
+    own = {alias.tensor: alias for alias in needs.outputs.values()}
+    private: Taken = {shown for tensor in own for shown in _shown(needs, tensor)}
     taken = {*private}
     changed = {output.mutates for output in graph.outputs}
     changed |= {node for node in graph.inputs if _is_written(node)}
     for number, output in enumerate(graph.outputs):
-        if number in found.outputs:
+        if number in needs.outputs:
             continue
-        alias = alias_of(found.in_memory, output.value)
+        alias = alias_of(needs.in_memory, output.value)
         if (
             alias is not None
-            and agree(output.value.shape, alias.strides, output.strides)
-            and _may_keep(found, alias, own.get(alias.tensor), private)
-            and changed.isdisjoint(map(_node, _shown(found, alias.tensor)))
+            and same_strides(output.value.shape, alias.strides, output.strides)
+            and _may_be_saved(needs, alias, own.get(alias.tensor), private)
+            and changed.isdisjoint(map(_node, _shown(needs, alias.tensor)))
         ):
-            found.keep(alias)
-            found.outputs[number] = alias
-        elif made := copy_of(found, output.value, output.strides, own):
-            found.outputs[number] = Alias(made, output.value.shape, output.strides, 0)
+            needs.require(alias)
+            needs.outputs[number] = alias
+        elif copy := existing_copy(needs, output.value, output.strides, own):
+            needs.outputs[number] = Alias(copy, output.value.shape, output.strides, 0)
         else:
-            found.outputs[number] = _kept(found, output, taken)
+            needs.outputs[number] = _saved(needs, output, taken)
 
 
-def _may_keep(found: Materialisation, alias: Alias, own: Alias | None, private: Taken) -> bool:
-    """It is a result, or shares no memory with one."""
+def _may_be_saved(needs: Materialisation, alias: Alias, own: Alias | None, private: Taken) -> bool:
+    """Whether the alias is a result itself, or shares no memory with one."""
     is_result = own is not None and alias.shows_as(own)
-    return is_result or private.isdisjoint(_shown(found, alias.tensor))
+    return is_result or private.isdisjoint(_shown(needs, alias.tensor))
 
 
 def _is_written(argument: Node) -> bool:
     return isinstance(argument.attr, InputAttr) and argument.attr.is_written
 
 
-def _kept(found: Materialisation, output: Output, taken: Taken) -> Alias:
-    """Raises UnsupportedError where it would not be laid out as backward reads it."""
+def _saved(needs: Materialisation, output: Output, taken: Taken) -> Alias:
+    """New memory for a saved activation. Raises UnsupportedError where it would not have the layout
+    that backward expects."""
     value, strides = output.value, output.strides
-    alias = _expanded(found, output, set(), taken) or _output(found, value, strides, taken)
-    if value.type.dtype is not DType.OPAQUE and not agree(value.shape, alias.strides, strides):
+    alias = _expanded(needs, output, set(), taken) or _output(needs, value, strides, taken)
+    if value.type.dtype is not DType.OPAQUE and not same_strides(
+        value.shape, alias.strides, strides
+    ):
         raise UnsupportedError(f"{value.type}, kept for backward with the strides {strides}")
     return alias
 
 
-def _output(found: Materialisation, value: Node, strides: tuple[Dim, ...], taken: Taken) -> Alias:
-    """A tensor of its own for every result: the caller may write to one and keep the others. The
-    program, and a compiled backward, rely on its strides, though elements be far apart, as those of
-    one row in each sequence are. Eager keeps all that lies between them; here nothing is there."""
+def _output(needs: Materialisation, value: Node, strides: tuple[Dim, ...], taken: Taken) -> Alias:
+    """A tensor of its own for every result, since the caller may write to one and keep the others.
+    It has the strides of eager PyTorch, which the program and a compiled backward rely on, even if
+    elements are far apart. Eager PyTorch keeps what lies between them; here nothing does."""
     if value.type.dtype is DType.OPAQUE:
-        return uncopied(found, value)
-    alias = alias_of(found.tensors, value)
-    shown = set() if alias is None else {*_shown(found, alias.tensor)}
-    is_free = alias is not None and _is_ours(found, alias) and taken.isdisjoint(shown)
-    if alias is not None and is_free and agree(value.shape, alias.strides, strides):
+        return opaque_alias(needs, value)
+    alias = alias_of(needs.tensors, value)
+    shown = set() if alias is None else {*_shown(needs, alias.tensor)}
+    is_free = alias is not None and _is_owned(needs, alias) and taken.isdisjoint(shown)
+    if alias is not None and is_free and same_strides(value.shape, alias.strides, strides):
         taken |= shown
         return alias
     if repeats(value.shape, strides):
         strides = contiguous_strides(value.shape)
-    seen, below = _seen(found, value, strides)
-    if is_member(seen) and seen not in found.tensors and seen not in taken:
-        tensor = found.tensors[seen] = Tensor(seen, below)
+    source, source_strides = _below_bijective_views(needs, value, strides)
+    if is_member(source) and source not in needs.tensors and source not in taken:
+        tensor = needs.tensors[source] = Tensor(source, source_strides)
     else:
-        tensor = found.write(value, another(found, value, strides))
+        tensor = needs.write(value, new_tensor(needs, value, strides))
     taken.add(tensor)
     return Alias(tensor, value.shape, strides, 0)
 
 
-def _is_ours(found: Materialisation, alias: Alias) -> bool:
-    """A library call or kernels make it, and nothing beside it."""
+def _is_owned(needs: Materialisation, alias: Alias) -> bool:
+    """Whether a library call or kernels compute the alias, and nothing else in its tensor."""
     tensor = alias.tensor
-    is_made = found.tensors.get(tensor.node) is tensor and not tensor.is_argument
+    is_computed = needs.tensors.get(tensor.node) is tensor and not tensor.is_argument
     is_whole = product(alias.shape) == product(tensor.node.shape)
-    return not _shows_argument(found, tensor) if tensor.is_result else is_made and is_whole
+    return not _shows_argument(needs, tensor) if tensor.is_result else is_computed and is_whole
 
 
-def _shows_argument(found: Materialisation, result: Tensor) -> bool:
-    return any(_node(shown).op is Op.INPUT for shown in _shown(found, result))
+def _shows_argument(needs: Materialisation, result: Tensor) -> bool:
+    return any(_node(shown).op is Op.INPUT for shown in _shown(needs, result))
 
 
 def _node(shown: Tensor | Node) -> Node:
     return shown.node if isinstance(shown, Tensor) else shown
 
 
-def _shown(found: Materialisation, tensor: Tensor) -> Iterator[Tensor | Node]:
-    """It, and what it is a view of, if a library call made it so: tensors, and nodes that will be
-    in memory for that call."""
+def _shown(needs: Materialisation, tensor: Tensor) -> Iterator[Tensor | Node]:
+    """The tensor, and what it is a view of, if a library call returns a view: tensors, and nodes
+    that are put in memory for that call."""
     yield tensor
     [call] = tensor.node.inputs if tensor.is_result else [None]
     if call is None or not holds_operands(call.attr):
         return
     for value in call.inputs:
-        if alias := alias_of(found.tensors, value):
-            yield from _shown(found, alias.tensor)
+        if alias := alias_of(needs.tensors, value):
+            yield from _shown(needs, alias.tensor)
             continue
         yield value
         while is_view(value.op) and len(value.inputs) == 1:
@@ -190,14 +196,14 @@ def _shown(found: Materialisation, tensor: Tensor) -> Iterator[Tensor | Node]:
             yield value
 
 
-def _seen(
-    found: Materialisation, value: Node, strides: tuple[Dim, ...]
+def _below_bijective_views(
+    needs: Materialisation, value: Node, strides: tuple[Dim, ...]
 ) -> tuple[Node, tuple[Dim, ...]]:
-    """What a result is a view of, element by element, and the strides of that: in memory so, all
-    others read it there as well."""
-    while value.op in INVERTIBLE and value not in found.fusion_barriers:
+    """The value below reshapes and permutations, and its strides. If it is put in memory with these
+    strides, its other readers use it too."""
+    while value.op in INVERTIBLE and value not in needs.fusion_barriers:
         below = strides_below(value, strides)
-        if below is None or value.inputs[0] in found.tensors:
+        if below is None or value.inputs[0] in needs.tensors:
             break
         (value,), strides = value.inputs, below
     return value, strides

@@ -1,7 +1,7 @@
-"""The greedy planner: legal merges, biggest saving first, until none is left.
+"""The greedy planner: applies legal merges, largest saving first, until none is left.
 
-AStitch's rule, "as large as possible" (section 4.1), with its remote stitching confined to readers
-of one tensor; what shares nothing is packed into one launch later.
+This is AStitch's rule "as large as possible" (section 4.1). Remote stitching is limited to readers
+of one tensor; independent clusters are packed into one launch later.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from hemstitch.stitching.group import is_member
 
 
 def merge_all(clustering: Clustering) -> None:
-    """First as if all could be stitched: most can. Whatever turns out not to be a kernel falls
-    apart where it ceased to be one, and is merged on with a trial at each step."""
+    """Merges first without trials, since most merges can be stitched. Unstitchable clusters are
+    then split, and merging continues with a trial of each merge."""
     _merge(clustering, trust=True)
-    clustering.fall_apart()
+    clustering.split_unstitchable()
     _merge(clustering, trust=False)
 
 
 def _merge(clustering: Clustering, trust: bool) -> None:
-    """Producers with their consumers, then readers of one tensor, until nothing changes."""
+    """Merges producers with consumers, then readers of one tensor, until nothing changes."""
     edges = _edges(clustering)
     siblings = [] if clustering.conservative else _siblings(clustering)
     clusters, changed = clustering.cluster_of, True
@@ -30,30 +30,34 @@ def _merge(clustering: Clustering, trust: bool) -> None:
         changed = False
         for producer, consumer in edges:
             changed |= clustering.try_merge(clusters[producer], clusters[consumer], trust=trust)
-        for node, one, other in siblings:
-            ours, theirs = clusters[one], clusters[other]
-            if ours is not theirs and _pays(clustering, node, ours, theirs):
-                first, second = sorted((ours, theirs), key=lambda cluster: cluster.position)
+        for node, reader, second_reader in siblings:
+            first_cluster, second_cluster = clusters[reader], clusters[second_reader]
+            if first_cluster is not second_cluster and _is_profitable(
+                clustering, node, first_cluster, second_cluster
+            ):
+                first, second = sorted(
+                    (first_cluster, second_cluster), key=lambda cluster: cluster.position
+                )
                 changed |= clustering.try_merge(first, second, trust=trust)
 
 
 def _edges(clustering: Clustering) -> list[tuple[Node, Vertex]]:
-    """The largest values first, those of about one size in program order. A small one that many
-    read, a mask of attention for one, would otherwise bring them into one kernel, each apart from
-    what it passes most to."""
+    """Producers with consumers, by decreasing size; values of about equal size in program order.
+    Otherwise a small value with many readers, such as an attention mask, would merge them into one
+    kernel, apart from the clusters that they exchange most with."""
     work = clustering.work
-    found = [
+    edges = [
         (node, vertex)
         for vertex in work.vertices
         if not is_library_vertex(vertex)
         for node in sorted(work.reads[vertex], key=work.bytes, reverse=True)
-        if is_member(node) and clustering.may_meet(node, vertex)
+        if is_member(node) and clustering.may_merge(node, vertex)
     ]
-    return sorted(found, key=lambda edge: -work.bytes(edge[0]).bit_length())
+    return sorted(edges, key=lambda edge: -work.bytes(edge[0]).bit_length())
 
 
 def _siblings(clustering: Clustering) -> list[tuple[Node, Vertex, Vertex]]:
-    """What is read, and two that read it, each pair once."""
+    """A value and two of its readers, each pair once."""
     work = clustering.work
     kernels = [vertex for vertex in work.vertices if not is_library_vertex(vertex)]
     readers: dict[Node, list[Vertex]] = {}
@@ -61,15 +65,15 @@ def _siblings(clustering: Clustering) -> list[tuple[Node, Vertex, Vertex]]:
         for node in work.reads[vertex]:
             readers.setdefault(node, []).append(vertex)
     return [
-        (node, vertex, other)
+        (node, vertex, sibling)
         for vertex in kernels
         for node in work.reads[vertex]
-        for other in readers[node]
-        if work.place(vertex) < work.place(other) and clustering.may_meet(vertex, other)
+        for sibling in readers[node]
+        if work.place(vertex) < work.place(sibling) and clustering.may_merge(vertex, sibling)
     ]
 
 
-def _pays(clustering: Clustering, node: Node, ours: Cluster, theirs: Cluster) -> bool:
-    """Reading it once saves a fair part."""
-    least = min(clustering.bytes_read(ours), clustering.bytes_read(theirs))
+def _is_profitable(clustering: Clustering, node: Node, first: Cluster, second: Cluster) -> bool:
+    """Whether reading `node` once saves a quarter of the bytes of the smaller cluster."""
+    least = min(clustering.bytes_read(first), clustering.bytes_read(second))
     return 4 * clustering.work.bytes(node) >= least

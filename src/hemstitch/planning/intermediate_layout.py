@@ -1,7 +1,8 @@
-"""In which order of its axes a value lies in memory between kernels: as what it is computed from.
+"""Layout propagation of intermediates: a value has the axis order in memory of the values that it
+is computed from.
 
-A convolution's results lie by channels, where the library likes that better. A mask or a gradient
-made of them and read beside them would be gathered from afar if it lay by rows.
+Convolution results are channels-last where the library prefers that. A mask or gradient computed
+from them, and read with them, would cause strided accesses if it were channels-first.
 """
 
 from __future__ import annotations
@@ -13,65 +14,67 @@ from hemstitch.ir.graph import Node, Op
 from hemstitch.ir.ops import is_elementwise
 from hemstitch.ir.types import contiguous_strides
 from hemstitch.stitching.group import INLINE, Tensor
-from hemstitch.stitching.view_indices import BENDING, strided
+from hemstitch.stitching.view_indices import INDEX_VIEWS, strided
 
-Order = tuple[int, ...]  # axes, the one with the largest stride first
-_THROUGH = frozenset({Op.RESHAPE, Op.SLICE, Op.PAD, Op.CONCAT})  # to a product
+Order = tuple[int, ...]  # axes by decreasing stride
+_THROUGH = frozenset({Op.RESHAPE, Op.SLICE, Op.PAD, Op.CONCAT})  # looked through, to a matmul
 
 
 def orders(nodes: Sequence[Node], tensors: Mapping[Node, Tensor]) -> dict[Node, Order]:
-    """Of the nodes, sorted, that had better lie in another order than that of their axes.
-    `tensors`: where it is known how a value lies."""
-    found, merged = dict[Node, Order](), _merged(nodes)
+    """The orders of nodes that should not be in the default order. `nodes`: in topological order.
+    `tensors`: of nodes with a known layout."""
+    order_of, reshapes = dict[Node, Order](), _reshapes_of(nodes)
     for node in nodes:
         if node in tensors:
             order = _order_of(node.shape, tensors[node].strides)
         elif is_elementwise(node.op):
-            order = _agreed(node, found)
-        elif node.op in (Op.SLICE, Op.PAD):  # as windows are looked at
-            order = found.get(node.inputs[0])
+            order = _agreed(node, order_of)
+        elif node.op in (Op.SLICE, Op.PAD):  # of windows
+            order = order_of.get(node.inputs[0])
         elif node.op is Op.PERMUTE:
-            order = _of_product(node)
+            order = _of_matmul(node)
         elif node.op is Op.RESHAPE:
-            order = _reshaped(node, found)
+            order = _reshaped(node, order_of)
         elif node.op is Op.BROADCAST:
-            order = _repeated(node, found)
+            order = _repeated(node, order_of)
         else:
             order = None
-        if order is not None and (node in tensors or not _is_broken(node, order, merged)):
-            found[node] = order
-    return found
+        if order is not None and (node in tensors or not _breaks_reshape(node, order, reshapes)):
+            order_of[node] = order
+    return order_of
 
 
-def _merged(nodes: Iterable[Node]) -> Mapping[Node, Sequence[Node]]:
-    """The reshapes through which a value is seen."""
-    found: dict[Node, list[Node]] = {}
+def _reshapes_of(nodes: Iterable[Node]) -> Mapping[Node, Sequence[Node]]:
+    """The reshapes of each value, through other views."""
+    reshapes: dict[Node, list[Node]] = {}
     for node in nodes:
         if node.op is Op.RESHAPE:
             below = node
-            while below.op in BENDING:
+            while below.op in INDEX_VIEWS:
                 (below,) = below.inputs
-            found.setdefault(below, []).append(node)
-    return found
+            reshapes.setdefault(below, []).append(node)
+    return reshapes
 
 
-def _is_broken(node: Node, order: Order, merged: Mapping[Node, Sequence[Node]]) -> bool:
-    """A reshape finds axes in one piece that would not be in this order: what a product adds up
-    along, as the channels and lines that are one step of a recurrence."""
+def _breaks_reshape(node: Node, order: Order, reshapes: Mapping[Node, Sequence[Node]]) -> bool:
+    """Whether a reshape is an alias in the default order, but would need a copy in `order`. An
+    example is K of a matmul that merges channels and lines."""
     strides = strides_in_order(node.shape, order)
     return any(
         strided(reshape, {}) is not None and strided(reshape, {node: strides}) is None
-        for reshape in merged.get(node, ())
+        for reshape in reshapes.get(node, ())
     )
 
 
-def _agreed(node: Node, found: Mapping[Node, Order]) -> Order | None:
-    """What its operands agree on, but for those that are made on the spot. What is repeated has a
-    say where nothing else has, as gradients of pooling that each element of a window gets."""
+def _agreed(node: Node, order_of: Mapping[Node, Order]) -> Order | None:
+    """The common order of the operands, apart from inline ones. Broadcast operands count only where
+    there are no others, as for gradients of pooling."""
     read = [x for x in node.inputs if x.op not in INLINE]
     whole = [x for x in read if not _is_repeated(x)]
-    known = set(map(found.get, whole)) if whole else {found[x] for x in read if x in found}
-    return known.pop() if len(known) == 1 else None
+    operand_orders = (
+        set(map(order_of.get, whole)) if whole else {order_of[x] for x in read if x in order_of}
+    )
+    return operand_orders.pop() if len(operand_orders) == 1 else None
 
 
 def _is_repeated(node: Node) -> bool:
@@ -80,31 +83,31 @@ def _is_repeated(node: Node) -> bool:
     return node.op is Op.BROADCAST
 
 
-def _reshaped(node: Node, found: Mapping[Node, Order]) -> Order | None:
-    """The order in which a reshape without a copy shows its operand."""
+def _reshaped(node: Node, order_of: Mapping[Node, Order]) -> Order | None:
+    """The order of a reshape that is an alias of its operand."""
     (x,) = node.inputs
-    if x not in found:
+    if x not in order_of:
         return None
-    alias = strided(node, {x: strides_in_order(x.shape, found[x])})
+    alias = strided(node, {x: strides_in_order(x.shape, order_of[x])})
     return None if alias is None else _order_of(node.shape, alias[1])
 
 
-def _repeated(node: Node, found: Mapping[Node, Order]) -> Order | None:
-    """That of the operand, with each axis of repetitions behind the axis before it: as windows of
-    an image are."""
+def _repeated(node: Node, order_of: Mapping[Node, Order]) -> Order | None:
+    """The operand's order, with each broadcast axis behind the axis before it, as for windows of an
+    image."""
     (x,) = node.inputs
-    if x not in found:
+    if x not in order_of:
         return None
     new = [axis for axis, (a, b) in enumerate(zip(x.shape, node.shape)) if a != b]
-    order = [axis for axis in found[x] if axis not in new]
+    order = [axis for axis in order_of[x] if axis not in new]
     for axis in new:
         order.insert(order.index(axis - 1) + 1 if axis else 0, axis)
     return tuple(order)
 
 
-def _of_product(permuted: Node) -> Order | None:
-    """Of what shows a product in another order of its axes, which lies by rows, as images do that a
-    product of their elements makes."""
+def _of_matmul(permuted: Node) -> Order | None:
+    """The order of a permuted matmul result, which is in row-major order before the permutation, as
+    for a convolution written as a matmul."""
     below = permuted.inputs[0]
     while below.op in _THROUGH or is_elementwise(below.op):
         below = below.inputs[0]
@@ -114,7 +117,7 @@ def _of_product(permuted: Node) -> Order | None:
 
 
 def _order_of(shape: Sequence[Dim], strides: Sequence[Dim]) -> Order | None:
-    """None for the usual one, and where there are gaps, repetitions or unknown sizes."""
+    """None for the default order, and where there are gaps, broadcasts or unknown sizes."""
     if not all(isinstance(size, int) and size > 0 for size in (*shape, *strides)):
         return None
     order = tuple(sorted(range(len(shape)), key=lambda axis: (-known(strides[axis]), axis)))
@@ -126,7 +129,7 @@ def _order_of(shape: Sequence[Dim], strides: Sequence[Dim]) -> Order | None:
 
 
 def strides_in_order(shape: Sequence[Dim], order: Sequence[int]) -> tuple[Dim, ...]:
-    """Without gaps."""
+    """Dense strides for `shape` in this order of axes."""
     steps = contiguous_strides(tuple(shape[axis] for axis in order))
-    found = dict(zip(order, steps))
-    return tuple(found[axis] for axis in range(len(shape)))
+    stride_of = dict(zip(order, steps))
+    return tuple(stride_of[axis] for axis in range(len(shape)))

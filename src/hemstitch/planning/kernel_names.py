@@ -1,4 +1,4 @@
-"""Names a person recognises: k3_softmax_add says more than k3."""
+"""Readable kernel names: k3_softmax_add instead of k3."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 
 from hemstitch.ir.graph import Node, Origin
 
-MOST_OPS = 4
+MAX_OPS = 4  # in a name
 
 
 def kernel_name(number: int, members: Sequence[Node], origins: Mapping[Node, Origin]) -> str:
-    """From the framework's ops that the members came from, in order, repeats left out."""
+    """From the framework's ops that the members came from, in order, without repetitions."""
     ops = dict.fromkeys(_short(origins[node].op) for node in members if node in origins)
-    words = [op for op in ops if op][:MOST_OPS]
-    return "_".join([f"k{number}", *words]) or f"k{number}"
+    names = [op for op in ops if op][:MAX_OPS]
+    return "_".join([f"k{number}", *names]) or f"k{number}"
 
 
 def _short(op: str) -> str:

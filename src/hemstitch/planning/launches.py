@@ -1,6 +1,5 @@
-"""What is launched together, and when: clusters in an order that brings independent ones side by
-side, packed into one launch where they are (AStitch's independent scheme, section 4.2).
-"""
+"""Packs clusters into launches: orders them so that independent ones are adjacent, and packs those
+into one launch (AStitch's independent scheme, section 4.2)."""
 
 from __future__ import annotations
 
@@ -13,31 +12,31 @@ from hemstitch.machine.record import Execution
 from hemstitch.planning.clusters import Clustering
 from hemstitch.planning.topological_order import Cluster
 
-LONG = 50.0  # launches, in whose time a product, or writing memory, is worth one of its own
+LONG = 50.0  # launch times; longer matmuls or writes are not packed
 
 
 def launches(clustering: Clustering, pack: bool) -> list[list[Cluster]]:
-    """All clusters, in the order in which they run. Those that one list holds are one launch; a
-    library call, and what is no kernel, is alone. Of two orders the one with fewer launches."""
+    """All clusters in execution order; each list is one launch. A library call or an unstitchable
+    cluster is alone. Of two orders the one with fewer launches."""
     orders = (_kernels_first(clustering), _calls_first(clustering))
     return min((_packed(clustering, order, pack) for order in orders), key=len)
 
 
 def _packed(clustering: Clustering, order: Iterable[Cluster], pack: bool) -> list[list[Cluster]]:
     most = clustering.trials.machine.most_packed
-    found: list[list[Cluster]] = []
+    packed: list[list[Cluster]] = []
     for cluster in order:
-        last = found[-1] if found else []
+        last = packed[-1] if packed else []
         is_free = pack and 0 < len(last) < most and not cluster.before & set(last)
         if is_free and _is_short(clustering, last[0]) and _is_short(clustering, cluster):
             last.append(cluster)
         else:
-            found.append([cluster])
-    return found
+            packed.append([cluster])
+    return packed
 
 
 def seconds(clustering: Clustering, pack: bool) -> float:
-    """All kernels, by the machine model."""
+    """The time of all kernels, by the machine model."""
     return sum(
         clustering.trials.seconds([clustering.group_of(cluster) for cluster in launch])
         for launch in launches(clustering, pack)
@@ -46,30 +45,31 @@ def seconds(clustering: Clustering, pack: bool) -> float:
 
 
 def _is_short(clustering: Clustering, cluster: Cluster) -> bool:
-    """A kernel, and not one that multiplies for so long on a processor that a launch is nothing to
-    it. Gradients of weights wait for nobody: in one launch they would hold what each of them reads
-    until the last can begin, which is all that a backward pass computes. Nor one that leaves so
-    much to others: in one launch with what is ready it would be there long before it is read."""
-    if not _is_kernel(clustering, cluster) or _leaves_much(clustering, cluster):
+    """Whether a kernel may share a launch: on a CPU its matmuls take little time, and it writes
+    little. Weight gradients, for example, have no early reader: one launch of all of them would
+    keep their operands until the last can start, which is most of a backward pass."""
+    if not _is_kernel(clustering, cluster) or _writes_much(clustering, cluster):
         return False
     machine, hints = clustering.trials.machine, clustering.work.hints
-    products = [v for v in cluster.vertices if isinstance(v, Node) and v.op is Op.DOT]
-    if products and machine.execution is Execution.SIMT:
+    matmuls = [v for v in cluster.vertices if isinstance(v, Node) and v.op is Op.DOT]
+    if matmuls and machine.execution is Execution.SIMT:
         return True
     seconds = 0.0
-    for product in products:
-        units = machine.matrix_units[product.inputs[0].type.dtype]
-        work = evaluate(product.type.size * product.inputs[0].shape[-1], hints)
+    for matmul in matmuls:
+        units = machine.matrix_units[matmul.inputs[0].type.dtype]
+        work = evaluate(matmul.type.size * matmul.inputs[0].shape[-1], hints)
         seconds += units.seconds(2 * work)
     return seconds < LONG * machine.launch_seconds
 
 
-def _leaves_much(clustering: Clustering, cluster: Cluster) -> bool:
+def _writes_much(clustering: Clustering, cluster: Cluster) -> bool:
+    """Whether its intermediates take longer to write than LONG launches: packed with ready
+    clusters, they would exist long before they are read."""
     work, machine = clustering.work, clustering.trials.machine
     tensors = {write.tensor for write in clustering.group_of(cluster).writes}
     between = (t.node for t in tensors if not (t.is_result or t.is_argument))
-    left = sum(map(work.bytes, between))
-    return left > LONG * machine.launch_seconds * machine.memory_bytes_per_second
+    written = sum(map(work.bytes, between))
+    return written > LONG * machine.launch_seconds * machine.memory_bytes_per_second
 
 
 def _is_kernel(clustering: Clustering, cluster: Cluster) -> bool:
@@ -77,16 +77,16 @@ def _is_kernel(clustering: Clustering, cluster: Cluster) -> bool:
 
 
 def _kernels_first(clustering: Clustering) -> Iterator[Cluster]:
-    """As in the program, but that kernels which are ready go before library calls: what they read
-    is still near, and what they leave is needed soon."""
+    """Program order, but ready kernels precede library calls: their operands are still cached, and
+    their results are read soon."""
     ready = _Ready(clustering)
     while ready:
         yield ready.take(calls=not ready.kernels)
 
 
 def _calls_first(clustering: Clustering) -> Iterator[Cluster]:
-    """Library calls, then all kernels that wait for no others, in turns: what stands behind each
-    of several projections of one tensor is one launch."""
+    """All ready library calls, then all ready kernels, in turns: the epilogues of several
+    projections of one tensor become one launch."""
     ready = _Ready(clustering)
     while ready:
         calls = bool(ready.calls)
@@ -95,7 +95,7 @@ def _calls_first(clustering: Clustering) -> Iterator[Cluster]:
 
 
 class _Ready:
-    """Clusters that wait for nothing, in the order of the program. Taking one may add others."""
+    """Clusters without pending predecessors, in program order."""
 
     def __init__(self, clustering: Clustering) -> None:
         self.waiting = {cluster: len(cluster.before) for cluster in clustering.clusters}

@@ -1,5 +1,5 @@
-"""What must be in memory whatever the plan, as it is found step by step; and how it is looked at:
-strides and an offset over a tensor."""
+"""Materialisation requirements under construction: the tensors that any plan stores, and aliases
+(strides and offsets) of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hemstitch.stitching.view_indices import INVERTIBLE, below_views, strided, s
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Alias:
-    """A library operand: strides and offset over a tensor in memory."""
+    """A strided view (shape, strides, offset) of a tensor in memory."""
 
     tensor: Tensor
     shape: tuple[Dim, ...]
@@ -26,25 +26,26 @@ class Alias:
 
     @property
     def is_whole(self) -> bool:
-        """It is the tensor itself."""
+        """Whether it is the tensor itself."""
         return self.shows_as(Alias(self.tensor, self.tensor.node.shape, self.tensor.strides, 0))
 
-    def shows_as(self, other: Alias) -> bool:
-        """Both look at the same memory in the same way."""
-        same = (self.tensor, self.shape, self.offset) == (other.tensor, other.shape, other.offset)
-        return same and agree(self.shape, self.strides, other.strides)
+    def shows_as(self, alias: Alias) -> bool:
+        """Whether both are the same view of the same tensor."""
+        same = (self.tensor, self.shape, self.offset) == (alias.tensor, alias.shape, alias.offset)
+        return same and same_strides(self.shape, self.strides, alias.strides)
 
 
 @dataclass(slots=True)
 class Materialisation:
-    """`tensors`: every node in memory, views among them where nothing else will do.
-    `writes`: what kernels must store there that is not simply a member's own value.
-    `operands`: for each library node, where each input is read.
-    `outputs`: for each graph output, where the caller finds it.
-    `views`: views that writes fill; library calls and outputs may read there, kernels do not.
-    `in_place`: results of library calls that these write over an argument of the graph.
-    `fusion_barriers`: reshapes that readers are known not to look through.
-    `hints`: the graph's."""
+    """Materialisation requirements of a graph.
+
+    `tensors`: the nodes in memory; views only where an alias does not suffice. `views`: views that
+    writes fill; library calls and outputs may read them, kernels do not. `in_place`: results of
+    library calls that overwrite an argument. `writes`: stores by kernels that are not simply a
+    member's own value. `operands`: for each library node, an alias per input. `outputs`: for each
+    graph output, its alias. `fusion_barriers`: reshapes that kernels cannot look through. `hints`:
+    the graph's.
+    """
 
     tensors: dict[Node, Tensor] = field(default_factory=dict)
     views: dict[Node, Tensor] = field(default_factory=dict)
@@ -57,16 +58,17 @@ class Materialisation:
 
     @property
     def in_memory(self) -> Mapping[Node, Tensor]:
-        """`tensors`, and `views`."""
+        """`tensors` and `views`."""
         return ChainMap(self.tensors, self.views)
 
-    def keep(self, alias: Alias) -> None:
-        """What `alias` looks at will be in memory."""
+    def require(self, alias: Alias) -> None:
+        """Adds the tensor of `alias` to the nodes in memory."""
         if alias.tensor.node not in self.views:
             self.tensors.setdefault(alias.tensor.node, alias.tensor)
 
     def write(self, value: Node, tensor: Tensor) -> Tensor:
-        """Have `value` stored in `tensor`; each part of a concatenation for itself."""
+        """Adds writes of `value` to `tensor`, one for each part of a concatenation; returns
+        `tensor`."""
         if is_view(value.op):
             self.views.setdefault(value, tensor)
         start: Dim = 0
@@ -77,10 +79,10 @@ class Materialisation:
             if whole is None:
                 self.writes.append(Write(part, tensor, strides, offset))
                 continue
-            found, strides = whole
-            axis = found.attr
+            concat, strides = whole
+            axis = concat.attr
             assert isinstance(axis, int)
-            for piece in found.inputs:
+            for piece in concat.inputs:
                 parts.append((piece, strides, offset))
                 offset = offset + piece.shape[axis] * strides[axis]
         return tensor
@@ -88,8 +90,8 @@ class Materialisation:
     def _concatenation(
         self, part: Node, strides: tuple[Dim, ...], is_whole: bool
     ) -> tuple[Node, tuple[Dim, ...]] | None:
-        """What `part`, written with these strides, shows, and the strides of that; None if it is no
-        concatenation, or if that is in memory already."""
+        """The concatenation that `part` shows, with its strides if `part` is written with
+        `strides`; None if there is none, or it is in memory."""
         node = part
         while node.op in INVERTIBLE and (node is part or node not in self.tensors):
             below = strides_below(node, strides)
@@ -100,13 +102,14 @@ class Materialisation:
         return (node, strides) if node.op is Op.CONCAT and is_new else None
 
 
-def agree(shape: tuple[Dim, ...], a: tuple[Dim, ...], b: tuple[Dim, ...]) -> bool:
-    """Equal strides wherever they matter."""
+def same_strides(shape: tuple[Dim, ...], a: tuple[Dim, ...], b: tuple[Dim, ...]) -> bool:
+    """Whether strides are equal for all axes longer than 1."""
     return product(shape) == 0 or all(size == 1 or x == y for size, x, y in zip(shape, a, b))
 
 
 def alias_of(tensors: Mapping[Node, Tensor], value: Node) -> Alias | None:
-    """`value` as strides over something that is in memory, or will be for its sake."""
+    """`value` as an alias of a tensor in memory, or of a member that can be put there; else
+    None."""
     base = below_views(value, tensors)
     layout = strided(value, {base: tensors[base].strides} if base in tensors else {})
     if layout is None:
@@ -119,19 +122,21 @@ def alias_of(tensors: Mapping[Node, Tensor], value: Node) -> Alias | None:
     return Alias(Tensor(base, contiguous_strides(base.shape)), value.shape, strides, offset)
 
 
-def another(found: Materialisation, value: Node, strides: tuple[Dim, ...]) -> Tensor:
-    return Tensor(value, strides, is_copy=value in found.tensors)
+def new_tensor(needs: Materialisation, value: Node, strides: tuple[Dim, ...]) -> Tensor:
+    """A tensor for `value`; a copy if the value is in memory already."""
+    return Tensor(value, strides, is_copy=value in needs.tensors)
 
 
-def copy_of(
-    found: Materialisation, value: Node, strides: tuple[Dim, ...], private: Container[Tensor] = ()
+def existing_copy(
+    needs: Materialisation, value: Node, strides: tuple[Dim, ...], private: Container[Tensor] = ()
 ) -> Tensor | None:
-    """One of `value` with these strides that is made already, but none of `private`."""
-    copies = (w.tensor for w in found.writes if w.tensor.node is value and w.strides == strides)
+    """A copy of `value` with these strides that is written already, but none of `private`; else
+    None."""
+    copies = (w.tensor for w in needs.writes if w.tensor.node is value and w.strides == strides)
     return next((tensor for tensor in copies if tensor not in private), None)
 
 
-def uncopied(found: Materialisation, value: Node) -> Alias:
-    """Itself: no kernel can copy a type that only library calls touch."""
-    tensor = found.tensors[value]
+def opaque_alias(needs: Materialisation, value: Node) -> Alias:
+    """The value itself: kernels cannot copy a type that only library calls handle."""
+    tensor = needs.tensors[value]
     return Alias(tensor, value.shape, tensor.strides, 0)

@@ -1,8 +1,8 @@
-"""Which inlined matmuls stay in kernels, and which the library does after all. Takes the clusters
-that planning has made, gives the calls that gain nothing.
+"""Profitability check of inlined matmuls. Takes merged clusters, gives the calls that return to the
+library.
 
-A matmul stays where its kernel saves more time in memory traffic and launches than the library is
-faster at multiplying (`matmul/gain.py`)."""
+A matmul stays inlined where its kernel saves more time in memory traffic and launches than the
+library's GEMM is faster (`matmul/gain.py`)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from hemstitch.stitching.refusal import Refusal
 
 
 def without_gain(inlined: InlinedMatmuls, clustering: Clustering) -> dict[Call, Refusal]:
-    """The calls that the library had better do."""
+    """The calls that are faster by the library, with the reason."""
     machine, hints = clustering.trials.machine, clustering.work.hints
     gains: dict[Call, MatmulGain] = {}
     kernels: dict[Cluster, _MatmulCluster] = {}
@@ -65,7 +65,7 @@ def _saved_by_pattern(
 
 @dataclass(frozen=True, slots=True)
 class _MatmulCluster:
-    """A cluster with matmuls: its kernel, and what that computes."""
+    """A cluster with matmuls: its kernel and its vertices."""
 
     kernel: MatmulKernel
     inside: frozenset[Vertex]
@@ -85,8 +85,8 @@ def _gain(
     clustering: Clustering,
     cluster: _MatmulCluster,
 ) -> MatmulGain:
-    """A kernel saves traffic that stays on chip and a launch. What several matmuls are added up to
-    is counted with the first of them."""
+    """A kernel saves traffic that stays on chip, and a launch. The traffic of a sum of several
+    matmuls is counted with the first of them."""
     inside, result = cluster.inside, matmul.result
     machine, hints = clustering.trials.machine, clustering.work.hints
     gain = matmul_seconds(matmul, cluster.kernel, machine, hints)
@@ -103,7 +103,7 @@ def _gain(
 
 
 def _computed_for(dots: Sequence[Node], result: Node) -> set[Node]:
-    """What stands for the call alone: the matmuls, what is added to them, and rounding."""
+    """The nodes of the library call itself: the matmuls, their additions, and rounding."""
     computed, stack = set(dots), [result]
     while stack:
         node = stack.pop()
@@ -114,10 +114,10 @@ def _computed_for(dots: Sequence[Node], result: Node) -> set[Node]:
 
 
 def _saved_bytes(value: Node, inside: Collection[object], clustering: Clustering) -> int:
-    """Bytes not moved since `value` is made and read in one kernel."""
+    """Bytes of traffic saved since one kernel computes and reads `value`."""
     if value not in inside:
         return 0
-    is_stored = value in clustering.work.demanded or any(
+    is_stored = value in clustering.work.materialised or any(
         reader not in inside for reader in clustering.work.readers.get(value, ())
     )
     return evaluate(value.type.bytes, clustering.work.hints) * (1 if is_stored else 2)

@@ -1,9 +1,9 @@
-"""When launches run, so that less is in memory at once. Takes them in a legal order, gives them in
-another; what is launched together stays together.
+"""The order of launches with the least peak memory. Takes launches in a legal order, gives them in
+another.
 
-What only results wait for, as for gradients of weights, stands at the end of the program, since
-results are what programs are followed from. Until then all that it reads would be kept. What waits
-for nothing, as sums of arguments do, stands at its beginning, and would be there until it is read.
+The program order is a depth-first order from the results. Launches that only results depend on
+(gradients of weights) come last, and all their operands stay alive until then. Launches that depend
+on nothing (sums of arguments) come first, and their results stay alive until they are read.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ Launch = list[Cluster]
 
 
 def in_less_memory(clustering: Clustering, launches: Sequence[Launch]) -> list[Launch]:
-    """The order whose intermediates take least at their most: the given one, one in which a launch
-    that frees as much as it needs runs as soon as it can, or, of either, one in which others run as
-    late as they can."""
-    flow, given = _flow(clustering, launches), range(len(launches))
-    early = _early(flow, given)
-    orders = given, early, _late(flow, given), _late(flow, early)
-    order = min(orders, key=flow.most_alive)
+    """The order with the least peak memory of intermediates. Candidates: the program order; an
+    order in which a launch that frees as many bytes as it needs runs as early as possible; and,
+    from each of the two, one in which the other launches run as late as possible."""
+    flow, program_order = _flow(clustering, launches), range(len(launches))
+    early = _early(flow, program_order)
+    orders = program_order, early, _late(flow, program_order), _late(flow, early)
+    order = min(orders, key=flow.peak_bytes)
     return [launches[number] for number in order]
 
 
 @dataclass(frozen=True, slots=True)
 class _Flow:
-    """Launches by number: which must run before each, and which intermediates it makes and reads.
-    Arguments and results are there all the time."""
+    """Numbered launches: the predecessors of each, and the intermediates that it writes and reads.
+    Arguments and results are always in memory and not counted."""
 
     before: list[set[int]]
     makes: list[list[Node]]
@@ -41,8 +41,8 @@ class _Flow:
     readers: dict[Node, int]  # how many launches
     bytes: dict[Node, int]
 
-    def most_alive(self, order: Iterable[int]) -> int:
-        """Bytes."""
+    def peak_bytes(self, order: Iterable[int]) -> int:
+        """The most bytes of intermediates alive at once."""
         left, alive, most = dict(self.readers), 0, 0
         for number in order:
             alive += self.needs(number)
@@ -55,7 +55,8 @@ class _Flow:
         return sum(self.bytes[value] for value in self.makes[number])
 
     def frees(self, number: int, left: dict[Node, int]) -> int:
-        """Bytes that nobody else still has to read. `left`: how many launches have to."""
+        """Bytes of which this is the last reader. `left`: how many launches still read each
+        value."""
         return sum(self.bytes[value] for value in self.reads[number] if left[value] == 1)
 
     def run(self, number: int, left: dict[Node, int]) -> None:
@@ -94,7 +95,8 @@ def _early(flow: _Flow, order: Sequence[int]) -> list[int]:
 
 
 def _late(flow: _Flow, order: Sequence[int]) -> list[int]:
-    """From the last launch on: what one reads has to be there before, what it makes has not."""
+    """Backwards from the last launch: there, a launch allocates what it reads and frees what it
+    writes."""
     after = _after(flow.before)
     there: set[Node] = set()
 
@@ -112,27 +114,28 @@ def _listed(
     is_free: Callable[[int], bool],
     run: Callable[[int], None],
 ) -> list[int]:
-    """Of what is ready the first in `order` that `is_free`, else the first."""
+    """List scheduling: of the ready launches, the first in `order` that `is_free`, else the
+    first."""
     after = _after(before)
     place = {number: place for place, number in enumerate(order)}
     waiting = [len(earlier) for earlier in before]
     ready = [number for number in order if not waiting[number]]
-    found: list[int] = []
+    listed: list[int] = []
     while ready:
         number = next(filter(is_free, ready), ready[0])
         ready.remove(number)
-        found.append(number)
+        listed.append(number)
         run(number)
         for later in after[number]:
             waiting[later] -= 1
             if not waiting[later]:
                 insort(ready, later, key=place.__getitem__)
-    return found
+    return listed
 
 
 def _after(before: Sequence[Collection[int]]) -> list[list[int]]:
-    found: list[list[int]] = [[] for _ in before]
+    after: list[list[int]] = [[] for _ in before]
     for number, earlier in enumerate(before):
         for first in earlier:
-            found[first].append(number)
-    return found
+            after[first].append(number)
+    return after

@@ -7,7 +7,7 @@ from typing import Union
 
 from hemstitch.ir.graph import Graph, InputAttr, Node
 from hemstitch.kernel_ir.nodes import Role
-from hemstitch.planning.cached_plan import Decisions
+from hemstitch.planning.cached_plan import CachedPlan
 from hemstitch.planning.materialised_views import Alias
 from hemstitch.stitching.group import Group, Tensor
 from hemstitch.stitching.refusal import OPAQUE, Refusal
@@ -64,16 +64,16 @@ Step = Union[KernelStep, LibraryStep, LibraryFormStep]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`graph`: what the steps compute, products of matrices in sight. `outputs`: where each of its
-    outputs is found. `refusals`: for pairs of neighbouring kernels that stayed apart, what was
-    tried and why it was refused. `decisions`: what makes the same plan again; None for one that
+    """`graph`: what the steps compute, with inlined matmuls. `outputs`: where each output of the
+    graph is found. `refusals`: for pairs of neighbouring kernels that stayed apart, the check that
+    refused to fuse them. `cached_plan`: rebuilds this plan without a search; None for a plan that
     only packs operands."""
 
     graph: Graph
     steps: tuple[Step, ...]
     outputs: tuple[Alias, ...]
     refusals: tuple[tuple[str, Refusal], ...]
-    decisions: Decisions | None = None
+    cached_plan: CachedPlan | None = None
 
     @property
     def kernels(self) -> tuple[KernelStep, ...]:
@@ -93,4 +93,4 @@ class Plan:
                     touched.update(step.group.reads.values())
                     touched.update(write.tensor for write in step.group.writes)
         attributes = [tensor.node.attr for tensor in touched if tensor.is_argument]
-        return frozenset(each.position for each in attributes if isinstance(each, InputAttr))
+        return frozenset(attr.position for attr in attributes if isinstance(attr, InputAttr))

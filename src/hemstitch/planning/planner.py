@@ -1,4 +1,4 @@
-"""From a graph to a plan: demands, clusters, order, kernels. Read `make_plan` first."""
+"""From a graph to a plan: materialisation, clusters, order, kernels. Read `make_plan` first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hemstitch.ir.ops import is_call
 from hemstitch.machine.record import Machine
 from hemstitch.matmul.inlining import inline_matmuls
 from hemstitch.options import Options
-from hemstitch.planning.cached_plan import Decisions, Labelled, clustering_of, decisions_of
+from hemstitch.planning.cached_plan import CachedPlan, Labelled, cached_plan_of, clustering_of
 from hemstitch.planning.clusters import Clustering
 from hemstitch.planning.greedy_merging import merge_all
 from hemstitch.planning.kernel_names import kernel_name
@@ -45,14 +45,14 @@ def make_plan(
     graph: Graph,
     machine: Machine,
     options: Options,
-    decided: Decisions | None = None,
+    cached: CachedPlan | None = None,
     seconds: float = PLANNING_SECONDS,
 ) -> Plan:
-    """`decided`: what was decided about the same graph before; where it turns out to be about
-    another one, this one is planned. `seconds`: after which the conservative plan has to do, for
-    which there is as much time again; raises OutOfTime where that is not enough either."""
+    """`cached`: the cached plan of this graph; one that does not fit the graph is ignored.
+    `seconds`: the time limit, after which the conservative planner runs, with the same limit;
+    raises OutOfTime where that is not enough either."""
     try:
-        return _planned(graph, Trials(machine, Deadline(seconds)), options, decided)
+        return _planned(graph, Trials(machine, Deadline(seconds)), options, cached)
     except OutOfTime as error:
         if options.strict or options.planner == "conservative":
             raise
@@ -61,18 +61,18 @@ def make_plan(
     return _planned(graph, Trials(machine, Deadline(seconds)), cautious, None)
 
 
-def _planned(graph: Graph, trials: Trials, options: Options, decided: Decisions | None) -> Plan:
-    if decided is not None:
+def _planned(graph: Graph, trials: Trials, options: Options, cached: CachedPlan | None) -> Plan:
+    if cached is not None:
         with suppress(InternalError):
-            return _as_decided(graph, trials, options, decided)
+            return _from_cache(graph, trials, options, cached)
     clustering, by_library = _with_matmuls(graph, trials, options)
     refusals = (*_labelled(graph, by_library), *_refusals(clustering))
     return _plan(graph, clustering, refusals, options)
 
 
-def _as_decided(graph: Graph, trials: Trials, options: Options, decided: Decisions) -> Plan:
-    """Raises InternalError where that is no plan of this graph."""
-    clustering, refusals = clustering_of(graph, trials, decided, options)
+def _from_cache(graph: Graph, trials: Trials, options: Options, cached: CachedPlan) -> Plan:
+    """Raises InternalError where the cached plan does not fit this graph."""
+    clustering, refusals = clustering_of(graph, trials, cached, options)
     plan = _plan(graph, clustering, refusals, options)
     verify_plan(plan)
     return plan
@@ -85,15 +85,15 @@ def _plan(graph: Graph, clustering: Clustering, refusals: Labelled, options: Opt
         tuple(_steps(clustering, options.pack)),
         tuple(work.materialisation.outputs[number] for number in range(len(graph.outputs))),
         refusals,
-        decisions_of(graph, clustering, refusals),
+        cached_plan_of(graph, clustering, refusals),
     )
 
 
 def _with_matmuls(
     graph: Graph, trials: Trials, options: Options
 ) -> tuple[Clustering, dict[Call, Refusal]]:
-    """Inlines matmuls; again without those that gain nothing, until all that are left do. What
-    gains nothing as it was merged is not finished first."""
+    """Inlines matmuls, and repeats without the unprofitable ones until all that are left are
+    profitable. A merged clustering with unprofitable matmuls is not optimised further."""
     by_library: dict[Call, Refusal] = {}
     while trials.machine.matrix_units and options.inlines_matmuls:
         inlined = inline_matmuls(graph, trials.machine, by_library, exact=options.exact)
@@ -130,7 +130,8 @@ def _work(graph: Graph, fusion_barriers: frozenset[Node] = frozenset()) -> Work:
 
 
 def _merged(work: Work, trials: Trials, options: Options, units: Units = ()) -> Clustering:
-    """Once more where a node alone cannot look through a reshape that then gets memory."""
+    """Repeats with further fusion barriers, where a single node cannot be stitched through a
+    reshape."""
     is_conservative = options.planner == "conservative"
     while True:
         clustering = Clustering(work, trials, units, conservative=is_conservative, units=units)
@@ -146,17 +147,17 @@ def _merged(work: Work, trials: Trials, options: Options, units: Units = ()) -> 
 
 
 def _with_rematerialised(clustering: Clustering) -> Clustering:
-    """Values that cross kernels, but move less when every reader makes them again, do not cross;
-    then their readers may have become neighbours."""
-    kept: frozenset[Node] = frozenset()
-    while rematerialised := worth_rematerialising(clustering, kept):
-        found = clustering.rematerialising(rematerialised)
-        refused = found.rematerialised_in_vain()
+    """Rematerialises values in every reader where that saves traffic between kernels. Clusters that
+    become neighbours by that are merged."""
+    excluded: frozenset[Node] = frozenset()
+    while rematerialised := worth_rematerialising(clustering, excluded):
+        candidate = clustering.rematerialising(rematerialised)
+        refused = candidate.refused_rematerialisation()
         if not refused:
-            merge_all(found)
-            found.settle()
-            return found if len(found.clusters) <= len(clustering.clusters) else clustering
-        kept |= refused
+            merge_all(candidate)
+            candidate.settle()
+            return candidate if len(candidate.clusters) <= len(clustering.clusters) else clustering
+        excluded |= refused
     return clustering
 
 
@@ -169,7 +170,7 @@ def _steps(clustering: Clustering, pack: bool) -> list[Step]:
         if first.is_library:
             steps.append(_library_step(first, work.materialisation, results))
         elif first in clustering.unstitchable:
-            steps.extend(_apart(clustering, first, len(steps)))
+            steps.extend(_unstitchable_steps(clustering, first, len(steps)))
         else:
             groups = tuple(clustering.group_of(cluster) for cluster in launch)
             steps.append(_kernel_step(clustering, groups, len(steps)))
@@ -182,8 +183,9 @@ def _kernel_step(clustering: Clustering, groups: tuple[Group, ...], number: int)
     return KernelStep(groups, clustering.trials.stitched(groups, name))
 
 
-def _apart(clustering: Clustering, cluster: Cluster, number: int) -> list[Step]:
-    """What is no single kernel: several, where it only moves values (`x.copy_(x.t())`)."""
+def _unstitchable_steps(clustering: Clustering, cluster: Cluster, number: int) -> list[Step]:
+    """The steps of an unstitchable cluster: several kernels, where it only moves values
+    (`x.copy_(x.t())`)."""
     group, why = clustering.group_of(cluster), clustering.unstitchable[cluster]
     form = LibraryFormStep(group, why)
     if group.members or form.is_meant:
@@ -200,13 +202,15 @@ def _library_step(
 ) -> LibraryStep:
     (node,) = cluster.vertices
     assert isinstance(node, Node)
-    found = {r.attr: needs.tensors[r] for r in results if r.inputs[0] is node}
+    results_by_index = {r.attr: needs.tensors[r] for r in results if r.inputs[0] is node}
     count = len(call_of(node).results)
-    return LibraryStep(node, needs.operands[node], tuple(found.get(i) for i in range(count)))
+    return LibraryStep(
+        node, needs.operands[node], tuple(results_by_index.get(i) for i in range(count))
+    )
 
 
 def _labelled(graph: Graph, by_library: Mapping[Call, Refusal]) -> Labelled:
-    """Why calls are the library's, in their order."""
+    """The refusals of calls that stay with the library, in program order."""
     calls = ((node, call_of(node)) for node in toposort(graph.roots) if is_call(node.op))
     return tuple(
         (_call_label(node), by_library[call]) for node, call in calls if call in by_library
@@ -219,7 +223,7 @@ def _call_label(node: Node) -> str:
 
 
 def _refusals(clustering: Clustering) -> Labelled:
-    """The last word on every pair of neighbours that are still clusters of their own."""
+    """The last refusal of every pair of neighbouring clusters."""
     alive = set(clustering.clusters)
     return tuple(
         (f"{_label(first)} | {_label(second)}", refusal)

@@ -1,11 +1,10 @@
-"""Operands that several kernels pack alike are packed once, by the first of them; those that are
-made of frozen weights alone, before any call. Takes a plan for a processor, gives one whose kernels
-hand such operands on in memory, or find them among the arguments.
+"""Prepacking of matmul operands: the first of several kernels packs a shared operand for all.
+Frozen weights are packed before any call. Takes a plan for a processor, gives one whose kernels
+exchange packed operands in memory or receive them as arguments.
 
-A weight that every step of a recurrent model multiplies with would be packed in each
-(`matmul/lowering/panels.py`), which takes longer than the products of few rows. Which operands are
-alike is seen when all kernels are known: what fills them is the same text, made of the same
-elements of the same tensors.
+Every step of a recurrent model would otherwise pack the same weight (`matmul/lowering/panels.py`),
+which takes longer than a matmul of few rows. Two operands are equal if the statements that pack
+them have the same text and read the same elements of the same tensors.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """`plan`: of each call. `once`: what packs the frozen operands that it finds among its
-    arguments, in their order; None where there are none."""
+    """`plan`: for each call. `once`: packs the frozen operands, which are arguments of `plan` in
+    the same order; None where there are none."""
 
     plan: Plan
     once: Plan | None = None
@@ -50,26 +49,26 @@ class Packed:
 def prepack(
     plan: Plan, until_blocking: Callable[[Kernel], Kernel], threads: int, first: int = 0
 ) -> Packed:
-    """`until_blocking`: a kernel as the stage finds it that blocks matmuls. `threads`: most that a
-    launch may have. `first`: the position of an argument that is free, as those behind it are."""
+    """`until_blocking`: lowers a kernel up to the stage that blocks matmuls. `threads`: most that a
+    launch may have. `first`: the position of the first new argument."""
     blocks = _RowBlocks(until_blocking, threads)
-    found = [_operands(step, *blocks.of(step.stitched.kernel)) for step in plan.kernels]
-    uses = Counter(key for operands in found for key in operands.keys.values())
+    operands_of_steps = [_operands(step, *blocks.of(step.stitched.kernel)) for step in plan.kernels]
+    uses = Counter(key for operands in operands_of_steps for key in operands.keys.values())
     keys = {key for key, count in uses.items() if count > 1 or key.is_frozen}
     if not keys:
         return Packed(plan)
     sharing = _Sharing(Builder.after(plan.graph), keys, first)
-    shared = map(sharing.step, plan.kernels, found)
+    shared = map(sharing.step, plan.kernels, operands_of_steps)
     steps = [next(shared) if isinstance(step, KernelStep) else step for step in plan.steps]
-    given = tuple(tensor.node for tensor in sharing.found)
-    graph = replace(plan.graph, inputs=(*plan.graph.inputs, *given))
+    prepacked_inputs = tuple(tensor.node for tensor in sharing.arguments)
+    graph = replace(plan.graph, inputs=(*plan.graph.inputs, *prepacked_inputs))
     return Packed(replace(plan, graph=graph, steps=tuple(steps)), sharing.once(plan.graph))
 
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """Equal for equal operands: what fills one, and what that reads. `is_sized`: whatever the sizes
-    of a call are, it is the same."""
+    """Equal for equal operands: the packing statements and the tensors that they read. `is_sized`:
+    the operand does not depend on symbolic sizes."""
 
     text: str
     tensors: tuple[Tensor, ...]
@@ -78,13 +77,13 @@ class _Key:
     @property
     def is_frozen(self) -> bool:
         attributes = [tensor.node.attr if tensor.is_argument else None for tensor in self.tensors]
-        are_frozen = all(isinstance(each, InputAttr) and each.frozen for each in attributes)
+        are_frozen = all(isinstance(attr, InputAttr) and attr.frozen for attr in attributes)
         return self.is_sized and are_frozen and bool(attributes)
 
 
 @dataclass(frozen=True, slots=True)
 class _Operands:
-    """Of a step's products. `kernel`: without what fills `panels`."""
+    """The packed operands of a step. `kernel`: without the statements that fill `panels`."""
 
     kernel: Kernel
     panels: Panels
@@ -93,19 +92,19 @@ class _Operands:
 
 @dataclass(slots=True)
 class _RowBlocks:
-    """Kernels over blocks of rows; those of one kind have the very same phases."""
+    """Blocked kernels; cached, since kernels of one kind have the same phases."""
 
     until_blocking: Callable[[Kernel], Kernel]
     threads: int
     _known: dict[tuple[int, int], tuple[Kernel, Panels]] = field(default_factory=dict)
 
     def of(self, kernel: Kernel) -> tuple[Kernel, Panels]:
-        """Named as it is, and what fills its operands."""
+        """The blocked kernel under its own name, and the statements that fill its panels."""
         if kernel.kind not in self._known:
             whole = self.until_blocking(kernel)
             self._known[kernel.kind] = blocked_without_packing(whole, self.threads)
-        found, panels = self._known[kernel.kind]
-        return replace(found, name=kernel.name), panels
+        known, panels = self._known[kernel.kind]
+        return replace(known, name=kernel.name), panels
 
 
 def _operands(step: KernelStep, kernel: Kernel, panels: Panels) -> _Operands:
@@ -122,7 +121,7 @@ def _key(
     bound: Mapping[Buffer, tuple[Tensor, int]],
     symbols: Collection[str],
 ) -> _Key:
-    """What fills it, whatever things are called and wherever the kernel begins in its tensors."""
+    """The packing statements with canonical names, and indices relative to whole tensors."""
     kernel = Kernel("", (), (Phase(tuple(nests)),))
     touched = dict.fromkeys(b for statement in statements(kernel) for b in buffers_of(statement))
     tensors = tuple(bound[buffer][0] for buffer in touched if buffer is not panel)
@@ -138,14 +137,14 @@ def _key(
 
 @dataclass(slots=True)
 class _Sharing:
-    """`keys`: of operands that several need, or that are frozen; `made`: those that a step before
-    packs; `found`: among the arguments, from `first` on; `before`: what packs these."""
+    """`keys`: of shared or frozen operands; `packed`: operands that an earlier step packs;
+    `arguments`: frozen ones, at positions from `first` on; `before`: the steps that pack these."""
 
     builder: Builder
     keys: set[_Key]
     first: int
-    made: dict[_Key, Tensor] = field(default_factory=dict)
-    found: list[Tensor] = field(default_factory=list)
+    packed: dict[_Key, Tensor] = field(default_factory=dict)
+    arguments: list[Tensor] = field(default_factory=list)
     before: list[KernelStep] = field(default_factory=list)
 
     def step(self, step: KernelStep, operands: _Operands) -> KernelStep:
@@ -153,35 +152,35 @@ class _Sharing:
         if not shared:
             return step
         for buffer, key in shared.items():
-            if key.is_frozen and key not in self.made:
+            if key.is_frozen and key not in self.packed:
                 self._pack_before(step, operands, buffer, key)
         handed: dict[_Key, Buffer] = {}
         filled = {buffer: operands.panels[buffer] for buffer in operands.panels}
         for buffer, key in shared.items():
-            is_here = key in self.made
+            is_here = key in self.packed
             if is_here or key in handed:
                 del filled[buffer]
             if key not in handed:
                 handed[key] = replace(buffer, role=Role.INPUT if is_here else Role.OUTPUT)
         for key, buffer in handed.items():
-            self.made.setdefault(key, self._room(buffer))
+            self.packed.setdefault(key, self._room(buffer))
 
         def place(buffer: Buffer, index: Index) -> tuple[Buffer, Index]:
             return (handed[shared[buffer]] if buffer in shared else buffer), index
 
         kernel = _rewritten(with_packing(operands.kernel, filled), Rewriter({}, place=place))
-        panels = [self.made[key] for key in handed]
+        panels = [self.packed[key] for key in handed]
         stitched = _bound(kernel, step.stitched, handed.values(), panels)
         return replace(step, stitched=stitched, panels=frozenset(panels))
 
     def _pack_before(
         self, step: KernelStep, operands: _Operands, buffer: Buffer, key: _Key
     ) -> None:
-        place = self.first + len(self.found)
-        name = f"packed{len(self.found)}"
+        place = self.first + len(self.arguments)
+        name = f"packed{len(self.arguments)}"
         size, dtype = (buffer.size,), buffer.dtype
-        self.made[key] = Tensor(self.builder.input(name, place, size, dtype, (1,), True), (1,))
-        self.found.append(self.made[key])
+        self.packed[key] = Tensor(self.builder.input(name, place, size, dtype, (1,), True), (1,))
+        self.arguments.append(self.packed[key])
         output = replace(buffer, role=Role.OUTPUT)
         phases = (Phase(tuple(operands.panels[buffer])),)
         kernel = replace(operands.kernel, name=name, phases=phases)
@@ -191,7 +190,7 @@ class _Sharing:
         self.before.append(replace(step, stitched=stitched, panels=frozenset((room,))))
 
     def once(self, graph: Graph) -> Plan | None:
-        """Its results are the operands, as memory: the nodes say no more than how much."""
+        """The plan that packs the frozen operands. The nodes of its outputs only give sizes."""
         rooms = [room for step in self.before for room in step.panels]
         if not rooms:
             return None
@@ -200,7 +199,7 @@ class _Sharing:
         return Plan(replace(graph, outputs=outputs, effects=()), tuple(self.before), places, ())
 
     def _room(self, buffer: Buffer) -> Tensor:
-        """In memory between kernels; its node says no more than how much."""
+        """A tensor in memory between kernels; its node only gives the size."""
         node = self.builder.constant(0, buffer.dtype, (buffer.size,))
         return Tensor(node, (1,), is_copy=True)
 
@@ -208,7 +207,7 @@ class _Sharing:
 def _bound(
     kernel: Kernel, before: Stitched, handed: Iterable[Buffer], panels: Sequence[Tensor]
 ) -> Stitched:
-    """With the parameters that it still reads, and the operands that are handed on behind them."""
+    """With the parameters that the kernel still reads, followed by the shared operands."""
     touched = {b for statement in statements(kernel) for b in buffers_of(statement)}
     bound = [
         (buffer, tensor, place)

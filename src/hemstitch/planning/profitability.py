@@ -1,8 +1,8 @@
-"""No fusion at a loss (FusionStitching 2020, section 6: no negative optimisation). A kernel falls
-apart where the machine model thinks its pieces faster: those of the conservative planner; those
-whose tasks never wait for each other (AStitch fuses across a barrier without asking what it costs);
-those that compute an expensive value once for all rows that read it (FusionStitching 2020, section
-4.2: such an operation may be a sub-root).
+"""Profitability check of fusion (FusionStitching 2020, section 6: no negative optimisation). A
+kernel is split where the machine model estimates less time for its pieces. Three splits are tried:
+the pieces of the conservative planner; pieces without a grid-wide barrier (AStitch fuses across a
+barrier without a cost model); pieces that compute an expensive value once for all rows that read it
+(FusionStitching 2020, section 4.2: such an operation may be a sub-root).
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from hemstitch.planning.topological_order import Cluster
 from hemstitch.planning.work import Vertex
 from hemstitch.stitching.refusal import Refusal
 
-LOSS = 0.95  # share of a kernel's time below which its pieces are believed to take less: closer
-# than that, the model cannot tell, and fewer kernels are the better guess
+LOSS = 0.95  # share of a kernel's time that its pieces must stay below: closer than that is within
+# the model's error, and fewer kernels are preferred
 FEW = 20  # pieces, of which a single launch is more than that share
 
 
 def without_unprofitable_fusion(clustering: Clustering) -> Clustering:
-    """The same clustering where nothing is lost."""
+    """The same clustering where every fusion is profitable."""
     merged = [c for c in clustering.clusters if len(c.vertices) > 1 and _is_kernel(clustering, c)]
     merged = [cluster for cluster in merged if _may_lose(clustering, cluster)]
     best: dict[Cluster, list[list[Vertex]]] = {c: [c.vertices] for c in clustering.clusters}
-    for is_doubtful, divided in _WAYS:
+    for is_doubtful, divided in _SPLITS:
         doubtful = [cluster for cluster in merged if is_doubtful(clustering, cluster)]
         if not doubtful:
             continue
@@ -41,20 +41,22 @@ def without_unprofitable_fusion(clustering: Clustering) -> Clustering:
         parts.settle()
         for cluster in doubtful:
             pieces = list(dict.fromkeys(parts.cluster_of[vertex] for vertex in cluster.vertices))
-            found = [piece.vertices for piece in pieces]
+            vertex_sets = [piece.vertices for piece in pieces]
             is_possible = all(_is_piece(clustering, parts, piece) for piece in pieces)
             now = _seconds(clustering, best[cluster])
-            if is_possible and _seconds(clustering, found) < LOSS * now:
-                best[cluster] = found
+            if is_possible and _seconds(clustering, vertex_sets) < LOSS * now:
+                best[cluster] = vertex_sets
     if all(len(pieces) == 1 for pieces in best.values()):
         return clustering
-    found = [vertices for pieces in best.values() for vertices in pieces]
-    settled = Clustering(clustering.work, clustering.trials, found)
+    vertex_sets = [vertices for pieces in best.values() for vertices in pieces]
+    settled = Clustering(clustering.work, clustering.trials, vertex_sets)
     settled.settle()
     for cluster, lists in best.items():
         if len(lists) > 1:
             now, then = _seconds(clustering, [cluster.vertices]), _seconds(clustering, lists)
-            _tell(settled, {settled.cluster_of[each[0]] for each in lists}, now, then)
+            _record_refusals(
+                settled, {settled.cluster_of[vertices[0]] for vertices in lists}, now, then
+            )
     return settled
 
 
@@ -64,27 +66,30 @@ def at_least_as_fast(
     pack: bool,
     finished: Callable[[Clustering], Clustering],
 ) -> Clustering:
-    """Pieces that are launched together can be faster than kernels that each look well. Where they
-    are few, they are `finished` as well."""
+    """The conservative clustering if that is faster, else `clustering`. Independent pieces in one
+    launch can be faster than kernels that are each profitable. A small conservative clustering is
+    `finished` as well."""
     few = len(conservative.clusters) <= FEW
     other = finished(conservative) if few else conservative
     if len(other.unstitchable) > len(clustering.unstitchable):
-        return clustering  # what is left to the library has no time
+        return clustering  # library forms have no time in the model
     now, then = seconds(clustering, pack), seconds(other, pack)
     if then >= LOSS * now:
         return clustering
-    _tell(other, set(other.clusters), now, then)
+    _record_refusals(other, set(other.clusters), now, then)
     return other
 
 
 def _may_lose(clustering: Clustering, cluster: Cluster) -> bool:
-    """Two kernels could be faster, if all they did were to move what this one moves."""
+    """Whether two kernels with the same traffic could be faster."""
     trials, group = clustering.trials, clustering.group_of(cluster)
     return trials.least_seconds(group, 2) < LOSS * trials.seconds([group])
 
 
-def _tell(clustering: Clustering, clusters: set[Cluster], together: float, apart: float) -> None:
-    """Why neighbours among them stay apart."""
+def _record_refusals(
+    clustering: Clustering, clusters: set[Cluster], together: float, apart: float
+) -> None:
+    """Records the refusal of neighbouring clusters."""
     why = f"{together * 1e6:.1f} us together, {apart * 1e6:.1f} us apart, by the machine model"
     for cluster in clusters:
         for after in cluster.after & clusters:
@@ -92,7 +97,7 @@ def _tell(clustering: Clustering, clusters: set[Cluster], together: float, apart
 
 
 def _reduces(_: Clustering, cluster: Cluster) -> bool:
-    """Without a reduction inside, conservative pieces are the same or move more."""
+    """Whether it has a reduction; without one, conservative pieces are the same or move more."""
     return any(isinstance(v, Node) and combines(v.op) for v in cluster.vertices)
 
 
@@ -109,11 +114,11 @@ def _conservative(clustering: Clustering, doubtful: Iterable[Cluster]) -> Cluste
 
 def _without_waiting(clustering: Clustering, doubtful: Iterable[Cluster]) -> Clustering:
     left = _left(clustering, doubtful)
-    return Clustering(clustering.work, clustering.trials.apart, left, inside=clustering)
+    return Clustering(clustering.work, clustering.trials.without_barriers, left, inside=clustering)
 
 
 def _repeats(clustering: Clustering, cluster: Cluster) -> bool:
-    """Something expensive is computed for every row that reads it."""
+    """Whether an expensive value is recomputed for every row that reads it."""
     trials, group = clustering.trials, clustering.group_of(cluster)
     once: Counter[Op] = Counter()
     for node in group.members:
@@ -146,7 +151,7 @@ def _with_sub_roots(clustering: Clustering, doubtful: Iterable[Cluster]) -> Clus
     return Clustering(work, clustering.trials, left, inside=clustering, more=(sub_root,))
 
 
-_WAYS: tuple[
+_SPLITS: tuple[
     tuple[
         Callable[[Clustering, Cluster], bool],
         Callable[[Clustering, Iterable[Cluster]], Clustering],
@@ -156,7 +161,7 @@ _WAYS: tuple[
 
 
 def _left(clustering: Clustering, doubtful: Iterable[Cluster]) -> list[list[Vertex]]:
-    """What stays as it is."""
+    """The vertices of clusters that are not split."""
     taken = set(doubtful)
     return [cluster.vertices for cluster in clustering.clusters if cluster not in taken]
 
@@ -166,10 +171,11 @@ def _is_kernel(clustering: Clustering, cluster: Cluster) -> bool:
 
 
 def _is_piece(clustering: Clustering, parts: Clustering, piece: Cluster) -> bool:
-    """What is a kernel where no task waits for another need be none where they may."""
+    """Whether the piece is a kernel on the actual machine too: the machine without grid-wide
+    barriers may stitch a piece that this one refuses."""
     group = clustering.work.group(piece.vertices)
     return _is_kernel(parts, piece) and clustering.trials.refusal(group) is None
 
 
 def _seconds(clustering: Clustering, pieces: Iterable[list[Vertex]]) -> float:
-    return sum(clustering.trials.seconds([clustering.work.group(each)]) for each in pieces)
+    return sum(clustering.trials.seconds([clustering.work.group(piece)]) for piece in pieces)

@@ -1,10 +1,10 @@
-"""Which values every kernel that reads them makes again, so that none stores them: bf16 widened to
-f32, for one. Takes merged clusters, gives nodes.
+"""Selection of values to rematerialise in every kernel that reads them, so that no kernel stores
+them; for example bf16 widened to f32. Takes merged clusters, gives nodes.
 
 A value that crosses kernels is stored by one and loaded by the others. Where it follows cheaply
-from one tensor that is no larger, they can load that instead (FusionStitching 2020, section 3.1,
-between kernels). It is asked when clusters are merged, since what is made and read in one kernel
-moves nothing; clusters only lose vertices by it, so there are never more kernels.
+from one tensor that is no larger, they can load that tensor instead (FusionStitching 2020, section
+3.1, between kernels). This runs on merged clusters, since a value that stays inside one kernel
+causes no traffic. Clusters only lose vertices by it, so the number of kernels never grows.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from hemstitch.planning.topological_order import Cluster
 from hemstitch.planning.work import Vertex, Work
 
 
-def worth_rematerialising(clustering: Clustering, kept: Container[Node]) -> frozenset[Node]:
-    """`kept`: values that must stay as they are."""
-    search = _Search(clustering, kept)
+def worth_rematerialising(clustering: Clustering, excluded: Container[Node]) -> frozenset[Node]:
+    """The nodes that save time when rematerialised. `excluded`: values that must stay stored."""
+    search = _Search(clustering, excluded)
     for node in clustering.work.rank:
         search.visit(node)
     return frozenset(search.rematerialised)
@@ -31,8 +31,8 @@ def worth_rematerialising(clustering: Clustering, kept: Container[Node]) -> froz
 
 @dataclass(frozen=True, slots=True)
 class _Origin:
-    """A tensor that a value follows from (None: from no tensor at all), the members in between, the
-    value among them, and their arithmetic for one element."""
+    """The tensor from which a value can be rematerialised (None: from constants), the members in
+    between, including the value, and their flops for one element."""
 
     source: Node | None
     between: frozenset[Node]
@@ -40,12 +40,12 @@ class _Origin:
 
 
 class _Search:
-    """Visits producers first, so that what a value is made from is settled before it."""
+    """Visits producers first, so that the sources of a value are decided before it."""
 
-    def __init__(self, clustering: Clustering, kept: Container[Node]) -> None:
+    def __init__(self, clustering: Clustering, excluded: Container[Node]) -> None:
         self.clustering = clustering
         self.work = clustering.work
-        self.kept = kept
+        self.excluded = excluded
         self.changing = _changing(clustering.work)
         self.rematerialised: set[Node] = set()
         self.stored: set[Node] = set()  # because something is rematerialised from it
@@ -56,7 +56,7 @@ class _Search:
 
     def visit(self, node: Node) -> None:
         others = self._other_readers(node)
-        if not others or not self._may_be_remade(node, others):
+        if not others or not self._is_candidate(node, others):
             return
         origins = list(self._origins(node))
         best = max(origins, key=lambda origin: self._gain(node, origin, others), default=None)
@@ -73,25 +73,25 @@ class _Search:
         readers = self.work.readers.get(node, ())
         return {clusters[reader] for reader in readers} - {clusters.get(node)}
 
-    def _may_be_remade(self, node: Node, others: set[Cluster]) -> bool:
-        if not is_elementwise(node.op) or node in self.work.demanded or node in self.kept:
+    def _is_candidate(self, node: Node, others: set[Cluster]) -> bool:
+        if not is_elementwise(node.op) or node in self.work.materialised or node in self.excluded:
             return False
         concerned = [self.clustering.cluster_of[node], *others]
         return not any(c.is_library or c in self.clustering.unstitchable for c in concerned)
 
     def _is_stored(self, node: Node) -> bool:
-        if node in self.work.demanded or node.op in (Op.INPUT, Op.RESULT):
+        if node in self.work.materialised or node.op in (Op.INPUT, Op.RESULT):
             return True
         return node in self.stored or (
             node not in self.rematerialised and bool(self._other_readers(node))
         )
 
     def _origins(self, node: Node) -> Iterator[_Origin]:
-        """Each single tensor that `node` follows from."""
+        """Each single tensor from which `node` can be rematerialised."""
         rank, frontier, passed, flops = self.work.rank, {node}, set[Node](), 0
         while frontier:
             last = max(frontier, key=lambda n: rank[n])
-            is_end = last is not node and (self._is_stored(last) or last in self.kept)
+            is_end = last is not node and (self._is_stored(last) or last in self.excluded)
             if is_end or not is_elementwise(last.op) or OPS[last.op].is_expensive:
                 return
             passed.add(last)
@@ -102,8 +102,8 @@ class _Search:
                 yield _Origin(next(iter(frontier), None), frozenset(passed), flops)
 
     def _gain(self, node: Node, origin: _Origin, others: set[Cluster]) -> float:
-        """Seconds saved, were all memory L2: the least that a byte costs. A source larger than the
-        value would take more room while it waits for its readers."""
+        """Seconds saved, at the bandwidth of L2 as a lower bound. A source larger than the value is
+        refused: it would take more memory while it is alive."""
         machine = self.clustering.trials.machine
         mine, source = self.work.bytes(node), origin.source
         its = 0 if source is None else self.work.bytes(source)
@@ -117,8 +117,8 @@ class _Search:
         return (saved / machine.cache_bytes_per_second - work / operations) / machine.threads
 
     def _times(self, node: Node, reader: Cluster) -> int:
-        """For how many elements `reader` makes `node`: those of the largest value that takes it
-        along into its loop."""
+        """How many elements of `node` the kernel `reader` computes: those of the largest value
+        whose loop inlines it."""
         most, seen, work = 0, set[Vertex](), [node]
         while work:
             for vertex in self.work.readers.get(work.pop(), ()):

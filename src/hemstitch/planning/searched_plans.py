@@ -1,8 +1,8 @@
-"""Planners that search, over the work of a graph. Takes merged clusters, gives them or better ones.
+"""Search-based planners over the work of a graph. Takes merged clusters, gives them or better ones.
 
-Here the work becomes a problem of numbered vertices and values, which `search` knows how to solve,
-and a solution becomes clusters again. It weighs bytes and launches (FusionStitching's delta
-evaluator); of the few plans that are left, the machine model says which one is the fastest.
+The work becomes a problem of numbered vertices and values for `search`, and the solution becomes
+clusters again. The search minimises bytes and launches (FusionStitching's delta evaluator). The
+machine model then selects the fastest of the last few plans.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from hemstitch.planning.work import Vertex, Work, is_library_vertex
 
 
 def searched(clustering: Clustering, method: Method, pack: bool) -> Clustering:
-    """The plan that the method finds with these clusters among its candidates, where that is
-    faster than they are, launched as `pack` says."""
+    """The result of the search with these clusters among its candidates, or the clusters themselves
+    where they are faster. `pack`: as in `launches`."""
     work, trials = clustering.work, clustering.trials
     vertices = _in_order(work)
     number = {vertex: place for place, vertex in enumerate(vertices)}
@@ -44,33 +44,35 @@ def searched(clustering: Clustering, method: Method, pack: bool) -> Clustering:
         return 0.0
 
     def clusters(plan: PatternPlan) -> Clustering:
-        found = Clustering(work, trials, [chosen(pattern) for pattern in plan.patterns])
-        found.settle()
-        return found
+        settled = Clustering(work, trials, [chosen(pattern) for pattern in plan.patterns])
+        settled.settle()
+        return settled
 
     problem = problem_of(work, vertices, trials.machine)
     merged = [frozenset(number[v] for v in c.vertices) for c in clustering.clusters]
-    found = clusters(
+    candidate = clusters(
         search(
             *(problem, Oracle(legal, in_time), method),
-            more=[each for each in merged if len(each) > 1],
+            more=[vertex_set for vertex_set in merged if len(vertex_set) > 1],
             final=lambda plan: seconds(clusters(plan), pack),
         )
     )
     # More kernels have to gain more than the model's uncertainty.
-    margin = LOSS if len(found.clusters) > len(clustering.clusters) else 1.0
-    return found if seconds(found, pack) < margin * seconds(clustering, pack) else clustering
+    margin = LOSS if len(candidate.clusters) > len(clustering.clusters) else 1.0
+    return (
+        candidate if seconds(candidate, pack) < margin * seconds(clustering, pack) else clustering
+    )
 
 
 def problem_of(work: Work, vertices: Sequence[Vertex], machine: Machine) -> PlanningProblem:
-    """`vertices`: in the order of their numbers. A value is what a vertex makes or what is in
-    memory; what writes store is the same in every plan, and waits for them by order alone."""
+    """`vertices`: in the order of their numbers. A value is the result of a vertex, or a tensor in
+    memory. Writes store the same bytes in every plan, so they appear as order edges only."""
     number = {vertex: place for place, vertex in enumerate(vertices)}
     values = []
-    made = (v for v in vertices if isinstance(v, Node) and v in work.demanded)
-    for node in dict.fromkeys([*work.readers, *made]):
+    materialised = (v for v in vertices if isinstance(v, Node) and v in work.materialised)
+    for node in dict.fromkeys([*work.readers, *materialised]):
         readers = tuple(number[vertex] for vertex in work.readers.get(node, ()))
-        is_kept = node in work.demanded
+        is_kept = node in work.materialised
         values.append(PassedValue(work.bytes(node), number.get(node), readers, is_kept))
     units = dict.fromkeys(map(tuple, work.unit_of.values()))
     return PlanningProblem(
@@ -85,8 +87,7 @@ def problem_of(work: Work, vertices: Sequence[Vertex], machine: Machine) -> Plan
 
 
 def _in_order(work: Work) -> list[Vertex]:
-    """What a vertex reads comes before it. Vertices that are one unit may wait for each other, and
-    come one behind the other."""
+    """A topological order. The vertices of one unit may form a cycle, and are consecutive."""
     units = {vertex: tuple(work.unit_of.get(vertex, (vertex,))) for vertex in work.vertices}
     before: dict[tuple[Vertex, ...], list[tuple[Vertex, ...]]] = {u: [] for u in units.values()}
     for first, second in _edges_between_units(work):

@@ -1,4 +1,4 @@
-"""What holds of any plan. Takes it with its graph, says which step breaks which rule."""
+"""The invariants of every plan. Takes a plan with its graph, names the step that violates one."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from hemstitch.ir.dims import Dim
 from hemstitch.ir.graph import Graph, Node, Op, toposort
 from hemstitch.ir.ops import is_call, is_elementwise, is_view
 from hemstitch.ir.types import DType
-from hemstitch.planning.materialised_views import agree
+from hemstitch.planning.materialised_views import same_strides
 from hemstitch.planning.plan import KernelStep, LibraryStep, Plan, Step
 from hemstitch.stitching.group import INLINE, Group, Tensor, Write
 
 
 def verify_plan(plan: Plan) -> None:
-    """Raises InternalError with the first thing that is wrong."""
+    """Raises InternalError for the first violation."""
     graph = plan.graph
     calls = [step for step in plan.steps if isinstance(step, LibraryStep)]
     in_place = {c.node: t for c in calls for t in c.results if t is not None and t.is_argument}
@@ -74,10 +74,10 @@ class _Memory:
         self._write([write.tensor for group in groups for write in group.writes])
 
     def _panels(self, step: KernelStep, where: str) -> None:
-        """The first step that has one fills it, or it is among the arguments."""
+        """The first step with an operand packs it, or the operand is an argument."""
         for tensor in step.panels:
-            is_made, is_there = tensor in step.writes, tensor in self.filled or tensor.is_argument
-            _require(is_made != is_there, f"{where}: an operand is packed twice, or never")
+            is_filled, is_there = tensor in step.writes, tensor in self.filled or tensor.is_argument
+            _require(is_filled != is_there, f"{where}: an operand is packed twice, or never")
         self.filled |= step.panels
 
     def _read(self, tensor: Tensor, where: str) -> None:
@@ -109,7 +109,7 @@ def _below_views(values: Iterable[Node]) -> Iterator[Node]:
 
 
 def _check_group(group: Group, where: str) -> None:
-    """Members come after what they read; that is inside the group, in memory or made inline."""
+    """Members come after their operands, which are in the group, in memory, or inlined."""
     known = set(group.reads)
     for node in group.members:
         _check_known(node.inputs, known, where)
@@ -126,8 +126,8 @@ def _check_known(values: Iterable[Node], known: set[Node], where: str) -> None:
         if node in known or node in seen:
             continue
         seen.add(node)
-        is_made = is_view(node.op) or node.op in INLINE
-        _require(is_made, f"{where}: {_name(node)} is neither computed nor in memory")
+        is_inlined = is_view(node.op) or node.op in INLINE
+        _require(is_inlined, f"{where}: {_name(node)} is neither computed nor in memory")
         work.extend(node.inputs)
 
 
@@ -140,7 +140,7 @@ def _check_parameters(step: KernelStep, where: str) -> None:
 
 
 def _check_writes(plan: Plan) -> None:
-    """Each tensor is written once, or in parts that make up the whole."""
+    """Each tensor is written once, or in disjoint parts that cover it."""
     writes: dict[Tensor, list[Write]] = {}
     for step in plan.steps:
         for group in _groups(step):
@@ -157,18 +157,21 @@ def _check_writes(plan: Plan) -> None:
 
 
 def _check_members(plan: Plan) -> None:
-    """Only one group makes a node, but for what is elementwise and not loaded by any."""
+    """Only one group computes a node, except for rematerialised ones: these are elementwise, and no
+    group loads them."""
     groups = [group for step in plan.steps for group in _groups(step)]
     loaded = {node for group in groups for node in group.reads}
     for group in groups:
         for node in group.rematerialised:
-            _require(is_elementwise(node.op), f"{_name(node)} is too much to be made again")
-            _require(node not in loaded, f"{_name(node)} is made again and loaded")
-    made = Counter(
+            _require(
+                is_elementwise(node.op), f"{_name(node)} is rematerialised, but not elementwise"
+            )
+            _require(node not in loaded, f"{_name(node)} is rematerialised and loaded")
+    writers = Counter(
         node for group in groups for node in group.members if node not in group.rematerialised
     )
-    for node, count in made.items():
-        _require(count == 1, f"{_name(node)} is made by several groups")
+    for node, count in writers.items():
+        _require(count == 1, f"{_name(node)} is computed by several groups")
 
 
 def _check_library(graph: Graph, plan: Plan) -> None:
@@ -190,7 +193,7 @@ def _check_outputs(graph: Graph, plan: Plan, filled: set[Tensor]) -> None:
         else:
             is_there = place.tensor in filled or place.tensor.is_argument
             _require(is_there, f"the output {name} is never written")
-            is_exact = agree(output.value.shape, place.strides, output.strides)
+            is_exact = same_strides(output.value.shape, place.strides, output.strides)
             is_opaque = output.value.type.dtype is DType.OPAQUE
             _require(is_exact or is_opaque, f"the output {name} has other strides than it shall")
 

@@ -1,8 +1,8 @@
-"""The work of a graph as planning sees it: vertices, what each reads, what must run before what.
+"""The work of a graph in planning: vertices, the values that they read, must-run-before edges.
 
-A vertex is what planning may not cut further: a member node, a write of something that is no
-member (a transposed result, a mutated input), or a library call, which never merges. A member that
-every reader makes again (`rematerialised`) is no vertex: it is looked through, as a view is.
+A vertex is the unit of planning: a member node, a write of a value that is no member (a transposed
+result, a mutated input), or a library call, which never merges. A member that every reader
+rematerialises is no vertex; it is inlined, like a view.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ def operands_of(vertex: Vertex) -> tuple[Node, ...]:
     return vertex.sources if isinstance(vertex, Write) else vertex.inputs
 
 
-def _gives_nothing(effect: Node) -> bool:
-    """As a check: what the program writes after it stays as it was where the check fails."""
+def _has_no_result(effect: Node) -> bool:
+    """Whether an effect has no result, such as a check: later writes must not happen if it
+    fails."""
     return call_of(effect).results == (None,)
 
 
 class Work:
-    """What does not change while clusters are merged."""
+    """The parts of the planning problem that are constant while clusters are merged."""
 
     def __init__(
         self,
@@ -48,7 +49,7 @@ class Work:
         self.hints = graph.hints
         self.rematerialised = rematerialised
         self.tensors = dict(materialisation.tensors)
-        self.demanded = frozenset(materialisation.tensors)
+        self.materialised = frozenset(materialisation.tensors)
         order = toposort(graph.roots)
         self.rank = {node: position for position, node in enumerate(order)}
         self._layouts = orders(order, self.tensors)
@@ -57,9 +58,9 @@ class Work:
             *(n for n in members if n not in rematerialised),
             *materialisation.writes,
         ]
-        self.made_by: dict[Node, list[Vertex]] = {}
+        self.writers_of: dict[Node, list[Vertex]] = {}
         for write in materialisation.writes:
-            self.made_by.setdefault(write.tensor.node, []).append(write)
+            self.writers_of.setdefault(write.tensor.node, []).append(write)
         self.reads: dict[Vertex, dict[Node, None]] = {
             vertex: self._read_by(vertex) for vertex in self.vertices
         }
@@ -75,7 +76,7 @@ class Work:
     def _orders(
         self, graph: Graph, materialisation: Materialisation
     ) -> Iterator[tuple[Vertex, Vertex]]:
-        """Which vertex must run before which."""
+        """The must-run-before pairs."""
         for vertex, nodes in self.reads.items():
             for node in nodes:
                 for producer in self.producers(node):
@@ -86,14 +87,15 @@ class Work:
                 if write.tensor in read and not write.tensor.is_argument:
                     yield write, node
         yield from pairwise(graph.effects)
-        checks = [node for node in graph.effects if _gives_nothing(node)]
+        checks = [node for node in graph.effects if _has_no_result(node)]
         for write in materialisation.writes:
-            if write.tensor.is_argument:  # whoever reads the old contents comes first
+            if write.tensor.is_argument:  # readers of the old contents come first
                 for reader in (*self.readers.get(write.tensor.node, ()), *checks):
                     yield reader, write
 
     def _units(self, materialisation: Materialisation) -> dict[Vertex, list[Vertex]]:
-        """Arguments replaced by each other's old contents (a, b = b, a): all at once or not."""
+        """Arguments replaced by each other's old contents (a, b = b, a), which one kernel must
+        write."""
         replacing = [write for write in materialisation.writes if write.tensor.is_argument]
         replaced = {write.tensor.node for write in replacing}
         together: list[Vertex] = [
@@ -102,12 +104,12 @@ class Work:
         return dict.fromkeys(together, together)
 
     def producers(self, node: Node) -> list[Vertex]:
-        """The vertices that make a source; none for graph inputs."""
+        """The vertices that compute a source; none for graph inputs."""
         if node.op is Op.RESULT:
             return [node.inputs[0]]
         if is_member(node):
             return [node]
-        return self.made_by[node] if node.op is not Op.INPUT else []
+        return self.writers_of[node] if node.op is not Op.INPUT else []
 
     def position(self, vertex: Vertex) -> int:
         """In the program."""
@@ -128,8 +130,7 @@ class Work:
     # --- groups
 
     def group(self, vertices: Sequence[Vertex]) -> Group:
-        """What the kernel of these vertices computes, reads and writes; for the same ones the same
-        object, since they are asked for again and again."""
+        """The group of these vertices: what their kernel computes, reads and writes. Cached."""
         key = tuple(vertices)
         if key not in self._groups:
             self._groups[key] = self._group(key)
@@ -141,7 +142,7 @@ class Work:
         writes = [v for v in vertices if isinstance(v, Write)]
         for node in own:
             outside = any(reader not in inside for reader in self.readers.get(node, ()))
-            if outside or node in self.demanded:
+            if outside or node in self.materialised:
                 tensor = self._tensor(node)
                 writes.append(Write(node, tensor, tensor.strides))
         read = {n for v in vertices for n in self.reads[v] if n not in inside}
@@ -162,21 +163,23 @@ class Work:
     # --- what is read
 
     def _read_by(self, vertex: Vertex) -> dict[Node, None]:
-        """A library call reads its operands' memory, and what a write puts there only the write;
-        where another call has replaced what was there, it waits for that."""
+        """The sources of a vertex. A library call reads the memory of its operands; the sources of
+        a write into that memory belong to the write. The call also reads results that another call
+        has written in place there."""
         if isinstance(vertex, Node) and is_call(vertex.op):
             operands = (operand.tensor for operand in self.materialisation.operands[vertex])
-            found = {t.node: None for t in operands if self.tensors.get(t.node) is t}
+            operand_nodes = {t.node: None for t in operands if self.tensors.get(t.node) is t}
             replaced = self.materialisation.in_place.intersection(self.sources(vertex.inputs))
-            return found | dict.fromkeys(sorted(replaced, key=lambda node: self.rank[node]))
+            return operand_nodes | dict.fromkeys(sorted(replaced, key=lambda node: self.rank[node]))
         return self.sources(operands_of(vertex))
 
     def sources(self, start: Iterable[Node]) -> dict[Node, None]:
-        """The nodes in memory or computed elsewhere from which `start` is had."""
+        """The nodes in memory or of other vertices from which `start` is computed."""
         return {node: None for node, is_source in self._walk(start) if is_source}
 
     def between(self, start: Iterable[Node]) -> list[Node]:
-        """`start` and what is below, down to the sources: views, what is made inline or again."""
+        """`start` and the nodes below, down to the sources: views, inlined and rematerialised
+        nodes."""
         return [node for node, is_source in self._walk(start) if not is_source]
 
     def _walk(self, start: Iterable[Node]) -> Iterator[tuple[Node, bool]]:
@@ -189,7 +192,7 @@ class Work:
                 continue
             seen.add(node)
             is_source = is_member(node) or node.op in (Op.INPUT, Op.RESULT)
-            is_source = (is_source and node not in self.rematerialised) or node in self.demanded
+            is_source = (is_source and node not in self.rematerialised) or node in self.materialised
             yield node, is_source
             if not is_source:
                 work.extend(node.inputs)

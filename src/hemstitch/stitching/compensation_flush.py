@@ -1,5 +1,5 @@
-"""Sums of the last few rows of a task, added to its sums of all rows. Takes a reduction and the
-memory of the former, and gives what is done now and then."""
+"""Two-level accumulation of a task's sums: plain sums of its last few rows are periodically added
+to wide or compensated sums of all its rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from hemstitch.stitching.buffers import Buffers, partial_step
 
 
 def flush(buffers: Buffers, node: Node, recent: Buffer) -> tuple[Stmt, ...]:
-    """They start anew after it."""
+    """Statements that add the sums in `recent` to the task's partial sums, and reset them to
+    zero."""
     new = buffers.name
     axis, value = Axis(new("k"), node.type.size), new("v")
     place = at(axis) + at(TASK).scaled(partial_step(node))
@@ -51,5 +52,5 @@ def _widened(
 def _compensated(
     buffers: Buffers, node: Node, place: Index, value: str, dtype: DType
 ) -> Iterator[Stmt]:
-    (partial, _), lost = buffers.partial(node), buffers.lost(node)
-    return compensated_add(buffers.name, partial, lost, place, value)
+    (partial, _), compensation = buffers.partial(node), buffers.compensation(node)
+    return compensated_add(buffers.name, partial, compensation, place, value)

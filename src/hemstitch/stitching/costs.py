@@ -1,8 +1,8 @@
-"""What the parts of a kernel take: measured where the machine has measurements, else nominal. Takes
+"""The cost of parts of a kernel: measured where the machine has measurements, else nominal. Takes
 statements and bytes, gives vector instructions and seconds.
 
-A probe is a kernel of its own, with a load, a store and a launch around its operation. These are
-taken off, so that what is left of several probes adds up to the time of a kernel with them all.
+A probe is a kernel with a load, a store and a launch around its operation. Their cost is
+subtracted, so that the costs of several operations add up to the time of a kernel with all of them.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from hemstitch.machine.probes import OperationProbe, Probe
 from hemstitch.machine.record import Machine
 
 ELEMENTS = 2048  # of a probe, so that operand and result stay in L1
-MOST_LENGTH = 1024  # a longer row takes no less for each vector
-MOST_COLUMNS = 64  # leaves a probe of column sums enough rows
-MOST_STEP = 16  # from here on every element has a cache line of its own
-LEAST_COPY, MOST_COPY = 1 << 14, 1 << 27  # bytes moved: from within L1 to beyond every cache
+MOST_LENGTH = 1024  # of a probe's row; longer ones cost the same per vector
+MOST_COLUMNS = 64  # of a probe of column sums, so that it has enough rows
+MOST_STEP = 16  # elements: one per cache line
+LEAST_COPY, MOST_COPY = 1 << 14, 1 << 27  # bytes moved: from L1 to memory
 RANDOM_FLOPS = OPS[Op.PHILOX].flops
 SCAN_FLOPS = OPS[Op.CUMSUM].flops
 
 
 class _NotMeasured(Exception):
-    """The time of an operation is not known."""
+    """There is no measurement for an operation."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoopContext:
-    """What a statement is in. `length`: of the loop, at the example sizes."""
+    """The lane loop around a statement, and its `length` at the example sizes."""
 
     loop: Loop
     length: int
@@ -55,7 +55,7 @@ class LoopContext:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Of one kernel on one machine."""
+    """The costs of one kernel on one machine."""
 
     machine: Machine
     measured: Mapping[Probe, float]
@@ -67,12 +67,14 @@ class Costs:
         return Costs(machine, {} if machine.measured is None else machine.measured, accumulators)
 
     def launch_seconds(self) -> float:
-        """Measured only of one task: what several wait for is whatever else the processor does."""
+        """Measured for a single task; with several the measurement would depend on the system's
+        load."""
         nominal = self.machine.launch_seconds
         return nominal if self.machine.threads > 1 else self.measured.get(self._launch, nominal)
 
     def memory_seconds(self, moved: int) -> float:
-        """Of tasks that copy a share each, in the same cache as that or in none."""
+        """Seconds to move so many bytes: each task copies a share from and to the same level of the
+        memory hierarchy."""
         machine = self.machine
         size = min(max(_power_of_two(moved // machine.threads), LEAST_COPY), MOST_COPY)
         tasks = (
@@ -88,26 +90,26 @@ class Costs:
         return moved / tasks / size * seconds
 
     def instructions(self, statement: Stmt, lanes: LoopContext | None) -> float:
-        """In units of one vector add."""
+        """The cost of a statement in vector additions."""
         if lanes is None or self.machine.measured is None:
             return _nominal(statement)
         try:
             seconds = self._seconds(statement, lanes)
         except _NotMeasured:
             return _nominal(statement)
-        return max(0.0, seconds) * self.machine.operations_per_second  # noise may leave less
+        return max(0.0, seconds) * self.machine.operations_per_second  # noise may make it negative
 
     def _seconds(self, statement: Stmt, lanes: LoopContext) -> float:
-        """Raises _NotMeasured, also for what has no kernel of its own."""
+        """Raises _NotMeasured, also for statements without a probe."""
         length = min(_power_of_two(max(1, lanes.length)), MOST_LENGTH)
         plain = self._plain(DType.F32, length)
         match statement:
             case Let(op=op, source=source, dtype=dtype):
-                whole = self._vector(replace(plain, op=op, source=source, dtype=dtype))
-                return whole - self._access(source, length) - self._access(dtype, length)
+                probe_seconds = self._vector(replace(plain, op=op, source=source, dtype=dtype))
+                return probe_seconds - self._access(source, length) - self._access(dtype, length)
             case Random():
-                whole = self._vector(replace(plain, op=Op.PHILOX, source=DType.I64))
-                return whole - self._access(DType.F32, length)
+                probe_seconds = self._vector(replace(plain, op=Op.PHILOX, source=DType.I64))
+                return probe_seconds - self._access(DType.F32, length)
             case Load(buffer=buffer, index=index):
                 strided = replace(self._plain(buffer.dtype, length), step=_step(index, lanes.loop))
                 return self._vector(strided) - 2 * self._access(buffer.dtype, length)
@@ -128,11 +130,11 @@ class Costs:
         return self._vector(probe) - self._access(dtype, probe.length)
 
     def _access(self, dtype: DType, length: int) -> float:
-        """Seconds of a vector's load or store: the plainest kernel has both and one operation."""
+        """Seconds of a vector's load or store: the plain probe has both and one operation."""
         return self._vector(self._plain(dtype, length)) / 3
 
     def _vector(self, probe: OperationProbe) -> float:
-        """Seconds of a vector of all that a probe does."""
+        """Seconds per vector of a probe."""
         return self._without_launch(probe) / (probe.rows * ceil(probe.length / probe.lanes))
 
     def _without_launch(self, probe: OperationProbe) -> float:
@@ -143,7 +145,7 @@ class Costs:
 
     @property
     def _launch(self) -> OperationProbe:
-        """Of one vector: nearly nothing but a launch."""
+        """A probe with a single vector: nearly the launch alone."""
         return self._plain(DType.F32, 1, rows=1)
 
     def _plain(self, dtype: DType, length: int, rows: int | None = None) -> OperationProbe:
@@ -162,10 +164,10 @@ def _nominal(statement: Stmt) -> float:
 
 
 def _step(index: Index, loop: Loop) -> int:
-    """Of a load from a lane to the next; where lanes compute their own, that may be anywhere."""
-    found = expand(index)
-    step = found.coefficient(loop.axis)
-    computed = {variable.name for variable, _ in found.terms if isinstance(variable, Computed)}
+    """The stride of a load along the lanes; MOST_STEP where lanes compute their own indices."""
+    linear = expand(index)
+    step = linear.coefficient(loop.axis)
+    computed = {variable.name for variable, _ in linear.terms if isinstance(variable, Computed)}
     is_own = any(getattr(statement, "name", None) in computed for statement in loop.body)
     if is_own or not isinstance(step, int):
         return MOST_STEP
@@ -173,5 +175,5 @@ def _step(index: Index, loop: Loop) -> int:
 
 
 def _power_of_two(number: int) -> int:
-    """The least that is not below; 0 for 0."""
+    """The next power of two; 0 for 0."""
     return 1 << (number - 1).bit_length() if number else 0

@@ -1,12 +1,12 @@
-"""Until when a graph may be planned. Whatever loops over groups or statements asks now and then."""
+"""The time limit of planning a graph. Every loop over groups or statements checks it."""
 
 from __future__ import annotations
 
 from math import inf
 from time import monotonic, thread_time
 
-# Of this thread's own work, so that a machine that is busy plans no worse. The largest graphs of
-# the benchmarks take 20 s; what takes longer has met something that explodes.
+# CPU time of the planning thread, so that a busy machine makes the same plans. The largest
+# benchmark graphs take 20 s; more time indicates exponential growth.
 PLANNING_SECONDS = 60.0
 
 
@@ -15,7 +15,7 @@ class OutOfTime(Exception):
 
 
 class Deadline:
-    """Begins when it is made, in the thread that plans."""
+    """Starts on construction, in the thread that plans."""
 
     def __init__(self, seconds: float = inf) -> None:
         self.seconds = seconds
@@ -23,8 +23,8 @@ class Deadline:
         self._soonest = monotonic() + seconds
 
     def check(self) -> None:
-        """Raises OutOfTime. A thread works for no longer than the clock on the wall says, which is
-        read at once; its own time is asked of the kernel, for up to 200 microseconds."""
+        """Raises OutOfTime. The thread's CPU time is queried only once the wall clock allows it to
+        be over, since the query takes up to 200 microseconds."""
         if monotonic() <= self._soonest:
             return
         left = self._end - thread_time()

@@ -1,10 +1,10 @@
-"""Dimension unification: which tensor axes of a group's nodes are one and the same loop.
+"""Dimension unification: finds the loop axes of a group by unifying the tensor axes of its nodes.
 
-Elementwise ops join the axes of operands and result; a broadcast leaves out what it adds; a
-reduction drops axes; a product has one of its own, along which it adds up; a permutation reorders;
-a reshape splits and merges. What is left are the group's loop axes, and for every node the index
-at which a row of the kernel computes it.
-Axes that cannot be told apart (y + y.T) are a refusal, not a guess.
+Elementwise operations unify the axes of operands and result. A broadcast leaves out the axes that
+it adds, a reduction drops axes, a matmul has a contracted axis, a permutation reorders axes, a
+reshape splits and merges them. The result: the group's loop axes, and for every node the index at
+which the loops compute it. A node that would need one value along two axes at once (y + y.T) is
+refused.
 """
 
 from __future__ import annotations
@@ -17,28 +17,29 @@ from hemstitch.ir.graph import Address, Node, Op, Range, Windows
 from hemstitch.ir.ops import is_elementwise, is_reduction, is_scan, is_scatter, is_view
 from hemstitch.kernel_ir.index import Axis, Index, at
 from hemstitch.stitching.refusal import Refused
-from hemstitch.stitching.view_indices import Indices, is_even
+from hemstitch.stitching.view_indices import Indices, splits_whole_axes
 
 Slot = int
-Slots = tuple[Slot | None, ...]  # one a tensor axis; None: size 1, or bent by a slice
+Slots = tuple[Slot | None, ...]  # one per tensor axis; None: size 1, or below a slice
 
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """The iteration domain of a node: the index along each of its axes, and the loops in that."""
+    """The iteration domain of a node: the index along each of its axes, and the loops in those
+    indices."""
 
     indices: Indices
     axes: tuple[Axis, ...]
 
     def within(self, index: Index) -> tuple[Axis, ...]:
-        """Its loops that `index` goes along."""
+        """The loops that `index` depends on."""
         inside = {variable for variable, _ in index.terms}
         return tuple(axis for axis in self.axes if axis in inside)
 
 
 @dataclass(slots=True)
 class _Forest:
-    """Union-find over slots; a class may be split into parts, outermost first."""
+    """Union-find over slots. A class may be split into parts, outermost first."""
 
     size: list[Dim] = field(default_factory=list)
     parent: list[int] = field(default_factory=list)
@@ -84,19 +85,22 @@ class _Forest:
             self.parts[root] = parts
 
     def align(self, a: list[Slot], b: list[Slot]) -> None:
-        """Two ways to split the same range become one, splitting further where they cross."""
+        """Unifies two splits of one range, splitting further where their boundaries differ. Raises
+        Refused where sizes do not divide."""
         a, b = list(a), list(b)
         while a and b:
-            one, other = a.pop(), b.pop()
-            size, with_ = self.size[one], self.size[other]
-            if size == with_:
-                self.union(one, other)
-            elif divides(with_, size):
-                a.append(self._cut(one, other, quotient(size, with_)))
-            elif divides(size, with_):
-                b.append(self._cut(other, one, quotient(with_, size)))
+            inner, matching = a.pop(), b.pop()
+            size, matching_size = self.size[inner], self.size[matching]
+            if size == matching_size:
+                self.union(inner, matching)
+            elif divides(matching_size, size):
+                a.append(self._cut(inner, matching, quotient(size, matching_size)))
+            elif divides(size, matching_size):
+                b.append(self._cut(matching, inner, quotient(matching_size, size)))
             else:
-                raise Refused("reshape", f"sizes {size} and {with_} cut each other unevenly")
+                raise Refused(
+                    "reshape", f"sizes {size} and {matching_size} cut each other unevenly"
+                )
         if a or b:
             raise Refused("reshape", "sizes that cannot be matched")
 
@@ -107,22 +111,22 @@ class _Forest:
 
 
 class Unification:
-    """The loops of one group: `domain[node]` for each member, `operand[node]` for what a reduction
-    or scan reads (of a product the left one), `contracted[node]` for the index along which a
-    product adds up."""
+    """The loops of one group. `domain[node]`: of each member. `operand[node]`: of the operand of a
+    reduction or scan (of a matmul the left one). `contracted[node]`: of the contracted axis of a
+    matmul. `stored[node]`: of a write."""
 
     def __init__(
         self, members: Sequence[Node], stores: Sequence[Node], leaves: Container[Node]
     ) -> None:
-        """`leaves`: nodes that are in memory, whatever they are made of."""
+        """`leaves`: nodes that are in memory."""
         self._forest = _Forest()
         self._members = frozenset(members)
         self._slots: dict[Node, Slots] = {}
-        self._walked: dict[Node, Slots] = {}
+        self._reduced_operands: dict[Node, Slots] = {}
         self._contracted: dict[Node, Slot | None] = {}
         self._in_memory = leaves
         self._leaves: list[tuple[Node, Slots]] = []
-        self._reshaped: list[tuple[Node, Slots]] = []  # what is in memory
+        self._reshaped: list[tuple[Node, Slots]] = []  # reshapes of leaves
         for node in members:
             self._slots[node] = self._fresh(node.shape)
         for node in members:
@@ -139,7 +143,7 @@ class Unification:
         self._check()
         self.domain = {node: self._domain(slots) for node, slots in self._slots.items()}
         self.stored = {node: self._domain(slots) for node, slots in self._stores.items()}
-        self.operand = {node: self._domain(slots) for node, slots in self._walked.items()}
+        self.operand = {node: self._domain(slots) for node, slots in self._reduced_operands.items()}
         self.operand |= {node: self.domain[node] for node in members if is_scan(node.op)}
         self.contracted = {node: self._domain((k,)) for node, k in self._contracted.items()}
         for node, k in self._contracted.items():
@@ -156,12 +160,14 @@ class Unification:
             axes = node.attr
             assert isinstance(axes, tuple)
             kept = (axis for axis in range(node.inputs[0].type.rank) if axis not in axes)
-            self._walk(node, dict(zip(kept, slots)))
+            self._relate_reduced(node, dict(zip(kept, slots)))
         elif is_scatter(node.op):
             addresses = node.attr
             assert isinstance(addresses, tuple)
             places = (a.axis for a in addresses if isinstance(a, Address))
-            self._walk(node, {axis: s for axis, s in zip(places, slots) if axis is not None})
+            self._relate_reduced(
+                node, {axis: s for axis, s in zip(places, slots) if axis is not None}
+            )
         elif node.op is Op.GATHER:
             addresses = node.attr
             assert isinstance(addresses, tuple)
@@ -185,25 +191,26 @@ class Unification:
             for operand in node.inputs:
                 self._relate(operand, slots)
 
-    def _walk(self, node: Node, kept: Mapping[int, Slot | None]) -> None:
-        """What a reduction's operands have in common: `kept` axes are the result's."""
+    def _relate_reduced(self, node: Node, kept: Mapping[int, Slot | None]) -> None:
+        """Relates the operands of a reduction; `kept`: operand axes that are axes of the result."""
         fresh = enumerate(self._fresh(node.inputs[0].shape))
-        self._walked[node] = tuple(kept.get(axis, slot) for axis, slot in fresh)
+        self._reduced_operands[node] = tuple(kept.get(axis, slot) for axis, slot in fresh)
         for operand in node.inputs:
-            self._relate(operand, self._walked[node])
+            self._relate(operand, self._reduced_operands[node])
 
     def _relate(self, node: Node, slots: Slots) -> None:
-        """`node` is read at `slots`: carry that down its views to the value below."""
-        work, seen = [(node, slots)], set[tuple[Node, Slots]]()
+        """Records that `node` is read at `slots`, and propagates that through views to the values
+        below."""
+        work, visited = [(node, slots)], set[tuple[Node, Slots]]()
         while work:
             node, slots = work.pop()
-            if (node, slots) in seen:
+            if (node, slots) in visited:
                 continue
-            seen.add((node, slots))
+            visited.add((node, slots))
             if node in self._members:
-                for own, wanted in zip(self._slots[node], slots):
-                    if own is not None and wanted is not None:
-                        self._forest.union(own, wanted)
+                for own, slot in zip(self._slots[node], slots):
+                    if own is not None and slot is not None:
+                        self._forest.union(own, slot)
             elif (is_view(node.op) or is_elementwise(node.op)) and node not in self._in_memory:
                 work.extend(self._through(node, slots))
             elif node.type.rank:
@@ -213,8 +220,8 @@ class Unification:
         match view.op:
             case Op.PERMUTE:
                 assert isinstance(view.attr, tuple)
-                found = dict(zip(view.attr, slots))
-                return [(view.inputs[0], tuple(found[axis] for axis in range(len(slots))))]
+                slot_of = dict(zip(view.attr, slots))
+                return [(view.inputs[0], tuple(slot_of[axis] for axis in range(len(slots))))]
             case Op.RESHAPE if view.inputs[0] in self._in_memory:
                 self._reshaped.append((view, slots))
                 return []
@@ -227,13 +234,13 @@ class Unification:
                     for size, wide, part in zip(view.shape, view.inputs[0].shape, view.attr)
                 ]
                 return [(view.inputs[0], tuple(s if w else None for s, w in zip(slots, whole)))]
-            case Op.UNFOLD:  # no loop goes along the axis that is cut into windows
+            case Op.UNFOLD:  # no loop corresponds to the axis that windows overlap on
                 windows = view.attr
                 assert isinstance(windows, Windows)
-                apart = (None if k == windows.axis else s for k, s in enumerate(slots[:-1]))
-                return [(view.inputs[0], tuple(apart))]
-            case _:  # BROADCAST, PAD, CONCAT: an axis of another size is another axis; what is
-                # elementwise and no member is made again wherever it is read
+                other_slots = (None if k == windows.axis else s for k, s in enumerate(slots[:-1]))
+                return [(view.inputs[0], tuple(other_slots))]
+            case _:  # BROADCAST, PAD, CONCAT: an axis of another size is another axis. Elementwise
+                # nodes that are no members are rematerialised by their readers.
                 return [
                     (
                         part,
@@ -247,24 +254,25 @@ class Unification:
                 ]
 
     def _read(self, view: Node, slots: Slots) -> Slots:
-        """Slots of what a reshape shows of memory. It is read where it lies if loops as others need
-        them do not go along its axes."""
+        """The slots of the operand of a reshape of a leaf. It has no loops of its own where other
+        readers' loops do not follow its axes."""
         (source,) = view.inputs
-        is_bent = any(slot is None and size != 1 for slot, size in zip(slots, view.shape))
+        is_below_slice = any(slot is None and size != 1 for slot, size in zip(slots, view.shape))
         loops = tuple(self._forest.size[atom] for atom in self._atoms(slots))
-        if not is_even(view.shape if is_bent else loops, source.shape):
+        if not splits_whole_axes(view.shape if is_below_slice else loops, source.shape):
             return (None,) * source.type.rank
         return self._reshape(view, slots)
 
     def _reshape(self, view: Node, slots: Slots) -> Slots:
-        """Slots of the operand, its runs of axes matched with the view's runs of equal size."""
+        """The slots of a reshape's operand: runs of its axes are matched with runs of the view's
+        axes of equal size."""
         (source,) = view.inputs
         below = self._fresh(source.shape)
         if product(view.shape) == 0:
             return below
         ours = [s for s, size in zip(slots, view.shape) if size != 1]
         theirs = [s for s in below if s is not None]
-        if None in ours:  # below a slice: only equal axes at either end carry over
+        if None in ours:  # below a slice: only equal axes at either end correspond
             self._join_equal(ours, theirs)
             self._join_equal(ours[::-1], theirs[::-1])
             return below
@@ -273,29 +281,30 @@ class Unification:
 
     def _join_equal(self, ours: list[Slot | None], theirs: list[Slot]) -> None:
         sizes = self._forest.size
-        for mine, other in zip(ours, theirs):
-            if mine is None or sizes[mine] != sizes[other]:
+        for mine, slot in zip(ours, theirs):
+            if mine is None or sizes[mine] != sizes[slot]:
                 return
-            self._forest.union(other, mine)
+            self._forest.union(slot, mine)
 
     def _share_leaves(self) -> None:
-        """Two readers of one tensor read it in one loop, where nothing speaks against it."""
+        """Unifies the axes of two reads of one tensor, where that makes no domain use an axis
+        twice."""
         domains = [set(self._atoms(slots)) for slots in self._different_slots()]
-        seen: dict[Node, Slots] = {}
+        first_read: dict[Node, Slots] = {}
         for leaf, slots in self._leaves:
-            if leaf not in seen:
-                seen[leaf] = slots
+            if leaf not in first_read:
+                first_read[leaf] = slots
                 continue
-            for mine, theirs in zip(slots, seen[leaf]):
+            for mine, theirs in zip(slots, first_read[leaf]):
                 if mine is not None and theirs is not None:
                     self._join(mine, theirs, domains)
 
     def _join(self, mine: Slot, theirs: Slot, domains: list[set[Slot]]) -> None:
-        ours, others = self._forest.atoms(mine), self._forest.atoms(theirs)
+        our_atoms, their_atoms = self._forest.atoms(mine), self._forest.atoms(theirs)
         sizes = self._forest.size
-        if [sizes[a] for a in ours] != [sizes[b] for b in others]:
+        if [sizes[a] for a in our_atoms] != [sizes[b] for b in their_atoms]:
             return
-        pairs = [(a, b) for a, b in zip(ours, others) if a != b]
+        pairs = [(a, b) for a, b in zip(our_atoms, their_atoms) if a != b]
         if any(a in domain and b in domain for a, b in pairs for domain in domains):
             return
         for a, b in pairs:
@@ -309,11 +318,11 @@ class Unification:
     # --- results
 
     def _different_slots(self) -> Iterable[Slots]:
-        """Of all nodes, as they are joined: most have those of others."""
-        products = [(*self._slots[node], k) for node, k in self._contracted.items()]
-        walked = self._walked.values()
-        found = [*self._slots.values(), *self._stores.values(), *walked, *products]
-        return dict.fromkeys(map(self._joined, found))
+        """The distinct slots of all nodes, as classes."""
+        matmuls = [(*self._slots[node], k) for node, k in self._contracted.items()]
+        reduced = self._reduced_operands.values()
+        slots = [*self._slots.values(), *self._stores.values(), *reduced, *matmuls]
+        return dict.fromkeys(map(self._joined, slots))
 
     def _atoms(self, slots: Slots) -> list[Slot]:
         return [atom for slot in slots if slot is not None for atom in self._forest.atoms(slot)]
@@ -326,7 +335,7 @@ class Unification:
                 raise Refused("axes", why, lasts=True)
 
     def _joined(self, slots: Slots) -> Slots:
-        """The classes they are in."""
+        """The classes of slots."""
         return tuple(None if slot is None else self._forest.find(slot) for slot in slots)
 
     def _domain(self, slots: Slots) -> Domain:

@@ -1,9 +1,8 @@
-"""How long a kernel takes, by the machine's few numbers, or by measurements where it has them. It
-ranks plans: FusionStitching's latency evaluator (2020, section 4.3) for when there is no machine
-code to look at yet.
+"""The estimated time of a kernel, from the machine's numbers or its measurements. It ranks plans,
+as FusionStitching's latency evaluator does (2020, section 4.3), before there is machine code.
 
-Each phase takes as long as its bytes, or as the arithmetic of its busiest task, whichever is more;
-a launch and every meeting of all tasks come on top. With machine code, see `latency`.
+A phase takes the time of its memory traffic or of its busiest task's arithmetic, whichever is
+longer. Launches and grid-wide barriers are added. `latency` makes an estimate from machine code.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from hemstitch.kernel_ir.traffic import phase_traffic, reread_bytes, traffic
 from hemstitch.machine.record import Machine
 from hemstitch.stitching.costs import Costs, LoopContext
 from hemstitch.stitching.lane_models import model_of
-from hemstitch.stitching.phase_begin import ARRIVAL
+from hemstitch.stitching.phase_begin import ARRIVAL_SHARE
 
 
 def kernel_seconds(kernel: Kernel, machine: Machine, hints: Mapping[str, int]) -> float:
@@ -39,15 +38,15 @@ def kernel_seconds(kernel: Kernel, machine: Machine, hints: Mapping[str, int]) -
         read, written = phase_traffic(phase, sizes)
         memory = costs.memory_seconds(sum(read.values()) + sum(written.values()))
         total += max(memory, _arithmetic_seconds(phase, costs, sizes))
-    waits = {Begin.BARRIER: 1.0, Begin.LAST_BLOCK: ARRIVAL, Begin.ALONE: 0.0}
+    waits = {Begin.BARRIER: 1.0, Begin.LAST_BLOCK: ARRIVAL_SHARE, Begin.ALONE: 0.0}
     return total + machine.barrier_seconds * sum(waits[p.begin] for p in kernel.phases[1:])
 
 
 def least_seconds(
     kernel: Kernel, machine: Machine, hints: Mapping[str, int], kernels: int
 ) -> float:
-    """What so many kernels that do the same take at least: launches, and each byte of arguments and
-    results once."""
+    """A lower bound for so many kernels that compute the same: their launches, and each byte of
+    arguments and results once."""
     sizes = {**hints, "threads": machine.threads}
     read, written = traffic(kernel, sizes)
     costs, parameters = Costs.of(kernel, machine), kernel.parameters
@@ -60,20 +59,20 @@ def least_seconds(
 def _arithmetic_seconds(phase: Phase, costs: Costs, sizes: Mapping[str, int]) -> float:
     """Of the busiest task. Nests share the tasks, so that the average counts where it is more."""
     tasks = 1 if phase.is_alone else costs.machine.threads
-    busiest = everyone = 0.0
+    busiest = all_tasks = 0.0
     for nest in phase.nests:
         rows = ceil(
             prod(evaluate(axis.extent, sizes) for axis in nest.rows)
             / model_of(costs.machine).rows_of_a_vector(nest, costs.machine, sizes)
         )
-        once, each = _work_of(nest, costs, sizes)
-        busiest = max(busiest, once + ceil(rows / tasks) * each)
-        everyone += tasks * once + rows * each
-    return max(busiest, everyone / tasks) / costs.machine.operations_per_second
+        prologue, row = _work_of(nest, costs, sizes)
+        busiest = max(busiest, prologue + ceil(rows / tasks) * row)
+        all_tasks += tasks * prologue + rows * row
+    return max(busiest, all_tasks / tasks) / costs.machine.operations_per_second
 
 
 def _work_of(nest: Nest, costs: Costs, sizes: Mapping[str, int]) -> tuple[float, float]:
-    """Vector instructions before the first row, and of each row."""
+    """Vector instructions of the prologue, and of each row."""
     return _work(nest.prologue, costs, sizes), _work(nest.body, costs, sizes)
 
 
@@ -99,9 +98,9 @@ def _work(
 
 
 def _multiplications(
-    product: Contract | AccumulateMatmul, machine: Machine, sizes: Mapping[str, int]
+    matmul: Contract | AccumulateMatmul, machine: Machine, sizes: Mapping[str, int]
 ) -> float:
-    """What a vector of products takes on a task's share of the matrix units."""
-    units = machine.matrix_units[product.source]
-    work = 2 * evaluate(product.axis.extent, sizes) * machine.lanes
+    """The cost of one vector of matmul results, with a task's share of the matrix units."""
+    units = machine.matrix_units[matmul.source]
+    work = 2 * evaluate(matmul.axis.extent, sizes) * machine.lanes
     return units.seconds(work * machine.threads) * machine.operations_per_second

@@ -1,11 +1,10 @@
-"""When groups become the same kernel. Takes groups, gives a key: equal keys, equal kernels but for
-the tensors that they are bound to, and the places in them.
+"""The identity of kernels: groups with equal keys become the same kernel, apart from the tensors
+that it is bound to and the elements at which its parameters begin.
 
-The layers of a model ask for the same kernels again and again, and so do the steps of a recurrent
-one, each for another row of the same tensor. The key is the groups' own nodes in the order in which
-they are met, with numbers for nodes and tensors instead of themselves; so equal keys are an
-isomorphism that was found, and no hash stands for one. Where slices of a tensor in memory begin is
-not part of it, only how far they are apart.
+Models repeat kernels in each layer, and recurrent models in each step, for another row of the same
+tensor. The key lists the groups' nodes in the order of a traversal, with numbers in place of nodes
+and tensors. So equal keys prove an isomorphism, without hashing. The key contains the distances
+between slices of a tensor, but not where they begin.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from hemstitch.stitching.group import Group, Tensor, Write, leaf_below
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """`tensors`: what the groups are bound to, by the numbers that `key` uses. `places`: for each,
-    the element at which the kernel's parameter begins; none before it is touched."""
+    """`tensors`: what the groups are bound to, by their numbers in `key`. `places`: for each
+    tensor, the element at which the kernel's parameter begins; no access precedes it."""
 
     key: Hashable
     tensors: tuple[Tensor, ...]
@@ -29,22 +28,22 @@ class Identity:
 
 
 def identity(groups: Sequence[Group], alignment: int = 1) -> Identity:
-    """`alignment`: places are multiples of so many bytes, or of one element."""
+    """`alignment`: of the places, in bytes."""
     bound = _Bound()
     rows = tuple(_Numbering(group, bound).rows() for group in groups)
     facts = tuple(
-        (t.node.type, t.strides, t.is_copy, t.is_argument, t.is_result, t.may_be_nowhere)
+        (t.node.type, t.strides, t.is_copy, t.is_argument, t.is_result, t.may_be_unallocated)
         for t in bound.numbers
     )
     places = bound.places(alignment)
-    apart = tuple(offset - places[number] for number, offset in bound.offsets)
-    return Identity((rows, facts, apart), tuple(bound.numbers), places)
+    distances = tuple(offset - places[number] for number, offset in bound.offsets)
+    return Identity((rows, facts, distances), tuple(bound.numbers), places)
 
 
 @dataclass(slots=True)
 class _Bound:
-    """`offsets`: where each access begins, as (number of the tensor, element); `least`: for each
-    tensor, the first element that any of them touches."""
+    """The tensors of a kernel. `offsets`: of each access, as (number of the tensor, element).
+    `least`: for each tensor, the first element that is accessed."""
 
     numbers: dict[Tensor, int] = field(default_factory=dict)
     offsets: list[tuple[int, Dim]] = field(default_factory=list)
@@ -62,8 +61,8 @@ class _Bound:
         number = self.number(tensor)
         self.offsets.append((number, offset))
         first = _first(shape, strides, offset)
-        known = self.least[number]
-        self.least[number] = first if known is None else min(known, first)
+        least = self.least[number]
+        self.least[number] = first if least is None else min(least, first)
         return number
 
     def places(self, alignment: int) -> tuple[int, ...]:
@@ -72,7 +71,7 @@ class _Bound:
 
 
 def _first(shape: Iterable[Dim], strides: Iterable[Dim], offset: Dim) -> int:
-    """The least element that is touched, 0 where that depends on sizes."""
+    """The first element that is accessed, 0 where that depends on symbolic sizes."""
     for size, step in zip(shape, strides):
         if isinstance(step, int) and step >= 0:
             continue
@@ -88,20 +87,21 @@ def _place(tensor: Tensor, first: int | None, alignment: int) -> int:
 
 
 class _Numbering:
-    """Members first, in their order, each behind what it reads; then the writes."""
+    """Numbers the nodes of a group: members in their order, each behind its operands, then
+    writes."""
 
     def __init__(self, group: Group, bound: _Bound) -> None:
         self.group = group
         self.bound = bound
         self.numbers: dict[Node, int] = {}
-        self.found: list[Hashable] = []
+        self.node_rows: list[Hashable] = []
 
     def rows(self) -> Hashable:
         group = self.group
         members = [(self._number(node), node in group.rematerialised) for node in group.members]
         writes = [self._write(write) for write in group.writes]
         read = [self.bound.number(tensor) for tensor in group.reads.values()]
-        return tuple(self.found), tuple(members), tuple(writes), tuple(read)
+        return tuple(self.node_rows), tuple(members), tuple(writes), tuple(read)
 
     def _write(self, write: Write) -> Hashable:
         for source in write.sources:
@@ -113,7 +113,7 @@ class _Numbering:
         return (*value, is_own, number, strides)
 
     def _number(self, start: Node) -> int:
-        """Without recursion: chains may be thousands of nodes long."""
+        """Iterative, since chains may be thousands of nodes long."""
         work = [(start, False)]
         while work:
             node, inputs_done = work.pop()
@@ -124,12 +124,12 @@ class _Numbering:
                 work.append((node, True))
                 work.extend((operand, False) for operand in reversed(node.inputs))
                 continue
-            self.found.append(self._row(node) if row is None else row)
+            self.node_rows.append(self._row(node) if row is None else row)
             self.numbers[node] = len(self.numbers)
         return self.numbers[start]
 
     def _leaf(self, node: Node) -> Hashable:
-        """Views of a tensor in memory, no more, down to it."""
+        """The row of a strided view of a tensor in memory; None for other nodes."""
         leaf = leaf_below(self.group, node)
         if leaf is None:
             return None
@@ -142,7 +142,7 @@ class _Numbering:
 
     def _row(self, node: Node) -> Hashable:
         inputs = tuple(self.numbers[operand] for operand in node.inputs)
-        # By its text, since 0 equals -0, and is another number.
+        # By its text, since 0.0 == -0.0.
         attr = repr(node.attr) if node.op is Op.CONSTANT else node.attr
         return node.op, node.type, attr, inputs
 

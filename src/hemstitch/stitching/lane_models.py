@@ -1,5 +1,5 @@
-"""What differs between lanes of a vector and threads of a program, where a mapping is weighed: a
-total table by how a machine executes lanes."""
+"""The cost of mappings for SIMD lanes of a CPU and for threads of a GPU program; `LANE_MODELS` has
+a model for each kind of execution."""
 
 from __future__ import annotations
 
@@ -14,60 +14,60 @@ from hemstitch.machine.record import Execution, Machine
 from hemstitch.stitching.group import Group
 from hemstitch.stitching.loop_shapes import RootShape
 
-STRIDED = 16  # most vector instructions of a strided access, one a lane; a contiguous one is 1
+STRIDED = 16  # most vector instructions of a strided access, one per lane; a contiguous one is 1
 SHORTEST_LANES = 32
 HORIZONTAL = 12.0  # vector instructions to combine the lanes of one accumulator
 
 
 class LaneModel(Protocol):
-    """`sums_in_memory`: the share of sums over rows that each row loads and stores."""
+    """`sums_in_memory`: the fraction of sums over rows that are loaded and stored for each row."""
 
     sums_in_memory: float
 
     def lanes_across(
         self, group: Group, dominant: RootShape, scanned: Axis, machine: Machine
     ) -> list[Axis]:
-        """Along which the lanes of a scan may lie, one scan each, beside its own axis."""
+        """Axes other than the scanned one that lanes may lie along, one scan per lane."""
 
     def beside_lanes(
         self, group: Group, outer: Callable[[], Sequence[Axis]], shapes: Sequence[RootShape]
     ) -> list[Axis] | None:
-        """Axes whose neighbours come from memory together with those of the lanes; None where rows
-        that are next to each other share no vector. `outer`: axes around the lanes."""
+        """Axes whose neighbours are loaded together with those of the lanes; None where
+        neighbouring rows share no vector. `outer`: the axes around the lanes."""
 
     def horizontal(self, extent: int, machine: Machine) -> float:
         """Vector instructions to combine the lanes of a row."""
 
     def line_cost(self, step: Dim, extent: int, machine: Machine) -> float:
-        """Vector instructions' time until lanes that lie in as many cache lines are there, beyond
-        what it takes to load them."""
+        """Vector instructions' time to wait for lanes in as many cache lines, beyond the loads."""
 
     def accumulator_cost(
         self, shape: RootShape, axis: Axis, shapes: Sequence[RootShape], machine: Machine
     ) -> float:
-        """Vector instructions of an accumulator, beyond that of one whose lanes lie side by side.
-        `axis`: the lanes."""
+        """Vector instructions of an accumulator, beyond those of one with contiguous lanes. `axis`:
+        the lanes."""
 
     def more_rows(
         self, outer: Sequence[Axis], shapes: Sequence[RootShape]
     ) -> list[tuple[Axis, ...]]:
-        """Sets of axes that may be rows, beside those that any machine may have."""
+        """Further candidates for row axes, specific to this execution."""
 
     def block(self, size: int) -> int:
-        """How many elements a block of about `size` has."""
+        """The size of a block of about `size` elements."""
 
     def rows_of_a_vector(self, nest: Nest, machine: Machine, sizes: Mapping[str, int]) -> int: ...
 
 
 class VectorLanes:
-    """Of a thread that walks over its rows one by one; sums over rows lie in memory."""
+    """SIMD: a thread processes its rows one by one; sums over rows are in memory."""
 
     sums_in_memory = 1.0
 
     def lanes_across(
         self, group: Group, dominant: RootShape, scanned: Axis, machine: Machine
     ) -> list[Axis]:
-        """They lie side by side, and fill half a vector, as each step waits for the one before."""
+        """Axes that are contiguous and fill half a vector, since each step of a scan waits for the
+        one before."""
         return [
             axis
             for axis in dominant.axes
@@ -85,14 +85,14 @@ class VectorLanes:
         return HORIZONTAL
 
     def line_cost(self, step: Dim, extent: int, machine: Machine) -> float:
-        """Neighbours in these lines are other rows' lanes: where L2 does not hold them until then,
-        each lane's line comes from behind it. Of lines that lie apart by a power of two it holds as
-        much less: they share few of its sets."""
+        """Neighbours in these lines are lanes of other rows. Where L2 does not hold them until
+        then, each lane's line comes from memory. Lines at a stride that is a power of two share few
+        cache sets, so that L2 holds fewer of them."""
         if not isinstance(step, int) or abs(step) <= 1:
             return 0.0
-        apart = 4 * abs(step)
-        moved, lines = min(apart, LINE), apart // LINE
-        sets = 1 if lines == 0 or apart % LINE else lines & -lines
+        distance = 4 * abs(step)
+        moved, lines = min(distance, LINE), distance // LINE
+        sets = 1 if lines == 0 or distance % LINE else lines & -lines
         if extent * moved * sets <= machine.l2_bytes:
             return 0.0
         seconds = machine.lanes * moved / machine.cache_bytes_per_second
@@ -101,13 +101,14 @@ class VectorLanes:
     def accumulator_cost(
         self, shape: RootShape, axis: Axis, shapes: Sequence[RootShape], machine: Machine
     ) -> float:
-        """What is read where another row made it is added up in scratch, which lies as the result
-        does."""
+        """A sum that other rows read accumulates in scratch memory, in the layout of the result."""
         if not shape.reduced or axis in shape.reduced:
             return 0.0
-        kept = [a for a in shape.axes if a not in shape.reduced]
+        result_axes = [a for a in shape.axes if a not in shape.reduced]
         readers = (s for s in shapes if shape.root.reduction in s.needs)
-        if axis is kept[-1] or all(set(kept) - {axis} <= set(s.axes) for s in readers):
+        if axis is result_axes[-1] or all(
+            set(result_axes) - {axis} <= set(s.axes) for s in readers
+        ):
             return 0.0
         return 2 * (min(machine.lanes, STRIDED) - 1.0)
 
@@ -124,7 +125,7 @@ class VectorLanes:
 
 
 class ThreadLanes:
-    """Of a program that holds a tile of rows by lanes; short rows share it, sums stay in it."""
+    """SIMT: a program holds a tile of rows by lanes; short rows share a tile, sums stay in it."""
 
     sums_in_memory = 0.0
 
@@ -136,9 +137,9 @@ class ThreadLanes:
     def beside_lanes(
         self, group: Group, outer: Callable[[], Sequence[Axis]], shapes: Sequence[RootShape]
     ) -> list[Axis] | None:
-        """Rows share a tile where all of `outer` can be rows: what is next to each other in memory
-        then is so in the tile. The innermost is a side of the tile if it is too short for lanes,
-        and nothing needs it whole."""
+        """Rows share a tile where all of `outer` can be rows, so that neighbours in memory are
+        neighbours in the tile. The innermost axis is a side of the tile if it is too short for
+        lanes and not reduced."""
         axes = outer()
         reduced = frozenset().union(*(shape.reduced for shape in shapes))
         if len(axes) > 1 and not reduced.isdisjoint(axes):
@@ -164,17 +165,17 @@ class ThreadLanes:
     def more_rows(
         self, outer: Sequence[Axis], shapes: Sequence[RootShape]
     ) -> list[tuple[Axis, ...]]:
-        """Those that one reduction is whole in, and all but the innermost axes."""
+        """The axes outside each reduction, and all prefixes of `outer`."""
         sums = [shape.reduced for shape in shapes if shape.reduced]
-        whole = [tuple(axis for axis in outer if axis not in each) for each in sums]
+        whole = [tuple(axis for axis in outer if axis not in axes) for axes in sums]
         return whole + [tuple(outer[:count]) for count in range(2, len(outer) + 1)]
 
     def block(self, size: int) -> int:
-        """Tiles have powers of two."""
+        """Tile sizes are powers of two."""
         return 1 << (size - 1).bit_length()
 
     def rows_of_a_vector(self, nest: Nest, machine: Machine, sizes: Mapping[str, int]) -> int:
-        """Where short ones share a tile."""
+        """Several where short rows share a tile."""
         loops = (s for s in walk(nest.body) if isinstance(s, Loop) and s.lanes)
         longest = max((evaluate(loop.axis.extent, sizes) for loop in loops), default=1)
         return max(1, machine.lanes // max(1, longest))

@@ -1,7 +1,7 @@
-"""The loops of one nest while they are filled: which statement goes where, which index means what.
+"""The loop levels of a nest under construction: where statements go, and what indices mean there.
 
-Level 0 runs once in each task, level 1 once a row, each further level once an iteration of a loop.
-A statement lands in the outermost level that knows everything it needs.
+Level 0 runs once per task, level 1 once per row, each further level once per iteration of a loop. A
+statement goes to the outermost level that defines everything it uses.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ from hemstitch.stitching.refusal import Refused
 from hemstitch.stitching.schedule import Schedule
 from hemstitch.stitching.view_indices import Indices
 
-Key = tuple[Node, Indices, str | None]  # a value: its node, where, under which condition
+Key = tuple[Node, Indices, str | None]  # a value: node, indices, mask
 
 
 @dataclass(slots=True)
 class LoopScope:
-    """One loop level while it is being filled."""
+    """One loop level under construction. `values`: names of nodes by key. `pure`: names of
+    load-free statements by content. `loads`: names of loads by address."""
 
     axes: tuple[Axis, ...]
     statements: list[Stmt] = field(default_factory=list)
     values: dict[Key, str] = field(default_factory=dict)
-    made: dict[object, str] = field(default_factory=dict)  # without loads, by what makes them
+    pure: dict[object, str] = field(default_factory=dict)
     loads: dict[tuple[Buffer, Index, str | None], str] = field(default_factory=dict)
 
 
 class Scopes:
-    """The open loop levels of nest `nest`, and the arithmetic of indices in its rows."""
+    """The open loop levels of nest `nest`, and index arithmetic in its rows."""
 
     def __init__(self, schedule: Schedule, nest: int) -> None:
         self.schedule = schedule
@@ -57,9 +58,10 @@ class Scopes:
         self.scopes[-1].statements.append(statement)
 
     def _define(self, name: str, level: int, statement: Stmt) -> str:
-        """The name of what `statement` makes there, which another one may make already."""
+        """Adds `statement` at `level`. Returns the name of its value, or of an equal earlier
+        statement's."""
         if isinstance(statement, (Let, Constant, Position, Random)):
-            known = self.scopes[level].made.setdefault(value_key(statement), name)
+            known = self.scopes[level].pure.setdefault(value_key(statement), name)
             if known is not name:
                 return known
         self.level_of[name] = level
@@ -67,11 +69,11 @@ class Scopes:
         return name
 
     def _final(self, index: Index) -> Index:
-        """In terms of the axes that are looped over."""
-        return self.schedule.folding.index(expand(index)).substitute(self.mapping.split)
+        """`index` in terms of the axes that are looped over."""
+        return self.schedule.collapsed.index(expand(index)).substitute(self.mapping.split)
 
     def _level(self, index: Index) -> int:
-        """The outermost scope that knows every variable of `index`."""
+        """The outermost scope that defines every variable of `index`."""
         return max((self._level_of_variable(v) for v, _ in index.terms), default=0)
 
     def _level_of_variable(self, variable: Variable) -> int:
@@ -82,30 +84,31 @@ class Scopes:
                 return level
         raise Refused("axes", f"a value is needed for every {variable} outside that loop")
 
-    # --- a node's part of a row
+    # --- row buffers
 
     def _domain(self, node: Node) -> Domain:
         return self.schedule.unification.domain[node]
 
     def _inner(self, axes: Sequence[Axis]) -> tuple[Axis, ...]:
-        return self.mapping.inner(self.mapping.placed(axes))
+        return self.mapping.inner(self.mapping.after_split(axes))
 
     def _row_axes(self, node: Node) -> tuple[Axis, ...]:
-        return self._inner(self.schedule.folding.axes(self._domain(node).axes))
+        return self._inner(self.schedule.collapsed.axes(self._domain(node).axes))
 
     def _row_extent(self, node: Node) -> Dim:
         return product(axis.extent for axis in self._row_axes(node))
 
     def _row_address(self, node: Node, indices: Indices) -> Index:
-        """Where element `indices` of `node` is in the row's buffer, laid out in loop order."""
+        """The position of element `indices` of `node` in its row buffer, which is laid out in loop
+        order. Raises Refused for an element of another row."""
         axes = self._row_axes(node)
         steps = dict(zip(axes, contiguous_strides(tuple(axis.extent for axis in axes))))
         own = self._domain(node).indices
-        # Several axes that are one loop are so together only.
+        # Axes that were collapsed into one loop are collapsed together only.
         same = [expand(ours) for ours, wanted in zip(own, indices) if ours == wanted]
         variables = dict.fromkeys(v for index in same for v, _ in index.terms)
         shared = self._inner(
-            self.schedule.folding.axes(v for v in variables if isinstance(v, Axis))
+            self.schedule.collapsed.axes(v for v in variables if isinstance(v, Axis))
         )
         total = linear((at(axis) for axis in shared), (steps[axis] for axis in shared))
         for ours, wanted in zip(own, indices):
@@ -116,7 +119,7 @@ class Scopes:
         return total
 
     def _row_offset(self, own: Index, wanted: Index, steps: dict[Axis, Dim]) -> Index:
-        """One tensor axis' contribution to an address in a row buffer."""
+        """The contribution of one tensor axis to an address in a row buffer."""
         inside = {v: c for v, c in own.terms if isinstance(v, Axis) and v in steps}
         if own != wanted and any(axis.outer is not None for axis in inside):
             raise Refused("row buffer", "a value of one block is read in another")

@@ -1,10 +1,9 @@
-"""What products of matrices ask of the mapping: tiles of rows by columns.
+"""Mapping of kernels with matmuls: tiles of rows by columns.
 
-Every product adds up tiles of both operands, so the rows of a task must be rows of the left matrix,
-the last row axis must be its alone, and the lanes are columns of the right one. Whatever reads the
-product in the same row (an epilogue, EVT section 3; a softmax and the next product, FusionStitching
-2019 section 4) then finds it in registers. Many columns are cut into blocks, unless a row is needed
-whole.
+The rows of a task are rows of the left operand, the last row axis belongs to it alone, and the
+lanes are columns of the right operand. An epilogue (EVT section 3), or a softmax and a chained
+matmul (FusionStitching 2019, section 4), then finds the result in registers. The columns are split
+into blocks, unless whole rows are needed.
 """
 
 from __future__ import annotations
@@ -17,26 +16,25 @@ from hemstitch.ir.dims import quotient
 from hemstitch.ir.graph import Node
 from hemstitch.kernel_ir.index import Axis, Index, Variable, at
 from hemstitch.machine.record import Execution, Machine
-from hemstitch.stitching.axis_collapsing import Folding
+from hemstitch.stitching.axis_collapsing import CollapsedAxes
 from hemstitch.stitching.dimension_unification import Unification
 from hemstitch.stitching.group import Group
 from hemstitch.stitching.loop_shapes import Mapping, RootShape
 from hemstitch.stitching.online_softmax import LONGEST_ROW, is_long
 from hemstitch.stitching.refusal import Refused
 
-COLUMNS = 128  # of a tile, where a row need not be whole
-LEAST_COLUMNS = 32  # of one where there would be too few tiles
-LEAST_TILE = 16  # rows, columns and steps of the smallest tile that matrix units take
+COLUMNS = 128  # of a tile, unless whole rows are needed
+LEAST_COLUMNS = 32  # of a tile, where there would be too few tiles
+LEAST_TILE = 16  # M, N and K of the smallest tile of matrix units
 MOST_ROWS = 128
-DOT_PROGRAMS = 12  # of that many wanted, one that has large tiles is enough
-LEAST_BLOCK = 4  # rows, on processors; fewer at a time are multiplied at half the speed
+DOT_PROGRAMS = 12  # one program with large tiles replaces as many that a launch should have
+LEAST_BLOCK = 4  # rows, on CPUs; fewer halve the speed of a matmul
 
 
 @dataclass(frozen=True, slots=True)
 class MatmulLoops:
-    """A product's loops. `rows`: of the left matrix, the innermost last; `steps`: those that it
-    adds up along. At the example sizes, `count`: of rows, `size`: elements of the result, `work`:
-    multiplications."""
+    """The loops of one matmul. `rows`: M axes, the innermost last. `columns`: N. `steps`: K. At the
+    example sizes, `count`: rows; `size`: elements of the result; `work`: multiplications."""
 
     node: Node
     batch: tuple[Axis, ...]
@@ -49,82 +47,93 @@ class MatmulLoops:
 
 
 def rows_of_a_tile(extents: Sequence[int], most: int, programs: int) -> int:
-    """On a GPU: of the last of these axes; fewer than `most` where programs would be too few."""
+    """Rows of a tile on a GPU: at most `most`, fewer where there would be too few programs.
+    `extents`: of the row axes."""
     *outer, last = extents
     while most > LEAST_TILE and DOT_PROGRAMS * prod(outer) * -(-last // most) < programs:
         most //= 2
     return max(LEAST_TILE, most)
 
 
-def products_of(group: Group, unification: Unification, folding: Folding) -> list[MatmulLoops]:
-    """Those of a group, in its order."""
-    found = []
+def matmuls_of(
+    group: Group, unification: Unification, collapsed: CollapsedAxes
+) -> list[MatmulLoops]:
+    """The matmuls of a group, in its order."""
+    matmuls = []
     for node, steps in unification.contracted.items():
         domain = unification.domain[node]
-        *batch, rows, columns = (folding.axes(domain.within(i)) for i in domain.indices)
+        *batch, rows, columns = (collapsed.axes(domain.within(i)) for i in domain.indices)
         # A folded axis that is rows of the matrix and batches too may be taken for rows.
         outer = dict.fromkeys(axis for axes in batch for axis in axes if axis not in rows)
         size = prod(group.hint(axis.extent) for axis in domain.axes)
         work = size * prod(group.hint(axis.extent) for axis in steps.axes)
         count = size // max(1, prod(group.hint(axis.extent) for axis in columns))
-        loops = (tuple(outer), rows, columns, folding.axes(steps.axes))
-        found.append(MatmulLoops(node, *loops, count, size, work))
-    return found
+        loops = (tuple(outer), rows, columns, collapsed.axes(steps.axes))
+        matmuls.append(MatmulLoops(node, *loops, count, size, work))
+    return matmuls
 
 
-def product_mapping(
-    products: Sequence[MatmulLoops],
+def map_matmuls(
+    matmuls: Sequence[MatmulLoops],
     shapes: Sequence[RootShape],
-    along: Container[Node],
+    along_lanes: Container[Node],
     machine: Machine,
 ) -> Mapping:
-    """Rows and lanes for the largest of `products` and all that is read beside it. `along`: those
-    that add up along the lanes. Rows that wait in memory are whole, whatever their length."""
-    inside = [product for product in products if product.node in along]
-    for product in products:
-        _check(product, machine)
-    first = max(inside or products, key=lambda product: product.work)
-    rows, (column,) = (*first.batch, *first.rows), first.steps if inside else first.columns
+    """A mapping for the largest of `matmuls` and everything that is computed with it.
+    `along_lanes`: matmuls whose K is the lane axis. On CPUs rows stay in memory, whole, whatever
+    their length."""
+    lane_matmuls = [matmul for matmul in matmuls if matmul.node in along_lanes]
+    for matmul in matmuls:
+        _check_shape(matmul, machine)
+    largest = max(lane_matmuls or matmuls, key=lambda matmul: matmul.work)
+    rows, (column,) = (
+        (*largest.batch, *largest.rows),
+        largest.steps if lane_matmuls else largest.columns,
+    )
     axes = dict.fromkeys(axis for shape in shapes for axis in shape.axes)
     order = tuple(axis for axis in axes if axis not in rows and axis is not column)
     if machine.execution is Execution.SIMD:
         return Mapping(rows, (*order, column))
-    is_summed = any(column in product.steps for product in products)
+    is_contracted = any(column in matmul.steps for matmul in matmuls)
     is_one_block = isinstance(column.extent, int) and column.extent <= COLUMNS
-    if is_one_block or is_summed or any(column in shape.reduced for shape in shapes):
-        for product in inside:
-            if is_long(product.columns[0].extent):
-                why = f"{product.columns[0].extent} sums of a row, at most {LONGEST_ROW} at a time"
-                raise Refused("product", why)
-        if is_summed:
-            _check_waiting(first, machine)
-        return Mapping(rows, (*order, column), once=column if is_long(column.extent) else None)
+    if is_one_block or is_contracted or any(column in shape.reduced for shape in shapes):
+        for matmul in lane_matmuls:
+            if is_long(matmul.columns[0].extent):
+                why = f"{matmul.columns[0].extent} columns, at most {LONGEST_ROW} stay in registers"
+                raise Refused("matmul", why)
+        if is_contracted:
+            _check_chained(largest, machine)
+        return Mapping(
+            rows, (*order, column), single_pass=column if is_long(column.extent) else None
+        )
     width = COLUMNS
-    while width > LEAST_COLUMNS and first.size < width * MOST_ROWS * machine.threads // 2:
+    while width > LEAST_COLUMNS and largest.size < width * MOST_ROWS * machine.threads // 2:
         width //= 2
     block = Axis(f"{column.name}b", quotient(column.extent + (width - 1), width))
     inner = Axis(f"{column.name}e", width, block, column.extent)
     split: dict[Variable, Index] = {column: at(block).scaled(width) + at(inner)}
-    return Mapping((*first.batch, block, *first.rows), (*order, inner), split)
+    return Mapping((*largest.batch, block, *largest.rows), (*order, inner), split)
 
 
-def _check_waiting(product: MatmulLoops, machine: Machine) -> None:
-    """Rows that the next product adds up along are whole, so that only rows are dealt out. Where
-    they are few, a launch of its own for the next product is over sooner."""
-    units = machine.matrix_units[product.node.inputs[0].type.dtype]
-    tiles = max(1, -(-product.count // LEAST_TILE))
-    each = 2 * product.work / tiles / units.operations_per_second / units.share * machine.threads
-    if tiles < machine.threads and each > 2 * machine.launch_seconds:
-        rows = f"{product.count} rows are {tiles} tiles"
-        raise Refused("product", f"{rows}, each of which would take longer than two launches")
+def _check_chained(matmul: MatmulLoops, machine: Machine) -> None:
+    """A chained matmul contracts whole rows, so that only rows are distributed. Where they are few,
+    a launch of its own for the chained matmul is faster."""
+    units = machine.matrix_units[matmul.node.inputs[0].type.dtype]
+    tiles = max(1, -(-matmul.count // LEAST_TILE))
+    tile_seconds = (
+        2 * matmul.work / tiles / units.operations_per_second / units.share * machine.threads
+    )
+    if tiles < machine.threads and tile_seconds > 2 * machine.launch_seconds:
+        rows = f"{matmul.count} rows are {tiles} tiles"
+        raise Refused("matmul", f"{rows}, each of which would take longer than two launches")
 
 
-def _check(product: MatmulLoops, machine: Machine) -> None:
-    if not product.rows:
-        raise Refused("product", "a single row: a vector, not a matrix")
-    if len(product.columns) != 1 or len(product.steps) != 1:
-        raise Refused("product", "columns, or what is added up, do not lie along one axis")
-    *outer, inner = (axis.extent for axis in product.rows)
+def _check_shape(matmul: MatmulLoops, machine: Machine) -> None:
+    if not matmul.rows:
+        raise Refused("matmul", "a single row: a GEMV")
+    if len(matmul.columns) != 1 or len(matmul.steps) != 1:
+        raise Refused("matmul", "N or K is not a single axis")
+    *outer, inner = (axis.extent for axis in matmul.rows)
     is_short = bool(outer) and isinstance(inner, int) and inner < LEAST_BLOCK
     if is_short and machine.execution is Execution.SIMD:
-        raise Refused("product", f"rows are read by several axes, the innermost of {inner}")
+        raise Refused("matmul", f"M is several axes, the innermost of {inner}")

@@ -1,4 +1,5 @@
-"""One nest: loops of the roots that share a mapping and a phase, and where reductions end up."""
+"""Builds one nest: the loops of the roots that share a mapping and a phase, and the destinations of
+their reductions."""
 
 from __future__ import annotations
 
@@ -35,21 +36,21 @@ from hemstitch.stitching.group import (
     Group,
     Root,
     Write,
-    addressed,
     computed_below,
+    gathered_indices,
     is_scatter_root,
     leaf_below,
     operands,
     reductions_below,
 )
-from hemstitch.stitching.loop_shapes import ARG, arg_position, domain_of
+from hemstitch.stitching.loop_shapes import ARG_REDUCTIONS, arg_position, domain_of
 from hemstitch.stitching.partial_results import combine
 from hemstitch.stitching.pulled_values import Values
 from hemstitch.stitching.refusal import Refused
-from hemstitch.stitching.row_buffers import kept_values
-from hemstitch.stitching.scan_mapping import columns, is_scan_root
+from hemstitch.stitching.row_buffers import retained_values
+from hemstitch.stitching.scan_mapping import column_axis, is_scan_root
 from hemstitch.stitching.schedule import Schedule, Scheme
-from hemstitch.stitching.view_indices import BENDING, Indices
+from hemstitch.stitching.view_indices import INDEX_VIEWS, Indices
 
 
 class NestBuilder(Values):
@@ -61,16 +62,16 @@ class NestBuilder(Values):
         super().__init__(group, schedule, buffers, (nest, phase))
         self.roots = schedule.at(nest, phase)
         self.accumulators: dict[Node, str] = {}
-        self.staged: dict[Node, tuple[Buffer, Index]] = {}  # kept values that wait in a result
-        self.flushed: dict[Node, tuple[Stmt, ...]] = {}  # sums of the last rows, brought home
+        self.staged: dict[Node, tuple[Buffer, Index]] = {}  # values retained in a result's memory
+        self.flushed: dict[Node, tuple[Stmt, ...]] = {}  # flushes of two-level sums
 
     def build(self) -> Nest:
         stages = sorted({self.schedule.places[root].stage for root in self.roots})
         loops = [loop for stage in stages for loop in self._loops_of(stage)]
-        keep = self._plan_kept(loops)
-        for position, (order, found) in enumerate(loops):
-            self._clear_accumulators(order, found)
-            self._open_loops(order, found, keep.get(position, []))
+        retained = self._plan_retained(loops)
+        for position, (order, roots) in enumerate(loops):
+            self._clear_accumulators(order, roots)
+            self._open_loops(order, roots, retained.get(position, []))
         weight = total(product(axis.extent for axis in order) for order, _ in loops)
         nest = Nest(
             self.mapping.rows,
@@ -83,41 +84,41 @@ class NestBuilder(Values):
         if self.schedule.unification.contracted:
             problem = matmul_problem(nest)
             if problem is not None:
-                raise Refused("product", problem)
+                raise Refused("matmul", problem)
         return nest
 
-    def _plan_kept(
+    def _plan_retained(
         self, loops: Sequence[tuple[tuple[Axis, ...], list[Root]]]
     ) -> dict[int, list[Node]]:
-        """For each loop, the values it must leave for later ones: in row buffers as long as those
-        fit, and else in the memory of a result, if they can wait there."""
+        """For each loop, the values that it retains for later ones: in row buffers as long as those
+        fit, else in the memory of a result, if possible."""
         evaluated: list[set[Node]] = [
             set().union(
                 *(computed_below(root.value, self.members, self.reductions) for root in roots)
             )
             for _, roots in loops
         ]
-        first: dict[Node, int] = {}
+        first_loop: dict[Node, int] = {}
         for position, ((order, _), nodes) in enumerate(zip(loops, evaluated)):
             for node in nodes - self.group.rematerialised:
                 if order and set(order) == set(self._row_axes(node)):
-                    first.setdefault(node, position)
-        kept = kept_values(self.group, evaluated, first)
-        fitting = self._fitting(kept)
-        if len(fitting) < len(kept):
-            staged = self._staged(loops, evaluated, first)
+                    first_loop.setdefault(node, position)
+        candidates = retained_values(self.group, evaluated, first_loop)
+        fitting = self._fitting(candidates)
+        if len(fitting) < len(candidates):
+            staged = self._staged(loops, evaluated, first_loop)
             self.staged = {node: place for node, place in staged.items() if node not in fitting}
-            kept = [node for node in kept if node in fitting or node in self.staged]
-        found: dict[int, list[Node]] = {}
-        for node in kept:
-            found.setdefault(first[node], []).append(node)
-        return found
+            candidates = [node for node in candidates if node in fitting or node in self.staged]
+        retained: dict[int, list[Node]] = {}
+        for node in candidates:
+            retained.setdefault(first_loop[node], []).append(node)
+        return retained
 
-    def _fitting(self, kept: Sequence[Node]) -> list[Node]:
-        """Those whose row buffers fit together. Cheap values are given up before expensive ones,
-        the nearest to the results first (the 2018 paper's order of shrinking, section 5)."""
-        bytes_ = {node: 4 * self.group.hint(self._row_extent(node)) for node in kept}
-        order = sorted(enumerate(kept), key=lambda pair: (OPS[pair[1].op].is_expensive, -pair[0]))
+    def _fitting(self, nodes: Sequence[Node]) -> list[Node]:
+        """The nodes whose row buffers fit together. Cheap values are dropped before expensive ones,
+        those nearest to the results first (the 2018 paper's order of shrinking, section 5)."""
+        bytes_ = {node: 4 * self.group.hint(self._row_extent(node)) for node in nodes}
+        order = sorted(enumerate(nodes), key=lambda pair: (OPS[pair[1].op].is_expensive, -pair[0]))
         for _, node in order:
             if sum(bytes_.values()) <= self.buffers.row_budget:
                 break
@@ -128,18 +129,18 @@ class NestBuilder(Values):
         self,
         loops: Sequence[tuple[tuple[Axis, ...], list[Root]]],
         evaluated: Sequence[set[Node]],
-        first: Mapping[Node, int],
+        first_loop: Mapping[Node, int],
     ) -> dict[Node, tuple[Buffer, Index]]:
-        """Costly values that only one later loop needs, which writes a result of the same shape:
-        they wait in its memory (AStitch's hierarchical reuse, without on-chip memory)."""
+        """Expensive values that only one later loop reads, which writes a result of the same shape:
+        they are retained in its memory (AStitch's hierarchical reuse, without on-chip memory)."""
         places: dict[Node, tuple[Buffer, Index]] = {}
-        for node, made in first.items():
-            later = [k for k in range(made + 1, len(loops)) if node in evaluated[k]]
-            if not OPS[node.op].is_expensive or len(later) != 1:
+        for node, maker in first_loop.items():
+            readers = [k for k in range(maker + 1, len(loops)) if node in evaluated[k]]
+            if not OPS[node.op].is_expensive or len(readers) != 1:
                 continue
-            order, roots = loops[later[0]]
+            order, roots = loops[readers[0]]
             free = (root for root in roots if self._can_hold(node, root, places))
-            root = next(free, None) if order == loops[made][0] else None
+            root = next(free, None) if order == loops[maker][0] else None
             if root is not None:
                 places[node] = self._destination(root)
         return places
@@ -147,6 +148,7 @@ class NestBuilder(Values):
     def _can_hold(
         self, node: Node, root: Root, places: Mapping[Node, tuple[Buffer, Index]]
     ) -> bool:
+        """Whether the memory that `root` writes can retain `node` until then."""
         write = root.write
         if write is None or write.tensor.is_argument:
             return False
@@ -158,20 +160,20 @@ class NestBuilder(Values):
         return f"rows {rows}"
 
     def _loops_of(self, stage: int) -> list[tuple[tuple[Axis, ...], list[Root]]]:
-        """The loop nests of one stage: roots with the same inner axes share one. A product comes
-        before those that it is an operand of, so that its row can be kept for them."""
-        found: dict[tuple[Axis, ...], list[Root]] = {}
+        """The loops of one stage: roots with the same inner axes share one. A matmul precedes those
+        that it is an operand of, so that its row can be retained for them."""
+        by_axes: dict[tuple[Axis, ...], list[Root]] = {}
         for root in self.roots:
             if self.schedule.places[root].stage == stage:
-                found.setdefault(self._inner(self.schedule.shapes[root].axes), []).append(root)
-        return sorted(found.items(), key=lambda each: max(map(self._products_below, each[1])))
+                by_axes.setdefault(self._inner(self.schedule.shapes[root].axes), []).append(root)
+        return sorted(by_axes.items(), key=lambda loop: max(map(self._matmuls_below, loop[1])))
 
-    def _products_below(self, root: Root) -> int:
+    def _matmuls_below(self, root: Root) -> int:
         below = computed_below(root.value, self.members, self.reductions)
         return sum(node.op is Op.DOT for node in below)
 
     def _open_loops(
-        self, order: tuple[Axis, ...], roots: list[Root], keep: list[Node], depth: int = 0
+        self, order: tuple[Axis, ...], roots: list[Root], retained: list[Node], depth: int = 0
     ) -> None:
         finishing = [
             root
@@ -181,43 +183,43 @@ class NestBuilder(Values):
         for root in finishing:
             self._init(root)
         if depth == len(order):
-            self._bodies(order, roots, keep)
+            self._bodies(order, roots, retained)
         else:
             axis = order[depth]
             with self._scope(axis, lanes=depth == len(order) - 1):
-                self._open_loops(order, roots, keep, depth + 1)
+                self._open_loops(order, roots, retained, depth + 1)
         for root in finishing:
             self._finish(order, root)
 
     def _depth(self, order: tuple[Axis, ...], root: Root) -> int:
-        """How many of the loops a reduction's accumulator is outside of."""
-        reduced = set(self.mapping.placed(self.schedule.shapes[root].reduced))
+        """The number of loops around a reduction's accumulator."""
+        reduced = set(self.mapping.after_split(self.schedule.shapes[root].reduced))
         depth = len(order) - (self._columns(root) is not None)
         while depth and order[depth - 1] in reduced:
             depth -= 1
         return depth
 
     def _columns(self, root: Root) -> Axis | None:
-        return columns(self.schedule.shapes[root], self.mapping)
+        return column_axis(self.schedule.shapes[root], self.mapping)
 
-    def _bodies(self, order: tuple[Axis, ...], roots: list[Root], keep: list[Node]) -> None:
-        """Scans, and maxima that sums follow, come before all that is made of them there."""
+    def _bodies(self, order: tuple[Axis, ...], roots: list[Root], retained: list[Node]) -> None:
+        """Scans, and running maxima of online softmax, precede the values that depend on them."""
         for root in roots:
             if is_scan_root(root):
                 self._scan(root)
         roots = [root for root in roots if not is_scan_root(root)]
-        leaders = set(self.schedule.follows.values())
-        first = [root for root in roots if root.reduction in leaders]
-        if first:
-            self._body(order, first, [])
-        for root in first:
+        leaders = set(self.schedule.running_maximum.values())
+        leading = [root for root in roots if root.reduction in leaders]
+        if leading:
+            self._body(order, leading, [])
+        for root in leading:
             node = root.reduction
             assert node is not None
             name = self.buffers.name("m")
             self._emit(Running(name, self.accumulators[node]))
             self.level_of[name] = len(self.scopes) - 1
             self.scopes[-1].values[node, self._domain(node).indices, None] = name
-        self._body(order, [root for root in roots if root not in first], keep)
+        self._body(order, [root for root in roots if root not in leading], retained)
 
     def _scan(self, root: Root) -> None:
         node, source = root.reduction, root.value.type.dtype.compute
@@ -261,10 +263,10 @@ class NestBuilder(Values):
         cast = self.buffers.name("w")
         return self._define(cast, len(self.scopes) - 1, Let(cast, Op.CAST, (name,), source, dtype))
 
-    def _body(self, order: tuple[Axis, ...], roots: list[Root], keep: list[Node]) -> None:
+    def _body(self, order: tuple[Axis, ...], roots: list[Root], retained: list[Node]) -> None:
         for node, indices in self._evaluation_order(roots):
             self.value(node, indices)
-        for node in keep:
+        for node in retained:
             indices = self._domain(node).indices
             name = self.value(node, indices)
             place = self.staged.get(node)
@@ -273,14 +275,14 @@ class NestBuilder(Values):
                 place = (buffer, self._row_address(node, indices))
             self._emit(Store(*place, name))
         for root in roots:
-            if root.reduction in self.group.along:
+            if root.reduction in self.group.k_along_lanes:
                 assert root.reduction is not None
-                self._added_up(root.reduction, self.accumulators[root.reduction])
+                self._accumulate_matmul(root.reduction, self.accumulators[root.reduction])
                 continue
             domain = domain_of(root, self.schedule.unification)
             name = self.value(root.value, domain.indices)
             if is_scatter_root(root):
-                self._add_by_index(root, domain, name)
+                self._scatter_add(root, domain, name)
             elif root.write is not None:
                 self._emit(Store(*self._destination(root), name))
             elif self._depth(order, root) < len(order):
@@ -288,32 +290,34 @@ class NestBuilder(Values):
             else:
                 assert root.reduction is not None
                 self._result(order, root, name, self._arg_order(root, domain))
-        self.kept |= {node: self.staged.get(node) for node in keep}
+        self.retained |= {node: self.staged.get(node) for node in retained}
 
-    def _add_by_index(self, root: Root, domain: Domain, name: str) -> None:
+    def _scatter_add(self, root: Root, domain: Domain, name: str) -> None:
+        """Adds the value `name` to the element that its index operands select."""
         node, write = root.reduction, root.write
         assert node is not None and write is not None
-        found = self._indices_of(node, domain.indices, node.shape, None)
-        if any(self.level_of[index.name] == len(self.scopes) - 1 for index in found[1:]):
-            raise Refused("scatter", "each lane would go to a place of its own")
-        place = self._address(write, addressed(node, domain.indices, found))
+        targets = self._indices_of(node, domain.indices, node.shape, None)
+        if any(self.level_of[index.name] == len(self.scopes) - 1 for index in targets[1:]):
+            raise Refused("scatter", "each lane would write to an index of its own")
+        place = self._address(write, gathered_indices(node, domain.indices, targets))
         buffer, dtype = self.buffers.output(write.tensor), node.type.dtype.compute
         add = AccumulateInto(
             *(buffer, self._final(place), Op.SUM, dtype, name), atomic=self.mapping.atomic
         )
         self._emit(add)
 
-    def _fill_by_index(self, root: Root) -> None:
-        """With zeros what this row adds to, if no phase before has done that for all."""
+    def _clear_scattered(self, root: Root) -> None:
+        """Clears the row's elements of a scatter-add's result, unless an earlier phase clears them
+        all."""
         node, write = root.reduction, root.write
         assert node is not None and write is not None
         if not self.mapping.atomic:
             place = self._address(write, self._domain(node).indices)
             buffer = self.buffers.output(write.tensor)
-            self._fill(1, self._row_axes(node), buffer, None, node, self._final(place))
+            self._clear(1, self._row_axes(node), buffer, None, node, self._final(place))
 
     def _destination(self, root: Root) -> tuple[Buffer, Index]:
-        """Where a write puts the elements of its own loop's index."""
+        """The buffer and index of a write, for the element that its loop computes."""
         write, domain = root.write, domain_of(root, self.schedule.unification)
         assert write is not None
         address = self._address(write, domain.indices)
@@ -323,10 +327,10 @@ class NestBuilder(Values):
         return self.buffers.address(write.tensor, indices, write.strides, write.offset)
 
     def _evaluation_order(self, roots: list[Root]) -> list[tuple[Node, Indices]]:
-        """Members and where they are evaluated, operands first, so that `value` never recurses
-        deeply. What is read under a condition is left to it."""
+        """Members and their indices, operands first, so that `value` does not recurse deeply.
+        Operands under a mask are left to `value`."""
         order: list[tuple[Node, Indices]] = []
-        seen: set[tuple[Node, Indices]] = set()
+        visited: set[tuple[Node, Indices]] = set()
         work = [
             (root.value, domain_of(root, self.schedule.unification).indices, False)
             for root in reversed(roots)
@@ -336,16 +340,16 @@ class NestBuilder(Values):
             if done:
                 order.append((node, indices))
                 continue
-            if (node, indices) in seen or leaf_below(self.group, node) is not None:
+            if (node, indices) in visited or leaf_below(self.group, node) is not None:
                 continue
-            seen.add((node, indices))
+            visited.add((node, indices))
             if node in self.members:
-                if node in self.reductions or self._is_kept(node, indices):
+                if node in self.reductions or self._is_retained(node, indices):
                     continue
                 work.append((node, indices, True))
                 if node.op not in (Op.GATHER, Op.DOT):
                     work.extend((x, i, False) for x, i in operands(node, indices, {}))
-            elif node.op in BENDING:
+            elif node.op in INDEX_VIEWS:
                 work.extend((x, i, False) for x, i in operands(node, indices, {}))
         return order
 
@@ -355,16 +359,16 @@ class NestBuilder(Values):
         lanes = self._columns(root)
         if lanes is not None:
             buffer = self.buffers.columns(self.place, node, lanes.extent)
-            self._fill(len(self.scopes) - 1, (lanes,), buffer, None, node, at(lanes))
+            self._clear(len(self.scopes) - 1, (lanes,), buffer, None, node, at(lanes))
             return
         name = self.accumulators[node] = self.buffers.name("acc")
         dtype = node.inputs[0].type.dtype.compute
-        leader = self.schedule.follows.get(node)
+        leader = self.schedule.running_maximum.get(node)
         follows = None if leader is None else self.accumulators[leader]
         if is_scan(node.op):
             dtype = self.buffers.accumulator_dtype(node)
             self._emit(Init(name, SCANNED[node.op], dtype, across=True))
-        elif node in self.group.along:
+        elif node in self.group.k_along_lanes:
             (columns,) = self._row_axes(node)
             self._emit(Init(name, Op.SUM, dtype, across=True, running_max=follows, columns=columns))
         else:
@@ -373,12 +377,12 @@ class NestBuilder(Values):
     def _accumulate(self, root: Root, domain: Domain, value: str) -> None:
         node = root.reduction
         assert node is not None
-        position = self._final(arg_position(node, domain)) if node.op in ARG else None
+        position = self._final(arg_position(node, domain)) if node.op in ARG_REDUCTIONS else None
         self._emit(Accumulate(self.accumulators[node], value, position))
 
     def _arg_order(self, root: Root, domain: Domain) -> str | None:
         node = root.reduction
-        if node is None or node.op not in ARG:
+        if node is None or node.op not in ARG_REDUCTIONS:
             return None
         name = self.buffers.name("at")
         self._emit(Position(name, self._final(arg_position(node, domain))))
@@ -394,24 +398,24 @@ class NestBuilder(Values):
         if is_scan(node.op):
             self._emit(Finish(name, self.accumulators[node]))
             return
-        if node in self.group.along:
+        if node in self.group.k_along_lanes:
             self._finish_columns(node, name)
             return
-        position = self.buffers.name("at") if node.op in ARG else None
+        position = self.buffers.name("at") if node.op in ARG_REDUCTIONS else None
         self._emit(Finish(name, self.accumulators[node], position))
         self.level_of |= {n: len(self.scopes) - 1 for n in (name, position) if n is not None}
         self._result(order, root, name, position)
 
-    def _finish_columns(self, product: Node, name: str) -> None:
-        """A product that was added up along the lanes goes to a row buffer."""
-        (columns,) = self._row_axes(product)
-        buffer = self.buffers.row(self.place, product, columns.extent)
-        stored = Store(buffer, self._row_address(product, self._domain(product).indices), name)
-        finish = Finish(name, self.accumulators[product])
+    def _finish_columns(self, matmul: Node, name: str) -> None:
+        """A matmul that accumulates along the lanes goes to a row buffer."""
+        (columns,) = self._row_axes(matmul)
+        buffer = self.buffers.row(self.place, matmul, columns.extent)
+        stored = Store(buffer, self._row_address(matmul, self._domain(matmul).indices), name)
+        finish = Finish(name, self.accumulators[matmul])
         self._emit(Loop(columns, (finish, stored), lanes=True))
 
     def _result(self, order: tuple[Axis, ...], root: Root, name: str, position: str | None) -> None:
-        """The loops so far have reduced to this value: keep it where its readers look for it."""
+        """Stores the value of a reduction, after the loops so far, where its readers find it."""
         node = root.reduction
         assert node is not None
         indices = self._domain(node).indices
@@ -436,11 +440,11 @@ class NestBuilder(Values):
     def _memory_accumulator(
         self, order: tuple[Axis, ...], root: Root
     ) -> tuple[Buffer, Buffer | None, Index] | None:
-        """Where a reduction gathers what its innermost loops give, if outer loops reduce too:
-        (values, positions of ARGMAX, address)."""
+        """The accumulator in memory of a reduction whose outer loops reduce too: (values, positions
+        of ARGMAX, address); else None."""
         node = root.reduction
         assert node is not None
-        reduced = set(self.mapping.placed(self.schedule.shapes[root].reduced))
+        reduced = set(self.mapping.after_split(self.schedule.shapes[root].reduced))
         if not reduced & {*order[: self._depth(order, root)], *self.mapping.rows}:
             return None
         indices = self._domain(node).indices
@@ -455,50 +459,50 @@ class NestBuilder(Values):
                 return (*self.buffers.shared_accumulator(node), self._final(flat))
             case Scheme.REGIONAL:
                 extent = self._row_extent(node)
-                found = self.buffers.row_accumulator(self.place, node, extent)
-                return (*found, self._row_address(node, indices))
+                buffers = self.buffers.row_accumulator(self.place, node, extent)
+                return (*buffers, self._row_address(node, indices))
 
     def _is_flushed(self, order: tuple[Axis, ...], root: Root) -> bool:
-        """A whole vector is added in every step: wide or compensated sums would cost, so they are
-        made now and then from plain ones."""
+        """Whether wide or compensated sums are accumulated in two levels, since every step adds a
+        whole vector (`compensation_flush.py`)."""
         node = root.reduction
         assert node is not None
         if self.buffers.is_compensated(node):
             return True
         is_wide = self.buffers.accumulator_dtype(node) is not node.type.dtype.compute
-        is_arg = node.op in ARG
+        is_arg = node.op in ARG_REDUCTIONS
         return bool(order) and is_wide and not is_arg and self._depth(order, root) == len(order)
 
     def _clear_accumulators(self, order: tuple[Axis, ...], roots: list[Root]) -> None:
-        """Set the accumulators in memory that this loop adds to, to the reduction's identity."""
+        """Sets the accumulators in memory that this loop adds to, to the reduction's identity."""
         for root in roots:
             node = root.reduction
             if is_scatter_root(root):
-                self._fill_by_index(root)
+                self._clear_scattered(root)
                 continue
             target = None if node is None else self._memory_accumulator(order, root)
             if node is None or target is None:
                 continue
             buffer, positions, address = target
             if self.schedule.schemes[node] is not Scheme.PARTIAL:
-                self._fill(1, self._row_axes(node), buffer, positions, node, address)
+                self._clear(1, self._row_axes(node), buffer, positions, node, address)
                 continue
-            self._fill_all(node, *self.buffers.partial(node), is_shared=True)
+            self._clear_all(node, *self.buffers.partial(node), is_shared=True)
             if self.buffers.is_compensated(node):
-                self._fill_all(node, self.buffers.lost(node), None, is_shared=True)
+                self._clear_all(node, self.buffers.compensation(node), None, is_shared=True)
             if self._is_flushed(order, root):
-                self._fill_all(node, buffer, None, is_shared=False)
+                self._clear_all(node, buffer, None, is_shared=False)
                 self.flushed[node] = flush(self.buffers, node, buffer)
 
-    def _fill_all(
+    def _clear_all(
         self, node: Node, buffer: Buffer, positions: Buffer | None, *, is_shared: bool
     ) -> None:
-        """All of a task's accumulator, before its first row."""
+        """Clears a task's accumulator before its first row."""
         axis = Axis(self.buffers.name("k"), node.type.size)
         start = at(TASK).scaled(partial_step(node)) if is_shared else Index()
-        self._fill(0, (axis,), buffer, positions, node, at(axis) + start)
+        self._clear(0, (axis,), buffer, positions, node, at(axis) + start)
 
-    def _fill(
+    def _clear(
         self,
         level: int,
         axes: tuple[Axis, ...],
@@ -507,6 +511,7 @@ class NestBuilder(Values):
         node: Node,
         address: Index,
     ) -> None:
+        """Loops that set `buffer` to the identity of `node`'s reduction."""
         name, nowhere = self.buffers.name("zero"), self.buffers.name("nowhere")
         body: list[Stmt] = [
             Constant(name, identity(SCANNED.get(node.op, node.op), buffer.dtype), buffer.dtype),
@@ -520,43 +525,43 @@ class NestBuilder(Values):
         self.scopes[level].statements.extend(body)
 
     def reduced(self, node: Node, indices: Indices, mask: str | None) -> str:
-        """The result of a reduction, from wherever its scheme left it."""
+        """The name of a reduction's result, loaded from where its scheme stores it."""
         scheme = self.schedule.schemes[node]
-        made = self.schedule.places[self.schedule.root_of[node]]
+        maker = self.schedule.places[self.schedule.root_of[node]]
         if scheme is Scheme.PARTIAL and node not in self.schedule.combined:
             return self._combined(node, indices, mask)
-        if (made.nest, made.phase) != self.place:
+        if (maker.nest, maker.phase) != self.place:
             return self._shared(node, indices, mask)
         if indices == self._domain(node).indices and mask is not None:
             return self.value(node, indices)
         if not self._row_axes(node):
             raise Refused("row", "a row's result is read from another row")
-        inside = self._row_address(node, indices)
+        row_index = self._row_address(node, indices)
         if scheme is Scheme.SHARED:
             return self._shared(node, indices, mask)
         buffer = self.buffers.row(self.place, node, self._row_extent(node))
-        return self._narrowed(node, buffer, inside, mask)
+        return self._narrowed(node, buffer, row_index, mask)
 
     def _shared(self, node: Node, indices: Indices, mask: str | None) -> str:
         address = self._final(linear(indices, contiguous_strides(node.shape)))
         return self._narrowed(node, self.buffers.shared(node), address, mask)
 
     def _narrowed(self, node: Node, buffer: Buffer, address: Index, mask: str | None) -> str:
-        """A result in the precision that its readers expect."""
+        """Loads a result, converted to the type that its readers expect."""
         name, dtype = self._load(buffer, address, mask), node.type.dtype.compute
         if buffer.dtype is dtype:
             return name
         return self._let(Op.CAST, (name,), buffer.dtype, dtype)
 
     def _combined(self, node: Node, indices: Indices, mask: str | None) -> str:
-        """The tasks' partial results as one, if no phase before left that: on the spot where each
-        element is read once and certain to exist, else beforehand, all of them, into memory of the
-        task."""
-        kept = self.schedule.folding.axes(self._domain(node).axes)
+        """The tasks' partial results as one, unless an earlier phase combined them: in place, where
+        each element is read once and without a mask; else all of them in advance, into memory of
+        the task."""
+        result_axes = self.schedule.collapsed.axes(self._domain(node).axes)
         address = self._final(linear(indices, contiguous_strides(node.shape)))
-        if node.type.size == 1:  # which exists, wherever a mask says that nothing is read
+        if node.type.size == 1:  # valid whatever the mask
             address = Index((), 0)
-        if node.type.size == 1 or (self.mapping.deals_out(kept) and mask is None):
+        if node.type.size == 1 or (self.mapping.distributes(result_axes) and mask is None):
             level = self._level(address)
             name, statements = combine(self.buffers, node, address)
             self.scopes[level].statements.extend(statements)

@@ -1,10 +1,11 @@
-"""Rows too long to be kept are walked once, block by block (FlashAttention).
+"""Online softmax: rows that are too long for registers are read once, block by block
+(FlashAttention).
 
-A product that adds up along such a row becomes one over the lanes, a reduction among others. Where
-its left operand is linear in e = exp(t - max t), the maximum so far will do for e, since what was
-added up before can be multiplied by exp(old - new) when it grows; sums of e alike. Factors that are
-the same all along the row, 1 / sum e for one, then cannot be known yet and come after the product.
-That is a reassociation: see docs/design/attention.md.
+A matmul whose K is such a row becomes a reduction over the lanes. Let its left operand be linear in
+e = exp(t - max t). Then e may use the running maximum: when the maximum grows, the accumulators are
+rescaled by exp(old - new). Sums of e are treated alike. Factors that are constant along the row,
+such as 1 / sum e, are not known in time; they are applied after the matmul. That is a
+reassociation: see docs/design/attention.md.
 """
 
 from __future__ import annotations
@@ -26,54 +27,57 @@ from hemstitch.stitching.group import (
     reductions_of,
 )
 
-LONGEST_ROW = 256  # columns that stay in registers beside 15 more rows, with what becomes of them
+LONGEST_ROW = 256  # columns that stay in registers, in tiles of 16 rows, with temporaries
 
 
 def is_long(row: Dim) -> bool:
-    """It does not stay in registers, or may not."""
+    """Whether a row does not fit into registers, or may not."""
     return not isinstance(row, int) or row > LONGEST_ROW
 
 
 def with_online_softmax(group: Group) -> Group:
-    """The group with its long rows to be walked once, or the same one where it has none."""
-    products = [node for node in group.members if node.op is Op.DOT]
-    if not any(is_long(size) for p in products for size in (p.shape[-1], p.inputs[0].shape[-1])):
+    """`group` with its long rows rewritten for a single pass; the same group where there are
+    none."""
+    matmuls = [node for node in group.members if node.op is Op.DOT]
+    if not any(is_long(size) for p in matmuls for size in (p.shape[-1], p.inputs[0].shape[-1])):
         return group
     build = Builder()
     factors = _OnlineFactors(build, group)
     replaced: dict[Node, Node] = {}
-    for node in products:
+    for node in matmuls:
         left = node.inputs[0]
-        found = (factors.split(left) or factors.scaled(left)) if is_long(left.shape[-1]) else None
-        if found is not None and found.behind:
-            replaced[node] = _factored(build, node, found)
+        linear = (factors.split(left) or factors.scaled(left)) if is_long(left.shape[-1]) else None
+        if linear is not None and linear.row_factors:
+            replaced[node] = _factored(build, node, linear)
     changed = _rewritten(build, group, replaced) if replaced else group
-    along = frozenset(n for n in changed.members if n.op is Op.DOT and _is_along(n, changed))
-    changed = replace(changed, along=along)
-    return replace(changed, follows=_follows(factors, changed))
+    along_lanes = frozenset(
+        n for n in changed.members if n.op is Op.DOT and _contracts_long_row(n, changed)
+    )
+    changed = replace(changed, k_along_lanes=along_lanes)
+    return replace(changed, running_maximum=_running_maxima(factors, changed))
 
 
-def _is_along(product: Node, group: Group) -> bool:
-    """It adds up what is made along a long row, by a product or relative to its maximum."""
-    left = product.inputs[0]
-    inside = computed_below(left, frozenset(group.members), reductions_of(group))
-    is_made = any(node.op is Op.DOT or _maximum_of(node) is not None for node in inside)
-    return is_made and is_long(left.shape[-1])
+def _contracts_long_row(matmul: Node, group: Group) -> bool:
+    """Whether K is a long row that a matmul, or exponentials relative to its maximum, computes."""
+    left = matmul.inputs[0]
+    evaluated = computed_below(left, frozenset(group.members), reductions_of(group))
+    is_computed = any(node.op is Op.DOT or _maximum_of(node) is not None for node in evaluated)
+    return is_computed and is_long(left.shape[-1])
 
 
-def _follows(factors: _OnlineFactors, group: Group) -> Mapping[Node, Node]:
-    """Each sum that can be counted from a maximum so far, and that maximum."""
-    found: dict[Node, Node] = {}
+def _running_maxima(factors: _OnlineFactors, group: Group) -> Mapping[Node, Node]:
+    """For each sum that may use a running maximum, that maximum."""
+    maxima: dict[Node, Node] = {}
     for node in group.members:
         last = node.inputs[0].type.rank - 1 if node.inputs else 0
-        if node in group.along or (node.op is Op.SUM and node.attr == (last,)):
+        if node in group.k_along_lanes or (node.op is Op.SUM and node.attr == (last,)):
             parts = factors.split(node.inputs[0])
-            if parts is not None and parts.maximum is not None and not parts.behind:
-                found[node] = parts.maximum
-    return found
+            if parts is not None and parts.maximum is not None and not parts.row_factors:
+                maxima[node] = parts.maximum
+    return maxima
 
 
-# --- what is linear in e
+# --- values that are linear in e
 
 
 _VIEWS = (Op.CAST, Op.RESHAPE, Op.PERMUTE, Op.BROADCAST)
@@ -81,16 +85,16 @@ _VIEWS = (Op.CAST, Op.RESHAPE, Op.PERMUTE, Op.BROADCAST)
 
 @dataclass(frozen=True, slots=True)
 class _Linear:
-    """`inside` times factors that are the same all along the row: (MUL, DIV or WHERE, the factor,
-    with a last axis of size 1). `maximum`: what e is relative to; None where there is no e."""
+    """`inner` times factors that are constant along the row: (MUL, DIV or WHERE, the factor with a
+    last axis of size 1). `maximum`: the one that e is relative to; None where there is no e."""
 
-    inside: Node
-    behind: tuple[tuple[Op, Node], ...]
+    inner: Node
+    row_factors: tuple[tuple[Op, Node], ...]
     maximum: Node | None
 
 
 def _maximum_of(node: Node) -> Node | None:
-    """m, if `node` is exp(t - m) and m the maximum of t along its last axis."""
+    """The maximum m, if `node` is exp(t - m) and m the maximum of t along its last axis."""
     if node.op is not Op.EXP or node.inputs[0].op is not Op.SUB:
         return None
     shifted, wide = node.inputs[0].inputs
@@ -106,24 +110,24 @@ def _maximum_of(node: Node) -> Node | None:
 
 @dataclass(frozen=True, slots=True)
 class _OnlineFactors:
-    """Takes values of a group apart."""
+    """Splits values of a group into linear parts and row factors."""
 
     build: Builder
     group: Group
-    # What was looked at before: several may read it.
+    # Memoised results:
     _scaled: dict[Node, _Linear] = field(default_factory=dict)
     _splits: dict[Node, _Linear | None] = field(default_factory=dict)
     _rows: dict[Node, Node | None] = field(default_factory=dict)
 
     @property
     def in_memory(self) -> Container[Node]:
-        """Where the group begins."""
+        """The nodes that the group reads."""
         return self.group.reads
 
     def scaled(self, node: Node) -> _Linear:
-        """`node` as what is scaled by factors of rows that a reduction of the group is part of, and
-        these factors: no e, as in s / sum s. What is inside may be much larger than `node`, so
-        that it is not cast to a type with a smaller range."""
+        """`node` as an inner value and row factors that depend on a reduction of the group, without
+        e: as in s / sum s. The inner value may be much larger than `node`, so it is not cast to
+        f16."""
         if node not in self._scaled:
             self._scaled[node] = self._first_scaled(node)
         return self._scaled[node]
@@ -133,11 +137,13 @@ class _OnlineFactors:
             case op if op in _VIEWS and node.type.dtype is not DType.F16:
                 return self._of_view(node, self.scaled(node.inputs[0])) or _Linear(node, (), None)
             case Op.MUL | Op.DIV:
-                for position, other in ((0, 1),) if node.op is Op.DIV else ((0, 1), (1, 0)):
-                    row = self._row(node.inputs[other])
-                    if row is not None and self._is_reduced(node.inputs[other]):
-                        found = self.scaled(node.inputs[position])
-                        return replace(found, behind=(*found.behind, (node.op, row)))
+                for position, factor_position in (
+                    ((0, 1),) if node.op is Op.DIV else ((0, 1), (1, 0))
+                ):
+                    row = self._row(node.inputs[factor_position])
+                    if row is not None and self._is_reduced(node.inputs[factor_position]):
+                        linear = self.scaled(node.inputs[position])
+                        return replace(linear, row_factors=(*linear.row_factors, (node.op, row)))
         return _Linear(node, (), None)
 
     def _is_reduced(self, factor: Node) -> bool:
@@ -145,7 +151,7 @@ class _OnlineFactors:
         return bool(reductions_below([factor], members, reductions_of(self.group)))
 
     def split(self, node: Node) -> _Linear | None:
-        """`node` as what is linear in e and factors of rows; None if it is not linear in it."""
+        """`node` as a value linear in e and row factors; None if it is not linear in e."""
         if node not in self._splits:
             self._splits[node] = self._first_split(node)
         return self._splits[node]
@@ -155,60 +161,61 @@ class _OnlineFactors:
             return None
         maximum = _maximum_of(node)
         if maximum is not None:
-            is_made = not any(x in self.in_memory for x in (maximum, node.inputs[0]))
-            return _Linear(node, (), maximum) if is_made else None
+            is_computed = not any(x in self.in_memory for x in (maximum, node.inputs[0]))
+            return _Linear(node, (), maximum) if is_computed else None
         match node.op:
             case op if op in _VIEWS:
                 return self._split_view(node)
             case Op.MUL | Op.DIV:
-                return self._split_product(node)
+                return self._split_scaled(node)
             case Op.WHERE:
                 return self._split_choice(node)
             case _:
                 return None
 
     def _split_view(self, node: Node) -> _Linear | None:
-        found = self.split(node.inputs[0])
-        return None if found is None else self._of_view(node, found)
+        linear = self.split(node.inputs[0])
+        return None if linear is None else self._of_view(node, linear)
 
-    def _of_view(self, node: Node, found: _Linear) -> _Linear | None:
-        """What a view (or a cast) is made of, where its operand is made of `found`."""
+    def _of_view(self, node: Node, linear: _Linear) -> _Linear | None:
+        """The parts of a view or cast, given the parts of its operand; None where it changes the
+        last axis."""
         (source,) = node.inputs
         if not (source.type.dtype.is_float and node.type.dtype.is_float and _keeps_last(node)):
             return None
-        behind = tuple((op, self._row_of_view(node, row)) for op, row in found.behind)
-        return _Linear(_remade(self.build, node, (found.inside,)), behind, found.maximum)
+        row_factors = tuple((op, self._row_of_view(node, row)) for op, row in linear.row_factors)
+        return _Linear(_with_inputs(self.build, node, (linear.inner,)), row_factors, linear.maximum)
 
-    def _split_product(self, node: Node) -> _Linear | None:
-        for position, other in ((0, 1),) if node.op is Op.DIV else ((0, 1), (1, 0)):
-            found = self.split(node.inputs[position])
-            if found is None:
+    def _split_scaled(self, node: Node) -> _Linear | None:
+        for position, factor_position in ((0, 1),) if node.op is Op.DIV else ((0, 1), (1, 0)):
+            linear = self.split(node.inputs[position])
+            if linear is None:
                 continue
-            factor = node.inputs[other]
+            factor = node.inputs[factor_position]
             row = self._row(factor)
             if row is not None:
-                return replace(found, behind=(*found.behind, (node.op, row)))
-            return replace(found, inside=_remade(self.build, node, (found.inside, factor)))
+                return replace(linear, row_factors=(*linear.row_factors, (node.op, row)))
+            return replace(linear, inner=_with_inputs(self.build, node, (linear.inner, factor)))
         return None
 
     def _split_choice(self, node: Node) -> _Linear | None:
-        """Zero where a condition says so: a mask, or rows without any element."""
+        """WHERE with zero in one branch: a mask, or rows without elements."""
         condition, *values = node.inputs
-        for position, other in ((0, 1), (1, 0)):
-            zero = values[other]
-            found = self.split(values[position])
-            if found is None or zero.op is not Op.CONSTANT or zero.attr != 0:
+        for position, zero_position in ((0, 1), (1, 0)):
+            zero = values[zero_position]
+            linear = self.split(values[position])
+            if linear is None or zero.op is not Op.CONSTANT or zero.attr != 0:
                 continue
             row = self._row(condition)
             if row is not None:
-                kept = row if position == 0 else self.build.make(Op.NOT, row)
-                return replace(found, behind=(*found.behind, (Op.WHERE, kept)))
-            inputs = (found.inside, zero) if position == 0 else (zero, found.inside)
-            return replace(found, inside=_remade(self.build, node, (condition, *inputs)))
+                condition_row = row if position == 0 else self.build.make(Op.NOT, row)
+                return replace(linear, row_factors=(*linear.row_factors, (Op.WHERE, condition_row)))
+            inputs = (linear.inner, zero) if position == 0 else (zero, linear.inner)
+            return replace(linear, inner=_with_inputs(self.build, node, (condition, *inputs)))
         return None
 
     def _row(self, node: Node) -> Node | None:
-        """`node` with a last axis of size 1, if it is the same all along that; else None."""
+        """`node` with a last axis of size 1, if it is constant along that axis; else None."""
         if node not in self._rows:
             self._rows[node] = self._first_row(node)
         return self._rows[node]
@@ -220,17 +227,17 @@ class _OnlineFactors:
         if node.op is Op.BROADCAST and node.inputs[0].shape[-1] == 1:
             return self.build.broadcast(node.inputs[0], shape)
         is_view = node.op in (Op.RESHAPE, Op.PERMUTE, Op.BROADCAST) and _keeps_last(node)
-        is_made = is_view or is_elementwise(node.op) or node.op is Op.CONSTANT
-        rows = map(self._row, node.inputs if is_made and node not in self.in_memory else ())
-        found = [row for row in rows if row is not None]
-        if not is_made or len(found) < len(node.inputs):
+        is_computed = is_view or is_elementwise(node.op) or node.op is Op.CONSTANT
+        rows = map(self._row, node.inputs if is_computed and node not in self.in_memory else ())
+        known_rows = [row for row in rows if row is not None]
+        if not is_computed or len(known_rows) < len(node.inputs):
             return None
         if is_view:
-            return self._row_of_view(node, found[0])
-        return _remade(self.build, node, found, shape)
+            return self._row_of_view(node, known_rows[0])
+        return _with_inputs(self.build, node, known_rows, shape)
 
     def _row_of_view(self, view: Node, row: Node) -> Node:
-        """What the view (or the cast) makes of its operand, of which there is only this `row`."""
+        """The view or cast, applied to an operand with a last axis of size 1."""
         shape = (*view.shape[:-1], 1)
         match view.op:
             case Op.RESHAPE:
@@ -246,7 +253,7 @@ class _OnlineFactors:
 
 
 def _keeps_last(view: Node) -> bool:
-    """Its last axis is that of its operand."""
+    """Whether the view's last axis is that of its operand."""
     (source,) = view.inputs
     if view.op is Op.PERMUTE:
         assert isinstance(view.attr, tuple)
@@ -254,7 +261,7 @@ def _keeps_last(view: Node) -> bool:
     return source.type.rank > 0 and source.shape[-1] == view.shape[-1]
 
 
-def _remade(
+def _with_inputs(
     build: Builder, node: Node, inputs: Iterable[Node], shape: Sequence[Dim] | None = None
 ) -> Node:
     """The same operation on other operands."""
@@ -262,13 +269,13 @@ def _remade(
     return build.make(node.op, *inputs, attr=node.attr, type=type_)
 
 
-# --- the group with other products
+# --- the rewritten group
 
 
-def _factored(build: Builder, product: Node, parts: _Linear) -> Node:
-    """The product of the part inside, times what is behind it."""
-    result = build.dot(parts.inside, product.inputs[1])
-    for op, row in parts.behind:
+def _factored(build: Builder, matmul: Node, linear: _Linear) -> Node:
+    """The matmul of the inner part, followed by its row factors."""
+    result = build.dot(linear.inner, matmul.inputs[1])
+    for op, row in linear.row_factors:
         if op is Op.WHERE:
             zero = build.constant(0.0, result.type.dtype, result.shape)
             result = build.make(op, build.broadcast(row, result.shape), result, zero)
@@ -279,20 +286,20 @@ def _factored(build: Builder, product: Node, parts: _Linear) -> Node:
 
 
 def _rewritten(build: Builder, group: Group, replaced: dict[Node, Node]) -> Group:
-    """The group with other nodes for some."""
-    made = dict(replaced)
+    """The group with some nodes replaced."""
+    replacements = dict(replaced)
     for node in _in_order([write.value for write in group.writes], group):
-        inputs = tuple(made.get(x, x) for x in node.inputs)
-        if node not in made and inputs != node.inputs:
-            made[node] = _remade(build, node, inputs)
-    values = [made.get(write.value, write.value) for write in group.writes]
+        inputs = tuple(replacements.get(x, x) for x in node.inputs)
+        if node not in replacements and inputs != node.inputs:
+            replacements[node] = _with_inputs(build, node, inputs)
+    values = [replacements.get(write.value, write.value) for write in group.writes]
     writes = (Write(v, w.tensor, w.strides, w.offset) for v, w in zip(values, group.writes))
     members = (n for n in _in_order(values, group) if is_member(n) and n not in group.reads)
     return replace(group, members=tuple(members), writes=tuple(writes))
 
 
 def _in_order(values: Iterable[Node], group: Group) -> list[Node]:
-    """What the group makes of what it reads, operands first."""
+    """The nodes between the group's reads and `values`, operands first."""
     order: dict[Node, None] = {}
     work = [(value, False) for value in values]
     while work:

@@ -1,5 +1,6 @@
-"""The partial results of all tasks as one: by each reader for itself, or in a phase of its own that
-deals them out to all tasks and leaves one copy. Takes sizes and a machine to decide, and builds."""
+"""Combines the partial results of all tasks: each reader for itself, or a phase of its own that
+distributes the elements over tasks and leaves one copy. Decides which, and builds the
+statements."""
 
 from __future__ import annotations
 
@@ -22,42 +23,46 @@ from hemstitch.kernel_ir.nodes import (
 from hemstitch.machine.record import Machine
 from hemstitch.stitching.buffers import Buffers, partial_step
 
-CLEARED_AND_FLUSHED = 4  # passes over a task's own sums in double, beside narrow ones of half that
+CLEARED_AND_FLUSHED = 4  # passes over a task's f64 sums, in addition to its f32 sums
 
 
-def pays(reads: Iterable[tuple[int, int]], machine: Machine) -> bool:
-    """Whether one more phase does. `reads`: of each reduction that would share it, its elements and
-    how many nests would combine all of them in each task."""
-    saved = sum(readers * _alone(size, machine) - _dealt(size, machine) for size, readers in reads)
+def is_combining_profitable(reads: Iterable[tuple[int, int]], machine: Machine) -> bool:
+    """Whether a phase that combines partial results is profitable. `reads`: for each reduction
+    that would use it, its elements and the number of nests that would combine all of them in
+    each task."""
+    saved = sum(
+        readers * _combine_all_seconds(size, machine) - _combine_share_seconds(size, machine)
+        for size, readers in reads
+    )
     return saved > machine.barrier_seconds
 
 
 def seconds(elements: int, tasks: int, machine: Machine, *, for_all: bool) -> float:
-    """That partial results of one reduction take: each task leaves its own, and then they are
-    combined `for_all` tasks in the cheaper way, or else by those that need them, a share each."""
+    """The cost of the partial results of one reduction. Each task stores its own; then they are
+    combined `for_all` tasks in the cheaper way, or else by their readers, a share each."""
     passes, width = (CLEARED_AND_FLUSHED, 8) if machine.accumulator_bytes == 8 else (1, 4)
-    is_small = elements * width <= machine.l1_bytes  # then it is latency that counts
+    is_small = elements * width <= machine.l1_bytes  # then latency dominates
     copies = 1 if is_small else min(machine.partial_copies, -(-tasks // machine.threads))
     copy = elements * width / machine.cache_bytes_per_second
-    left = copies * passes * copy
+    stored = copies * passes * copy
     if not for_all:
-        return left + copies * copy
-    dealt = machine.barrier_seconds + copies * _dealt(elements, machine)
-    return left + min(copies * _alone(elements, machine), dealt)
+        return stored + copies * copy
+    distributed = machine.barrier_seconds + copies * _combine_share_seconds(elements, machine)
+    return stored + min(copies * _combine_all_seconds(elements, machine), distributed)
 
 
-def _alone(elements: int, machine: Machine) -> float:
+def _combine_all_seconds(elements: int, machine: Machine) -> float:
     """Seconds of a task that reads every task's partial results."""
     return elements * machine.threads * 4 / machine.cache_bytes_per_second
 
 
-def _dealt(elements: int, machine: Machine) -> float:
-    """Of a task that reads its share of them, and then the copy."""
+def _combine_share_seconds(elements: int, machine: Machine) -> float:
+    """Seconds of a task that combines its share, and then reads the results."""
     return 2 * elements * 4 / machine.cache_bytes_per_second
 
 
 def combining_nest(buffers: Buffers, node: Node, machine: Machine) -> Nest:
-    """A row an element, into the memory where results for other tasks are."""
+    """One row per element; the results go to shared memory."""
     axis = Axis(buffers.name("k"), node.type.size)
     name, statements = combine(buffers, node, at(axis))
     body = (*statements, Store(buffers.shared(node), at(axis), name))
@@ -65,7 +70,7 @@ def combining_nest(buffers: Buffers, node: Node, machine: Machine) -> Nest:
 
 
 def combine(buffers: Buffers, node: Node, address: Index) -> tuple[str, list[Stmt]]:
-    """The name that holds one element, and what makes it."""
+    """Statements that combine one element, and the name of the result."""
     new = buffers.name
     buffer, positions = buffers.partial(node)
     part = Axis(new("t"), THREADS)
@@ -79,8 +84,11 @@ def combine(buffers: Buffers, node: Node, address: Index) -> tuple[str, list[Stm
     added: list[Stmt] = [Accumulate(accumulator, value, order=order)]
     is_compensated = buffers.is_compensated(node)
     if is_compensated:
-        lost = new("lost")
-        added += [Load(lost, buffers.lost(node), place), Accumulate(accumulator, lost)]
+        compensation = new("lost")
+        added += [
+            Load(compensation, buffers.compensation(node), place),
+            Accumulate(accumulator, compensation),
+        ]
     dtype, result = buffer.dtype, node.type.dtype.compute
     statements: list[Stmt] = [
         Init(accumulator, node.op, dtype, across=False, compensated=is_compensated),

@@ -1,7 +1,8 @@
-"""How each phase begins. Takes the phases' nests and a machine, gives a barrier, or a ticket where
-the last task to come would rather do the rest alone than have all others told.
+"""How each phase begins: behind a grid-wide barrier, or as a last-block reduction, where the last
+task to arrive does the rest alone because that is faster.
 
-A barrier is two trips through memory: to arrive, and to learn that all have. A ticket is the first.
+A barrier costs two trips through memory: one to arrive, one to learn that all have arrived. A
+last-block reduction (`Begin.TICKET`) costs the first only.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from hemstitch.kernel_ir.nodes import (
 )
 from hemstitch.machine.record import Machine
 
-ARRIVAL = 0.5  # of a barrier's time: one of its two trips
-WHY = {
+ARRIVAL_SHARE = 0.5  # of a barrier's time
+REASONS = {
     Begin.BARRIER: "results of other tasks are read",
     Begin.LAST_BLOCK: "results of other tasks are read, sooner by one task than behind a barrier",
     Begin.ALONE: "nobody else is left",
@@ -38,24 +39,25 @@ WHY = {
 def with_begins(
     phases: Sequence[Sequence[Nest]], machine: Machine, hints: Mapping[str, int]
 ) -> tuple[Phase, ...]:
-    """One task runs those last phases alone that save the most time together."""
+    """The phases of these nests. One task runs those last phases alone whose serial execution saves
+    the most time."""
     sizes = {**hints, "threads": machine.threads}
     first_alone, best = len(phases), 0.0
-    saved = -ARRIVAL * machine.barrier_seconds
+    saved = -ARRIVAL_SHARE * machine.barrier_seconds
     for number in range(len(phases) - 1, 0, -1):
         if any(map(_has_part_of_each_task, phases[number])):
             break
-        saved += machine.barrier_seconds - _longer_alone(phases[number], machine, sizes)
+        saved += machine.barrier_seconds - _serial_excess(phases[number], machine, sizes)
         if saved > best:
             first_alone, best = number, saved
-    together = [Begin.BARRIER] * (first_alone - 1)
-    behind = [*together, Begin.LAST_BLOCK, *[Begin.ALONE] * len(phases)]
-    first, *others = (tuple(nests) for nests in phases)
-    return (Phase(first), *(Phase(nests, WHY[b], b) for nests, b in zip(others, behind)))
+    parallel = [Begin.BARRIER] * (first_alone - 1)
+    begins = [*parallel, Begin.LAST_BLOCK, *[Begin.ALONE] * len(phases)]
+    first, *later = (tuple(nests) for nests in phases)
+    return (Phase(first), *(Phase(nests, REASONS[b], b) for nests, b in zip(later, begins)))
 
 
 def _has_part_of_each_task(nest: Nest) -> bool:
-    """The nest leaves partial results, which a task that does not run it would not leave."""
+    """Whether the nest stores a partial result per task, for which every task has to run it."""
     everything = walk((*nest.prologue, *nest.body, *nest.epilogue))
     return any(
         statement.index.coefficient(TASK) != 0
@@ -64,19 +66,20 @@ def _has_part_of_each_task(nest: Nest) -> bool:
     )
 
 
-def _longer_alone(nests: Iterable[Nest], machine: Machine, sizes: Mapping[str, int]) -> float:
-    """Seconds of one task with all the work, less those of the busiest one if all share it."""
-    alone = busiest = 0.0
+def _serial_excess(nests: Iterable[Nest], machine: Machine, sizes: Mapping[str, int]) -> float:
+    """Seconds that one task takes longer for all the work than the busiest of all tasks for its
+    share."""
+    serial = busiest = 0.0
     for nest in nests:
         rows = prod(evaluate(axis.extent, sizes) for axis in nest.rows)
-        once, each = (_seconds(s, machine, sizes) for s in (nest.prologue, nest.body))
-        alone += once + rows * each
-        busiest = max(busiest, once + ceil(rows / machine.threads) * each)
-    return alone - max(busiest, alone / machine.threads)
+        prologue, row = (_seconds(s, machine, sizes) for s in (nest.prologue, nest.body))
+        serial += prologue + rows * row
+        busiest = max(busiest, prologue + ceil(rows / machine.threads) * row)
+    return serial - max(busiest, serial / machine.threads)
 
 
 def _seconds(statements: Iterable[Stmt], machine: Machine, sizes: Mapping[str, int]) -> float:
-    """Of one task: a vector at a time, out of L2, where other tasks left what is read."""
+    """Seconds of one task: a vector at a time, from L2, where other tasks stored their results."""
     total = 0.0
     for statement in statements:
         if isinstance(statement, (Loop, Contract)):

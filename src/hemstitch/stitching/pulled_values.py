@@ -1,4 +1,5 @@
-"""Values are pulled: a value asks for its operands, views bend the index on the way down."""
+"""Code generation by demand: a value requests its operands; views transform the index on the way
+down."""
 
 from __future__ import annotations
 
@@ -32,20 +33,20 @@ from hemstitch.stitching.buffers import Buffers, NestKey
 from hemstitch.stitching.group import (
     INLINE,
     Group,
-    addressed,
-    factors,
+    concat_indices,
+    dot_indices,
+    gathered_indices,
     leaf_below,
-    padded,
-    parts,
+    pad_indices,
     reductions_of,
 )
 from hemstitch.stitching.loop_scopes import LoopScope, Scopes
 from hemstitch.stitching.loop_shapes import right_operand
 from hemstitch.stitching.refusal import Refused
 from hemstitch.stitching.schedule import Schedule
-from hemstitch.stitching.view_indices import BENDING, Indices, through
+from hemstitch.stitching.view_indices import INDEX_VIEWS, Indices, source_indices
 
-CHEAP = 2  # flops an element of a product's operand that is made again where it could be loaded
+MAX_OPERAND_FLOPS = 2  # per element of a matmul operand that is recomputed for each tile
 
 
 class Values(Scopes, ABC):
@@ -58,16 +59,16 @@ class Values(Scopes, ABC):
         self.place = place
         self.members = frozenset(group.members)
         self.reductions = reductions_of(group)
-        # Left by loops before the present one: in row buffers (None), or in place of what will be
-        # written there later (the buffer, and the address of the row's own elements).
-        self.kept: dict[Node, tuple[Buffer, Index] | None] = {}
+        # Values that earlier loops retain: in row buffers (None), or in the memory of a result
+        # (the buffer, and the address of the row's own elements).
+        self.retained: dict[Node, tuple[Buffer, Index] | None] = {}
 
     @abstractmethod
     def reduced(self, node: Node, indices: Indices, mask: str | None) -> str:
-        """The name that holds a reduction's result."""
+        """The name of a reduction's result."""
 
     def value(self, node: Node, indices: Indices, mask: str | None = None) -> str:
-        """The name that holds `node` at `indices`, where `mask` holds."""
+        """The name of `node` at `indices`, where `mask` holds."""
         key = (node, indices, mask)
         for scope in self.scopes:
             if key in scope.values:
@@ -82,9 +83,9 @@ class Values(Scopes, ABC):
         if leaf is not None:
             tensor, strides, offset = leaf
             address = self._final(self.buffers.address(tensor, indices, strides, offset))
-            return self._load(self.buffers.input(tensor), address, mask, tensor.may_be_nowhere)
-        if self._is_kept(node, indices):
-            return self._load(*self._kept_at(node, indices), mask)
+            return self._load(self.buffers.input(tensor), address, mask, tensor.may_be_unallocated)
+        if self._is_retained(node, indices):
+            return self._load(*self._retained_at(node, indices), mask)
         if node.op in INLINE:
             return self._inline(node, indices)
         if node in self.reductions:
@@ -96,20 +97,20 @@ class Values(Scopes, ABC):
         names = tuple(self.value(operand, indices, mask) for operand in node.inputs)
         return self._let(node.op, names, node.inputs[-1].type.dtype, node.type.dtype)
 
-    def _is_kept(self, node: Node, indices: Indices) -> bool:
-        if node not in self.kept:
+    def _is_retained(self, node: Node, indices: Indices) -> bool:
+        if node not in self.retained:
             return False
-        return self.kept[node] is None or indices == self._domain(node).indices
+        return self.retained[node] is None or indices == self._domain(node).indices
 
-    def _kept_at(self, node: Node, indices: Indices) -> tuple[Buffer, Index]:
-        place = self.kept[node]
+    def _retained_at(self, node: Node, indices: Indices) -> tuple[Buffer, Index]:
+        place = self.retained[node]
         if place is not None:
             return place
         buffer = self.buffers.row(self.place, node, self._row_extent(node))
         return buffer, self._row_address(node, indices)
 
-    def _bent(self, node: Node, indices: Indices, mask: str | None) -> str:
-        return self.value(node.inputs[0], through(node, indices), mask)
+    def _view(self, node: Node, indices: Indices, mask: str | None) -> str:
+        return self.value(node.inputs[0], source_indices(node, indices), mask)
 
     def _let(self, op: Op, operands: tuple[str, ...], source: DType, dtype: DType) -> str:
         name = self.buffers.name("v")
@@ -117,26 +118,26 @@ class Values(Scopes, ABC):
         return self._define(name, level, Let(name, op, operands, source, dtype))
 
     def _load(
-        self, buffer: Buffer, address: Index, mask: str | None, may_be_nowhere: bool = False
+        self, buffer: Buffer, address: Index, mask: str | None, may_be_unallocated: bool = False
     ) -> str:
         name = self.buffers.name("v")
         level = self._level(address)
         if mask is not None:
             level = max(level, self.level_of[mask])
         is_own = buffer.role in (Role.TASK, Role.OUTPUT) or self._is_filled_here(buffer)
-        if is_own:  # what a row writes is read in that row
+        if is_own:  # a row reads what it has written
             level = max(level, 1)
-        if buffer.size == 0 or may_be_nowhere:
-            # The innermost loop never runs where the buffer is empty; outside it the load would.
+        if buffer.size == 0 or may_be_unallocated:
+            # If the buffer is empty, the innermost loop never runs; outside it the load would.
             level = len(self.scopes) - 1
-        if buffer.role is Role.INPUT:  # whose elements do not change
+        if buffer.role is Role.INPUT:  # read-only
             known = self.scopes[level].loads.setdefault((buffer, address, mask), name)
             if known is not name:
                 return known
         return self._define(name, level, Load(name, buffer, address, mask))
 
     def _is_filled_here(self, buffer: Buffer) -> bool:
-        """It is read by other tasks too, but not only: this nest has written to it."""
+        """Whether this nest has written to a buffer that other tasks read too."""
         if buffer.role is not Role.SHARED:
             return False
         written = (s for scope in self.scopes for s in walk(scope.statements))
@@ -172,14 +173,14 @@ class Values(Scopes, ABC):
         limit = self._position(Index((), bound))
         return self._let(op, (self._position(index), limit), DType.I64, DType.BOOL)
 
-    def _both(self, *conditions: str | None) -> str | None:
-        found: str | None = None
+    def _conjunction(self, *conditions: str | None) -> str | None:
+        result: str | None = None
         for condition in conditions:
-            if condition is not None and found is not None:
-                found = self._let(Op.AND, (found, condition), DType.BOOL, DType.BOOL)
+            if condition is not None and result is not None:
+                result = self._let(Op.AND, (result, condition), DType.BOOL, DType.BOOL)
             else:
-                found = condition or found
-        return found
+                result = condition or result
+        return result
 
     def _pad(self, node: Node, indices: Indices, mask: str | None) -> str:
         source, fill = node.inputs
@@ -188,22 +189,22 @@ class Values(Scopes, ABC):
         for index, low, size, wide in zip(indices, lows, source.shape, node.shape):
             above = self._compare(Op.GE, index, low) if low else None
             below = self._compare(Op.LT, index, size + low) if size + low != wide else None
-            inside = self._both(inside, above, below)
+            inside = self._conjunction(inside, above, below)
         assert inside is not None
-        value = self.value(source, padded(node, indices), self._both(mask, inside))
-        other = self.value(fill, ())
-        return self._let(Op.WHERE, (inside, value, other), node.type.dtype, node.type.dtype)
+        value = self.value(source, pad_indices(node, indices), self._conjunction(mask, inside))
+        filling = self.value(fill, ())
+        return self._let(Op.WHERE, (inside, value, filling), node.type.dtype, node.type.dtype)
 
     def _concat(self, node: Node, indices: Indices, mask: str | None) -> str:
         axis, dtype = node.attr, node.type.dtype
         assert isinstance(axis, int)
-        places = parts(node, indices)
+        places = concat_indices(node, indices)
         result: str | None = None
         for number in reversed(range(len(places))):
             part, inside = node.inputs[number], places[number]
             above = self._compare(Op.GE, inside[axis], 0) if number else None
             below = None if result is None else self._compare(Op.LT, inside[axis], part.shape[axis])
-            value = self.value(part, inside, self._both(mask, above, below))
+            value = self.value(part, inside, self._conjunction(mask, above, below))
             if result is None or below is None:
                 result = value
             else:
@@ -213,66 +214,66 @@ class Values(Scopes, ABC):
 
     def _gather(self, node: Node, indices: Indices, mask: str | None) -> str:
         source = node.inputs[0]
-        found = self._indices_of(node, indices, source.shape, mask)
-        return self.value(source, addressed(node, indices, found), mask)
+        values = self._indices_of(node, indices, source.shape, mask)
+        return self.value(source, gathered_indices(node, indices, values), mask)
 
     def _indices_of(
         self, node: Node, indices: Indices, shape: tuple[Dim, ...], mask: str | None
     ) -> list[Computed]:
-        """The values of a node's index operands, within `shape`, by their place among inputs."""
-        found = [Computed("", 0)]
-        along = {a.operand: (d, a.failure) for a, d in zip(_addresses(node), shape) if a.operand}
+        """The values of a node's index operands, checked against `shape`, by input."""
+        computed = [Computed("", 0)]
+        bounds = {a.operand: (d, a.failure) for a, d in zip(_addresses(node), shape) if a.operand}
         for operand, index in enumerate(node.inputs[1:], start=1):
             name = self.value(index, indices, mask)
             if index.type.dtype is not DType.I64:
                 name = self._let(Op.CAST, (name,), index.type.dtype, DType.I64)
-            extent, failure = along[operand]
-            found.append(Computed(self._checked(name, extent, mask, failure), extent))
-        return found
+            extent, failure = bounds[operand]
+            computed.append(Computed(self._checked(name, extent, mask, failure), extent))
+        return computed
 
     def _dot(self, node: Node, indices: Indices, mask: str | None) -> str:
-        """The loop that adds a product up, where its columns are the lanes around it."""
+        """A CONTRACT loop over K, in a lane loop over the matmul's columns."""
         steps = self.schedule.unification.contracted[node].indices[0]
-        (axis, _), *others = self._final(steps).terms
-        if others:
-            raise Refused("product", "what is added up does not lie along one axis")
+        (axis, _), *other_terms = self._final(steps).terms
+        if other_terms:
+            raise Refused("matmul", "K is not a single axis")
         assert isinstance(axis, Axis)
         if mask is not None:
-            raise Refused("product", "only a part of it is read", lasts=True)
-        if node in self.buffers.products:
-            raise Refused("product", "it would be added up twice")
-        self.buffers.products.add(node)
+            raise Refused("matmul", "it is read under a mask", lasts=True)
+        if node in self.buffers.matmuls:
+            raise Refused("matmul", "it would be computed twice")
+        self.buffers.matmuls.add(node)
         scope = LoopScope((axis,))
         self.scopes.append(scope)
-        places = zip(node.inputs, factors(indices, steps))
+        places = zip(node.inputs, dot_indices(indices, steps))
         left, right = (self.value(operand, place) for operand, place in places)
         self.scopes.pop()
         source, name = node.inputs[0].type.dtype, self.buffers.name("dot")
         self._check_operands(scope.statements, left, right)
         contract = Contract(
             *(name, axis, tuple(scope.statements), left, right, source, node.type.dtype),
-            self._wanted(node, indices, steps),
+            self._unmasked_range(node, indices, steps),
         )
         return self._define(name, len(self.scopes) - 1, contract)
 
-    def _wanted(self, product: Node, indices: Indices, steps: Index) -> Index | None:
-        """As in `Contract`, from what the graph says."""
-        within = product.attr
+    def _unmasked_range(self, matmul: Node, indices: Indices, steps: Index) -> Index | None:
+        """`Contract.wanted`, from the band that the graph says is read."""
+        within = matmul.attr
         if not isinstance(within, Within):
             return None
         *_, row, column = indices
         places = {MatmulAxis.ROW: row, MatmulAxis.COLUMN: column, MatmulAxis.STEP: steps}
         low, high = (self._final(places[place]) for place in (within.low, within.high))
-        wanted = (high + low.scaled(-1)).shifted(within.distance)
-        return wanted if all(isinstance(axis, Axis) for axis, _ in wanted.terms) else None
+        distance = (high + low.scaled(-1)).shifted(within.distance)
+        return distance if all(isinstance(axis, Axis) for axis, _ in distance.terms) else None
 
-    def _added_up(self, product: Node, accumulator: str) -> None:
-        """The statement that adds a product up along the lanes around it."""
+    def _accumulate_matmul(self, matmul: Node, accumulator: str) -> None:
+        """A matmul step in a lane loop over K."""
         value, unification = self.value, self.schedule.unification
-        left = value(product.inputs[0], unification.operand[product].indices)
-        operand, place = right_operand(product, unification)
-        (axis,) = self._row_axes(product)
-        lanes = self.scopes.pop()  # what is made for each lane is made for the product alone
+        left = value(matmul.inputs[0], unification.operand[matmul].indices)
+        operand, place = right_operand(matmul, unification)
+        (axis,) = self._row_axes(matmul)
+        lanes = self.scopes.pop()  # operands per lane belong to the matmul alone
         scope = LoopScope((*lanes.axes, axis))
         self.scopes.append(scope)
         right = value(operand, place)
@@ -282,15 +283,17 @@ class Values(Scopes, ABC):
         self._emit(AccumulateMatmul(accumulator, axis, body, left, right, source))
 
     def _check_operands(self, body: Sequence[Stmt], left: str, right: str) -> None:
-        """Each tile of rows makes the right operand anew, each block of columns the left one."""
-        counts = {right: CHEAP} | ({left: CHEAP} if self.mapping.split else {})
-        for name, most in counts.items():
-            made = (s for s in backward_slice(name, body) if isinstance(s, Let))
-            if sum(OPS[let.op].flops for let in made) > most:
-                raise Refused("product", "an operand costs more to make again than to load")
+        """Each tile of rows recomputes the right operand, each block of columns the left one."""
+        limits = {right: MAX_OPERAND_FLOPS} | (
+            {left: MAX_OPERAND_FLOPS} if self.mapping.split else {}
+        )
+        for name, limit in limits.items():
+            lets = (s for s in backward_slice(name, body) if isinstance(s, Let))
+            if sum(OPS[let.op].flops for let in lets) > limit:
+                raise Refused("matmul", "an operand costs more to recompute than to load")
 
     def _checked(self, name: str, extent: Dim, mask: str | None, failure: Failure) -> str:
-        """The index `name`, made safe to use; the launch fails if it had to be."""
+        """The index `name`, clamped to the extent; the launch fails if it was out of range."""
         zero = self._constant(0, DType.I64)
         last = self._position(Index((), extent - 1))
         lower = self._let(Op.MAXIMUM, (name, zero), DType.I64, DType.I64)
@@ -302,7 +305,7 @@ class Values(Scopes, ABC):
     def _check(self, node: Node, indices: Indices, mask: str | None) -> str:
         condition, value = (self.value(operand, indices, mask) for operand in node.inputs)
         assert isinstance(node.attr, Failure)
-        # Nothing fails in what is empty: the innermost loop never runs there.
+        # No check of an empty tensor fails: the innermost loop never runs.
         level = len(self.scopes) - 1 if any(map(may_be_empty, node.shape)) else 0
         self._fail_unless(condition, mask, node.attr, level)
         return value
@@ -325,7 +328,7 @@ def _addresses(node: Node) -> list[Address]:
 
 
 _SPECIAL: Mapping[Op, Callable[[Values, Node, Indices, str | None], str]] = {
-    **dict.fromkeys(BENDING, Values._bent),
+    **dict.fromkeys(INDEX_VIEWS, Values._view),
     Op.PAD: Values._pad,
     Op.CONCAT: Values._concat,
     Op.GATHER: Values._gather,

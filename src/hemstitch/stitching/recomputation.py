@@ -1,6 +1,6 @@
-"""How many values one kernel computes. One that is read at several indices is computed at each, and
-so is what it is made of: without a limit a chain of them is computed once for each path through it.
-"""
+"""Limits how often one kernel evaluates values. A value that is read at several indices is
+evaluated at each of them, with its operands: without a limit, a chain of such values grows
+exponentially."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from hemstitch.ir.graph import Node
 from hemstitch.stitching.group import Group
 from hemstitch.stitching.refusal import Refused
 
-EVALUATIONS_A_NODE = 8  # at most; kernels of models have 1 to 4
-FEW_EVALUATIONS = 128  # no reason to refuse a small kernel
+EVALUATIONS_PER_NODE = 8  # at most; kernels of models have 1 to 4
+FEW_EVALUATIONS = 128  # always allowed
 
 
 class Evaluations:
-    """Counts the values of a kernel, each at each index."""
+    """Counts the (value, index) pairs of a kernel."""
 
     def __init__(self, groups: Sequence[Group]) -> None:
         self._limit = sum(map(_most, groups))
         self._count = 0
 
     def add(self) -> None:
-        """One more, or Refused."""
+        """Counts one more. Raises Refused beyond the limit."""
         self._count += 1
         if self._count > self._limit:
             why = f"more than {self._limit} values, most of them read at many indices"
@@ -31,15 +31,16 @@ class Evaluations:
 
 
 def _most(group: Group) -> int:
-    """A single member has no smaller kernels; its views are few (`planning/materialisation.py`)."""
+    """The limit of a group. A single member has no smaller kernels, and few views
+    (`planning/materialisation.py`)."""
     if len(group.members) <= 1:
         return sys.maxsize
-    seen: set[Node] = set()
+    visited: set[Node] = set()
     work = [write.value for write in group.writes]
     work += group.members
     while work:
         node = work.pop()
-        if node not in seen:
-            seen.add(node)
+        if node not in visited:
+            visited.add(node)
             work.extend(() if node in group.reads else node.inputs)
-    return max(FEW_EVALUATIONS, EVALUATIONS_A_NODE * len(seen))
+    return max(FEW_EVALUATIONS, EVALUATIONS_PER_NODE * len(visited))

@@ -1,16 +1,16 @@
-"""A "no" that carries its reason."""
+"""Refusals: why groups cannot be one kernel."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-OPAQUE = "opaque"  # the check that says no where the library is meant to do it
+OPAQUE = "opaque"  # the check for types that only the library handles
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why something may not be one kernel: the check that said no, and what it saw. `lasts`: it
-    stays so, whatever else joins."""
+    """Why groups cannot be one kernel: the check that failed, and its reason. `lasts`: it fails as
+    well with any further members."""
 
     check: str
     why: str
@@ -21,7 +21,7 @@ class Refusal:
 
 
 class Refused(Exception):
-    """Carries a Refusal from deep inside an attempt to the one place that catches it."""
+    """Raises a Refusal from within an attempt; one place catches it."""
 
     def __init__(self, check: str, why: str, *, lasts: bool = False) -> None:
         super().__init__(f"{check}: {why}")

@@ -1,4 +1,5 @@
-"""Groups of nodes become one kernel. Read `stitch` first; the rest of this folder is its steps."""
+"""Stitching: groups of nodes become one kernel. `stitch` is the entry point; the other modules of
+this package are its steps."""
 
 from __future__ import annotations
 
@@ -20,13 +21,13 @@ from hemstitch.stitching.recomputation import Evaluations
 from hemstitch.stitching.refusal import Refused
 from hemstitch.stitching.scatter_mapping import filling_nest
 from hemstitch.stitching.schedule import schedule
-from hemstitch.stitching.transpose_tiles import tiled
+from hemstitch.stitching.transpose_tiles import with_transpose_tiles
 
 
 @dataclass(frozen=True, slots=True)
 class Stitched:
-    """A kernel and the tensors its parameters stand for, in order, each from the element in
-    `places` on."""
+    """A kernel and the tensors of its parameters, in order. `places`: for each, the element at
+    which the parameter begins."""
 
     kernel: Kernel
     tensors: tuple[Tensor, ...]
@@ -34,7 +35,7 @@ class Stitched:
 
     @property
     def replaced(self) -> frozenset[Buffer]:
-        """Parameters through which the kernel writes over an argument's old contents."""
+        """Parameters of arguments that the kernel overwrites."""
         pairs = zip(self.kernel.parameters, self.tensors)
         return frozenset(b for b, t in pairs if t.is_argument and b.role is Role.OUTPUT)
 
@@ -43,17 +44,17 @@ def stitch(
     groups: Sequence[Group],
     machine: Machine,
     name: str,
-    found: Identity | None = None,
+    known: Identity | None = None,
     deadline: Deadline | None = None,
 ) -> Stitched:
-    """One kernel for groups that need nothing of each other (AStitch's independent scheme).
-    `found`: what they are, if that is known.
+    """One kernel for independent groups (AStitch's independent scheme). `known`: their identity, if
+    it has been computed.
 
-    Raises Refused, with the reason, where a group cannot be one kernel; OutOfTime after `deadline`.
+    Raises Refused where a group cannot be one kernel, OutOfTime after `deadline`.
     """
     written = frozenset(write.tensor for group in groups for write in group.writes)
-    found = found or identity(groups, machine.alignment)
-    places = dict(zip(found.tensors, found.places))
+    bound = known or identity(groups, machine.alignment)
+    places = dict(zip(bound.tensors, bound.places))
     room, is_double = machine.l2_bytes // 2, machine.accumulator_bytes == 8
     buffers = Buffers(written, places, room, Evaluations(groups), is_double, deadline)
     phases: list[list[Nest]] = []
@@ -61,7 +62,7 @@ def stitch(
         group = with_online_softmax(whole) if machine.execution is Execution.SIMT else whole
         scheduled = schedule(group, machine)
         if scheduled.phases > 1 and not machine.has_grid_barrier:
-            why = "tasks would wait for each other, and `global_stitching` is off"
+            why = "it needs a grid-wide barrier, and `global_stitching` is off"
             raise Refused("global", why)
         for phase in range(scheduled.phases):
             if phase == len(phases):
@@ -72,7 +73,7 @@ def stitch(
                     if scheduled.unification.contracted and machine.execution is Execution.SIMT:
                         _check_rows(built)
                     if machine.execution is Execution.SIMD:
-                        built = tiled(built, buffers, machine)
+                        built = with_transpose_tiles(built, buffers, machine)
                     phases[phase].append(built)
             phases[phase].extend(filling_nest(buffers, w) for w in scheduled.filled_in(phase))
             for node in scheduled.combined_in(phase):
@@ -86,4 +87,4 @@ def stitch(
 def _check_rows(nest: Nest) -> None:
     problem = row_problem(nest)
     if problem is not None:
-        raise Refused("product", problem)
+        raise Refused("matmul", problem)

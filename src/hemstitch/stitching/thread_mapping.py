@@ -1,8 +1,9 @@
-"""Thread mapping: which axes are rows dealt out to tasks, which one runs over lanes, in what order.
+"""Thread mapping: which axes are rows that are distributed over tasks, which axis runs over lanes,
+and the order of the others.
 
-AStitch's adaptive mapping (section 4.2), for both targets: many rows are dealt out whole; where
-rows are few and long, the lane axis is cut into blocks and reductions across blocks go through
-partial results; very short rows run lanes across rows. One formula ranks the few candidates.
+AStitch's adaptive mapping (section 4.2), for CPUs and GPUs: many rows are distributed whole. Where
+rows are few and long, the lane axis is split into blocks, and reductions across blocks go through
+partial results. Very short rows run lanes across rows. A cost formula ranks the candidates.
 """
 
 from __future__ import annotations
@@ -16,61 +17,61 @@ from hemstitch.ir.dims import Dim, quotient
 from hemstitch.ir.graph import Node
 from hemstitch.kernel_ir.index import Axis, Computed, Index, Variable, at
 from hemstitch.machine.record import Execution, Machine
-from hemstitch.stitching.group import Group, adds_up_products, has_few_terms, is_scatter_root
+from hemstitch.stitching.group import Group, has_few_terms, is_gemv_sum, is_scatter_root
 from hemstitch.stitching.lane_models import STRIDED, model_of
 from hemstitch.stitching.loop_shapes import Mapping, RootShape
-from hemstitch.stitching.matmul_mapping import MatmulLoops, product_mapping
+from hemstitch.stitching.matmul_mapping import MatmulLoops, map_matmuls
 from hemstitch.stitching.partial_results import seconds as combining_seconds
 from hemstitch.stitching.refusal import Refused
-from hemstitch.stitching.scan_mapping import follows, is_scan_root, scanned_axis
+from hemstitch.stitching.scan_mapping import fits_mapping, is_scan_root, scanned_axis
 
-GATHERED = 0.8  # of a strided access: a gather often finds several elements in a cache line
-REVERSED = 2.0  # vector instructions of a load against the order of memory: a block and a shuffle
-KEPT_SHARE = 0.5  # of the arithmetic that later loops of a row do again rather than keep
+GATHERED = 0.8  # of a strided access: a gather often reads several elements of a cache line
+REVERSED = 2.0  # vector instructions of a load with stride -1: a load and a shuffle
+RECOMPUTED_SHARE = 0.5  # of the arithmetic that later loops of a row repeat
 ROW_BUFFER = 10.0  # vector instructions to pass one scalar through a row buffer
-NARROW_ACCUMULATE, WIDE_ACCUMULATE = 2.0, 8.0  # to add a vector to memory, in f32 and in f64
-DECODE = 4.0  # vector instructions' time to take one more axis out of a row number
-BLOCK = 4096  # most elements of the lane axis in one block, where it is cut
+NARROW_ACCUMULATE, WIDE_ACCUMULATE = 2.0, 8.0  # vector instructions to add to memory: f32, f64
+DECODE = 4.0  # vector instructions' time to compute a further axis from a row number
+BLOCK = 4096  # most elements of a block of the lane axis, where it is split
 BLOCKS_PER_THREAD = 4
 
 
-def choose(
-    group: Group, shapes: Sequence[RootShape], products: Sequence[MatmulLoops], machine: Machine
+def choose_mappings(
+    group: Group, shapes: Sequence[RootShape], matmuls: Sequence[MatmulLoops], machine: Machine
 ) -> Iterator[tuple[Mapping, list[RootShape]]]:
-    """Mappings, each with the roots that follow it (AStitch's dominants): those for products of
-    matrices first, then by the largest root."""
-    left = [shape for shape in shapes if not is_scatter_root(shape.root)]
-    while left:
-        needed = {node for shape in left for node in shape.products}
-        open_ = [product for product in products if product.node in needed]
-        if open_ and any(is_scan_root(shape.root) for shape in left):
-            raise Refused("scan", "beside a product of matrices")
-        if open_:
-            mapping = product_mapping(open_, left, group.along, machine)
+    """Mappings, each with the roots that follow it (AStitch's dominants): those for matmuls first,
+    then by the largest root."""
+    unmapped = [shape for shape in shapes if not is_scatter_root(shape.root)]
+    while unmapped:
+        needed = {node for shape in unmapped for node in shape.matmuls}
+        pending = [matmul for matmul in matmuls if matmul.node in needed]
+        if pending and any(is_scan_root(shape.root) for shape in unmapped):
+            raise Refused("scan", "a matmul is in the same kernel")
+        if pending:
+            mapping = map_matmuls(pending, unmapped, group.k_along_lanes, machine)
         else:
-            # Of nothing and of one element the one with axes, which all that follow it need.
-            dominant = max(left, key=lambda shape: (max(1, shape.volume), len(shape.axes)))
-            mapping = _choose_one(group, dominant, left, machine)
-        followers = [shape for shape in left if follows(shape, mapping, machine)]
-        if open_ and machine.execution is Execution.SIMD:
-            followers = [s for s in followers if not _runs_across(s, mapping, followers)]
-        if open_ and not any(shape.products for shape in followers):
-            raise Refused("product", "nothing reads it row by row")
+            # Among roots of 0 or 1 elements, one with axes, which its followers need.
+            dominant = max(unmapped, key=lambda shape: (max(1, shape.volume), len(shape.axes)))
+            mapping = _choose_one(group, dominant, unmapped, machine)
+        followers = [shape for shape in unmapped if fits_mapping(shape, mapping, machine)]
+        if pending and machine.execution is Execution.SIMD:
+            followers = [s for s in followers if not _reduces_strided(s, mapping, followers)]
+        if pending and not any(shape.matmuls for shape in followers):
+            raise Refused("matmul", "no root follows its rows")
         assert followers, "a mapping is made for one of them at least"
         yield mapping, followers
-        left = [shape for shape in left if shape not in followers]
+        unmapped = [shape for shape in unmapped if shape not in followers]
 
 
-def _runs_across(shape: RootShape, mapping: Mapping, shapes: Sequence[RootShape]) -> bool:
-    """It adds up, lane by lane, what lies far apart, and side by side in neighbouring rows: columns
-    of a left operand. It goes its own way, where nothing but a write waits for it."""
-    inner = mapping.inner(mapping.placed(shape.axes))
-    if not shape.reduced or shape.products or not inner or inner[-1] not in shape.reduced:
+def _reduces_strided(shape: RootShape, mapping: Mapping, shapes: Sequence[RootShape]) -> bool:
+    """Whether the root reduces strided elements lane by lane, which are contiguous across rows:
+    columns of a left operand. It gets a mapping of its own, where only a write waits for it."""
+    inner = mapping.inner(mapping.after_split(shape.axes))
+    if not shape.reduced or shape.matmuls or not inner or inner[-1] not in shape.reduced:
         return False
-    if any(shape.root.reduction in s.needs and (s.reduced or s.products) for s in shapes):
+    if any(shape.root.reduction in s.needs and (s.reduced or s.matmuls) for s in shapes):
         return False
     steps = [(a.coefficient(inner[-1]), a.coefficient(mapping.rows[-1])) for a in shape.addresses]
-    own = [(lane, row) for lane, row in steps if lane != 0 and row != 0]  # for each, one of its own
+    own = [(lane, row) for lane, row in steps if lane != 0 and row != 0]  # distinct for each
     return bool(own) and all(lane != 1 and row == 1 for lane, row in own)
 
 
@@ -96,7 +97,9 @@ def _choose_one(
             dominant.axes
         )
         if not has_rows and len(group.members) > 1:
-            raise Refused("global", "one task would do it all, as `global_stitching` is off")
+            raise Refused(
+                "global", "a single task would compute all rows, as `global_stitching` is off"
+            )
     if scanned is not None:
         candidates = [mapping for mapping in candidates if scanned in mapping.order]
     if scanned is not None and scanned is not lane:
@@ -106,14 +109,14 @@ def _choose_one(
 
 
 def _keeps_columns(group: Group, mapping: Mapping, machine: Machine) -> bool:
-    """What the lanes of a scan have come to stays in L1, in f64."""
+    """Whether the running results of a scan's lanes stay in L1, in f64."""
     return 8 * group.hint(mapping.order[-1].extent) <= machine.l1_bytes
 
 
 def _lane_cost(
     group: Group, dominant: RootShape, axis: Axis, shapes: Sequence[RootShape], machine: Machine
 ) -> float:
-    """Vector instructions if `axis` runs over lanes, summed over the roots that have it."""
+    """Vector instructions if `axis` runs over lanes, summed over the roots that contain it."""
     extent = max(1, group.hint(axis.extent))
     steps = ceil(extent / machine.lanes) / extent  # per element; short axes waste lanes
     model = model_of(machine)
@@ -142,7 +145,7 @@ def _lane_cost(
 def _outer(
     group: Group, dominant: RootShape, shapes: Sequence[RootShape], lane: Axis
 ) -> list[Axis]:
-    """Around the lanes, of the dominant's axes."""
+    """The dominant's axes around the lanes."""
     order = _memory_order(group, dominant, shapes, lane)
     return [axis for axis in order[:-1] if axis in dominant.axes]
 
@@ -150,30 +153,30 @@ def _outer(
 def _access_cost(
     shape: RootShape, address: Index, sides: Sequence[Axis], machine: Machine, *, is_store: bool
 ) -> float:
-    """`sides`: of a tile, the lanes first. What lies side by side along one of them comes from
-    memory together."""
-    step, *others = (address.coefficient(side) for side in sides)
+    """Vector instructions of an access. `sides`: the axes of a tile, the lanes first; contiguous
+    elements along one of them are loaded together."""
+    step, *other_steps = (address.coefficient(side) for side in sides)
     computed = (v for v, _ in address.terms if isinstance(v, Computed))
-    one_by_one = float(min(machine.lanes, STRIDED))
+    scalarised = float(min(machine.lanes, STRIDED))
     if any(sides[0] in shape.computed.get(variable, ()) for variable in computed):
-        return one_by_one * GATHERED
+        return scalarised * GATHERED
     if step in (0, 1):
         return 1.0 if step else 0.2
     if step == -1 and not is_store:
         return REVERSED
-    near = [float(step) for step in others if step in (1, 2)]
-    return min([*near, one_by_one])
+    near = [float(step) for step in other_steps if step in (1, 2)]
+    return min([*near, scalarised])
 
 
 def _memory_order(
     group: Group, dominant: RootShape, shapes: Sequence[RootShape], lane: Axis
 ) -> list[Axis]:
-    """All axes, those with the longest strides first, the lane axis last."""
+    """All axes, by decreasing stride, the lane axis last."""
     strides: dict[Axis, int] = dict.fromkeys(dominant.axes, 0)
     for shape in shapes:
         for axis in shape.axes:
-            found = [abs(group.hint(address.coefficient(axis))) for address in shape.addresses]
-            strides[axis] = max([strides.get(axis, 0), *found])
+            steps = [abs(group.hint(address.coefficient(axis))) for address in shape.addresses]
+            strides[axis] = max([strides.get(axis, 0), *steps])
     inner = [axis for axis in strides if axis is not lane]
     return [*sorted(inner, key=lambda axis: -strides[axis]), lane]
 
@@ -185,15 +188,15 @@ def _candidates(
     shapes: Sequence[RootShape],
     machine: Machine,
 ) -> Iterator[Mapping]:
-    """Whole rows; one outer axis though it is reduced; rows and blocks of the lane axis; blocks.
-    Where sums over rows stay in registers, also those that one reduction is whole in, and all but
-    the innermost axes. Of equals the first is taken: it walks memory in the longest steps."""
+    """Candidate mappings: whole rows; one outer axis, even if it is reduced; rows and blocks of the
+    lane axis; blocks. On SIMT also the axes outside each reduction, and prefixes of the outer axes.
+    Of equals the first is taken: it has the longest strides."""
     lane = order[-1]
     reduced = frozenset().union(*(shape.reduced for shape in shapes))
     outer = [axis for axis in order[:-1] if axis in dominant.axes]
     sets = [tuple(axis for axis in outer if axis not in reduced), *((axis,) for axis in outer)]
     sets += model_of(machine).more_rows(outer, shapes)
-    block, inner, split = _cut(group, lane, machine)
+    block, inner, split = _split_lanes(group, lane, machine)
     options = dict.fromkeys([*sets, ()])
     for rows in options:
         yield Mapping(rows, tuple(axis for axis in order if axis not in rows))
@@ -204,14 +207,17 @@ def _candidates(
 
 
 def _is_whole(mapping: Mapping, shapes: Sequence[RootShape]) -> bool:
-    """No root that follows the mapping leaves partial results."""
+    """Whether no root that follows the mapping produces partial results."""
     rows = set(mapping.rows)
-    followers = (shape for shape in shapes if rows <= set(mapping.placed(shape.axes)))
-    return not any(rows & set(mapping.placed(shape.reduced)) for shape in followers)
+    followers = (shape for shape in shapes if rows <= set(mapping.after_split(shape.axes)))
+    return not any(rows & set(mapping.after_split(shape.reduced)) for shape in followers)
 
 
-def _cut(group: Group, lane: Axis, machine: Machine) -> tuple[Axis, Axis, dict[Variable, Index]]:
-    """The lane axis in blocks, so that every thread has some; the last one may be shorter."""
+def _split_lanes(
+    group: Group, lane: Axis, machine: Machine
+) -> tuple[Axis, Axis, dict[Variable, Index]]:
+    """The lane axis split into blocks, so that every thread has several; the last one may be
+    shorter."""
     wanted = ceil(group.hint(lane.extent) / (machine.threads * BLOCKS_PER_THREAD))
     size = min(BLOCK, max(machine.least_block, -(-wanted // 64) * 64))
     size = model_of(machine).block(size)
@@ -223,11 +229,11 @@ def _cut(group: Group, lane: Axis, machine: Machine) -> tuple[Axis, Axis, dict[V
 
 @dataclass(slots=True)
 class _CostWalk:
-    """Roots that share one walk over the rows: they wait for the same things."""
+    """The cost of roots that share one pass over the rows, since they wait for the same results."""
 
-    flops: float = 0.0  # vector instructions of arithmetic; what roots have in common counts once
+    flops: float = 0.0  # vector instructions of arithmetic; shared ones count once
     memory: float = 0.0  # of loads and stores
-    reductions: float = 0.0  # of what accumulators cost beside the arithmetic
+    reductions: float = 0.0  # of accumulators, beyond the arithmetic
 
 
 def _seconds(
@@ -235,8 +241,8 @@ def _seconds(
 ) -> float:
     """Estimated time of all roots under one mapping.
 
-    Roots run in walks: behind each barrier everything is read and computed anew; later in a row
-    only what was not kept is. Roots that cannot follow the mapping get a nest of their own.
+    Roots run in passes: behind each barrier everything is read and computed again; later in a row
+    only what is not retained. Roots that cannot follow the mapping get a nest of their own.
     """
     rows = set(mapping.rows)
     count = max(1, prod(group.hint(axis.extent) for axis in mapping.rows))
@@ -246,28 +252,28 @@ def _seconds(
     partial: set[Node] = set()
     total = 0.0
     for shape in shapes:
-        axes = mapping.placed(shape.axes)
-        reduced = frozenset(mapping.placed(shape.reduced))
+        axes = mapping.after_split(shape.axes)
+        reduced = frozenset(mapping.after_split(shape.reduced))
         first = max((phase[n] + (n in partial) for n in shape.needs if n in phase), default=0)
         waits = any(phase.get(n) == first and n not in partial for n in shape.needs)
         if shape.root.reduction is not None:
             phase[shape.root.reduction] = first
             if reduced & rows or not rows <= set(axes):
                 partial.add(shape.root.reduction)
-                kept = prod(group.hint(a.extent) for a in axes if a not in reduced)
-                followers = (s for s in shapes if rows <= set(mapping.placed(s.axes)))
+                result_elements = prod(group.hint(a.extent) for a in axes if a not in reduced)
+                followers = (s for s in shapes if rows <= set(mapping.after_split(s.axes)))
                 for_all = any(shape.root.reduction in s.needs for s in followers)
-                total += combining_seconds(kept, count, machine, for_all=for_all)
+                total += combining_seconds(result_elements, count, machine, for_all=for_all)
         walk = walks.setdefault((first, waits), _CostWalk())
         walk.flops = max(walk.flops, shape.volume * shape.flops / machine.lanes)
         walk.memory += shape.volume * len(shape.addresses) / machine.lanes
         if shape.reduced:
             walk.reductions += _reduction_work(group, mapping, shape, machine)
-    uneven = -(-count // threads) * threads / count
+    imbalance = -(-count // threads) * threads / count
     for (first, waits), walk in walks.items():
-        access, again = (1.0, KEPT_SHARE) if waits else (machine.access, 1.0)
-        work = walk.memory * access + walk.flops * again + walk.reductions
-        total += work * uneven / threads / machine.operations_per_second
+        access, arithmetic = (1.0, RECOMPUTED_SHARE) if waits else (machine.access, 1.0)
+        work = walk.memory * access + walk.flops * arithmetic + walk.reductions
+        total += work * imbalance / threads / machine.operations_per_second
         if waits or first:
             total += _reload_seconds(walk, count if waits else 1, threads, machine)
     barriers = max((first for first, _ in walks), default=0)
@@ -276,8 +282,8 @@ def _seconds(
 
 
 def _reload_seconds(walk: _CostWalk, rows: int, threads: int, machine: Machine) -> float:
-    """A walk that is not the first reads again: from L1 for nothing, else from where the row fits;
-    behind a barrier the row is everything."""
+    """The reads of a pass that is not the first: free from L1, else from the level that holds the
+    row; behind a barrier from the level that holds everything."""
     sums = model_of(machine).sums_in_memory * walk.reductions
     moved = 4.0 * (walk.memory + sums) * machine.lanes
     row_bytes = moved / rows
@@ -285,20 +291,24 @@ def _reload_seconds(walk: _CostWalk, rows: int, threads: int, machine: Machine) 
         return 0.0
     if row_bytes <= machine.l2_bytes:
         return moved / machine.cache_bytes_per_second / threads
-    if machine.access > 1.0:  # then it says what a task's share of the bandwidth makes of a load
+    if machine.access > 1.0:  # it covers a task's share of the memory bandwidth
         return walk.memory * machine.access / threads / machine.operations_per_second
     return moved / machine.memory_bytes_per_second
 
 
 def _reduction_work(group: Group, mapping: Mapping, shape: RootShape, machine: Machine) -> float:
-    """Vector instructions to keep the accumulator: lanes combined, or memory read and written."""
-    inner, reduced = mapping.inner(mapping.placed(shape.axes)), set(mapping.placed(shape.reduced))
+    """Vector instructions of an accumulator: horizontal sums of lanes, or loads and stores in
+    memory."""
+    inner, reduced = (
+        mapping.inner(mapping.after_split(shape.axes)),
+        set(mapping.after_split(shape.reduced)),
+    )
     node, volume = shape.root.reduction, shape.volume
     if not inner:
         return 0.0
     if inner[-1] not in reduced:  # an accumulator in memory; see buffers.accumulator_dtype
         is_narrow = reduced & set(mapping.rows) or (
-            node is not None and (adds_up_products(node) or has_few_terms(node))
+            node is not None and (is_gemv_sum(node) or has_few_terms(node))
         )
         return (NARROW_ACCUMULATE if is_narrow else WIDE_ACCUMULATE) * volume / machine.lanes
     extent = max(1, group.hint(inner[-1].extent))

@@ -1,9 +1,10 @@
-"""Values that are read along one axis and written along another go through a tile of the task.
+"""Transpose tiles: values that are read along one axis and written along another pass through a
+tile in the task's memory.
 
-A lane loop whose neighbours in memory lie far apart loads or stores each lane by itself. Where the
-loop around it walks where the neighbours are near, that axis becomes the lanes of a loop of its
-own: one before, which fills a tile with what would be loaded, or one after, which empties a tile
-of what would be stored. Only that loop crosses the axes, and printers know how (a transposition).
+A lane loop with a large stride would load or store each lane separately. Where the loop around it
+has a small stride, that axis becomes the lanes of an additional loop: one before, which fills a
+tile with the loaded values, or one after, which stores the values of a tile. Only this loop
+transposes, and targets do that in registers.
 """
 
 from __future__ import annotations
@@ -34,29 +35,31 @@ from hemstitch.kernel_ir.nodes import (
 from hemstitch.machine.record import Machine
 from hemstitch.stitching.buffers import Buffers
 
-FAR = 8  # elements: a step of the lanes from which on a tile is worth it
-NEAR = (1, 2)  # elements: steps of the axis around the lanes that a processor loads as vectors
-MIN_TILE, MAX_TILE = 8, 64  # iterations of that axis in one tile, to fill vectors and stay in cache
-ROWS_PER_THREAD = 4  # that must be left where rows are taken together
+FAR = 8  # elements: stride of the lanes from which on a tile is profitable
+NEAR = (1, 2)  # elements: strides of the axis around the lanes that vector loads support
+MIN_TILE, MAX_TILE = 8, 64  # iterations of that axis in one tile: full vectors, in cache
+ROWS_PER_THREAD = 4  # that must remain where rows are processed together
 
 
 @dataclass(slots=True)
 class _Site:
-    """A loop over `axis` around lane loops, and the loops that are put before and after it."""
+    """A loop over `axis` around lane loops, and the loops to add before and after it."""
 
     axis: Axis
-    tiles: dict[object, list[Buffer | None]] = field(default_factory=dict)  # by what fills them
+    tiles: dict[object, list[Buffer | None]] = field(
+        default_factory=dict
+    )  # by the statements that fill them
     before: list[Stmt] = field(default_factory=list)
     after: list[Stmt] = field(default_factory=list)
 
 
-def tiled(nest: Nest, buffers: Buffers, machine: Machine) -> Nest:
-    """The nest with tiles, or the same one where none is worth it. Rows of products go by in blocks
-    of their own, later (`matmul/lowering/blocking.py`)."""
+def with_transpose_tiles(nest: Nest, buffers: Buffers, machine: Machine) -> Nest:
+    """`nest` with tiles, or the same one where none is profitable. Nests with matmuls are blocked
+    later (`matmul/lowering/blocking.py`)."""
     if any(isinstance(statement, Contract) for statement in walk(nest.body)):
         return nest
-    other = _around_lanes(nest)
-    for start in (nest,) if other is nest else (nest, other):
+    around_lanes = _around_lanes(nest)
+    for start in (nest,) if around_lanes is nest else (nest, around_lanes):
         changed = _Tiler(start, buffers).run(machine)
         if changed is not start:
             return changed
@@ -64,8 +67,8 @@ def tiled(nest: Nest, buffers: Buffers, machine: Machine) -> Nest:
 
 
 def _around_lanes(nest: Nest) -> Nest:
-    """The last axis of the rows right around the lanes: loops between them, with nothing else in
-    them, become rows."""
+    """The nest with the last row axis next to the lanes: perfectly nested loops between them become
+    rows."""
     rows, body, weight = nest.rows, nest.body, nest.weight
     while rows and len(body) == 1:
         loop = body[0]
@@ -80,7 +83,7 @@ def _around_lanes(nest: Nest) -> Nest:
 
 
 class _Tiler:
-    """Rewrites one nest. A tile takes at most a quarter of what row buffers may."""
+    """Rewrites one nest. A tile takes at most a quarter of the row buffers' budget."""
 
     def __init__(self, nest: Nest, buffers: Buffers) -> None:
         self.nest = nest
@@ -91,15 +94,15 @@ class _Tiler:
 
     def run(self, machine: Machine) -> Nest:
         nest = self.nest
-        for rows, axis, index in _cuts(nest, machine):
+        for rows, axis, index in _row_blocks(nest, machine):
             body = nest.body
             if index is not None:
                 body = tuple(_substituted(statement, {nest.rows[-1]: index}) for statement in body)
-            taken = self._crossed(axis, body)
-            if taken:
+            blocked = self._tiled_loop(axis, body)
+            if blocked:
                 weight = nest.weight * axis.extent
                 why = f"{nest.why}, {axis.extent} at a time"
-                return replace(nest, rows=rows, body=tuple(taken), weight=weight, why=why)
+                return replace(nest, rows=rows, body=tuple(blocked), weight=weight, why=why)
         body = tuple(self._statements(nest.body))
         return replace(nest, body=body) if body != nest.body else nest
 
@@ -111,12 +114,12 @@ class _Tiler:
                 yield statement
 
     def _loop(self, loop: Loop) -> list[Stmt]:
-        """A serial loop, or what becomes of it; or else of those inside it."""
+        """A serial loop with tiles; else the same loop, with those of the loops inside it."""
         inside = Loop(loop.axis, tuple(self._statements(loop.body)), lanes=False)
-        return [inside] if inside != loop else self._crossed(loop.axis, loop.body) or [loop]
+        return [inside] if inside != loop else self._tiled_loop(loop.axis, loop.body) or [loop]
 
-    def _crossed(self, axis: Axis, body: tuple[Stmt, ...]) -> list[Stmt]:
-        """A loop over `axis` with what comes before and after it; nothing if nothing does."""
+    def _tiled_loop(self, axis: Axis, body: tuple[Stmt, ...]) -> list[Stmt]:
+        """A loop over `axis` with the loops before and after it; empty if it needs no tiles."""
         site = _Site(axis)
         if not isinstance(axis.extent, int) or axis.extent < MIN_TILE or axis.outer is not None:
             return []
@@ -126,13 +129,13 @@ class _Tiler:
         return [*site.before, loop, *site.after] if is_needed else []
 
     def _inside(self, site: _Site, statement: Stmt, path: tuple[Axis, ...]) -> list[Stmt]:
-        """What is left of a statement of the site's loop, in the loops `path`."""
+        """The rewritten statement of the site's loop; `path`: the loops between."""
         if not isinstance(statement, Loop):
             return [statement]
         if statement.lanes:
             return [self._loads(site, statement, path)]
         if not isinstance(statement.axis.extent, int) or statement.axis.extent == 0:
-            return [statement]  # what never runs may have no memory to load from
+            return [statement]  # a loop that never runs may have no memory to load from
         inner = (*path, statement.axis)
         body = [new for old in statement.body for new in self._inside(site, old, inner)]
         loop = Loop(statement.axis, tuple(body), lanes=False)
@@ -141,7 +144,7 @@ class _Tiler:
     # --- loads
 
     def _loads(self, site: _Site, loop: Loop, path: tuple[Axis, ...]) -> Loop:
-        """The lane loop, its far loads (and what is made of nothing else) read from tiles."""
+        """The lane loop, with strided loads and their arithmetic replaced by loads from tiles."""
         moved = self._moved(site, loop, path)
         if not moved:
             return self._stores(site, loop) if not path else loop
@@ -156,20 +159,20 @@ class _Tiler:
                 body.append(Load(statement.name, tile, place))
             elif statement not in moved:
                 body.append(statement)
-        left = Loop(loop.axis, tuple(body), lanes=True)
-        return self._stores(site, left) if not path else left
+        tiled_loop = Loop(loop.axis, tuple(body), lanes=True)
+        return self._stores(site, tiled_loop) if not path else tiled_loop
 
     def _filled(
         self, site: _Site, lane: Axis, moved: Sequence[Stmt], needed: set[str]
     ) -> list[Buffer | None]:
-        """For each moved statement the tile its value is in, if it is needed; filled before the
-        site's loop, once for all loops in it that need the same."""
+        """For each moved statement the tile of its value, if it is needed. Tiles are filled before
+        the site's loop, once for all loops in it with equal statements."""
         is_needed = [getattr(statement, "name", None) in needed for statement in moved]
         numbers = {name: str(k) for k, s in enumerate(moved) if (name := getattr(s, "name", None))}
         key = (lane, tuple(_renamed(s, numbers) for s in moved), tuple(is_needed))
         if key in site.tiles:
             return site.tiles[key]
-        tiles = [self._tile(site, lane) if wanted else None for wanted in is_needed]
+        tiles = [self._tile(site, lane) if needs_tile else None for needs_tile in is_needed]
         names = {name: self.buffers.name("v") for name in numbers}
         fill: list[Stmt] = []
         for statement, tile in zip(moved, tiles):
@@ -177,12 +180,12 @@ class _Tiler:
             if tile is not None:
                 name = names[getattr(statement, "name", "")]
                 fill.append(Store(tile, _in_tile(site.axis, lane), name))
-        site.before.append(_crossing(lane, site.axis, fill))
+        site.before.append(_transposing_loop(lane, site.axis, fill))
         site.tiles[key] = tiles
         return tiles
 
     def _moved(self, site: _Site, loop: Loop, path: tuple[Axis, ...]) -> list[Stmt]:
-        """Far loads, arithmetic on them alone, and stores of that which are far too."""
+        """Strided loads, arithmetic on them alone, and strided stores of its results."""
         if not self._fits(site.axis, loop.axis):
             return []
         names: set[str] = set()
@@ -191,22 +194,22 @@ class _Tiler:
             match statement:
                 case Load(name, buffer, index, None) if buffer.role is Role.INPUT:
                     is_moved = buffer.dtype.compute is DType.F32
-                    is_moved &= self._is_crossed(site, loop.axis, index, NEAR, path)
+                    is_moved &= self._is_transposed(site, loop.axis, index, NEAR, path)
                 case Let(name, _, operands, source, dtype):
                     is_moved = source.compute is dtype.compute is DType.F32
                     is_moved &= not names.isdisjoint(operands)
                     is_moved &= names | self.constants >= set(operands)
                 case Store(buffer, index, name):
                     is_moved = name in names and buffer not in self.read and not path
-                    is_moved &= self._is_crossed(site, loop.axis, index)
+                    is_moved &= self._is_transposed(site, loop.axis, index)
                 case _:
                     continue
             if is_moved:
                 moved.append(statement)
                 names.add(name)
-        return _with_fewer_values(moved)
+        return _without_unary_tail(moved)
 
-    def _is_crossed(
+    def _is_transposed(
         self,
         site: _Site,
         lane: Axis,
@@ -214,7 +217,8 @@ class _Tiler:
         steps: tuple[int, ...] = (1,),
         path: tuple[Axis, ...] = (),
     ) -> bool:
-        """Far along the lanes, near along the site's axis, the same in all iterations of `path`."""
+        """Whether the index has a large stride along the lanes and a small one along the site's
+        axis, and does not depend on `path`."""
         step, near = index.coefficient(lane), index.coefficient(site.axis)
         if not isinstance(step, int) or abs(step) < FAR or near not in steps:
             return False
@@ -223,7 +227,7 @@ class _Tiler:
     # --- stores
 
     def _stores(self, site: _Site, loop: Loop) -> Loop:
-        """A lane loop whose far stores go to tiles, or a loop around one (`_repeated`)."""
+        """A lane loop whose strided stores go to tiles, or a loop around one (`_repeated`)."""
         if not loop.lanes:
             return self._repeated(site, loop)
         body: list[Stmt] = []
@@ -232,7 +236,7 @@ class _Tiler:
                 tile, name = self._tile(site, loop.axis), self.buffers.name("v")
                 place = _in_tile(site.axis, loop.axis)
                 out = Load(name, tile, place), replace(statement, value=name)
-                site.after.append(_crossing(loop.axis, site.axis, out))
+                site.after.append(_transposing_loop(loop.axis, site.axis, out))
                 statement = Store(tile, place, statement.value)
             body.append(statement)
         return replace(loop, body=tuple(body))
@@ -242,12 +246,12 @@ class _Tiler:
         return (
             is_free
             and self._fits(site.axis, lane)
-            and self._is_crossed(site, lane, store.index, steps)
+            and self._is_transposed(site, lane, store.index, steps)
         )
 
     def _repeated(self, site: _Site, loop: Loop) -> Loop:
-        """Loops that end in one far store of what only the lanes decide on: that goes to a tile,
-        once, and from there to everywhere the loops around the lanes would have put it."""
+        """Loops that end in one strided store of a value that depends only on the lanes: it goes to
+        a tile once, and from there to all destinations of the loops around the lanes."""
         path: list[Axis] = []
         inner = loop
         while not inner.lanes and len(inner.body) == 1 and isinstance(inner.body[0], Loop):
@@ -257,7 +261,7 @@ class _Tiler:
         if not inner.lanes or not isinstance(store, Store):
             return loop
         rest = inner.body[:-1]
-        # neighbours, stored together: two of each value
+        # two adjacent copies of each value, stored together
         is_doubled = path and path[-1].extent == 2 and store.index.coefficient(path[-1]) == 1
         if not self._is_far(site, inner.axis, store, (2,) if is_doubled else (1,)):
             return loop
@@ -268,7 +272,7 @@ class _Tiler:
         out: list[Stmt] = [Load(name, tile, place), Store(store.buffer, store.index, name)]
         if is_doubled:
             out[1:] = [Loop(path.pop(), (out[1],), lanes=False)]
-        emptied: Stmt = _crossing(inner.axis, site.axis, out)
+        emptied: Stmt = _transposing_loop(inner.axis, site.axis, out)
         for axis in reversed(path):
             emptied = Loop(axis, (emptied,), lanes=False)
         site.after.append(emptied)
@@ -284,9 +288,11 @@ class _Tiler:
         return self.buffers.tile(_size(site.axis, lane))
 
 
-def _cuts(nest: Nest, machine: Machine) -> Iterator[tuple[tuple[Axis, ...], Axis, Index | None]]:
-    """Rows without their innermost axis, or with blocks of it; the axis that is then inside a row,
-    and what the whole axis is in terms of both, if it was cut. The best blocks first."""
+def _row_blocks(
+    nest: Nest, machine: Machine
+) -> Iterator[tuple[tuple[Axis, ...], Axis, Index | None]]:
+    """Ways to move the innermost row axis, or a block of it, into the row: (row axes, the moved
+    axis, the split axis in terms of both or None). The best block sizes first."""
     if nest.epilogue or not nest.rows:  # an epilogue counts rows
         return
     *outer, last = nest.rows
@@ -313,13 +319,15 @@ def _cuts(nest: Nest, machine: Machine) -> Iterator[tuple[tuple[Axis, ...], Axis
 
 
 def _substituted(statement: Stmt, values: Mapping[Variable, Index]) -> Stmt:
-    """With other axes in its indices."""
+    """The statement with axes replaced in its indices."""
     if isinstance(statement, Loop):
         body = tuple(_substituted(inner, values) for inner in statement.body)
         return replace(statement, body=body)
-    found = {name: getattr(statement, name, None) for name in ("index", "position")}
+    indices = {name: getattr(statement, name, None) for name in ("index", "position")}
     changed: dict[str, Any] = {
-        name: index.substitute(values) for name, index in found.items() if isinstance(index, Index)
+        name: index.substitute(values)
+        for name, index in indices.items()
+        if isinstance(index, Index)
     }
     return replace(statement, **changed) if changed else statement
 
@@ -332,28 +340,29 @@ def _in_tile(axis: Axis, lane: Axis) -> Index:
     return at(axis).scaled(lane.extent) + at(lane)
 
 
-def _crossing(serial: Axis, lanes: Axis, body: Iterable[Stmt]) -> Loop:
+def _transposing_loop(serial: Axis, lanes: Axis, body: Iterable[Stmt]) -> Loop:
+    """A serial loop around a lane loop with this body."""
     return Loop(serial, (Loop(lanes, tuple(body), lanes=True),), lanes=False)
 
 
-def _with_fewer_values(moved: Sequence[Stmt]) -> list[Stmt]:
-    """Without arithmetic at the end that makes one value of one: it is as cheap behind a tile, and
-    loops that need either share that."""
+def _without_unary_tail(moved: Sequence[Stmt]) -> list[Stmt]:
+    """Without final arithmetic that derives one value from another: it costs the same after the
+    tile, and loops that need either value share the tile."""
     names = {getattr(statement, "name", None) for statement in moved}
-    kept: list[Stmt] = []
+    remaining: list[Stmt] = []
     needed: set[str] = set()
     for statement in reversed(moved):
         if isinstance(statement, Let) and statement.name not in needed:
-            is_of_one = len(names.intersection(statement.operands)) == 1
-            if is_of_one and not OPS[statement.op].is_expensive:
+            is_unary = len(names.intersection(statement.operands)) == 1
+            if is_unary and not OPS[statement.op].is_expensive:
                 continue
         needed.update(_operands(statement))
-        kept.append(statement)
-    return kept[::-1]
+        remaining.append(statement)
+    return remaining[::-1]
 
 
 def _operands(statement: Stmt) -> tuple[str, ...]:
-    """The values that a statement uses, indices aside."""
+    """The values that a statement uses, apart from indices."""
     match statement:
         case Let(operands=operands):
             return operands

@@ -1,6 +1,6 @@
-"""Where a view's element comes from: index of the result to index of the operand.
+"""View indices: maps an index of a view's result to an index of its operand, and views to strides.
 
-Views do no work in a kernel; they only bend the index at which the value below them is read.
+Views perform no work in a kernel; they only transform the index at which their operand is read.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from hemstitch.stitching.refusal import Refused
 Indices = tuple[Index, ...]
 
 # Views with one operand and one source element for every element of the result.
-BENDING = frozenset({Op.BROADCAST, Op.RESHAPE, Op.PERMUTE, Op.SLICE, Op.UNFOLD})
-INVERTIBLE = frozenset({Op.RESHAPE, Op.PERMUTE})  # and one of the result for every source element
+INDEX_VIEWS = frozenset({Op.BROADCAST, Op.RESHAPE, Op.PERMUTE, Op.SLICE, Op.UNFOLD})
+INVERTIBLE = frozenset({Op.RESHAPE, Op.PERMUTE})  # bijective views
 
 
-def through(view: Node, indices: Indices) -> Indices:
-    """The index into view.inputs[0] that element `indices` of `view` is read from."""
+def source_indices(view: Node, indices: Indices) -> Indices:
+    """The indices into `view.inputs[0]` of the element that `view` has at `indices`."""
     (source,) = view.inputs
     match view.op:
         case Op.BROADCAST:
@@ -32,8 +32,8 @@ def through(view: Node, indices: Indices) -> Indices:
         case Op.PERMUTE:
             order = view.attr
             assert isinstance(order, tuple)
-            found = dict(zip(order, indices))
-            return tuple(found[axis] for axis in range(len(order)))
+            index_of = dict(zip(order, indices))
+            return tuple(index_of[axis] for axis in range(len(order)))
         case Op.SLICE:
             assert isinstance(view.attr, tuple)
             return tuple(
@@ -43,8 +43,8 @@ def through(view: Node, indices: Indices) -> Indices:
             windows = view.attr
             assert isinstance(windows, Windows)
             *outer, inside = indices
-            place = outer[windows.axis].scaled(windows.step) + inside
-            return (*outer[: windows.axis], place, *outer[windows.axis + 1 :])
+            position = outer[windows.axis].scaled(windows.step) + inside
+            return (*outer[: windows.axis], position, *outer[windows.axis + 1 :])
         case _:
             assert view.op is Op.RESHAPE, view.op
             return reshaped(view.shape, source.shape, indices)
@@ -60,21 +60,22 @@ def _sliced(part: object, index: Index) -> Index:
 
 
 def reshaped(shape: tuple[Dim, ...], source: tuple[Dim, ...], indices: Indices) -> Indices:
-    """Indices for `shape` as indices for `source`; refused where an axis would be cut unevenly."""
+    """Indices for `shape` as indices for `source`. Raises Refused where an axis would be split
+    unevenly."""
     if product(shape) == 0:
         return (Index(),) * len(source)
     rest = linear(indices, contiguous_strides(shape))
-    found: list[Index] = []
+    result: list[Index] = []
     for size, step in zip(source, contiguous_strides(source)):
         if size == 1:
-            found.append(Index())
+            result.append(Index())
             continue
         parts = divide(rest, step)
         if parts is None:
             raise Refused("reshape", f"{_text(source)} to {_text(shape)} cuts an axis unevenly")
         whole, rest = parts
-        found.append(whole)
-    return tuple(found)
+        result.append(whole)
+    return tuple(result)
 
 
 def _text(shape: tuple[Dim, ...]) -> str:
@@ -82,8 +83,8 @@ def _text(shape: tuple[Dim, ...]) -> str:
 
 
 def below_views(node: Node, memory: Container[Node]) -> Node:
-    """What `node` is a view of, down to the first that is in `memory`."""
-    while node.op in BENDING and node not in memory:
+    """The value below the views of `node`, down to the first one in `memory`."""
+    while node.op in INDEX_VIEWS and node not in memory:
         (node,) = node.inputs
     return node
 
@@ -91,31 +92,33 @@ def below_views(node: Node, memory: Container[Node]) -> Node:
 def strided(
     node: Node, strides: Mapping[Node, tuple[Dim, ...]]
 ) -> tuple[Node, tuple[Dim, ...], Dim] | None:
-    """`node` as a strided alias of the value below its views: (base, strides, offset).
+    """`node` as a strided alias of the value below its views: (base, strides, offset); None where
+    it is none.
 
-    None where no strides can say it. `strides` holds those of the bases that are in memory;
-    any other base counts as contiguous.
+    `strides`: of the bases in memory; any other base counts as contiguous.
     """
     chain: list[Node] = []
-    while node.op in BENDING and node not in strides:
+    while node.op in INDEX_VIEWS and node not in strides:
         chain.append(node)
         node = node.inputs[0]
     steps = strides.get(node, contiguous_strides(node.shape))
     offset: Dim = 0
     for view in reversed(chain):
-        found = _alias(view, steps)
-        if found is None:
+        alias = _alias(view, steps)
+        if alias is None:
             return None
-        steps, more = found
+        steps, more = alias
         offset = offset + more
     return node, steps, offset
 
 
-def broken_at(value: Node, axis: int, strides: Mapping[Node, tuple[Dim, ...]]) -> Node | None:
-    """The reshape below which `axis` of `value` is several that no one stride goes through; None
-    where there is none, or it cannot be told. `strides`: as for `strided`."""
+def non_strided_reshape(
+    value: Node, axis: int, strides: Mapping[Node, tuple[Dim, ...]]
+) -> Node | None:
+    """The reshape below `value` that merges several axes without a common stride into `axis`; None
+    where there is none. `strides`: as for `strided`."""
     node = value
-    while node.op in BENDING:
+    while node.op in INDEX_VIEWS:
         (source,) = node.inputs
         if node.op is Op.PERMUTE:
             assert isinstance(node.attr, tuple)
@@ -126,36 +129,37 @@ def broken_at(value: Node, axis: int, strides: Mapping[Node, tuple[Dim, ...]]) -
             assert isinstance(node.attr, Windows)
             axis = node.attr.axis
         elif node.op is Op.RESHAPE:
-            made_of = _made_of(source.shape, node.shape, axis)
-            if made_of is None:
+            source_axes = _source_axes(source.shape, node.shape, axis)
+            if source_axes is None:
                 return None
-            if len(made_of) > 1:
-                return None if _lie_together(source, made_of, strides) else node
-            (axis,) = made_of or (0,)
+            if len(source_axes) > 1:
+                return None if _are_contiguous(source, source_axes, strides) else node
+            (axis,) = source_axes or (0,)
         node = source
     return None
 
 
-def _made_of(shape: tuple[Dim, ...], target: tuple[Dim, ...], axis: int) -> list[int] | None:
-    """The axes of `shape` that one of `target` is made of, those of size 1 left out."""
+def _source_axes(shape: tuple[Dim, ...], target: tuple[Dim, ...], axis: int) -> list[int] | None:
+    """The axes of `shape` that are merged into one of `target`, apart from those of size 1."""
     before, whole = product(target[:axis]), product(target[: axis + 1])
-    found, size = list[int](), product(())
+    axes, size = list[int](), product(())
     for number, extent in enumerate(shape):
         if size == whole:
             break
-        if (size == before or found) and extent != 1:
-            found.append(number)
+        if (size == before or axes) and extent != 1:
+            axes.append(number)
         size = size * extent
-    return found if size == whole and product(shape[n] for n in found) == target[axis] else None
+    return axes if size == whole and product(shape[n] for n in axes) == target[axis] else None
 
 
-def _lie_together(
+def _are_contiguous(
     source: Node, axes: Sequence[int], strides: Mapping[Node, tuple[Dim, ...]]
 ) -> bool:
-    found = strided(source, strides)
-    if found is None:
+    """Whether `axes` of `source` can be traversed with one stride."""
+    alias = strided(source, strides)
+    if alias is None:
         return False
-    _, steps, _ = found
+    _, steps, _ = alias
     return all(steps[a] == steps[b] * source.shape[b] for a, b in pairwise(axes))
 
 
@@ -163,8 +167,8 @@ def _alias(view: Node, steps: tuple[Dim, ...]) -> tuple[tuple[Dim, ...], Dim] | 
     (source,) = view.inputs
     match view.op:
         case Op.BROADCAST:
-            grown = zip(source.shape, view.shape, steps)
-            return tuple(0 if size != wide else step for size, wide, step in grown), 0
+            sizes = zip(source.shape, view.shape, steps)
+            return tuple(0 if size != wide else step for size, wide, step in sizes), 0
         case Op.PERMUTE:
             assert isinstance(view.attr, tuple)
             return tuple(steps[axis] for axis in view.attr if isinstance(axis, int)), 0
@@ -176,50 +180,51 @@ def _alias(view: Node, steps: tuple[Dim, ...]) -> tuple[tuple[Dim, ...], Dim] | 
         case Op.UNFOLD:
             windows = view.attr
             assert isinstance(windows, Windows)
-            apart = tuple(
+            window_steps = tuple(
                 step * windows.step if axis == windows.axis else step
                 for axis, step in enumerate(steps)
             )
-            return (*apart, steps[windows.axis]), 0
+            return (*window_steps, steps[windows.axis]), 0
         case _:
             reshaped_steps = _reshape_strides(source.shape, steps, view.shape)
             return None if reshaped_steps is None else (reshaped_steps, 0)
 
 
 def strides_below(view: Node, steps: tuple[Dim, ...]) -> tuple[Dim, ...] | None:
-    """Of what `view` shows, where `steps` are those of the view; None if no strides can say it."""
+    """The strides of a view's operand, given the view's strides; None if there are no such
+    strides."""
     (source,) = view.inputs
     if view.op is Op.RESHAPE:
         return _reshape_strides(view.shape, steps, source.shape)
     assert view.op is Op.PERMUTE and isinstance(view.attr, tuple)
-    found = dict(zip(view.attr, steps))
-    return tuple(found[axis] for axis in range(len(steps)))
+    step_of = dict(zip(view.attr, steps))
+    return tuple(step_of[axis] for axis in range(len(steps)))
 
 
 def _reshape_strides(
     shape: tuple[Dim, ...], steps: tuple[Dim, ...], target: tuple[Dim, ...]
 ) -> tuple[Dim, ...] | None:
-    """Strides of `target` over the same memory, innermost axes first; None if it needs a copy."""
+    """Strides of `target` over the same memory; None if the reshape needs a copy."""
     if product(shape) == 0:
         return contiguous_strides(target)
     axes = [(size, step) for size, step in zip(shape, steps) if size != 1]
-    found: list[Dim] = []
+    target_steps: list[Dim] = []
     size, step = axes.pop() if axes else (1, 1)
-    for wanted in reversed(target):
-        found.append(step)
-        if wanted == 1:
+    for extent in reversed(target):
+        target_steps.append(step)
+        if extent == 1:
             continue
-        while size != wanted and axes and axes[-1][1] == step * size:
+        while size != extent and axes and axes[-1][1] == step * size:
             size = size * axes.pop()[0]  # the next axis continues this one
-            if size == wanted:
+            if size == extent:
                 break
-        left = _exact_quotient(size, wanted)
-        if left is None:
+        remaining = _exact_quotient(size, extent)
+        if remaining is None:
             return None
-        size, step = left, step * wanted
+        size, step = remaining, step * extent
         if size == 1 and axes:
             size, step = axes.pop()
-    return tuple(reversed(found))
+    return tuple(reversed(target_steps))
 
 
 def _exact_quotient(size: Dim, divisor: Dim) -> Dim | None:
@@ -232,7 +237,7 @@ def _exact_quotient(size: Dim, divisor: Dim) -> Dim | None:
     return None
 
 
-def is_even(shape: tuple[Dim, ...], target: tuple[Dim, ...]) -> bool:
+def splits_whole_axes(shape: tuple[Dim, ...], target: tuple[Dim, ...]) -> bool:
     """Whether a reshape only splits and merges whole axes, so that loops can follow it."""
     ours = [size for size in shape if size != 1]
     theirs = [size for size in target if size != 1]
@@ -242,10 +247,10 @@ def is_even(shape: tuple[Dim, ...], target: tuple[Dim, ...]) -> bool:
         a, b = ours.pop(), theirs.pop()
         if a == b:
             continue
-        if (left := _exact_quotient(a, b)) is not None:
-            ours.append(left)
-        elif (left := _exact_quotient(b, a)) is not None:
-            theirs.append(left)
+        if (quotient := _exact_quotient(a, b)) is not None:
+            ours.append(quotient)
+        elif (quotient := _exact_quotient(b, a)) is not None:
+            theirs.append(quotient)
         else:
             return False
     return True

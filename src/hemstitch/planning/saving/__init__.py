@@ -1,3 +1,2 @@
-"""What a forward pass saves for its backward pass, and what backward computes again. Takes values
-by number, with their bytes and what they are made of; gives those to save. Nothing here knows what
-a value is."""
+"""Saved activations and rematerialisation between forward and backward. Takes numbered values with
+their bytes and sources, gives the values to save. This package does not know what a value is."""

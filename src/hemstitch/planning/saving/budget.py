@@ -1,6 +1,6 @@
-"""The cheapest decision that holds no more bytes than it may. Without a bound of its own, that is
-as many as if forward computed nothing but what it needs: a mask is saved in place of what it is
-made from, or where others have made room, and not beside it."""
+"""The cheapest decision within a memory budget. By default the budget is the number of bytes that
+are saved when forward computes only the values that it needs itself: a mask may replace its saved
+sources, or use bytes that other values no longer need, but may not add to the total."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Decide = Callable[[SavingProblem], Decision]
 
 
 def within(problem: SavingProblem, share: float, decide: Decide) -> Decision:
-    """`share`: of what would be held without a bound."""
+    """`share`: the budget, as a share of the bytes that are saved without one."""
     decision = decide(problem)
     early = decision.saved & problem.early
     usual = decide(problem.with_early(())) if early else decision
@@ -33,7 +33,7 @@ def within(problem: SavingProblem, share: float, decide: Decide) -> Decision:
 def _with_fewer(
     problem: SavingProblem, decision: Decision, most: float, decide: Decide
 ) -> Decision:
-    """With those of its early values that spare the most for each byte, while there is room."""
+    """With those of its early values that save the most for each byte, while the budget allows."""
     early = decision.saved & problem.early
     spared = worth(problem, decision.saved, early)
     kept, held = set[int](), held_bytes(problem, decision.saved - early)
@@ -46,17 +46,17 @@ def _with_fewer(
 
 
 def _cost(problem: SavingProblem, decision: Decision) -> float:
-    found = cost(problem, decision.saved)
-    assert found is not None, "a decision leaves nothing that is needed and cannot be had"
-    return found
+    total = cost(problem, decision.saved)
+    assert total is not None, "a decision provides every value that is needed"
+    return total
 
 
 def _at_a_price(
     problem: SavingProblem, decision: Decision, most: float, decide: Decide
 ) -> Decision:
-    """The price of holding a byte is raised until they do not (Lagrange's way to a bound; exact at
-    the bounds that some price leads to). If no price is high enough, what the highest one leads to.
-    """
+    """Lagrangian relaxation of the memory limit: the cost of holding a byte rises until the saved
+    bytes fit. The result is optimal where some cost leads to exactly this limit. If no cost is high
+    enough, the decision for the highest one is returned."""
     low = high = problem.held
     for _ in range(DOUBLINGS):
         if held_bytes(problem, decision.saved) <= most:

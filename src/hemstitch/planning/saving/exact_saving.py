@@ -1,20 +1,20 @@
-"""The best decision, by a 0/1 program for each part that has nothing to do with the others.
+"""The optimal selection of saved activations: one 0/1 program for each independent part.
 
-    s_v: v is saved    l_vk: kernel k loads v    m_vk: kernel k makes v again    o_v: backward makes
-    the operand v, in a kernel of its own
+    s_v: v is saved    l_vk: kernel k loads v    m_vk: kernel k rematerialises v
+    o_v: backward computes the operand v, in a kernel of its own
 
     minimise    sum of saving(v) s_v + bytes(v) l_vk + work(v) m_vk + storing(v) o_v
     such that   l_vk + m_vk >= 1         for what kernel k needs
                 l_uk + m_uk >= m_vk      for each source u of v
-                l_vk <= s_v              a saved value is loaded, not made:
+                l_vk <= s_v              a saved value is loaded, not recomputed:
                 m_vk + s_v <= 1
                 s_v + o_v >= 1           for what library calls read
                 m_vk >= o_v              for the kernel k of its own
 
-An argument, and what every decision saves, has no s. Parts are kernels that share an s. Equal parts
-(stacked layers) are solved once: `canonical` tells them by the whole program, not by a digest. EVT
-(2024, section 4.2) divides and remembers likewise; its objective counts a value once for each edge,
-this one once for each kernel.
+An argument, and a value that every decision saves, has no s. Parts are kernels that share an s.
+Equal parts (stacked layers) are solved once: `canonical` compares whole programs, not digests. EVT
+(2024, section 4.2) partitions and memoises likewise. Its objective counts a value once for each
+edge; this one counts it once for each kernel.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from hemstitch.planning.search.exact_search import Solves
 from hemstitch.planning.search.integer_program import IntegerProgram, Row, canonical
 from hemstitch.planning.search.solver import Answer
 
-MOST_COMPARED = 5000  # columns of one part: to tell whether larger ones are equal takes longer
+MOST_COMPARED = 5000  # columns of one part; comparing larger ones takes longer than solving them
 Key = tuple[Hashable, ...]
-Kernel = tuple[int | None, frozenset[int]]  # the operand that it is for, what it needs
+Kernel = tuple[int | None, frozenset[int]]  # its operand of a library call, the values it needs
 
 
 def decide(problem: SavingProblem, solver: Solves, seconds: float) -> Decision:
@@ -56,9 +56,9 @@ def decide(problem: SavingProblem, solver: Solves, seconds: float) -> Decision:
             continue
         known[program] = answer
         saved |= columns.saved(order[column] for column in answer.chosen)
-    found, other = cost(problem, saved), cost(problem, rough.saved)
-    assert found is not None and other is not None, "parts are independent"
-    if found > other + 1:  # a byte: what the solver had when its time was up
+    solved_cost, rough_cost = cost(problem, saved), cost(problem, rough.saved)
+    assert solved_cost is not None and rough_cost is not None, "parts are independent"
+    if solved_cost > rough_cost + 1:  # a byte; the solver ran out of time
         return rough
     return Decision(frozenset(saved), is_optimal)
 
@@ -69,7 +69,8 @@ def _kernels(problem: SavingProblem, always: frozenset[int]) -> list[Kernel]:
 
 
 def _parts(problem: SavingProblem, always: frozenset[int]) -> list[list[Kernel]]:
-    """Kernels that share something that may be saved or not, directly or not."""
+    """The connected components of kernels, where kernels that share a saveable value are
+    adjacent."""
     kernels = _kernels(problem, always)
     parent = list(range(len(kernels)))
 
@@ -85,10 +86,10 @@ def _parts(problem: SavingProblem, always: frozenset[int]) -> list[list[Kernel]]
             item = problem.items[number]
             if number not in always and not item.is_given and item.is_saveable:
                 parent[root(kernel)] = root(first.setdefault(number, kernel))
-    found: dict[int, list[Kernel]] = {}
-    for kernel, each in enumerate(kernels):
-        found.setdefault(root(kernel), []).append(each)
-    return list(found.values())
+    parts: dict[int, list[Kernel]] = {}
+    for place, kernel_of_part in enumerate(kernels):
+        parts.setdefault(root(place), []).append(kernel_of_part)
+    return list(parts.values())
 
 
 class _Columns:

@@ -1,5 +1,5 @@
-"""A good decision without a solver: single values are given up for what they are made of, or saved
-after all, as long as that costs less."""
+"""A selection of saved activations by local search, without a solver: single values are replaced by
+their sources, or saved instead of rematerialised, as long as that lowers the cost."""
 
 from __future__ import annotations
 
@@ -20,32 +20,33 @@ SMALL = 16  # times fewer bytes: statistics of rows, beside the rows
 
 
 def decide(problem: SavingProblem) -> Decision:
-    """The better of two: from as little as possible computed again, and from as much."""
+    """The better of two local optima: one starts with the least recomputation, one with the
+    most."""
     always, needed = forced(problem), problem.needed
     largest = max((problem.items[number].bytes for number in needed), default=0)
     starts = (None, largest // SMALL)
-    found = [
+    candidates = [
         _improved(problem, always, {*always, *_saveable(problem, needed, always, dearest)})
         for dearest in starts
     ]
-    best = min(found, key=lambda saved: _known_cost(problem, saved))
+    best = min(candidates, key=lambda saved: _known_cost(problem, saved))
     return Decision(frozenset(best))
 
 
 def worth(problem: SavingProblem, saved: Set[int], numbers: Set[int]) -> dict[int, float]:
-    """What a decision costs more without one of these, by number; infinite where something could
-    not be had."""
+    """By how much the cost grows without each of these values; infinite where another value could
+    then not be computed."""
     state = _State(problem, {*saved})
     return {number: -state.gain(state.saved - {number}) for number in numbers}
 
 
 def _known_cost(problem: SavingProblem, saved: Set[int]) -> float:
-    found = cost(problem, saved)
-    return math.inf if found is None else found
+    total = cost(problem, saved)
+    return math.inf if total is None else total
 
 
 def _improved(problem: SavingProblem, always: frozenset[int], saved: set[int]) -> set[int]:
-    """With single values given up or taken up while that costs less."""
+    """The local optimum from `saved`: single values are added or removed while the cost falls."""
     state = _State(problem, saved)
     candidates = sorted({*reached(problem, problem.needed, always)} - always, reverse=True)
     changed = True
@@ -59,8 +60,9 @@ def _improved(problem: SavingProblem, always: frozenset[int], saved: set[int]) -
 def _saveable(
     problem: SavingProblem, wanted: Set[int], saved: Set[int], dearest: int | None = None
 ) -> Iterator[int]:
-    """On every way up from `wanted`, the first that can be saved: then as little as possible is
-    computed again. `dearest`: the first that is written anyway, or has no more bytes."""
+    """On every path up from `wanted`, the first value that can be saved: this minimises
+    recomputation. `dearest`: only a value with at most so many bytes, or one that forward writes
+    in any case."""
     items, stops = problem.items, _Stops(problem, saved, dearest)
     for number in reached(problem, wanted, stops):
         if number in stops and number not in saved and not items[number].is_given:
@@ -69,7 +71,7 @@ def _saveable(
 
 @dataclass(frozen=True, slots=True)
 class _Stops(Container[int]):
-    """What is there, or can be saved; asked for few of all items."""
+    """The values that are saved, given, or can be saved. Lazy, since few items are tested."""
 
     problem: SavingProblem
     saved: Set[int]
@@ -86,8 +88,8 @@ class _Stops(Container[int]):
 
 
 class _State:
-    """`saved`, what each kernel costs with it, and which kernels come to each item: to others it
-    makes no difference whether that is saved."""
+    """The saved values, the cost of each kernel, and the kernels that reach each item. Saving an
+    item changes only the costs of these kernels."""
 
     def __init__(self, problem: SavingProblem, saved: set[int]) -> None:
         self.problem = problem
@@ -101,7 +103,8 @@ class _State:
         self._update(range(len(self.kernels)))
 
     def changes(self, number: int) -> bool:
-        """Whether `number` is better made again than saved, or the other way round; then it is."""
+        """Saves or rematerialises `number`, whichever costs less. Returns whether that is a
+        change."""
         others = [(self.gain(other), other) for other in self._others(number)]
         gain, best = max(others, key=lambda pair: pair[0], default=(0.0, self.saved))
         if gain < 1:  # a byte: sums of floats are not exact
@@ -136,7 +139,7 @@ class _State:
         return set[int]().union(*(self.readers.get(number, set()) for number in numbers))
 
     def _update(self, kernels: Iterable[int]) -> None:
-        """What is known of these, for `saved` as it has become."""
+        """Recomputes the costs and reached items of these kernels for the current `saved`."""
         for kernel in kernels:
             now = set(reached(self.problem, self.kernels[kernel], self.saved))
             for number in self.reached[kernel] - now:
@@ -150,7 +153,7 @@ class _State:
         operand = self.operand_of[kernel]
         if operand is not None and (operand in saved or self.problem.items[operand].is_given):
             return 0.0
-        found = cost_of_kernel(self.problem, self.kernels[kernel], saved)
-        if found is None or operand is None:
-            return found
-        return found + self.problem.storing(operand)
+        total = cost_of_kernel(self.problem, self.kernels[kernel], saved)
+        if total is None or operand is None:
+            return total
+        return total + self.problem.storing(operand)

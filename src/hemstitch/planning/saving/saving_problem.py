@@ -1,11 +1,10 @@
-"""What is decided, and what a decision costs.
+"""The selection of saved activations as an optimisation problem, and the cost of a decision.
 
 Backward is a list of kernels, each with the forward values that it needs, and library calls that
-read some in place. A value that is saved is loaded once by each kernel that needs it; one that is
-not saved is computed again inside the kernel, from values for which the same holds. So the same
-three questions that fusion asks (what is written, what is read, what is computed twice) are asked
-across the two passes at once: EVT (2024, section 4) asks them of its partitioner, and
-FusionStitching (2020, section 4) within a kernel.
+read some in place. Each kernel loads a saved value once. A value that is not saved is
+rematerialised inside the kernel, from values for which the same holds. So the cost model of fusion
+(values written, read, and computed twice) covers both passes. EVT (2024, section 4) applies it in
+its partitioner, and FusionStitching (2020, section 4) within a kernel.
 """
 
 from __future__ import annotations
@@ -14,29 +13,30 @@ from collections import Counter
 from collections.abc import Container, Iterator, Set
 from dataclasses import dataclass, replace
 
-HELD = 0.25  # what it costs to hold a byte from one pass to the other, in bytes moved
-LAUNCH = 1 << 14  # what a kernel costs that would not be there otherwise, in bytes moved
+HELD = 0.25  # cost of holding a byte from forward to backward, in bytes moved
+LAUNCH = 1 << 14  # cost of an additional kernel, in bytes moved
 
 
 @dataclass(frozen=True, slots=True)
 class SavedValue:
-    """A value that needs no gradient. `sources`: what it can be computed from again, all of them
-    earlier items; None: it cannot. `work`: what that costs, in bytes moved. `early`: of what only
-    backward needs, what it costs that forward computes it, which then saves it; None: forward needs
-    it, or cannot compute it."""
+    """A value that needs no gradient. `sources`: earlier items from which it can be rematerialised;
+    None if it cannot be. `work`: the cost of that, in bytes moved. `early`: for a value that only
+    backward needs, the cost of computing it in forward and saving it; None if forward needs it or
+    cannot compute it."""
 
     bytes: int
     sources: tuple[int, ...] | None = None
     work: float = 0.0
-    is_given: bool = False  # an argument, in memory whoever needs it
+    is_given: bool = False  # an argument, in memory in any case
     is_written: bool = False  # forward writes it in any case
-    is_saveable: bool = True  # not a view, whose base is saved, nor what forward cannot compute
+    is_saveable: bool = True  # no view (its base is saved), and forward can compute it
     early: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SavingProblem:
-    """`needs`: of each kernel of backward. `operands`: what library calls of backward read."""
+    """`needs`: values for each kernel of backward. `operands`: values that library calls of
+    backward read."""
 
     items: tuple[SavedValue, ...]
     needs: tuple[frozenset[int], ...]
@@ -52,7 +52,7 @@ class SavingProblem:
         return frozenset(n for n, item in enumerate(self.items) if item.early is not None)
 
     def with_early(self, numbers: Container[int]) -> SavingProblem:
-        """The same where forward computes no more of what it does not need than these."""
+        """The same problem, where `numbers` are the only early values that forward may compute."""
         items = [
             item
             if item.early is None or number in numbers
@@ -62,39 +62,40 @@ class SavingProblem:
         return replace(self, items=tuple(items))
 
     def saving(self, number: int) -> float:
-        """What it costs to save an item, apart from loads."""
+        """The cost of saving an item, apart from loads."""
         item = self.items[number]
         written = 0 if item.is_written else item.bytes
         return self.held * item.bytes + written + (item.early or 0)
 
     def storing(self, number: int) -> float:
-        """What it costs that backward makes an operand: it writes it, in a kernel for it alone."""
+        """The cost of computing an operand in backward: a kernel of its own writes it."""
         return float(self.items[number].bytes + LAUNCH)
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`saved`: items, arguments not among them."""
+    """`saved`: items, without arguments."""
 
     saved: frozenset[int]
-    is_optimal: bool = False  # no decision costs less
+    is_optimal: bool = False  # proven
 
 
 def forced(problem: SavingProblem) -> frozenset[int]:
-    """What a best decision saves: it is needed, and cannot be made again; or a library call reads
-    it, and that backward writes it costs more than that all kernels load it."""
+    """Values that an optimal decision saves: those that cannot be rematerialised, and operands of
+    library calls for which a kernel in backward costs more than saving them and loading them in
+    all kernels."""
     items = problem.items
-    found = {number for number in problem.needed if items[number].sources is None}
+    forced_items = {number for number in problem.needed if items[number].sources is None}
     readers = Counter(n for needed in problem.needs for n in reached(problem, needed))
-    for number in problem.operands - found:
+    for number in problem.operands - forced_items:
         dearest = problem.saving(number) + readers[number] * items[number].bytes
         if items[number].is_saveable and dearest <= problem.storing(number):
-            found.add(number)
-    return frozenset(number for number in found if not items[number].is_given)
+            forced_items.add(number)
+    return frozenset(number for number in forced_items if not items[number].is_given)
 
 
 def cost(problem: SavingProblem, saved: Set[int]) -> float | None:
-    """In bytes moved; None where something is needed that there is no way to have."""
+    """In bytes moved; None where a needed value can be neither loaded nor computed."""
     total = sum(problem.saving(number) for number in saved)
     for needed in problem.needs:
         kernel = cost_of_kernel(problem, needed, saved)
@@ -112,7 +113,7 @@ def cost(problem: SavingProblem, saved: Set[int]) -> float | None:
 
 
 def cost_of_kernel(problem: SavingProblem, needed: Set[int], saved: Set[int]) -> float | None:
-    """What it loads, and what it computes again."""
+    """Bytes that a kernel loads, and the cost of its recomputation. None as for `cost`."""
     total = 0.0
     for number in reached(problem, needed, saved):
         item = problem.items[number]
@@ -128,7 +129,7 @@ def cost_of_kernel(problem: SavingProblem, needed: Set[int], saved: Set[int]) ->
 def reached(
     problem: SavingProblem, needed: Set[int], stops: Container[int] = frozenset()
 ) -> Iterator[int]:
-    """`needed`, and what these are made of, and so on, but not what the `stops` are made of."""
+    """`needed` and their transitive sources; the search goes no further at `stops`."""
     seen, stack = set(needed), list(needed)
     while stack:
         number = stack.pop()

@@ -1,5 +1,5 @@
-"""Beam search for a plan (FusionStitching 2020, section 5.4): from the producers to the consumers,
-each pattern is added or not to each of the three best plans so far."""
+"""Beam search for a plan (FusionStitching 2020, section 5.4): from producers to consumers, each
+pattern extends each of the three best plans so far, or does not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Final = Callable[[PatternPlan], float]
 
 @dataclass(frozen=True, slots=True)
 class _Beam:
-    """Disjoint patterns without a cycle: a list of the last one and those before it."""
+    """Disjoint patterns without a cycle, as a linked list from the last one."""
 
     score: float
     quotient: QuotientGraph
@@ -53,14 +53,14 @@ def search_beams(
     width: int = WIDTH,
     final: Final | None = None,
 ) -> PatternPlan:
-    """`final`: what whole plans are compared by, smaller is better; by default what they save."""
+    """`final`: the cost by which whole plans are compared; by default the bytes that they save."""
     sweep = _BeamSweep(judge, candidates, width)
     for vertex in range(judge.problem.count):
         sweep.visit(vertex)
     plans = [judge.plan(_patterns(beam.chosen)) for beam in sweep.beams]
-    found = [plan for plan in plans if plan is not None]
-    assert len(found) == len(plans), "beams have no cycles"
-    return found[0] if final is None else min(found, key=final)
+    valid_plans = [plan for plan in plans if plan is not None]
+    assert len(valid_plans) == len(plans), "beams have no cycles"
+    return valid_plans[0] if final is None else min(valid_plans, key=final)
 
 
 _Entry = tuple[float, int, _Beam, Union[Candidate, None]]
@@ -78,8 +78,8 @@ class _BeamSweep:
             self.pending.setdefault(candidate.vertices[0], {})[candidate] = None
 
     def visit(self, vertex: int) -> None:
-        """The best of the beams with and without a candidate that starts here. To tell whether one
-        may be added is slow, so it is asked only of those that would be among the best."""
+        """The best of the beams with and without a candidate that starts at `vertex`. The legality
+        check is slow, so it runs only for extensions that would be among the best."""
         heap: list[_Entry] = []
         serial = count()
 
@@ -105,7 +105,8 @@ class _BeamSweep:
         self.beams = survivors
 
     def _split(self, refused: Candidate) -> list[Candidate]:
-        """What is no kernel gives way to its two parts, the first time that it is met."""
+        """Replaces a candidate that cannot be a kernel by its two parts, once. Returns the new
+        parts."""
         fresh = []
         if refused in self.pending[refused.vertices[0]]:
             del self.pending[refused.vertices[0]][refused]

@@ -1,5 +1,5 @@
-"""The sets of vertices from which a plan is chosen: convex, without library calls, and each worth
-more than its vertices one by one."""
+"""The candidate sets of vertices: convex, without library calls, and each with less traffic than
+its vertices as kernels of their own."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ def candidates(
     footprint: int = FOOTPRINT,
     most: int = MOST_CANDIDATES,
 ) -> list[Candidate]:
-    """Best first. `more`: sets that others propose; they and the regions are never left out, so
-    that a plan of these sets can be found."""
+    """Best first. `more`: further sets to consider. These and the regions are never pruned, so that
+    a plan of them can be found."""
     local = reduce_patterns(judge, best)
     certain = _proposed(judge, chain(more, regions(judge)))
     others = chain(
         *local, remote_patterns(judge, local, best), _proposed(judge, packs(judge, footprint))
     )
     ranked = sorted(dict.fromkeys(others), key=lambda candidate: -candidate.score)
-    found = list(dict.fromkeys((*certain, *ranked)))[:most]
-    return sorted(found, key=lambda candidate: -candidate.score)
+    selected = list(dict.fromkeys((*certain, *ranked)))[:most]
+    return sorted(selected, key=lambda candidate: -candidate.score)
 
 
 def _proposed(judge: Judge, sets: Iterable[frozenset[int]]) -> list[Candidate]:
-    """The convex ones among these that gain."""
+    """The convex sets that save traffic."""
     convex = (vertices for vertices in sets if judge.hull(vertices) == vertices)
-    found = (judge.candidate(vertices) for vertices in dict.fromkeys(convex))
-    return [candidate for candidate in found if candidate.score > 0]
+    proposed = (judge.candidate(vertices) for vertices in dict.fromkeys(convex))
+    return [candidate for candidate in proposed if candidate.score > 0]

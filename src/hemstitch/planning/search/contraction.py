@@ -1,4 +1,4 @@
-"""Vertices that may not be separated become one vertex, so that no search needs to know of them."""
+"""Contraction of vertices that may not be separated into one vertex, before any search."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from hemstitch.planning.search.search_problem import (
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """`problem`: without `together`. `members`: what each of its vertices stands for."""
+    """`problem`: the contracted problem, without `together`. `members`: the original vertices of
+    each contracted one."""
 
     problem: PlanningProblem
     members: tuple[tuple[int, ...], ...]
@@ -30,7 +31,7 @@ class Contraction:
         return replace(plan, patterns=tuple(self.expand(p) for p in plan.patterns))
 
     def expand_oracle(self, oracle: Oracle) -> Oracle:
-        """The same callbacks, asked about patterns of the contracted problem."""
+        """The same callbacks, for patterns of the contracted problem."""
         return Oracle(
             lambda pattern: oracle.legal(self.expand(pattern)),
             lambda pattern: oracle.penalty(self.expand(pattern)),
@@ -40,7 +41,7 @@ class Contraction:
         """The contracted vertices that hold any of these."""
         wanted = set(vertices)
         return frozenset(
-            number for number, found in enumerate(self.members) if not wanted.isdisjoint(found)
+            number for number, members in enumerate(self.members) if not wanted.isdisjoint(members)
         )
 
     def _all(self, vertices: frozenset[int]) -> frozenset[int]:
@@ -48,8 +49,8 @@ class Contraction:
 
 
 def contract(problem: PlanningProblem) -> Contraction:
-    """What must be together, and what lies between, is what would be a strongly connected component
-    were there edges both ways."""
+    """Edges in both directions join the vertices of a unit. Each strongly connected component,
+    which also has the vertices between them, becomes one vertex."""
     if not problem.together:
         return Contraction(problem, tuple((v,) for v in range(problem.count)))
     after: list[set[int]] = [set() for _ in range(problem.count)]
@@ -59,8 +60,10 @@ def contract(problem: PlanningProblem) -> Contraction:
         ring = sorted(unit)
         for first, second in zip(ring, [*ring[1:], ring[0]]):
             after[first].add(second)
-    members = _in_order([tuple(sorted(found)) for found in strongly_connected(after)], after)
-    number = {vertex: place for place, found in enumerate(members) for vertex in found}
+    members = _in_order(
+        [tuple(sorted(component)) for component in strongly_connected(after)], after
+    )
+    number = {vertex: place for place, component in enumerate(members) for vertex in component}
     for vertex in problem.fixed:
         if len(members[number[vertex]]) > 1:
             raise InternalError(f"vertex {vertex} is fixed and bound to others")
@@ -74,19 +77,19 @@ def contract(problem: PlanningProblem) -> Contraction:
         frozenset(number[v] for v in problem.cheap if len(members[number[v]]) == 1),
         problem.most,
         problem.launch_bytes,
-        tuple(problem.size(frozenset(found)) for found in members),
+        tuple(problem.size(frozenset(component)) for component in members),
     )
     return Contraction(contracted, tuple(members))
 
 
 def _in_order(components: list[tuple[int, ...]], after: list[set[int]]) -> list[tuple[int, ...]]:
     """Topological, otherwise by their first vertices."""
-    home = {vertex: place for place, found in enumerate(components) for vertex in found}
+    home = {vertex: place for place, component in enumerate(components) for vertex in component}
     successors = [
-        {home[w] for v in found for w in after[v]} - {place}
-        for place, found in enumerate(components)
+        {home[w] for v in component for w in after[v]} - {place}
+        for place, component in enumerate(components)
     ]
-    order = topological(successors, [found[0] for found in components])
+    order = topological(successors, [component[0] for component in components])
     assert order is not None, "components that are strongly connected form no cycles"
     return [components[place] for place in order]
 

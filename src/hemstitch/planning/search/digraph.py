@@ -40,7 +40,7 @@ def strongly_connected(after: Sequence[Collection[int]]) -> Iterator[list[int]]:
 
 
 def _postorder(after: Sequence[Collection[int]], roots: Iterable[int], seen: set[int]) -> list[int]:
-    """Depth first, each vertex after all that it leads to; adds to `seen` and passes it by."""
+    """Depth-first postorder of the vertices that are not in `seen`; adds them to it."""
     order: list[int] = []
     for root in roots:
         if root in seen:
@@ -60,15 +60,15 @@ def _postorder(after: Sequence[Collection[int]], roots: Iterable[int], seen: set
 
 
 def cycles(after: Sequence[Collection[int]]) -> list[tuple[int, ...]]:
-    """Through each vertex that lies on a cycle, one of the shortest; none of them twice."""
-    found: dict[frozenset[int], tuple[int, ...]] = {}
+    """For each vertex on a cycle, one of its shortest cycles; without duplicates."""
+    cycle_of: dict[frozenset[int], tuple[int, ...]] = {}
     for component in strongly_connected(after):
         if len(component) > 1:
             inside = set(component)
             for start in sorted(component):
                 cycle = _shortest_cycle(after, start, inside)
-                found.setdefault(frozenset(cycle), cycle)
-    return list(found.values())
+                cycle_of.setdefault(frozenset(cycle), cycle)
+    return list(cycle_of.values())
 
 
 def _shortest_cycle(

@@ -1,9 +1,10 @@
-"""The best plan of given columns, by a 0/1 program, as the abstract of FusionStitching 2019 claims.
+"""The optimal plan of given columns, by a 0/1 program, as the abstract of FusionStitching 2019
+claims.
 
-The program says all but two things, which are added where a solution breaks them: that longer
-cycles of patterns do not occur, and that a pattern must be one kernel. It falls into independent
-components, of which equal ones are solved once. A cycle that leads through several components makes
-them one, so that what is found in the end is the best plan of all.
+Two constraints are lazy, added when a solution violates them: longer cycles of patterns are not
+allowed, and a pattern must be one kernel. The program decomposes into independent components. Equal
+components are solved once. A cycle through several components joins them into one, so the final
+solution is optimal for the whole program.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from hemstitch.planning.search.solver import Answer
 
 
 class Solves(Protocol):
-    """What `Solver` does; tests have others."""
+    """The interface of `Solver`; tests have other implementations."""
 
     def solve(self, program: IntegerProgram, seconds: float) -> Answer | None: ...
 
@@ -30,8 +31,8 @@ class Solves(Protocol):
 def plan_exactly(
     judge: Judge, patterns: Iterable[Pattern], fallback: PatternPlan, solver: Solves, seconds: float
 ) -> PatternPlan:
-    """`patterns`: the columns, each vertex alone among them. `fallback`: a plan that will do where
-    nothing better is found in time."""
+    """`patterns`: the columns, including each vertex alone. `fallback`: the plan to return when no
+    better one is known at the time limit."""
     columns = PatternColumns(judge, patterns)
     for pattern in fallback.patterns:
         columns.add(pattern)
@@ -47,7 +48,7 @@ def plan_exactly(
 
 
 class _Solving:
-    """`answers`: solutions of the components as they are now. `known`: of canonical programs."""
+    """Solves the columns component by component. `known`: the answers for canonical programs."""
 
     def __init__(self, columns: PatternColumns, solver: Solves, deadline: float) -> None:
         self.columns = columns
@@ -57,8 +58,8 @@ class _Solving:
         self.is_optimal = True
 
     def solution(self, fallback: PatternPlan) -> list[Pattern]:
-        """The patterns chosen for each component; of one that is not solved in time, the best found
-        or those of the fallback."""
+        """The patterns chosen for each component. A component that is not solved in time gets the
+        solver's best solution, else the patterns of the fallback."""
         patterns, chosen = self.columns.patterns, list[Pattern]()
         for component in self._components():
             if len(component) == 1:
@@ -74,7 +75,8 @@ class _Solving:
         return chosen
 
     def _components(self) -> list[list[int]]:
-        """Columns that share vertices, directly or not, in an order that equal components share."""
+        """The connected components of columns that share vertices. Equal components have their
+        columns in the same order."""
         parent = list(range(self.columns.judge.problem.count))
 
         def root(vertex: int) -> int:
@@ -85,15 +87,15 @@ class _Solving:
 
         for first, second in self.columns.links():
             parent[root(second)] = root(first)
-        found: dict[int, list[int]] = {}
+        components: dict[int, list[int]] = {}
         patterns = self.columns.patterns
         for number in self.columns.usable:
-            found.setdefault(root(min(patterns[number].vertices)), []).append(number)
-        for component in found.values():
+            components.setdefault(root(min(patterns[number].vertices)), []).append(number)
+        for component in components.values():
             component.sort(
                 key=lambda n: (sorted(patterns[n].vertices), sorted(patterns[n].rematerialised))
             )
-        return list(found.values())
+        return list(components.values())
 
     def _solved(self, component: list[int]) -> Answer | None:
         program, order = canonical(self.columns.program(component))
@@ -106,24 +108,24 @@ class _Solving:
         return Answer(tuple(order[column] for column in answer.chosen), answer.is_optimal)
 
     def cut_cycles(self, chosen: list[Pattern]) -> bool:
-        """Whether patterns wait for each other. No later solution may have all patterns of such a
-        cycle. Vertices alone on it do not matter: whatever pattern they come to be in, it stays a
-        cycle (unless that pattern makes again what it would wait for)."""
-        found = cycles(precedence(self.columns.judge.graph, chosen))
-        for cycle in found:
+        """Whether the patterns form a cycle. A cut forbids all patterns of each cycle together. It
+        leaves out single vertices, since any pattern that holds them closes the same cycle (unless
+        that pattern rematerialises the value that it would wait for)."""
+        pattern_cycles = cycles(precedence(self.columns.judge.graph, chosen))
+        for cycle in pattern_cycles:
             members = [chosen[number] for number in cycle]
             if not self.columns.judge.problem.cheap:
                 members = [pattern for pattern in members if len(pattern.vertices) > 1]
             self.columns.cuts.append(tuple(self.columns.numbers[pattern] for pattern in members))
-        return bool(found)
+        return bool(pattern_cycles)
 
     def ban_illegal(self, chosen: list[Pattern]) -> bool:
-        """Whether some pattern is no kernel. It gives way to its two parts."""
+        """Whether some pattern cannot be a kernel. Its two parts replace it."""
         judge = self.columns.judge
-        found = [pattern for pattern in chosen if not judge.is_legal(pattern)]
-        for pattern in found:
+        illegal = [pattern for pattern in chosen if not judge.is_legal(pattern)]
+        for pattern in illegal:
             self.columns.banned.add(self.columns.numbers[pattern])
             if len(pattern.vertices) > 1 and not pattern.rematerialised:
                 for part in judge.parts(sorted(pattern.vertices)):
                     self.columns.add(part.pattern)
-        return bool(found)
+        return bool(illegal)

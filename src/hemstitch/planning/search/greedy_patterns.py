@@ -11,7 +11,7 @@ from hemstitch.planning.search.search_problem import Pattern, PatternPlan
 
 
 def plan_by_layers(judge: Judge) -> PatternPlan:
-    """Layers with a library call cut the graph: only what lies between two of them is fused."""
+    """Layers with a library call cut the graph: only vertices between two of them are fused."""
     chosen: list[frozenset[int]] = []
     for region in _between_calls(judge):
         taken: set[int] = set()
@@ -22,7 +22,7 @@ def plan_by_layers(judge: Judge) -> PatternPlan:
                     taken |= fused
                     chosen.append(fused)
     plan = judge.plan(Pattern(fused) for fused in chosen if len(fused) > 1)
-    assert plan is not None, "what was given up keeps cycles away"
+    assert plan is not None, "vertices that were given up prevent cycles"
     return plan
 
 

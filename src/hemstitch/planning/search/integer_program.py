@@ -1,5 +1,5 @@
-"""The choice of patterns as a 0/1 program: minimise the sum of costs over the columns that are
-chosen, within bounds on each row's sum."""
+"""The selection of patterns as a 0/1 program: minimise the sum of the costs of the chosen columns,
+within bounds on each row's sum."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class IntegerProgram:
 
 
 def canonical(program: IntegerProgram) -> tuple[IntegerProgram, tuple[int, ...]]:
-    """The program with its columns in an order that does not depend on how they were numbered, as
-    far as colours tell them apart; and for each new column the old one. Programs whose canonical
-    forms are equal have the same solutions: the form is the whole program, not a digest of it.
+    """The program with its columns in an order that does not depend on their numbers, as far as
+    colours distinguish them; and the old column for each new one. Programs with equal canonical
+    forms have the same solutions: the form is the whole program, not a digest.
 
     Colour refinement (Weisfeiler and Leman 1968) on columns and rows: each takes the colours of its
     neighbours into its own until no more colours appear. Ties keep their order.
@@ -56,8 +56,8 @@ def _refined(
     own: Sequence[int], neighbours: Sequence[Sequence[tuple[int, int]]], colours: Sequence[int]
 ) -> list[int]:
     keys = [
-        (mine, tuple(sorted((colours[other], coefficient) for other, coefficient in found)))
-        for mine, found in zip(own, neighbours)
+        (mine, tuple(sorted((colours[other], coefficient) for other, coefficient in edges)))
+        for mine, edges in zip(own, neighbours)
     ]
     return _ranked(keys)
 

@@ -1,4 +1,4 @@
-"""What a set of vertices is worth as one pattern, and whether it may be one."""
+"""Score and legality of a set of vertices as one pattern."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Candidate:
 
 
 class Judge:
-    """A problem without `together`, and an oracle whose answers about legality are remembered."""
+    """A problem without `together`, and an oracle whose legality answers are cached."""
 
     def __init__(self, problem: PlanningProblem, oracle: Oracle | None = None) -> None:
         self.problem = problem
@@ -43,7 +43,7 @@ class Judge:
         return Candidate(self.score(vertices), tuple(sorted(vertices)))
 
     def is_legal(self, pattern: Pattern) -> bool:
-        """A vertex alone needs no leave: there is nothing else to do with it."""
+        """A single vertex is always legal: there is no smaller pattern to fall back to."""
         if len(pattern.computed) == 1:
             return True
         if pattern not in self.verdicts:
@@ -51,17 +51,17 @@ class Judge:
         return self.verdicts[pattern]
 
     def hull(self, vertices: frozenset[int]) -> frozenset[int] | None:
-        """The least convex set around them; None if that is too large or needs a library call. Then
-        no larger set can be a pattern either."""
+        """The convex hull; None if it is too large or contains a library call. Then no larger set
+        can be a pattern either."""
         if self.problem.size(vertices) > self.problem.most:
             return None
-        found = self.graph.hull(vertices)
-        is_too_large = self.problem.size(found) > self.problem.most
-        return None if is_too_large or not self.problem.fixed.isdisjoint(found) else found
+        hull = self.graph.hull(vertices)
+        is_too_large = self.problem.size(hull) > self.problem.most
+        return None if is_too_large or not self.problem.fixed.isdisjoint(hull) else hull
 
     def parts(self, vertices: Sequence[int]) -> tuple[Candidate, Candidate]:
-        """A convex set in two, each at least a quarter of it, cut where that loses least. Each part
-        of a topological order of a convex set is convex."""
+        """Splits a convex set in two, each part at least a quarter of it, where the parts score
+        best. Both are convex, as intervals of a topological order of a convex set."""
         count = len(vertices)
 
         def loss(place: int) -> tuple[float, int]:
@@ -75,8 +75,8 @@ class Judge:
         )
 
     def assembled(self, patterns: Iterable[Pattern]) -> PatternPlan:
-        """A plan of those patterns that are disjoint kernels and close no cycle, best first. None
-        makes values again: whether that can stay depends on all the others."""
+        """A plan of the patterns that are legal, disjoint and acyclic, chosen best first. Patterns
+        with rematerialised values are left out: their legality depends on all other patterns."""
         quotient = QuotientGraph(self.graph)
         kept: list[Pattern] = []
         several = [p for p in patterns if len(p.vertices) > 1 and not p.rematerialised]
@@ -91,8 +91,8 @@ class Judge:
         return plan
 
     def plan(self, patterns: Iterable[Pattern], is_optimal: bool = False) -> PatternPlan | None:
-        """These patterns and, alone, each vertex that none of them holds and that is needed; None
-        if they wait for each other."""
+        """These patterns, and each needed vertex outside them as a pattern of its own; None if the
+        patterns form a cycle."""
         chosen = list(patterns)
         owned = {vertex for pattern in chosen for vertex in pattern.vertices}
         cheap = self.problem.cheap
@@ -102,8 +102,8 @@ class Judge:
         values = self.problem.values
         loaded = {n for pattern in chosen for n in self.traffic.loads(pattern)}
         for vertex in sorted(cheap - owned, reverse=True):
-            made = self.graph.made[vertex]
-            if any(values[number].is_kept or number in loaded for number in made):
+            produced = self.graph.produced[vertex]
+            if any(values[number].is_kept or number in loaded for number in produced):
                 chosen.append(Pattern(frozenset((vertex,))))
                 loaded |= self.traffic.loads(chosen[-1])
         order = in_order(self.graph, chosen)

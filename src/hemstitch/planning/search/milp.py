@@ -16,7 +16,7 @@ LARGEST_COST = 2.0**20  # above, the solver's absolute tolerances are too fine f
 def solve(
     costs: list[float], rows: list[tuple[int | None, int | None, list[list[int]]]], seconds: float
 ) -> dict[str, Any]:
-    """`chosen`: the columns that are 1, or None if nothing was found in time."""
+    """`chosen`: the columns that are 1, or None if there is no solution at the time limit."""
     solver = highspy.Highs()  # type: ignore[no-untyped-call]
     for option, value in {
         "output_flag": False,
@@ -29,10 +29,10 @@ def solve(
     solver.passModel(_model(costs, rows))
     solver.run()
     is_optimal = solver.getModelStatus() == highspy.HighsModelStatus.kOptimal
-    found = solver.getInfo().primal_solution_status == highspy.kSolutionStatusFeasible
-    values = solver.getSolution().col_value if found else ()
-    chosen = [column for column, value in enumerate(values) if value > 0.5] if found else None
-    return {"chosen": chosen, "is_optimal": is_optimal and found}
+    is_feasible = solver.getInfo().primal_solution_status == highspy.kSolutionStatusFeasible
+    values = solver.getSolution().col_value if is_feasible else ()
+    chosen = [column for column, value in enumerate(values) if value > 0.5] if is_feasible else None
+    return {"chosen": chosen, "is_optimal": is_optimal and is_feasible}
 
 
 def _model(
@@ -47,16 +47,16 @@ def _model(
     model.integrality_ = [highspy.HighsVarType.kInteger] * len(costs)
     model.row_lower_ = np.array([-highspy.kHighsInf if low is None else low for low, _, _ in rows])
     model.row_upper_ = np.array([highspy.kHighsInf if up is None else up for _, up, _ in rows])
-    terms = [term for _, _, found in rows for term in found]
+    terms = [term for _, _, row_terms in rows for term in row_terms]
     matrix = model.a_matrix_
     matrix.format_ = highspy.MatrixFormat.kRowwise
     matrix.num_col_, matrix.num_row_ = len(costs), len(rows)
-    matrix.start_ = np.cumsum([0, *(len(found) for _, _, found in rows)])
+    matrix.start_ = np.cumsum([0, *(len(row_terms) for _, _, row_terms in rows)])
     matrix.index_ = np.array([column for column, _ in terms], dtype=np.int32)
     matrix.value_ = np.array([coefficient for _, coefficient in terms], dtype=np.float64)
     return model
 
 
 def answer(question: bytes) -> bytes:
-    """What a worker process does."""
+    """The entry point of the worker process."""
     return json.dumps(solve(**json.loads(question))).encode()

@@ -26,26 +26,26 @@ Scored = dict[Vertices, float]  # best first
 
 
 def reduce_patterns(judge: Judge, best: int = BEST) -> list[list[Candidate]]:
-    """For each vertex its best patterns, best first, without itself alone: convex sets in which
-    everything follows from the vertex or lies on the way."""
+    """For each vertex its best patterns with more than one vertex, best first: convex sets, the
+    hull of the vertex and some of its descendants."""
     graph, fixed = judge.graph, judge.problem.fixed
-    found: list[list[Candidate]] = [[] for _ in range(judge.problem.count)]
+    patterns_of: list[list[Candidate]] = [[] for _ in range(judge.problem.count)]
     for vertex in reversed(range(judge.problem.count)):
         if vertex not in fixed:
             consumers = [
-                [frozenset((consumer,)), *(frozenset(c.vertices) for c in found[consumer])]
+                [frozenset((consumer,)), *(frozenset(c.vertices) for c in patterns_of[consumer])]
                 for consumer in graph.consumers[vertex]
                 if consumer not in fixed
             ]
             sets = _joined(judge, frozenset((vertex,)), consumers, best)
-            found[vertex] = _candidates(judge, sets, best)
-    return found
+            patterns_of[vertex] = _candidates(judge, sets, best)
+    return patterns_of
 
 
 def remote_patterns(
-    judge: Judge, found: Sequence[Sequence[Candidate]], best: int = BEST
+    judge: Judge, patterns_of: Sequence[Sequence[Candidate]], best: int = BEST
 ) -> list[Candidate]:
-    """Patterns of parts that do not feed each other: kernels packed, or that read the same.
+    """Patterns of independent parts: horizontal fusion, and kernels that read the same values.
 
     The virtual vertex has every vertex as a consumer. Most of their patterns lie within those of
     their producers, so it is joined with the best pattern of each vertex that none before it holds.
@@ -53,7 +53,7 @@ def remote_patterns(
     """
     consumers: list[list[Vertices]] = []
     covered: set[int] = set()
-    for vertex, patterns in enumerate(found):
+    for vertex, patterns in enumerate(patterns_of):
         if vertex not in covered and vertex not in judge.problem.fixed:
             lead = patterns[0].vertices if patterns else (vertex,)
             consumers.append([frozenset(lead)])
@@ -70,10 +70,12 @@ def _joined(
     best: int,
     several: list[Vertices] | None = None,
 ) -> Scored:
-    """The best unions of `vertex` with patterns of some of these consumers; of a vertex without
-    consumers, none. `several` collects those that come from two halves."""
+    """The best unions of `vertex` with patterns of some of these consumers; none for a vertex
+    without consumers. `several` collects the unions across two halves."""
     if len(consumers) <= 1:
-        return _best(judge, (vertex | pattern for found in consumers for pattern in found), best)
+        return _best(
+            judge, (vertex | pattern for patterns in consumers for pattern in patterns), best
+        )
     half = len(consumers) // 2
     left = _joined(judge, vertex, consumers[:half], best, several)
     right = _joined(judge, vertex, consumers[half:], best, several)
@@ -85,7 +87,7 @@ def _joined(
 
 
 def _best(judge: Judge, sets: Iterable[Vertices], best: int) -> Scored:
-    """The best of the sets that can still become a pattern."""
+    """The best of the sets whose hull can be a pattern."""
     fitting = (s for s in dict.fromkeys(sets) if judge.problem.size(s) <= judge.problem.most)
     ranked = sorted(((judge.score(s), s) for s in fitting), key=lambda pair: -pair[0])
     possible = ((s, score) for score, s in ranked if judge.hull(s) is not None)
@@ -93,8 +95,8 @@ def _best(judge: Judge, sets: Iterable[Vertices], best: int) -> Scored:
 
 
 def _candidates(judge: Judge, sets: Iterable[Vertices], best: int) -> list[Candidate]:
-    """What the hulls of these sets save, if anything."""
+    """The hulls of these sets that save traffic."""
     hulls = dict.fromkeys(judge.hull(vertices) for vertices in sets)
-    found = [judge.candidate(h) for h in hulls if h is not None and len(h) > 1]
-    found = [candidate for candidate in found if candidate.score > 0]
-    return sorted(found, key=lambda candidate: -candidate.score)[:best]
+    hull_candidates = [judge.candidate(h) for h in hulls if h is not None and len(h) > 1]
+    hull_candidates = [candidate for candidate in hull_candidates if candidate.score > 0]
+    return sorted(hull_candidates, key=lambda candidate: -candidate.score)[:best]

@@ -1,12 +1,12 @@
-"""Bytes that patterns move: each value that a pattern reads from outside once, each that it makes
-and someone outside loads (or that is kept) once, and a launch.
+"""Memory traffic of patterns: one load for each value that a pattern reads from outside, one store
+for each value that it produces and another pattern loads (or that is kept), and a launch.
 
-A plan's traffic is the sum over its patterns: whoever else reads a value, its maker stores it once
-(EVT counts a tensor for each internal edge instead, and so credits what has to be stored anyway).
-Only values that may be made again break the sum: whether they are stored depends on what all
-readers do. They are called *open*, and `Traffic.of` charges them as if nobody made them again.
+A plan's traffic is the sum over its patterns: a value is stored once, whatever the number of its
+readers. (EVT counts a tensor for each internal edge, and so credits values that must be stored
+anyway.) Only rematerialisation breaks the sum: whether such a value is stored depends on all its
+readers. These values are called *open*; `Traffic.of` charges them as if nobody rematerialised them.
 
-Library calls move what they move; it is in no sum.
+The traffic of library calls is constant and left out.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class Traffic:
         self.fixed = graph.problem.fixed
 
     def of(self, vertices: Collection[int]) -> int:
-        """Bytes of one pattern that makes nothing again."""
+        """Bytes of one pattern without rematerialisation."""
         graph, bytes_ = self.graph, self.bytes
         read = Counter(chain.from_iterable(map(graph.read.__getitem__, vertices)))
-        made = set(chain.from_iterable(map(graph.made.__getitem__, vertices)))
+        produced = set(chain.from_iterable(map(graph.produced.__getitem__, vertices)))
         total = graph.problem.launch_bytes
-        total += sum(bytes_[number] for number in read.keys() - made)
-        return total + sum(bytes_[n] for n in made if read.get(n, 0) < self.inside[n])
+        total += sum(bytes_[number] for number in read.keys() - produced)
+        return total + sum(bytes_[n] for n in produced if read.get(n, 0) < self.inside[n])
 
     @cached_property
     def bytes(self) -> list[int]:
@@ -42,32 +42,33 @@ class Traffic:
 
     @cached_property
     def inside(self) -> list[float]:
-        """How many readers must be in its maker's pattern for a value not to be stored."""
+        """For each value, how many readers its maker's pattern must hold so that no store is
+        needed."""
         readers = self.graph.readers
         return [inf if v.is_kept else readers[number] for number, v in enumerate(self.values)]
 
     @cached_property
     def alone(self) -> list[int]:
-        """Bytes of each vertex as a pattern of its own; library calls count for nothing."""
+        """Bytes of each vertex as a pattern of its own; 0 for library calls."""
         vertices = range(self.graph.problem.count)
         return [0 if v in self.fixed else self.of((v,)) for v in vertices]
 
     def saved(self, vertices: Collection[int]) -> int:
-        """Bytes that one pattern moves less than its vertices one by one (FusionStitching 2020,
+        """The traffic that one pattern saves over a kernel for each vertex (FusionStitching 2020,
         equation 3: reduced memory accesses and reduced calls)."""
         alone = self.alone
         return sum(map(alone.__getitem__, vertices)) - self.of(vertices)
 
     def loads(self, pattern: Pattern) -> set[int]:
-        """The values that it reads from memory."""
+        """The values that a pattern loads from memory."""
         computed = pattern.computed
-        found = {number for vertex in computed for number in self.graph.read[vertex]}
-        return {number for number in found if self.values[number].maker not in computed}
+        read = {number for vertex in computed for number in self.graph.read[vertex]}
+        return {number for number in read if self.values[number].maker not in computed}
 
     @cached_property
     def open(self) -> frozenset[int]:
-        """Values whose storing depends on who makes what again: they, or what reads them, are
-        cheap. Not those that have to be stored anyway."""
+        """Values whose store depends on rematerialisation: their maker or one of their readers is
+        cheap, and they need not be stored anyway."""
         cheap = self.graph.problem.cheap
         return frozenset(
             number
@@ -80,15 +81,15 @@ class Traffic:
         )
 
     def of_settled(self, pattern: Pattern) -> int:
-        """Bytes of a pattern, but for storing open values."""
+        """Bytes of a pattern, without stores of open values."""
         owned = pattern.vertices
-        made = (number for vertex in owned for number in self.graph.made[vertex])
-        stored = (n for n in made if n not in self.open and self._leaves(n, owned))
+        produced = (number for vertex in owned for number in self.graph.produced[vertex])
+        stored = (n for n in produced if n not in self.open and self._leaves(n, owned))
         total = self.graph.problem.launch_bytes + self._bytes(stored)
         return total + self._bytes(self.loads(pattern))
 
     def of_plan(self, patterns: Iterable[Pattern]) -> int:
-        """Bytes of a whole plan, counted from what is loaded: nobody stores what nobody loads."""
+        """Bytes of a whole plan. A value that no pattern loads is not stored."""
         total, loaded = 0, set[int]()
         for pattern in patterns:
             loads = self.loads(pattern)

@@ -9,8 +9,8 @@ from hemstitch.planning.search.search_problem import PlanningProblem
 
 
 class PlanningGraph:
-    """`after`, `before`: by must-run-before pairs. `made`, `read`: numbers of values. `consumers`:
-    who reads what a vertex makes. `readers`: how many read a value."""
+    """`after`, `before`: adjacency by must-run-before pairs. `produced`, `read`: the values of each
+    vertex. `consumers`: the readers of a vertex's values. `readers`: how many read a value."""
 
     def __init__(self, problem: PlanningProblem) -> None:
         self.problem = problem
@@ -21,7 +21,7 @@ class PlanningGraph:
             assert first < second, "vertices are numbered in a topological order"
             self.after[first].append(second)
             self.before[second].append(first)
-        self.made: list[list[int]] = [[] for _ in vertices]
+        self.produced: list[list[int]] = [[] for _ in vertices]
         self.read: list[list[int]] = [[] for _ in vertices]
         self.consumers: list[list[int]] = [[] for _ in vertices]
         self.readers = [len(set(value.readers)) for value in problem.values]
@@ -29,37 +29,37 @@ class PlanningGraph:
             for reader in dict.fromkeys(value.readers):
                 self.read[reader].append(number)
             if value.maker is not None:
-                self.made[value.maker].append(number)
+                self.produced[value.maker].append(number)
                 self.consumers[value.maker].extend(value.readers)
-        self.consumers = [sorted(set(found)) for found in self.consumers]
+        self.consumers = [sorted(set(readers)) for readers in self.consumers]
 
     @cached_property
     def other_orders(self) -> list[tuple[int, int]]:
-        """The pairs that no value explains: to make the value again does not meet them."""
+        """The pairs that no value implies: rematerialisation does not remove them."""
         return [(a, b) for a, b in self.problem.orders if b not in self.consumers[a]]
 
     @cached_property
     def below(self) -> list[int]:
         """For each vertex, itself and what must run after it, as the bits of an integer: a square
         of bits, 12 MB for 10,000 vertices."""
-        found = [0] * self.problem.count
+        below = [0] * self.problem.count
         for vertex in reversed(range(self.problem.count)):
             bits = 1 << vertex
             for other in self.after[vertex]:
-                bits |= found[other]
-            found[vertex] = bits
-        return found
+                bits |= below[other]
+            below[vertex] = bits
+        return below
 
     @cached_property
     def above(self) -> list[int]:
         """For each vertex, itself and what must run before it."""
-        found = [0] * self.problem.count
+        above = [0] * self.problem.count
         for vertex in range(self.problem.count):
             bits = 1 << vertex
             for other in self.before[vertex]:
-                bits |= found[other]
-            found[vertex] = bits
-        return found
+                bits |= above[other]
+            above[vertex] = bits
+        return above
 
     def all_below(self, vertices: Iterable[int]) -> int:
         bits = 0
@@ -74,8 +74,8 @@ class PlanningGraph:
         return bits
 
     def hull(self, vertices: frozenset[int]) -> frozenset[int]:
-        """The least convex set around them: with all that lies on a path between two of them, and
-        so would have to run both after and before their kernel."""
+        """The convex hull: with each vertex on a path between two of them, which would have to run
+        both after and before their kernel."""
         between = self.all_below(vertices) & self.all_above(vertices)
         if between.bit_count() == len(vertices):
             return vertices

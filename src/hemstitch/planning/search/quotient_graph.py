@@ -1,8 +1,8 @@
-"""A graph whose vertices are gathered into patterns: is it still free of cycles?
+"""The quotient of a graph by patterns, and whether it is acyclic.
 
-`QuotientGraph` keeps an order while patterns are added, so that each looks only at what lies
-between its own vertices. `precedence` gives the edges between finished patterns, which may make
-values again.
+`QuotientGraph` maintains a topological order while patterns are added, so that each addition visits
+only the blocks between its own vertices. `precedence` gives the edges between finished patterns,
+which may have rematerialised values.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ class QuotientGraph:
     def merged(self, vertices: Collection[int]) -> QuotientGraph | None:
         """With these vertices in one block, or None if that would close a cycle.
 
-        The block goes after what must run before one of its parts and stands after another, and
-        before what must run after one of them. Those share out the places that they have: the
-        former move only forwards, the latter only backwards, so nothing else has to move.
+        The block moves behind its predecessors that stood after one of its parts, and before its
+        successors that stood before one. All of them share out the places that they had. The
+        predecessors move only forwards and the successors only backwards, so no other block
+        moves.
         """
         places = sorted({self.place[vertex] for vertex in vertices})
         later = self._between(places, self.graph.after)
@@ -52,8 +53,8 @@ class QuotientGraph:
         return copied
 
     def _between(self, places: Sequence[int], edges: Sequence[Sequence[int]]) -> set[int] | None:
-        """Places, between the first and the last of these, of other blocks to which edges lead
-        from one of these; None if edges lead on to another of these."""
+        """The places of other blocks, between the first and the last of `places`, that edges reach
+        from `places`; None if edges lead back to one of `places`."""
         inside, first, last = set(places), places[0], places[-1]
         between: set[int] = set()
         work = list(places)
@@ -72,8 +73,9 @@ class QuotientGraph:
 
 
 def precedence(graph: PlanningGraph, patterns: Sequence[Pattern]) -> list[set[int]]:
-    """For each pattern, the numbers of those that must run after it. Who reads a value and does not
-    compute it waits for the pattern that stores it; every other order holds for all who compute."""
+    """For each pattern, the numbers of its successors. A reader of a value that it does not compute
+    follows the pattern that stores it. Every other order holds for all patterns that compute the
+    two vertices."""
     owner = {v: number for number, pattern in enumerate(patterns) for v in pattern.vertices}
     computing: dict[int, list[int]] = {}
     after: list[set[int]] = [set() for _ in patterns]

@@ -1,4 +1,4 @@
-"""Patterns that make cheap values again: columns for the exact planner beside the candidates."""
+"""Patterns with rematerialised cheap values: further columns for the exact planner."""
 
 from __future__ import annotations
 
@@ -9,41 +9,43 @@ from hemstitch.planning.search.search_problem import Pattern
 
 
 def columns(judge: Judge, candidates: Iterable[Candidate]) -> list[Pattern]:
-    """Each vertex alone, each candidate, and what they become when they make values again."""
+    """Each vertex alone, each candidate, and their variants with rematerialised values."""
     problem = judge.problem
     plain = [Pattern(frozenset((vertex,))) for vertex in range(problem.count)]
     plain += [candidate.pattern for candidate in candidates]
     if not problem.cheap:
         return plain
-    found = dict.fromkeys(plain)
+    patterns = dict.fromkeys(plain)
     for pattern in plain:
         if problem.fixed.isdisjoint(pattern.vertices):
-            for own in dict.fromkeys((pattern, _disowned(judge, pattern))):
-                found[own] = None
-                found |= dict.fromkeys(_remaking(judge, own))
-    return list(found)
+            for own in dict.fromkeys((pattern, _with_cheap_rematerialised(judge, pattern))):
+                patterns[own] = None
+                patterns |= dict.fromkeys(_with_rematerialised(judge, own))
+    return list(patterns)
 
 
-def _disowned(judge: Judge, pattern: Pattern) -> Pattern:
-    """Its cheap vertices made for itself alone, so that another pattern may hold them too."""
+def _with_cheap_rematerialised(judge: Judge, pattern: Pattern) -> Pattern:
+    """The pattern with its cheap vertices rematerialised, so that another pattern may hold them
+    too."""
     kept = _stored(judge)
     own = pattern.vertices & judge.problem.cheap - kept
     return Pattern(pattern.vertices - own, own) if own < pattern.vertices else pattern
 
 
 def _stored(judge: Judge) -> set[int]:
-    """Vertices of which something is stored in every plan."""
-    graph, opened = judge.graph, judge.traffic.open
+    """Cheap vertices with a value that is stored in every plan."""
+    graph, open_values = judge.graph, judge.traffic.open
     return {
         vertex
         for vertex in judge.problem.cheap
-        if any(number not in opened for number in graph.made[vertex])
+        if any(number not in open_values for number in graph.produced[vertex])
     }
 
 
-def _remaking(judge: Judge, pattern: Pattern) -> Iterator[Pattern]:
-    """With each cheap value that it loads made again, alone; with all, as long as that loads no
-    more; and with all down to what is not cheap."""
+def _with_rematerialised(judge: Judge, pattern: Pattern) -> Iterator[Pattern]:
+    """Variants of a pattern: with each single cheap value that it loads rematerialised; with all of
+    them, as long as the loads do not grow; and with all of them, down to values that are not
+    cheap."""
     for maker in sorted(_makers(judge, pattern)):
         yield _with(pattern, maker)
     for is_careful in (True, False):
@@ -67,10 +69,10 @@ def _grown(judge: Judge, pattern: Pattern, is_careful: bool) -> Pattern:
 
 
 def _makers(judge: Judge, pattern: Pattern) -> set[int]:
-    """Cheap vertices outside, of which it loads something."""
+    """Cheap vertices outside the pattern that produce a value it loads."""
     values = judge.problem.values
-    found = {values[number].maker for number in judge.traffic.loads(pattern)}
-    return {maker for maker in found if maker is not None and maker in judge.problem.cheap}
+    makers = {values[number].maker for number in judge.traffic.loads(pattern)}
+    return {maker for maker in makers if maker is not None and maker in judge.problem.cheap}
 
 
 def _with(pattern: Pattern, maker: int) -> Pattern:

@@ -15,11 +15,11 @@ def regions(judge: Judge) -> Iterator[frozenset[int]]:
     """Largest connected sets between library calls (AStitch, section 3: "connected components of
     memory-intensive operators that are convex").
 
-    The number of library calls on the longest way to a vertex never falls along an edge. What is
-    connected and has the same number is therefore convex: no way between two of them leads through
-    a call. To count the calls that follow instead groups what runs early but is needed late; both
-    are offered. What is too large for one pattern is cut in the order of the vertices, which keeps
-    the pieces convex.
+    The number of library calls on the longest path to a vertex never falls along an edge. A
+    connected set with equal numbers is therefore convex: no path between two of its vertices leads
+    through a call. Counting the calls after a vertex instead groups vertices that run early and are
+    needed late. Both partitions give candidates. A region too large for one pattern is cut in
+    topological order, which keeps the pieces convex.
     """
     graph, problem = judge.graph, judge.problem
     order = range(problem.count)
@@ -34,16 +34,16 @@ def regions(judge: Judge) -> Iterator[frozenset[int]]:
 def _calls(
     order: Sequence[int], before: Sequence[Sequence[int]], fixed: frozenset[int]
 ) -> list[int]:
-    """The most library calls on a way to each vertex, itself included."""
-    found = [0] * len(order)
+    """The most library calls on a path to each vertex, itself included."""
+    depths = [0] * len(order)
     for vertex in order:
-        found[vertex] = max((found[other] for other in before[vertex]), default=0)
-        found[vertex] += vertex in fixed
-    return found
+        depths[vertex] = max((depths[other] for other in before[vertex]), default=0)
+        depths[vertex] += vertex in fixed
+    return depths
 
 
 def _connected(graph: PlanningGraph, depth: Sequence[int]) -> Iterator[list[int]]:
-    """Vertices of one depth that edges connect, whichever way they point."""
+    """The weakly connected components of vertices with equal depth."""
     fixed, seen = graph.problem.fixed, set(graph.problem.fixed)
     for start in range(graph.problem.count):
         if start in seen:
@@ -69,21 +69,21 @@ def _pieces(judge: Judge, vertices: Sequence[int]) -> Iterator[frozenset[int]]:
 
 
 def spans(graph: PlanningGraph) -> list[int]:
-    """How far each vertex is from the end (2019, section 4.1): 0 if nothing follows, else one more
-    than the furthest that follows. Vertices of equal span do not depend on each other."""
-    found = [0] * graph.problem.count
+    """The longest path from each vertex to a sink (2019, section 4.1). Vertices of equal span do
+    not depend on each other."""
+    span_of = [0] * graph.problem.count
     for vertex in reversed(range(graph.problem.count)):
-        found[vertex] = max((found[other] + 1 for other in graph.after[vertex]), default=0)
-    return found
+        span_of[vertex] = max((span_of[other] + 1 for other in graph.after[vertex]), default=0)
+    return span_of
 
 
 def layers(graph: PlanningGraph) -> list[list[int]]:
     """Vertices by span."""
     span = spans(graph)
-    found: list[list[int]] = [[] for _ in range(max(span, default=-1) + 1)]
+    by_span: list[list[int]] = [[] for _ in range(max(span, default=-1) + 1)]
     for vertex, layer in enumerate(span):
-        found[layer].append(vertex)
-    return found
+        by_span[layer].append(vertex)
+    return by_span
 
 
 def packs(
@@ -91,19 +91,19 @@ def packs(
     footprint: int = FOOTPRINT,
     kind: Callable[[int], Hashable] | None = None,
 ) -> Iterator[frozenset[int]]:
-    """Vertices of one layer and one kind, as many as `footprint` bytes allow. `kind`: what loops
-    alike; by default, what makes as many bytes."""
+    """Vertices of one layer and one kind, as many as `footprint` bytes allow. `kind`: equal for
+    vertices whose loops can be fused; by default, the bytes that a vertex produces."""
     graph = judge.graph
     values = judge.problem.values
 
-    def made(vertex: int) -> Hashable:
-        return sum(values[number].bytes for number in graph.made[vertex])
+    def bytes_produced(vertex: int) -> Hashable:
+        return sum(values[number].bytes for number in graph.produced[vertex])
 
     for layer in layers(graph):
         alike: dict[Hashable, list[int]] = {}
         for vertex in layer:
             if vertex not in judge.problem.fixed:
-                alike.setdefault((kind or made)(vertex), []).append(vertex)
+                alike.setdefault((kind or bytes_produced)(vertex), []).append(vertex)
         for vertices in alike.values():
             yield from _filled(judge, vertices, footprint)
 

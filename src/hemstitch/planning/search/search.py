@@ -1,4 +1,4 @@
-"""From a problem to a plan: candidates, then one of three ways to choose among them."""
+"""From a problem to a plan: candidate patterns, then one of three search methods."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ def search(
     seconds: float = 60.0,
     solver: Solves | None = None,
 ) -> PatternPlan:
-    """`more`: sets that others propose; no plan is worse than that of their best. `final`: what the
-    last plans of a beam search are compared by, smaller is better; by default bytes and penalties.
-    `seconds`: for `exact`, after which the best plan so far has to do."""
+    """`more`: further sets of vertices to consider; the result is no worse than a plan of these.
+    `final`: the cost by which the last plans of a beam search are compared; by default bytes and
+    penalties. `seconds`: the time limit of `exact`, which then returns its best plan so far."""
     contraction = contract(problem)
     judge = Judge(contraction.problem, contraction.expand_oracle(oracle))
     if method == "layers":
         return contraction.expand_plan(plan_by_layers(judge))
     proposed = [contraction.shrink(vertices) for vertices in more]
-    found = candidates(judge, proposed)
+    candidate_patterns = candidates(judge, proposed)
 
     def worth(plan: PatternPlan) -> float:
         return judge.cost(plan) if final is None else final(contraction.expand_plan(plan))
 
-    plans = [search_beams(judge, found, final=worth)]
+    plans = [search_beams(judge, candidate_patterns, final=worth)]
     if proposed:
         plans.append(judge.assembled(Pattern(vertices) for vertices in proposed))
     plan = min(plans, key=worth)
     if method == "exact":
-        every = columns(judge, found)
+        every = columns(judge, candidate_patterns)
         if solver is not None:
             plan = plan_exactly(judge, every, plan, solver, seconds)
         else:

@@ -1,7 +1,7 @@
-"""What is searched: numbered vertices, the values that pass between them, and what a plan is.
+"""The search problem: numbered vertices, the values that pass between them, and plans.
 
-Nothing here knows what a vertex computes. Two callbacks do: they say whether a pattern can be
-one kernel, and what it costs besides its traffic.
+The problem does not know what a vertex computes. Two callbacks do: whether a pattern can be one
+kernel, and its cost besides its traffic.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PassedValue:
-    """Something that passes from one vertex to others, or from outside."""
+    """A value that passes from one vertex, or from outside, to others."""
 
     bytes: int
     maker: int | None  # None: an argument, already in memory
     readers: tuple[int, ...]
-    is_kept: bool = False  # in memory whatever the plan: results, what library calls read in place
+    is_kept: bool = False  # in memory in every plan: results, operands of library calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class PlanningProblem:
     together: tuple[frozenset[int], ...] = ()  # vertices that may not be separated
     cheap: frozenset[int] = frozenset()  # pure: several patterns may compute what one could store
     most: int = 160  # vertices of one pattern
-    launch_bytes: int = 0  # what a launch costs, in bytes that could have been moved meanwhile
+    launch_bytes: int = 0  # cost of a launch, in bytes of memory traffic
     sizes: tuple[int, ...] = ()  # how many vertices each one stands for; none: one each
 
     def size(self, vertices: frozenset[int]) -> int:
@@ -40,8 +40,8 @@ class PlanningProblem:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """Vertices that become one kernel. It stores what others load of what `vertices` make, and
-    computes `rematerialised`, cheap vertices, for itself alone."""
+    """Vertices that become one kernel. The kernel stores the values of `vertices` that others load,
+    and computes the cheap vertices `rematerialised` for itself alone."""
 
     vertices: frozenset[int]
     rematerialised: frozenset[int] = frozenset()
@@ -53,11 +53,11 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class PatternPlan:
-    """Patterns in an order in which they can run. Each vertex belongs to one of them; a cheap one
-    to none if all that read it make it again."""
+    """Patterns in execution order. Each vertex belongs to one of them, except for a cheap vertex
+    that all its readers rematerialise."""
 
     patterns: tuple[Pattern, ...]
-    is_optimal: bool = False  # no better plan can be made of the candidates
+    is_optimal: bool = False  # no plan of the candidates is better
 
 
 Legal = Callable[[Pattern], bool]
@@ -74,8 +74,8 @@ def nothing(pattern: Pattern) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Oracle:
-    """`legal` may be slow: it is asked once for each pattern, and only for one about to be chosen.
-    `penalty` is asked for every set that is weighed; in bytes, as `launch_bytes` is."""
+    """`legal` may be slow: it is called once for each pattern, and only for one about to be chosen.
+    `penalty` is called for every scored set; in bytes, like `launch_bytes`."""
 
     legal: Legal = always
     penalty: Penalty = nothing

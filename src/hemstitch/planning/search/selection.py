@@ -1,6 +1,6 @@
-"""From columns to a 0/1 program: which patterns make up a plan, and what it costs.
+"""From columns to a 0/1 program: the selection of patterns with the least cost.
 
-x_P: the pattern P is chosen. Every vertex alone is a column too, so that there is always a plan.
+x_P: the pattern P is chosen. Every single vertex is a column too, so that there is always a plan.
 
     minimise    sum of cost(P) x_P + sum of bytes(u) s_u
     such that   sum of x_P over the P that hold v = 1        for each vertex v; <= 1 for a cheap one
@@ -11,7 +11,7 @@ x_P: the pattern P is chosen. Every vertex alone is a column too, so that there 
 
 Without cheap vertices there are no open values, and this is weighted set packing: the costs are the
 negated scores of the patterns, and s is empty. An open value u has a switch s_u of its own, since
-whether it is stored is up to its readers: a P that computes its maker again does not load it.
+its readers determine whether it is stored: a P that rematerialises its maker does not load it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from hemstitch.planning.search.search_problem import Pattern
 
 
 class PatternColumns:
-    """Patterns by number, with what a program needs of them. Some are banned later, and added."""
+    """Numbered patterns with their costs and loads. Later ones are banned or added by the
+    search."""
 
     def __init__(self, judge: Judge, patterns: Iterable[Pattern]) -> None:
         self.judge = judge
@@ -37,7 +38,7 @@ class PatternColumns:
         self.banned: set[int] = set()
         self.cuts: list[tuple[int, ...]] = []  # columns that are not all chosen
         settled = judge.traffic.of_settled
-        # A constant less: the cost of a vertex alone is 0, and numbers are small.
+        # Costs are relative to single vertices, so that they are small.
         self.alone = {
             vertex: settled(Pattern(frozenset((vertex,))))
             for vertex in set(range(judge.problem.count)) - judge.problem.cheap
@@ -63,8 +64,8 @@ class PatternColumns:
         return [number for number in range(len(self.patterns)) if number not in self.banned]
 
     def program(self, numbers: Sequence[int]) -> IntegerProgram:
-        """Of these columns, which hold all that they have to do with each other. The program's
-        columns are they, in this order, and then the switches of open values."""
+        """The program of an independent component of columns. Its columns are these, in this order,
+        and then the switches of open values."""
         place = {number: local for local, number in enumerate(numbers)}
         switches = self._switches(numbers)
         switch = {value: len(numbers) + local for local, value in enumerate(switches)}
@@ -89,16 +90,18 @@ class PatternColumns:
         for number in numbers:
             for vertex in self.patterns[number].vertices:
                 holding.setdefault(vertex, []).append(place[number])
-        opened, made = self.judge.traffic.open, self.judge.graph.made
-        for vertex, found in sorted(holding.items()):
-            is_free = vertex in self.judge.problem.cheap and opened.issuperset(made[vertex])
-            yield Row(None if is_free else 1, 1, tuple((local, 1) for local in sorted(found)))
+        open_values, produced = self.judge.traffic.open, self.judge.graph.produced
+        for vertex, holders in sorted(holding.items()):
+            is_free = vertex in self.judge.problem.cheap and open_values.issuperset(
+                produced[vertex]
+            )
+            yield Row(None if is_free else 1, 1, tuple((local, 1) for local in sorted(holders)))
 
     def _storing(
         self, numbers: Sequence[int], place: dict[int, int], switch: dict[int, int]
     ) -> Iterator[Row]:
-        """One row for all columns that hold a reader, of which one at most is chosen: x_P <= s_u
-        for each of them would say the same of whole numbers, but not of fractions."""
+        """One row for all columns that hold a reader, of which at most one is chosen. The
+        relaxation is tighter than with a row x_P <= s_u for each of them."""
         cheap, values = self.judge.problem.cheap, self.judge.problem.values
         for value, local in switch.items():
             loading = [number for number in numbers if value in self.loads[number]]
@@ -114,8 +117,8 @@ class PatternColumns:
             yield Row(None, 0, tuple(sorted([*terms, (local, 1)])))
 
     def _two_cycles(self, numbers: Sequence[int], place: dict[int, int]) -> Iterator[Row]:
-        """Pairs that wait for each other whatever else is chosen. A vertex that is not cheap is
-        computed once, so that who computes what follows from it waits for its pattern."""
+        """Pairs of patterns that form a cycle whatever else is chosen. A vertex that is not cheap
+        is computed once, so every pattern with a descendant of it follows its pattern."""
         graph, cheap = self.judge.graph, self.judge.problem.cheap
         several = [number for number in numbers if len(self.patterns[number].computed) > 1]
         several.sort(key=lambda number: min(self.patterns[number].computed))
@@ -133,7 +136,7 @@ class PatternColumns:
                     yield _at_most(1, (place[first], place[second]))
 
     def links(self) -> Iterator[tuple[int, int]]:
-        """Pairs of vertices about which must be decided at once."""
+        """Pairs of vertices that belong to one component of the program."""
         for number in self.usable:
             yield from pairwise(sorted(self.patterns[number].computed))
             for value in self.loads[number]:

@@ -1,5 +1,5 @@
-"""The solver in a process of its own: it can be stopped at any time, may run out of memory, and
-takes nothing else with it."""
+"""The solver in a worker process: it can be stopped at any time, and may run out of memory without
+harm to this process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hemstitch.workers.worker import CannotStart, Limits, RefusedQuestion, Worke
 SOLVER = Path(__file__).with_name("milp.py")
 # It has its own clock; NumPy's threads reserve more addresses than it uses.
 LIMITS = Limits(processor_seconds=3600.0, seconds=3600.0)
-GRACE = 5.0  # seconds: for what the solver does between looks at its clock
+GRACE = 5.0  # seconds between two checks of the solver's clock, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Answer:
 
 
 class Solver:
-    """Starts its process when first asked, keeps it for what follows, and ends it on leaving."""
+    """Starts its process with the first program, reuses it, and ends it on exit."""
 
     def __init__(self, path: Path = SOLVER, grace: float = GRACE) -> None:
         self.path = path
@@ -45,7 +45,7 @@ class Solver:
         self.stop()
 
     def solve(self, program: IntegerProgram, seconds: float) -> Answer | None:
-        """None if nothing was found in time, or the process died."""
+        """None if there is no solution at the time limit, or the process died."""
         if seconds <= 0:
             return None
         rows = [(row.lower, row.upper, row.terms) for row in program.rows]
