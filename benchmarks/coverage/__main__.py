@@ -1,5 +1,5 @@
 """Plans models of public libraries and counts which stages and rules found work, and what a
-program costs without them: see docs/coverage.md, which it writes.
+program costs without them: see docs/compiler/coverage.md, which it writes.
 
 python -m benchmarks.coverage --json build/coverage.json            goes on where it stopped
 python -m benchmarks.coverage --json build/coverage.json --write    the table alone
@@ -58,7 +58,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seconds", type=int, default=600, help="of processor time, for each")
     parser.add_argument("--memory", type=int, default=40, help="GiB of addresses, for each")
-    parser.add_argument("--write", action="store_true", help="docs/coverage.md")
+    parser.add_argument("--write", action="store_true", help="docs/compiler/coverage.md")
     return parser.parse_args()
 
 

@@ -26,6 +26,7 @@ from hemstitch.driver.compiler import Compiled
 from hemstitch.ir.calls import Operand
 from hemstitch.ir.dims import evaluate, product
 from hemstitch.ir.graph import Node, call_of
+from hemstitch.joint.joint_graph import JointGraph
 from hemstitch.kernel_ir.nodes import (
     BLOCKS,
     Accumulate,
@@ -38,13 +39,14 @@ from hemstitch.kernel_ir.nodes import (
 )
 from hemstitch.kernel_ir.traffic import traffic
 from hemstitch.options import Options
-from hemstitch.pipeline import CPU_LOWERING, KERNEL, PROGRAM, TEXT, TRACED, Stage
+from hemstitch.pipeline import CPU_LOWERING, JOINT, KERNEL, PROGRAM, TEXT, TRACED, Stage
 from hemstitch.planning.plan import KernelStep, LibraryStep
 from hemstitch.rewrites import engine
 from hemstitch.runtime.aten_forms import aten_form
 from hemstitch.toolchain.jit import threads_now
 
 THREADS = 2
+IN_PLACE = (TRACED, JOINT)
 
 
 @dataclass(slots=True)
@@ -80,7 +82,7 @@ class Watch:
         for stage in stages:
             if not stage.runs(told) or (stage.name == self.without and stage.gives is not TEXT):
                 continue
-            before = _state(form) if stage.gives is TRACED else form
+            before = _state(form) if stage.gives in IN_PLACE else form
             result = stage.run(form, told)
             form = form if stage.gives is TRACED else result
             if _has_changed(stage, before, form):
@@ -226,11 +228,12 @@ def lowered(step: KernelStep, without: str) -> Iterator[Kernel]:
         yield kernel
 
 
-def _state(gm: torch.fx.GraphModule) -> object:
-    """What stages on torch.fx change."""
+def _state(gm: torch.fx.GraphModule | JointGraph) -> object:
+    """What stages that work in place change."""
+    graph = gm.traced if isinstance(gm, JointGraph) else gm.graph
     return [
         (str(node.target), str(node.args), str(node.kwargs), _strides(node), sorted(node.meta))
-        for node in gm.graph.nodes
+        for node in graph.nodes
     ]
 
 
@@ -240,7 +243,7 @@ def _strides(node: torch.fx.Node) -> object:
 
 
 def _has_changed(stage: Stage, before: Any, form: Any) -> bool:
-    if stage.gives is TRACED:
+    if stage.gives in IN_PLACE:
         return bool(before != _state(form))
     if stage.gives is PROGRAM:
         return stage.name == "plan" or bool(form.before) or form.otherwise is not None

@@ -1,4 +1,4 @@
-"""docs/coverage.md from the results of `benchmarks.coverage`."""
+"""docs/compiler/coverage.md from the results of `benchmarks.coverage`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.zoo.row import PHASES
 from hemstitch import pipeline
 from hemstitch.pipeline import KERNEL, Stage
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "coverage.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "compiler" / "coverage.md"
 HEAD = """\
 # What each stage and rule is for
 
