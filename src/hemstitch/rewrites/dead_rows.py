@@ -66,7 +66,7 @@ def live_rows(graph: Graph, builder: Builder) -> dict[Node, Node]:
 
 @dataclass(slots=True)
 class _NeededRows:
-    """`zeros`: a tensor is zero outside this region. `parts`: of a tensor only this is made.
+    """`zeros`: a tensor is zero outside this region. `parts`: of a tensor only this is computed.
     `sums`: what of its operands an operation adds up, as they are zero elsewhere."""
 
     zeros: dict[Node, Region] = field(default_factory=dict)
@@ -95,7 +95,7 @@ class _NeededRows:
                 wanted[operand] = None
 
     def _agree_on_results(self, nodes: Sequence[Node]) -> None:
-        """One of several results is made in part where all of them are."""
+        """One of several results is computed in part where all of them are."""
         results: dict[Node, list[Node]] = {}
         for node in nodes:
             if node.op is Op.RESULT and node.inputs[0].op is Op.ATTENTION:
@@ -228,8 +228,8 @@ def _region(axis: int, whole: Sequence[int], first: object, length: int) -> Regi
 
 @dataclass(slots=True)
 class _Rewriting:
-    """`small`: the parts that are made; `whole`: these among zeros; `cuts`: parts of what is made
-    as a whole; `new`: what takes the place of a node; `calls`: of parts of their operands."""
+    """`small`: the parts that are computed. `new`: what takes the place of a node, of a part that
+    among zeros. `calls`: results of calls of parts of their operands."""
 
     needed: _NeededRows
     builder: Builder
@@ -242,10 +242,9 @@ class _Rewriting:
             if node in self.needed.parts:
                 region = self.needed.parts[node]
                 self.small[node] = self._part(node, region)
-                whole = region.among_zeros(self.builder, self.small[node], shape_of(node))
-                self.new[node] = whole
+                self.new[node] = region.among_zeros(self.builder, self.small[node], shape_of(node))
             elif node in self.needed.sums:
-                self.new[node] = self._made_of(node, self.needed.sums[node], shape_of(node))
+                self.new[node] = self._computed_of(node, self.needed.sums[node], shape_of(node))
             elif self._cuts_a_part(node):
                 self.new[node] = self.small[node.inputs[0]]
             elif node.inputs:
@@ -267,9 +266,9 @@ class _Rewriting:
             return self.builder.reshape(self.new[source], shape)
         parts = self.needed.parts_of(node, region)
         assert parts is not None
-        return self._made_of(node, parts, shape)
+        return self._computed_of(node, parts, shape)
 
-    def _made_of(self, node: Node, parts: Parts, shape: Sequence[int]) -> Node:
+    def _computed_of(self, node: Node, parts: Parts, shape: Sequence[int]) -> Node:
         operands = [self._operand(x, part) for x, part in zip(operands_of(node), parts)]
         type_ = TensorType(tuple(shape), node.type.dtype)
         if node.op is not Op.RESULT:
@@ -318,11 +317,9 @@ class _Rewriting:
 
 def _in_the_order_of(strides: Strides, shape: tuple[Dim, ...]) -> Strides:
     """Those of a tensor without gaps whose axes are in this order in memory."""
-    order = sorted(range(len(shape)), key=lambda axis: -_size(strides[axis]))
+    steps = [step for step in strides if isinstance(step, int)]
+    if len(steps) < len(shape):  # only a call knows them
+        return contiguous_strides(shape)
+    order = sorted(range(len(shape)), key=lambda axis: -steps[axis])
     dense = contiguous_strides(tuple(shape[axis] for axis in order))
     return tuple(dense[order.index(axis)] for axis in range(len(shape)))
-
-
-def _size(stride: Dim) -> int:
-    assert isinstance(stride, int)
-    return stride
