@@ -140,6 +140,12 @@ def _device(at: Traced) -> torch.device:
     return next(leaf.device for leaf in tree_leaves(at.meta["val"]) if isinstance(leaf, Tensor))
 
 
+def _sum(node: Node, at: Traced, operands: list[Traced]) -> Traced:
+    """In the type of the elements, where PyTorch would add integers up in 64 bits."""
+    dtype = TORCH_DTYPES[node.type.dtype]
+    return call_before(at, aten.sum.dim_IntList, *operands, node.attr, dtype=dtype)
+
+
 def _of_shape(target: Any) -> Form:
     return lambda node, at, operands: call_before(at, target, *operands, _shape(node))
 
@@ -200,7 +206,7 @@ FORMS: Mapping[Op, Form] = {
     Op.RESHAPE: _of_shape(aten.reshape.default),
     Op.BROADCAST: _of_shape(aten.expand.default),
     Op.PERMUTE: _of_axes(aten.permute.default),
-    Op.SUM: _of_axes(aten.sum.dim_IntList),
+    Op.SUM: _sum,
     Op.MAX: _of_axes(aten.amax.default),
     Op.MIN: _of_axes(aten.amin.default),
     Op.ANY: _of_axes(aten.any.dims),
