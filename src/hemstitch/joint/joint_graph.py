@@ -46,10 +46,12 @@ IN_MEMORY = (Op.RESULT, Op.SCATTER_ADD)  # before anything reads it
 @dataclass(frozen=True, slots=True)
 class TracedOperation:
     """What computes one traced value. `sources`: the traced values that it reads, without those of
-    which it reads no more than the shape. `work`: what it computes, in bytes moved."""
+    which it reads no more than the shape. `work`: what it computes, in bytes moved. `is_call`: a
+    call of the library gives the value, or one like that: no kernel that reads it makes it."""
 
     sources: tuple[Traced, ...]
     work: float
+    is_call: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +86,7 @@ class JointGraph:
         return any(map(is_recomputed, self.values))
 
     def is_call(self, traced: Traced) -> bool:
-        """A call of the library gives it, or one like that: no kernel that reads it makes it."""
-        if traced.op != "call_function":
-            return False
-        if traced not in self.values:  # nobody reads it as a tensor
-            return isinstance(value_of(traced), (torch.Tensor, tuple, list))
-        return any(value.op in IN_MEMORY for value in self.values[traced])
+        return self.operation(traced).is_call
 
     def operation(self, traced: Traced) -> TracedOperation:
         if traced not in self.operations:
@@ -169,8 +166,8 @@ class JointGraph:
             for value in self.values[source]:
                 read.setdefault(value, source)
         sources: dict[Traced, None] = {}
-        work, stack = 0.0, [*self.values.get(traced, ())]
-        seen = {*stack}
+        values = self.values.get(traced, ())
+        work, stack, seen = 0.0, [*values], {*values}
         while stack:
             node = stack.pop()
             if node in read:
@@ -179,7 +176,11 @@ class JointGraph:
             work += self._work(node)
             stack += [operand for operand in node.inputs if operand not in seen]
             seen.update(node.inputs)
-        return TracedOperation(tuple(sources), work)
+        # What nobody reads as a tensor has no values.
+        is_opaque = not values and isinstance(value_of(traced), (torch.Tensor, tuple, list))
+        is_given_by_call = any(value.op in IN_MEMORY and value not in read for value in values)
+        is_call = traced.op == "call_function" and (is_opaque or is_given_by_call)
+        return TracedOperation(tuple(sources), work, is_call)
 
     def _work(self, node: Node) -> float:
         worked_on = node.inputs[0] if combines(node.op) else node
