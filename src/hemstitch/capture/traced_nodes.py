@@ -132,17 +132,6 @@ def arguments_of(node: Node) -> tuple[Any, ...]:
     return node.args
 
 
-def gradients_of(convolution: Node) -> list[Node]:
-    """The calls that make this convolution's gradients: one, if it has any."""
-    image, weight, _, *how = arguments_of(convolution)
-    return [
-        user
-        for user in weight.users
-        if user.target is torch.ops.aten.convolution_backward.default
-        and (user.args[1:3], [*user.args[4:-1]]) == ((image, weight), how)
-    ]
-
-
 def value_of(node: Node) -> Any:
     return node.meta.get("val")
 

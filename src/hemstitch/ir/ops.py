@@ -137,10 +137,6 @@ def combines(op: Op) -> bool:
     return is_reduction(op) or is_scan(op) or is_scatter(op)
 
 
-def is_contraction(op: Op) -> bool:
-    return OPS[op].op_class is OpClass.CONTRACTION
-
-
 def is_library(op: Op) -> bool:
     """A call, or a result of one."""
     return OPS[op].op_class is OpClass.LIBRARY
