@@ -119,3 +119,19 @@ def test_a_word_that_the_field_has_another_for_is_found(tmp_path: Path) -> None:
     assert list(house.manners(path, ast.parse(path.read_text()))) == [
         "line 3 says obstacles, for which the field has a word"
     ]
+
+
+def test_a_docstring_describes_what_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "sample.py"
+    path.write_text(
+        "class Tile:\n"
+        '    """A tile. `rows` and `steps`: how many. `lanes`: of it."""\n'
+        "    rows: int\n"
+        "    lanes: int\n"
+        "def choose(tile: Tile, programs: int) -> int:\n"
+        '    """`programs`: at least; `lanes`: of the tile. `again`: with it."""\n'
+    )
+    assert list(house.unknown_names_in_docstrings([path])) == [
+        "sample.py: Tile describes steps, which it does not have",
+        "sample.py: choose describes again, which it does not have",
+    ]

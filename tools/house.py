@@ -6,6 +6,7 @@ python tools/house.py              prints each broken rule; exit status 1 if the
 from __future__ import annotations
 
 import ast
+import re
 import sys
 import tokenize
 from collections.abc import Iterable, Iterator, Sequence
@@ -55,6 +56,8 @@ HOME_MADE = (
 )
 # Local names that do not say of what; in the package only.
 VAGUE = ("found", "each", "made", "given")
+# In a docstring, names of which a clause says what they are: `steps`: of the matmul.
+DESCRIBED = re.compile(r"(?:^|[.;:)]\s+|\n\n)(`\w+`(?:(?:, | and |, and )`\w+`)*):")
 
 Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 Documented = (ast.Module, ast.ClassDef, *Function)
@@ -205,6 +208,60 @@ def shared_class_names(paths: Iterable[Path]) -> Iterator[str]:
             yield f"class {name} is in {', '.join(sorted(places))}: one name, one meaning"
 
 
+def unknown_names_in_docstrings(paths: Iterable[Path]) -> Iterator[str]:
+    """What a docstring describes is a field of the class, or a parameter of the function, or an
+    attribute of a parameter."""
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in paths}
+    nodes = [(path, node) for path, tree in trees.items() for node in ast.walk(tree)]
+    members: dict[str, set[str]] = {}
+    for _, node in nodes:
+        if isinstance(node, ast.ClassDef):
+            members.setdefault(node.name, set()).update(members_of(node))
+    for path, node in nodes:
+        if isinstance(node, (ast.ClassDef, *Function)):
+            described = DESCRIBED.findall(ast.get_docstring(node) or "")
+            known = members_of(node) if isinstance(node, ast.ClassDef) else parameters_of(node)
+            for type_ in types_in(node):
+                known |= members.get(type_, set())
+            for name in re.findall(r"`(\w+)`", " ".join(described)):
+                if name not in known:
+                    yield f"{path.name}: {node.name} describes {name}, which it does not have"
+
+
+def members_of(node: ast.ClassDef) -> set[str]:
+    """Fields, attributes that methods set, methods, and parameters of the constructor."""
+    names = {
+        child.attr
+        for child in ast.walk(node)
+        if isinstance(child, ast.Attribute) and isinstance(child.ctx, ast.Store)
+    }
+    for child in node.body:
+        if isinstance(child, ast.AnnAssign | ast.Assign):
+            targets = [child.target] if isinstance(child, ast.AnnAssign) else child.targets
+            names |= {target.id for target in targets if isinstance(target, ast.Name)}
+        elif isinstance(child, Function):
+            names.add(child.name)
+            names |= parameters_of(child) if child.name == "__init__" else set()
+    return names
+
+
+def parameters_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    return {argument.arg for argument in ast.walk(node.args) if isinstance(argument, ast.arg)}
+
+
+def types_in(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
+    """Bases of a class; types of a function's parameters."""
+    types = node.bases if isinstance(node, ast.ClassDef) else annotations_of(node)
+    for type_ in types:
+        yield from re.findall(r"\w+", ast.unparse(type_))
+
+
+def annotations_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.expr]:
+    for argument in ast.walk(node.args):
+        if isinstance(argument, ast.arg) and argument.annotation is not None:
+            yield argument.annotation
+
+
 def main() -> int:
     paths = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
     found = [
@@ -215,6 +272,7 @@ def main() -> int:
     ]
     package = sorted((ROOT / PACKAGE).rglob("*.py"))
     found += [*shared_class_names(package), *shared_module_names(package)]
+    found += unknown_names_in_docstrings(package)
     found += stages_called_elsewhere(ROOT / PACKAGE / "pipeline.py", package)
     found += long_pages()
     print("\n".join(found) or f"{len(paths)} files keep the house rules")

@@ -15,7 +15,7 @@ from hemstitch.cache.records import folder, source_digest
 from hemstitch.ir.dims import Dim
 from hemstitch.ir.parser import parse_dim
 from hemstitch.kernel_ir.digest import digest
-from hemstitch.kernel_ir.nodes import Buffer
+from hemstitch.kernel_ir.nodes import Buffer, Kernel
 from hemstitch.kernel_ir.placement import LINE
 from hemstitch.matmul.lowering.blocking import USUAL, Blocking
 from hemstitch.measure.matmul_tuner import Tuner
@@ -72,11 +72,12 @@ def cpu_launches(
 class _KnownKernels:
     """Caches of a plan's kernels: their keys, and the programs of those that were printed. Kernels
     of one kind share their phases (`planning/trials.py`) and therefore one key. `cache`: machine
-    code is cached on disk; `check`: as in `program_of`."""
+    code is cached on disk; `check`: as in `program_of`. Beside a key is its kernel, since a kind is
+    valid only as long as that exists."""
 
     cache: bool
     check: bool
-    _keys: dict[tuple[tuple[int, int], frozenset[Buffer], Blocking], str] = field(
+    _keys: dict[tuple[tuple[int, int], frozenset[Buffer], Blocking], tuple[str, Kernel]] = field(
         default_factory=dict
     )
     _programs: dict[str, LLVMProgram] = field(default_factory=dict)
@@ -111,8 +112,9 @@ class _KnownKernels:
         if kind not in self._keys:
             is_non_temporal = tuple(buffer in kernel.non_temporal for buffer in kernel.buffers)
             rest = lowering.target, blocking, source_digest()
-            self._keys[kind] = digest(kernel.buffers, kernel.phases, is_non_temporal, *rest)
-        return self._keys[kind]
+            key = digest(kernel.buffers, kernel.phases, is_non_temporal, *rest)
+            self._keys[kind] = key, kernel
+        return self._keys[kind][0]
 
     def _program(self, key: str, step: KernelStep, blocking: Blocking) -> LLVMProgram:
         if key not in self._programs:

@@ -38,7 +38,8 @@ def apply_user_rewrites(
 
 
 def _check_types(match: ReplacedPatterns, replacement: Function) -> None:
-    """`nodes_map`: from the pattern's nodes to those that it matched."""
+    """Raises OptionError for a replacement of another shape or type. The `nodes_map` of a match
+    leads from the pattern's nodes to those that it matched."""
     pattern = match.anchor.graph
     arguments = [match.nodes_map[node].meta["val"] for node in pattern.find_nodes(op="placeholder")]
     (result,) = pattern.output_node().args

@@ -223,7 +223,8 @@ def _call_label(node: Node) -> str:
 
 
 def _refusals(clustering: Clustering) -> Labelled:
-    """The last refusal of every pair of neighbouring clusters."""
+    """The first refusal of each pair of clusters that was tried: a value and its reader, or two
+    readers of one value."""
     alive = set(clustering.clusters)
     return tuple(
         (f"{_label(first)} | {_label(second)}", refusal)

@@ -16,7 +16,8 @@ LARGEST_COST = 2.0**20  # above, the solver's absolute tolerances are too fine f
 def solve(
     costs: list[float], rows: list[tuple[int | None, int | None, list[list[int]]]], seconds: float
 ) -> dict[str, Any]:
-    """`chosen`: the columns that are 1, or None if there is no solution at the time limit."""
+    """The `chosen` columns, those that are 1, or None if there is no solution at the time limit;
+    and whether they are optimal."""
     solver = highspy.Highs()  # type: ignore[no-untyped-call]
     for option, value in {
         "output_flag": False,

@@ -40,8 +40,9 @@ class RightPanels:
 
 @dataclass(frozen=True, slots=True)
 class BandMask:
-    """An element or a term is of use where start + rows * row + columns * column + steps * step is
-    not negative; `rows`, `columns` and `steps` are -1, 0 or 1. `together`: steps are 1 or pairs."""
+    """An element or a term is of use where the value of the band is not negative: the `start`, and
+    the row, the column and the step, each times its sign, which is -1, 0 or 1. `k_pack`: terms of a
+    step, 1 or a pair."""
 
     start: Value
     row_sign: int
@@ -75,14 +76,19 @@ class BandMask:
 
 @dataclass(frozen=True, slots=True)
 class MatmulTile:
-    """result = left * right: `rows` by `columns`, each a sum of `steps`. The columns of `right` (in
-    a strip, where there are `strips`), or the steps of both, and the columns of `result` lie side
-    by side; the latter may have room for whole vectors of them. `is_first`: whether `result` is to
-    be written, not added to; None: it is. `is_paired`: both operands are pairs of bf16. What is
-    asked for meanwhile: so many steps `behind`, what all strips multiply with next, or, if
-    `is_far`, what this strip's rows do; and `next_rows`, pieces of memory of so many bytes.
-    `wanted`: None for all. `more`: what is added to it, of as many rows and columns; then all steps
-    go by at once."""
+    """result = left * right: `rows` by `columns`, each a sum over K (`k_extent`). The columns of
+    `right` (inside a panel, where there are `panels`), or K of both, and the columns of `result`
+    are contiguous.
+
+    `is_padded`: a row of the result has room for whole vectors. `is_paired`: both operands are
+    pairs of bf16. `band`: what contributes; None for everything. `is_first`: whether `result` is
+    written, not added to; None: it is. `batch_reduced`: matmuls that are added to the result, of as
+    many rows and columns; then all of K is one block.
+
+    To prefetch meanwhile: operands that are not packed, `prefetch_steps` of K ahead; the next block
+    of a right operand that is larger than L2 (`is_out_of_cache`); and `prefetch_regions`, each a
+    place and its bytes.
+    """
 
     left: Matrix
     right: Matrix

@@ -191,7 +191,7 @@ class _Tile:
         sums: Sequence[Value],
         prefetches: Sequence[_Prefetch] = (),
     ) -> Sequence[Value]:
-        """What `product` adds to `sums`. `ahead`: what it asks for."""
+        """`sums`, and what `matmul` adds to them. `prefetches`: what it asks for meanwhile."""
         left, right = matmul.left.at(e, row, e.i64(0)), matmul.right_at(e, self.column)
         # Packed strips have whole vectors.
         mask_of_right = self.mask if matmul.panels is None else None

@@ -22,7 +22,7 @@ from hemstitch.machine.cpu_numbers import CPU
 @dataclass(frozen=True, slots=True)
 class _PrefetchWalk:
     """A load of an argument in a loop over lanes, that walks on by `stride`; `work`: flops of an
-    element there; `around`: the axis of the loop that this one is in, if it is in one."""
+    element there; `outer_axis`: of the loop that this one is in, if it is in one."""
 
     load: Load
     lane: Axis

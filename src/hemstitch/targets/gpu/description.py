@@ -24,7 +24,7 @@ class GPULowering:
 def generic_gpu(processors: int = 132, *, exact_matmuls: bool = True) -> Machine:
     """A task is a program that has a multiprocessor for itself: 128 lanes, 1.7 GHz, and its share
     of 4 TB/s. A program's sums run over a few hundred rows at most, and then over programs: f32 is
-    enough for them. Without `exact_products` the library rounds f32 to TF32, and then multiplies
+    enough for them. Without `exact_matmuls` the library rounds f32 to TF32, and then multiplies
     faster than kernels, which do not. How fast operands of half types come, and how much longer
     than a launch the host takes for a call, are an H200's
     (docs/design/code-generation-for-gpus.md)."""

@@ -34,7 +34,8 @@ def only_rounded_values(nest: Nest) -> set[str]:
 
 def roundings(nest: Nest, only_rounded: Set[str]) -> Mapping[str, str]:
     """The function by which a cast to bf16, by its name, rounds f32; none where it is a sum or a
-    product that LLVM makes one of bf16. `soon`: values that are rounded and not used otherwise."""
+    product that LLVM makes one of bf16. `only_rounded`: values that are rounded and not
+    used otherwise."""
     casts = {let.name: let for let in _casts(nest)}
     known = _known_bfloat16(nest)
     narrow = [

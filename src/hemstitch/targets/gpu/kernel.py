@@ -58,8 +58,8 @@ class TritonProgram:
 
     `lives`: the first and last phase of each scratch buffer. `tiles`: how many programs have work
     in the largest phase; fewer take several each. `barriers`: at which all programs wait for all.
-    `has_ticket`: the last to come goes on alone, and leaves the semaphore at zero. `is_wide`:
-    nothing stands in the way of accesses of 16 bytes (see vectorised_access.py).
+    `has_last_block`: the last to come goes on alone, and leaves the semaphore at zero.
+    `is_vectorised`: nothing stands in the way of accesses of 16 bytes (vectorised_access.py).
     """
 
     text: str

@@ -38,7 +38,7 @@ def hoistable_loads(
     nest: Nest, tiling: Tiling, pinned: Container[Buffer]
 ) -> list[tuple[Loop | None, Load]]:
     """Loads of a row in the order of the program, and the loops that have them as tiles; none where
-    they all come first anyhow. `never`: buffers whose loads stay where they are."""
+    they all come first anyhow. `pinned`: buffers whose loads stay where they are."""
     if tiling.k_tiles:
         return []
     hoisted: list[tuple[Loop | None, Load]] = []

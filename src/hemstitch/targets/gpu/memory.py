@@ -29,7 +29,7 @@ BARRIER = "tl.debug_barrier()"
 @dataclass(slots=True)
 class MemoryPrinter:
     """`conflicting`: buffers whose elements one thread may write and another read in one row.
-    `own`: what each row keeps for itself, of which a program has one copy."""
+    `row_buffers`: what each row keeps for itself, of which a program has one copy."""
 
     scope: TritonScope
     conflicting: Container[Buffer]

@@ -59,7 +59,7 @@ UNROLL, UNROLL_ROWS, UNROLL_ACCUMULATORS = 8, 2, 2
 @dataclass(slots=True)
 class TritonNestPrinter:
     """`shift`: tiles of the nests before this one in its phase. `is_alone`: one program has all.
-    `alike`: the buffers of all nests that the function is for, where there are several."""
+    `merged`: the buffers of all nests that the function is for, where there are several."""
 
     nest: Nest
     tiling: Tiling
