@@ -224,12 +224,6 @@ def test_unary(name: str) -> None:
         check(getattr(torch, name), torch.arange(-3, 4), whole=True)
 
 
-def test_spherical_bessel_function() -> None:
-    limits = torch.tensor([0.0, -0.0, 0.5, -0.5, math.inf, -math.inf, math.nan])
-    check(torch.special.spherical_bessel_j0, torch.cat([sample(50) * 3, limits]), whole=True)
-    check(torch.special.spherical_bessel_j0, torch.arange(-3, 4), whole=True)
-
-
 @pytest.mark.parametrize("name", BINARY)
 def test_binary(name: str) -> None:
     function = getattr(torch, name)

@@ -391,16 +391,6 @@ def _angle(x: Expr) -> Expr:
     return where(isnan(x), x, where(x < 0, half_turn, 0.0))
 
 
-def _spherical_bessel_j0(x: Expr) -> Expr:
-    """sin(x) / x; near zero its series, since eager uses that too."""
-    square = x * x
-    series = constant(x.builder, 0.0, x.dtype)
-    for n in range(6, 0, -1):
-        series = square * ((-1) ** n / math.factorial(2 * n + 1) + series)
-    far = where(equal(absolute(x), math.inf), 0.0, apply(Op.SIN, x) / x)
-    return where(absolute(x) < 0.5, 1 + series, far)
-
-
 def _heaviside(x: Expr, at_zero: Expr) -> Expr:
     return where(equal(x, 0), at_zero, where(isnan(x), 0, where(x > 0, 1, 0)).cast(at_zero.dtype))
 
@@ -471,7 +461,6 @@ POINTWISE: dict[str, Rule] = {
     "atanh": of_floats(_atanh),
     "logit": of_floats(_logit),
     "sinc": of_floats(lambda x: where(equal(x, 0), 1, apply(Op.SIN, x * math.pi) / (x * math.pi))),
-    "special_spherical_bessel_j0": of_floats(_spherical_bessel_j0),
     "lerp": of_any(_lerp),
     "addcmul": _addcmul,
     "addcdiv": _addcdiv,
