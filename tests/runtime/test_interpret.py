@@ -16,7 +16,7 @@ from hemstitch.runtime.torch_dtypes import TORCH_DTYPES
 
 FLOAT_ONLY = {
     *(Op.EXP, Op.EXP2, Op.EXPM1, Op.LOG, Op.LOG2, Op.LOG10, Op.LOG1P, Op.SQRT, Op.RSQRT),
-    *(Op.RECIPROCAL, Op.SIN, Op.COS, Op.TAN, Op.ASIN, Op.ACOS, Op.ATAN, Op.ASINH, Op.SINH, Op.COSH),
+    *(Op.RECIPROCAL, Op.SIN, Op.COS, Op.TAN, Op.ASIN, Op.ACOS, Op.ATAN, Op.SINH, Op.COSH),
     *(Op.TANH, Op.SIGMOID, Op.ERF, Op.ERFC, Op.FLOOR, Op.CEIL, Op.ROUND, Op.TRUNC, Op.ISNAN),
     *(Op.DIV, Op.ATAN2),
 }

@@ -32,7 +32,6 @@ FLOAT_FUNCTIONS: Mapping[Op, Callable[..., Any]] = MappingProxyType(
         Op.ASIN: np.arcsin,
         Op.ACOS: np.arccos,
         Op.ATAN: np.arctan,
-        Op.ASINH: np.arcsinh,
         Op.SINH: np.sinh,
         Op.COSH: np.cosh,
         Op.TANH: np.tanh,

@@ -559,7 +559,7 @@ _ROWS: dict[Op, _Row] = {
     **dict.fromkeys((Op.EXP, Op.EXP2, Op.EXPM1, Op.LOG, Op.LOG2, Op.LOG10, Op.LOG1P), _FLOAT),
     **dict.fromkeys((Op.SQRT, Op.RSQRT, Op.RECIPROCAL, Op.SIGMOID, Op.ERF, Op.ERFC), _FLOAT),
     **dict.fromkeys((Op.SIN, Op.COS, Op.TAN, Op.ASIN, Op.ACOS, Op.ATAN, Op.ATAN2), _FLOAT),
-    **dict.fromkeys((Op.SINH, Op.COSH, Op.TANH, Op.ASINH), _FLOAT),
+    **dict.fromkeys((Op.SINH, Op.COSH, Op.TANH), _FLOAT),
     **dict.fromkeys((Op.FLOOR, Op.CEIL, Op.ROUND, Op.TRUNC, Op.DIV, Op.FMA), _FLOAT),
     **dict.fromkeys((Op.NOT, Op.AND, Op.OR, Op.XOR), _BITS),
     **dict.fromkeys((Op.TRUNCDIV, Op.SHL, Op.SHR), _INT),

@@ -479,7 +479,6 @@ RULES: dict[Op, Rule] = {
     Op.ASIN: _elementwise(torch.asin),
     Op.ACOS: _elementwise(torch.acos),
     Op.ATAN: _elementwise(torch.atan),
-    Op.ASINH: _elementwise(torch.asinh),
     Op.SINH: _elementwise(torch.sinh),
     Op.COSH: _elementwise(torch.cosh),
     Op.TANH: _elementwise(torch.tanh),

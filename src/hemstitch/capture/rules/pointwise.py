@@ -346,6 +346,12 @@ def _x_log(logarithm: Callable[[Expr], Expr]) -> Rule:
     return rule
 
 
+def _asinh(x: Expr) -> Expr:
+    size = absolute(x)
+    near = log1p(size + size * size / (1 + sqrt(size * size + 1)))
+    return _copysign(where(size > LARGE, log(size) + math.log(2), near), x)
+
+
 def _acosh(x: Expr) -> Expr:
     above = x - 1
     near = log1p(above + sqrt(above * (x + 1)))
@@ -392,7 +398,7 @@ def _heaviside(x: Expr, at_zero: Expr) -> Expr:
 _COMPARISONS = {name: getattr(Op, name.upper()) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
 _FLOAT_UNARY = (
     *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "reciprocal"),
-    *("sin", "cos", "tan", "asin", "asinh", "acos", "atan", "sinh", "cosh", "tanh", "sigmoid"),
+    *("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "sigmoid"),
     *("erf", "erfc"),
 )
 _BITWISE = {
@@ -450,6 +456,7 @@ POINTWISE: dict[str, Rule] = {
     "logaddexp2": of_floats(_log_add_exp2),
     "xlogy": _x_log(log),
     "special_xlog1py": _x_log(log1p),
+    "asinh": of_floats(_asinh),
     "acosh": of_floats(_acosh),
     "atanh": of_floats(_atanh),
     "logit": of_floats(_logit),

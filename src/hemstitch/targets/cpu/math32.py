@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from hemstitch.ir.graph import Op
-from hemstitch.targets.cpu import exponential32, math64, table32
+from hemstitch.targets.cpu import exponential32, table32
 from hemstitch.targets.cpu.emitter import Emitter, Value
 from hemstitch.targets.cpu.trigonometry32 import acos, asin, atan, atan2, cos, sin, tan
 from hemstitch.targets.cpu.vector_arithmetic import (
@@ -223,12 +223,6 @@ def cosh(e: Emitter, x: Value) -> Value:
     return add(e, half, divide(e, f32(e, 0.25), half))
 
 
-def asinh(e: Emitter, x: Value) -> Value:
-    """In doubles: log(x + sqrt(x^2 + 1)) loses its digits near zero."""
-    wide = math64.FUNCTIONS[Op.ASINH](e, e.convert("fpext", x, "double"))
-    return e.convert("fptrunc", wide, "float")
-
-
 # --- the error function
 
 
@@ -430,7 +424,6 @@ FUNCTIONS: Mapping[Op, Callable[..., Value]] = MappingProxyType(
         Op.ASIN: asin,
         Op.ACOS: acos,
         Op.ATAN: atan,
-        Op.ASINH: asinh,
         Op.SINH: sinh,
         Op.COSH: cosh,
         Op.TANH: tanh,

@@ -12,7 +12,7 @@ from hemstitch.targets.cpu.vector_arithmetic import add, divide, f64, magnitude
 
 _LIBM = (
     *(Op.EXP, Op.EXP2, Op.EXPM1, Op.LOG, Op.LOG2, Op.LOG10, Op.LOG1P),
-    *(Op.SIN, Op.COS, Op.TAN, Op.ASIN, Op.ACOS, Op.ATAN, Op.ASINH, Op.SINH, Op.COSH, Op.TANH),
+    *(Op.SIN, Op.COS, Op.TAN, Op.ASIN, Op.ACOS, Op.ATAN, Op.SINH, Op.COSH, Op.TANH),
     *(Op.ERF, Op.ERFC, Op.POW, Op.ATAN2),
 )
 

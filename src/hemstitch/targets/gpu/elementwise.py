@@ -15,7 +15,7 @@ from hemstitch.ir.types import DType, TypeKind
 
 _LIBRARY = {
     **{op: op.value for op in (Op.EXP, Op.EXP2, Op.EXPM1, Op.LOG, Op.LOG2, Op.LOG10, Op.LOG1P)},
-    **{op: op.value for op in (Op.SIN, Op.COS, Op.TAN, Op.ASIN, Op.ACOS, Op.ATAN, Op.ASINH)},
+    **{op: op.value for op in (Op.SIN, Op.COS, Op.TAN, Op.ASIN, Op.ACOS, Op.ATAN)},
     **{op: op.value for op in (Op.SINH, Op.COSH, Op.ERF, Op.ERFC)},
     Op.ROUND: "rint",
     Op.TRUNC: "trunc",
