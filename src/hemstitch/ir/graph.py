@@ -64,6 +64,7 @@ class Op(Enum):
     TAN = "tan"
     ASIN = "asin"
     ACOS = "acos"
+    ASINH = "asinh"
     ATAN = "atan"
     SINH = "sinh"
     COSH = "cosh"
