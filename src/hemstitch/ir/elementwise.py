@@ -87,7 +87,6 @@ ELEMENTWISE: Mapping[Op, Elementwise] = MappingProxyType(
         Op.TAN: _libm(np.tan, 26),
         Op.ASIN: _libm(np.arcsin, 26),
         Op.ACOS: _libm(np.arccos, 26),
-        Op.ASINH: _libm(np.arcsinh, 26),
         Op.ATAN: _libm(np.arctan, 26),
         Op.SINH: _libm(np.sinh, 20),
         Op.COSH: _libm(np.cosh, 20),

@@ -64,7 +64,6 @@ class Op(Enum):
     TAN = "tan"
     ASIN = "asin"
     ACOS = "acos"
-    ASINH = "asinh"
     ATAN = "atan"
     SINH = "sinh"
     COSH = "cosh"

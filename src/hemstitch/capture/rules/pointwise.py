@@ -347,6 +347,12 @@ def _x_log(logarithm: Callable[[Expr], Expr]) -> Rule:
     return rule
 
 
+def _asinh(x: Expr) -> Expr:
+    size = absolute(x)
+    near = log1p(size + size * size / (1 + sqrt(size * size + 1)))
+    return _copysign(where(size > LARGE, log(size) + math.log(2), near), x)
+
+
 def _acosh(x: Expr) -> Expr:
     above = x - 1
     near = log1p(above + sqrt(above * (x + 1)))
@@ -452,6 +458,7 @@ POINTWISE: dict[str, Rule] = {
     "logaddexp2": of_floats(_log_add_exp2),
     "xlogy": _x_log(log),
     "special_xlog1py": _x_log(log1p),
+    "asinh": of_floats(_asinh),
     "acosh": of_floats(_acosh),
     "atanh": of_floats(_atanh),
     "logit": of_floats(_logit),
