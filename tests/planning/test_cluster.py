@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from hemstitch.ir.builder import Builder
-from hemstitch.ir.graph import Graph, Op, Output
+from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
-from hemstitch.planning.clusters import MAX_READS, Clustering
-from hemstitch.planning.greedy_merging import merge_all
+from hemstitch.planning.clusters import Clustering
 from hemstitch.planning.materialisation import materialisation
 from hemstitch.planning.trials import Trials
 from hemstitch.planning.work import Work
@@ -36,17 +33,3 @@ def test_what_lasts_is_not_tried_again_when_one_of_two_has_grown(monkeypatch):
     monkeypatch.setattr(Trials, "refusal", None)
     assert not clustering.try_merge(of[made], of[both])
     assert clustering.refusals[of[made], of[both]] is refusal
-
-
-@pytest.mark.parametrize("count", [MAX_READS, MAX_READS + 1])
-def test_a_kernel_reads_so_many_tensors_at_most(count: int) -> None:
-    builder = Builder()
-    inputs = [builder.input(f"x{n}", n, SHAPE, DType.F32, STRIDES) for n in range(count)]
-    total = inputs[0]
-    for x in inputs[1:]:
-        total = builder.make(Op.ADD, total, x)
-    graph = Graph(tuple(inputs), (Output(total, STRIDES),))
-    clustering = Clustering(Work(graph, materialisation(graph)), Trials(generic_cpu(1, 8)))
-    merge_all(clustering)
-    is_refused = any(refusal.check == "reads" for refusal in clustering.refusals.values())
-    assert is_refused is (count > MAX_READS)

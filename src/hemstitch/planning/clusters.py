@@ -15,7 +15,6 @@ from hemstitch.stitching.group import Group, Write
 from hemstitch.stitching.refusal import Refusal
 
 MOST_MEMBERS = 160  # vertices of a kernel; bounds planning time and code size
-MAX_READS = 128  # of a kernel; each is an argument, and a stream of loads
 MAX_MATMULS = 16  # of a kernel; each has as much code as a small kernel
 Check = Callable[[Cluster, Cluster], Union[Refusal, None]]
 
@@ -51,14 +50,7 @@ class Clustering:
         self.trials = trials
         self.conservative = conservative
         self.inside = inside
-        own = (
-            self._size,
-            self._inside,
-            self._cycle,
-            self._conservative,
-            self._matmuls,
-            self._reads,
-        )
+        own = (self._size, self._inside, self._cycle, self._conservative, self._matmuls)
         self.checks = (_library, *own, *more)
         self.refusals: dict[tuple[Cluster, Cluster], Refusal] = {}
         self.lasting: dict[Cluster, dict[Cluster, Refusal]] = {}  # of pairs, in both orders
@@ -149,13 +141,6 @@ class Clustering:
         counts = self._count(first), self._count(second)
         if all(counts) and sum(counts) > MAX_MATMULS:  # a single call may have more
             return Refusal("size", f"more than {MAX_MATMULS} matmuls")
-        return None
-
-    def _reads(self, first: Cluster, second: Cluster) -> Refusal | None:
-        inside = {*first.vertices, *second.vertices}
-        outside = {node for vertex in inside for node in self.work.reads[vertex]} - inside
-        if len(outside) > MAX_READS:
-            return Refusal("reads", f"more than {MAX_READS} tensors from memory")
         return None
 
     def _count(self, cluster: Cluster) -> int:
