@@ -81,37 +81,6 @@ def test_a_window_of_one_element(batch, height, width, features, channels, has_b
     assert_close(found, exact, 1e-12)
 
 
-@pytest.mark.parametrize("has_bias", [False, True])
-def test_a_window_of_one_element_of_volumes(has_bias: bool) -> None:
-    x = torch.randn(2, 3, 4, 5, 6, dtype=torch.float64).permute(0, 4, 1, 2, 3)
-    weight = torch.randn(7, 6, 1, 1, 1, dtype=torch.float64)
-    bias = (torch.randn(7, dtype=torch.float64),) * has_bias
-    window = (1,) * 3, (0,) * 3, (1,) * 3, False, (0,) * 3, 1
-    exact = F.conv3d(x, weight, *bias)
-    operands = Operand(0), Operand(1), Operand(2) if has_bias else None
-    (output,) = written_out(
-        *(convolution_of, aten.convolution.default, [x, weight, *bias], (*operands, *window)),
-        [exact],
-    )
-    assert_close([output], [exact], 1e-12)
-    gradient = torch.randn_like(exact)
-    lists = [7], [1] * 3, [0] * 3, [1] * 3, False, [0] * 3, 1, [True] * 3
-    exact = aten.convolution_backward.default(gradient, x, weight, *lists)
-    arguments = (*map(Operand, range(3)), (7,), *window, (True, True, True))
-    results = written_out(
-        *(convolution_of, aten.convolution_backward.default, [gradient, x, weight], arguments),
-        exact,
-    )
-    assert_close(results, exact, 1e-12)
-
-
-def test_volumes_are_multiplied_in_a_kernel(kernels_multiply: None) -> None:
-    x = torch.randn(2, 16, 4, 8, 8).to(memory_format=torch.channels_last_3d)
-    weight = torch.randn(32, 16, 1, 1, 1)
-    report = explain(lambda x, weight: F.conv3d(x, weight).relu(), x, weight, options=OPTIONS)
-    assert report.library_calls == []
-
-
 def words(x, weight, bias):
     """A layer over texts: the features of a word lie side by side."""
     return F.conv1d((x * 2).transpose(1, 2), weight, bias, stride=2, padding=1).relu()

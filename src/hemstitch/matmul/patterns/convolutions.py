@@ -11,7 +11,7 @@ Strides of images leave rows and columns out, whose gradient is zero.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 
 from hemstitch.ir.builder import Builder
@@ -203,24 +203,6 @@ class ConvolutionAsMatmuls:
 
 
 @dataclass(frozen=True, slots=True)
-class VolumesAsImages:
-    """A convolution of volumes by windows of one element: that of images of depth times height
-    rows. `shapes`: of the call's results."""
-
-    images: ConvolutionAsMatmuls
-    shapes: Sequence[tuple[Dim, ...]]
-
-    def constant_operand(self) -> None:
-        """Kernels pack the weights themselves."""
-
-    def result(self, number: int) -> Inlined:
-        """The call's result with this number."""
-        inlined = self.images.result(number)
-        value = self.images.builder.reshape(inlined.value, self.shapes[number])
-        return replace(inlined, value=value)
-
-
-@dataclass(frozen=True, slots=True)
 class PlainConvolution:
     """A convolution, or of one with a `gradient` its backward pass, that may be written with
     matmuls: one group, not transposed, of known sizes, with `x` channels-last. `weight_sums`: what
@@ -237,7 +219,7 @@ class PlainConvolution:
 
 def convolution_of(
     builder: Builder, call: Call, inputs: Sequence[Node]
-) -> ConvolutionAsMatmuls | VolumesAsImages | None:
+) -> ConvolutionAsMatmuls | None:
     """What the call convolves; None if it is none that is written out here."""
     plain = plain_convolution(call, inputs)
     if plain is None:
@@ -245,8 +227,6 @@ def convolution_of(
     x, weight, how = plain.x, plain.weight, plain.how
     if x.type.rank == 4:
         return _of_images(builder, plain)
-    if x.type.rank == 5:
-        return _of_volumes(builder, plain)
     if how.dilation != (1,) or known(weight.shape[2]) > MOST_STEPS:
         return None
     (stride,), (padding,) = how.stride, how.padding
@@ -304,30 +284,6 @@ def _of_images(builder: Builder, plain: PlainConvolution) -> ConvolutionAsMatmul
         *(1, 0, count * height * width),
         Images(count, (height, width), strides, (of[0], of[1])),
     )
-
-
-def _of_volumes(builder: Builder, plain: PlainConvolution) -> VolumesAsImages | None:
-    x, weight, gradient, how = plain.x, plain.weight, plain.gradient, plain.how
-    if any(size != 1 for size in (*weight.shape[2:], *how.stride)) or any(how.padding):
-        return None
-    (count, channels, depth, height, width), features = map(known, x.shape), known(weight.shape[0])
-
-    def images(volumes: Node, axes: int) -> Node:
-        return builder.reshape(volumes, (count, axes, depth * height, width))
-
-    convolution = _of_images(
-        builder,
-        replace(
-            plain,
-            how=replace(how, stride=(1, 1), padding=(0, 0), dilation=(1, 1)),
-            x=images(x, channels),
-            weight=builder.reshape(weight, (features, channels, 1, 1)),
-            gradient=None if gradient is None else images(gradient, features),
-        ),
-    )
-    forward = (count, features, depth, height, width)
-    shapes = [forward] if gradient is None else [x.shape, weight.shape, (features,)]
-    return None if convolution is None else VolumesAsImages(convolution, shapes)
 
 
 def _is_known(operand: Node) -> bool:
