@@ -39,7 +39,6 @@ INSTRUCTION_SETS = (
     # Its instructions do not take the narrower vectors of other element types.
     InstructionSet("AVX-512 F", frozenset({"avx512f"}), 16, PORTABLE, sleef=8),
     InstructionSet("AVX2", frozenset({"avx2"}), 8, PORTABLE, sleef=4),
-    InstructionSet("NEON", frozenset({"neon"}), 4, Features(many_registers=True), sleef=2),
     InstructionSet("vectors of 128 bits", frozenset(), 4, PORTABLE),
 )
 

@@ -1,5 +1,5 @@
 """f64 functions on vectors: Sleef's, which torch brings along and eager calls, four lanes a call,
-with AVX-512 eight, with NEON two; where there is no Sleef, libm's, one lane a call."""
+with AVX-512 eight; where there is no Sleef, libm's, one lane a call."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def sleef(op: Op, lanes: int) -> str:
 
 
 # Lanes of a call, and the names of all functions.
-SLEEF = {lanes: [sleef(op, lanes) for op in LIBM] for lanes in (8, 4, 2)}
+SLEEF = {lanes: [sleef(op, lanes) for op in LIBM] for lanes in (8, 4)}
 
 
 def _library(op: Op) -> Callable[..., Value]:
