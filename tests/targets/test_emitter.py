@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from functools import partial, reduce
 
-from hemstitch.targets.cpu.emitter import Emitter, Features, Value
+from hemstitch.targets.cpu.emitter import Emitter, Value
+from hemstitch.targets.cpu.instruction_sets import AVX512
 
 X, Y = Value("%x", "<4 x float>"), Value("%y", "<4 x float>")
 
@@ -25,7 +26,7 @@ def test_chains_take_turns() -> None:
 
 
 def test_with_registers_enough_chains_begin_one_after_the_other() -> None:
-    e = Emitter(4, Features(avx512=True))
+    e = Emitter(4, AVX512)
     thrice = partial(chain, e), partial(chain, e), partial(chain, e)
     e.interleave(lambda x=x: reduce(lambda value, step: step(value), thrice, x) for x in (X, Y))
     turns = ["fmul", "fadd", "fmul", "fadd fmul", "fmul fadd", "fadd fmul", "fadd", "fmul", "fadd"]

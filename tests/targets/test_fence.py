@@ -14,10 +14,9 @@ from hemstitch.ir.types import DType
 from hemstitch.targets.cpu.description import generic_cpu
 from hemstitch.targets.cpu.elementwise import apply
 from hemstitch.targets.cpu.emitter import PORTABLE, Emitter, Features, Value
+from hemstitch.targets.cpu.instruction_sets import AVX512
 from hemstitch.toolchain.jit import assembly, host_target, threads_now
 from tests.compiled import plans_of
-
-AVX512 = Features(avx512=True)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -11,8 +12,8 @@ import torch
 
 from hemstitch.ir.graph import Op
 from hemstitch.targets.cpu.emitter import PORTABLE, Features
+from hemstitch.targets.cpu.instruction_sets import AVX512, instruction_set_of
 from hemstitch.targets.cpu.math32 import FUNCTIONS
-from hemstitch.toolchain.jit import features_of
 from tests.targets.vector_harness import assembly, compile_host, pad
 
 LIMITS = dict.fromkeys(FUNCTIONS, 2.0) | {Op.ERFC: 3.2, Op.TAN: 2.8}
@@ -89,8 +90,8 @@ def errors(result: np.ndarray, exact: np.ndarray) -> np.ndarray:
     return np.where(wrong_zero, np.inf, error)
 
 
-AVX512 = features_of("", llvm.get_host_cpu_features()).avx512
-FEATURES = [PORTABLE, *[Features(avx512=True), Features(avx512=True, fast_division=True)] * AVX512]
+HAS_AVX512 = instruction_set_of("", llvm.get_host_cpu_features()).features.avx512
+FEATURES = [PORTABLE, *[AVX512, replace(AVX512, fast_division=True)] * HAS_AVX512]
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")

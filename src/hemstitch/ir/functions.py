@@ -1,48 +1,42 @@
-"""The float functions in NumPy: for constants that are folded, and for the kernel interpreter."""
+"""Functions that NumPy lacks: for constants that are folded, and for the kernel interpreter."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
 
 Array = npt.NDArray[Any]
 
-FLOAT_FUNCTIONS: Mapping[Op, Callable[..., Any]] = MappingProxyType(
-    {
-        Op.EXP: np.exp,
-        Op.EXP2: np.exp2,
-        Op.EXPM1: np.expm1,
-        Op.LOG: np.log,
-        Op.LOG2: np.log2,
-        Op.LOG10: np.log10,
-        Op.LOG1P: np.log1p,
-        Op.SQRT: np.sqrt,
-        Op.RSQRT: lambda x: 1 / np.sqrt(x),
-        Op.RECIPROCAL: lambda x: 1 / x,
-        Op.SIN: np.sin,
-        Op.COS: np.cos,
-        Op.TAN: np.tan,
-        Op.ASIN: np.arcsin,
-        Op.ACOS: np.arccos,
-        Op.ATAN: np.arctan,
-        Op.SINH: np.sinh,
-        Op.COSH: np.cosh,
-        Op.TANH: np.tanh,
-        Op.SIGMOID: lambda x: 1 / (1 + np.exp(-x)),
-        Op.FLOOR: np.floor,
-        Op.CEIL: np.ceil,
-    }
-)
-
 _SPLITTER = 2.0**27 + 1  # of an f64 into two halves
 _FAR = 200  # exponents; the smaller of two numbers only says on which side the other one is
+
+
+def per_element(function: Callable[[float], float]) -> Callable[[Any], Array]:
+    """`function` of each element, computed in f64."""
+    vectorized = np.vectorize(function, otypes=[np.float64])
+
+    def apply_to(x: Any) -> Array:
+        return np.asarray(vectorized(x.astype(np.float64)) if x.size else x)
+
+    return apply_to
+
+
+def integer_or_float_power(x: Any, y: Any) -> Array:
+    """Of integers with a negative exponent: 1 or -1 for these two bases, and otherwise 0."""
+    if x.dtype.kind == "f":
+        return np.asarray(np.power(x, y))
+    unit_base_power = np.where(x == 1, 1, np.where(x == -1, 1 - 2 * (y & 1), 0))
+    return np.where(y < 0, unit_base_power, np.power(x, np.maximum(y, 0)))
+
+
+def truncated_quotient(x: Any, y: Any) -> Array:
+    whole = np.floor_divide(x, y)
+    return np.asarray(whole + ((np.remainder(x, y) != 0) & ((x < 0) != (y < 0))))
 
 
 def fused_multiply_add(a: Array, b: Array, c: Array) -> Array:

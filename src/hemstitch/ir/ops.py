@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 
+from hemstitch.ir.elementwise import ELEMENTWISE, Elementwise
 from hemstitch.ir.graph import CALLED, Op
 from hemstitch.ir.types import DType, TypeKind
 
@@ -54,6 +55,11 @@ def _elementwise(arity: int, flops: int, result: ResultType = ResultType.SAME) -
     return OpRow(OpClass.ELEMENTWISE, arity, flops, result)
 
 
+def _arithmetic(row: Elementwise) -> OpRow:
+    result = ResultType.BOOL if row.is_predicate else ResultType.SAME
+    return _elementwise(row.arity, row.flops, result)
+
+
 def _view(arity: int | None, result: ResultType = ResultType.GIVEN) -> OpRow:
     return OpRow(OpClass.VIEW, arity, 0, result)
 
@@ -70,26 +76,9 @@ OPS: dict[Op, OpRow] = {
     Op.SIZE: OpRow(OpClass.SOURCE, 0, 0, ResultType.GIVEN),
     Op.IOTA: OpRow(OpClass.SOURCE, 0, 1, ResultType.GIVEN),
     Op.PHILOX: OpRow(OpClass.SOURCE, 1, 20, ResultType.GIVEN),
-    **dict.fromkeys((Op.NEG, Op.ABS, Op.NOT), _elementwise(1, 1)),
-    **dict.fromkeys((Op.FLOOR, Op.CEIL, Op.ROUND, Op.TRUNC), _elementwise(1, 1)),
-    Op.SIGN: _elementwise(1, 2),
-    **dict.fromkeys((Op.SQRT, Op.RECIPROCAL), _elementwise(1, 6)),
-    **dict.fromkeys((Op.EXP, Op.EXP2, Op.RSQRT), _elementwise(1, 10)),
-    **dict.fromkeys((Op.LOG, Op.LOG2, Op.LOG10, Op.SIGMOID), _elementwise(1, 14)),
-    **dict.fromkeys((Op.EXPM1, Op.LOG1P, Op.SIN, Op.COS), _elementwise(1, 18)),
-    **dict.fromkeys((Op.TANH, Op.ERF, Op.SINH, Op.COSH), _elementwise(1, 20)),
-    **dict.fromkeys((Op.TAN, Op.ASIN, Op.ACOS, Op.ATAN, Op.ERFC), _elementwise(1, 26)),
-    Op.ISNAN: _elementwise(1, 1, ResultType.BOOL),
+    **{op: _arithmetic(row) for op, row in ELEMENTWISE.items()},
     Op.CAST: _elementwise(1, 1, ResultType.GIVEN),
-    **dict.fromkeys((Op.ADD, Op.SUB, Op.MUL, Op.MAXIMUM, Op.MINIMUM), _elementwise(2, 1)),
-    **dict.fromkeys((Op.AND, Op.OR, Op.XOR, Op.SHL, Op.SHR), _elementwise(2, 1)),
-    Op.DIV: _elementwise(2, 6),
-    **dict.fromkeys((Op.FLOORDIV, Op.TRUNCDIV, Op.FMOD, Op.REMAINDER), _elementwise(2, 12)),
-    **dict.fromkeys((Op.POW, Op.ATAN2), _elementwise(2, 30)),
-    **dict.fromkeys(
-        (Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE), _elementwise(2, 1, ResultType.BOOL)
-    ),
-    **dict.fromkeys((Op.WHERE, Op.FMA), _elementwise(3, 1)),
+    Op.WHERE: _elementwise(3, 1),
     Op.CHECK: _elementwise(2, 1),
     Op.BROADCAST: _view(1),
     Op.RESHAPE: _view(1),

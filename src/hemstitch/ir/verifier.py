@@ -9,6 +9,7 @@ from itertools import chain
 from hemstitch.errors import InternalError
 from hemstitch.ir.calls import Call, LibraryCall, Operand, StructuredCall, Within, has_effects
 from hemstitch.ir.dims import Dim, SymbolicDim, product, symbols
+from hemstitch.ir.elementwise import ELEMENTWISE
 from hemstitch.ir.failure import EXCEPTIONS, Failure
 from hemstitch.ir.graph import (
     CALLED,
@@ -537,16 +538,8 @@ def _tuple_of(item: type) -> Callable[[Attr], bool]:
     return lambda attr: isinstance(attr, tuple) and all(type(part) is item for part in attr)
 
 
-def _arithmetic(*kinds: TypeKind) -> _Row:
-    return _Row(_no_attr, _elementwise, frozenset(kinds))
-
-
 _ANY = frozenset(TypeKind)
-_NUMBER = _arithmetic(TypeKind.INT, TypeKind.FLOAT)
-_FLOAT = _arithmetic(TypeKind.FLOAT)
-_INT = _arithmetic(TypeKind.INT)
-_BITS = _arithmetic(TypeKind.BOOL, TypeKind.INT)
-_COMPARISON = _arithmetic(TypeKind.BOOL, TypeKind.INT, TypeKind.FLOAT)
+_NUMBER = frozenset((TypeKind.INT, TypeKind.FLOAT))
 _REDUCTION = _Row(_tuple_of(int), _reduction)
 
 _ROWS: dict[Op, _Row] = {
@@ -555,18 +548,7 @@ _ROWS: dict[Op, _Row] = {
     Op.SIZE: _Row(_is(int, SymbolicDim), _size),
     Op.IOTA: _Row(_is(int), _iota),
     Op.PHILOX: _Row(_no_attr, _philox),
-    **dict.fromkeys((Op.NEG, Op.ABS, Op.SIGN), _NUMBER),
-    **dict.fromkeys((Op.EXP, Op.EXP2, Op.EXPM1, Op.LOG, Op.LOG2, Op.LOG10, Op.LOG1P), _FLOAT),
-    **dict.fromkeys((Op.SQRT, Op.RSQRT, Op.RECIPROCAL, Op.SIGMOID, Op.ERF, Op.ERFC), _FLOAT),
-    **dict.fromkeys((Op.SIN, Op.COS, Op.TAN, Op.ASIN, Op.ACOS, Op.ATAN, Op.ATAN2), _FLOAT),
-    **dict.fromkeys((Op.SINH, Op.COSH, Op.TANH), _FLOAT),
-    **dict.fromkeys((Op.FLOOR, Op.CEIL, Op.ROUND, Op.TRUNC, Op.DIV, Op.FMA), _FLOAT),
-    **dict.fromkeys((Op.NOT, Op.AND, Op.OR, Op.XOR), _BITS),
-    **dict.fromkeys((Op.TRUNCDIV, Op.SHL, Op.SHR), _INT),
-    **dict.fromkeys((Op.ADD, Op.SUB, Op.MUL, Op.POW), _NUMBER),
-    **dict.fromkeys((Op.FLOORDIV, Op.FMOD, Op.REMAINDER), _NUMBER),
-    **dict.fromkeys((Op.MAXIMUM, Op.MINIMUM), _COMPARISON),
-    **dict.fromkeys((Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE, Op.ISNAN), _COMPARISON),
+    **{op: _Row(_no_attr, _elementwise, row.kinds) for op, row in ELEMENTWISE.items()},
     Op.CAST: _Row(_no_attr, _cast),
     Op.WHERE: _Row(_no_attr, _where),
     Op.CHECK: _Row(_is(Failure), _check),
@@ -578,14 +560,14 @@ _ROWS: dict[Op, _Row] = {
     Op.CONCAT: _Row(_is(int), _concat),
     Op.UNFOLD: _Row(_is(Windows), _unfold),
     Op.GATHER: _Row(_tuple_of(Address), _gather),
-    Op.SCATTER_ADD: _Row(_tuple_of(Address), _scatter, _NUMBER.kinds),
-    **dict.fromkeys((Op.SUM, Op.PROD), _Row(_tuple_of(int), _reduction, _NUMBER.kinds)),
+    Op.SCATTER_ADD: _Row(_tuple_of(Address), _scatter, _NUMBER),
+    **dict.fromkeys((Op.SUM, Op.PROD), _Row(_tuple_of(int), _reduction, _NUMBER)),
     **dict.fromkeys((Op.MAX, Op.MIN, Op.ARGMAX, Op.ARGMIN), _REDUCTION),
     **dict.fromkeys(
         (Op.ANY, Op.ALL), _Row(_tuple_of(int), _reduction, frozenset((TypeKind.BOOL,)))
     ),
-    **dict.fromkeys(SCANNED, _Row(_is(int), _scan, _NUMBER.kinds)),
-    Op.DOT: _Row(_is(Within, type(None)), _dot, _FLOAT.kinds),
+    **dict.fromkeys(SCANNED, _Row(_is(int), _scan, _NUMBER)),
+    Op.DOT: _Row(_is(Within, type(None)), _dot, frozenset((TypeKind.FLOAT,))),
     Op.LIBRARY: _Row(_is(LibraryCall), _library, _ANY),
     **dict.fromkeys(CALLED.values(), _Row(_is(StructuredCall), _structured, _ANY)),
     Op.RESULT: _Row(_is(int), _result, _ANY),

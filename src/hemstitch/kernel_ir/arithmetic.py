@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hemstitch.ir.functions import FLOAT_FUNCTIONS, fused_multiply_add
+from hemstitch.ir.elementwise import ELEMENTWISE
 from hemstitch.ir.graph import Op
 from hemstitch.ir.ops import highest, identity
 from hemstitch.ir.types import DType
@@ -74,65 +73,8 @@ def apply(op: Op, *operands: Array) -> Array:
 # --- arithmetic
 
 
-def _power(x: Array, y: Array) -> Array:
-    if x.dtype.kind == "f":
-        return np.asarray(np.power(x, y))
-    unit_base_power = np.where(x == 1, 1, np.where(x == -1, 1 - 2 * (y & 1), 0))
-    return np.where(y < 0, unit_base_power, np.power(x, np.maximum(y, 0)))
-
-
-def _truncated_quotient(x: Array, y: Array) -> Array:
-    whole = np.floor_divide(x, y)
-    return np.asarray(whole + ((np.remainder(x, y) != 0) & ((x < 0) != (y < 0))))
-
-
-def _elementwise(function: Callable[[float], float]) -> Callable[[Array], Array]:
-    vectorized = np.vectorize(function, otypes=[np.float64])
-
-    def apply_to(x: Array) -> Array:
-        return np.asarray(vectorized(x.astype(np.float64)) if x.size else x)
-
-    return apply_to
-
-
 ARITHMETIC: Mapping[Op, Callable[..., Any]] = MappingProxyType(
-    {
-        **FLOAT_FUNCTIONS,
-        Op.NEG: np.negative,
-        Op.ABS: np.abs,
-        Op.SIGN: np.sign,
-        Op.ERF: _elementwise(math.erf),
-        Op.ERFC: _elementwise(math.erfc),
-        Op.ROUND: np.rint,
-        Op.TRUNC: np.trunc,
-        Op.NOT: np.invert,
-        Op.ISNAN: np.isnan,
-        Op.ADD: np.add,
-        Op.SUB: np.subtract,
-        Op.MUL: np.multiply,
-        Op.DIV: np.divide,
-        Op.FLOORDIV: np.floor_divide,
-        Op.TRUNCDIV: _truncated_quotient,
-        Op.FMOD: np.fmod,
-        Op.REMAINDER: np.remainder,
-        Op.POW: _power,
-        Op.ATAN2: np.arctan2,
-        Op.MAXIMUM: np.maximum,
-        Op.MINIMUM: np.minimum,
-        Op.AND: np.bitwise_and,
-        Op.OR: np.bitwise_or,
-        Op.XOR: np.bitwise_xor,
-        Op.SHL: np.left_shift,
-        Op.SHR: np.right_shift,
-        Op.EQ: np.equal,
-        Op.NE: np.not_equal,
-        Op.LT: np.less,
-        Op.LE: np.less_equal,
-        Op.GT: np.greater,
-        Op.GE: np.greater_equal,
-        Op.WHERE: np.where,
-        Op.FMA: fused_multiply_add,
-    }
+    {op: row.function for op, row in ELEMENTWISE.items()} | {Op.WHERE: np.where}
 )
 
 # --- reductions

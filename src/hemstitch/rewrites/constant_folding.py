@@ -15,7 +15,8 @@ import numpy as np
 
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.dims import product
-from hemstitch.ir.functions import FLOAT_FUNCTIONS, fused_multiply_add, round_to
+from hemstitch.ir.elementwise import ELEMENTWISE
+from hemstitch.ir.functions import round_to
 from hemstitch.ir.graph import Node, Op
 from hemstitch.ir.ops import OPS, OpClass, highest, identity, is_elementwise, is_view, lowest
 from hemstitch.ir.types import DType, TypeKind
@@ -50,8 +51,8 @@ def evaluate(node: Node) -> Number | None:
         return cast(values[0], target)
     with np.errstate(all="ignore"):
         if source.kind is not TypeKind.FLOAT:
-            integer: int | None = _INTEGERS[node.op](*values, bits=8 * source.bytes)
-            return integer
+            of_integers = _INTEGERS.get(node.op)
+            return of_integers(*values, bits=8 * source.bytes) if of_integers else None
         # Of one operand, rounding twice (through f64) is harmless.
         is_single = source is not DType.F64 and len(values) > 1
         number = np.float32 if is_single else np.float64
@@ -107,28 +108,12 @@ _COMPARISONS: dict[Op, Function] = {
     Op.GE: operator.ge,
 }
 _FLOATS: dict[Op, Function] = {
-    **_COMPARISONS,
-    **FLOAT_FUNCTIONS,
-    Op.NEG: operator.neg,
-    Op.ABS: abs,
+    **{op: row.function for op, row in ELEMENTWISE.items() if TypeKind.FLOAT in row.kinds},
     Op.SIGN: lambda x: None if np.isnan(x) else np.sign(x),
-    Op.ERF: math.erf,
-    Op.ERFC: math.erfc,
-    Op.ROUND: np.rint,
-    Op.TRUNC: np.trunc,
-    Op.ISNAN: np.isnan,
-    Op.ADD: operator.add,
-    Op.SUB: operator.sub,
-    Op.MUL: operator.mul,
-    Op.DIV: operator.truediv,
     Op.FLOORDIV: _floor_quotient,
-    Op.FMOD: np.fmod,
     Op.REMAINDER: _remainder,
-    Op.POW: np.power,
-    Op.ATAN2: np.arctan2,
     Op.MAXIMUM: lambda a, b: np.where((a < b) | np.isnan(b), b, a),  # of two zeros the first
     Op.MINIMUM: lambda a, b: np.where((a > b) | np.isnan(b), b, a),
-    Op.FMA: fused_multiply_add,
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -13,8 +13,8 @@ from typing import Any
 import llvmlite.binding as llvm
 import torch
 
-from hemstitch.targets.cpu.description import FAST_DIVISION, Target
-from hemstitch.targets.cpu.emitter import Features
+from hemstitch.targets.cpu.description import Target
+from hemstitch.targets.cpu.instruction_sets import instruction_set_of
 from hemstitch.targets.cpu.kernel import DATA_POINTER
 from hemstitch.targets.cpu.math64 import SLEEF
 from hemstitch.toolchain import llvm_objects
@@ -43,26 +43,17 @@ def threads_now() -> int:
 @cache
 def host_target() -> Target:
     """This processor: its widest vectors, and all its threads."""
-    features = llvm.get_host_cpu_features()
-    lanes = 16 if features.get("avx512f") else 8 if features.get("avx2") else 4
+    host = instruction_set_of(llvm.get_host_cpu_name(), llvm.get_host_cpu_features())
     threads = max(torch.get_num_threads(), os.cpu_count() or 1)
-    usual = features_of(llvm.get_host_cpu_name(), features)
-    needed = {4: "avx2", 8: "avx512f"}
-    bound = [n for n, names in SLEEF.items() if features.get(needed[n]) and _bind(names)]
-    features_with_sleef = replace(usual, sleef=max(bound, default=0))
-    return Target(lanes, threads, _bind_symbols(), features_with_sleef)
+    bound = [n for n, names in SLEEF.items() if n <= host.sleef and _bind(names)]
+    features = replace(host.features, sleef=max(bound, default=0))
+    return Target(host.lanes, threads, _bind_symbols(), features)
 
 
 def processor() -> str:
     """The processor and the version of LLVM, on which machine code depends."""
     features = llvm.get_host_cpu_features().flatten()
     return f"{llvm.get_host_cpu_name()} {features} LLVM {llvm.llvm_version_info}"
-
-
-def features_of(processor: str, known: Mapping[str, bool]) -> Features:
-    """From LLVM's name and features of a processor."""
-    avx512 = bool(known.get("avx512f") and known.get("avx512vl"))  # for vectors of any width
-    return Features(avx512, avx512 and bool(known.get("avx512bf16")), processor in FAST_DIVISION)
 
 
 def load(machine_code: bytes, name: str) -> Entry:

@@ -35,6 +35,7 @@ from hemstitch.capture.expressions import (
     where,
 )
 from hemstitch.capture.rule_context import Context, NotHandled, Rule, can_hold
+from hemstitch.ir.elementwise import ELEMENTWISE
 from hemstitch.ir.failure import Failure
 from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
@@ -396,11 +397,13 @@ def _heaviside(x: Expr, at_zero: Expr) -> Expr:
 
 
 _COMPARISONS = {name: getattr(Op, name.upper()) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
-_FLOAT_UNARY = (
-    *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "reciprocal"),
-    *("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "sigmoid"),
-    *("erf", "erfc"),
-)
+# An operation of the IR on floats that has the name of ATen's is its formula, unless a row says
+# otherwise.
+_OF_FLOATS = {
+    op.value: float_elementwise(op)
+    for op, row in ELEMENTWISE.items()
+    if row.is_of_floats and hasattr(torch.ops.aten, op.value)
+}
 _BITWISE = {
     "bitwise_and": Op.AND,
     "bitwise_or": Op.OR,
@@ -416,7 +419,7 @@ _BITWISE = {
 
 POINTWISE: dict[str, Rule] = {
     **{name: rounded_elementwise(op) for name, op in _COMPARISONS.items()},
-    **{name: float_elementwise(getattr(Op, name.upper())) for name in _FLOAT_UNARY},
+    **_OF_FLOATS,
     **{name: elementwise(op) for name, op in _BITWISE.items()},
     **{name: _rounding(getattr(Op, name.upper())) for name in ("floor", "ceil", "trunc")},
     "special_erfc": float_elementwise(Op.ERFC),
@@ -450,7 +453,6 @@ POINTWISE: dict[str, Rule] = {
     "clamp": clamp,
     "clamp_min": clamp,
     "clamp_max": lambda c, x, high: clamp(c, x, None, high),
-    "atan2": float_elementwise(Op.ATAN2),
     "hypot": of_floats(_hypot),
     "logaddexp": of_floats(_log_add_exp),
     "logaddexp2": of_floats(_log_add_exp2),

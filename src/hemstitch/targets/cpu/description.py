@@ -12,9 +12,6 @@ from hemstitch.machine.record import Execution, Machine, MatrixUnits
 from hemstitch.matmul.lowering.blocking import USUAL, Blocking
 from hemstitch.targets.cpu.emitter import PORTABLE, Features
 
-# By LLVM's names: what no feature flag says. Measured: docs/compiler/performance-notes.md.
-FAST_DIVISION = frozenset({"znver4"})
-
 
 @dataclass(frozen=True, slots=True)
 class Target:

@@ -128,6 +128,16 @@ def _float_floordiv(e: Emitter, a: Value, b: Value) -> Value:
     return e.select(e.compare("oeq", b, zero), plain, floor)
 
 
+def _in_double(op: Op) -> Function:
+    """What an f32 function is that has no vectors of its own."""
+
+    def function(e: Emitter, *operands: Value) -> Value:
+        wide = (e.convert("fpext", operand, "double") for operand in operands)
+        return e.convert("fptrunc", math64.FUNCTIONS[op](e, *wide), "float")
+
+    return function
+
+
 # --- integers
 
 
@@ -325,7 +335,7 @@ TABLES: Mapping[DType, Mapping[Op, Function]] = MappingProxyType(
         DType.BOOL: _BOOL,
         DType.U8: _UNSIGNED,
         **dict.fromkeys((DType.I8, DType.I16, DType.I32, DType.I64), _SIGNED),
-        DType.F32: _FLOAT | dict(math32.FUNCTIONS),
+        DType.F32: _FLOAT | {op: _in_double(op) for op in math64.LIBM} | dict(math32.FUNCTIONS),
         DType.F64: _FLOAT | dict(math64.FUNCTIONS),
     }
 )

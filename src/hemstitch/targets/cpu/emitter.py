@@ -42,11 +42,15 @@ class Features:
     """What a processor has beyond what all have. `avx512`: AVX-512's instructions for vectors of 4,
     8 and 16 lanes; `bf16`: and those that multiply bf16; `fast_division`: and divides 16 lanes
     within 6 cycles, beside multiplications, where others take 16, and underflows in no time.
-    `sleef`: there is a library of functions of so many doubles, and of fewer."""
+    `many_registers`: 32 for vectors, not 16. `free_masks`: masked loads and stores, of elements of
+    any size, cost no more than others. `sleef`: there is a library of functions of so many doubles,
+    and of fewer."""
 
     avx512: bool = False
     bf16: bool = False
     fast_division: bool = False
+    many_registers: bool = False
+    free_masks: bool = False
     sleef: int = 0
 
 
@@ -108,7 +112,7 @@ class Emitter:
         self._known = known if self.block == block else {}
         if self.block == block:
             chains = [self.lines[a:b] for a, b in pairwise(ends)]
-            if self.features.avx512 and len(chains[0]) > CPU.chain_lag:
+            if self.features.many_registers and len(chains[0]) > CPU.chain_lag:
                 chains = [[""] * (CPU.chain_lag * k) + chain for k, chain in enumerate(chains)]
             self.lines[start:] = [line for turn in zip_longest(*chains) for line in turn if line]
         return results

@@ -6,15 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from hemstitch.ir.elementwise import ELEMENTWISE
 from hemstitch.ir.graph import Op
 from hemstitch.targets.cpu.emitter import Emitter, Value
 from hemstitch.targets.cpu.vector_arithmetic import add, divide, f64, magnitude
 
-_LIBM = (
-    *(Op.EXP, Op.EXP2, Op.EXPM1, Op.LOG, Op.LOG2, Op.LOG10, Op.LOG1P),
-    *(Op.SIN, Op.COS, Op.TAN, Op.ASIN, Op.ACOS, Op.ATAN, Op.SINH, Op.COSH, Op.TANH),
-    *(Op.ERF, Op.ERFC, Op.POW, Op.ATAN2),
-)
+LIBM = tuple(op for op, row in ELEMENTWISE.items() if row.in_libm)
 
 
 def sleef(op: Op, lanes: int) -> str:
@@ -23,7 +20,7 @@ def sleef(op: Op, lanes: int) -> str:
 
 
 # Lanes of a call, and the names of all functions.
-SLEEF = {lanes: [sleef(op, lanes) for op in _LIBM] for lanes in (8, 4)}
+SLEEF = {lanes: [sleef(op, lanes) for op in LIBM] for lanes in (8, 4)}
 
 
 def _library(op: Op) -> Callable[..., Value]:
@@ -52,5 +49,5 @@ def fmod(e: Emitter, a: Value, b: Value) -> Value:
 
 
 FUNCTIONS: Mapping[Op, Callable[..., Value]] = MappingProxyType(
-    {op: _library(op) for op in _LIBM} | {Op.RSQRT: rsqrt, Op.SIGMOID: sigmoid, Op.FMOD: fmod}
+    {op: _library(op) for op in LIBM} | {Op.RSQRT: rsqrt, Op.SIGMOID: sigmoid, Op.FMOD: fmod}
 )

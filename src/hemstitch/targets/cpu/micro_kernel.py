@@ -136,7 +136,7 @@ def _each_micro_panel(
 
 
 def _rows_by_vectors(e: Emitter) -> Sequence[int]:
-    return ROWS_OF_32 if e.features.avx512 else ROWS_OF_16
+    return ROWS_OF_32 if e.features.many_registers else ROWS_OF_16
 
 
 def _micro_tiles(e: Emitter, matmul: MatmulTile, micro_panel: _MicroPanel) -> None:

@@ -30,7 +30,7 @@ L2 = 2
 
 def multiply(e: Emitter, matmul: MatmulTile) -> None:
     """Tile after tile; rows come back for more columns while they are in L1."""
-    sums, columns = (24, 8) if e.features.avx512 else (12, 4)  # of 32 and of 16 registers
+    sums, columns = (24, 8) if e.features.many_registers else (12, 4)
     columns = min(columns, as_number(matmul.columns) or columns, e.width)
 
     def rows(count: int, row: Value) -> None:

@@ -10,16 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from hemstitch.ir.elementwise import ELEMENTWISE
 from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType, TypeKind
 
-_LIBRARY = {
-    **{op: op.value for op in (Op.EXP, Op.EXP2, Op.EXPM1, Op.LOG, Op.LOG2, Op.LOG10, Op.LOG1P)},
-    **{op: op.value for op in (Op.SIN, Op.COS, Op.TAN, Op.ASIN, Op.ACOS, Op.ATAN)},
-    **{op: op.value for op in (Op.SINH, Op.COSH, Op.ERF, Op.ERFC)},
-    Op.ROUND: "rint",
-    Op.TRUNC: "trunc",
-}
 _COMPARISONS = {
     Op.EQ: "{} == {}",
     Op.NE: "{} != {}",
@@ -29,9 +23,17 @@ _COMPARISONS = {
     Op.GE: "{} >= {}",
     Op.WHERE: "tl.where({}, {}, {})",
 }
+
+
+def _libdevice(name: str, arity: int) -> str:
+    return f"libdevice.{name}({', '.join(['{}'] * arity)})"
+
+
 _FLOAT = {
     **_COMPARISONS,
-    **{op: f"libdevice.{name}({{}})" for op, name in _LIBRARY.items()},
+    **{op: _libdevice(op.value, row.arity) for op, row in ELEMENTWISE.items() if row.in_libm},
+    Op.ROUND: "libdevice.rint({})",
+    Op.TRUNC: "libdevice.trunc({})",
     Op.NEG: "{} * -1.0",  # Triton 3.6 takes `-x` for `0 - x`, which is never -0.0
     Op.ABS: "tl.abs({})",
     Op.FLOOR: "tl.floor({})",
@@ -54,8 +56,6 @@ _FLOAT = {
     Op.TRUNCDIV: "libdevice.trunc(tl.div_rn({}, {}))",
     Op.FMOD: "libdevice.fmod({}, {})",
     Op.REMAINDER: "device.remainder({}, {})",
-    Op.POW: "libdevice.pow({}, {})",
-    Op.ATAN2: "libdevice.atan2({}, {})",
 }
 # What is rounded to a half type at once needs no more than a few of that type's bits.
 _COARSE = _FLOAT | {
