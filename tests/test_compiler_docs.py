@@ -32,7 +32,7 @@ LIBRARIES = ("torch", "aten", "tl", "llvm", "e")
 OTHERS = {
     *("wait_tensor", "as_strided", "scatter_", "masked_fill_", "cumsum_", "default_partition"),
     *("make_fx", "torch_geometric", "aot_eager", "soft_clip", "VDPBF16PS", "TORCH_LOGS"),
-    *("HEMSTITCH_CHECK", "HEMSTITCH_CACHE", "HEMSTITCH_TESTS", "HEMSTITCH_TARGET", "CBRT"),
+    *("HEMSTITCH_CHECK", "HEMSTITCH_CACHE", "HEMSTITCH_TESTS", "HEMSTITCH_TARGET", "ASINH"),
     *("sm_80", "sm_90"),
 }
 UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
