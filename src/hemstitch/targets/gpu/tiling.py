@@ -70,15 +70,14 @@ CANDIDATES = (  # the usual one first; what differs from it by a factor of two
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """`rows`: of one tile. `lanes`: of every loop that is printed as a tile. `steps`: of every
-    product of matrices, so many at a time; where there are any, a tile's rows differ in the last
-    row axis only."""
+    """`rows`: of one tile. `lanes`: of every loop that is printed as a tile. `k_tiles`: the K block
+    of every matmul; where there are any, a tile's rows differ in the last row axis only."""
 
     rows: int
     lanes: Mapping[Axis, LaneTile]
     per_warp: int = GPU.warp_elements
     k_tiles: Mapping[Axis, LaneTile] = field(default_factory=dict)
-    elements: int = 0  # of all tiles, likely; unknown where there are products
+    elements: int = 0  # of all tiles, likely; unknown where there are matmuls
 
     @property
     def is_aligned(self) -> bool:
@@ -233,7 +232,7 @@ def _has_matmul(loop: Loop) -> bool:
 
 def _k_tile(contract: Contract, widest: int, is_repeated: bool) -> LaneTile:
     """The whole sum at once, if it is short, else in blocks, several of which are loaded ahead.
-    `again`: for each of several blocks of lanes, so that the left operand had better stay."""
+    `is_repeated`: for each of several blocks of lanes, so that the left operand had better stay."""
     extent, most = contract.axis.extent, max_k_tile(contract.source)
     if isinstance(extent, int) and extent <= (LONGEST_ROW if is_repeated else most):
         return LaneTile(max(LEAST_TILE, power_of_two(extent)), True)
@@ -243,8 +242,8 @@ def _k_tile(contract: Contract, widest: int, is_repeated: bool) -> LaneTile:
 
 def max_k_tile(source: DType, is_repeated: bool = False) -> int:
     """How many steps of a sum go in one instruction of Triton's. There are no matrix units for f32:
-    Triton takes all operands of its steps into registers at once. `again`: with a left operand that
-    is in registers already, cut or not."""
+    Triton takes all operands of its steps into registers at once. `is_repeated`: with a left
+    operand that is in registers already, cut or not."""
     if source.bytes != HALF:
         return MOST_K_SCALAR
     return MOST_K_REPEATED if is_repeated else MOST_K
