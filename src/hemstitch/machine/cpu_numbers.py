@@ -183,6 +183,44 @@ class CPUNumbers:
         32 << 20,
         "memory.md",
     )
+    line_bytes: int = number("B", "of a cache line", 64, "x86-64")
+    widest_lanes: int = number(
+        "f32",
+        "of the widest vector of all targets: padded memory has room for whole ones",
+        16,
+        "x86-64",
+    )
+    halved_bytes: int = number(
+        "B",
+        "of an allocation that keeps its middle; smaller ones move between caches soon",
+        1 << 16,
+        "memory.md",
+    )
+    hoisted_bytes: int = number(
+        "B", "of hoisted values in a nest: half of L1", 16 << 10, "kernel-passes.md"
+    )
+    interleaved_vectors: int = number(
+        "vectors", "of all interleaved rows together", 12, "kernel-passes.md"
+    )
+    interleaved_rows: int = number("rows", "that are interleaved, at most", 4, "kernel-passes.md")
+    interleaved_stages: int = number(
+        "stages",
+        "of a row, divided by its horizontal reductions, from which on interleaving hides latency",
+        3,
+        "kernel-passes.md",
+    )
+    combined_addends: int = number(
+        "addends", "of one sum, combined in registers", 16, "kernel-passes.md"
+    )
+    sorted_result_bytes: int = number(
+        "B", "of the result of a scatter-add that L2 does not hold", 1 << 20, "scatter-and-scan.md"
+    )
+    sorted_columns: int = number(
+        "columns",
+        "of a row of a sorted scatter-add; with fewer the sort costs more than it gains",
+        96,
+        "scatter-and-scan.md",
+    )
 
 
 CPU = CPUNumbers()

@@ -9,7 +9,7 @@ from typing import Protocol
 from hemstitch.ir.dims import Dim, evaluate
 from hemstitch.kernel_ir.index import Axis
 from hemstitch.kernel_ir.nodes import Loop, Nest, walk
-from hemstitch.kernel_ir.placement import LINE
+from hemstitch.machine.cpu_numbers import CPU
 from hemstitch.machine.record import Execution, Machine
 from hemstitch.stitching.group import Group
 from hemstitch.stitching.loop_shapes import RootShape
@@ -91,8 +91,8 @@ class VectorLanes:
         if not isinstance(step, int) or abs(step) <= 1:
             return 0.0
         distance = 4 * abs(step)
-        moved, lines = min(distance, LINE), distance // LINE
-        sets = 1 if lines == 0 or distance % LINE else lines & -lines
+        moved, lines = min(distance, CPU.line_bytes), distance // CPU.line_bytes
+        sets = 1 if lines == 0 or distance % CPU.line_bytes else lines & -lines
         if extent * moved * sets <= machine.l2_bytes:
             return 0.0
         seconds = machine.lanes * moved / machine.cache_bytes_per_second
