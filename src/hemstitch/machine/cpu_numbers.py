@@ -164,7 +164,7 @@ class CPUNumbers:
     blocks_of_a_thread: int = number("blocks", "per thread, at least", 4, "matmul-on-cpus.md")
     block_rows: int = number(
         "rows",
-        "of a block, at least: fewer do not pay for one more task that reads the operand",
+        "of a block, at least: fewer halve the speed, and do not pay for one more task",
         4,
         "matmul-on-cpus.md",
     )
@@ -220,6 +220,108 @@ class CPUNumbers:
         "of a row of a sorted scatter-add; with fewer the sort costs more than it gains",
         96,
         "scatter-and-scan.md",
+    )
+    tile_vectors: int = number(
+        "vectors", "of columns of a tile in registers", 2, "matmul-on-cpus.md"
+    )
+    rate_error: float = number(
+        "1",
+        "of the library's time, by which measured rates may be wrong for other shapes",
+        0.1,
+        "performance-notes.md",
+    )
+    transposed_elements: int = number(
+        "elements",
+        "of an operand that is worth reading once, in place: the matmul is transposed",
+        1 << 20,
+        "matmul-on-cpus.md",
+    )
+    transposed_rows: int = number(
+        "rows", "of the left operand of a transposed matmul, at most", 128, "matmul-on-cpus.md"
+    )
+    transposed_ratio: int = number(
+        "1",
+        "of K and of columns to rows, from which on a matmul is transposed",
+        4,
+        "matmul-on-cpus.md",
+    )
+    row_multiple: int = number(
+        "rows",
+        "that a block should be a multiple of, so that tiles in registers are whole",
+        4,
+        "matmul-on-cpus.md",
+    )
+    direct_channels: int = number(
+        "channels",
+        "of a direct convolution, at most; the library is slow with so few",
+        4,
+        "convolutions.md",
+    )
+    direct_features: int = number(
+        "features", "of a direct convolution, at least: whole micro-panels", 32, "convolutions.md"
+    )
+    direct_columns: int = number(
+        "columns",
+        "of the result of a direct convolution, at least: rows of a block",
+        8,
+        "convolutions.md",
+    )
+    direct_steps: int = number(
+        "steps", "of K of a direct convolution, at least", 8, "convolutions.md"
+    )
+    winograd_channels: int = number(
+        "channels",
+        "of a Winograd convolution; with fewer the sums take longer than they save",
+        32,
+        "convolutions.md",
+    )
+    winograd_tiles: int = number(
+        "tiles",
+        "of a Winograd convolution; with fewer the sums of weights take longer",
+        64,
+        "convolutions.md",
+    )
+    gradient_lanes: int = number(
+        "f32",
+        "of a vector, with which the library reads an image once for each vector of its channels",
+        8,
+        "convolutions.md",
+    )
+    gradient_l1_share: float = number(
+        "1",
+        "of L1; a larger line of an image does not stay there in the library's weight gradient",
+        3 / 4,
+        "convolutions.md",
+    )
+    gradient_excess: int = number(
+        "1",
+        "of the time of the multiplications, that the library's weight gradient then takes longer",
+        3,
+        "convolutions.md",
+    )
+    vector_strides: tuple[int, ...] = number(
+        "elements",
+        "of strides that vector loads and a shuffle support",
+        (1, 2),
+        "stitching-and-mapping.md",
+    )
+    transposed_stride: int = number(
+        "elements",
+        "of the lanes, from which on a transpose in registers is profitable",
+        8,
+        "layouts.md",
+    )
+    least_transpose_tile: int = number(
+        "iterations", "of a transpose tile: full vectors", 8, "layouts.md"
+    )
+    transpose_tile: int = number(
+        "iterations", "of a transpose tile, at most: it stays in L1", 64, "layouts.md"
+    )
+    rows_of_a_thread: int = number(
+        "rows",
+        "per thread that remain where rows are processed together",
+        4,
+        "stitching-and-mapping.md",
     )
 
 

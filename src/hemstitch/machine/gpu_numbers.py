@@ -83,6 +83,49 @@ class GPUNumbers:
         "code-generation-for-gpus.md",
     )
     line_bytes: int = number("B", "of a cache line: no two buffers share one", 128, "CUDA")
+    summed_operand_ratio: float = number(
+        "1",
+        "of the time to load operands where columns are added up as well, to that without sums",
+        2.0,
+        "code-generation-for-gpus.md",
+    )
+    library_seconds: float = number(
+        "s", "of a matmul of the library, however small", 4e-6, "code-generation-for-gpus.md"
+    )
+    dot_columns: int = number(
+        "columns",
+        "of a matmul tile, unless whole rows are needed",
+        128,
+        "code-generation-for-gpus.md",
+    )
+    least_dot_columns: int = number(
+        "columns",
+        "of a matmul tile, where there would be too few tiles",
+        32,
+        "code-generation-for-gpus.md",
+    )
+    dot_rows: int = number("rows", "of a matmul tile, at most", 128, "code-generation-for-gpus.md")
+    least_dot_extent: int = number(
+        "elements", "of M, N and K of the smallest tile of matrix units", 16, "CUDA"
+    )
+    dot_programs: int = number(
+        "programs",
+        "of a launch that one program with large matmul tiles replaces",
+        12,
+        "code-generation-for-gpus.md",
+    )
+    register_columns: int = number(
+        "columns",
+        "of a row that stays in registers, in tiles of 16 rows, with temporaries",
+        256,
+        "attention.md",
+    )
+    short_lanes: int = number(
+        "lanes",
+        "of an axis, below which it is a side of the tile instead",
+        32,
+        "stitching-and-mapping.md",
+    )
 
 
 GPU = GPUNumbers()

@@ -10,12 +10,12 @@ from hemstitch.ir.dims import Dim, evaluate
 from hemstitch.kernel_ir.index import Axis
 from hemstitch.kernel_ir.nodes import Loop, Nest, walk
 from hemstitch.machine.cpu_numbers import CPU
+from hemstitch.machine.gpu_numbers import GPU
 from hemstitch.machine.record import Execution, Machine
 from hemstitch.stitching.group import Group
 from hemstitch.stitching.loop_shapes import RootShape
 
 STRIDED = 16  # most vector instructions of a strided access, one per lane; a contiguous one is 1
-SHORTEST_LANES = 32
 HORIZONTAL = 12.0  # vector instructions to combine the lanes of one accumulator
 
 
@@ -147,7 +147,7 @@ class ThreadLanes:
         return [
             axis
             for axis in axes[-1:]
-            if group.hint(axis.extent) < SHORTEST_LANES and axis not in reduced
+            if group.hint(axis.extent) < GPU.short_lanes and axis not in reduced
         ]
 
     def horizontal(self, extent: int, machine: Machine) -> float:

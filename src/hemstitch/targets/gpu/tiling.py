@@ -28,9 +28,7 @@ from hemstitch.kernel_ir.nodes import (
     walk,
 )
 from hemstitch.machine.gpu_numbers import GPU
-from hemstitch.stitching.matmul_mapping import LEAST_TILE, rows_of_a_tile
-from hemstitch.stitching.matmul_mapping import MOST_ROWS as MOST_MATMUL_ROWS
-from hemstitch.stitching.online_softmax import LONGEST_ROW
+from hemstitch.stitching.matmul_mapping import rows_of_a_tile
 
 MOST_ROWS = 64
 # Products of matrices
@@ -191,11 +189,13 @@ def _choose_matmul_tiles(
     has_matrix_units = all(matmul.source.bytes == HALF for matmul in matmuls)
     block = LaneTile(BLOCK if has_matrix_units else BLOCK_SCALAR, False)
     lanes = {
-        axis: replace(lane_tile, size=max(LEAST_TILE, lane_tile.size))
+        axis: replace(lane_tile, size=max(GPU.least_dot_extent, lane_tile.size))
         for axis, lane_tile in lanes.items()
     }
     long = [loop.axis for loop in tile_loops(nest) if _has_matmul(loop)]
-    long = [axis for axis in long if not lanes[axis].whole or lanes[axis].size > LONGEST_ROW]
+    long = [
+        axis for axis in long if not lanes[axis].whole or lanes[axis].size > GPU.register_columns
+    ]
     lanes |= dict.fromkeys(long, block)  # long rows go by in blocks
     # What is done once, before the first row, is no tile of rows.
     widest = max(lanes[loop.axis].size for loop in _tile_loops(nest.body))
@@ -207,7 +207,7 @@ def _choose_matmul_tiles(
     )
     # Of long rows what is not added up is a block, and soon gone.
     live_tiles = 1 if long and has_matrix_units else power_of_two(len(matmuls))
-    rows = min(MOST_MATMUL_ROWS, most_elements // live_tiles // widest, power_of_two(extents[-1]))
+    rows = min(GPU.dot_rows, most_elements // live_tiles // widest, power_of_two(extents[-1]))
     rows = rows_of_a_tile(extents, rows, programs)
     k_tiles: dict[Axis, LaneTile] = {}
     for loop in tile_loops(nest):
@@ -234,10 +234,10 @@ def _k_tile(contract: Contract, widest: int, is_repeated: bool) -> LaneTile:
     """The whole sum at once, if it is short, else in blocks, several of which are loaded ahead.
     `is_repeated`: for each of several blocks of lanes, so that the left operand had better stay."""
     extent, most = contract.axis.extent, max_k_tile(contract.source)
-    if isinstance(extent, int) and extent <= (LONGEST_ROW if is_repeated else most):
-        return LaneTile(max(LEAST_TILE, power_of_two(extent)), True)
+    if isinstance(extent, int) and extent <= (GPU.register_columns if is_repeated else most):
+        return LaneTile(max(GPU.least_dot_extent, power_of_two(extent)), True)
     block = min(GPU.dot_step_bytes, GPU.dot_block_bytes // widest) // contract.source.bytes
-    return LaneTile(max(LEAST_TILE, min(most, block)), False)
+    return LaneTile(max(GPU.least_dot_extent, min(most, block)), False)
 
 
 def max_k_tile(source: DType, is_repeated: bool = False) -> int:
