@@ -18,12 +18,12 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from hemstitch.errors import KernelBuildError
+from hemstitch.machine.gpu_numbers import GPU
 from hemstitch.toolchain.compile_lock import Quiet, SharedExclusiveLock
 
-WARP = {"cuda": 32, "hip": 64}  # threads
+WARP = {"cuda": GPU.warp_threads, "hip": 64}  # threads
 LANGUAGE_LOCK = SharedExclusiveLock()  # Triton's: many may compile shared; who changes it is alone
 QUIET = Quiet()
-REGISTERS, MOST_REGISTERS = 65536, 255  # of a multiprocessor, and of a thread, NVIDIA's
 ALIGNMENT = 16  # bytes of a pointer, or the divisor of an integer, that Triton's compiler can use
 
 
@@ -140,7 +140,7 @@ def build_for(
 def relaxed_register_limit(warps: int) -> int:
     """The limit of registers for each thread if NVIDIA's assembler spilled with its own, which
     favours many resident programs (AStitch, section 4.4: assume, then relax)."""
-    return min(MOST_REGISTERS, REGISTERS // (32 * warps))
+    return min(GPU.thread_registers, GPU.multiprocessor_registers // (GPU.warp_threads * warps))
 
 
 def _alignments(

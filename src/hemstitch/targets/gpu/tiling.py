@@ -30,14 +30,7 @@ from hemstitch.kernel_ir.nodes import (
 from hemstitch.machine.gpu_numbers import GPU
 from hemstitch.stitching.matmul_mapping import rows_of_a_tile
 
-MOST_ROWS = 64
-# Products of matrices
-BLOCK = 64  # lanes of a longer row at a time
-BLOCK_SCALAR = 32
-MOST_K = 64  # whose operands fit shared memory at once
-MOST_K_REPEATED = 128
-MOST_K_SCALAR = 32  # whose operands fit registers
-HALF = 2  # bytes
+HALF = 2  # bytes of the data types that matrix units multiply
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +109,7 @@ def choose(
     if nest.rows and not _is_bounded_by_its_row(nest) and not _adds_to_other_rows(nest):
         enough = max(power_of_two(count // programs + 1) // 2, least)
         elements = shape.elements * per_warp // shape.per_warp  # as many warps, with less each
-        rows = max(1, min(MOST_ROWS, max(elements, least * widest) // widest, enough))
+        rows = max(1, min(GPU.tile_rows, max(elements, least * widest) // widest, enough))
     return Tiling(rows, lanes, per_warp, elements=count * widest)
 
 
@@ -187,7 +180,7 @@ def _choose_matmul_tiles(
 ) -> Tiling:
     """As many rows as registers hold beside the widest tile, but tiles for all programs."""
     has_matrix_units = all(matmul.source.bytes == HALF for matmul in matmuls)
-    block = LaneTile(BLOCK if has_matrix_units else BLOCK_SCALAR, False)
+    block = LaneTile(GPU.dot_block_lanes if has_matrix_units else GPU.scalar_dot_block_lanes, False)
     lanes = {
         axis: replace(lane_tile, size=max(GPU.least_dot_extent, lane_tile.size))
         for axis, lane_tile in lanes.items()
@@ -245,8 +238,8 @@ def max_k_tile(source: DType, is_repeated: bool = False) -> int:
     Triton takes all operands of its steps into registers at once. `is_repeated`: with a left
     operand that is in registers already, cut or not."""
     if source.bytes != HALF:
-        return MOST_K_SCALAR
-    return MOST_K_REPEATED if is_repeated else MOST_K
+        return GPU.scalar_dot_steps
+    return GPU.repeated_dot_steps if is_repeated else GPU.dot_steps
 
 
 def _lanes(extent: Dim) -> LaneTile:
