@@ -31,15 +31,11 @@ from hemstitch.ir.dims import evaluate
 from hemstitch.ir.graph import Graph, Node, Op, Output, toposort
 from hemstitch.ir.ops import OPS, combines
 from hemstitch.ir.types import DType
+from hemstitch.machine.cpu_numbers import CPU
 from hemstitch.matmul.mask_analysis import masked_matmuls
 
 aten = torch.ops.aten
 Transform = Callable[[Graph, Builder], Mapping[Node, Node]]
-# Bytes moved that take as long as an operation on one element. A mask of dropout is better made
-# again from its seed than written and read as a byte; nearer caches see it otherwise.
-BYTES_PER_FLOP = 0.1
-# Times that of f32, with AVX2: exp 7, log and sin 5, tanh 11, erf 9, and half as many lanes.
-FUNCTION_OF_DOUBLE, DOUBLE = 7, 2
 IN_MEMORY = (Op.RESULT, Op.SCATTER_ADD)  # before anything reads it
 
 
@@ -185,8 +181,9 @@ class JointGraph:
         worked_on = node.inputs[0] if combines(node.op) else node
         flops: float = OPS[node.op].flops
         if any(operand.type.dtype is DType.F64 for operand in node.inputs):
-            flops *= FUNCTION_OF_DOUBLE if OPS[node.op].is_expensive else DOUBLE
-        return BYTES_PER_FLOP * flops * self.elements(worked_on) if flops else 0.0
+            flops *= CPU.double_function_ratio if OPS[node.op].is_expensive else CPU.double_ratio
+        # A mask of dropout is better made again from its seed than written and read as a byte.
+        return CPU.bytes_per_flop * flops * self.elements(worked_on) if flops else 0.0
 
     def elements(self, node: Node) -> int:
         """For a symbolic size the one that was traced."""

@@ -323,6 +323,45 @@ class CPUNumbers:
         4,
         "stitching-and-mapping.md",
     )
+    launch_bytes: int = number(
+        "B",
+        "moved in the time of an additional kernel, on GPUs too",
+        1 << 14,
+        "saved-for-backward.md",
+    )
+    held_byte: float = number(
+        "B",
+        "moved, that holding a byte from forward to backward costs, on GPUs too",
+        0.25,
+        "saved-for-backward.md",
+    )
+    launch_elements: int = number(
+        "f32", "moved in the time of one launch: 2 us at 20 GB/s", 10_000, "cost-models.md"
+    )
+    bytes_per_flop: float = number(
+        "B",
+        "moved in the time of an operation on one element; nearer caches move more",
+        0.1,
+        "joint-graph.md",
+    )
+    double_function_ratio: int = number(
+        "1",
+        "of the time of exp in f64 to that in f32, with AVX2 (log and sin 5, tanh 11, erf 9)",
+        7,
+        "joint-graph.md",
+    )
+    double_ratio: int = number(
+        "1",
+        "of the time of arithmetic in f64 to that in f32: half as many lanes",
+        2,
+        "joint-graph.md",
+    )
+    library_packing_share: float = number(
+        "1",
+        "of a convolution, that the library takes longer for an image that it packs",
+        1 / 8,
+        "layouts.md",
+    )
 
 
 CPU = CPUNumbers()

@@ -15,9 +15,6 @@ from hemstitch.machine.record import Execution, Machine
 from hemstitch.stitching.group import Group
 from hemstitch.stitching.loop_shapes import RootShape
 
-STRIDED = 16  # most vector instructions of a strided access, one per lane; a contiguous one is 1
-HORIZONTAL = 12.0  # vector instructions to combine the lanes of one accumulator
-
 
 class LaneModel(Protocol):
     """`sums_in_memory`: the fraction of sums over rows that are loaded and stored for each row."""
@@ -82,7 +79,7 @@ class VectorLanes:
         return None
 
     def horizontal(self, extent: int, machine: Machine) -> float:
-        return HORIZONTAL
+        return machine.horizontal_reduction
 
     def line_cost(self, step: Dim, extent: int, machine: Machine) -> float:
         """Neighbours in these lines are lanes of other rows. Where L2 does not hold them until
@@ -110,7 +107,7 @@ class VectorLanes:
             set(result_axes) - {axis} <= set(s.axes) for s in readers
         ):
             return 0.0
-        return 2 * (min(machine.lanes, STRIDED) - 1.0)
+        return 2 * (min(machine.lanes, machine.strided_access) - 1.0)
 
     def more_rows(
         self, outer: Sequence[Axis], shapes: Sequence[RootShape]
@@ -152,7 +149,7 @@ class ThreadLanes:
 
     def horizontal(self, extent: int, machine: Machine) -> float:
         """Several short rows of a tile are one vector."""
-        return HORIZONTAL * min(1.0, extent / machine.lanes)
+        return machine.horizontal_reduction * min(1.0, extent / machine.lanes)
 
     def line_cost(self, step: Dim, extent: int, machine: Machine) -> float:
         return 0.0
