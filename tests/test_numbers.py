@@ -13,7 +13,7 @@ from hemstitch.machine.record import Machine, MatrixUnits
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = {page.name for place in (".", "compiler", "design") for page in (DOCS / place).glob("*.md")}
-OTHER_SOURCES = ("x86-64", "CUDA", "exactness")
+OTHER_SOURCES = ("x86-64", "CUDA", "ROCm", "exactness")
 
 
 @pytest.mark.parametrize("record", [CPUNumbers, GPUNumbers, Machine, MatrixUnits])

@@ -362,6 +362,33 @@ class CPUNumbers:
         1 / 8,
         "layouts.md",
     )
+    topk_elements: int = number(
+        "elements",
+        "of topk, computed as so many reductions; for more the library is faster",
+        8,
+        "performance-notes.md",
+    )
+    long_topk_elements: int = number(
+        "elements",
+        "of topk of a long row, computed as so many reductions",
+        2,
+        "performance-notes.md",
+    )
+    long_topk_row: int = number(
+        "elements", "of a row, beyond which it is long for topk", 256, "performance-notes.md"
+    )
+    compared_writes: int = number(
+        "indices",
+        "per row, up to which a scatter is that many comparisons",
+        8,
+        "scatter-and-scan.md",
+    )
+    compared_row: int = number(
+        "elements",
+        "compared by a scatter of more than two indices per row; for more the library is faster",
+        256,
+        "scatter-and-scan.md",
+    )
 
 
 CPU = CPUNumbers()

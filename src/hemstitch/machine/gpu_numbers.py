@@ -225,6 +225,22 @@ class GPUNumbers:
         1 << 25,
         "code-generation-for-gpus.md",
     )
+    wavefront_threads: int = number("threads", "of a wavefront, the warp of CDNA", 64, "ROCm")
+    reserved_shared_bytes: int = number(
+        "B",
+        "of shared memory that the driver reserves; from sm_90 on cuobjdump includes it",
+        1 << 10,
+        "CUDA",
+    )
+    long_scan: int = number(
+        "elements",
+        "of a row, beyond which one program scans it slower than the library",
+        16384,
+        "scatter-and-scan.md",
+    )
+    busy_scans: int = number(
+        "rows", "that keep a GPU busy, one program each", 128, "scatter-and-scan.md"
+    )
 
 
 GPU = GPUNumbers()

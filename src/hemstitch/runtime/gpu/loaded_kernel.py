@@ -12,6 +12,7 @@ from hemstitch.errors import KernelBuildError
 from hemstitch.machine.gpu_numbers import GPU
 from hemstitch.runtime.gpu.device import Device, resident_blocks
 from hemstitch.targets.gpu.kernel import TritonProgram
+from hemstitch.targets.gpu.vendor import vendor_of
 from hemstitch.toolchain.triton_cross import ALIGNMENT, NotCached, build_for, relaxed_register_limit
 from hemstitch.toolchain.triton_signature import signature
 from hemstitch.toolchain.triton_source import kernel_of
@@ -86,7 +87,7 @@ def load(
     with device.as_current():
         try:
             run = built.run  # loads it
-            if built.n_spills and device.target.startswith("sm_"):
+            if built.n_spills and vendor_of(device.target).can_relax:
                 registers = relaxed_register_limit(program.warps)
                 built = build(program, variant, device.target, registers, cache=cache)
                 run = built.run
