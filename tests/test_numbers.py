@@ -9,6 +9,7 @@ import pytest
 
 from hemstitch.machine.cpu_numbers import CPU, CPUNumbers
 from hemstitch.machine.gpu_numbers import GPU, GPUNumbers
+from hemstitch.machine.matmul_rates import TRANSPOSED_ROWS
 from hemstitch.machine.record import Machine, MatrixUnits
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -30,6 +31,10 @@ def test_each_source_of_a_default_is_there() -> None:
         if field.metadata and field.default is not MISSING
     }
     assert sources - PAGES == set()
+
+
+def test_matmuls_are_transposed_as_they_are_measured() -> None:
+    assert CPU.transposed_rows == TRANSPOSED_ROWS
 
 
 @pytest.mark.parametrize("record", [CPU, GPU])

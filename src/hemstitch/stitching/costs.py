@@ -33,6 +33,7 @@ from hemstitch.machine.cpu_numbers import CPU
 from hemstitch.machine.probes import OperationProbe, Probe
 from hemstitch.machine.record import Machine
 
+# Sizes of probes:
 ELEMENTS = 2048  # of a probe, so that operand and result stay in L1
 MOST_LENGTH = 1024  # of a probe's row; longer ones cost the same per vector
 MOST_COLUMNS = 64  # of a probe of column sums, so that it has enough rows

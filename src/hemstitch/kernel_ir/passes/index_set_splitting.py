@@ -35,7 +35,7 @@ from hemstitch.kernel_ir.nodes import (
 from hemstitch.kernel_ir.rewriter import Rewriter, defined
 from hemstitch.machine.cpu_numbers import CPU
 
-LEAST_ROWS = 32  # of a nest that is a piece of another
+LEAST_ROWS = 32  # of a nest that is a piece of another; bounds the number of nests
 MOST_PIECES = 8  # of a loop; each has a copy of the body
 ORDERED = (Scan, Contract)  # depend on the order of lanes
 Bounds = tuple[int, int]  # least and greatest value

@@ -48,8 +48,8 @@ from hemstitch.machine.cpu_numbers import CPU
 
 VALUES = (Let, Constant, Load)
 Value = Union[Let, Constant, Load]
-LEAST_ITERATIONS = 64  # of a loop, or rows of a nest, where the number is known
-LEAST_GAIN = 2  # for each element; see `_gain`
+LEAST_ITERATIONS = 64  # of a loop, or rows of a nest, if known; of the algorithm
+LEAST_GAIN = 2  # for each element, in the units of `OpRow.flops`; see `_gain`
 
 
 def hoist_loop_invariants(kernel: Kernel) -> Kernel:

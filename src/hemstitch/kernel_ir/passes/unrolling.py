@@ -31,7 +31,7 @@ from hemstitch.kernel_ir.nodes import (
 from hemstitch.kernel_ir.rewriter import Rewriter, defined, used
 from hemstitch.machine.cpu_numbers import CPU
 
-MAX_STATEMENTS = 256  # in the body of an unrolled loop
+MAX_STATEMENTS = 256  # in the body of an unrolled loop; bounds the size of code
 COMBINERS: Mapping[Op, Op] = {
     Op.SUM: Op.ADD,
     Op.PROD: Op.MUL,
