@@ -15,7 +15,6 @@ import torch
 
 from hemstitch.targets.cpu.description import FAST_DIVISION, Target
 from hemstitch.targets.cpu.emitter import Features
-from hemstitch.targets.cpu.instruction_set import BASELINE_LANES, LANES
 from hemstitch.targets.cpu.kernel import DATA_POINTER
 from hemstitch.targets.cpu.math64 import SLEEF
 from hemstitch.toolchain import llvm_objects
@@ -45,10 +44,10 @@ def threads_now() -> int:
 def host_target() -> Target:
     """This processor: its widest vectors, and all its threads."""
     features = llvm.get_host_cpu_features()
-    lanes = max((LANES[name] for name in LANES if features.get(name)), default=BASELINE_LANES)
+    lanes = 16 if features.get("avx512f") else 8 if features.get("avx2") else 4
     threads = max(torch.get_num_threads(), os.cpu_count() or 1)
     usual = features_of(llvm.get_host_cpu_name(), features)
-    needed = {count // 2: name for name, count in LANES.items()}  # by doubles of a vector
+    needed = {4: "avx2", 8: "avx512f"}
     bound = [n for n, names in SLEEF.items() if features.get(needed[n]) and _bind(names)]
     features_with_sleef = replace(usual, sleef=max(bound, default=0))
     return Target(lanes, threads, _bind_symbols(), features_with_sleef)

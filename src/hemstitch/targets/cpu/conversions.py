@@ -134,7 +134,7 @@ def _float_to_int(e: Emitter, x: Value, source: DType, target: DType) -> Value:
     is_64_bit = target is DType.I64 or (source is DType.F64 and target is DType.U8)
     if not is_64_bit:
         return e.convert("trunc", _truncated(e, x, "i32"), COMPUTE[target])
-    if e.features.instructions.has_i64_conversions:
+    if e.features.avx512:
         return e.convert("trunc", _truncated(e, x, "i64"), COMPUTE[target])
     # AVX2 makes no i64 of a vector: what 32 bits do not hold is rare.
     large = e.compare("uge", magnitude(e, x), e.constant(2.0**31, x.element))

@@ -58,7 +58,7 @@ def _fenced(e: Emitter, x: Value) -> Value:
     gradients take a third longer (docs/design/code-generation-for-cpus.md)."""
     real = {32: "float", 64: "double"}.get(BITS[x.element])
     is_computed = x.type.startswith("<") and x.text.startswith("%")
-    if real is None or not is_computed or not e.features.instructions.has_masks:
+    if real is None or not is_computed or not e.features.avx512:
         return x
     fenced = e.intrinsic("arithmetic.fence", e.convert("bitcast", x, real))
     return e.convert("bitcast", fenced, x.element)

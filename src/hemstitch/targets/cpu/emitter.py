@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 
 from hemstitch.machine.cpu_numbers import CPU
-from hemstitch.targets.cpu.instruction_set import AVX512_SET, PORTABLE_SET, InstructionSet
 
 BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64}
 BITS |= {"half": 16, "bfloat": 16, "float": 32, "double": 64}
@@ -49,10 +48,6 @@ class Features:
     bf16: bool = False
     fast_division: bool = False
     sleef: int = 0
-
-    @property
-    def instructions(self) -> InstructionSet:
-        return AVX512_SET if self.avx512 else PORTABLE_SET
 
 
 PORTABLE = Features()
@@ -113,7 +108,7 @@ class Emitter:
         self._known = known if self.block == block else {}
         if self.block == block:
             chains = [self.lines[a:b] for a, b in pairwise(ends)]
-            if self.features.instructions.registers.count >= 32 and len(chains[0]) > CPU.chain_lag:
+            if self.features.avx512 and len(chains[0]) > CPU.chain_lag:
                 chains = [[""] * (CPU.chain_lag * k) + chain for k, chain in enumerate(chains)]
             self.lines[start:] = [line for turn in zip_longest(*chains) for line in turn if line]
         return results

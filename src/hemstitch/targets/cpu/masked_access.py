@@ -46,7 +46,7 @@ def load(e: Emitter, type_: str, pointer: Value, align: int, mask: Value) -> Val
 
 def store(e: Emitter, value: Value, pointer: Value, align: int, mask: Value) -> None:
     count = first_lanes(mask)
-    if count is not None and not e.features.instructions.has_masks:
+    if count is not None and not e.features.avx512:
         _store_parts(e, value, pointer, align, count)
         return
     if _is_scalarised(e, value):
@@ -78,7 +78,7 @@ def _store_parts(e: Emitter, value: Value, pointer: Value, align: int, count: in
 
 
 def _is_scalarised(e: Emitter, block: Value) -> bool:
-    return not e.features.instructions.has_masks and BITS[block.element] < 32
+    return not e.features.avx512 and BITS[block.element] < 32
 
 
 def _function(e: Emitter, text: str, access: str, type_: str, align: int) -> str:

@@ -128,15 +128,13 @@ def _scale(e: Emitter, x: Value, rounded: Value) -> Value:
 
 def exp(e: Emitter, x: Value) -> Value:
     x = at_most(e, x, f32(e, _EXP_HIGH))
-    if e.features.instructions.has_table_lookup:
-        return exponential32.exp_below(e, x)
-    return _exp_below(e, x)
+    return exponential32.exp_below(e, x) if e.features.avx512 else _exp_below(e, x)
 
 
 def _exp_below(e: Emitter, x: Value) -> Value:
     """exp(x) for x <= _EXP_HIGH. What becomes zero is left out: computing it would underflow, and
     processors take a hundred cycles for that (masked softmax is full of it)."""
-    if e.features.instructions.has_scaling:
+    if e.features.avx512:
         rounded, r = _reduce(e, x)
         n = subtract(e, rounded, f32(e, _ROUNDER))
         return e.scalef(polynomial(e, r, _EXP), n, e.compare("uge", x, f32(e, _EXP_LOW)))
@@ -177,7 +175,7 @@ def expm1(e: Emitter, x: Value) -> Value:
 def sigmoid(e: Emitter, x: Value) -> Value:
     """s / (s + exp(-r)) with s = 2^n: whatever the sign of x, neither tail loses its small values.
     What is divided is 2^_LIFT s, which is never a denormal, or 0 where the result is."""
-    if e.features.instructions.has_table_lookup:
+    if e.features.avx512:
         return exponential32.sigmoid(e, x)
     counts = e.compare("uge", x, f32(e, _EXP_LOW))
     x = at_least(e, at_most(e, x, f32(e, _SIGMOID_HIGH)), f32(e, _EXP_LOW))
@@ -192,7 +190,7 @@ def sigmoid(e: Emitter, x: Value) -> Value:
 
 def tanh(e: Emitter, x: Value) -> Value:
     """t / (t + 2) with t = exp(2 |x|) - 1, which is accurate near 0 too."""
-    if e.features.instructions.has_table_lookup:
+    if e.features.avx512:
         return table32.look_up(e, table32.TANH, x)
     a = at_most(e, magnitude(e, x), f32(e, 9.25))
     rounded, r = _reduce(e, add(e, a, a), _BIAS)
@@ -229,7 +227,7 @@ def cosh(e: Emitter, x: Value) -> Value:
 
 
 def erf(e: Emitter, x: Value) -> Value:
-    if e.features.instructions.has_table_lookup:
+    if e.features.avx512:
         return table32.look_up(e, table32.ERF, x)
     a = magnitude(e, x)
     bounded = at_most(e, a, f32(e, _ERF_HIGH))

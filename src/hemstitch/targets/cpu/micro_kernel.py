@@ -31,8 +31,12 @@ from hemstitch.targets.cpu.matmul_operands import (
 )
 
 F32 = DType.F32
+# Rows of a tile, by how many vectors it is wide: what fits 32 and 16 registers beside the vectors
+# of the right operand and an element of the left, and at least as many sums as are in flight.
+ROWS_OF_32: Sequence[int] = (0, 12, 12, 8, 6)
+ROWS_OF_16: Sequence[int] = (0, 8, 6)
 ELEMENTS = CPU.line_bytes // F32.bytes
-L2 = 2  # the level, as `memory.prefetch` numbers them
+L2 = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +121,7 @@ def _each_micro_panel(
     e: Emitter, matmul: MatmulTile, inside: Callable[[_MicroPanel], None]
 ) -> None:
     """As wide as a tile in registers."""
-    widest, unit = (len(e.features.instructions.registers.tile_rows) - 1) * e.width, e.width
+    widest, unit = (len(_rows_by_vectors(e)) - 1) * e.width, e.width
     if matmul.panels is not None:
         widest = min(widest, matmul.panels.columns)
         is_known = as_number(matmul.columns) is not None
@@ -130,12 +134,14 @@ def _each_micro_panel(
         loop_over(e, low, high, columns, partial(micro_panel, columns))
 
 
+def _rows_by_vectors(e: Emitter) -> Sequence[int]:
+    return ROWS_OF_32 if e.features.avx512 else ROWS_OF_16
+
+
 def _micro_tiles(e: Emitter, matmul: MatmulTile, micro_panel: _MicroPanel) -> None:
     """Tile after tile; the strip stays in L1."""
     vectors = -(-micro_panel.columns // e.width)
-    for low, high, rows in pieces(
-        e, matmul.rows, e.features.instructions.registers.tile_rows[vectors], 1
-    ):
+    for low, high, rows in pieces(e, matmul.rows, _rows_by_vectors(e)[vectors], 1):
         tile = _Tile(matmul, rows, vectors, micro_panel.column, micro_panel.mask)
         loop_over(e, low, high, rows, partial(tile.print, e))
 

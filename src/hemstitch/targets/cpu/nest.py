@@ -301,7 +301,7 @@ class LLVMNestPrinter:
             low = head
         whole = self._whole_steps(extent, e.width * factor, low)
         self._whole_vectors(axis, body, low, whole, factor)
-        if extent.text.isdigit() or not e.features.instructions.has_masks:
+        if extent.text.isdigit() or not e.features.avx512:  # whose masks cost nothing
             low, whole = whole, self._whole_steps(extent, e.width, whole)
             rest_factor = 1
             if whole.text.isdigit():

@@ -25,13 +25,12 @@ from hemstitch.targets.cpu.matmul_operands import (
 # A vector of steps from one on, in lanes that exist, or in all: the sums as they are then.
 Step = Callable[[Value | None, Value, Sequence[Value]], Sequence[Value]]
 
-L2 = 2  # the level, as `memory.prefetch` numbers them
+L2 = 2
 
 
 def multiply(e: Emitter, matmul: MatmulTile) -> None:
     """Tile after tile; rows come back for more columns while they are in L1."""
-    registers = e.features.instructions.registers
-    sums, columns = registers.skinny_sums, registers.skinny_columns
+    sums, columns = (24, 8) if e.features.avx512 else (12, 4)  # of 32 and of 16 registers
     columns = min(columns, as_number(matmul.columns) or columns, e.width)
 
     def rows(count: int, row: Value) -> None:
