@@ -16,7 +16,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from hemstitch.latency.architecture import ARCHITECTURES, WARP, Architecture
+from hemstitch.latency.architecture import ARCHITECTURES, Architecture
+from hemstitch.machine.gpu_numbers import GPU
 
 TABLE = Path(__file__).resolve().parents[1] / "tests" / "latency" / "occupancy.csv"
 ROWS = 2048  # for each architecture
@@ -70,7 +71,9 @@ def launches(chance: random.Random, known: Architecture) -> Iterator[tuple[int, 
             chance.randint(1, known.registers_per_thread),
             chance.choice((0, 0, chance.randint(0, 48 << 10))),
             chance.choice((0, chance.randint(0, most))),
-            chance.choice((1, 2, 4, 8, 16, 32, chance.randint(1, known.threads_per_block // WARP))),
+            chance.choice(
+                (1, 2, 4, 8, 16, 32, chance.randint(1, known.threads_per_block // GPU.warp_threads))
+            ),
         )
 
 

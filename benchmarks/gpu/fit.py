@@ -15,14 +15,15 @@ from benchmarks.gpu.device import describe, event_clock
 from benchmarks.gpu.launcher import Launcher
 from benchmarks.gpu.phase import Phase
 from benchmarks.gpu.worker import Job, Line
-from hemstitch.latency.architecture import WARP, Fitted, to_json
+from hemstitch.latency.architecture import Fitted, to_json
 from hemstitch.latency.opcodes import Wait
+from hemstitch.machine.gpu_numbers import GPU
 
 Values = dict[str, float]
 MEBIBYTE = 1 << 20
 LINE_WORDS = 32  # of 4 bytes in a line of the cache
 FULL_PROGRAMS, FULL_WARPS = 8, 8  # programs of an SM and warps of each that fill it
-FULL_BLOCK = FULL_WARPS * WARP
+FULL_BLOCK = FULL_WARPS * GPU.warp_threads
 FOUR_EACH = 4 * FULL_BLOCK  # so that one address is computed for four accesses
 L1_SPAN, L2_SPAN = 1 << 14, 1 << 21  # elements of 4 bytes that fit: 64 KiB and 8 MiB
 
@@ -67,8 +68,10 @@ def memory_latency(launcher: Launcher) -> Values:
             programs += [launcher.processors * times for times in (1, 4, 8, 16, 32)]
         for count in programs:
             starts = torch.randint(lines, (count, 1), device=launcher.device) * LINE_WORDS
-            result = (starts + torch.arange(WARP, device=launcher.device)).to(torch.int32)
-            arguments = {"places": places, "result": result.flatten(), "BLOCK": WARP}
+            result = (starts + torch.arange(GPU.warp_threads, device=launcher.device)).to(
+                torch.int32
+            )
+            arguments = {"places": places, "result": result.flatten(), "BLOCK": GPU.warp_threads}
             steps = launcher.choose(1000, 2)
             seconds = launcher.per_step(microkernels.chase, count, arguments, steps, warps=1)
             label = f"latency of {name}, {count} warps"
@@ -131,7 +134,7 @@ def chains(launcher: Launcher) -> Values:
         ("sum of a warp", microkernels.sum_chain, 1),
         ("sum of four warps", microkernels.sum_chain, 4),
     ):
-        block = warps * WARP
+        block = warps * GPU.warp_threads
         arguments = {"result": torch.ones(block, device=launcher.device), "BLOCK": block}
         steps = launcher.choose(4000, 2)
         seconds = launcher.per_step(kernel, 1, arguments, steps, warps=warps)

@@ -12,6 +12,7 @@ import torch
 from hemstitch.driver.builds import build
 from hemstitch.driver.call_list import assemble
 from hemstitch.ir.graph import Graph
+from hemstitch.machine.gpu_numbers import GPU
 from hemstitch.options import Options
 from hemstitch.planning.plan import Plan
 from hemstitch.runtime import interpreter as interpret
@@ -163,13 +164,13 @@ def test_occupancy_is_the_drivers():
     kernels are estimated, says the same."""
     from hemstitch.latency.occupancy import occupancy  # noqa: PLC0415
     from hemstitch.runtime.gpu.device import device_of, resident_blocks  # noqa: PLC0415
-    from hemstitch.runtime.gpu.loaded_kernel import MOST_COOPERATIVE, Variant, load  # noqa: PLC0415
+    from hemstitch.runtime.gpu.loaded_kernel import Variant, load  # noqa: PLC0415
     from tests.cuda.steps import centred as program  # noqa: PLC0415
 
     device, loaded = device_of(0), load(program(), Variant(True, ()), device_of(0))
     blocks = resident_blocks(loaded.function, program().warps, loaded.owner.metadata.shared)
     fit = blocks * device.processors
-    assert loaded.resident == min(blocks, MOST_COOPERATIVE) * device.processors
+    assert loaded.resident == min(blocks, GPU.cooperative_programs) * device.processors
     if device.architecture is not None:
         held = occupancy(
             device.architecture,

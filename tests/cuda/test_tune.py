@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from hemstitch.driver.gpu_kernels import candidates
 from hemstitch.errors import KernelBuildError
 from hemstitch.latency.architecture import architecture
 from hemstitch.latency.disassembly import disassemble
+from hemstitch.machine.gpu_numbers import GPU
 from hemstitch.measure import gpu_tuner as tune
 from hemstitch.measure.gpu_estimate import bytes_of, estimate, shares, trips
 from hemstitch.runtime.gpu import loaded_kernel as kernel
@@ -35,7 +37,7 @@ def softmax() -> tuple[TritonProgram, ...]:
 @pytest.fixture
 def choose(driver, tmp_path, monkeypatch):
     """A function of the programs and `tune`; every kernel is large enough to be worth it."""
-    monkeypatch.setattr(tune, "LEAST_BYTES", 0)
+    monkeypatch.setattr(tune, "GPU", replace(GPU, tuned_bytes=0))
 
     def chosen(programs: tuple[TritonProgram, ...], timed: bool = False) -> TritonProgram:
         launcher = partial(steps.launcher_of, driver=driver)
@@ -133,8 +135,8 @@ def test_no_more_programs_than_meet():
     program = steps.program_of(step)
     guess = estimate(program, (), bytes_of(program, ()), architecture("sm_90"))
     fitting = guess.occupancy.blocks
-    assert program.barriers and fitting > kernel.MOST_COOPERATIVE
-    assert guess.waves == kernel.MOST_COOPERATIVE / fitting
+    assert program.barriers and fitting > GPU.cooperative_programs
+    assert guess.waves == GPU.cooperative_programs / fitting
 
 
 def test_the_best_estimate_if_it_is_clearly_better(choose, estimated):
@@ -162,7 +164,7 @@ def test_the_usual_one_where_nothing_is_known(choose, estimated, driver, tmp_pat
 
 def test_a_small_kernel_is_not_worth_it(choose, estimated, monkeypatch):
     monkeypatch.undo()
-    assert bytes_of(steps.pointwise(), ()) < tune.LEAST_BYTES
+    assert bytes_of(steps.pointwise(), ()) < GPU.tuned_bytes
     assert choose((steps.pointwise(),) * 2) is steps.pointwise()
 
 

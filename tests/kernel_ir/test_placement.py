@@ -5,28 +5,29 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hemstitch.kernel_ir.placement import LEAST_HALVED, LINE, Lifetime, place
+from hemstitch.kernel_ir.placement import Lifetime, place
+from hemstitch.machine.cpu_numbers import CPU
 
 MB = 1 << 20
-SIZES = st.one_of(st.integers(0, 5000), st.integers(LEAST_HALVED - 100, 4 * LEAST_HALVED))
+SIZES = st.one_of(st.integers(0, 5000), st.integers(CPU.halved_bytes - 100, 4 * CPU.halved_bytes))
 LIVES = st.builds(
     lambda size, first, length: Lifetime(size, first, first + length),
     SIZES,
     st.integers(0, 12),
     st.integers(0, 6),
 )
-ROOM = st.sampled_from([None, 0, 10 * LEAST_HALVED, 100 * LEAST_HALVED])
+ROOM = st.sampled_from([None, 0, 10 * CPU.halved_bytes, 100 * CPU.halved_bytes])
 
 
 def rounded(size: int) -> int:
-    return -(-max(size, 1) // LINE) * LINE
+    return -(-max(size, 1) // CPU.line_bytes) * CPU.line_bytes
 
 
 @given(st.lists(LIVES, max_size=25), ROOM)
 def test_no_two_that_live_together_overlap(lives, room):
     offsets, total = place(lives, room)
     ends = [offset + life.bytes for offset, life in zip(offsets, lives)]
-    assert all(offset % LINE == 0 for offset in offsets)
+    assert all(offset % CPU.line_bytes == 0 for offset in offsets)
     assert all(end <= total for end in ends)
     for a in range(len(lives)):
         for b in range(a):

@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from hemstitch.kernel_ir.nodes import AccumulateInto, Role, statements
-from hemstitch.kernel_ir.passes.unrolling import MAX_ADDENDS, unroll_reductions
+from hemstitch.kernel_ir.passes.unrolling import unroll_reductions
+from hemstitch.machine.cpu_numbers import CPU as NUMBERS
 from hemstitch.targets.cpu.description import generic_cpu
 from tests.compiled import Simulation, plans_of, watched, with_kernels
 
@@ -20,8 +21,8 @@ def added(kernel):
 
 CASES = {  # and how many statements add to memory, as it is stitched and unrolled
     "sum": (lambda x: x.sum(1), (5, 3, 40), 1, 0),
-    "most": (lambda x: x.sum(1), (5, MAX_ADDENDS, 40), 1, 0),
-    "more": (lambda x: x.sum(1), (5, MAX_ADDENDS + 1, 40), 1, 1),
+    "most": (lambda x: x.sum(1), (5, NUMBERS.combined_addends, 40), 1, 0),
+    "more": (lambda x: x.sum(1), (5, NUMBERS.combined_addends + 1, 40), 1, 1),
     "one": (lambda x: x.sum(1), (5, 1, 40), 0, 0),
     "extremes": (lambda x: x.amax(1) - x.amin(1), (5, 3, 40), 2, 0),
     "product": (lambda x: x.prod(1), (5, 3, 40), 1, 0),

@@ -44,8 +44,8 @@ def compiled(function):
 
 @pytest.fixture
 def always(monkeypatch):
-    monkeypatch.setattr(module, "LARGE_RESULT", 0)
-    monkeypatch.setattr(module, "LEAST_COLUMNS", 1)
+    numbers = replace(module.CPU, sorted_result_bytes=0, sorted_columns=1)
+    monkeypatch.setattr(module, "CPU", numbers)
 
 
 def test_places_are_rows_and_lines_come_in_their_order(golden):

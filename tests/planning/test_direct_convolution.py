@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -43,8 +44,8 @@ def test_any_image(
     if height + 2 * zeros[0] < lines or width + 2 * zeros[1] < columns:
         return
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("LEAST_FEATURES", "LEAST_COLUMNS", "LEAST_LINE"):
-            patch.setattr(few_channels, name, 1)
+        least = dict.fromkeys(("direct_features", "direct_columns", "direct_steps"), 1)
+        patch.setattr(few_channels, "CPU", replace(few_channels.CPU, **least))
         patch.setattr(few_channels, "TYPE", DType.F64)
         for name in ("OF_LINES", "OF_RESULTS"):
             patch.setattr(few_channels, name, 0 if together else 1000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -38,7 +39,8 @@ def test_any_image(height, width, lines, columns, count, features, channels, zer
         return
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(weight_gradients, "TYPE", DType.F64)
-        patch.setattr(weight_gradients, "OF_L1", 0)
+        numbers = replace(weight_gradients.CPU, gradient_l1_share=0.0)
+        patch.setattr(weight_gradients, "CPU", numbers)
         x = torch.randn(count, height, width, channels, dtype=torch.float64).permute(0, 3, 1, 2)
         weight = torch.randn(features, channels, lines, columns, dtype=torch.float64)
         gradient = torch.randn_like(F.conv2d(x, weight, padding=zeros))
@@ -104,7 +106,8 @@ def layer(channels=48, features=16, size=(5, 192)):
 @pytest.mark.usefixtures("kernels_multiply")
 def test_a_step_multiplies_in_one_kernel(monkeypatch):
     """The gradient of the images is the library's."""
-    monkeypatch.setattr(weight_gradients, "LANES", host_target().lanes)
+    numbers = replace(weight_gradients.CPU, gradient_lanes=host_target().lanes)
+    monkeypatch.setattr(weight_gradients, "CPU", numbers)
     report = assert_trains_as_eager(step, layer())
     assert len(report.library_calls) == 2
     assert sorted(kernel.ops.count("dot") for kernel in report.kernels)[-2:] == [0, 3]
@@ -119,7 +122,8 @@ def test_what_the_library_does_slowly_is_opened_by_default(lanes, dots):
 
 
 def test_errors_are_no_larger_than_the_librarys(monkeypatch):
-    monkeypatch.setattr(weight_gradients, "LANES", host_target().lanes)
+    numbers = replace(weight_gradients.CPU, gradient_lanes=host_target().lanes)
+    monkeypatch.setattr(weight_gradients, "CPU", numbers)
     x, weight, _ = (each.detach() for each in layer(size=(64, 192)))
     x, seed = (
         y.contiguous(memory_format=torch.channels_last) for y in (x, torch.randn(2, 16, 64, 192))

@@ -38,8 +38,8 @@ def test_any_image(height, width, above, left, count, features, channels, has_bi
     if height + 2 * above < 3 or width + 2 * left < 3:
         return
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(winograd, "LEAST_CHANNELS", 1)
-        patch.setattr(winograd, "LEAST_TILES", 1)
+        numbers = replace(winograd.CPU, winograd_channels=1, winograd_tiles=1)
+        patch.setattr(winograd, "CPU", numbers)
         x = torch.randn(count, height, width, channels, dtype=torch.float64).permute(0, 3, 1, 2)
         weight = torch.randn(features, channels, 3, 3, dtype=torch.float64)
         bias = torch.randn(features, dtype=torch.float64)

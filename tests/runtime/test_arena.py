@@ -10,7 +10,6 @@ import torch
 
 from hemstitch.errors import InternalError
 from hemstitch.ir.types import DType
-from hemstitch.kernel_ir.placement import LINE
 from hemstitch.machine.cpu_numbers import CPU
 from hemstitch.runtime.assembly import Assembly, IntermediateView, Slot
 from hemstitch.runtime.executable import instantiate
@@ -35,7 +34,7 @@ def test_a_graph_sees_its_windows_and_scratch():
     block = memory.take(layout)
     arena = block.arena(layout)
     (window,) = arena.views
-    assert window.data_ptr() % LINE == 0 and window.shape == (2, 3)
+    assert window.data_ptr() % CPU.line_bytes == 0 and window.shape == (2, 3)
     assert arena.scratch == (window.data_ptr() + 64,)
     assert block.arena(layout) is arena
 

@@ -151,6 +151,32 @@ def test_threads_never_share_a_block() -> None:
     assert not wrong
 
 
+def test_a_site_borrows_while_another_thread_creates_pools() -> None:
+    """Pools come and go with the call lists of other threads."""
+    borrower = recycling_allocator(LAYOUT, borrows=True)
+    extents = range(8 * COUNT, 8 * COUNT + 1000)  # too large to borrow from
+    layouts = [Layout((extent,), (1,), torch.float32) for extent in extents]
+    pools = [recycling_allocator(layout) for layout in layouts[::2]]  # a long iteration
+    is_done, interval = threading.Event(), sys.getswitchinterval()
+
+    def create() -> None:
+        while not is_done.is_set():
+            for layout in layouts[1::2]:
+                recycling_allocator(layout)
+
+    creator = threading.Thread(target=create)
+    sys.setswitchinterval(1e-6)
+    creator.start()
+    try:
+        for _ in range(200):
+            borrower._borrowed()
+    finally:
+        is_done.set()
+        creator.join()
+        sys.setswitchinterval(interval)
+    assert len(pools) == len(layouts) // 2
+
+
 def double(x: Tensor) -> Tensor:
     return torch.tanh(x) * 2
 

@@ -16,7 +16,7 @@ from hemstitch.ir.dims import Dim
 from hemstitch.ir.parser import parse_dim
 from hemstitch.kernel_ir.digest import digest
 from hemstitch.kernel_ir.nodes import Buffer, Kernel
-from hemstitch.kernel_ir.placement import LINE
+from hemstitch.machine.cpu_numbers import CPU
 from hemstitch.matmul.lowering.blocking import USUAL, Blocking
 from hemstitch.measure.matmul_tuner import Tuner
 from hemstitch.options import Options
@@ -165,7 +165,8 @@ def lowering_of(step: KernelStep, threads: int, blocking: Blocking = USUAL) -> C
     aligned = frozenset(
         buffer
         for buffer, tensor, place in zip(stitched.kernel.parameters, stitched.tensors, places)
-        if not (tensor.is_argument or tensor.is_result) and place * buffer.dtype.bytes % LINE == 0
+        if not (tensor.is_argument or tensor.is_result)
+        and place * buffer.dtype.bytes % CPU.line_bytes == 0
     )
     sizes = {**step.groups[0].hints, "threads": threads}
     return CPULowering(jit.host_target(), blocking, aligned, sizes)

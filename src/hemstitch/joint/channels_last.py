@@ -39,6 +39,7 @@ from hemstitch.capture.traced_nodes import (
     name_of,
     value_of,
 )
+from hemstitch.machine.cpu_numbers import CPU
 from hemstitch.matmul.patterns.convolutions import MOST_STEPS, ROWS_LAST
 from hemstitch.runtime.torch_dtypes import from_torch
 from hemstitch.targets.cpu.description import generic_cpu
@@ -69,11 +70,6 @@ OF_ANY_STRIDES = frozenset(
     )
 )
 RANK = 4  # of images
-# What the library takes longer, as a share of a convolution, where it packs an image that lies by
-# rows. With 43 products for each element (1 x 1, 64 to 128 channels) and 72 (3 x 3, 16 channels)
-# copies take longer than they gain, with 124 (7 x 7, 3 to 64 channels, every other line) and 288
-# they gain (Zen 3, one thread).
-PACKED = 1 / 8
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -189,7 +185,10 @@ def _multiplies_little(node: Node) -> bool:
     if units is None:
         return False
     bytes_ = dtype.bytes * (elements_of(image) + elements_of(result))
-    gained = PACKED * 2 * products / units.operations_per_second
+    # With 43 multiplications for each element (1 x 1, 64 to 128 channels) and 72 (3 x 3, 16
+    # channels) copies take longer than they gain, with 124 (7 x 7, 3 to 64 channels, every other
+    # line) and 288 they gain (Zen 3, one thread).
+    gained = CPU.library_packing_share * 2 * products / units.operations_per_second
     return gained < bytes_ / units.operand_bytes_per_second
 
 

@@ -31,16 +31,11 @@ from hemstitch.ir.dims import evaluate
 from hemstitch.ir.graph import Graph, Node, Op, Output, toposort
 from hemstitch.ir.ops import OPS, combines
 from hemstitch.ir.types import DType
+from hemstitch.machine.cpu_numbers import CPU
 from hemstitch.matmul.mask_analysis import masked_matmuls
 
 aten = torch.ops.aten
 Transform = Callable[[Graph, Builder], Mapping[Node, Node]]
-# Bytes moved that take as long as an operation on one element. A mask of dropout is better made
-# again from its seed than written and read as a byte; nearer caches see it otherwise.
-BYTES_PER_FLOP = 0.1
-# Times that of f32, with AVX2: exp 7, log and sin 5, tanh 11, erf 9, and half as many lanes.
-FUNCTION_OF_DOUBLE, DOUBLE = 7, 2
-CACHED = 0.25  # of the time of a byte moved: one that a cache holds
 IN_MEMORY = (Op.RESULT, Op.SCATTER_ADD)  # before anything reads it
 
 
@@ -188,10 +183,11 @@ class JointGraph:
         worked_on = node.inputs[0] if combines(node.op) else node
         flops: float = OPS[node.op].flops
         if any(operand.type.dtype is DType.F64 for operand in node.inputs):
-            flops *= FUNCTION_OF_DOUBLE if OPS[node.op].is_expensive else DOUBLE
+            flops *= CPU.double_function_ratio if OPS[node.op].is_expensive else CPU.double_ratio
         elements = self.elements(worked_on) if flops else 0
-        walked = CACHED * worked_on.type.dtype.bytes if combines(node.op) else 0.0
-        return (BYTES_PER_FLOP * flops + walked) * elements
+        walked = CPU.cached_byte * worked_on.type.dtype.bytes if combines(node.op) else 0.0
+        # A mask of dropout is better made again from its seed than written and read as a byte.
+        return (CPU.bytes_per_flop * flops + walked) * elements
 
     def elements(self, node: Node) -> int:
         """For a symbolic size the one that was traced."""

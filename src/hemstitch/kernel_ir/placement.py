@@ -11,8 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-LINE = 64  # bytes of a cache line
-LEAST_HALVED = 1 << 16  # bytes; smaller allocations move between caches soon
+from hemstitch.machine.cpu_numbers import CPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +38,11 @@ class _Place(NamedTuple):
 
     def has_middle_of(self, other: _Place) -> bool:
         """The middles are less than a cache line apart."""
-        return abs(2 * (self.start - other.start) + self.bytes - other.bytes) < 2 * LINE
+        return abs(2 * (self.start - other.start) + self.bytes - other.bytes) < 2 * CPU.line_bytes
 
 
 def place(
-    lifetimes: Sequence[Lifetime], halving_room: int | None = None, line: int = LINE
+    lifetimes: Sequence[Lifetime], halving_room: int | None = None, line: int = CPU.line_bytes
 ) -> tuple[list[int], int]:
     """Offsets of allocations, multiples of `line`, and the total bytes. Allocations that are live
     together do not overlap.
@@ -70,7 +69,7 @@ def _placed(lifetimes: Sequence[Lifetime], room: int | None, line: int) -> list[
         bytes_ = -(-max(lifetime.bytes, 1) // line) * line
         occupied = {place for n, place in places.items() if _overlap(lifetimes[n], lifetime)}
         start = None
-        if room is not None and bytes_ >= LEAST_HALVED:
+        if room is not None and bytes_ >= CPU.halved_bytes:
             earlier = {place for n, place in places.items() if not _overlap(lifetimes[n], lifetime)}
             start = _halved(bytes_, occupied, earlier, room)
         places[number] = _Place(_lowest(bytes_, occupied) if start is None else start, bytes_)
@@ -92,7 +91,10 @@ def _halved(
     """The lowest free place, up to `room`, with the same middle as the `earlier` ones that it
     overlaps, or None."""
     starts = {0} | {place.end for place in (*occupied, *earlier)}
-    starts |= {place.start + (place.bytes - bytes_) // 2 // LINE * LINE for place in earlier}
+    starts |= {
+        place.start + (place.bytes - bytes_) // 2 // CPU.line_bytes * CPU.line_bytes
+        for place in earlier
+    }
     for start in sorted(starts):
         place = _Place(start, bytes_)
         if place.end > room:

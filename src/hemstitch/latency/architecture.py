@@ -16,9 +16,8 @@ from typing import Any
 
 from hemstitch.errors import UnsupportedError, near_match
 from hemstitch.latency.opcodes import Pipe, Wait
+from hemstitch.machine.gpu_numbers import GPU
 
-WARP = 32  # threads [occupancy]
-SCHEDULERS = 4  # of an SM: warp instructions it can issue in a clock; also its sub-partitions
 UNCALIBRATED = "uncalibrated"
 
 
@@ -141,7 +140,7 @@ AMPERE = Architecture(
             Pipe.MULTIPLY: 64.0,
             Pipe.INTEGER: 64.0,
             Pipe.DOUBLE: 32.0,
-            Pipe.ISSUE: float(SCHEDULERS * WARP),
+            Pipe.ISSUE: float(GPU.schedulers * GPU.warp_threads),
         }
     ),
     matrix_flops_per_clock=2048.0,

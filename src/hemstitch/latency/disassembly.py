@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hemstitch.errors import InternalError
+from hemstitch.machine.gpu_numbers import GPU
 
 SCOREBOARDS = 6
 NO_SCOREBOARD = 7
-RESERVED_SHARED_BYTES = 1 << 10  # by the driver; from sm_90 cuobjdump includes it
 FIRST_WITH_RESERVED = 90
 
 _TARGET = re.compile(r"\.target\s+sm_(\d+)|EF_CUDA_SM(\d+)")
@@ -106,7 +106,7 @@ def parse(text: str, usage: str) -> Disassembly:
     registers, stack, shared, local = map(int, resources.groups())
     number = int(target[1] or target[2])
     if number >= FIRST_WITH_RESERVED:
-        shared = max(0, shared - RESERVED_SHARED_BYTES)
+        shared = max(0, shared - GPU.reserved_shared_bytes)
     return Disassembly(
         name=section[1],
         target=f"sm_{number}",

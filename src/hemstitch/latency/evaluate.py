@@ -15,13 +15,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from hemstitch.latency.architecture import SCHEDULERS, UNCALIBRATED, WARP, Architecture
+from hemstitch.latency.architecture import UNCALIBRATED, Architecture
 from hemstitch.latency.cycles import WarpCycles, warp_cycles
 from hemstitch.latency.disassembly import Disassembly, SourceLine
 from hemstitch.latency.loops import find_loops
 from hemstitch.latency.occupancy import Occupancy, occupancy
 from hemstitch.latency.opcodes import Pipe, kind_of, matrix_flops, width_bits
 from hemstitch.latency.ptx import PtxInstruction
+from hemstitch.machine.gpu_numbers import GPU
 
 
 class Bound(Enum):
@@ -162,8 +163,8 @@ def _pipe_seconds(
             clocks[Pipe.MATRIX] += runs * flops / architecture.matrix_flops_per_clock
         elif kind is not None and kind.pipe is not Pipe.ISSUE:
             words = _words_per_thread(row.opcode) if kind.pipe is Pipe.MEMORY else 1.0
-            clocks[kind.pipe] += runs * words * WARP / architecture.lanes_of(kind.pipe)
-    clocks[Pipe.ISSUE] = warp.instructions / SCHEDULERS
+            clocks[kind.pipe] += runs * words * GPU.warp_threads / architecture.lanes_of(kind.pipe)
+    clocks[Pipe.ISSUE] = warp.instructions / GPU.schedulers
     seconds = {pipe: cycles * warps / architecture.clock_hertz for pipe, cycles in clocks.items()}
     if launch.matrix_flops is not None:
         rate = architecture.matrix_flops_per_clock * architecture.clock_hertz * architecture.sms

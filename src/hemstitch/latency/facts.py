@@ -10,8 +10,9 @@ from types import MappingProxyType
 
 from hemstitch.latency.disassembly import Disassembly
 from hemstitch.latency.opcodes import BULK_LOADS, width_bits
+from hemstitch.machine.gpu_numbers import GPU
 
-WIDE_BITS = 128  # the widest access that all targets have
+WIDE_BITS = 8 * GPU.access_bytes  # the widest access that all targets have
 
 
 @dataclass(frozen=True, slots=True)

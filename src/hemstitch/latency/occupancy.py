@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 
-from hemstitch.latency.architecture import SCHEDULERS, WARP, Architecture
+from hemstitch.latency.architecture import Architecture
+from hemstitch.machine.gpu_numbers import GPU
 
 
 class Limiter(Enum):
@@ -59,16 +60,20 @@ def occupancy(
 
 
 def _by_warps(architecture: Architecture, warps: int) -> int:
-    return architecture.warps // warps if warps * WARP <= architecture.threads_per_block else 0
+    return (
+        architecture.warps // warps
+        if warps * GPU.warp_threads <= architecture.threads_per_block
+        else 0
+    )
 
 
 def _by_registers(architecture: Architecture, registers: int, warps: int) -> int:
-    of_warp = _round_up(registers * WARP, architecture.register_granularity)
+    of_warp = _round_up(registers * GPU.warp_threads, architecture.register_granularity)
     # A block is admitted as if its warps filled all four sub-partitions equally.
-    fits = of_warp * _round_up(warps, SCHEDULERS) <= architecture.registers
+    fits = of_warp * _round_up(warps, GPU.schedulers) <= architecture.registers
     if not fits or registers > architecture.registers_per_thread:
         return 0
-    return architecture.registers // SCHEDULERS // of_warp * SCHEDULERS // warps
+    return architecture.registers // GPU.schedulers // of_warp * GPU.schedulers // warps
 
 
 def _by_shared(architecture: Architecture, shared_bytes: int) -> int:

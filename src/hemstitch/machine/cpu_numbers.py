@@ -164,7 +164,7 @@ class CPUNumbers:
     blocks_of_a_thread: int = number("blocks", "per thread, at least", 4, "matmul-on-cpus.md")
     block_rows: int = number(
         "rows",
-        "of a block, at least: fewer do not pay for one more task that reads the operand",
+        "of a block, at least: fewer halve the speed, and do not pay for one more task",
         4,
         "matmul-on-cpus.md",
     )
@@ -182,6 +182,218 @@ class CPUNumbers:
         "of a shared cache; intermediates of this size may stay with their threads",
         32 << 20,
         "memory.md",
+    )
+    line_bytes: int = number("B", "of a cache line", 64, "x86-64")
+    widest_lanes: int = number(
+        "f32",
+        "of the widest vector of all targets: padded memory has room for whole ones",
+        16,
+        "x86-64",
+    )
+    halved_bytes: int = number(
+        "B",
+        "of an allocation that keeps its middle; smaller ones move between caches soon",
+        1 << 16,
+        "memory.md",
+    )
+    hoisted_bytes: int = number(
+        "B", "of hoisted values in a nest: half of L1", 16 << 10, "kernel-passes.md"
+    )
+    interleaved_vectors: int = number(
+        "vectors", "of all interleaved rows together", 12, "kernel-passes.md"
+    )
+    interleaved_rows: int = number("rows", "that are interleaved, at most", 4, "kernel-passes.md")
+    interleaved_stages: int = number(
+        "stages",
+        "of a row, divided by its horizontal reductions, from which on interleaving hides latency",
+        3,
+        "kernel-passes.md",
+    )
+    combined_addends: int = number(
+        "addends", "of one sum, combined in registers", 16, "kernel-passes.md"
+    )
+    sorted_result_bytes: int = number(
+        "B", "of the result of a scatter-add that L2 does not hold", 1 << 20, "scatter-and-scan.md"
+    )
+    sorted_columns: int = number(
+        "columns",
+        "of a row of a sorted scatter-add; with fewer the sort costs more than it gains",
+        96,
+        "scatter-and-scan.md",
+    )
+    tile_vectors: int = number(
+        "vectors", "of columns of a tile in registers", 2, "matmul-on-cpus.md"
+    )
+    rate_error: float = number(
+        "1",
+        "of the library's time, by which measured rates may be wrong for other shapes",
+        0.1,
+        "performance-notes.md",
+    )
+    transposed_elements: int = number(
+        "elements",
+        "of an operand that is worth reading once, in place: the matmul is transposed",
+        1 << 20,
+        "matmul-on-cpus.md",
+    )
+    transposed_rows: int = number(
+        "rows", "of the left operand of a transposed matmul, at most", 128, "matmul-on-cpus.md"
+    )
+    transposed_ratio: int = number(
+        "1",
+        "of K and of columns to rows, from which on a matmul is transposed",
+        4,
+        "matmul-on-cpus.md",
+    )
+    row_multiple: int = number(
+        "rows",
+        "that a block should be a multiple of, so that tiles in registers are whole",
+        4,
+        "matmul-on-cpus.md",
+    )
+    direct_channels: int = number(
+        "channels",
+        "of a direct convolution, at most; the library is slow with so few",
+        4,
+        "convolutions.md",
+    )
+    direct_features: int = number(
+        "features", "of a direct convolution, at least: whole micro-panels", 32, "convolutions.md"
+    )
+    direct_columns: int = number(
+        "columns",
+        "of the result of a direct convolution, at least: rows of a block",
+        8,
+        "convolutions.md",
+    )
+    direct_steps: int = number(
+        "steps", "of K of a direct convolution, at least", 8, "convolutions.md"
+    )
+    winograd_channels: int = number(
+        "channels",
+        "of a Winograd convolution; with fewer the sums take longer than they save",
+        32,
+        "convolutions.md",
+    )
+    winograd_tiles: int = number(
+        "tiles",
+        "of a Winograd convolution; with fewer the sums of weights take longer",
+        64,
+        "convolutions.md",
+    )
+    gradient_lanes: int = number(
+        "f32",
+        "of a vector, with which the library reads an image once for each vector of its channels",
+        8,
+        "convolutions.md",
+    )
+    gradient_l1_share: float = number(
+        "1",
+        "of L1; a larger line of an image does not stay there in the library's weight gradient",
+        3 / 4,
+        "convolutions.md",
+    )
+    gradient_excess: int = number(
+        "1",
+        "of the time of the multiplications, that the library's weight gradient then takes longer",
+        3,
+        "convolutions.md",
+    )
+    vector_strides: tuple[int, ...] = number(
+        "elements",
+        "of strides that vector loads and a shuffle support",
+        (1, 2),
+        "stitching-and-mapping.md",
+    )
+    transposed_stride: int = number(
+        "elements",
+        "of the lanes, from which on a transpose in registers is profitable",
+        8,
+        "layouts.md",
+    )
+    least_transpose_tile: int = number(
+        "iterations", "of a transpose tile: full vectors", 8, "layouts.md"
+    )
+    transpose_tile: int = number(
+        "iterations", "of a transpose tile, at most: it stays in L1", 64, "layouts.md"
+    )
+    rows_of_a_thread: int = number(
+        "rows",
+        "per thread that remain where rows are processed together",
+        4,
+        "stitching-and-mapping.md",
+    )
+    launch_bytes: int = number(
+        "B",
+        "moved in the time of an additional kernel, on GPUs too",
+        1 << 14,
+        "saved-for-backward.md",
+    )
+    held_byte: float = number(
+        "B",
+        "moved, that holding a byte from forward to backward costs, on GPUs too",
+        0.25,
+        "saved-for-backward.md",
+    )
+    launch_elements: int = number(
+        "f32", "moved in the time of one launch: 2 us at 20 GB/s", 10_000, "cost-models.md"
+    )
+    bytes_per_flop: float = number(
+        "B",
+        "moved in the time of an operation on one element; nearer caches move more",
+        0.1,
+        "joint-graph.md",
+    )
+    cached_byte: float = number(
+        "B",
+        "moved from memory in the time of a byte that a cache holds",
+        0.25,
+        "joint-graph.md",
+    )
+    double_function_ratio: int = number(
+        "1",
+        "of the time of exp in f64 to that in f32, with AVX2 (log and sin 5, tanh 11, erf 9)",
+        7,
+        "joint-graph.md",
+    )
+    double_ratio: int = number(
+        "1",
+        "of the time of arithmetic in f64 to that in f32: half as many lanes",
+        2,
+        "joint-graph.md",
+    )
+    library_packing_share: float = number(
+        "1",
+        "of a convolution, that the library takes longer for an image that it packs",
+        1 / 8,
+        "layouts.md",
+    )
+    topk_elements: int = number(
+        "elements",
+        "of topk, computed as so many reductions; for more the library is faster",
+        8,
+        "performance-notes.md",
+    )
+    long_topk_elements: int = number(
+        "elements",
+        "of topk of a long row, computed as so many reductions",
+        2,
+        "performance-notes.md",
+    )
+    long_topk_row: int = number(
+        "elements", "of a row, beyond which it is long for topk", 256, "performance-notes.md"
+    )
+    compared_writes: int = number(
+        "indices",
+        "per row, up to which a scatter is that many comparisons",
+        8,
+        "scatter-and-scan.md",
+    )
+    compared_row: int = number(
+        "elements",
+        "compared by a scatter of more than two indices per row; for more the library is faster",
+        256,
+        "scatter-and-scan.md",
     )
 
 

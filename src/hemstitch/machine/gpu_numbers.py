@@ -83,6 +83,164 @@ class GPUNumbers:
         "code-generation-for-gpus.md",
     )
     line_bytes: int = number("B", "of a cache line: no two buffers share one", 128, "CUDA")
+    summed_operand_ratio: float = number(
+        "1",
+        "of the time to load operands where columns are added up as well, to that without sums",
+        2.0,
+        "code-generation-for-gpus.md",
+    )
+    library_seconds: float = number(
+        "s", "of a matmul of the library, however small", 4e-6, "code-generation-for-gpus.md"
+    )
+    dot_columns: int = number(
+        "columns",
+        "of a matmul tile, unless whole rows are needed",
+        128,
+        "code-generation-for-gpus.md",
+    )
+    least_dot_columns: int = number(
+        "columns",
+        "of a matmul tile, where there would be too few tiles",
+        32,
+        "code-generation-for-gpus.md",
+    )
+    dot_rows: int = number("rows", "of a matmul tile, at most", 128, "code-generation-for-gpus.md")
+    least_dot_extent: int = number(
+        "elements", "of M, N and K of the smallest tile of matrix units", 16, "CUDA"
+    )
+    dot_programs: int = number(
+        "programs",
+        "of a launch that one program with large matmul tiles replaces",
+        12,
+        "code-generation-for-gpus.md",
+    )
+    register_columns: int = number(
+        "columns",
+        "of a row that stays in registers, in tiles of 16 rows, with temporaries",
+        256,
+        "attention.md",
+    )
+    short_lanes: int = number(
+        "lanes",
+        "of an axis, below which it is a side of the tile instead",
+        32,
+        "stitching-and-mapping.md",
+    )
+    tile_rows: int = number(
+        "rows", "of a tile without matmuls, at most", 64, "code-generation-for-gpus.md"
+    )
+    dot_block_lanes: int = number(
+        "lanes",
+        "of a block of a long row with a matmul on matrix units",
+        64,
+        "code-generation-for-gpus.md",
+    )
+    scalar_dot_block_lanes: int = number(
+        "lanes",
+        "of a block of a long row with a matmul without matrix units",
+        32,
+        "code-generation-for-gpus.md",
+    )
+    dot_steps: int = number(
+        "steps", "of K at once, whose operands fit shared memory", 64, "code-generation-for-gpus.md"
+    )
+    repeated_dot_steps: int = number(
+        "steps",
+        "of K at once, whose left operand is in registers already",
+        128,
+        "code-generation-for-gpus.md",
+    )
+    scalar_dot_steps: int = number(
+        "steps",
+        "of K at once without matrix units: both operands are in registers",
+        32,
+        "code-generation-for-gpus.md",
+    )
+    pipeline_stages: int = number(
+        "stages",
+        "of a loop over K: one block is multiplied while two are loaded",
+        3,
+        "code-generation-for-gpus.md",
+    )
+    access_bytes: int = number("B", "of the widest access of a thread", 16, "CUDA")
+    atomic_elements: int = number(
+        "elements",
+        "of a sum in memory that is added to atomically: one per thread of 4 warps",
+        128,
+        "code-generation-for-gpus.md",
+    )
+    unrolled_loads: int = number(
+        "iterations",
+        "of a loop that only reduces, so that their loads are in flight at once",
+        8,
+        "code-generation-for-gpus.md",
+    )
+    unrolled_rows: int = number(
+        "iterations", "of a loop that adds up rows", 2, "code-generation-for-gpus.md"
+    )
+    unrolled_accumulators: int = number(
+        "iterations",
+        "of a loop with multiple accumulators and as many loads or fewer",
+        2,
+        "code-generation-for-gpus.md",
+    )
+    padding_ratio: float = number(
+        "1",
+        "of lanes after collapsing loops, masked ones included, to those before",
+        1.5,
+        "code-generation-for-gpus.md",
+    )
+    accumulated_terms: int = number(
+        "terms",
+        "of a sum, from which on it has multiple accumulators",
+        64,
+        "code-generation-for-gpus.md",
+    )
+    accumulators: int = number(
+        "accumulators", "of a sum, at most", 512, "code-generation-for-gpus.md"
+    )
+    least_combined_rows: int = number(
+        "rows", "that are combined into one", 4, "code-generation-for-gpus.md"
+    )
+    combined_rows: int = number(
+        "rows", "that are combined into one, at most", 64, "code-generation-for-gpus.md"
+    )
+    multiprocessor_registers: int = number("registers", "of a multiprocessor", 65536, "CUDA")
+    thread_registers: int = number("registers", "of a thread, at most", 255, "CUDA")
+    schedulers: int = number(
+        "schedulers",
+        "of a multiprocessor, each with a sub-partition: warp instructions issued in a clock",
+        4,
+        "CUDA",
+    )
+    cooperative_programs: int = number(
+        "programs",
+        "per multiprocessor in a cooperative launch, at most: each leaves partial sums",
+        4,
+        "code-generation-for-gpus.md",
+    )
+    tuned_bytes: int = number(
+        "B",
+        "read and written by a kernel that is worth tuning: 7 us of an H200's bandwidth",
+        1 << 25,
+        "code-generation-for-gpus.md",
+    )
+    wavefront_threads: int = number("threads", "of a wavefront, the warp of CDNA", 64, "ROCm")
+    reserved_shared_bytes: int = number(
+        "B",
+        "of shared memory that the driver reserves; from sm_90 on cuobjdump includes it",
+        1 << 10,
+        "CUDA",
+    )
+    long_scan: int = number(
+        "elements",
+        "of a row, beyond which one program scans it slower than the library",
+        16384,
+        "scatter-and-scan.md",
+    )
+    busy_scans: int = number(
+        "rows", "that keep a GPU busy, one program each", 128, "scatter-and-scan.md"
+    )
 
 
 GPU = GPUNumbers()

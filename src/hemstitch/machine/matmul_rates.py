@@ -15,12 +15,13 @@ from math import log
 from hemstitch.ir.types import DType
 from hemstitch.machine.probes import MatmulPath, Probe, RateProbe
 
+# Sizes of probes:
 SMALL = (512, 512)  # [K, N] of a right operand in L2: 1 MB in f32
 # [K, N] beyond L2: matmuls of few rows are transposed (`matmul/inlining.py`).
 LARGE = (1536, 1024)
 SKINNY_ROWS = (4, 16)  # of a matmul that is transposed and vectorised along K
 FEW_ROWS = 32  # for which a kernel packs its right operand
-TRANSPOSED_ROWS = 128  # of a matmul that is transposed
+TRANSPOSED_ROWS = 128  # of a matmul that is transposed: as `CPU.transposed_rows`
 MIN_MANY_ROWS, MAX_MANY_ROWS = 256, 1024
 # If the library takes so many times as long as kernels for a small operand, for few and for many
 # rows, it is never the faster one. Then no large operand is measured.

@@ -88,4 +88,49 @@ class Machine:
     launch_seconds: float = number("s", "of the host, per launch")
     barrier_seconds: float = number("s", "of a grid-wide barrier")
     has_grid_barrier: bool = True
+    most_block: int = number(
+        "elements", "of a block of the lane axis, at most", 4096, "cost-models.md"
+    )
+    strided_access: int = number(
+        "instructions",
+        "cost of a strided access of a vector, at most: one per lane",
+        16,
+        "cost-models.md",
+    )
+    gathered_share: float = number(
+        "1",
+        "of a strided access: a gather often reads several elements of a line",
+        0.8,
+        "cost-models.md",
+    )
+    reversed_access: float = number(
+        "instructions", "cost of a load with stride -1: a load and a shuffle", 2.0, "cost-models.md"
+    )
+    uniform_access: float = number(
+        "instructions", "cost of a load that is the same in all lanes", 0.2, "cost-models.md"
+    )
+    horizontal_reduction: float = number(
+        "instructions", "cost to combine the lanes of one accumulator", 12.0, "cost-models.md"
+    )
+    row_buffer_access: float = number(
+        "instructions", "cost to pass one scalar through a row buffer", 10.0, "cost-models.md"
+    )
+    narrow_accumulate: float = number(
+        "instructions", "cost to add a vector to f32 in memory", 2.0, "cost-models.md"
+    )
+    wide_accumulate: float = number(
+        "instructions", "cost to add a vector to f64 in memory", 8.0, "cost-models.md"
+    )
+    row_decode: float = number(
+        "instructions", "time to compute a further axis from a row number", 4.0, "cost-models.md"
+    )
+    recomputed_share: float = number(
+        "1",
+        "of the arithmetic that later loops of a row repeat, beside their loads",
+        0.5,
+        "cost-models.md",
+    )
+    arrival_share: float = number(
+        "1", "of the time of a barrier, that a last-block reduction takes", 0.5, "cost-models.md"
+    )
     measured: Mapping[Probe, float] | None = None

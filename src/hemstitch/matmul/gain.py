@@ -24,24 +24,16 @@ from hemstitch.kernel_ir.nodes import (
     walk,
 )
 from hemstitch.machine.cpu_numbers import CPU
+from hemstitch.machine.gpu_numbers import GPU
 from hemstitch.machine.matmul_rates import Rates
 from hemstitch.machine.probes import MatmulProbe
 from hemstitch.machine.record import Execution, Machine, MatrixUnits
 from hemstitch.matmul.inlined_matmuls import InlinedMatmul
 from hemstitch.matmul.lowering.blocking import block_nest
 from hemstitch.matmul.patterns.gemv import is_vector
-from hemstitch.stitching.matmul_mapping import COLUMNS, LEAST_TILE, MOST_ROWS, rows_of_a_tile
+from hemstitch.stitching.matmul_mapping import rows_of_a_tile
 from hemstitch.stitching.online_softmax import is_long
 from hemstitch.stitching.refusal import Refusal
-
-# On a GPU:
-BESIDE_SUMS = 2.0  # times longer operands take where columns are added up as well
-LEAST_SECONDS = 4e-6  # that the library takes, however little there is to multiply
-# On a processor:
-TILE_VECTORS = 2  # how wide a tile in registers is
-# Of the library's time: by so much rates were wrong about the difference, for layers of other
-# shapes than those they were measured with (docs/compiler/performance-notes.md).
-DOUBT = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +137,7 @@ def _on_processor(
     units = machine.matrix_units[matmul.dtype]
     work, share = evaluate(matmul.multiplications, hints), share_of_call(matmul, hints)
     library = _by_library(work, matmul.call_right, units.rates(matmul.dtype), hints, share)
-    doubt = 0.0 if units.measured is None else DOUBT * library
+    doubt = 0.0 if units.measured is None else CPU.rate_error * library
     return MatmulGain(library, _in_blocks(matmul, kernel.packed, machine, hints), doubt=doubt)
 
 
@@ -154,7 +146,7 @@ def _on_gpu(
 ) -> MatmulGain:
     units = machine.matrix_units[matmul.dtype]
     work, share = evaluate(matmul.multiplications, hints), share_of_call(matmul, hints)
-    library = max(2 * work / units.operations_per_second, share * LEAST_SECONDS)
+    library = max(2 * work / units.operations_per_second, share * GPU.library_seconds)
     return MatmulGain(library, _in_tiles(matmul, kernel.kernel, machine, hints))
 
 
@@ -172,7 +164,7 @@ def _in_blocks(
     columns = evaluate(matmul.dot.shape[-1], hints)
     rates, tile = (
         machine.matrix_units[matmul.dtype].rates(matmul.dtype),
-        TILE_VECTORS * machine.lanes,
+        CPU.tile_vectors * machine.lanes,
     )
     pace = rates.packed.at(_elements(matmul.right, hints))
     elements = evaluate(matmul.left.type.size, hints)
@@ -223,7 +215,7 @@ def _in_tiles(
     limit; of few tiles, or a few more than there are multiprocessors, most of these have none."""
     units, work = machine.matrix_units[matmul.dtype], evaluate(matmul.multiplications, hints)
     columns = _columns(kernel, hints)
-    most = max(LEAST_TILE, min(units.tile_elements // columns, MOST_ROWS))
+    most = max(GPU.least_dot_extent, min(units.tile_elements // columns, GPU.dot_rows))
     tiles, flattest, has_sums = 0, most, False
     for nest in (nest for phase in kernel.phases for nest in phase.nests):
         inside = list(walk(nest.body))
@@ -234,7 +226,9 @@ def _in_tiles(
             flattest = min(flattest, rows)
             has_sums |= any(isinstance(statement, AccumulateInto) for statement in inside)
     bytes_ = work * (1 / flattest + 1 / columns) * matmul.dtype.bytes
-    loaded = bytes_ / units.operand_bytes_per_second * (BESIDE_SUMS if has_sums else 1.0)
+    loaded = (
+        bytes_ / units.operand_bytes_per_second * (GPU.summed_operand_ratio if has_sums else 1.0)
+    )
     at_once = max(1, tiles) / ceil(max(1, tiles) / machine.threads)
     return max(units.seconds(2 * work) * machine.threads / at_once, loaded)
 
@@ -265,13 +259,13 @@ def packed_elements(kernel: Kernel, hints: Mapping[str, int], threads: int) -> f
 
 def _columns(kernel: Kernel, hints: Mapping[str, int]) -> int:
     """Of the widest tile of a product. Long rows go by in blocks."""
-    widths = [LEAST_TILE]
+    widths = [GPU.least_dot_extent]
     for statement in statements(kernel):
         if isinstance(statement, AccumulateMatmul):
             widths.append(evaluate(statement.axis.extent, hints))
         elif isinstance(statement, Loop) and any(isinstance(s, Contract) for s in statement.body):
             extent = statement.axis.extent
-            widths.append(COLUMNS if is_long(extent) else evaluate(extent, hints))
+            widths.append(GPU.dot_columns if is_long(extent) else evaluate(extent, hints))
     return 1 << (max(widths) - 1).bit_length()
 
 

@@ -43,9 +43,6 @@ from hemstitch.stitching.view_indices import non_strided_reshape
 
 CONVOLUTIONS = Op.CONVOLUTION, Op.CONVOLUTION_BACKWARD
 MULTIPLIED = frozenset({DType.F32, DType.F16, DType.BF16})
-LARGE = 1 << 20  # elements of an operand that is worth to be read once, as it lies
-# Rows of a left operand that is transposed, and how many times as many steps and columns there are.
-MOST_TRANSPOSED_ROWS, LEAST_TIMES = 128, 4
 
 
 def inline_matmuls(
@@ -185,12 +182,14 @@ class _Inlining:
         if is_gpu or len(sizes) > 3 or right in self.shared:
             return False
         rows, steps, columns = (size if isinstance(size, int) else 0 for size in sizes)
-        if not 0 < LEAST_TIMES * rows <= min(steps, columns):
+        if not 0 < CPU.transposed_ratio * rows <= min(steps, columns):
             return False
         if rows <= CPU.skinny_columns and right.op is Op.PERMUTE and _is_there(right):
             return True
         return (
-            rows <= MOST_TRANSPOSED_ROWS and steps * columns >= LARGE and right not in self.frozen
+            rows <= CPU.transposed_rows
+            and steps * columns >= CPU.transposed_elements
+            and right not in self.frozen
         )
 
     def _may_inline(self, result: Node) -> bool:

@@ -21,14 +21,13 @@ from hemstitch.cache.records import load_record, store_record
 from hemstitch.errors import HemstitchError
 from hemstitch.latency.architecture import Architecture
 from hemstitch.latency.evaluate import Estimate
+from hemstitch.machine.gpu_numbers import GPU
 from hemstitch.measure.gpu_estimate import bytes_of, estimate
 from hemstitch.measure.ranks import agreed
 from hemstitch.runtime.gpu.device import Device
 from hemstitch.runtime.torch_dtypes import TORCH_DTYPES
 from hemstitch.targets.gpu.kernel import TritonProgram
 
-# 7 us of an H200's memory bandwidth: a smaller kernel is not worth seconds of compilation.
-LEAST_BYTES = 1 << 25
 MOST_TIMED = 3
 CLEARLY = 0.9  # of the default's estimated time: smaller gains may be errors of the estimate
 Launcher = Callable[[TritonProgram], Callable[..., object]]
@@ -56,7 +55,7 @@ def best(
     the launch that is timed; `cache_folder`: of the choices."""
     default, architecture = next(programs), device.architecture
     bytes_ = bytes_of(default, sizes_of(default))
-    if bytes_ < LEAST_BYTES or architecture is None:
+    if bytes_ < GPU.tuned_bytes or architecture is None:
         return default
     candidates = _Candidates((default, *programs), sizes_of, extents, device)
     key = _key(candidates, tune)

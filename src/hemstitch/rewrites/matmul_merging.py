@@ -16,9 +16,9 @@ from hemstitch.ir.calls import Matmul, StructuredCall
 from hemstitch.ir.dims import known
 from hemstitch.ir.graph import Graph, Node, Op, operation_of, toposort, users
 from hemstitch.ir.types import TensorType
+from hemstitch.machine.cpu_numbers import CPU
 from hemstitch.rewrites.engine import Rule, rewrite, rule
 
-LAUNCH_ELEMENTS = 10_000  # moved in the time of one launch: 2 us at 20 GB/s
 TRANSPOSED = (1, 0)
 
 
@@ -109,7 +109,7 @@ def _merged(
     existing = [stacks.get(frozenset(parts)) for parts in (lefts, rights)]
     (rows, columns), steps = matmuls[0].shape, sum(known(left.shape[0]) for left in lefts)
     copied = sum(2 * steps * known(n) for n, k in zip((rows, columns), existing) if k is None)
-    if copied > len(matmuls) * (2 * known(rows) * known(columns) + LAUNCH_ELEMENTS):
+    if copied > len(matmuls) * (2 * known(rows) * known(columns) + CPU.launch_elements):
         return None
     model = existing[0] or existing[1] or _Stack(tuple(lefts), 0, 2)
     side = rights if model is existing[1] else lefts

@@ -154,9 +154,12 @@ class AllocationSite:
     def _borrowed(self) -> torch.Tensor | None:
         """A dead block of a larger pool, the smallest first."""
         own = self._pool.extent
-        for extent, dtype in sorted(_POOLS.keys(), key=lambda key: key[0]):
+        # A list: another thread may create a pool during an iteration over `_POOLS`.
+        pools = sorted(_POOLS.valuerefs(), key=lambda reference: reference.key[0])
+        for reference in pools:
+            extent, dtype = reference.key
             if dtype is self._layout.dtype and own < extent <= MOST_BORROWED * own:
-                pool = _POOLS.get((extent, dtype))
+                pool = reference()
                 tensor = None if pool is None else self._idle(pool)
                 if tensor is not None:
                     return tensor

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from hemstitch.kernel_ir.placement import LINE
+from hemstitch.machine.cpu_numbers import CPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class ArenaLayout:
     @property
     def bytes(self) -> int:
         """With a cache line for the alignment of the first view."""
-        return self.taken + LINE
+        return self.taken + CPU.line_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Block:
         return arena
 
     def _build_arena(self, layout: ArenaLayout) -> Arena:
-        start = -self._memory.data_ptr() % LINE
+        start = -self._memory.data_ptr() % CPU.line_bytes
         with torch.inference_mode(False):
             views = tuple(_tensor_view(self._memory, start, view) for view in layout.views)
         first = self._memory.data_ptr() + start

@@ -10,6 +10,7 @@ from hemstitch.ir.ops import SCANNED
 from hemstitch.ir.types import DType
 from hemstitch.kernel_ir.index import Index, linear
 from hemstitch.kernel_ir.nodes import THREADS, Buffer, Role
+from hemstitch.machine.cpu_numbers import CPU
 from hemstitch.stitching.deadline import Deadline
 from hemstitch.stitching.group import Tensor, has_few_terms, is_gemv_sum
 from hemstitch.stitching.recomputation import Evaluations
@@ -17,7 +18,6 @@ from hemstitch.stitching.recomputation import Evaluations
 NestKey = tuple[int, int]  # (nest, phase)
 Pair = tuple[Buffer, Buffer | None]  # accumulators of values; positions of ARGMAX and ARGMIN
 _SUMS = (Op.SUM, *SCANNED)  # of many values
-LINE_ELEMENTS = 64  # at least a cache line, whatever the type
 
 
 class Buffers:
@@ -175,4 +175,4 @@ class Buffers:
 def partial_step(node: Node) -> Dim:
     """Elements from one task's partial results to the next one's: whole cache lines, against false
     sharing."""
-    return quotient(node.type.size + (LINE_ELEMENTS - 1), LINE_ELEMENTS) * LINE_ELEMENTS
+    return quotient(node.type.size + (CPU.line_bytes - 1), CPU.line_bytes) * CPU.line_bytes

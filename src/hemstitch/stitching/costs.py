@@ -29,13 +29,15 @@ from hemstitch.kernel_ir.nodes import (
     Store,
     statements,
 )
+from hemstitch.machine.cpu_numbers import CPU
 from hemstitch.machine.probes import OperationProbe, Probe
 from hemstitch.machine.record import Machine
 
+# Sizes of probes:
 ELEMENTS = 2048  # of a probe, so that operand and result stay in L1
 MOST_LENGTH = 1024  # of a probe's row; longer ones cost the same per vector
 MOST_COLUMNS = 64  # of a probe of column sums, so that it has enough rows
-MOST_STEP = 16  # elements: one per cache line
+MOST_STEP = CPU.line_bytes // DType.F32.bytes  # elements: one per cache line
 LEAST_COPY, MOST_COPY = 1 << 14, 1 << 27  # bytes moved: from L1 to memory
 RANDOM_FLOPS = OPS[Op.PHILOX].flops
 SCAN_FLOPS = OPS[Op.CUMSUM].flops

@@ -23,7 +23,7 @@ from hemstitch.stitching.view_indices import (
 # Computed in every kernel that reads them, which costs less than the memory traffic.
 INLINE = frozenset({Op.CONSTANT, Op.SIZE, Op.IOTA, Op.PHILOX})
 MOST_CONCAT_PARTS = 4  # each element of a concatenation tests every part
-MAX_F32_TERMS = 16  # of a sum in single precision
+MAX_F32_TERMS = 16  # of a sum in single precision; of numerics
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -155,7 +155,7 @@ def is_member(node: Node) -> bool:
     return OPS[node.op].op_class in _WORK
 
 
-MAX_GEMV_STEPS = 1 << 12  # K of a GEMV that accumulates in single precision
+MAX_GEMV_STEPS = 1 << 12  # K of a GEMV that accumulates in single precision; of numerics
 
 
 def has_few_terms(node: Node) -> bool:

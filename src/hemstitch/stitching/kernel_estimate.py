@@ -26,7 +26,6 @@ from hemstitch.kernel_ir.traffic import phase_traffic, reread_bytes, traffic
 from hemstitch.machine.record import Machine
 from hemstitch.stitching.costs import Costs, LoopContext
 from hemstitch.stitching.lane_models import model_of
-from hemstitch.stitching.phase_begin import ARRIVAL_SHARE
 
 
 def kernel_seconds(kernel: Kernel, machine: Machine, hints: Mapping[str, int]) -> float:
@@ -38,7 +37,7 @@ def kernel_seconds(kernel: Kernel, machine: Machine, hints: Mapping[str, int]) -
         read, written = phase_traffic(phase, sizes)
         memory = costs.memory_seconds(sum(read.values()) + sum(written.values()))
         total += max(memory, _arithmetic_seconds(phase, costs, sizes))
-    waits = {Begin.BARRIER: 1.0, Begin.LAST_BLOCK: ARRIVAL_SHARE, Begin.ALONE: 0.0}
+    waits = {Begin.BARRIER: 1.0, Begin.LAST_BLOCK: machine.arrival_share, Begin.ALONE: 0.0}
     return total + machine.barrier_seconds * sum(waits[p.begin] for p in kernel.phases[1:])
 
 

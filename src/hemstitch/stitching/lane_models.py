@@ -9,14 +9,11 @@ from typing import Protocol
 from hemstitch.ir.dims import Dim, evaluate
 from hemstitch.kernel_ir.index import Axis
 from hemstitch.kernel_ir.nodes import Loop, Nest, walk
-from hemstitch.kernel_ir.placement import LINE
+from hemstitch.machine.cpu_numbers import CPU
+from hemstitch.machine.gpu_numbers import GPU
 from hemstitch.machine.record import Execution, Machine
 from hemstitch.stitching.group import Group
 from hemstitch.stitching.loop_shapes import RootShape
-
-STRIDED = 16  # most vector instructions of a strided access, one per lane; a contiguous one is 1
-SHORTEST_LANES = 32
-HORIZONTAL = 12.0  # vector instructions to combine the lanes of one accumulator
 
 
 class LaneModel(Protocol):
@@ -82,7 +79,7 @@ class VectorLanes:
         return None
 
     def horizontal(self, extent: int, machine: Machine) -> float:
-        return HORIZONTAL
+        return machine.horizontal_reduction
 
     def line_cost(self, step: Dim, extent: int, machine: Machine) -> float:
         """Neighbours in these lines are lanes of other rows. Where L2 does not hold them until
@@ -91,8 +88,8 @@ class VectorLanes:
         if not isinstance(step, int) or abs(step) <= 1:
             return 0.0
         distance = 4 * abs(step)
-        moved, lines = min(distance, LINE), distance // LINE
-        sets = 1 if lines == 0 or distance % LINE else lines & -lines
+        moved, lines = min(distance, CPU.line_bytes), distance // CPU.line_bytes
+        sets = 1 if lines == 0 or distance % CPU.line_bytes else lines & -lines
         if extent * moved * sets <= machine.l2_bytes:
             return 0.0
         seconds = machine.lanes * moved / machine.cache_bytes_per_second
@@ -110,7 +107,7 @@ class VectorLanes:
             set(result_axes) - {axis} <= set(s.axes) for s in readers
         ):
             return 0.0
-        return 2 * (min(machine.lanes, STRIDED) - 1.0)
+        return 2 * (min(machine.lanes, machine.strided_access) - 1.0)
 
     def more_rows(
         self, outer: Sequence[Axis], shapes: Sequence[RootShape]
@@ -147,12 +144,12 @@ class ThreadLanes:
         return [
             axis
             for axis in axes[-1:]
-            if group.hint(axis.extent) < SHORTEST_LANES and axis not in reduced
+            if group.hint(axis.extent) < GPU.short_lanes and axis not in reduced
         ]
 
     def horizontal(self, extent: int, machine: Machine) -> float:
         """Several short rows of a tile are one vector."""
-        return HORIZONTAL * min(1.0, extent / machine.lanes)
+        return machine.horizontal_reduction * min(1.0, extent / machine.lanes)
 
     def line_cost(self, step: Dim, extent: int, machine: Machine) -> float:
         return 0.0

@@ -15,20 +15,15 @@ from math import prod
 from hemstitch.ir.dims import quotient
 from hemstitch.ir.graph import Node
 from hemstitch.kernel_ir.index import Axis, Index, Variable, at
+from hemstitch.machine.cpu_numbers import CPU
+from hemstitch.machine.gpu_numbers import GPU
 from hemstitch.machine.record import Execution, Machine
 from hemstitch.stitching.axis_collapsing import CollapsedAxes
 from hemstitch.stitching.dimension_unification import Unification
 from hemstitch.stitching.group import Group
 from hemstitch.stitching.loop_shapes import Mapping, RootShape
-from hemstitch.stitching.online_softmax import LONGEST_ROW, is_long
+from hemstitch.stitching.online_softmax import is_long
 from hemstitch.stitching.refusal import Refused
-
-COLUMNS = 128  # of a tile, unless whole rows are needed
-LEAST_COLUMNS = 32  # of a tile, where there would be too few tiles
-LEAST_TILE = 16  # M, N and K of the smallest tile of matrix units
-MOST_ROWS = 128
-DOT_PROGRAMS = 12  # one program with large tiles replaces as many that a launch should have
-LEAST_BLOCK = 4  # rows, on CPUs; fewer halve the speed of a matmul
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +45,11 @@ def rows_of_a_tile(extents: Sequence[int], most: int, programs: int) -> int:
     """Rows of a tile on a GPU: at most `most`, fewer where there would be too few programs.
     `extents`: of the row axes."""
     *outer, last = extents
-    while most > LEAST_TILE and DOT_PROGRAMS * prod(outer) * -(-last // most) < programs:
+    while (
+        most > GPU.least_dot_extent and GPU.dot_programs * prod(outer) * -(-last // most) < programs
+    ):
         most //= 2
-    return max(LEAST_TILE, most)
+    return max(GPU.least_dot_extent, most)
 
 
 def matmuls_of(
@@ -95,19 +92,22 @@ def map_matmuls(
     if machine.execution is Execution.SIMD:
         return Mapping(rows, (*order, column))
     is_contracted = any(column in matmul.steps for matmul in matmuls)
-    is_one_block = isinstance(column.extent, int) and column.extent <= COLUMNS
+    is_one_block = isinstance(column.extent, int) and column.extent <= GPU.dot_columns
     if is_one_block or is_contracted or any(column in shape.reduced for shape in shapes):
         for matmul in lane_matmuls:
             if is_long(matmul.columns[0].extent):
-                why = f"{matmul.columns[0].extent} columns, at most {LONGEST_ROW} stay in registers"
+                columns = f"{matmul.columns[0].extent} columns"
+                why = f"{columns}, at most {GPU.register_columns} stay in registers"
                 raise Refused("matmul", why)
         if is_contracted:
             _check_chained(largest, machine)
         return Mapping(
             rows, (*order, column), single_pass=column if is_long(column.extent) else None
         )
-    width = COLUMNS
-    while width > LEAST_COLUMNS and largest.size < width * MOST_ROWS * machine.threads // 2:
+    width = GPU.dot_columns
+    while (
+        width > GPU.least_dot_columns and largest.size < width * GPU.dot_rows * machine.threads // 2
+    ):
         width //= 2
     block = Axis(f"{column.name}b", quotient(column.extent + (width - 1), width))
     inner = Axis(f"{column.name}e", width, block, column.extent)
@@ -119,7 +119,7 @@ def _check_chained(matmul: MatmulLoops, machine: Machine) -> None:
     """A chained matmul contracts whole rows, so that only rows are distributed. Where they are few,
     a launch of its own for the chained matmul is faster."""
     units = machine.matrix_units[matmul.node.inputs[0].type.dtype]
-    tiles = max(1, -(-matmul.count // LEAST_TILE))
+    tiles = max(1, -(-matmul.count // GPU.least_dot_extent))
     tile_seconds = (
         2 * matmul.work / tiles / units.operations_per_second / units.share * machine.threads
     )
@@ -134,6 +134,6 @@ def _check_shape(matmul: MatmulLoops, machine: Machine) -> None:
     if len(matmul.columns) != 1 or len(matmul.steps) != 1:
         raise Refused("matmul", "N or K is not a single axis")
     *outer, inner = (axis.extent for axis in matmul.rows)
-    is_short = bool(outer) and isinstance(inner, int) and inner < LEAST_BLOCK
+    is_short = bool(outer) and isinstance(inner, int) and inner < CPU.block_rows
     if is_short and machine.execution is Execution.SIMD:
         raise Refused("matmul", f"M is several axes, the innermost of {inner}")

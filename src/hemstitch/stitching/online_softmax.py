@@ -18,6 +18,7 @@ from hemstitch.ir.dims import Dim
 from hemstitch.ir.graph import Node, Op
 from hemstitch.ir.ops import is_elementwise
 from hemstitch.ir.types import DType
+from hemstitch.machine.gpu_numbers import GPU
 from hemstitch.stitching.group import (
     Group,
     Write,
@@ -27,12 +28,10 @@ from hemstitch.stitching.group import (
     reductions_of,
 )
 
-LONGEST_ROW = 256  # columns that stay in registers, in tiles of 16 rows, with temporaries
-
 
 def is_long(row: Dim) -> bool:
     """Whether a row does not fit into registers, or may not."""
-    return not isinstance(row, int) or row > LONGEST_ROW
+    return not isinstance(row, int) or row > GPU.register_columns
 
 
 def with_online_softmax(group: Group) -> Group:

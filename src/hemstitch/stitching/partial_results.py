@@ -23,6 +23,7 @@ from hemstitch.kernel_ir.nodes import (
 from hemstitch.machine.record import Machine
 from hemstitch.stitching.buffers import Buffers, partial_step
 
+# A count of the algorithm, which clears the f64 sums and adds them to the f32 sums.
 CLEARED_AND_FLUSHED = 4  # passes over a task's f64 sums, in addition to its f32 sums
 
 

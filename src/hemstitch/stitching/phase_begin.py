@@ -28,7 +28,6 @@ from hemstitch.kernel_ir.nodes import (
 )
 from hemstitch.machine.record import Machine
 
-ARRIVAL_SHARE = 0.5  # of a barrier's time
 REASONS = {
     Begin.BARRIER: "results of other tasks are read",
     Begin.LAST_BLOCK: "results of other tasks are read, sooner by one task than behind a barrier",
@@ -43,7 +42,7 @@ def with_begins(
     the most time."""
     sizes = {**hints, "threads": machine.threads}
     first_alone, best = len(phases), 0.0
-    saved = -ARRIVAL_SHARE * machine.barrier_seconds
+    saved = -machine.arrival_share * machine.barrier_seconds
     for number in range(len(phases) - 1, 0, -1):
         if any(map(_has_part_of_each_task, phases[number])):
             break

@@ -46,7 +46,8 @@ from hemstitch.stitching.refusal import Refused
 from hemstitch.stitching.schedule import Schedule
 from hemstitch.stitching.view_indices import INDEX_VIEWS, Indices, source_indices
 
-MAX_OPERAND_FLOPS = 2  # per element of a matmul operand that is recomputed for each tile
+# In the units of `OpRow.flops`, per element of a matmul operand that is recomputed for each tile.
+MAX_OPERAND_FLOPS = 2
 
 
 class Values(Scopes, ABC):

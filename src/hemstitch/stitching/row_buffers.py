@@ -12,7 +12,8 @@ from hemstitch.ir.graph import Node, Op
 from hemstitch.ir.ops import OPS
 from hemstitch.stitching.group import INLINE, Group
 
-RETAIN_COST = 6  # vector instructions: a store, a load, and their address arithmetic
+# In the units of `OpRow.flops`, of no machine: a store, a load, and their address arithmetic.
+RETAIN_COST = 6
 
 
 def retained_values(

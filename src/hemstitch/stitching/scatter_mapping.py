@@ -14,8 +14,10 @@ from math import ceil
 from hemstitch.ir.dims import quotient
 from hemstitch.ir.graph import Op
 from hemstitch.ir.ops import identity
+from hemstitch.ir.types import DType
 from hemstitch.kernel_ir.index import Axis, Index, Variable, at
 from hemstitch.kernel_ir.nodes import Constant, Loop, Nest, Store
+from hemstitch.machine.cpu_numbers import CPU
 from hemstitch.machine.record import Execution, Machine
 from hemstitch.stitching.axis_collapsing import CollapsedAxes
 from hemstitch.stitching.buffers import Buffers
@@ -24,7 +26,7 @@ from hemstitch.stitching.group import Group, Write, is_scatter_root
 from hemstitch.stitching.loop_shapes import Mapping, RootShape, domain_of
 from hemstitch.stitching.refusal import Refused
 
-LINE = 16  # elements of a cache line, which tasks do not share
+LINE_ELEMENTS = CPU.line_bytes // DType.F32.bytes  # tasks share no cache line
 
 
 def scatter_mappings(
@@ -60,7 +62,7 @@ def _mapping(
         return Mapping(tuple(inner), (*own_axes, lane), atomic=True)
     rows = [axis for axis in inner if axis not in shape.reduced]
     summed = [axis for axis in inner if axis in shape.reduced]
-    size = LINE * max(1, ceil(group.hint(lane.extent) / machine.threads / LINE))
+    size = LINE_ELEMENTS * max(1, ceil(group.hint(lane.extent) / machine.threads / LINE_ELEMENTS))
     block = Axis(f"{lane.name}b", quotient(lane.extent + (size - 1), size))
     part = Axis(f"{lane.name}e", size, block, lane.extent)
     split: dict[Variable, Index] = {lane: at(block).scaled(size) + at(part)}

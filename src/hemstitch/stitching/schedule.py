@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from hemstitch.ir.graph import Node
+from hemstitch.machine.gpu_numbers import GPU
 from hemstitch.machine.record import Machine
 from hemstitch.stitching.axis_collapsing import CollapsedAxes
 from hemstitch.stitching.dimension_unification import Unification
@@ -26,7 +27,6 @@ from hemstitch.stitching.group import (
 )
 from hemstitch.stitching.loop_shapes import Mapping, RootShape, shapes_of
 from hemstitch.stitching.matmul_mapping import matmuls_of
-from hemstitch.stitching.online_softmax import LONGEST_ROW
 from hemstitch.stitching.partial_results import is_combining_profitable
 from hemstitch.stitching.refusal import Refused
 from hemstitch.stitching.scan_mapping import is_read_in_place
@@ -163,7 +163,7 @@ def _check_single_pass(
         axis = mapping.single_pass
         is_second_pass = root.reduction is None or places[root].stage > 0
         if is_second_pass and axis is not None and axis in shapes[root].axes:
-            why = f"rows of {axis.extent}, at most {LONGEST_ROW} stay in registers"
+            why = f"rows of {axis.extent}, at most {GPU.register_columns} stay in registers"
             raise Refused("matmul", why)
 
 

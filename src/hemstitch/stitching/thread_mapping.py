@@ -16,23 +16,17 @@ from math import ceil, prod
 from hemstitch.ir.dims import Dim, quotient
 from hemstitch.ir.graph import Node
 from hemstitch.kernel_ir.index import Axis, Computed, Index, Variable, at
+from hemstitch.machine.cpu_numbers import CPU
 from hemstitch.machine.record import Execution, Machine
 from hemstitch.stitching.group import Group, has_few_terms, is_gemv_sum, is_scatter_root
-from hemstitch.stitching.lane_models import STRIDED, model_of
+from hemstitch.stitching.lane_models import model_of
 from hemstitch.stitching.loop_shapes import Mapping, RootShape
 from hemstitch.stitching.matmul_mapping import MatmulLoops, map_matmuls
 from hemstitch.stitching.partial_results import seconds as combining_seconds
 from hemstitch.stitching.refusal import Refused
 from hemstitch.stitching.scan_mapping import fits_mapping, is_scan_root, scanned_axis
 
-GATHERED = 0.8  # of a strided access: a gather often reads several elements of a cache line
-REVERSED = 2.0  # vector instructions of a load with stride -1: a load and a shuffle
-RECOMPUTED_SHARE = 0.5  # of the arithmetic that later loops of a row repeat
-ROW_BUFFER = 10.0  # vector instructions to pass one scalar through a row buffer
-NARROW_ACCUMULATE, WIDE_ACCUMULATE = 2.0, 8.0  # vector instructions to add to memory: f32, f64
-DECODE = 4.0  # vector instructions' time to compute a further axis from a row number
-BLOCK = 4096  # most elements of a block of the lane axis, where it is split
-BLOCKS_PER_THREAD = 4
+BLOCKS_PER_THREAD = 4  # for load balance, of any machine
 
 
 def choose_mappings(
@@ -157,14 +151,14 @@ def _access_cost(
     elements along one of them are loaded together."""
     step, *other_steps = (address.coefficient(side) for side in sides)
     computed = (v for v, _ in address.terms if isinstance(v, Computed))
-    scalarised = float(min(machine.lanes, STRIDED))
+    scalarised = float(min(machine.lanes, machine.strided_access))
     if any(sides[0] in shape.computed.get(variable, ()) for variable in computed):
-        return scalarised * GATHERED
+        return scalarised * machine.gathered_share
     if step in (0, 1):
-        return 1.0 if step else 0.2
+        return 1.0 if step else machine.uniform_access
     if step == -1 and not is_store:
-        return REVERSED
-    near = [float(step) for step in other_steps if step in (1, 2)]
+        return machine.reversed_access
+    near = [float(step) for step in other_steps if step in CPU.vector_strides]
     return min([*near, scalarised])
 
 
@@ -219,7 +213,9 @@ def _split_lanes(
     """The lane axis split into blocks, so that every thread has several; the last one may be
     shorter."""
     wanted = ceil(group.hint(lane.extent) / (machine.threads * BLOCKS_PER_THREAD))
-    size = min(BLOCK, max(machine.least_block, -(-wanted // 64) * 64))
+    size = min(
+        machine.most_block, max(machine.least_block, -(-wanted // CPU.line_bytes) * CPU.line_bytes)
+    )
     size = model_of(machine).block(size)
     blocks: Dim = quotient(lane.extent + (size - 1), size)
     block = Axis(f"{lane.name}b", blocks)
@@ -271,13 +267,15 @@ def _seconds(
             walk.reductions += _reduction_work(group, mapping, shape, machine)
     imbalance = -(-count // threads) * threads / count
     for (first, waits), walk in walks.items():
-        access, arithmetic = (1.0, RECOMPUTED_SHARE) if waits else (machine.access, 1.0)
+        access, arithmetic = (1.0, machine.recomputed_share) if waits else (machine.access, 1.0)
         work = walk.memory * access + walk.flops * arithmetic + walk.reductions
         total += work * imbalance / threads / machine.operations_per_second
         if waits or first:
             total += _reload_seconds(walk, count if waits else 1, threads, machine)
     barriers = max((first for first, _ in walks), default=0)
-    decode = count * len(mapping.rows[1:]) * DECODE / threads / machine.operations_per_second
+    decode = (
+        count * len(mapping.rows[1:]) * machine.row_decode / threads / machine.operations_per_second
+    )
     return total + barriers * machine.barrier_seconds + decode
 
 
@@ -310,9 +308,13 @@ def _reduction_work(group: Group, mapping: Mapping, shape: RootShape, machine: M
         is_narrow = reduced & set(mapping.rows) or (
             node is not None and (is_gemv_sum(node) or has_few_terms(node))
         )
-        return (NARROW_ACCUMULATE if is_narrow else WIDE_ACCUMULATE) * volume / machine.lanes
+        return (
+            (machine.narrow_accumulate if is_narrow else machine.wide_accumulate)
+            * volume
+            / machine.lanes
+        )
     extent = max(1, group.hint(inner[-1].extent))
     cost = model_of(machine).horizontal(extent, machine)
     if any(axis not in reduced for axis in inner):
-        cost += ROW_BUFFER
+        cost += machine.row_buffer_access
     return cost * volume / extent

@@ -32,13 +32,9 @@ from hemstitch.kernel_ir.nodes import (
     Store,
     walk,
 )
+from hemstitch.machine.cpu_numbers import CPU
 from hemstitch.machine.record import Machine
 from hemstitch.stitching.buffers import Buffers
-
-FAR = 8  # elements: stride of the lanes from which on a tile is profitable
-NEAR = (1, 2)  # elements: strides of the axis around the lanes that vector loads support
-MIN_TILE, MAX_TILE = 8, 64  # iterations of that axis in one tile: full vectors, in cache
-ROWS_PER_THREAD = 4  # that must remain where rows are processed together
 
 
 @dataclass(slots=True)
@@ -121,7 +117,11 @@ class _Tiler:
     def _tiled_loop(self, axis: Axis, body: tuple[Stmt, ...]) -> list[Stmt]:
         """A loop over `axis` with the loops before and after it; empty if it needs no tiles."""
         site = _Site(axis)
-        if not isinstance(axis.extent, int) or axis.extent < MIN_TILE or axis.outer is not None:
+        if (
+            not isinstance(axis.extent, int)
+            or axis.extent < CPU.least_transpose_tile
+            or axis.outer is not None
+        ):
             return []
         inside = [new for old in body for new in self._inside(site, old, ())]
         is_needed = site.before or site.after
@@ -194,7 +194,9 @@ class _Tiler:
             match statement:
                 case Load(name, buffer, index, None) if buffer.role is Role.INPUT:
                     is_moved = buffer.dtype.compute is DType.F32
-                    is_moved &= self._is_transposed(site, loop.axis, index, NEAR, path)
+                    is_moved &= self._is_transposed(
+                        site, loop.axis, index, CPU.vector_strides, path
+                    )
                 case Let(name, _, operands, source, dtype):
                     is_moved = source.compute is dtype.compute is DType.F32
                     is_moved &= not names.isdisjoint(operands)
@@ -220,7 +222,7 @@ class _Tiler:
         """Whether the index has a large stride along the lanes and a small one along the site's
         axis, and does not depend on `path`."""
         step, near = index.coefficient(lane), index.coefficient(site.axis)
-        if not isinstance(step, int) or abs(step) < FAR or near not in steps:
+        if not isinstance(step, int) or abs(step) < CPU.transposed_stride or near not in steps:
             return False
         return not any(isinstance(v, Computed) or v in path for v, _ in index.terms)
 
@@ -305,11 +307,13 @@ def _row_blocks(
         return size / (-(-size // machine.lanes) * machine.lanes)
 
     sizes = [
-        size for size in range(MIN_TILE, min(last.extent, MAX_TILE) + 1) if last.extent % size == 0
+        size
+        for size in range(CPU.least_transpose_tile, min(last.extent, CPU.transpose_tile) + 1)
+        if last.extent % size == 0
     ]
     for size in sorted(sizes, key=lambda size: (-use_of_lanes(size), -size)):
         blocks = last.extent // size
-        if around * blocks < ROWS_PER_THREAD * machine.threads:
+        if around * blocks < CPU.rows_of_a_thread * machine.threads:
             continue
         if blocks == 1:
             yield tuple(outer), last, None

@@ -7,7 +7,6 @@ Imported only where Triton is installed.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +17,12 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from hemstitch.errors import KernelBuildError
+from hemstitch.machine.gpu_numbers import GPU
+from hemstitch.targets.gpu.vendor import vendor_of
 from hemstitch.toolchain.compile_lock import Quiet, SharedExclusiveLock
 
-WARP = {"cuda": 32, "hip": 64}  # threads
 LANGUAGE_LOCK = SharedExclusiveLock()  # Triton's: many may compile shared; who changes it is alone
 QUIET = Quiet()
-REGISTERS, MOST_REGISTERS = 65536, 255  # of a multiprocessor, and of a thread, NVIDIA's
 ALIGNMENT = 16  # bytes of a pointer, or the divisor of an integer, that Triton's compiler can use
 
 
@@ -58,11 +57,10 @@ def tools_folder() -> Path:
 
 def gpu_target(target: str) -> GPUTarget:
     """Triton's target for `sm_90` or `gfx942`."""
-    if capability := re.fullmatch(r"sm_(\d+)", target):
-        return GPUTarget("cuda", int(capability[1]), WARP["cuda"])
-    if target.startswith("gfx"):
-        return GPUTarget("hip", target, WARP["hip"])
-    raise ValueError(f'no target "{target}": sm_<number> or gfx<number>')
+    vendor = vendor_of(target)
+    number = target.removeprefix(vendor.prefix)
+    name = int(number) if vendor.has_numbered_targets else target
+    return GPUTarget(vendor.backend, name, vendor.warp_threads)
 
 
 def compile_for(
@@ -74,12 +72,12 @@ def compile_for(
 ) -> CrossCompiled:
     """The result of `build_for`, which has the same parameters, for reports and lints."""
     built = build_for(kernel, signature, constants, target, **choices)
-    is_nvidia = gpu_target(target).backend == "cuda"
+    vendor = vendor_of(target)
     return CrossCompiled(
         name=built.metadata.name,
         target=target,
-        binary=built.asm["cubin" if is_nvidia else "hsaco"],
-        assembly=built.asm["ptx" if is_nvidia else "amdgcn"],
+        binary=built.asm[vendor.binary],
+        assembly=built.asm[vendor.assembly],
         shared_bytes=built.metadata.shared,
         warps=built.metadata.num_warps,
         cooperative=built.metadata.launch_cooperative_grid,
@@ -140,7 +138,7 @@ def build_for(
 def relaxed_register_limit(warps: int) -> int:
     """The limit of registers for each thread if NVIDIA's assembler spilled with its own, which
     favours many resident programs (AStitch, section 4.4: assume, then relax)."""
-    return min(MOST_REGISTERS, REGISTERS // (32 * warps))
+    return min(GPU.thread_registers, GPU.multiprocessor_registers // (GPU.warp_threads * warps))
 
 
 def _alignments(

@@ -25,11 +25,8 @@ from hemstitch.ir.dims import Dim, choice, may_be_empty, product
 from hemstitch.ir.failure import Failure
 from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
-
-# Up to so many elements topk is that many reductions, of long lines fewer: else the library's is
-# faster (Zen 3: 8 of 256 elements 1.6 times eager, of 1024 0.5 times; 2 of 65536 1.2 times).
-MAX_GREATEST, MAX_OF_LONG, LONG = 8, 2, 256
-LONG_SCAN, FEW_SCANS = 16384, 128  # elements of a row, and rows that keep a GPU busy
+from hemstitch.machine.cpu_numbers import CPU
+from hemstitch.machine.gpu_numbers import GPU
 
 
 def count_of(x: Expr, axes: tuple[int, ...]) -> Dim:
@@ -131,8 +128,8 @@ def _scan(op: Op) -> Rule:
         (axis,) = axes_of(dim, x.rank)
         length = x.shape[axis]
         rows = product(size for place, size in enumerate(x.shape) if place != axis)
-        is_long = isinstance(length, int) and length > LONG_SCAN
-        if c.for_gpu and is_long and isinstance(rows, int) and rows < FEW_SCANS:
+        is_long = isinstance(length, int) and length > GPU.long_scan
+        if c.for_gpu and is_long and isinstance(rows, int) and rows < GPU.busy_scans:
             raise NotHandled  # one program walks a row, where the library has many walk it
         if length == 1 and op is Op.CUMSUM:
             return x.reduce(Op.SUM, (axis,), keep=True)
@@ -193,7 +190,9 @@ def _top(
         raise NotHandled
     (axis,) = axes_of(dim, x.rank)
     size = x.shape[axis]
-    if k > (MAX_OF_LONG if isinstance(size, int) and size > LONG else MAX_GREATEST):
+    # Zen 3: 8 of 256 elements are 1.6 times eager, of 1024 0.5 times; 2 of 65536 are 1.2 times.
+    is_long = isinstance(size, int) and size > CPU.long_topk_row
+    if k > (CPU.long_topk_elements if is_long else CPU.topk_elements):
         raise NotHandled
     own, place = c.iota(x.shape, axis), c.iota(c.shape, axis)
     left = c.constant(True, DType.BOOL, x.shape)

@@ -18,11 +18,8 @@ from hemstitch.capture.rules.indexing import LOSS_BACKWARD, outside, places_of
 from hemstitch.ir.dims import Dim
 from hemstitch.ir.graph import Address, Op
 from hemstitch.ir.types import DType
+from hemstitch.machine.cpu_numbers import CPU
 
-MAX_WRITES = 8  # indices per line up to which a scatter is that many comparisons
-# Of more than two in a long line the library's is faster: 8 in lines of 64 elements are 0.45 times
-# as fast as eager as comparisons, 0.64 times as a call; 4 are 0.88 and 0.60 times (Zen 3).
-MAX_COMPARED = 256
 _ADDED_IN = {
     **{dtype: dtype for dtype in (DType.F32, DType.F64, DType.I32, DType.I64)},
     **dict.fromkeys((DType.F16, DType.BF16), DType.F32),
@@ -126,10 +123,13 @@ def _hits(c: Context, x: Expr, dim: int, index: Expr) -> tuple[int, list[Expr]]:
         raise NotHandled
     count = index.shape[axis]
     whole_lines = index.shape == (*x.shape[:axis], count, *x.shape[axis + 1 :])
-    if not whole_lines or not isinstance(count, int) or count > MAX_WRITES:
+    if not whole_lines or not isinstance(count, int) or count > CPU.compared_writes:
         raise NotHandled
     compared = count * x.shape[axis]
-    if count > 2 and isinstance(compared, int) and compared > MAX_COMPARED:
+    # Of more than two in a long line the library's is faster: 8 in lines of 64 elements are 0.45
+    # times as fast as eager as comparisons, 0.64 times as a call; 4 are 0.88 and 0.60 times
+    # (Zen 3).
+    if count > 2 and isinstance(compared, int) and compared > CPU.compared_row:
         raise NotHandled
     index, places = index.cast(DType.I64), c.iota(x.shape, axis)
     parts, last = [index.slice(axis, k, 1) for k in range(count)], x.shape[axis] - 1

@@ -28,7 +28,7 @@ from hemstitch.kernel_ir.nodes import (
 )
 from hemstitch.kernel_ir.rewriter import Rewriter
 
-BLOCK_ADDENDS = 32  # in a block
+BLOCK_ADDENDS = 32  # in a block; of numerics
 
 
 def compensate_sums(kernel: Kernel) -> Kernel:

@@ -35,7 +35,7 @@ from hemstitch.kernel_ir.nodes import (
 )
 from hemstitch.kernel_ir.rewriter import Rewriter, defined, used
 
-LEAST_EXTENT = 4  # of both axes; a shorter diagonal gains nothing
+LEAST_EXTENT = 4  # of both axes, of any machine: a shorter diagonal gains nothing
 
 
 def fill_diagonals(kernel: Kernel) -> Kernel:

@@ -1,7 +1,8 @@
 """Index-set splitting: loops are split at the borders of concatenations and paddings that they
 read. A piece inside one operand computes that operand alone, without a select.
 
-Lane loops are split at multiples of `LANE_UNIT`, so that only the last vector of a loop is masked.
+Lane loops are split at multiples of the widest vector, so that only the last vector of a loop is
+masked.
 A vector across a border becomes a piece that still selects.
 """
 
@@ -32,9 +33,9 @@ from hemstitch.kernel_ir.nodes import (
     walk,
 )
 from hemstitch.kernel_ir.rewriter import Rewriter, defined
+from hemstitch.machine.cpu_numbers import CPU
 
-LEAST_ROWS = 32  # of a nest that is a piece of another
-LANE_UNIT = 16  # lanes: a multiple of each target's vector width
+LEAST_ROWS = 32  # of a nest that is a piece of another; bounds the number of nests
 MOST_PIECES = 8  # of a loop; each has a copy of the body
 ORDERED = (Scan, Contract)  # depend on the order of lanes
 Bounds = tuple[int, int]  # least and greatest value
@@ -165,7 +166,7 @@ class _Pieces:
     def _loop(self, loop: Loop, known: _KnownBounds) -> Iterator[Stmt]:
         is_free = loop.axis not in self.outer and loop.between is None
         is_free &= not any(isinstance(statement, ORDERED) for statement in walk(loop.body))
-        ends = self._ends(loop.axis, LANE_UNIT if loop.lanes else 1) if is_free else ()
+        ends = self._ends(loop.axis, CPU.widest_lanes if loop.lanes else 1) if is_free else ()
         if len(ends) <= 2:
             yield self._unsplit(loop, known)
             return

@@ -44,12 +44,12 @@ from hemstitch.kernel_ir.nodes import (
     walk,
 )
 from hemstitch.kernel_ir.rewriter import Rewriter, defined, used
+from hemstitch.machine.cpu_numbers import CPU
 
 VALUES = (Let, Constant, Load)
 Value = Union[Let, Constant, Load]
-MOST_BYTES = 16 << 10  # of hoisted values in a nest: half of L1
-LEAST_ITERATIONS = 64  # of a loop, or rows of a nest, where the number is known
-LEAST_GAIN = 2  # for each element; see `_gain`
+LEAST_ITERATIONS = 64  # of a loop, or rows of a nest, if known; of the algorithm
+LEAST_GAIN = 2  # for each element, in the units of `OpRow.flops`; see `_gain`
 
 
 def hoist_loop_invariants(kernel: Kernel) -> Kernel:
@@ -72,7 +72,7 @@ class _CodeMotion:
 
     names: set[str]
     buffers: list[Buffer]
-    bytes_left: int = MOST_BYTES
+    bytes_left: int = CPU.hoisted_bytes
 
     def nest(self, nest: Nest) -> Nest:
         if any(isinstance(s, (Contract, AccumulateMatmul, Check)) for s in walk(nest.body)):

@@ -29,10 +29,8 @@ from hemstitch.kernel_ir.nodes import (
     walk,
 )
 from hemstitch.kernel_ir.rewriter import Rewriter, defined
+from hemstitch.machine.cpu_numbers import CPU
 
-MOST_VECTORS = 12  # of all interleaved rows
-MAX_ROWS = 4  # rows
-LEAST_STAGES = 3  # of a row, divided by its horizontal reductions
 _PLAIN = (Let, Constant, Position, Random, Load, Store, Check, Init, Accumulate, AccumulateInto)
 
 
@@ -93,15 +91,17 @@ def _interleave_factor(nest: Nest, lanes: int) -> int:
         or nest.panels
         or not all(isinstance(s, _PLAIN) for s in (*plain, *inside))
         or not all(map(_is_simple, loops))
-        or len(_stages(nest.body)) < LEAST_STAGES
+        or len(_stages(nest.body)) < CPU.interleaved_stages
     ):
         return 1
     extents = [loop.axis.extent for loop in loops if loop.axis.limit is None]
     known = [extent for extent in extents if isinstance(extent, int) and extent > 0]
     if len(known) < len(loops):
         return 1
-    count = MAX_ROWS
-    while count > 1 and (count * max(known) > MOST_VECTORS * lanes or nest.rows[-1].extent % count):
+    count = CPU.interleaved_rows
+    while count > 1 and (
+        count * max(known) > CPU.interleaved_vectors * lanes or nest.rows[-1].extent % count
+    ):
         count //= 2
     return count
 

@@ -32,9 +32,8 @@ from hemstitch.kernel_ir.nodes import (
     Store,
 )
 from hemstitch.kernel_ir.rewriter import Rewriter, defined
+from hemstitch.machine.cpu_numbers import CPU
 
-LARGE_RESULT = 1 << 20  # bytes of a result that L2 does not hold
-LEAST_COLUMNS = 96  # of a row; with fewer the sort costs more than it gains
 MAX_PLACES = (1 << 31) - 4  # targets or sources; their numbers have 32 bits
 
 
@@ -109,9 +108,9 @@ class _ScatterAdd:
         task are not larger than its share of the source rows."""
         sizes = (self.targets.extent, self.sources.extent, self.lanes.limit)
         known = [size for size in sizes if isinstance(size, int)]
-        if len(known) < len(sizes) or self.columns < max(LEAST_COLUMNS, 2 * tasks):
+        if len(known) < len(sizes) or self.columns < max(CPU.sorted_columns, 2 * tasks):
             return False
-        is_large = known[0] * self.columns * self.add.buffer.dtype.bytes > LARGE_RESULT
+        is_large = known[0] * self.columns * self.add.buffer.dtype.bytes > CPU.sorted_result_bytes
         return is_large and max(known) <= MAX_PLACES
 
 

@@ -29,9 +29,9 @@ from hemstitch.kernel_ir.nodes import (
     walk,
 )
 from hemstitch.kernel_ir.rewriter import Rewriter, defined, used
+from hemstitch.machine.cpu_numbers import CPU
 
-MAX_ADDENDS = 16  # of one sum, combined in registers
-MAX_STATEMENTS = 256  # in the body of an unrolled loop
+MAX_STATEMENTS = 256  # in the body of an unrolled loop; bounds the size of code
 COMBINERS: Mapping[Op, Op] = {
     Op.SUM: Op.ADD,
     Op.PROD: Op.MUL,
@@ -83,7 +83,7 @@ def _is_short(loop: Loop) -> bool:
         and loop.between is None
         and loop.axis.outer is None
         and isinstance(extent, int)
-        and 1 < extent <= MAX_ADDENDS
+        and 1 < extent <= CPU.combined_addends
         and extent * len(inside) <= MAX_STATEMENTS
         and bool(added)
         and all(isinstance(s, (*PURE, AccumulateInto)) or _is_plain(s) for s in inside)

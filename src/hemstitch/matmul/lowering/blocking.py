@@ -35,7 +35,6 @@ from hemstitch.kernel_ir.nodes import (
     statements,
     walk,
 )
-from hemstitch.kernel_ir.placement import LINE
 from hemstitch.kernel_ir.rewriter import Rewriter, defined, used
 from hemstitch.machine.cpu_numbers import CPU
 from hemstitch.matmul.lowering.batch_reduce import BatchReduction, batch_reductions
@@ -51,7 +50,6 @@ from hemstitch.matmul.lowering.row_parts import BlockPart, LiveAcrossParts, task
 from hemstitch.matmul.lowering.tile_matmul import TileMatmul
 
 PAIR_SUFFIX = "_next"  # of names of the second element of a pack
-VECTOR_ELEMENTS = 16  # rows of a tile start at a multiple, for any target
 
 
 @dataclass(frozen=True, slots=True)
@@ -532,7 +530,7 @@ class _BlockedNest:
     ) -> tuple[Buffer, Index]:
         """A buffer with `extent` elements for each row of a block, and the index of an element in
         it."""
-        row_step = _odd_lines(extent, LINE // dtype.bytes)
+        row_step = _odd_lines(extent, CPU.line_bytes // dtype.bytes)
         buffer = self._new(name, row_step * self.rows, "a tile of rows", dtype)
         return buffer, at(self.inner).scaled(row_step) + at(axis)
 
@@ -578,7 +576,7 @@ def _is_k_contiguous(load: Load | None, k: _KAxis, axis: Axis, other_axis: Axis)
 
 
 def _whole_vectors(extent: Dim) -> Dim:
-    return quotient(extent + (VECTOR_ELEMENTS - 1), VECTOR_ELEMENTS) * VECTOR_ELEMENTS
+    return quotient(extent + (CPU.widest_lanes - 1), CPU.widest_lanes) * CPU.widest_lanes
 
 
 def _odd_lines(extent: Dim, elements: int) -> Dim:
@@ -590,7 +588,7 @@ def _odd_lines(extent: Dim, elements: int) -> Dim:
 
 def _weight(tile: TileMatmul) -> Dim:
     """Work of one row: a vector multiplication counts as one element of other work."""
-    return quotient(tile.columns * tile.contract.axis.extent, VECTOR_ELEMENTS)
+    return quotient(tile.columns * tile.contract.axis.extent, CPU.widest_lanes)
 
 
 def _axes(body: Iterable[Stmt]) -> Iterator[Axis]:

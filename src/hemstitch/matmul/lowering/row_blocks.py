@@ -21,8 +21,6 @@ from hemstitch.kernel_ir.nodes import (
 from hemstitch.machine.cpu_numbers import CPU
 from hemstitch.matmul.lowering.row_parts import task_buffers
 
-ROW_MULTIPLE = 4
-
 
 def max_block_rows(nest: Nest, threads: int, most: int) -> int:
     """The largest number of rows in a block. `most`: that of the blocking.
@@ -67,7 +65,9 @@ def block_rows(extent: Dim, limit: int, threads: int) -> int:
     sizes = range(min(extent, limit), extent // (2 * blocks), -1)
     divisors = (size for size in sizes if extent % size == 0)
     rows = max(
-        divisors, key=lambda size: (size % ROW_MULTIPLE == 0, size), default=-(-extent // blocks)
+        divisors,
+        key=lambda size: (size % CPU.row_multiple == 0, size),
+        default=-(-extent // blocks),
     )
     count = -(-extent // rows)
     rounded_up = -(-count // threads) * threads

@@ -20,6 +20,7 @@ from hemstitch.ir.calls import Call
 from hemstitch.ir.dims import known
 from hemstitch.ir.graph import Node, Op, Range
 from hemstitch.ir.types import DType
+from hemstitch.machine.cpu_numbers import CPU
 from hemstitch.matmul.patterns.bilinear import (
     MOST_AT_ONCE,
     Bilinear,
@@ -33,13 +34,9 @@ from hemstitch.matmul.patterns.image_tiles import ALL, CHANNELS_LAST, ImageTilin
 from hemstitch.matmul.patterns.inlined import Inlined, MatmulSum
 
 TYPE = DType.F32  # half types would round each line's product
-MOST_CHANNELS = 4
-LEAST_FEATURES = 32  # of which there are whole strips
-LEAST_COLUMNS = 8  # of results, which are a block's rows
-LEAST_LINE = 8  # elements: a product's steps
-MOST_LINES = 11
-# Operations that it takes to make two lines of results together: for each element of what is then
-# multiplied, and for each pair of results.
+MOST_LINES = 11  # of a window; each is a matmul, so this bounds the size of the graph
+# Counts of the algorithm: operations that it takes to make two lines of results together, for each
+# element of what is then multiplied, and for each pair of results.
 OF_LINES, OF_RESULTS = 5, 10
 
 
@@ -62,11 +59,11 @@ def direct_convolution_of(
     features, channels, lines, _ = map(known, weight.shape)
     return (
         convolution
-        if channels <= MOST_CHANNELS
-        and features >= LEAST_FEATURES
+        if channels <= CPU.direct_channels
+        and features >= CPU.direct_features
         and 1 < lines <= MOST_LINES
-        and convolution.line >= LEAST_LINE
-        and convolution.size[1] >= LEAST_COLUMNS
+        and convolution.line >= CPU.direct_steps
+        and convolution.size[1] >= CPU.direct_columns
         else None
     )
 

@@ -23,18 +23,14 @@ from hemstitch.ir.calls import Call, Convolution, ConvolutionBackward, Structure
 from hemstitch.ir.dims import known
 from hemstitch.ir.graph import Node, Op, Range
 from hemstitch.ir.types import DType
+from hemstitch.machine.cpu_numbers import CPU
 from hemstitch.machine.record import Machine
 from hemstitch.matmul.patterns.convolutions import plain_convolution
 from hemstitch.matmul.patterns.image_tiles import ALL, CHANNELS_LAST, with_zeros
 from hemstitch.matmul.patterns.inlined import Inlined, MatmulSum
 
 TYPE = DType.F32
-LANES = 8
-OF_L1 = 3 / 4  # a line that is larger does not stay there
-# How much longer the library then takes than the multiplications, in units of their time: 17 to 25
-# of 105 multiplications and additions in a nanosecond (Zen 3, 32 to 128 channels).
-LONGER = 3
-MOST_LINES = 11
+MOST_LINES = 11  # of a window; each is a matmul, so this bounds the size of the graph
 
 
 def weight_gradient_of(
@@ -42,7 +38,12 @@ def weight_gradient_of(
 ) -> WeightGradient | None:
     """None if it is none that is written out here."""
     plain = plain_convolution(call, inputs)
-    if machine is None or machine.lanes != LANES or plain is None or plain.gradient is None:
+    if (
+        machine is None
+        or machine.lanes != CPU.gradient_lanes
+        or plain is None
+        or plain.gradient is None
+    ):
         return None
     x, weight, gradient, how = plain.x, plain.weight, plain.gradient, plain.how
     if not plain.wanted[1] or (how.stride, how.dilation) != ((1, 1), (1, 1)):
@@ -53,7 +54,11 @@ def weight_gradient_of(
         known(image.shape[1]) * known(image.shape[3]) for image in (x, gradient)
     )
     lines, columns = map(known, weight.shape[2:])
-    if line <= OF_L1 * machine.l1_bytes or lines * columns == 1 or lines > MOST_LINES:
+    if (
+        line <= CPU.gradient_l1_share * machine.l1_bytes
+        or lines * columns == 1
+        or lines > MOST_LINES
+    ):
         return None
     padding = how.padding[0], how.padding[1]
     return WeightGradient(builder, call, how, inputs, x, weight, gradient, padding)
@@ -75,9 +80,10 @@ class WeightGradient:
     padding: tuple[int, int]
 
     def fewer(self, number: int) -> int:
-        """Multiplications that take as long as the library takes longer."""
+        """Multiplications that take as long as the library takes longer: it did 17 to 25 of 105
+        multiplications and additions in a nanosecond (Zen 3, 32 to 128 channels)."""
         products = prod(map(known, self.gradient.shape)) * prod(map(known, self.weight.shape[1:]))
-        return LONGER * products if number == 1 else 0
+        return CPU.gradient_excess * products if number == 1 else 0
 
     def spared_bytes(self, number: int) -> int:
         """Less than nothing: the copies with zeros."""

@@ -23,6 +23,7 @@ from hemstitch.ir.calls import Call
 from hemstitch.ir.dims import known
 from hemstitch.ir.graph import Node, Op, Range
 from hemstitch.ir.types import DType
+from hemstitch.machine.cpu_numbers import CPU
 from hemstitch.matmul.patterns.bilinear import (
     BACKWARD,
     FORWARD,
@@ -46,8 +47,6 @@ from hemstitch.matmul.patterns.image_tiles import (
 from hemstitch.matmul.patterns.inlined import Inlined, MatmulSum
 
 TYPES = (DType.F32, DType.F64)  # half types would round the sums
-LEAST_CHANNELS = 32  # with fewer the sums take longer than the multiplications that they save
-LEAST_TILES = 64  # with fewer those of the windows do
 Ways = tuple[Bilinear, Bilinear]  # down and to the right
 
 
@@ -66,8 +65,8 @@ def winograd_of(builder: Builder, call: Call, inputs: Sequence[Node]) -> Winogra
         *(builder, x, weight, plain.bias, plain.gradient),
         *((down, right), (above, left), plain.weight_sums),
     )
-    is_narrow = min(map(known, weight.shape[:2])) < LEAST_CHANNELS
-    return winograd if not is_narrow and winograd.tiles >= LEAST_TILES else None
+    is_narrow = min(map(known, weight.shape[:2])) < CPU.winograd_channels
+    return winograd if not is_narrow and winograd.tiles >= CPU.winograd_tiles else None
 
 
 def _is_padded(stride: int, padding: int) -> bool:
@@ -315,7 +314,9 @@ def _longer(ways: Ways, count: int, size: tuple[int, int]) -> Ways:
     leaves enough tiles. Both ways would round three times as much."""
     down, right = ways
     choices = [(LONG, right)] * (down is SHORT) + [(down, LONG)] * (right is SHORT)
-    enough = [choice for choice in choices if count * prod(_tiles(choice, size)) >= LEAST_TILES]
+    enough = [
+        choice for choice in choices if count * prod(_tiles(choice, size)) >= CPU.winograd_tiles
+    ]
     return min((ways, *enough), key=lambda choice: _products(choice) * prod(_tiles(choice, size)))
 
 

@@ -13,8 +13,7 @@ from collections import Counter
 from collections.abc import Container, Iterator, Set
 from dataclasses import dataclass, replace
 
-HELD = 0.25  # cost of holding a byte from forward to backward, in bytes moved
-LAUNCH = 1 << 14  # cost of an additional kernel, in bytes moved
+from hemstitch.machine.cpu_numbers import CPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,7 @@ class SavingProblem:
     items: tuple[SavedValue, ...]
     needs: tuple[frozenset[int], ...]
     operands: frozenset[int] = frozenset()
-    held: float = HELD
+    held: float = CPU.held_byte
 
     @property
     def needed(self) -> frozenset[int]:
@@ -69,7 +68,7 @@ class SavingProblem:
 
     def storing(self, number: int) -> float:
         """The cost of computing an operand in backward: a kernel of its own writes it."""
-        return float(self.items[number].bytes + LAUNCH)
+        return float(self.items[number].bytes + CPU.launch_bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from hemstitch.errors import KernelBuildError
-from hemstitch.latency.architecture import ARCHITECTURES, WARP, Architecture
+from hemstitch.latency.architecture import ARCHITECTURES, Architecture
+from hemstitch.machine.gpu_numbers import GPU
 from hemstitch.runtime.recycling import empty_strided_on
 
 _CUDA: Any = torch._C  # a build without CUDA has none of these names
@@ -90,7 +91,7 @@ def resident_blocks(function: int, warps: int, shared_bytes: int) -> int:
     status = ctypes.CDLL(DRIVER).cuOccupancyMaxActiveBlocksPerMultiprocessor(
         ctypes.byref(count),
         ctypes.c_void_p(function),
-        ctypes.c_int(warps * WARP),
+        ctypes.c_int(warps * GPU.warp_threads),
         ctypes.c_size_t(shared_bytes),
     )
     if status:

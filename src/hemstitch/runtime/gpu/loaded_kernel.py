@@ -9,18 +9,16 @@ from functools import partial
 from typing import Any
 
 from hemstitch.errors import KernelBuildError
+from hemstitch.machine.gpu_numbers import GPU
 from hemstitch.runtime.gpu.device import Device, resident_blocks
 from hemstitch.targets.gpu.kernel import TritonProgram
+from hemstitch.targets.gpu.vendor import vendor_of
 from hemstitch.toolchain.triton_cross import ALIGNMENT, NotCached, build_for, relaxed_register_limit
 from hemstitch.toolchain.triton_signature import signature
 from hemstitch.toolchain.triton_source import kernel_of
 from hemstitch.toolchain.triton_workers import compile_in_worker
 
 CHECK = "tl.device_assert"
-# Programs on a multiprocessor in a cooperative launch: each leaves partial sums that are read after
-# the barrier. On an H200 more gained at most 1 %, and took up to 1.7 times as long
-# (docs/design/code-generation-for-gpus.md).
-MOST_COOPERATIVE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +87,7 @@ def load(
     with device.as_current():
         try:
             run = built.run  # loads it
-            if built.n_spills and device.target.startswith("sm_"):
+            if built.n_spills and vendor_of(device.target).can_relax:
                 registers = relaxed_register_limit(program.warps)
                 built = build(program, variant, device.target, registers, cache=cache)
                 run = built.run
@@ -108,4 +106,4 @@ def _resident(program: TritonProgram, built: Any, device: Device) -> int:
 
 def resident_programs(program: TritonProgram, blocks: int) -> int:
     """Programs on a multiprocessor that can hold `blocks` thread blocks."""
-    return min(blocks, MOST_COOPERATIVE) if program.barriers else blocks
+    return min(blocks, GPU.cooperative_programs) if program.barriers else blocks

@@ -12,10 +12,11 @@ from itertools import count
 
 import torch
 
+from hemstitch.machine.gpu_numbers import GPU
 from hemstitch.runtime.gpu.device import Device
 
 SLOTS = 32  # streams and captures that one kernel is likely to see
-STRIDE = 32  # i32 between two semaphores: a cache line
+STRIDE = GPU.line_bytes // 4  # i32 between two semaphores: a cache line
 
 
 @dataclass(frozen=True, slots=True)

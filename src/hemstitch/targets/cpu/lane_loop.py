@@ -9,7 +9,6 @@ from hemstitch.ir.dims import divides
 from hemstitch.ir.types import DType
 from hemstitch.kernel_ir.index import Axis, Computed, Index
 from hemstitch.kernel_ir.nodes import Buffer, Constant, Let, Load, Position, Stmt, Store
-from hemstitch.kernel_ir.placement import LINE
 from hemstitch.machine.cpu_numbers import CPU
 from hemstitch.targets.cpu.emitter import Emitter, Value
 
@@ -79,7 +78,7 @@ def store_to_peel_for(
         return None
     for store in body:
         if isinstance(store, Store) and store.buffer in non_temporal:
-            terms, line = store.index.terms, LINE // store.buffer.dtype.bytes
+            terms, line = store.index.terms, CPU.line_bytes // store.buffer.dtype.bytes
             is_plain = all(isinstance(variable, Axis) for variable, _ in terms)
             is_aligned = LaneLoop(axis, (), None, False).is_aligned_to(line, store.index)
             if is_plain and not is_aligned and store.index.coefficient(axis) == 1:
@@ -89,7 +88,9 @@ def store_to_peel_for(
 
 def elements_until_line(e: Emitter, dtype: DType, place: Value, extent: Value) -> Value:
     """How many elements, at most `extent`, are left of the line that the one at `place` is in."""
-    rest = e.binary("and", e.binary("sub", e.i64(0), place), e.i64(LINE // dtype.bytes - 1))
+    rest = e.binary(
+        "and", e.binary("sub", e.i64(0), place), e.i64(CPU.line_bytes // dtype.bytes - 1)
+    )
     return e.select(e.compare("slt", rest, extent), rest, extent)
 
 
@@ -107,4 +108,4 @@ def fills_lines(lanes: LaneLoop | None, width: int, dtype: DType, index: Index) 
         return False
     if (peeled := lanes.peeled) is not None:
         return index == peeled.index and dtype.bytes == peeled.buffer.dtype.bytes
-    return lanes.is_aligned_to(LINE // dtype.bytes, index)
+    return lanes.is_aligned_to(CPU.line_bytes // dtype.bytes, index)

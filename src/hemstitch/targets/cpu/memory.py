@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hemstitch.ir.types import DType
-from hemstitch.kernel_ir.placement import LINE
+from hemstitch.machine.cpu_numbers import CPU
 from hemstitch.targets.cpu import masked_access
 from hemstitch.targets.cpu.conversions import COMPUTE, STORAGE, from_storage, to_storage
 from hemstitch.targets.cpu.emitter import Emitter, Value, mangle
@@ -74,7 +74,7 @@ def store_non_temporal(e: Emitter, dtype: DType, pointer: Value, value: Value) -
     """All lanes, side by side. `pointer`: a multiple of what is stored, or a line of a cache."""
     stored = to_storage(e, value, dtype)
     e.declarations[_NON_TEMPORAL] = f"{_NON_TEMPORAL} = !{{i32 1}}"
-    align = min(e.width * dtype.bytes, LINE)
+    align = min(e.width * dtype.bytes, CPU.line_bytes)
     e.line(f"store {stored}, {pointer}, align {align}, !nontemporal {_NON_TEMPORAL}")
 
 

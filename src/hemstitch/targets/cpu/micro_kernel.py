@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from hemstitch.ir.types import DType
-from hemstitch.kernel_ir.placement import LINE
 from hemstitch.machine.cpu_numbers import CPU
 from hemstitch.targets.cpu import memory, skinny_matmul
 from hemstitch.targets.cpu.emitter import Emitter, Value
@@ -36,7 +35,7 @@ F32 = DType.F32
 # of the right operand and an element of the left, and at least as many sums as are in flight.
 ROWS_OF_32: Sequence[int] = (0, 12, 12, 8, 6)
 ROWS_OF_16: Sequence[int] = (0, 8, 6)
-ELEMENTS = LINE // F32.bytes
+ELEMENTS = CPU.line_bytes // F32.bytes
 L2 = 2
 
 
@@ -243,7 +242,7 @@ class _Tile:
             return prefetches
         tile_number, tiles = self._tile_number(e, row, columns, matmul.max_rows)
         for start, size in matmul.prefetch_regions:
-            tile_lines = -(-size // (LINE * tiles))  # of a tile
+            tile_lines = -(-size // (CPU.line_bytes * tiles))  # of a tile
             lines_per_step = -(-tile_lines // steps)
             period_log2 = max(0, (steps // tile_lines).bit_length() - 1)
             first = times(e, tile_number, e.i64(tile_lines * ELEMENTS))

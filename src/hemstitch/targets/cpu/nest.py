@@ -28,7 +28,7 @@ from hemstitch.kernel_ir.nodes import (
     Role,
     Stmt,
 )
-from hemstitch.kernel_ir.placement import LINE
+from hemstitch.machine.cpu_numbers import CPU
 from hemstitch.matmul.lowering.tile_matmul import MatmulOperands, TileMatmul
 from hemstitch.targets.cpu import failure_checks as checks
 from hemstitch.targets.cpu import memory, micro_kernel, prefetch, register_transpose, row_copies
@@ -438,7 +438,8 @@ class LLVMNestPrinter:
             for copy in self._unrolled():
                 pointer = self._pointer(buffer, index, copy)
                 for line in range(software_prefetch.lines):
-                    distance = software_prefetch.distance + line * LINE // buffer.dtype.bytes
+                    elements = line * CPU.line_bytes // buffer.dtype.bytes
+                    distance = software_prefetch.distance + elements
                     memory.prefetch(
                         self.emitter, buffer.dtype, pointer, distance, software_prefetch.level
                     )

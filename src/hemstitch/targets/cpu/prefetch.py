@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from hemstitch.ir.ops import OPS
 from hemstitch.kernel_ir.index import Axis, Index
 from hemstitch.kernel_ir.nodes import Buffer, Let, Load, Loop, Nest, Role, Stmt
-from hemstitch.kernel_ir.placement import LINE
 from hemstitch.machine.cpu_numbers import CPU
 
 
@@ -94,8 +93,8 @@ def _line_prefetches(nest: Nest) -> Iterator[tuple[str, SoftwarePrefetch]]:
         bytes_ = walks[0].load.buffer.dtype.bytes
         covered_until = min(starts) + row_step
         for start in sorted(starts, reverse=True):
-            if (covered_until - start) * bytes_ >= LINE:
-                lines = -(-(covered_until - start) * bytes_ // LINE)
+            if (covered_until - start) * bytes_ >= CPU.line_bytes:
+                lines = -(-(covered_until - start) * bytes_ // CPU.line_bytes)
                 yield starts[start].name, SoftwarePrefetch(CPU.prefetch_rows * row_step, 2, lines)
                 covered_until = start
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from hemstitch.ir.dims import Dim, quotient
 from hemstitch.kernel_ir.lifetime import Life, in_place, phase_lifetimes, task_lifetimes
 from hemstitch.kernel_ir.nodes import THREADS, Buffer, Kernel, Role
-from hemstitch.kernel_ir.placement import LINE, Lifetime, place
-
-PADDED_LANES = 16  # elements of a vector; task buffers have room for whole ones
+from hemstitch.kernel_ir.placement import Lifetime, place
+from hemstitch.machine.cpu_numbers import CPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +54,15 @@ def _placed(
 ) -> tuple[dict[Buffer, Dim], Dim]:
     """Offsets, and the bytes in all. A size that only a call knows is a unit of its own: equal ones
     share memory."""
-    units = {b: LINE if isinstance(size, int) else size for b, size in bytes_.items()}
+    units = {b: CPU.line_bytes if isinstance(size, int) else size for b, size in bytes_.items()}
     offsets: dict[Buffer, Dim] = {}
     end: Dim = 0
     for unit in dict.fromkeys(units.values()):
         buffers = [buffer for buffer in bytes_ if units[buffer] == unit]
         sizes = ((bytes_[buffer], lives[buffer]) for buffer in buffers)
-        lifetimes = [Lifetime(n // LINE if isinstance(n, int) else 1, *life) for n, life in sizes]
+        lifetimes = [
+            Lifetime(n // CPU.line_bytes if isinstance(n, int) else 1, *life) for n, life in sizes
+        ]
         places, count = place(lifetimes, line=1)
         offsets |= {buffer: end + unit * number for buffer, number in zip(buffers, places)}
         end = end + unit * count
@@ -69,11 +70,11 @@ def _placed(
 
 
 def _whole_lines(size: Dim) -> Dim:
-    return quotient(size + (LINE - 1), LINE) * LINE
+    return quotient(size + (CPU.line_bytes - 1), CPU.line_bytes) * CPU.line_bytes
 
 
 def _whole_vectors(size: Dim) -> Dim:
-    return quotient(size + (PADDED_LANES - 1), PADDED_LANES) * PADDED_LANES
+    return quotient(size + (CPU.widest_lanes - 1), CPU.widest_lanes) * CPU.widest_lanes
 
 
 def _for_threads(size: Dim, threads: int) -> Dim:

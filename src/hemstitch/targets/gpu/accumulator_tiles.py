@@ -34,10 +34,7 @@ from hemstitch.targets.gpu.tiling import Tiling, is_tile
 from hemstitch.targets.gpu.triton_types import NAMES, literal
 
 ROWS, LANES = 0, 1  # the axes of a tile
-VECTOR = 4  # elements that a thread loads at once, or twice as many
-MOST_ATOMIC_ELEMENTS = (
-    128  # elements that memory adds to by itself: a thread has one of them, no more
-)
+VECTOR = GPU.access_bytes // DType.F32.bytes  # elements that a thread loads at once
 
 
 @dataclass(slots=True)
@@ -238,7 +235,7 @@ class Reductions:
         texts = self._over_rows(op, dtype, values, address)
         if (
             statement.buffer in self.own_sums
-            and prod(scope.size_of(address)) <= MOST_ATOMIC_ELEMENTS
+            and prod(scope.size_of(address)) <= GPU.atomic_elements
         ):
             memory.add_to_own(statement.buffer, address, texts[0])
             return

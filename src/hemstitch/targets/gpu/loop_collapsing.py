@@ -31,8 +31,6 @@ from hemstitch.kernel_ir.rewriter import Rewriter
 from hemstitch.machine.gpu_numbers import GPU
 from hemstitch.targets.gpu.tiling import is_tile, power_of_two
 
-MOST_PADDING = 1.5  # lanes, those that do not exist included, than before
-
 
 def collapse_loops(kernel: Kernel) -> Kernel:
     """The same kernel; in no nest of products, whose lanes are those of matrices."""
@@ -84,7 +82,7 @@ def _is_collapsible(loops: Sequence[Loop]) -> bool:
     another one has written; there are not too many."""
     *outer, last = (_size(loop.axis) for loop in loops)
     lanes = power_of_two(prod(outer) * last)
-    if not 0 < lanes <= min(GPU.whole_lanes, MOST_PADDING * prod(outer) * power_of_two(last)):
+    if not 0 < lanes <= min(GPU.whole_lanes, GPU.padding_ratio * prod(outer) * power_of_two(last)):
         return False
     everything = list(walk(loops[0].body))
     if any(isinstance(s, Running | Scan) for s in everything):

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from hemstitch.kernel_ir.dependence import backward_slice, live_ins
 from hemstitch.kernel_ir.index import Axis
 from hemstitch.kernel_ir.nodes import AccumulateMatmul, Contract, Load, Loop, Role, Stmt
+from hemstitch.machine.gpu_numbers import GPU
 from hemstitch.targets.gpu.scope import Tile, TileValue, TritonScope
 from hemstitch.targets.gpu.tiling import Tiling, max_k_tile
 from hemstitch.targets.gpu.triton_types import NAMES
 
 PRECISION = '"ieee"'  # of f32: what eager has where the user did not ask for less
-STAGES = 3  # blocks in flight: one is multiplied while two are loaded
 Print = Callable[[Iterable[Stmt]], None]
 
 
@@ -70,7 +70,7 @@ class MatmulPrinter:
         scope.writer.line(f"{name} = tl.zeros({shape}, tl.float32)")
         start = f"from_{axis.name}"
         extent = scope.size(axis.extent)
-        head = f"for {start} in tl.range(0, {extent}, {size}, num_stages={STAGES}):"
+        head = f"for {start} in tl.range(0, {extent}, {size}, num_stages={GPU.pipeline_stages}):"
         with scope.block(head, ()):
             left = self._left(contract, f"{start} + ", size, statements)
             right = self._right(contract, _KTile(axis, f"{start} + ", size, size), statements)

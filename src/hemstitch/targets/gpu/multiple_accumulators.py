@@ -12,9 +12,6 @@ from hemstitch.kernel_ir.nodes import Accumulate, Init, Loop, Nest, walk
 from hemstitch.machine.gpu_numbers import GPU
 from hemstitch.targets.gpu.tiling import Tiling, only_reduces, tile_loops
 
-LEAST_ADDENDS = 64  # terms that are worth a tile of their own
-MAX_ACCUMULATORS = 512  # side by side
-
 
 def multiple_accumulators(nest: Nest, tiling: Tiling, running: Container[str]) -> dict[str, int]:
     """How many terms of each accumulator, by its name. `running`: those whose value so far matters.
@@ -25,7 +22,7 @@ def multiple_accumulators(nest: Nest, tiling: Tiling, running: Container[str]) -
     added = Counter(s.accumulator for s in everything if isinstance(s, Accumulate))
     counts: dict[str, int] = {}
     for tile in tile_loops(nest):
-        count = min(MAX_ACCUMULATORS, GPU.tile_elements // tiling.lanes[tile.axis].size)
+        count = min(GPU.accumulators, GPU.tile_elements // tiling.lanes[tile.axis].size)
         inside = {s.name for s in walk(tile.body) if isinstance(s, Init)}
         for loop in _long_sums(tile):
             names = {s.accumulator for s in loop.body if isinstance(s, Accumulate)}
@@ -39,5 +36,5 @@ def _long_sums(tile: Loop) -> Iterator[Loop]:
     for loop in walk(tile.body):
         if isinstance(loop, Loop) and only_reduces(loop) and loop.between is None:
             extent = loop.axis.extent
-            if not isinstance(extent, int) or extent >= LEAST_ADDENDS:
+            if not isinstance(extent, int) or extent >= GPU.accumulated_terms:
                 yield loop

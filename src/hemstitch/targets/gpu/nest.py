@@ -42,18 +42,17 @@ from hemstitch.kernel_ir.nodes import (
     Store,
     walk,
 )
+from hemstitch.machine.gpu_numbers import GPU
 from hemstitch.targets.gpu import half_rounding, memory, philox_tiles, triton_types
 from hemstitch.targets.gpu.accumulator_tiles import Reductions, own_sums
 from hemstitch.targets.gpu.elementwise import apply
 from hemstitch.targets.gpu.function_merging import parameters_of, select_by_number
 from hemstitch.targets.gpu.load_hoisting import hoistable_loads
-from hemstitch.targets.gpu.matmul_tiles import STAGES, MatmulPrinter
+from hemstitch.targets.gpu.matmul_tiles import MatmulPrinter
 from hemstitch.targets.gpu.multiple_accumulators import multiple_accumulators
 from hemstitch.targets.gpu.register_accumulators import RegisterAccumulator, register_accumulators
 from hemstitch.targets.gpu.scope import ZERO, Tile, TileValue, TritonScope
 from hemstitch.targets.gpu.tiling import Tiling, is_tile, only_reduces
-
-UNROLL, UNROLL_ROWS, UNROLL_ACCUMULATORS = 8, 2, 2
 
 
 @dataclass(slots=True)
@@ -313,7 +312,13 @@ class TritonNestPrinter:
             return
         name = f"at_{loop.axis.name}"
         # Loads of several iterations are in flight at once.
-        factor = UNROLL if only_reduces(loop) else UNROLL_ROWS if _sums_rows(loop) else 1
+        factor = (
+            GPU.unrolled_loads
+            if only_reduces(loop)
+            else GPU.unrolled_rows
+            if _sums_rows(loop)
+            else 1
+        )
         unrolled = f", loop_unroll_factor={factor}" if factor > 1 else ""
         head = f"for {name} in tl.range(0, {scope.size(loop.axis.extent)}{unrolled}):"
         with scope.block(head, written(loop.body)):
@@ -325,8 +330,10 @@ class TritonNestPrinter:
         scope, axis = self.scope, loop.axis
         start, name = f"from_{axis.name}", f"at_{axis.name}"
         bounds = f"0, {scope.size(axis.extent)}, {accumulators}"
-        if sum(isinstance(s, Load) for s in loop.body) < UNROLL_ACCUMULATORS:  # at once as it is
-            bounds += f", loop_unroll_factor={UNROLL_ACCUMULATORS}"
+        if (
+            sum(isinstance(s, Load) for s in loop.body) < GPU.unrolled_accumulators
+        ):  # at once as it is
+            bounds += f", loop_unroll_factor={GPU.unrolled_accumulators}"
         with (
             scope.block(f"for {start} in tl.range({bounds}):", ()),
             scope.accumulator_rows(accumulators),
@@ -357,7 +364,7 @@ class TritonNestPrinter:
         else:
             start, name = f"from_{axis.name}", f"at_{axis.name}"
             self.matmuls.hoist_left_operands(loop, self._statements)
-            stages = f", num_stages={STAGES}" if self.tiling.k_tiles else ""
+            stages = f", num_stages={GPU.pipeline_stages}" if self.tiling.k_tiles else ""
             head = f"for {start} in tl.range(0, {extent}, {lanes.size}{stages}):"
             with scope.block(head, written(loop.body)):
                 scope.writer.line(f"{name} = {start} + {scope.range_of(lanes.size)}")

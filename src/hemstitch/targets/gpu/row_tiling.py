@@ -28,15 +28,13 @@ from hemstitch.kernel_ir.nodes import (
 from hemstitch.kernel_ir.rewriter import Rewriter, used
 from hemstitch.machine.gpu_numbers import GPU
 
-MIN_COMBINED_ROWS, MAX_COMBINED_ROWS = 4, 64  # rows that become one
-
 
 def tile_rows(kernel: Kernel, hint: Callable[[Dim], int], programs: int) -> Kernel:
     """The same kernel; `programs`: one for each multiprocessor."""
 
     def nest_of(nest: Nest) -> Nest:
         count = hint(product(axis.extent for axis in nest.rows)) if nest.rows else 0
-        most = min(MAX_COMBINED_ROWS, count // (GPU.multiprocessor_rows * programs))
+        most = min(GPU.combined_rows, count // (GPU.multiprocessor_rows * programs))
         candidates = (_combined_rows(nest, axis, most) for axis in nest.rows[:-1])
         return next((candidate for candidate in candidates if candidate is not None), nest)
 
@@ -51,7 +49,7 @@ def _combined_rows(nest: Nest, axis: Axis, most: int) -> Nest | None:
     """The nest with up to so many of its rows along `axis` as one; None where it is not only sums,
     or they do not come out even."""
     size = _largest_divisor(axis.extent, most)
-    if size < MIN_COMBINED_ROWS or not _only_adds(nest.body, axis):
+    if size < GPU.least_combined_rows or not _only_adds(nest.body, axis):
         return None
     assert isinstance(axis.extent, int)
     block, inner = Axis(f"{axis.name}g", axis.extent // size), Axis(f"{axis.name}m", size)

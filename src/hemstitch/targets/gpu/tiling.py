@@ -28,18 +28,9 @@ from hemstitch.kernel_ir.nodes import (
     walk,
 )
 from hemstitch.machine.gpu_numbers import GPU
-from hemstitch.stitching.matmul_mapping import LEAST_TILE, rows_of_a_tile
-from hemstitch.stitching.matmul_mapping import MOST_ROWS as MOST_MATMUL_ROWS
-from hemstitch.stitching.online_softmax import LONGEST_ROW
+from hemstitch.stitching.matmul_mapping import rows_of_a_tile
 
-MOST_ROWS = 64
-# Products of matrices
-BLOCK = 64  # lanes of a longer row at a time
-BLOCK_SCALAR = 32
-MOST_K = 64  # whose operands fit shared memory at once
-MOST_K_REPEATED = 128
-MOST_K_SCALAR = 32  # whose operands fit registers
-HALF = 2  # bytes
+HALF = 2  # bytes of the data types that matrix units multiply
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +68,7 @@ class Tiling:
     lanes: Mapping[Axis, LaneTile]
     per_warp: int = GPU.warp_elements
     k_tiles: Mapping[Axis, LaneTile] = field(default_factory=dict)
-    elements: int = 0  # of all tiles, likely; unknown where there are products
+    elements: int = 0  # of all tiles, likely; unknown where there are matmuls
 
     @property
     def is_aligned(self) -> bool:
@@ -118,7 +109,7 @@ def choose(
     if nest.rows and not _is_bounded_by_its_row(nest) and not _adds_to_other_rows(nest):
         enough = max(power_of_two(count // programs + 1) // 2, least)
         elements = shape.elements * per_warp // shape.per_warp  # as many warps, with less each
-        rows = max(1, min(MOST_ROWS, max(elements, least * widest) // widest, enough))
+        rows = max(1, min(GPU.tile_rows, max(elements, least * widest) // widest, enough))
     return Tiling(rows, lanes, per_warp, elements=count * widest)
 
 
@@ -189,13 +180,15 @@ def _choose_matmul_tiles(
 ) -> Tiling:
     """As many rows as registers hold beside the widest tile, but tiles for all programs."""
     has_matrix_units = all(matmul.source.bytes == HALF for matmul in matmuls)
-    block = LaneTile(BLOCK if has_matrix_units else BLOCK_SCALAR, False)
+    block = LaneTile(GPU.dot_block_lanes if has_matrix_units else GPU.scalar_dot_block_lanes, False)
     lanes = {
-        axis: replace(lane_tile, size=max(LEAST_TILE, lane_tile.size))
+        axis: replace(lane_tile, size=max(GPU.least_dot_extent, lane_tile.size))
         for axis, lane_tile in lanes.items()
     }
     long = [loop.axis for loop in tile_loops(nest) if _has_matmul(loop)]
-    long = [axis for axis in long if not lanes[axis].whole or lanes[axis].size > LONGEST_ROW]
+    long = [
+        axis for axis in long if not lanes[axis].whole or lanes[axis].size > GPU.register_columns
+    ]
     lanes |= dict.fromkeys(long, block)  # long rows go by in blocks
     # What is done once, before the first row, is no tile of rows.
     widest = max(lanes[loop.axis].size for loop in _tile_loops(nest.body))
@@ -207,7 +200,7 @@ def _choose_matmul_tiles(
     )
     # Of long rows what is not added up is a block, and soon gone.
     live_tiles = 1 if long and has_matrix_units else power_of_two(len(matmuls))
-    rows = min(MOST_MATMUL_ROWS, most_elements // live_tiles // widest, power_of_two(extents[-1]))
+    rows = min(GPU.dot_rows, most_elements // live_tiles // widest, power_of_two(extents[-1]))
     rows = rows_of_a_tile(extents, rows, programs)
     k_tiles: dict[Axis, LaneTile] = {}
     for loop in tile_loops(nest):
@@ -234,10 +227,10 @@ def _k_tile(contract: Contract, widest: int, is_repeated: bool) -> LaneTile:
     """The whole sum at once, if it is short, else in blocks, several of which are loaded ahead.
     `is_repeated`: for each of several blocks of lanes, so that the left operand had better stay."""
     extent, most = contract.axis.extent, max_k_tile(contract.source)
-    if isinstance(extent, int) and extent <= (LONGEST_ROW if is_repeated else most):
-        return LaneTile(max(LEAST_TILE, power_of_two(extent)), True)
+    if isinstance(extent, int) and extent <= (GPU.register_columns if is_repeated else most):
+        return LaneTile(max(GPU.least_dot_extent, power_of_two(extent)), True)
     block = min(GPU.dot_step_bytes, GPU.dot_block_bytes // widest) // contract.source.bytes
-    return LaneTile(max(LEAST_TILE, min(most, block)), False)
+    return LaneTile(max(GPU.least_dot_extent, min(most, block)), False)
 
 
 def max_k_tile(source: DType, is_repeated: bool = False) -> int:
@@ -245,8 +238,8 @@ def max_k_tile(source: DType, is_repeated: bool = False) -> int:
     Triton takes all operands of its steps into registers at once. `is_repeated`: with a left
     operand that is in registers already, cut or not."""
     if source.bytes != HALF:
-        return MOST_K_SCALAR
-    return MOST_K_REPEATED if is_repeated else MOST_K
+        return GPU.scalar_dot_steps
+    return GPU.repeated_dot_steps if is_repeated else GPU.dot_steps
 
 
 def _lanes(extent: Dim) -> LaneTile:

@@ -16,10 +16,8 @@ from hemstitch.kernel_ir.nodes import (
     Store,
     walk,
 )
+from hemstitch.machine.gpu_numbers import GPU
 from hemstitch.targets.gpu.tiling import is_tile
-
-BYTES = 16
-LEAST_LANES = 128  # the elements of shorter rows are dealt out to threads in other ways
 
 
 def is_vectorisable(nest: Nest) -> bool:
@@ -31,14 +29,14 @@ def is_vectorisable(nest: Nest) -> bool:
 
 
 def _is_vectorisable(access: Load | Store, lane: Axis) -> bool:
-    index, count = access.index, BYTES // access.buffer.dtype.bytes
+    index, count = access.index, GPU.access_bytes // access.buffer.dtype.bytes
     if index.coefficient(lane) == 0:
         return True
     coefficients = [step for variable, step in index.terms if variable is not lane]
     return (
         index.coefficient(lane) == 1
         and isinstance(lane.extent, int)
-        and lane.extent >= LEAST_LANES
+        and lane.extent >= GPU.least_warp_elements
         and all(divides(count, step) for step in (*coefficients, index.constant, lane.extent))
     )
 
