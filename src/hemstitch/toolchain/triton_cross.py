@@ -20,11 +20,28 @@ from triton.compiler import ASTSource
 from hemstitch.errors import KernelBuildError
 from hemstitch.toolchain.compile_lock import Quiet, SharedExclusiveLock
 
-WARP = {"cuda": 32, "hip": 64}  # threads
 LANGUAGE_LOCK = SharedExclusiveLock()  # Triton's: many may compile shared; who changes it is alone
 QUIET = Quiet()
 REGISTERS, MOST_REGISTERS = 65536, 255  # of a multiprocessor, and of a thread, NVIDIA's
 ALIGNMENT = 16  # bytes of a pointer, or the divisor of an integer, that Triton's compiler can use
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """`name`: Triton's. `target`: names of its targets; a number in it is all that Triton takes.
+    `warp`: threads. `binary` and `assembly`: the suffixes of what Triton makes."""
+
+    name: str
+    target: re.Pattern[str]
+    warp: int
+    binary: str
+    assembly: str
+
+
+BACKENDS = (
+    Backend("cuda", re.compile(r"sm_(\d+)"), 32, "cubin", "ptx"),
+    Backend("hip", re.compile(r"gfx\w+"), 64, "hsaco", "amdgcn"),
+)
 
 
 class NotCached(Exception):
@@ -58,11 +75,16 @@ def tools_folder() -> Path:
 
 def gpu_target(target: str) -> GPUTarget:
     """Triton's target for `sm_90` or `gfx942`."""
-    if capability := re.fullmatch(r"sm_(\d+)", target):
-        return GPUTarget("cuda", int(capability[1]), WARP["cuda"])
-    if target.startswith("gfx"):
-        return GPUTarget("hip", target, WARP["hip"])
-    raise ValueError(f'no target "{target}": sm_<number> or gfx<number>')
+    backend = backend_of(target)
+    number = backend.target.sub(r"\1", target) if backend.target.groups else ""
+    return GPUTarget(backend.name, int(number) if number else target, backend.warp)
+
+
+def backend_of(target: str) -> Backend:
+    backend = next((backend for backend in BACKENDS if backend.target.fullmatch(target)), None)
+    if backend is None:
+        raise ValueError(f'no target "{target}": sm_<number> or gfx<number>')
+    return backend
 
 
 def compile_for(
@@ -74,12 +96,12 @@ def compile_for(
 ) -> CrossCompiled:
     """The result of `build_for`, which has the same parameters, for reports and lints."""
     built = build_for(kernel, signature, constants, target, **choices)
-    is_nvidia = gpu_target(target).backend == "cuda"
+    backend = backend_of(target)
     return CrossCompiled(
         name=built.metadata.name,
         target=target,
-        binary=built.asm["cubin" if is_nvidia else "hsaco"],
-        assembly=built.asm["ptx" if is_nvidia else "amdgcn"],
+        binary=built.asm[backend.binary],
+        assembly=built.asm[backend.assembly],
         shared_bytes=built.metadata.shared,
         warps=built.metadata.num_warps,
         cooperative=built.metadata.launch_cooperative_grid,

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from hemstitch.errors import KernelBuildError
-from hemstitch.runtime.gpu.device import Device, resident_blocks
+from hemstitch.runtime.gpu.device import Device
 from hemstitch.targets.gpu.kernel import TritonProgram
 from hemstitch.toolchain.triton_cross import ALIGNMENT, NotCached, build_for, relaxed_register_limit
 from hemstitch.toolchain.triton_signature import signature
@@ -89,7 +89,7 @@ def load(
     with device.as_current():
         try:
             run = built.run  # loads it
-            if built.n_spills and device.target.startswith("sm_"):
+            if built.n_spills and device.may_relax_registers:
                 registers = relaxed_register_limit(program.warps)
                 built = build(program, variant, device.target, registers, cache=cache)
                 run = built.run
@@ -100,7 +100,7 @@ def load(
 
 
 def _resident(program: TritonProgram, built: Any, device: Device) -> int:
-    blocks = resident_blocks(built.function, program.warps, built.metadata.shared)
+    blocks = device.resident_blocks(built.function, program.warps, built.metadata.shared)
     if not blocks:
         raise KernelBuildError(f"no program of {program.entry} fits on a {device.name}")
     return resident_programs(program, blocks) * device.processors
