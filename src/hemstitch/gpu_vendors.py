@@ -20,5 +20,8 @@ class GPUVendor:
 
 
 VENDORS: Mapping[str, GPUVendor] = MappingProxyType(
-    {"cuda": GPUVendor("hemstitch.runtime.gpu.nvidia", "multi_processor_count")}
+    {
+        "cuda": GPUVendor("hemstitch.runtime.gpu.nvidia", "multi_processor_count"),
+        "xpu": GPUVendor("hemstitch.runtime.gpu.intel", "gpu_subslice_count"),
+    }
 )
