@@ -20,8 +20,5 @@ class GPUVendor:
 
 
 VENDORS: Mapping[str, GPUVendor] = MappingProxyType(
-    {
-        "cuda": GPUVendor("hemstitch.runtime.gpu.nvidia", "multi_processor_count"),
-        "xpu": GPUVendor("hemstitch.runtime.gpu.intel", "gpu_subslice_count"),
-    }
+    {"cuda": GPUVendor("hemstitch.runtime.gpu.nvidia", "multi_processor_count")}
 )

@@ -40,7 +40,6 @@ class Backend:
 
 BACKENDS = (
     Backend("cuda", re.compile(r"sm_(\d+)"), 32, "cubin", "ptx"),
-    Backend("xpu", re.compile(r"pvc|bmg|lnl"), 32, "zebin", "spv"),
     Backend("hip", re.compile(r"gfx\w+"), 64, "hsaco", "amdgcn"),
 )
 
