@@ -74,7 +74,7 @@ def _launches(
 ) -> AbstractContextManager[Callable[[KernelStep], Launch]]:
     """A context in which kernel steps become launches. Triton is not among the requirements, so
     what imports it is imported here."""
-    if options.target == "cpu" or not kernels:
+    if options.target not in (*VENDORS, "interpret") or not kernels:
         return cpu_launches(kernels, options)
     if options.target == "interpret":
         emulator = external_target(options.target)
