@@ -111,7 +111,6 @@ class Op(Enum):
     BROADCAST = "broadcast"  # same rank; axes of size 1 grow to type.shape
     RESHAPE = "reshape"
     PERMUTE = "permute"  # tuple[int, ...]
-    FLIP = "flip"  # tuple[int, ...]: axes whose elements come in reverse
     SLICE = "slice"  # tuple[Range, ...], one an axis
     PAD = "pad"  # tuple[int, ...] low padding; inputs (x, scalar); high from type.shape
     CONCAT = "concat"  # int axis

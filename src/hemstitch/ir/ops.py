@@ -83,7 +83,6 @@ OPS: dict[Op, OpRow] = {
     Op.BROADCAST: _view(1),
     Op.RESHAPE: _view(1),
     Op.PERMUTE: _view(1),
-    Op.FLIP: _view(1, ResultType.SAME),
     Op.SLICE: _view(1),
     Op.PAD: _view(2),
     Op.CONCAT: _view(None),

@@ -354,7 +354,7 @@ _ATTRIBUTES: dict[Op, Callable[[_Reader], Attr]] = {
     Op.CHECK: _Reader.failure,
     Op.DOT: _Reader.within,
     **dict.fromkeys((Op.IOTA, Op.CONCAT, Op.RESULT, *SCANNED), _Reader.integer),
-    **dict.fromkeys((Op.PERMUTE, Op.FLIP, Op.PAD), _Reader.integers),
+    **dict.fromkeys((Op.PERMUTE, Op.PAD), _Reader.integers),
     **{op: _Reader.integers for op, row in OPS.items() if row.op_class is OpClass.REDUCTION},
 }
 

@@ -303,16 +303,6 @@ def _permute(node: Node) -> Problems:
         yield "its shape does not follow from the order"
 
 
-def _flip(node: Node) -> Problems:
-    yield from _view(node)
-    (x,) = node.inputs
-    axes = _integers(node)
-    if node.shape != x.shape:
-        yield f"its operand has another shape, {x.shape}"
-    if len(set(axes)) < len(axes) or not set(axes) <= set(range(x.type.rank)):
-        yield f"{axes} are no axes of {x.type.rank}"
-
-
 def _slice(node: Node) -> Problems:
     yield from _view(node)
     (x,) = node.inputs
@@ -565,7 +555,6 @@ _ROWS: dict[Op, _Row] = {
     Op.BROADCAST: _Row(_no_attr, _broadcast),
     Op.RESHAPE: _Row(_no_attr, _reshape),
     Op.PERMUTE: _Row(_tuple_of(int), _permute),
-    Op.FLIP: _Row(_tuple_of(int), _flip),
     Op.SLICE: _Row(_tuple_of(Range), _slice),
     Op.PAD: _Row(_tuple_of(int), _pad),
     Op.CONCAT: _Row(_is(int), _concat),

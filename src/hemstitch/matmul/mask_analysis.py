@@ -217,7 +217,7 @@ def _moved(view: Node, bands: Collection[Band]) -> list[Band]:
         if last == (rank - 1, rank - 2):
             return [band.transposed for band in bands]
         return [*bands] if last == (rank - 2, rank - 1) else []
-    return [*bands] if before == after and view.op not in (Op.UNFOLD, Op.FLIP) else []
+    return [*bands] if before == after and view.op is not Op.UNFOLD else []
 
 
 @dataclass(frozen=True, slots=True)

@@ -275,11 +275,6 @@ def _permute(machine: _Machine, node: Node, operands: Sequence[Tensor]) -> Tenso
     return operands[0].permute(order)
 
 
-def _flip(machine: _Machine, node: Node, operands: Sequence[Tensor]) -> Tensor:
-    axes: Any = node.attr
-    return operands[0].flip(axes)
-
-
 def _unfold(machine: _Machine, node: Node, operands: Sequence[Tensor]) -> Tensor:
     (x,) = operands
     windows: Any = node.attr
@@ -488,7 +483,6 @@ RULES: dict[Op, Rule] = {
     Op.BROADCAST: _broadcast,
     Op.RESHAPE: _reshape,
     Op.PERMUTE: _permute,
-    Op.FLIP: _flip,
     Op.SLICE: _slice,
     Op.PAD: _pad,
     Op.CONCAT: _concat,

@@ -110,15 +110,6 @@ class _Forest:
         return outer
 
 
-def _whole_axes(view: Node) -> list[bool]:
-    """Which axes of a slice or flip are those of its operand, in the same order."""
-    assert isinstance(view.attr, tuple)
-    if view.op is Op.FLIP:
-        return [axis not in view.attr for axis in range(view.type.rank)]
-    sizes = zip(view.shape, view.inputs[0].shape, view.attr)
-    return [size == wide and part == Range(0) for size, wide, part in sizes]
-
-
 class Unification:
     """The loops of one group. `domain[node]`: of each member. `operand[node]`: of the operand of a
     reduction or scan (of a matmul the left one). `contracted[node]`: of the contracted axis of a
@@ -236,9 +227,13 @@ class Unification:
                 return []
             case Op.RESHAPE:
                 return [(view.inputs[0], self._reshape(view, slots))]
-            case Op.SLICE | Op.FLIP:
-                kept = (s if w else None for s, w in zip(slots, _whole_axes(view)))
-                return [(view.inputs[0], tuple(kept))]
+            case Op.SLICE:
+                assert isinstance(view.attr, tuple)
+                whole = [
+                    size == wide and part == Range(0)
+                    for size, wide, part in zip(view.shape, view.inputs[0].shape, view.attr)
+                ]
+                return [(view.inputs[0], tuple(s if w else None for s, w in zip(slots, whole)))]
             case Op.UNFOLD:  # no loop corresponds to the axis that windows overlap on
                 windows = view.attr
                 assert isinstance(windows, Windows)

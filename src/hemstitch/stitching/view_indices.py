@@ -17,7 +17,7 @@ from hemstitch.stitching.refusal import Refused
 Indices = tuple[Index, ...]
 
 # Views with one operand and one source element for every element of the result.
-INDEX_VIEWS = frozenset({Op.BROADCAST, Op.RESHAPE, Op.PERMUTE, Op.FLIP, Op.SLICE, Op.UNFOLD})
+INDEX_VIEWS = frozenset({Op.BROADCAST, Op.RESHAPE, Op.PERMUTE, Op.SLICE, Op.UNFOLD})
 INVERTIBLE = frozenset({Op.RESHAPE, Op.PERMUTE})  # bijective views
 
 
@@ -34,12 +34,6 @@ def source_indices(view: Node, indices: Indices) -> Indices:
             assert isinstance(order, tuple)
             index_of = dict(zip(order, indices))
             return tuple(index_of[axis] for axis in range(len(order)))
-        case Op.FLIP:
-            assert isinstance(view.attr, tuple)
-            return tuple(
-                index.scaled(-1).shifted(size - 1) if axis in view.attr else index
-                for axis, (index, size) in enumerate(zip(indices, view.shape))
-            )
         case Op.SLICE:
             assert isinstance(view.attr, tuple)
             return tuple(
@@ -178,13 +172,6 @@ def _alias(view: Node, steps: tuple[Dim, ...]) -> tuple[tuple[Dim, ...], Dim] | 
         case Op.PERMUTE:
             assert isinstance(view.attr, tuple)
             return tuple(steps[axis] for axis in view.attr if isinstance(axis, int)), 0
-        case Op.FLIP:
-            axes = view.attr
-            assert isinstance(axes, tuple)
-            ends = ((size - 1) * step for size, step in zip(view.shape, steps))
-            offset = total(end for axis, end in enumerate(ends) if axis in axes)
-            signed = (-1 * step if axis in axes else step for axis, step in enumerate(steps))
-            return tuple(signed), offset
         case Op.SLICE:
             assert isinstance(view.attr, tuple)
             parts = [part for part in view.attr if isinstance(part, Range)]

@@ -14,7 +14,6 @@ from hemstitch.capture.rule_context import (
     axis_of,
 )
 from hemstitch.ir.dims import Dim, choice
-from hemstitch.ir.graph import Op
 from hemstitch.ir.types import DType
 
 NO_END = 2**62  # torch writes "to the end" as the greatest int64
@@ -129,10 +128,9 @@ def _stack(c: Context, tensors: Sequence[Expr], dim: int = 0) -> Expr:
 
 
 def _flip(c: Context, x: Expr, dims: tuple[int, ...]) -> Expr:
-    if not dims:
-        return x
-    axes = tuple(axes_of(dims, x.rank))
-    return x.of(x.builder.make(Op.FLIP, x.node, attr=axes, type=x.node.type))
+    for axis in axes_of(dims, x.rank) if dims else ():
+        x = x.slice(axis, x.shape[axis] - 1, x.shape[axis], -1)
+    return x
 
 
 def _repeat(c: Context, x: Expr, repeats: tuple[Dim, ...]) -> Expr:
