@@ -17,7 +17,8 @@ PACKAGE = "src/hemstitch"
 FOLDERS = (PACKAGE, "benchmarks", "testing", "tests", "tools")
 # Packages, and modules beside them, from the lowest to the highest: each imports what is below it.
 LAYERS = (
-    *("errors", "exactness", "options", "workers", "ir", "machine", "rewrites", "kernel_ir"),
+    *("errors", "exactness", "gpu_vendors", "options", "workers", "ir", "machine", "rewrites"),
+    "kernel_ir",
     *("matmul/lowering", "stitching", "matmul/patterns", "matmul", "planning", "targets/cpu"),
     *("targets/gpu", "latency", "cache", "toolchain", "runtime", "capture", "before_autograd"),
     *("fallback", "joint", "calls", "pipeline", "measure", "driver", "backend", "report"),

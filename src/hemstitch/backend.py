@@ -42,6 +42,7 @@ from hemstitch.fallback import (
     copied,
     is_repeatable,
 )
+from hemstitch.gpu_vendors import VENDORS
 from hemstitch.ir.graph import Op
 from hemstitch.joint.loss_elimination import EveryNth, losses, without
 from hemstitch.joint.partition import NUMBERS, partition
@@ -248,9 +249,10 @@ class _GraphCompiler:
         traced: AsTraced,
     ) -> Function:
         compiled = finish(pending, self.options, plan_only=self.plan_only)
-        if self.options.asynchronous and compiled.target == "cuda":
+        if self.options.asynchronous and compiled.target in VENDORS:
             # Kernels own memory that was written on this thread's stream, not on the program's.
-            torch.cuda.current_stream(pending.captured.device).synchronize()
+            device = pending.captured.device
+            torch.get_device_module(device).current_stream(device).synchronize()
         if self.observe is not None:
             self.observe(self.kind, compiled)
         if compiled.executable is None:

@@ -10,10 +10,11 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 
 from hemstitch.errors import OptionError, near_match
+from hemstitch.gpu_vendors import VENDORS
 
 PREFIX = "HEMSTITCH_"
 CHOICES: dict[str, tuple[str, ...]] = {
-    "target": ("auto", "cpu", "cuda", "interpret"),
+    "target": ("auto", "cpu", *VENDORS, "interpret"),
     "planner": ("auto", "conservative", "greedy", "beam", "ilp"),
 }
 SHARES = ("memory_budget",)  # numbers from 0 to 1

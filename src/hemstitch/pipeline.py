@@ -25,6 +25,7 @@ from hemstitch.cache.plans import planned
 from hemstitch.capture.as_strided import resolve_as_strided
 from hemstitch.errors import InternalError
 from hemstitch.exactness import EXACT, FINITE, ROUNDING, Exactness
+from hemstitch.gpu_vendors import VENDORS
 from hemstitch.ir.builder import Builder
 from hemstitch.ir.graph import Graph
 from hemstitch.ir.verifier import verify as verify_graph
@@ -379,7 +380,7 @@ GPU = (
 )
 
 GPU_LOWERING = stages_to(GPU, KERNEL, TEXT)
-PIPELINES = {"cpu": CPU, "cuda": GPU, "interpret": GPU}  # by the target
+PIPELINES = {"cpu": CPU, **dict.fromkeys(VENDORS, GPU), "interpret": GPU}  # by the target
 
 # --- running the tables
 

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from hemstitch.runtime.gpu.device import Device
+from hemstitch.runtime.gpu.nvidia import resident_blocks
 
 MOST_ARGUMENTS = 64
 HOST = -1  # what `get_device` says of a tensor in this machine's memory
@@ -114,6 +115,8 @@ class Driver:
             is_capturing=lambda: self.capturing,
             empty=lambda count: self._keep(torch.full((count,), 255, dtype=torch.uint8)),
             zeros=lambda count: self._keep(torch.zeros(count, dtype=torch.int32)),
+            resident_blocks=resident_blocks,
+            may_relax_registers=target.startswith("sm_"),
         )
 
     def _exchange(self, index: int) -> int:

@@ -37,7 +37,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """Names of kernels that are made, and by which thread."""
     found: list[tuple[str, int]] = []
 
-    def launch_of(step: KernelStep, index: int, tune: bool, cache: bool) -> str:
+    def launch_of(step: KernelStep, kind: str, index: int, tune: bool, cache: bool) -> str:
         name = step.stitched.kernel.name
         found.append((name, threading.get_ident()))
         return name

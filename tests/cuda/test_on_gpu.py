@@ -163,12 +163,12 @@ def test_occupancy_is_the_drivers():
     """A cooperative launch with one program more than fit is refused, and our own table, from which
     kernels are estimated, says the same."""
     from hemstitch.latency.occupancy import occupancy  # noqa: PLC0415
-    from hemstitch.runtime.gpu.device import device_of, resident_blocks  # noqa: PLC0415
+    from hemstitch.runtime.gpu.device import device_of  # noqa: PLC0415
     from hemstitch.runtime.gpu.loaded_kernel import Variant, load  # noqa: PLC0415
     from tests.cuda.steps import centred as program  # noqa: PLC0415
 
-    device, loaded = device_of(0), load(program(), Variant(True, ()), device_of(0))
-    blocks = resident_blocks(loaded.function, program().warps, loaded.owner.metadata.shared)
+    device, loaded = device_of("cuda", 0), load(program(), Variant(True, ()), device_of("cuda", 0))
+    blocks = device.resident_blocks(loaded.function, program().warps, loaded.owner.metadata.shared)
     fit = blocks * device.processors
     assert loaded.resident == min(blocks, GPU.cooperative_programs) * device.processors
     if device.architecture is not None:

@@ -8,10 +8,11 @@ import torch
 import torch.fx
 
 from hemstitch.errors import UnsupportedError
+from hemstitch.gpu_vendors import VENDORS
 from hemstitch.options import Options
 
 CPU = torch.device("cpu")
-KINDS = ("cpu", "cuda")  # devices that kernels are made for
+KINDS = ("cpu", *VENDORS)  # devices that kernels are made for
 
 
 def traced_tensors(node: torch.fx.Node) -> Iterator[torch.Tensor]:
@@ -25,7 +26,7 @@ def device_of(gm: torch.fx.GraphModule) -> torch.device:
     """The first GPU that a tensor is on; the processor where there is none. What the processor has
     to do beside a GPU is left to the library."""
     devices = (tensor.device for node in gm.graph.nodes for tensor in traced_tensors(node))
-    return next((device for device in devices if device.type == "cuda"), CPU)
+    return next((device for device in devices if device.type in VENDORS), CPU)
 
 
 def check_device(tensor: torch.Tensor, device: torch.device) -> None:
@@ -49,7 +50,7 @@ def is_number_elsewhere(tensor: torch.Tensor, device: torch.device) -> bool:
 
 
 def target_of(device: torch.device, options: Options) -> str:
-    """What kernels are made for: "cpu", "cuda" or "interpret"."""
+    """What kernels are made for: "cpu", a GPU vendor's device type, or "interpret"."""
     wanted = {"auto": device.type, "interpret": "cpu"}.get(options.target, options.target)
     if wanted != device.type:
         raise UnsupportedError(

@@ -37,6 +37,7 @@ from hemstitch.capture.seeded_random import draw_at_once, draw_seeds
 from hemstitch.capture.symbolic_sizes import Sizes
 from hemstitch.capture.traced_nodes import copy_of_written, is_copy, refuse_moves
 from hemstitch.errors import InternalError, UnsupportedError
+from hemstitch.gpu_vendors import VENDORS
 from hemstitch.ir.builder import NOTHING, Builder
 from hemstitch.ir.calls import LibraryCall, Operand
 from hemstitch.ir.dims import Dim, SymbolicDim
@@ -268,7 +269,7 @@ class _Capture:
         types = tuple(
             self._type(part) if isinstance(part, torch.Tensor) else None for part in parts
         )
-        context = Context(self.sizes, types, for_gpu=self.device.type == "cuda")
+        context = Context(self.sizes, types, for_gpu=self.device.type in VENDORS)
         arguments = self._with_tensor(node, [self._operand(argument) for argument in node.args])
         keywords = {key: self._operand(argument) for key, argument in node.kwargs.items()}
         result = rule(context, *arguments, **keywords)

@@ -17,6 +17,7 @@ from hemstitch.driver.cpu_kernels import cpu_launches
 from hemstitch.driver.external_targets import external_target
 from hemstitch.driver.progress import with_bar
 from hemstitch.errors import KernelBuildError, KernelBuildWarning, UnsupportedError
+from hemstitch.gpu_vendors import VENDORS
 from hemstitch.ir.dims import Dim, evaluate, symbol, symbols
 from hemstitch.ir.graph import Node
 from hemstitch.ir.types import DType
@@ -44,7 +45,8 @@ def build_first_buildable(
 
 def expect_kernels(arguments: Sequence[object], options: Options) -> None:
     """Start a worker process of the compiler while PyTorch traces the graph."""
-    if any(isinstance(argument, torch.Tensor) and argument.is_cuda for argument in arguments):
+    tensors = (argument for argument in arguments if isinstance(argument, torch.Tensor))
+    if any(tensor.device.type in VENDORS for tensor in tensors):
         if importlib.util.find_spec("triton") is not None:
             importlib.import_module("hemstitch.toolchain.triton_workers").compilers().start()
     elif options.target != "interpret":
@@ -72,7 +74,7 @@ def _launches(
 ) -> AbstractContextManager[Callable[[KernelStep], Launch]]:
     """A context in which kernel steps become launches. Triton is not among the requirements, so
     what imports it is imported here."""
-    if options.target not in ("cuda", "interpret") or not kernels:
+    if options.target not in (*VENDORS, "interpret") or not kernels:
         return cpu_launches(kernels, options)
     if options.target == "interpret":
         emulator = external_target(options.target)

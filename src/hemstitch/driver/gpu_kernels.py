@@ -35,8 +35,10 @@ def launches(
     """`index`: of the device, the current one if None. Each thread waits for a worker process
     (`toolchain/triton_workers.py`). There are none for a single kernel, while kernels are timed, or
     in the background, where the program needs the threads."""
-    index = current_index() if index is None else index
-    build_launch = partial(launch_of, index=index, tune=options.tune, cache=options.cache)
+    index = current_index(options.target) if index is None else index
+    build_launch = partial(
+        launch_of, index=index, kind=options.target, tune=options.tune, cache=options.cache
+    )
     first = {id(step.stitched.kernel.phases): step for step in reversed(kernels)}
     if len(first) < 2 or options.tune or options.asynchronous:
         yield build_launch
@@ -60,20 +62,25 @@ def launches(
 
 
 def launch_of(
-    step: KernelStep, index: int | None = None, tune: bool = False, cache: bool = False
+    step: KernelStep,
+    index: int | None = None,
+    kind: str = "cuda",
+    tune: bool = False,
+    cache: bool = False,
 ) -> Launch:
-    """`index`: of the device of its tensors, the current one if None. A call with tensors of
-    another device compiles for that one. `tune`: time several candidates now. `cache`: failures to
-    compile are recorded for later processes.
+    """`index`: of the device of its tensors, the current one if None; `kind`: its type. A
+    call with tensors of another device compiles for that one. `tune`: time several candidates now.
+    `cache`: failures to compile are recorded for later processes.
     Raises KernelBuildError.
     """
-    first = device_of(current_index() if index is None else index)
+    find = partial(device_of, kind)
+    first = find(current_index(kind) if index is None else index)
     kernel = step.stitched.kernel
     # The name has no number of the plan, so that equal kernels are compiled once.
     name = f"stitched{_NUMBER.sub('', kernel.name)}"
     lowering = GPULowering(step.groups[0].hint, first.processors)
     programs = candidates(replace(kernel, name=name), lowering)
-    make = partial(Launcher, find=device_of, cache=cache)
+    make = partial(Launcher, find=find, cache=cache)
     extents = [tensor.extent(step.groups[0].hint) for tensor in step.stitched.tensors]
     sizes_of = partial(likely_sizes, step)
     program = best(programs, sizes_of, extents, first, tune, make, folder("tuned"))

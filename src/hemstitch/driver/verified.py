@@ -57,9 +57,10 @@ class Verified:
 
     def _reference(self, arguments: Sequence[object], noise: Noise | None) -> list[torch.Tensor]:
         copies: list[Any] = [_copy(argument) for argument in (*arguments, *self._constants)]
-        gpus = [self._device] if self._device.type == "cuda" else []
+        gpus = [] if self._device.type == "cpu" else [self._device]
         rules = None if noise is None else noise.rules()
-        with torch.random.fork_rng(gpus):  # the same seeds for all
+        kind = gpus[0].type if gpus else "cuda"
+        with torch.random.fork_rng(gpus, device_type=kind):  # the same seeds for all
             return run(self._graph, copies, device=self._device, rules=rules)
 
     def _result(

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from hemstitch.errors import InternalError
+from hemstitch.gpu_vendors import VENDORS
 from hemstitch.ir.dims import Dim, evaluate
 from hemstitch.kernel_ir.placement import Lifetime, place
 from hemstitch.machine.cpu_numbers import CPU
@@ -54,7 +55,8 @@ class Executable:
         self._symbols = tuple(symbols.items())
         self._constants = constants
         self._prepacked = prepacked
-        self._gpu = assembly.device.index if assembly.device.type == "cuda" else None
+        self._gpu = assembly.device.index if assembly.device.type in VENDORS else None
+        self._of_gpu = None if self._gpu is None else torch.get_device_module(assembly.device)
         if assembly.device.type == "cpu":
             raise_malloc_thresholds()
         self._instances: dict[tuple[int, ...], Call] = {}
@@ -64,8 +66,8 @@ class Executable:
         self._only = None if symbols else instantiate(assembly, self._code, {}, make_allocator)
 
     def __call__(self, arguments: Arguments) -> tuple[object, ...]:
-        if self._gpu is not None and torch.cuda.current_device() != self._gpu:
-            with torch.cuda.device(self._gpu):
+        if self._of_gpu is not None and self._of_gpu.current_device() != self._gpu:
+            with self._of_gpu.device(self._gpu):
                 return self(arguments)
         if self._constants:
             arguments.extend(self._constants)

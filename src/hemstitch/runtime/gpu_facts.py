@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import torch
 
+from hemstitch.gpu_vendors import VENDORS
+
 EMULATED_PROGRAMS = 4  # of one launch at most: enough for races between them
 
 
 def multiprocessors(device: torch.device) -> int | None:
     """The number of multiprocessors; None for a processor, and for an absent GPU."""
-    if device.type != "cuda" or not torch.cuda.is_available():
+    vendor = VENDORS.get(device.type)
+    if vendor is None or not torch.get_device_module(device).is_available():
         return None
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+    properties = torch.get_device_module(device).get_device_properties(device)
+    return int(getattr(properties, vendor.processors))
 
 
 def has_full_f32_matmul() -> bool:

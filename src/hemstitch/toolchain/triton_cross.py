@@ -7,6 +7,7 @@ Imported only where Triton is installed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +19,29 @@ from triton.compiler import ASTSource
 
 from hemstitch.errors import KernelBuildError
 from hemstitch.machine.gpu_numbers import GPU
-from hemstitch.targets.gpu.vendor import vendor_of
 from hemstitch.toolchain.compile_lock import Quiet, SharedExclusiveLock
 
 LANGUAGE_LOCK = SharedExclusiveLock()  # Triton's: many may compile shared; who changes it is alone
 QUIET = Quiet()
 ALIGNMENT = 16  # bytes of a pointer, or the divisor of an integer, that Triton's compiler can use
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """`name`: Triton's. `target`: names of its targets; a number in it is all that Triton takes.
+    `warp`: threads. `binary` and `assembly`: the suffixes of what Triton makes."""
+
+    name: str
+    target: re.Pattern[str]
+    warp: int
+    binary: str
+    assembly: str
+
+
+BACKENDS = (
+    Backend("cuda", re.compile(r"sm_(\d+)"), GPU.warp_threads, "cubin", "ptx"),
+    Backend("hip", re.compile(r"gfx\w+"), GPU.wavefront_threads, "hsaco", "amdgcn"),
+)
 
 
 class NotCached(Exception):
@@ -57,10 +75,16 @@ def tools_folder() -> Path:
 
 def gpu_target(target: str) -> GPUTarget:
     """Triton's target for `sm_90` or `gfx942`."""
-    vendor = vendor_of(target)
-    number = target.removeprefix(vendor.prefix)
-    name = int(number) if vendor.has_numbered_targets else target
-    return GPUTarget(vendor.backend, name, vendor.warp_threads)
+    backend = backend_of(target)
+    number = backend.target.sub(r"\1", target) if backend.target.groups else ""
+    return GPUTarget(backend.name, int(number) if number else target, backend.warp)
+
+
+def backend_of(target: str) -> Backend:
+    backend = next((backend for backend in BACKENDS if backend.target.fullmatch(target)), None)
+    if backend is None:
+        raise ValueError(f'no target "{target}": sm_<number> or gfx<number>')
+    return backend
 
 
 def compile_for(
@@ -72,12 +96,12 @@ def compile_for(
 ) -> CrossCompiled:
     """The result of `build_for`, which has the same parameters, for reports and lints."""
     built = build_for(kernel, signature, constants, target, **choices)
-    vendor = vendor_of(target)
+    backend = backend_of(target)
     return CrossCompiled(
         name=built.metadata.name,
         target=target,
-        binary=built.asm[vendor.binary],
-        assembly=built.asm[vendor.assembly],
+        binary=built.asm[backend.binary],
+        assembly=built.asm[backend.assembly],
         shared_bytes=built.metadata.shared,
         warps=built.metadata.num_warps,
         cooperative=built.metadata.launch_cooperative_grid,

@@ -1,29 +1,27 @@
-"""A GPU as launches use it: its properties, its current stream, memory on it."""
+"""A GPU as launches use it: its properties, its current stream, memory on it. What asks a vendor's
+driver is in the module that `gpu_vendors.py` names for it."""
 
 from __future__ import annotations
 
-import ctypes
+import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache, partial
 from typing import Any
 
 import torch
 
-from hemstitch.errors import KernelBuildError
+from hemstitch.gpu_vendors import VENDORS
 from hemstitch.latency.architecture import ARCHITECTURES, Architecture
-from hemstitch.machine.gpu_numbers import GPU
-from hemstitch.runtime.recycling import empty_strided_on
-
-_CUDA: Any = torch._C  # a build without CUDA has none of these names
-DRIVER = "libcuda.so.1"  # Triton has loaded it
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
     """`stream` gives the raw handle of the device's current stream. `current` and `exchange` get
-    and set the current device of this thread; `exchange` returns the previous one."""
+    and set the current device of this thread; `exchange` returns the previous one.
+    `resident_blocks(function, warps, shared bytes)`: thread blocks of a loaded function on a
+    multiprocessor of the current device. `may_relax_registers`: the assembler takes a limit of
+    registers for each thread, and where it spilled a higher one is tried."""
 
     index: int
     name: str
@@ -36,6 +34,8 @@ class Device:
     is_capturing: Callable[[], bool]
     empty: Callable[[int], torch.Tensor]  # bytes; on the current device
     zeros: Callable[[int], torch.Tensor]  # i32
+    resident_blocks: Callable[[int, int, int], int]
+    may_relax_registers: bool = False
 
     @property
     def architecture(self) -> Architecture | None:
@@ -55,49 +55,14 @@ class Device:
             self.exchange(before)
 
 
-@cache
-def device_of(index: int) -> Device:
-    """By torch's device index."""
-    major, minor = torch.cuda.get_device_capability(index)
-    properties = torch.cuda.get_device_properties(index)
-    place = torch.device("cuda", index)
-    empty = empty_strided_on(place)
-    return Device(
-        index=index,
-        name=torch.cuda.get_device_name(index),
-        target=f"sm_{major}{minor}",
-        processors=properties.multi_processor_count,
-        memory_bytes_per_second=_bandwidth(properties),
-        stream=_CUDA._cuda_getCurrentRawStream,
-        current=_CUDA._cuda_getDevice,
-        exchange=_CUDA._cuda_exchangeDevice,
-        is_capturing=_CUDA._cuda_isCurrentStreamCapturing,
-        empty=lambda count: empty((count,), (1,), torch.uint8),
-        zeros=partial(torch.zeros, dtype=torch.int32, device=place),
-    )
+def device_of(kind: str, index: int) -> Device:
+    """By torch's device type and index."""
+    vendor: Any = importlib.import_module(VENDORS[kind].driver)
+    device: Device = vendor.device_of(index)
+    return device
 
 
-def _bandwidth(properties: Any) -> float | None:
-    """Double data rate: two transfers for each clock."""
-    kilohertz = getattr(properties, "memory_clock_rate", None)
-    bits = getattr(properties, "memory_bus_width", None)
-    return 2e3 * kilohertz * bits / 8 if kilohertz and bits else None
-
-
-def resident_blocks(function: int, warps: int, shared_bytes: int) -> int:
-    """Resident thread blocks of a loaded function on a multiprocessor of the current device: the
-    driver's limit of cooperative launches."""
-    count = ctypes.c_int()
-    status = ctypes.CDLL(DRIVER).cuOccupancyMaxActiveBlocksPerMultiprocessor(
-        ctypes.byref(count),
-        ctypes.c_void_p(function),
-        ctypes.c_int(warps * GPU.warp_threads),
-        ctypes.c_size_t(shared_bytes),
-    )
-    if status:
-        raise KernelBuildError(f"the driver does not tell the occupancy: error {status}")
-    return count.value
-
-
-def current_index() -> int:
-    return torch.cuda.current_device()
+def current_index(kind: str) -> int:
+    """Of the current device of a type."""
+    index: int = torch.get_device_module(kind).current_device()
+    return index

@@ -10,9 +10,8 @@ from typing import Any
 
 from hemstitch.errors import KernelBuildError
 from hemstitch.machine.gpu_numbers import GPU
-from hemstitch.runtime.gpu.device import Device, resident_blocks
+from hemstitch.runtime.gpu.device import Device
 from hemstitch.targets.gpu.kernel import TritonProgram
-from hemstitch.targets.gpu.vendor import vendor_of
 from hemstitch.toolchain.triton_cross import ALIGNMENT, NotCached, build_for, relaxed_register_limit
 from hemstitch.toolchain.triton_signature import signature
 from hemstitch.toolchain.triton_source import kernel_of
@@ -87,7 +86,7 @@ def load(
     with device.as_current():
         try:
             run = built.run  # loads it
-            if built.n_spills and vendor_of(device.target).can_relax:
+            if built.n_spills and device.may_relax_registers:
                 registers = relaxed_register_limit(program.warps)
                 built = build(program, variant, device.target, registers, cache=cache)
                 run = built.run
@@ -98,7 +97,7 @@ def load(
 
 
 def _resident(program: TritonProgram, built: Any, device: Device) -> int:
-    blocks = resident_blocks(built.function, program.warps, built.metadata.shared)
+    blocks = device.resident_blocks(built.function, program.warps, built.metadata.shared)
     if not blocks:
         raise KernelBuildError(f"no program of {program.entry} fits on a {device.name}")
     return resident_programs(program, blocks) * device.processors

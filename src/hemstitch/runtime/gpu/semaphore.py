@@ -51,6 +51,6 @@ class Semaphores:
 def semaphores_of(device: Device) -> Semaphores:
     """Not to be called during a graph capture."""
     block = device.zeros(SLOTS * STRIDE)
-    if block.is_cuda:  # other streams must not read it before it is zeroed
-        torch.cuda.current_stream(block.device).synchronize()
+    if block.device.type != "cpu":  # other streams must not read it before it is zeroed
+        torch.get_device_module(block.device).current_stream(block.device).synchronize()
     return Semaphores(device, block)
