@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from hemstitch.kernel_ir.nodes import Loop, statements, walk
-from hemstitch.stitching.schedule import Scheme, schedule
 from hemstitch.targets.cpu.description import generic_cpu
 from hemstitch.targets.gpu.description import generic_gpu
 from tests.compiled import plans_of
@@ -113,18 +112,3 @@ NEXT, LAST = torch.tensor([1, 2, 0]), torch.tensor([2, 0, 1])
 def test_lanes_do_not_lie_in_more_lines_than_caches_hold(function, shape, extent, lanes):
     _, extents = first_nest(function, torch.zeros(shape), machine=generic_cpu(1, lanes))
     assert set(extents) == {extent}
-
-
-@pytest.mark.parametrize("rows, scheme", [(16, Scheme.SPREAD), (4096, Scheme.SHARED)])
-def test_few_shared_results_have_a_cache_line_each(rows: int, scheme: Scheme) -> None:
-    def function(x: torch.Tensor) -> torch.Tensor:
-        return (x - x.mean()) * x.sum(1, keepdim=True)
-
-    x, machine = torch.randn(rows, (1 << 20) // rows), generic_cpu(4, 8)
-    ((_, plan),) = plans_of(function, (x,), machine)
-    groups = [group for step in plan.kernels for group in step.groups]
-    assert scheme in {
-        each for group in groups for each in schedule(group, machine).schemes.values()
-    }
-    compiled = torch.compile(function, backend="hemstitch", options={"strict": True, "check": True})
-    torch.testing.assert_close(compiled(x), function(x), atol=1e-3, rtol=1e-4)

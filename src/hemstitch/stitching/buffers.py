@@ -130,14 +130,14 @@ class Buffers:
         dtype = node.type.dtype.compute
         return self._make(key, "all", dtype, Role.TASK, node.type.size, why), is_new
 
-    def shared(self, node: Node, spread: int = 1) -> Buffer:
+    def shared(self, node: Node) -> Buffer:
         """A reduction's results for other tasks; for ARGMAX and ARGMIN the positions."""
-        size, dtype = node.type.size * spread, node.type.dtype.compute
+        size, dtype = node.type.size, node.type.dtype.compute
         return self._make((node, "shared"), "shared", dtype, Role.SHARED, size, "read by others")
 
-    def shared_accumulator(self, node: Node, spread: int = 1) -> Pair:
+    def shared_accumulator(self, node: Node) -> Pair:
         """As `shared`, accumulated in memory."""
-        size, dtype = node.type.size * spread, self.accumulator_dtype(node)
+        size, dtype = node.type.size, self.accumulator_dtype(node)
         buffer = self._make((node, "shared"), "shared", dtype, Role.SHARED, size, "read by others")
         return self._with_values(node, buffer, (node, "shared values"))
 

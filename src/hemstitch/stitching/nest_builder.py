@@ -239,8 +239,9 @@ class NestBuilder(Values):
         self._define(name, len(self.scopes) - 1, step)
         name = self._cast(name, dtype, source)
         self.scopes[-1].values[node, domain.indices, None] = name
-        if self.schedule.schemes[node].is_in_shared_scratch:
-            self._emit(Store(*self._shared_place(node, domain.indices), name))
+        if self.schedule.schemes[node] is Scheme.SHARED:
+            address = self._final(linear(domain.indices, contiguous_strides(node.shape)))
+            self._emit(Store(self.buffers.shared(node), address, name))
         elif self._is_read_later(root):
             extent = self._row_extent(node)
             if 4 * self.group.hint(extent) > self.buffers.row_budget:
@@ -429,8 +430,9 @@ class NestBuilder(Values):
         result = position if position is not None else name
         self.scopes[-1].values[node, indices, None] = result
         self.level_of.setdefault(result, len(self.scopes) - 1)
-        if self.schedule.schemes[node].is_in_shared_scratch:
-            self._emit(Store(*self._shared_place(node, indices), result))
+        if self.schedule.schemes[node] is Scheme.SHARED:
+            address = self._final(linear(indices, contiguous_strides(node.shape)))
+            self._emit(Store(self.buffers.shared(node), address, result))
         elif self._row_axes(node):
             buffer = self.buffers.row(self.place, node, self._row_extent(node))
             self._emit(Store(buffer, self._row_address(node, indices), result))
@@ -445,16 +447,16 @@ class NestBuilder(Values):
         reduced = set(self.mapping.after_split(self.schedule.shapes[root].reduced))
         if not reduced & {*order[: self._depth(order, root)], *self.mapping.rows}:
             return None
-        indices, spread = self._domain(node).indices, self.schedule.spread(node)
-        flat = linear(indices, contiguous_strides(node.shape)).scaled(spread)
+        indices = self._domain(node).indices
+        flat = linear(indices, contiguous_strides(node.shape))
         match self.schedule.schemes[node]:
             case Scheme.PARTIAL:
                 if self._is_flushed(order, root):
                     return self.buffers.recent(self.place, node), None, self._final(flat)
                 address = self._final(flat) + at(TASK).scaled(partial_step(node))
                 return (*self.buffers.partial(node), address)
-            case Scheme.SHARED | Scheme.SPREAD:
-                return (*self.buffers.shared_accumulator(node, spread), self._final(flat))
+            case Scheme.SHARED:
+                return (*self.buffers.shared_accumulator(node), self._final(flat))
             case Scheme.REGIONAL:
                 extent = self._row_extent(node)
                 buffers = self.buffers.row_accumulator(self.place, node, extent)
@@ -535,17 +537,14 @@ class NestBuilder(Values):
         if not self._row_axes(node):
             raise Refused("row", "a row's result is read from another row")
         row_index = self._row_address(node, indices)
-        if scheme.is_in_shared_scratch:
+        if scheme is Scheme.SHARED:
             return self._shared(node, indices, mask)
         buffer = self.buffers.row(self.place, node, self._row_extent(node))
         return self._narrowed(node, buffer, row_index, mask)
 
     def _shared(self, node: Node, indices: Indices, mask: str | None) -> str:
-        return self._narrowed(node, *self._shared_place(node, indices), mask)
-
-    def _shared_place(self, node: Node, indices: Indices) -> tuple[Buffer, Index]:
-        flat, spread = linear(indices, contiguous_strides(node.shape)), self.schedule.spread(node)
-        return self.buffers.shared(node, spread), self._final(flat.scaled(spread))
+        address = self._final(linear(indices, contiguous_strides(node.shape)))
+        return self._narrowed(node, self.buffers.shared(node), address, mask)
 
     def _narrowed(self, node: Node, buffer: Buffer, address: Index, mask: str | None) -> str:
         """Loads a result, converted to the type that its readers expect."""

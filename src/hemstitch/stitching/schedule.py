@@ -16,7 +16,6 @@ from enum import Enum
 from hemstitch.ir.graph import Node
 from hemstitch.machine.record import Machine
 from hemstitch.stitching.axis_collapsing import CollapsedAxes
-from hemstitch.stitching.buffers import LINE_ELEMENTS
 from hemstitch.stitching.dimension_unification import Unification
 from hemstitch.stitching.group import (
     Group,
@@ -34,24 +33,17 @@ from hemstitch.stitching.scan_mapping import is_read_in_place
 from hemstitch.stitching.scatter_mapping import scatter_mappings
 from hemstitch.stitching.thread_mapping import choose_mappings
 
-MAX_SPREAD = 64  # results that have a cache line each
-
 
 class Scheme(Enum):
     """How a reduction's result reaches its readers (AStitch, Table 1)."""
 
     REGIONAL = "regional"  # within the row: register or row buffer
     SHARED = "shared"  # whole rows, read after a barrier: scratch
-    SPREAD = "spread"  # as SHARED, a cache line each: few results, so that tasks share no line
     PARTIAL = "partial"  # each task reduces a part; combined after a barrier
 
     @property
     def is_global(self) -> bool:
         return self is not Scheme.REGIONAL
-
-    @property
-    def is_in_shared_scratch(self) -> bool:
-        return self in (Scheme.SHARED, Scheme.SPREAD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +74,6 @@ class Schedule:
     @property
     def phases(self) -> int:
         return 1 + max(place.phase for place in self.places.values())
-
-    def spread(self, node: Node) -> int:
-        """Elements from one result in shared scratch to the next."""
-        return LINE_ELEMENTS if self.schemes[node] is Scheme.SPREAD else 1
 
     def combined_in(self, phase: int) -> list[Node]:
         """Reductions that this phase combines, in the order of their roots."""
@@ -158,8 +146,7 @@ def schedule(group: Group, machine: Machine) -> Schedule:
         for node in needs[root] - partial:
             written, place = places[root_of[node]], places[root]
             if (written.nest, written.phase) != (place.nest, place.phase):
-                is_few = isinstance(node.type.size, int) and node.type.size <= MAX_SPREAD
-                schemes[node] = Scheme.SPREAD if is_few else Scheme.SHARED
+                schemes[node] = Scheme.SHARED
     return Schedule(
         *(unification, collapsed, tuple(mappings), by_root, places, schemes, root_of),
         *(combined, running_maximum),
