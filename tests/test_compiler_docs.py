@@ -115,7 +115,8 @@ def problem(span: str) -> str | None:
     if re.fullmatch(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+", name):
         return _problem_of_dotted(name.split("."))
     is_ours = re.fullmatch(r"[A-Za-z]\w*_\w*|_\w+|[A-Z]\w*[a-z]\w*|[A-Z][A-Z0-9]+", name)
-    if is_ours is None or name in OTHERS | defined() or f"{name}/" in files():
+    is_module = not {f"{name}/", f"{name}.py"}.isdisjoint(files())
+    if is_ours is None or name in OTHERS | defined() or is_module:
         return None
     return "nothing has this name"
 
