@@ -43,7 +43,8 @@ def test_everything_runs_in_the_emulator(tmp_path: Path, monkeypatch: pytest.Mon
     fitted = json.loads((tmp_path / "gpu-fitted.json").read_text())
     assert "guessed: constant, local, matrix" in fitted["source"]
     page = tmp_path / "page.md"
-    page.write_text(f"{render.START}\nold\n{render.END}\n")
+    marks = (render.START, render.END), (render.EACH_START, render.EACH_END)
+    page.write_text("".join(f"{start}\nold\n{end}\n" for start, end in marks))
     render.write(path, page)
     assert "| tiny | f32 | forward | no | 1 |" in page.read_text() and "old" not in page.read_text()
 
