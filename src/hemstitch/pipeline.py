@@ -214,7 +214,7 @@ JOINT_REWRITES = (
         lambda joint, _: joint.rewritten(im2col_values) if joint.is_on_cpu else joint,
     ),
     Stage(
-        "exclude what masks exclude",
+        "mask analysis",
         JOINT,
         JOINT,
         lambda joint, _: joint.with_bands(),
@@ -254,7 +254,7 @@ SIMPLIFICATION = (
         exactness=FINITE,
     ),
     Stage(
-        "exclude what masks exclude",
+        "mask analysis",
         GRAPH,
         GRAPH,
         lambda g, c: mark_masked_matmuls(g, c.builder),

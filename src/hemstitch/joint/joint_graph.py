@@ -143,7 +143,7 @@ class JointGraph:
 
     def with_bands(self) -> JointGraph:
         """Itself, with what of each traced matmul is of use said in its `meta`: a mask of forward
-        is not seen in a backward graph that reads what it has excluded."""
+        is not seen in a backward graph that reads the masked scores."""
         roots = [output.value for output in self._outputs()]
         bands = masked_matmuls(self.nodes(), roots)
         for traced, values in self.values.items():

@@ -51,14 +51,15 @@ def im2col_rules(graph: Graph) -> tuple[Rule, Rule]:
         if isinstance(operation, ConvolutionBackward) and operation.wanted[0]
     }
     # Calls stay what they are when their operands change.
-    excluded = {
+    library_calls = {
         node.attr for node in nodes if node.op in CONVOLVING and _images(node) in of_library
     }
 
     def is_better(result: Node, convolution: Convolution, shape: Shape) -> bool:
         image, weight = _images(result.inputs[0])
-        is_open = result.inputs[0].attr not in excluded
-        return is_open and _is_better(convolution, image.type, weight.type, shape)
+        if result.inputs[0].attr in library_calls:
+            return False
+        return _is_better(convolution, image.type, weight.type, shape)
 
     @rule(Op.RESULT)
     def im2col(builder: Builder, node: Node) -> Node | None:

@@ -102,7 +102,7 @@ class Tuner:
             return
         try:
             times[blocking] = self.clock(step, threads_now(), blocking)
-        except WorkerDied:  # of the compiler: the candidate is excluded
+        except WorkerDied:  # of the compiler: the candidate is dropped
             times[blocking] = inf
         except KeyboardInterrupt:
             self.is_stopped = True

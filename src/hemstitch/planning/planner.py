@@ -149,15 +149,15 @@ def _merged(work: Work, trials: Trials, options: Options, units: Units = ()) -> 
 def _with_rematerialised(clustering: Clustering) -> Clustering:
     """Rematerialises values in every reader where that saves traffic between kernels. Clusters that
     become neighbours by that are merged."""
-    excluded: frozenset[Node] = frozenset()
-    while rematerialised := worth_rematerialising(clustering, excluded):
+    pinned: frozenset[Node] = frozenset()
+    while rematerialised := worth_rematerialising(clustering, pinned):
         candidate = clustering.rematerialising(rematerialised)
         refused = candidate.refused_rematerialisation()
         if not refused:
             merge_all(candidate)
             candidate.settle()
             return candidate if len(candidate.clusters) <= len(clustering.clusters) else clustering
-        excluded |= refused
+        pinned |= refused
     return clustering
 
 

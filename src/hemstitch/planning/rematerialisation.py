@@ -21,9 +21,9 @@ from hemstitch.planning.topological_order import Cluster
 from hemstitch.planning.work import Vertex, Work
 
 
-def worth_rematerialising(clustering: Clustering, excluded: Container[Node]) -> frozenset[Node]:
-    """The nodes that save time when rematerialised. `excluded`: values that must stay stored."""
-    search = _Search(clustering, excluded)
+def worth_rematerialising(clustering: Clustering, pinned: Container[Node]) -> frozenset[Node]:
+    """The nodes that save time when rematerialised. `pinned`: values that must stay stored."""
+    search = _Search(clustering, pinned)
     for node in clustering.work.rank:
         search.visit(node)
     return frozenset(search.rematerialised)
@@ -42,10 +42,10 @@ class _Origin:
 class _Search:
     """Visits producers first, so that the sources of a value are decided before it."""
 
-    def __init__(self, clustering: Clustering, excluded: Container[Node]) -> None:
+    def __init__(self, clustering: Clustering, pinned: Container[Node]) -> None:
         self.clustering = clustering
         self.work = clustering.work
-        self.excluded = excluded
+        self.pinned = pinned
         self.changing = _changing(clustering.work)
         self.rematerialised: set[Node] = set()
         self.stored: set[Node] = set()  # because something is rematerialised from it
@@ -74,7 +74,7 @@ class _Search:
         return {clusters[reader] for reader in readers} - {clusters.get(node)}
 
     def _is_candidate(self, node: Node, others: set[Cluster]) -> bool:
-        if not is_elementwise(node.op) or node in self.work.materialised or node in self.excluded:
+        if not is_elementwise(node.op) or node in self.work.materialised or node in self.pinned:
             return False
         concerned = [self.clustering.cluster_of[node], *others]
         return not any(c.is_library or c in self.clustering.unstitchable for c in concerned)
@@ -91,7 +91,7 @@ class _Search:
         rank, frontier, passed, flops = self.work.rank, {node}, set[Node](), 0
         while frontier:
             last = max(frontier, key=lambda n: rank[n])
-            is_end = last is not node and (self._is_stored(last) or last in self.excluded)
+            is_end = last is not node and (self._is_stored(last) or last in self.pinned)
             if is_end or not is_elementwise(last.op) or OPS[last.op].is_expensive:
                 return
             passed.add(last)
