@@ -50,9 +50,9 @@ def table(records: Sequence[dict[str, Any]], backend: str) -> list[str]:
     hosts = {_host(record): record["machine"] for record in records}
     rows += [
         "",
-        "Geometric means of eager's and Inductor's time over Hemstitch's, forward alone and with "
-        "backward. Limits: over the time of a compiled call that copies the bytes that must move "
-        "and computes nothing. "
+        "The speeds are geometric means of eager's and Inductor's time over Hemstitch's, forward "
+        "alone and with backward. A limit is the speed of a compiled call that copies the bytes "
+        "that must move, and computes nothing. The hosts were: "
         + "; ".join(
             f"{host}: {about['cores']} cores, PyTorch {about['torch']}, {about['date'][:16]}"
             for host, about in hosts.items()
