@@ -61,7 +61,8 @@ def write(path: Path, content: bytes) -> None:
 def evict_oldest(place: Path, most: int) -> None:
     """Delete the oldest files until the folder has at most `most` bytes."""
     with suppress(OSError):
-        files = [(entry.stat(), entry.path) for entry in os.scandir(place)]
+        with os.scandir(place) as entries:  # another process may delete files meanwhile
+            files = [(entry.stat(), entry.path) for entry in entries]
         size = sum(status.st_size for status, _ in files)
         for status, path in sorted(files, key=lambda file: file[0].st_mtime):
             if size <= most:
