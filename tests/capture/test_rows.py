@@ -131,6 +131,33 @@ def added_up_along_words(x: Tensor, weights: Tensor) -> Tensor:
     return (x @ weights[0]).cumsum(1)[:, 0]
 
 
+def another_word_of_each_text(x: Tensor, weights: Tensor) -> Tensor:
+    return layer(x, weights)[torch.arange(TEXTS), torch.tensor([0, 3, 1])]
+
+
+def beside_what_has_no_gradient(x: Tensor, weights: Tensor) -> Tensor:
+    words = layer(x, weights)
+    return words[:, 0] + words[:, 1:].detach().mean(1)
+
+
+def rolled(x: Tensor, weights: Tensor) -> Tensor:
+    return layer(x, weights).roll(1, 1)[:, 0]
+
+
+def among_zeros_again(x: Tensor, weights: Tensor) -> Tensor:
+    return F.pad(layer(x, weights)[:, :1], (0, 0, 0, 3))
+
+
+def every_fifth_word(x: Tensor, weights: Tensor) -> Tensor:
+    return layer(x, weights)[:, ::5]
+
+
+def features(x: Tensor, weights: Tensor) -> Tensor:
+    return layer(x, weights)[..., :6]
+
+
+OTHER_PARTS = [another_word_of_each_text, beside_what_has_no_gradient, rolled, among_zeros_again]
+OTHER_PARTS += [every_fifth_word, features]
 UNLIKE = [two_words, most_words, normalised_along_words, added_up_along_words]
 
 
@@ -174,7 +201,7 @@ def test_products_of_lines_that_nobody_reads_vanish(program: Program) -> None:
     assert after == before if program in UNLIKE else after < share * before
 
 
-@pytest.mark.parametrize("program", [*PROGRAMS, *UNLIKE])
+@pytest.mark.parametrize("program", [*PROGRAMS, *UNLIKE, *OTHER_PARTS])
 def test_results_and_gradients(program: Program) -> None:
     torch._dynamo.reset()
     given = arguments()
